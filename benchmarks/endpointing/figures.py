@@ -33,7 +33,7 @@ from voiceloop.listening.recipes.turn_frontier import (
     outcome,
     point,
 )
-from voiceloop.listening.release import LONGEST_WAIT_MS, Eagerness
+from voiceloop.listening.release import PATIENCE, Eagerness
 
 SLICES: dict[SetName, tuple[str, ...]] = {
     "real": ("orders", "numbers", "addresses", "names", "calls", "read", *sorted(COPIES)),
@@ -124,7 +124,7 @@ def measure(
             "slices": slices,
         }
     measured["auc"] = aucs(plain, weights, name)
-    measured["as shipped"] = {each: shipped(plain, weights, each, name) for each in LONGEST_WAIT_MS}
+    measured["as shipped"] = {each: shipped(plain, weights, each, name) for each in PATIENCE}
     if name == "spliced":
         measured["as shipped, in calls"] = {
             f"auto, past alike in {same:.0%}": shipped(in_calls(plain, same), weights, "auto", name)

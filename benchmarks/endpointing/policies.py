@@ -12,26 +12,31 @@ from voiceloop.listening.recipes.heard_turn import pauses_of
 from voiceloop.listening.recipes.operating_points import scored_turns
 from voiceloop.listening.recipes.pause_evidence import HeardTurn
 from voiceloop.listening.recipes.turn_frontier import (
-    LONGEST_MS,
     Outcome,
     outcome,
     staged_moment,
     timer_moment,
 )
+from voiceloop.listening.release import PATIENCE, Patience
 
 TIMERS_MS = range(60, 2001, 20)
-SWEPT_CUT_COSTS_S = np.geomspace(0.02, 200.0, 81)
+SWEPT_CUT_COSTS_S = np.geomspace(0.02, 200.0, 61)
+SWEPT_LEAST_MS = (120.0, 160.0, 200.0, 220.0, 260.0, 300.0)
 
 Policy = tuple[str, list[Outcome]]  # one setting of it, and what became of every turn
 
 
 def hazard_settings(heard: Sequence[HeardTurn], weights: WeightSets) -> list[Policy]:
-    """What a cut is worth in seconds of waiting: the one number of an eagerness."""
+    """An eagerness: what a cut is worth in seconds of waiting x the least wait."""
     turns = scored_turns(heard, weights)
+    longest_ms = PATIENCE["auto"].longest_ms
+    swept = [Patience(float(cost), least, longest_ms)
+             for least in SWEPT_LEAST_MS for cost in SWEPT_CUT_COSTS_S]  # fmt: skip
     return [
-        (f"{cost:.2f} s", [turn.outcome(float(cost), LONGEST_MS) for turn in turns])
-        for cost in SWEPT_CUT_COSTS_S
-    ]
+        (f"{patience.cut_cost_s:.2f} s, {patience.least_ms:.0f} ms",
+         [turn.outcome(patience) for turn in turns])
+        for patience in swept
+    ]  # fmt: skip
 
 
 def timer_settings(heard: Sequence[HeardTurn]) -> list[Policy]:

@@ -15,7 +15,7 @@ from voiceloop.cli import build_parser
 from voiceloop.config import FOREIGN, PREFIX, Config
 from voiceloop.knowledge.answers import ApprovedAnswer
 from voiceloop.knowledge.sources import KnowledgeSource
-from voiceloop.listening.release import CUT_COST_S, LEAST_WAIT_MS, LONGEST_WAIT_MS
+from voiceloop.listening.release import PATIENCE
 
 PAGE = Path(__file__).resolve().parents[2] / "voiceloop" / "CONFIG.md"
 SERVER, AGENT = PAGE.read_text(encoding="utf-8").split("\n## The agent")
@@ -95,8 +95,8 @@ def test_every_key_of_an_agent_file_is_on_the_page_with_its_default() -> None:
 def test_the_waits_on_the_page_are_those_that_ship() -> None:
     shown = {key: waits for key, *waits in rows(AGENT, 4)}
     assert shown == {
-        name: [f"{cost_s:g} s", f"{LEAST_WAIT_MS:.0f} ms", f"{LONGEST_WAIT_MS[name] / 1000:g} s"]
-        for name, cost_s in CUT_COST_S.items()
+        name: [f"{one.cut_cost_s:g} s", f"{one.least_ms:.0f} ms", f"{one.longest_ms / 1000:g} s"]
+        for name, one in PATIENCE.items()
     }
 
 

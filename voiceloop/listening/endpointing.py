@@ -26,11 +26,11 @@ from voiceloop.listening.evidence import (
     terms,
 )
 from voiceloop.listening.release import (
-    CUT_COST_S,
     DICTATED_PRICE,
-    LONGEST_WAIT_MS,
+    PATIENCE,
     SOFT_PRICE,
     Eagerness,
+    Patience,
     Rise,
 )
 from voiceloop.listening.slots import asked_in
@@ -118,19 +118,17 @@ class Hazard:
     def wait_ms(
         self,
         evidence: Evidence,
-        cut_cost_s: float,
-        longest_ms: float,
+        patience: Patience,
         passed_ms: float = 0.0,
         soft_price: float = SOFT_PRICE,
     ) -> float:
         """The silence that costs least on this evidence; for the rest see `release.wait_ms`.
 
-        cut_cost_s: of a cut in talk.
+        patience: with what a cut in talk is worth.
         """
-        return release.wait_ms(
-            self.weights.score(evidence), self.rise(evidence), cut_price(evidence) * cut_cost_s,
-            longest_ms, passed_ms, soft_price,
-        )  # fmt: skip
+        score, cut_cost_s = self.weights.score(evidence), cut_price(evidence) * patience.cut_cost_s
+        here = replace(patience, cut_cost_s=cut_cost_s)
+        return release.wait_ms(score, self.rise(evidence), here, passed_ms, soft_price)
 
 
 def cut_price(evidence: Evidence) -> float:
@@ -189,8 +187,7 @@ def wait_ms(
 
     passed_ms: how much there was when the evidence came.
     """
-    cost_s, longest_ms = CUT_COST_S[eagerness], LONGEST_WAIT_MS[eagerness]
-    return sets.of(evidence).wait_ms(evidence, cost_s, longest_ms, passed_ms, soft_price)
+    return sets.of(evidence).wait_ms(evidence, PATIENCE[eagerness], passed_ms, soft_price)
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +387,6 @@ class Endpointing:
     def _reason(self, needed_ms: float) -> Reason:
         if isinstance(self._settings, ServerVad):
             return "server_vad"
-        if needed_ms >= LONGEST_WAIT_MS[self._settings.eagerness]:
+        if needed_ms >= PATIENCE[self._settings.eagerness].longest_ms:
             return "timeout"
         return "confident" if needed_ms < CONFIDENT_MS else "unsure"

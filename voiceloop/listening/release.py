@@ -10,9 +10,9 @@ beginning. The turn ends at the t, of those still to come, that costs least:
 
 seconds that a caller who has finished waits, and seconds that a cut is worth; `soft` is the price
 of a soft cut against a hard one. Most early cuts are soft, since most who pause go on soon: so a
-moderate certainty starts early, and what is not sure by then waits for the rest. `cut_cost_s` is
-the one number of an eagerness. S is fitted, once for talk and once for dictation, whose pauses are
-longer. Times are ms of silence since the last sound.
+moderate certainty starts early, and what is not sure by then waits for the rest. What a cut is
+worth, and the least and the longest wait, are an eagerness. S is fitted, once for talk and once for
+dictation, whose pauses are longer. Times are ms of silence since the last sound.
 
 Source: optimal stopping; a recognizer's end of turn by expected cost is in A. Raux and M. Eskenazi,
 "A Finite-State Turn-Taking Model for Spoken Dialog Systems" (NAACL 2009). A start that corrects
@@ -31,20 +31,37 @@ from numpy.typing import NDArray
 
 Eagerness = Literal["high", "auto", "medium", "low"]
 
-# What one caller cut off is worth in seconds that callers wait. Chosen on the frontier of the fit's
-# speakers (`python -m benchmarks.endpointing --fit` writes what each comes to); auto was 5 there,
-# and is 6 for the bundled call, of whose 24 answers 3 began too early at 5.
-CUT_COST_S: dict[Eagerness, float] = {"high": 2.0, "auto": 6.0, "medium": 12.0, "low": 32.0}
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """cut_cost_s: what one caller cut off is worth in seconds that callers wait; least_ms: no
+    evidence ends a turn sooner; longest_ms: nor later.
+    """
+
+    cut_cost_s: float
+    least_ms: float
+    longest_ms: float
+
+
+# No turn can end sooner: stops within a word are silent for as long.
+LEAST_WAIT_MS = 120.0
+# People leave each other 200 ms (Stivers et al., "Universals and cultural variation in turn-taking
+# in conversation", 2009): who answers sooner wins little, and takes commas for ends, which last
+# as long. Waiting for it pays for half the cost of a cut, and so for the unsure ends, which wait
+# for half as long at fewer cuts (LOG.md, 2026-11-23, "a least wait instead of a dear cut").
+PEOPLES_GAP_MS = 220.0
+# The costs were chosen on the frontier of the fit's speakers (`python -m benchmarks.endpointing
+# --fit` writes what each comes to). The longest waits are those of semantic_vad of the Realtime
+# protocol, but for auto, which is medium there and waits no longer than high here.
+PATIENCE: dict[Eagerness, Patience] = {
+    "high": Patience(2.0, LEAST_WAIT_MS, 2000.0),
+    "auto": Patience(3.0, PEOPLES_GAP_MS, 2000.0),
+    "medium": Patience(12.0, PEOPLES_GAP_MS, 4000.0),
+    "low": Patience(32.0, PEOPLES_GAP_MS, 8000.0),
+}
 # What a cut within dictation is worth of one in talk: what was heard of a number stays heard, and
 # the caller goes on with its next digit. Chosen on the same speakers, at the aim's 15 % of turns.
-DICTATED_PRICE = 0.4
-# Source: semantic_vad of the Realtime protocol, but for auto, which is medium there and waits no
-# longer than high here.
-LONGEST_WAIT_MS: dict[Eagerness, float] = {
-    "high": 2000.0, "auto": 2000.0, "medium": 4000.0, "low": 8000.0,
-}  # fmt: skip
-# No evidence ends a turn sooner: stops within a word are silent for as long.
-LEAST_WAIT_MS = 120.0
+DICTATED_PRICE = 0.5
 # Where the slope of the rise may change: as fine as pauses are told apart, dense where most end.
 KNOTS_MS = (60.0, 100.0, 150.0, 200.0, 300.0, 450.0, 700.0, 1000.0, 2000.0)
 MAX_LOGIT = 30.0  # beyond it exp is 0 or 1 for all that follows
@@ -93,12 +110,11 @@ class Rise:
 def wait_ms(
     score: float,
     rise: Rise,
-    cut_cost_s: float,
-    longest_ms: float,
+    patience: Patience,
     passed_ms: float = 0.0,
     soft_price: float = SOFT_PRICE,
 ) -> float:
-    """The silence that costs least, from LEAST_WAIT_MS and passed_ms to longest_ms, to STEP_MS.
+    """The silence that costs least, from least_ms and passed_ms to longest_ms, to STEP_MS.
 
     score: logit that the turn is over, before any silence. passed_ms: silence that there was when
     this came to be known. soft_price: of a soft cut against a hard one; 1 where no answer is taken
@@ -106,11 +122,11 @@ def wait_ms(
     """
     score = min(max(score, -MAX_LOGIT), MAX_LOGIT)
     p_over = 1.0 / (1.0 + math.exp(-score))
-    first_ms = max(LEAST_WAIT_MS, passed_ms)
-    if first_ms >= longest_ms:
-        return longest_ms
-    waits_ms = np.append(np.arange(first_ms, longest_ms, STEP_MS), longest_ms)
+    first_ms = max(patience.least_ms, passed_ms)
+    if first_ms >= patience.longest_ms:
+        return patience.longest_ms
+    waits_ms = np.append(np.arange(first_ms, patience.longest_ms, STEP_MS), patience.longest_ms)
     cut = soft_price * rise.still_silent(waits_ms)
     cut += (1.0 - soft_price) * rise.still_silent(waits_ms + TAKEN_BACK_MS)
-    costs = p_over * waits_ms / 1000.0 + (1.0 - p_over) * cut_cost_s * cut
+    costs = p_over * waits_ms / 1000.0 + (1.0 - p_over) * patience.cut_cost_s * cut
     return float(waits_ms[costs.argmin()])

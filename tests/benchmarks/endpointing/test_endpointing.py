@@ -65,7 +65,7 @@ from voiceloop.listening.recipes.turn_frontier import (
     outcome,
     timer_moment,
 )
-from voiceloop.listening.release import KNOTS_MS, LEAST_WAIT_MS, Rise
+from voiceloop.listening.release import KNOTS_MS, PATIENCE, Rise
 
 WORDS = (SpokenWord("a", 500, 700), SpokenWord("large", 700, 1000), SpokenWord("tea", 1500, 1900))
 
@@ -100,9 +100,9 @@ def weight_sets(weights: Weights, per_second: float = 2.0) -> WeightSets:
 
 
 def test_the_hazard_waits_by_what_was_said() -> None:
-    sets = weight_sets(Weights(bias=2.0, open_word=-1.0))
+    sets = weight_sets(Weights(bias=1.0, open_word=-1.0))
     whole_ms = hazard_moment(a_pause(1000, None), sets)
-    assert whole_ms is not None and 1000 + LEAST_WAIT_MS < whole_ms < 1500
+    assert whole_ms is not None and 1000 + PATIENCE["auto"].least_ms < whole_ms < 1500
     assert hazard_moment(a_pause(1000, None, "a tea and"), sets) == pytest.approx(whole_ms + 500)
     assert hazard_moment(a_pause(1000, whole_ms + 100, "a tea and"), sets) is None
 
@@ -111,7 +111,7 @@ def test_no_end_before_the_words_of_the_pause_are_there() -> None:
     sure = weight_sets(Weights(bias=9.0))
     pause = a_pause(1000, None)
     pending = replace(pause.steps[0].evidence, words_are_full=False)
-    assert hazard_moment(pause, sure) == 1000 + LEAST_WAIT_MS
+    assert hazard_moment(pause, sure) == 1000 + PATIENCE["auto"].least_ms
     late = replace(pause, steps=(replace(pause.steps[0], evidence=pending),))
     assert hazard_moment(late, sure) == 1000 + WORDS_BY_MS
     full = Step(1300.0, pause.steps[0].evidence)
@@ -124,9 +124,9 @@ def test_an_end_waits_for_the_eot_probability_that_is_on_its_way() -> None:
     full = pause.steps[0].evidence
     told = replace(full, p_end=0.5)
     soon, late = (
-        replace(pause, steps=(Step(1120.0, full), Step(at_ms, told))) for at_ms in (1140.0, 1300.0)
+        replace(pause, steps=(Step(1230.0, full), Step(at_ms, told))) for at_ms in (1250.0, 1400.0)
     )
-    assert hazard_moment(soon, sure) == 1140 and hazard_moment(late, sure) == 1120
+    assert hazard_moment(soon, sure) == 1250 and hazard_moment(late, sure) == 1230
 
 
 def test_a_cut_that_is_taken_back_is_a_soft_one() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from audio.frames import VAD_WINDOW_MS
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
 from voiceloop.agent import AgentConfig, BargeIn
@@ -135,7 +136,8 @@ async def test_who_goes_on_takes_the_answer_back_within_100_ms_and_nothing_is_lo
     assert caller.of("voiceloop.timeline")[0].event["timeline"]["cut"] == "soft"
 
 
-@pytest.mark.parametrize("wait_ms", range(0, int(EARLY_MS) - 20, 20))
+# Who goes on is heard with the detector's next window.
+@pytest.mark.parametrize("wait_ms", range(0, int(EARLY_MS - VAD_WINDOW_MS), 20))
 async def test_whenever_the_caller_goes_on_no_sound_is_lost_and_none_is_heard_twice(
     clock: Clock, wait_ms: int
 ) -> None:

@@ -11,7 +11,7 @@ from voiceloop.agent import BargeIn
 from voiceloop.backends import SpokenWord
 from voiceloop.call.barge_in import BargeInJudge
 from voiceloop.listening.endpointing import Continue, End, Endpointing
-from voiceloop.listening.release import LONGEST_WAIT_MS
+from voiceloop.listening.release import PATIENCE
 from voiceloop.realtime.conversation import Conversation
 from voiceloop.realtime.items import Message
 from voiceloop.realtime.settings import SemanticVad, ServerVad
@@ -36,7 +36,7 @@ hearings = st.lists(
 @given(hearings, st.sampled_from(["auto", "low", "medium", "high", "server_vad"]))
 def test_silence_ends_every_turn_within_the_longest_wait(hearing: list, kind: str) -> None:
     detection = ServerVad() if kind == "server_vad" else SemanticVad(eagerness=kind)
-    longest_ms = 500.0 if kind == "server_vad" else LONGEST_WAIT_MS[kind]
+    longest_ms = 500.0 if kind == "server_vad" else PATIENCE[kind].longest_ms
     endpointing, now_ms = Endpointing(detection), 0.0
     for act, value in hearing:
         match act:

@@ -26,14 +26,16 @@ from voiceloop.listening.release import (
     DICTATED_PRICE,
     KNOTS_MS,
     LEAST_WAIT_MS,
-    LONGEST_WAIT_MS,
+    PATIENCE,
     Eagerness,
+    Patience,
     Rise,
 )
 from voiceloop.listening.slots import Slot, SlotKind
 from voiceloop.realtime.settings import SemanticVad, ServerVad
 
 YES_NO = Slot(SlotKind.YES_NO)
+AT_5_S = Patience(5.0, LEAST_WAIT_MS, 2000.0)
 PHONE = Slot(SlotKind.NUMBER, 10)
 
 
@@ -116,7 +118,7 @@ def test_a_short_answer_answers_a_yes_no_question() -> None:
 
 def test_a_turn_never_ends_below_the_least_wait() -> None:
     sets = WeightSets({frozenset(): hazard(Weights(bias=9.0))})
-    assert wait_ms(heard("a coffee please"), sets) == LEAST_WAIT_MS
+    assert wait_ms(heard("a coffee please"), sets) == PATIENCE["auto"].least_ms
 
 
 def test_a_cut_within_dictation_costs_less_than_one_in_talk() -> None:
@@ -124,9 +126,10 @@ def test_a_cut_within_dictation_costs_less_than_one_in_talk() -> None:
     talk = Evidence(("so", "i", "would", "like"), True)
     digits = replace(talk, words=("nine", "four", "one", "five"))
     assert digits.is_dictation and not talk.is_dictation
-    waits_ms = [hazard.wait_ms(said, 5.0, 2000.0) for said in (digits, talk)]
+    waits_ms = [hazard.wait_ms(said, AT_5_S) for said in (digits, talk)]
     assert waits_ms[0] < waits_ms[1]
-    assert waits_ms[0] == hazard.wait_ms(talk, 5.0 * DICTATED_PRICE, 2000.0)
+    dictated = replace(AT_5_S, cut_cost_s=DICTATED_PRICE * AT_5_S.cut_cost_s)
+    assert waits_ms[0] == hazard.wait_ms(talk, dictated)
 
 
 @pytest.mark.parametrize("p_end", [None, 0.5])
@@ -173,7 +176,7 @@ def test_who_stops_shortly_after_each_digit_is_waited_for_by_that_pace() -> None
         for pauses_ms in ((140.0, 130.0), (500.0, 600.0))
     )
     hazard = Hazard(Weights(bias=-1.0), rise(2.0), rise(4.0))
-    waits_ms = [hazard.wait_ms(evidence, 5.0, 2000.0) for evidence in (one_by_one, in_groups)]
+    waits_ms = [hazard.wait_ms(evidence, AT_5_S) for evidence in (one_by_one, in_groups)]
     assert waits_ms[0] < waits_ms[1]
     assert FITTED.hazards[frozenset()].rise(in_groups).pace > 1.0
 
@@ -398,7 +401,7 @@ def test_no_order_of_events_waits_longer_than_the_longest_wait(
             case words:
                 endpointing.observe_words(tuple(words.split()), full=True)
     endpointing.observe_silence(now_ms)
-    assert isinstance(endpointing.decide(now_ms + LONGEST_WAIT_MS[eagerness]), End)
+    assert isinstance(endpointing.decide(now_ms + PATIENCE[eagerness].longest_ms), End)
 
 
 def test_an_end_waits_for_the_words_of_the_pause_and_not_for_ever() -> None:

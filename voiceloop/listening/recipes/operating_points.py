@@ -23,7 +23,7 @@ from voiceloop.listening.recipes.turn_frontier import (
     outcome,
     scored,
 )
-from voiceloop.listening.release import CUT_COST_S
+from voiceloop.listening.release import PATIENCE, Patience
 from voiceloop.reply.preemptive import MAX_PAUSED_MS
 
 MOST_PREEMPTIVE_IN_VAIN = 0.2
@@ -44,8 +44,8 @@ class ScoredTurn:
         self.heard = heard
         self._pauses: tuple[ScoredPause, ...] = tuple(scored(p, sets) for p in heard.pauses)
 
-    def outcome(self, cut_cost_s: float, longest_ms: float) -> Outcome:
-        moments = [moment_at(pause, cut_cost_s, longest_ms) for pause in self._pauses]
+    def outcome(self, patience: Patience) -> Outcome:
+        moments = [moment_at(pause, patience) for pause in self._pauses]
         return outcome(self.heard, moments)
 
 
@@ -69,7 +69,7 @@ def fit_sets(heard: Sequence[HeardTurn]) -> WeightSets:
 def costs(heard: Sequence[HeardTurn], sets: WeightSets) -> list[str]:
     """A line for each eagerness: share of these turns it cuts, and the median wait of the rest."""
     lines = []
-    for name in CUT_COST_S:
+    for name in PATIENCE:
         parts = []
         for kind, has in KINDS.items():
             members = [turn for turn in heard if has(turn.turn.slices)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,7 @@ from voiceloop.listening.listener import P_END_GRACE_MS
 from voiceloop.listening.recipes.endpointing_set import TRAIL_MS
 from voiceloop.listening.recipes.heard_turn import WINDOW_MS
 from voiceloop.listening.recipes.pause_evidence import HeardPause, HeardTurn, Step
-from voiceloop.listening.release import CUT_COST_S, LONGEST_WAIT_MS, Eagerness, Rise
-
-LONGEST_MS = LONGEST_WAIT_MS["auto"]
+from voiceloop.listening.release import PATIENCE, Eagerness, Patience, Rise
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +96,13 @@ def _awaits_p_end(step: Step, after: Step) -> bool:
     return is_next and is_told and after.from_ms - step.from_ms <= P_END_GRACE_MS
 
 
-def moment_at(
-    scored: ScoredPause, cut_cost_s: float, longest_ms: float = LONGEST_MS
-) -> float | None:
+def moment_at(scored: ScoredPause, patience: Patience) -> float | None:
     """Our decision in this pause: the first step whose wait is over while it still holds."""
     since_ms = scored.pause.since_ms
     for step in scored.steps:
         passed_ms = step.from_ms - since_ms
-        cost_s = step.cut_price * cut_cost_s
-        needed_ms = release.wait_ms(step.score, step.rise, cost_s, longest_ms, passed_ms)
+        here = replace(patience, cut_cost_s=step.cut_price * patience.cut_cost_s)
+        needed_ms = release.wait_ms(step.score, step.rise, here, passed_ms)
         at_ms = max(step.from_ms, since_ms + max(needed_ms, step.least_ms))
         if at_ms < step.until_ms:
             return _in_pause(scored.pause, at_ms)
@@ -117,7 +113,7 @@ def hazard_moment(
     pause: HeardPause, sets: WeightSets, eagerness: Eagerness = "auto"
 ) -> float | None:
     """Our decision in this pause at one of the eagernesses."""
-    return moment_at(scored(pause, sets), CUT_COST_S[eagerness], LONGEST_WAIT_MS[eagerness])
+    return moment_at(scored(pause, sets), PATIENCE[eagerness])
 
 
 def staged_moment(
