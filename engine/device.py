@@ -51,7 +51,7 @@ class Device:
     torch_name: str
     make_linear: MakeLinear
     make_runner: MakeRunner
-    drafts_ngrams: bool = False  # inside its steps, so that nobody else need
+    drafts_inside: bool = False  # n-grams, or a head, in its steps, so that nobody else need
     lacks: str = ""  # what it goes without, and what that costs, in words
 
 
@@ -66,7 +66,7 @@ def open_device(config: EngineConfig) -> Device:
     name, dtype = config.device, config.dtype
     match name.partition(":")[0]:
         case "cpu":
-            return _cpu(is_native=config.native and dtype == "bf16")
+            return _cpu(config.native and dtype == "bf16", config.eagle_dir is not None)
         case "cuda" if not torch.cuda.is_available():
             raise ConfigError(f"device: expected a GPU for {name}, found none")
         case "cuda" if dtype != "bf16":
@@ -78,11 +78,16 @@ def open_device(config: EngineConfig) -> Device:
     raise ConfigError(f"device: expected cpu, cuda, reference or interpreter, found {name!r}")
 
 
-def _cpu(is_native: bool) -> Device:
-    """The library's layers where it can be had, torch's otherwise."""
+def _cpu(is_native: bool, has_eagle: bool) -> Device:
+    """The library's layers where it can be had, torch's otherwise.
+
+    has_eagle: states between the layers are wanted, which the library does not give out.
+    """
     torch_device = Device("cpu", make_linear, _cpu_runner)
     if not is_native:
         return torch_device
+    if has_eagle:
+        return replace(torch_device, lacks=f"an EAGLE-3 head reads torch's; {COST_OF_TORCH}")
     try:
         library = native_library()
     except NotBuilt as reason:
@@ -124,4 +129,4 @@ def _kernel_device(name: str) -> Device:
             return GraphRunner(decoder, pool, config, end_ids, kernels)
 
     torch_name = name if name.startswith("cuda") else "cpu"
-    return Device(torch_name, kernels.make_linear, make_runner, drafts_ngrams=True)
+    return Device(torch_name, kernels.make_linear, make_runner, drafts_inside=True)

@@ -146,6 +146,13 @@ class KvPool:
         if scales is not None:
             self._scale_slots[layer][slots] = scales
 
+    def vectors(self, layer: int, slots: Tensor) -> Tensor:
+        """What `write` stored at `slots` [n]: [n, 2, kv_heads, head_dim]."""
+        # As bytes: not every device picks fp8 by index.
+        codes = self.slots[layer].view(torch.uint8)[slots].view(self.format.code_dtype)
+        scales = self._scale_slots[layer][slots] if self.format.is_scaled else None
+        return self.format.decode(codes, scales)
+
     def read(
         self, layer: int, where: "Tensor | slice", first: int, last: int
     ) -> tuple[Tensor, Tensor]:

@@ -24,6 +24,7 @@ INT8_KERNEL_MAX_ROWS = 4
 INT4_KERNEL_MAX_ROWS = 2
 INT4_KERNEL_GROUPS = (32, 64, 128, 256)
 INT4_GROUP = 32  # inputs that share one int4 scale; 32 keeps small models within the quality gate
+CODE_BYTES = {"int8": 1.0, "fp8": 1.0, "int4": 0.5}  # of a weight as kept, scales left out
 HUGE_PAGE = 2 << 20  # bytes
 CACHE_LINE = 64  # bytes; a load of a vector that straddles two takes two
 

@@ -115,6 +115,8 @@ class EngineConfig:
     adapter_dir: a PEFT folder of low-rank changes (LoRA), merged into the weights on load; its
         chat template and end-of-turn head, where it has them, take the model's place.
     draft_dir: folder of a small model with the same tokenizer, for speculative decoding.
+    eagle_dir: folder of an EAGLE-3 head that was trained for the model; it alone drafts, beside
+        what grammars force.
     ngram_draft: draft from the conversation itself.
     max_draft_tokens: upper bound on the adaptive number of drafted tokens; 0 turns drafting off.
         With the token before them, 7 are the 8 rows of one native pass.
@@ -143,6 +145,7 @@ class EngineConfig:
     host_tier_bytes: int = 0
     adapter_dir: Path | None = None
     draft_dir: Path | None = None
+    eagle_dir: Path | None = None
     ngram_draft: bool = False
     max_draft_tokens: int = 7
     native: bool = True
@@ -159,6 +162,8 @@ class EngineConfig:
         if self.kv_format not in KV_FORMAT_NAMES:
             known = ", ".join(KV_FORMAT_NAMES)
             raise ConfigError(f"kv_format: expected one of {known}, found {self.kv_format!r}")
+        if self.eagle_dir is not None and (self.ngram_draft or self.draft_dir is not None):
+            raise ConfigError("eagle_dir: expected no other drafter beside it, found one")
         if self.kv_tokens < 2 * BLOCK_TOKENS:
             raise ConfigError(
                 f"kv_tokens: expected at least {2 * BLOCK_TOKENS}, found {self.kv_tokens}"

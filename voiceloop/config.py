@@ -109,10 +109,10 @@ class EngineSettings:
     kv_tokens: int = _told(0, "room for keys and values, in tokens")
     kv_memory_share: float = _told(0.0, "or as a share of the free memory")
     context_tokens: int = _told(0, "most tokens of a prompt and its reply")
-    drafter: Literal["auto", "ngram", "model", "none"] = _told(
+    drafter: Literal["auto", "ngram", "model", "eagle", "none"] = _told(
         "auto", "what guesses tokens ahead, for the model to verify"
     )
-    draft_model: Path | None = _told(None, "a small model of the same tokenizer, that drafts")
+    draft_model: Path | None = _told(None, "the small model, or the EAGLE-3 head, that drafts")
     device: str = _told("auto", "cpu, cuda or cuda:N")
     threads: int = _told(0, "of the language model on a CPU")
     calibration_text: Path | None = _told(None, "a text on which int4 scales are searched")
@@ -373,7 +373,8 @@ def _check_engine(config: Config) -> None:
         )
     if engine.draft_model is not None and engine.drafter in ("ngram", "none"):
         raise ConfigError(
-            f"engine.draft_model: expected engine.drafter auto or model, found {engine.drafter}"
+            "engine.draft_model: expected engine.drafter auto, model or eagle, found "
+            f"{engine.drafter}"
         )
     if engine.calibration_text is not None and engine.weights != "int4":
         raise ConfigError(

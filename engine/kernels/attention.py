@@ -96,6 +96,7 @@ def _decode(
     N_HEADS: tl.constexpr, N_KV: tl.constexpr, HALF: tl.constexpr, HALF_PAD: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, N_SPLITS: tl.constexpr,
     MAX_BLOCKS: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, SCALE: tl.constexpr,
+    SINCE: tl.constexpr,
 ):  # fmt: skip
     """One piece, one KV head, every n-th split of the KV."""
     piece, kv_head = tl.program_id(0), tl.program_id(1)
@@ -118,7 +119,7 @@ def _decode(
             sum_low, sum_high, best, total = walk_tiles(
                 low, high, positions, blocks_ptr, scales_ptr, table_ptr, kv_head, split * SPLIT,
                 tl.minimum(split * SPLIT + SPLIT, end),
-                N_KV, HALF, HALF_PAD, ROWS, TILE, WINDOW, FORMAT, SCALE,
+                N_KV, HALF, HALF_PAD, ROWS, TILE, WINDOW, FORMAT, SCALE, SINCE,
             )  # fmt: skip
             part = vector * N_SPLITS + split
             target = sums_ptr + part[:, None] * (2 * HALF) + d[None, :]
@@ -176,7 +177,7 @@ def _prefill(
     tables_ptr, out_ptr,
     N_HEADS: tl.constexpr, N_KV: tl.constexpr, HALF: tl.constexpr, HALF_PAD: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, MAX_BLOCKS: tl.constexpr, WINDOW: tl.constexpr,
-    FORMAT: tl.constexpr, SCALE: tl.constexpr,
+    FORMAT: tl.constexpr, SCALE: tl.constexpr, SINCE: tl.constexpr,
 ):  # fmt: skip
     """One piece and KV head, over all the KV that its rows see."""
     piece, kv_head = tl.program_id(0), tl.program_id(1)
@@ -191,7 +192,7 @@ def _prefill(
         sum_low, sum_high, _, total = walk_tiles(
             low, high, positions, blocks_ptr, scales_ptr,
             tables_ptr + tl.load(owners_ptr + piece) * MAX_BLOCKS, kv_head, begin, first + count,
-            N_KV, HALF, HALF_PAD, ROWS, TILE, WINDOW, FORMAT, SCALE,
+            N_KV, HALF, HALF_PAD, ROWS, TILE, WINDOW, FORMAT, SCALE, SINCE,
         )  # fmt: skip
         is_row = positions >= 0
         total = tl.where(is_row, total, 1.0)[:, None]
@@ -211,6 +212,7 @@ def paged_attention(
     window: int,
     partials: Partials,
     out: Tensor,
+    since: int = 0,
 ) -> None:
     """Attention of a step's rows over their sequences' KV; their own is in the pool already.
 
@@ -220,6 +222,7 @@ def paged_attention(
     window: how many last positions a row sees, 0: all.
     partials: of at least as many rows as the step has, where `is_split` says it is used.
     out: [rows, n_heads * head_dim]; rows of no piece keep what they hold.
+    since: the first position that anybody sees; each row sees one at least.
     """
     (_, n_heads, dim), n_kv = queries.shape, blocks.shape[3]
     n_pieces, max_blocks = len(pieces.starts), pieces.tables.shape[1]
@@ -238,6 +241,7 @@ def paged_attention(
         "WINDOW": window,
         "FORMAT": kv_format,
         "SCALE": LOG2_E * dim**-0.5,
+        "SINCE": since,
     }
     if not is_split(max_rows, n_heads, n_kv):
         _prefill[(n_pieces, n_kv)](
@@ -276,6 +280,7 @@ def paged_attention_reference(
     window: int,
     partials: Partials,
     out: Tensor,
+    since: int = 0,
 ) -> None:
     n_heads, head_dim = queries.shape[1:]
     stored = KV_FORMATS[kv_format_of(blocks)](head_dim, torch.float32)
@@ -292,7 +297,7 @@ def paged_attention_reference(
         scores = torch.einsum("qhd,khd->hqk", queries[start : start + count].double(), keys)
         query = torch.arange(first, n_tokens, device=queries.device)[:, None]
         key = torch.arange(n_tokens, device=queries.device)[None]
-        hidden = key > query
+        hidden = (key > query) | (key < since)
         if window:
             hidden |= key <= query - window
         weights = (scores * head_dim**-0.5).masked_fill_(hidden, -torch.inf).softmax(-1)

@@ -4,6 +4,7 @@ Every tensor's shape follows from the number of rows alone, and nothing is read 
 can be captured in a graph. Partial sums of a product are added by whatever consumes them.
 """
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +14,10 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ..kv_cache import KvPool
+from ..layer import Rope
 from ..load.packed import Int4Weight, ScaledWeight, Stored, Weight, format_of
 from ..load.quant import quantize
-from ..model import Decoder
+from ..model import NO_TAPS, Decoder
 from . import (
     adjust,
     attention,
@@ -137,11 +139,13 @@ class KernelDecoder:
     def forward(
         self, tokens: Tensor, positions: Tensor, slots: Tensor,
         pieces: Items[tuple[Pieces, int]], wanted: Tensor, logits: Tensor,
+        taps: Mapping[int, Tensor] = NO_TAPS,
     ) -> Tensor:  # fmt: skip
         """Of tokens int64 [rows]: the states [wanted, hidden], and logits fp32 [wanted, vocab].
 
         positions, slots: int32 [rows], see `kv_write`. pieces: all rows, with the most rows that a
         piece may have, apart for kinds of attention. wanted: int64, rows. logits: written.
+        taps: by a number of layers, where the states behind them go: [rows, hidden].
         """
         decoder, config, call = self.decoder, self.config, self.call
         x = decoder.embedding[tokens].float()
@@ -149,36 +153,52 @@ class KernelDecoder:
         delta = None
         for index, layer in enumerate(decoder.layers):
             call.add_norm(x, delta, layer.input_norm.weight, config.norm_eps, h)
-            mixed = self._attend(layer, index, layer.qkv(h), positions, slots, pieces)
-            delta = layer.output(mixed)
-            call.add_norm(x, delta, layer.post_norm.weight, config.norm_eps, h)
-            gate_up = layer.gate_up(h)
-            inner = torch.empty(
-                (x.shape[0], config.intermediate_size), dtype=h.dtype, device=h.device
+            if index in taps:
+                taps[index].copy_(x)
+            delta = self.advance(
+                layer, index, layer.qkv(h), x, h, positions, slots, pieces, decoder.rope
             )
-            call.silu_mul(gate_up, inner)
-            delta = layer.down(inner)
         call.add_norm(x, delta, decoder.norm.weight, config.norm_eps, h)
+        if len(decoder.layers) in taps:
+            taps[len(decoder.layers)].copy_(x)
         states = h[wanted]
         torch.sum(decoder.head(states), 0, dtype=torch.float32, out=logits)
         return states
 
-    def _attend(
-        self, layer: Any, index: int, qkv: Tensor, positions: Tensor, slots: Tensor,
-        pieces: Items[tuple[Pieces, int]],
+    def advance(
+        self, layer: Any, index: int, qkv: Tensor, x: Tensor, h: Tensor, positions: Tensor,
+        slots: Tensor, pieces: Items[tuple[Pieces, int]], rope: Rope, *, since: int = 0,
     ) -> Tensor:  # fmt: skip
-        config, pool, rope = self.config, self.pool, self.decoder.rope
+        """One layer, from its queries, keys and values on; what is to be added to x comes back.
+
+        qkv: partial sums. x: fp32 [rows, hidden], the residual, changed. h: [rows, hidden],
+        workspace. since: the first position that is seen.
+        """
+        queries = self.write_kv(layer, index, qkv, positions, slots, rope)
+        mixed, pool = self._mixed[: len(x)], self.pool
+        for some, max_rows in pieces:
+            self.call.paged_attention(
+                queries, pool.blocks[index], pool.scale_blocks[index], some, max_rows,
+                layer.window, self.partials, mixed, since,
+            )  # fmt: skip
+        delta = layer.output(mixed)
+        self.call.add_norm(x, delta, layer.post_norm.weight, self.config.norm_eps, h)
+        gate_up = layer.gate_up(h)
+        shape = gate_up.shape[1], gate_up.shape[2] // 2
+        inner = torch.empty(shape, dtype=h.dtype, device=h.device)
+        self.call.silu_mul(gate_up, inner)
+        return layer.down(inner)
+
+    def write_kv(
+        self, layer: Any, index: int, qkv: Tensor, positions: Tensor, slots: Tensor, rope: Rope
+    ) -> Tensor:
+        """The queries [rows, heads, head_dim]; keys and values go into the pool's layer `index`."""
+        config, pool = self.config, self.pool
         shape = (qkv.shape[1], config.n_heads, config.head_dim)
         queries = torch.empty(shape, dtype=self.decoder.dtype, device=qkv.device)
         norms = [None if norm is None else norm.weight for norm in (layer.q_norm, layer.k_norm)]
-        blocks, scales = pool.blocks[index], pool.scale_blocks[index]
         self.call.kv_write(
-            qkv, positions, slots, rope.cos, rope.sin, *norms, config.norm_eps, queries, blocks,
-            scales,
+            qkv, positions, slots, rope.cos, rope.sin, *norms, config.norm_eps, queries,
+            pool.blocks[index], pool.scale_blocks[index],
         )  # fmt: skip
-        out = self._mixed[: shape[0]]
-        for some, max_rows in pieces:
-            self.call.paged_attention(
-                queries, blocks, scales, some, max_rows, layer.window, self.partials, out
-            )
-        return out
+        return queries

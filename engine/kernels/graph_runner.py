@@ -9,7 +9,7 @@ again. So the result of a step is the same with or without the one ahead, and a 
 one step of private KV at most.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..drafting.chain import KernelEagle
 from ..drafting.draft_length import DraftLength
 from ..kv_cache import KvPool
 from ..model import Decoder, Interrupted
@@ -27,22 +28,23 @@ from ..sequence import Sequence
 from ..types import BLOCK_TOKENS, EngineConfig, EngineError, n_blocks_for
 from .adjust import MASK_BITS
 from .decoder import KernelDecoder, KernelSet
-from .launch import next_power_of_2
+from .launch import CudaGraphs, Replay, next_power_of_2
 from .sample import SampleSpace
 from .slots import Slots
 from .step import (
     FEW_ROWS,
-    MAX_SEQUENCES,
     MAX_SPLIT_ROWS,
     MAX_WANTED,
-    CudaGraphs,
     Part,
+    Room,
     Shared,
     StepGraph,
     graph_sizes,
+    that_fit,
 )
 
-DECODE_ROWS = (1, 4, 8)  # a token and what is drafted behind it
+DECODE_ROWS = (1, 4, 8)  # a token and n-grams behind it, that cost the same however many
+CHAIN_ROWS = tuple(range(1, 9))  # a token and a head's guesses, each of which takes its time
 MOST_DRAFTED_ROWS = 64  # of a step: from here on rows are no longer nearly free
 N_UNDER_WAY = 3  # host copies of inputs and results: of steps that nobody has read yet, and one
 PINNED_LOGITS_BYTES = 32 << 20  # of all those copies together
@@ -71,8 +73,10 @@ class GraphRunner:
         self.decoder, self.pool = decoder, pool
         device = torch.device(decoder.device)
         self._is_cuda = device.type == "cuda"
-        n_drafted = config.max_draft_tokens if config.ngram_draft else 0
-        lengths = [q - 1 for q in DECODE_ROWS if 1 < q <= 1 + n_drafted]
+        head = decoder.eagle
+        n_drafted = config.max_draft_tokens if config.ngram_draft or head is not None else 0
+        widths = DECODE_ROWS if head is None else CHAIN_ROWS
+        lengths = [q - 1 for q in widths if 1 < q <= 1 + n_drafted]
         self.length = DraftLength(lengths)
         pool.n_ahead = 2 * (1 + max(lengths, default=0))
         sizes = graph_sizes(config)
@@ -83,22 +87,25 @@ class GraphRunner:
         def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
+        model = KernelDecoder(
+            decoder, pool, kernels, n_rows=max(sizes), n_split=MAX_SPLIT_ROWS, n_tokens=n_tokens
+        )
+        slots = Slots(2 * config.max_branches, n_tokens, max(lengths, default=0), device)
         self._shared = Shared(
-            KernelDecoder(
-                decoder, pool, kernels, n_rows=max(sizes), n_split=MAX_SPLIT_ROWS, n_tokens=n_tokens
-            ),
-            Slots(2 * config.max_branches, n_tokens, max(lengths, default=0), device),
+            model,
+            slots,
             SampleSpace.allocate(MAX_WANTED, vocab, device),
             logits=zeros(MAX_WANTED, vocab),
             masks=zeros(MAX_WANTED, n_words, dtype=torch.int32),
             kept=zeros(n_kept, vocab),
             end_ids=torch.tensor(end_ids, dtype=torch.int64, device=device),
-            guess=kernels.call.guess if lengths else None,
+            guess=kernels.call.guess if lengths and head is None else None,
+            eagle=KernelEagle(head, model, slots, n_rows=max(sizes)) if head is not None else None,
             max_blocks=-(-(n_blocks_for(n_tokens) + 1) // 2) * 2,  # a line of tables: whole words
         )
         with torch.inference_mode():
             self._graphs = [StepGraph(*size, self._shared, device) for size in sizes.items()]
-            self._replays = self._capture()
+            self._replays, self._chains = self._capture()
         largest = self._graphs[-1]
         self._inputs = [self._on_host(largest.inputs.n_words) for _ in range(N_UNDER_WAY)]
         self._results = [self._on_host(largest.results.n_words) for _ in range(N_UNDER_WAY)]
@@ -112,22 +119,32 @@ class GraphRunner:
     def _on_host(self, *shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
         return torch.zeros(shape, dtype=dtype, pin_memory=self._is_cuda)
 
-    def _capture(self) -> dict[int, Callable[[], None]]:
-        """Of each size what replays its program; where there is no GPU it is run again."""
+    def _capture(self) -> tuple[dict[int, Replay], dict[int, tuple[Replay, Replay]]]:
+        """Of each size what replays its program; where there is no GPU it is run again.
+
+        And what begins a chain of guesses before it, and what makes each of them.
+        """
         self.pool.copy(0, 1)  # now, while nothing is in them: its code is loaded by its first use
         capture = CudaGraphs().capture if self._is_cuda else lambda program: program
         # The largest first: the others then fit into the memory it leaves in the graphs' pool.
         graphs = sorted(self._graphs, key=lambda graph: -graph.n_rows)
-        return {graph.n_rows: capture(graph.program) for graph in graphs}
+        chains = {graph.n_rows: graph.chain for graph in graphs if graph.chain is not None}
+        return (
+            {graph.n_rows: capture(graph.program) for graph in graphs},
+            {n: (capture(chain.begin), capture(chain.guess)) for n, chain in chains.items()},
+        )
 
-    def programs(self) -> Iterator[tuple[str, Callable[[], None]]]:
+    def programs(self) -> Iterator[tuple[str, Replay]]:
         """What is captured, by name."""
         for graph in self._graphs:
             yield f"{graph.n_rows} rows", graph.program
+            if graph.chain is not None:
+                yield f"{graph.n_rows} rows, chain", graph.chain.begin
+                yield f"{graph.n_rows} rows, guess", graph.chain.guess
 
     @property
     def n_graphs(self) -> int:
-        return len(self._graphs)
+        return len(self._graphs) + 2 * len(self._chains)
 
     @property
     def pinned_bytes(self) -> int:
@@ -165,7 +182,7 @@ class GraphRunner:
         new = [self._part(e, ends.get(id(e.sequence), e.sequence.n_resident)) for e in rest]
         coming = {id(part.sequence) for part in new}
         if ahead is None or not answered:
-            ahead = self._launch(_that_fit(new, self._limits()))
+            ahead = self._launch(that_fit(new, self._limits()))
             answered = [(part.extension, part) for part in ahead.parts]
             coming -= {id(part.sequence) for part in ahead.parts}
             new = []
@@ -174,7 +191,7 @@ class GraphRunner:
         # Who goes on, and of what is new as much as there is room for; but nobody waits twice.
         overdue = [part for part in new if id(part.sequence) in self._left_out]
         others = [part for part in new if id(part.sequence) not in self._left_out]
-        behind = _that_fit([*overdue, *self._going_on(answered), *others], self._limits())
+        behind = that_fit([*overdue, *self._going_on(answered), *others], self._limits())
         self._left_out = coming - {id(part.sequence) for part in behind}
         if behind:
             self._ahead = self._launch(behind, is_ahead=True)
@@ -280,11 +297,12 @@ class GraphRunner:
     def _width(self, n_replies: int) -> int:
         """Rows of each of so many replies: a token, and what is worth drafting behind it."""
         n = next_power_of_2(n_replies)
-        width = 1 + self.length.choose(n)
-        return max(q for q in DECODE_ROWS if q <= max(1, min(width, MOST_DRAFTED_ROWS // n)))
+        most = max(1, min(1 + self.length.choose(n), MOST_DRAFTED_ROWS // n))
+        widths = DECODE_ROWS if self._shared.eagle is None else CHAIN_ROWS
+        return max(q for q in widths if q <= most)
 
-    def _limits(self) -> "_Room":
-        return _Room(self._graphs[-1].n_rows, len(self._shared.kept))
+    def _limits(self) -> Room:
+        return Room(self._graphs[-1].n_rows, len(self._shared.kept))
 
     # -- launching and reading -------------------------------------------------------------------
 
@@ -302,7 +320,8 @@ class GraphRunner:
                 # Not before: of a part that had no room the device has read nothing.
                 part.slot = self._shared.slots.place(part.sequence, part.first, len(part.fed))
         # Those of few rows first: their attention is split, and has room for the first rows alone.
-        parts = sorted(parts, key=lambda part: part.width > FEW_ROWS)
+        # And of those the ones that are guessed at: a chain has room for the first sequences alone.
+        parts = sorted(parts, key=lambda part: (part.width > FEW_ROWS, not part.goes_on))
         n_rows = sum(part.width for part in parts)
         n_wanted = sum(part.n_wanted for part in parts)
         graph = next(g for g in self._graphs if g.n_rows >= n_rows and g.n_wanted >= n_wanted)
@@ -315,6 +334,12 @@ class GraphRunner:
         if asked:
             first, last = asked[0][0], asked[-1][0] + 1
             self._shared.masks[first:last].copy_(masks[first:last], non_blocking=True)
+        n_guesses = max((part.width - 1 for part in parts if part.goes_on), default=0)
+        if n_guesses and self._chains:
+            begin, guess = self._chains[graph.n_rows]
+            begin()
+            for _ in range(n_guesses):
+                guess()
         self._replays[graph.n_rows]()
         self._results[copy][: graph.results.n_words].copy_(graph.found, non_blocking=True)
         if n_kept := sum(part.n_kept for part in parts):
@@ -352,34 +377,6 @@ class GraphRunner:
         elapsed_ms = (now - before) * 1e3 if is_timed else None
         rows = n * max(part.width for part in decoded)
         self.length.stepped(n, rows, n_accepted / len(decoded), elapsed_ms)
-
-
-@dataclass(slots=True)
-class _Room:
-    """What a step has left."""
-
-    n_rows: int
-    n_kept: int
-    n_sequences: int = MAX_SEQUENCES
-    n_wanted: int = MAX_WANTED
-    n_few: int = MAX_SPLIT_ROWS
-
-    def takes(self, part: Part) -> bool:
-        """Whether there is room for `part`, which is taken then."""
-        n_few = part.width if part.width <= FEW_ROWS else 0
-        left = (
-            self.n_rows - part.width, self.n_kept - part.n_kept, self.n_sequences - 1,
-            self.n_wanted - part.n_wanted, self.n_few - n_few,
-        )  # fmt: skip
-        if min(left) < 0:
-            return False
-        self.n_rows, self.n_kept, self.n_sequences, self.n_wanted, self.n_few = left
-        return True
-
-
-def _that_fit(parts: list[Part], room: _Room) -> list[Part]:
-    """As much as a step has room for; the first above all."""
-    return [part for part in parts if room.takes(part)]
 
 
 def _is_drawn(part: Part) -> bool:

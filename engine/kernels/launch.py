@@ -6,7 +6,7 @@ multiprocessors, by the small rules in this room's files.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -43,6 +43,36 @@ TILE_STEPS = 2
 LONE_TILE_SHARE = 0.7
 # Assumed where there is no GPU to ask: an H200's, so that tests see the sizes that will run.
 DEFAULT_PROCESSORS = 132
+
+
+Replay = Callable[[], None]
+
+
+class CudaGraphs:
+    """Captures programs; replaying one launches all its kernels at once.
+
+    They share a memory pool, as no two run at the same time. It is this object's own: a pool whose
+    graphs are gone cannot be captured into again. Programs are run and captured on one stream, so
+    that cuBLAS has its workspace there before a capture could claim it.
+    """
+
+    def __init__(self) -> None:
+        self._stream = torch.cuda.Stream()
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def capture(self, program: Replay) -> Replay:
+        """What replays the program. It is run twice before: kernels are compiled outside."""
+        current = torch.cuda.current_stream()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            for _ in range(2):
+                program()
+        current.wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            program()
+        graph.replay()  # the first one is slow: it brings the graph to the device
+        return graph.replay
 
 
 @contextmanager

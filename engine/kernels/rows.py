@@ -55,7 +55,7 @@ def _place_rows(
     piece_starts_ptr, piece_widths_ptr, piece_offsets_ptr, piece_owners_ptr, tables_ptr,
     history_ptr, position_ptr, token_ptr, index_of_ptr, guesses_ptr, n_guesses_ptr,
     starts_out_ptr, counts_out_ptr, firsts_out_ptr, owners_out_ptr,
-    tokens_ptr, positions_ptr, kv_slots_ptr,
+    tokens_ptr, positions_ptr, kv_slots_ptr, before_ptr,
     N_TOKENS: tl.constexpr, N_GUESSES: tl.constexpr, MAX_BLOCKS: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK_TOKENS: tl.constexpr,
 ):  # fmt: skip
@@ -87,6 +87,10 @@ def _place_rows(
     tl.store(tokens_ptr + start + at, tl.where(is_row, token, 0), mask=inside)
     tl.store(positions_ptr + start + at, tl.where(is_row, position, 0).to(tl.int32), mask=inside)
     tl.store(kv_slots_ptr + start + at, tl.where(is_row, kv_slot, -1).to(tl.int32), mask=inside)
+    has_before = is_row & (position > 0)
+    block = tl.load(table_ptr + (position - 1) // BLOCK_TOKENS, mask=has_before, other=0)
+    before = block * BLOCK_TOKENS + (position - 1) % BLOCK_TOKENS
+    tl.store(before_ptr + start + at, tl.where(has_before, before, -1).to(tl.int32), mask=inside)
     if slot > 0:
         tl.store(history_ptr + slot * N_TOKENS + position, token.to(tl.int32), mask=is_row)
     tl.store(starts_out_ptr + piece, start.to(tl.int32))
@@ -101,11 +105,12 @@ def _place_rows(
 
 def place_rows(
     fed: Fed, slots: Slots, pieces: Pieces, tokens: Tensor, positions: Tensor, kv_slots: Tensor,
-    most_rows: int,
+    before: Tensor, most_rows: int,
 ) -> None:  # fmt: skip
     """Fill `pieces`, and of every row its token, position and slot in the pool; -1 is nobody's.
 
-    tokens: int64 [rows]; positions, kv_slots: int32 [rows]. `fed.counts` of a sequence that goes on
+    tokens: int64 [rows]; positions, kv_slots, before: int32 [rows], the last being the slot of the
+    position before it, -1 where there is none. `fed.counts` of a sequence that goes on
     is the most rows it may have; it stays, and `pieces.counts` says how many there are.
     most_rows: of a piece. `pieces.tables` must hold every position asked for.
     """
@@ -114,7 +119,7 @@ def place_rows(
         fed.piece_starts, fed.piece_widths, fed.piece_offsets, fed.piece_owners, pieces.tables,
         slots.history, slots.position, slots.token, slots.index, slots.guesses, slots.n_guesses,
         pieces.starts, pieces.counts, pieces.firsts, pieces.owners, tokens, positions, kv_slots,
-        N_TOKENS=slots.history.shape[1], N_GUESSES=slots.guesses.shape[1],
+        before, N_TOKENS=slots.history.shape[1], N_GUESSES=slots.guesses.shape[1],
         MAX_BLOCKS=pieces.tables.shape[1], WIDTH=next_power_of_2(most_rows),
         BLOCK_TOKENS=BLOCK_TOKENS, num_warps=1, enable_fp_fusion=True,
     )  # fmt: skip
@@ -122,7 +127,7 @@ def place_rows(
 
 def place_rows_reference(
     fed: Fed, slots: Slots, pieces: Pieces, tokens: Tensor, positions: Tensor, kv_slots: Tensor,
-    most_rows: int,
+    before: Tensor, most_rows: int,
 ) -> None:  # fmt: skip
     owners, starts = fed.piece_owners.tolist(), fed.piece_starts.tolist()
     widths, offsets = fed.piece_widths.tolist(), fed.piece_offsets.tolist()
@@ -130,7 +135,7 @@ def place_rows_reference(
     parts = zip(owners, starts, widths, offsets, strict=True)
     for piece, (owner, start, width, offset) in enumerate(parts):
         rows = slice(start, start + width)
-        tokens[rows], positions[rows], kv_slots[rows] = 0, 0, -1
+        tokens[rows], positions[rows], kv_slots[rows], before[rows] = 0, 0, -1, -1
         if owner < 0:
             continue
         slot, count = int(fed.slots[owner]), int(fed.counts[owner])
@@ -145,8 +150,10 @@ def place_rows_reference(
         rows, at = slice(start, start + n), torch.arange(first, first + n, device=tokens.device)
         tokens[start + n : start + width] = 0
         positions[rows] = at.int()
-        blocks = pieces.tables[owner, at // BLOCK_TOKENS]
-        kv_slots[rows] = blocks * BLOCK_TOKENS + (at % BLOCK_TOKENS).int()
+        for slots_of, place in ((kv_slots, at), (before, (at - 1).clamp_min(0))):
+            blocks = pieces.tables[owner, place // BLOCK_TOKENS]
+            slots_of[rows] = blocks * BLOCK_TOKENS + (place % BLOCK_TOKENS).int()
+        before[rows].masked_fill_(at == 0, -1)
         if slot:
             slots.history[slot, at] = tokens[rows].int()
         pieces.starts[piece], pieces.owners[piece] = start, owner
@@ -182,6 +189,7 @@ def _verify(
             tl.store(position_ptr + slot, position)
             tl.store(token_ptr + slot, following)
             tl.store(index_of_ptr + slot, tl.load(index_ptr + sequence) + n_accepted + 1)
+            tl.store(n_guesses_ptr + slot, tl.zeros((), tl.int64))
             tl.store(history_ptr + slot * N_TOKENS + position, following.to(tl.int32))
     tl.store(n_accepted_ptr + sequence, n_accepted)
 
@@ -189,7 +197,8 @@ def _verify(
 def verify(
     fed: Fed, slots: Slots, tokens: Tensor, chosen: Tensor, counts: Tensor, n_accepted: Tensor
 ) -> None:
-    """How many guesses of each sequence stand; what was drawn after the last of them goes on.
+    """How many guesses of each sequence stand; what was drawn after the last of them goes on,
+    without guesses at what follows.
 
     tokens: int64 [rows], as `place_rows` left them: of each sequence `n_known` known ones, then up
     to `MOST_GUESSES` guesses. chosen: int64, what `sample` chose after each wanted row.
@@ -222,3 +231,4 @@ def verify_reference(
             position = int(fed.firsts[i]) + n_known + n
             slots.position[slot], slots.index[slot] = position, fed.index[i] + n + 1
             slots.token[slot] = slots.history[slot, position] = chosen[wanted_at + n]
+            slots.n_guesses[slot] = 0

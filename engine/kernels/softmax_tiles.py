@@ -67,6 +67,7 @@ def walk_tiles(
     low, high, positions, blocks_ptr, scales_ptr, table_ptr, kv_head, begin, end,
     N_KV: tl.constexpr, HALF: tl.constexpr, HALF_PAD: tl.constexpr, ROWS: tl.constexpr,
     TILE: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, SCALE: tl.constexpr,
+    SINCE: tl.constexpr,
 ):  # fmt: skip
     """Softmax-weighted sums over the tokens begin..end (begin a multiple of TILE).
 
@@ -95,6 +96,8 @@ def walk_tiles(
         seen = token[None, :] <= positions[:, None]
         if WINDOW > 0:
             seen &= token[None, :] > positions[:, None] - WINDOW
+        if SINCE > 0:
+            seen &= token[None, :] >= SINCE
         scores = tl.where(seen, scores, float("-inf"))
         new_best = tl.maximum(best, tl.max(scores, 1))
         # A row that has seen nothing yet: -inf minus -inf would be NaN.

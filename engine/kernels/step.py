@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..drafting.chain import Chain, KernelEagle
+from ..model import NO_TAPS
 from ..runner import Draw, Extension, Outcome
 from ..sequence import Sequence
 from ..types import MAX_SALVAGED, EngineConfig, SamplingParams
@@ -129,34 +131,8 @@ class Shared:
     kept: Tensor
     end_ids: Tensor
     guess: Callable[[Tensor, Tensor, Slots], None] | None
+    eagle: KernelEagle | None
     max_blocks: int
-
-
-class CudaGraphs:
-    """Captures programs; replaying one launches all its kernels at once.
-
-    They share a memory pool, as no two run at the same time. It is this object's own: a pool whose
-    graphs are gone cannot be captured into again. Programs are run and captured on one stream, so
-    that cuBLAS has its workspace there before a capture could claim it.
-    """
-
-    def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()
-        self._pool = torch.cuda.graph_pool_handle()
-
-    def capture(self, program: Callable[[], None]) -> Callable[[], None]:
-        """What replays the program. It is run twice before: kernels are compiled outside."""
-        current = torch.cuda.current_stream()
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            for _ in range(2):
-                program()
-        current.wait_stream(self._stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            program()
-        graph.replay()  # the first one is slow: it brings the graph to the device
-        return graph.replay
 
 
 @dataclass(slots=True)
@@ -175,6 +151,34 @@ class Layout:
     def fields(self, memory: Tensor) -> dict[str, Tensor]:
         """All fields of some memory, int64 [n_words or more]."""
         return {name: memory[at].view(dtype) for name, (at, dtype) in self._places.items()}
+
+
+@dataclass(slots=True)
+class Room:
+    """What a step has left."""
+
+    n_rows: int
+    n_kept: int
+    n_sequences: int = MAX_SEQUENCES
+    n_wanted: int = MAX_WANTED
+    n_few: int = MAX_SPLIT_ROWS
+
+    def takes(self, part: Part) -> bool:
+        """Whether there is room for `part`, which is taken then."""
+        n_few = part.width if part.width <= FEW_ROWS else 0
+        left = (
+            self.n_rows - part.width, self.n_kept - part.n_kept, self.n_sequences - 1,
+            self.n_wanted - part.n_wanted, self.n_few - n_few,
+        )  # fmt: skip
+        if min(left) < 0:
+            return False
+        self.n_rows, self.n_kept, self.n_sequences, self.n_wanted, self.n_few = left
+        return True
+
+
+def that_fit(parts: list[Part], room: Room) -> list[Part]:
+    """As much as a step has room for; the first above all."""
+    return [part for part in parts if room.takes(part)]
 
 
 class StepGraph:
@@ -232,13 +236,18 @@ class StepGraph:
         self._asked = Adjustments(**{name: given[name] for name in names}, **asked)
         self._wanted, self._staged_at = given["rows"], given["staged_at"]
         self._guessing = given["guessing"]
-        self._positions, self._kv_slots = (
-            torch.zeros(self.n_rows, dtype=torch.int32, device=device) for _ in range(2)
+        self._positions, self._kv_slots, self._before = (
+            torch.zeros(self.n_rows, dtype=torch.int32, device=device) for _ in range(3)
         )
         self._logits = shared.logits[: self.n_wanted]
         vocab = shared.logits.shape[1]
         self._masses = torch.zeros(self.n_sequences, n_chunks(vocab), 2, device=device)
         self._space = shared.space.of(self.n_wanted)
+        self.chain: Chain | None = None  # guesses at what the step then verifies
+        if shared.eagle is not None:
+            self.chain = Chain(
+                shared.eagle, self._rows, self._draws, tables, shared.logits, shared.space
+            )
 
     # -- the host's side -------------------------------------------------------------------------
 
@@ -348,14 +357,19 @@ class StepGraph:
         most_rows = self.many_rows if self.n_many else self.few_rows
         tokens = found["tokens"]
         call.place_rows(
-            self._rows, slots, self._pieces, tokens, self._positions, self._kv_slots, most_rows
-        )
+            self._rows, slots, self._pieces, tokens, self._positions, self._kv_slots,
+            self._before, most_rows,
+        )  # fmt: skip
         pieces = [(self._few, self.few_rows)]
         if self.n_many:
             pieces.append((self._many, self.many_rows))
+        eagle = shared.eagle
         states = model.forward(
-            tokens, self._positions, self._kv_slots, pieces, self._wanted, self._logits
-        )
+            tokens, self._positions, self._kv_slots, pieces, self._wanted, self._logits,
+            eagle.tapped(self.n_rows) if eagle is not None else NO_TAPS,
+        )  # fmt: skip
+        if eagle is not None:
+            eagle.keep(tokens, self._positions, self._kv_slots, self._before)
         if len(shared.end_ids):
             self._note_probability(states)
         call.adjust(self._logits, self._positions, self._asked, slots)

@@ -8,12 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..device import open_device
-from ..drafting.drafters import Drafter, GrammarDrafter, ModelDrafter, NgramDrafter
+from ..drafting.drafters import (
+    Drafter,
+    EagleDrafter,
+    GrammarDrafter,
+    ModelDrafter,
+    NgramDrafter,
+)
 from ..end_of_turn import read_head
 from ..model import Decoder
 from ..text.text import Text
 from ..types import CheckpointError, ConfigError, EngineConfig, UnsupportedQuantization
 from .calibrate import ScaledCheckpoint, calibrate
+from .eagle import read_eagle
 from .loader import ModelConfig
 from .packed import HoldsInt4
 from .source import adapted, open_source
@@ -56,6 +63,8 @@ def read_model(
         context_length=length, make_linear=device.make_linear,
         end_head=head,
     )  # fmt: skip
+    if config.eagle_dir is not None and config.max_draft_tokens and not is_draft:
+        decoder.eagle = read_eagle(config.eagle_dir, decoder, config.quant, device.make_linear)
     return text, decoder
 
 
@@ -80,8 +89,10 @@ def make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterato
         return
     device = open_device(config)
     yield GrammarDrafter()
-    if config.ngram_draft and not device.drafts_ngrams:
+    if config.ngram_draft and not device.drafts_inside:
         yield NgramDrafter()
+    if decoder.eagle is not None and not device.drafts_inside:
+        yield EagleDrafter(decoder.eagle)
     length = context_length(decoder.config, config)
     if config.draft_dir is not None:
         plain = replace(config, calibration_text=None)  # its guesses are verified, however rounded

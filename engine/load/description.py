@@ -4,12 +4,13 @@ from collections import Counter
 
 from ..device import open_device
 from ..drafting.drafters import NgramDrafter
+from ..drafting.eagle import EagleHead
 from ..engine import Engine
+from ..linear import CODE_BYTES
 from ..types import BLOCK_TOKENS
 
 KV = {"plain": "bf16"}
 CALLER_TOKENS = 4096  # of a long call: instructions, tools and half an hour of talk
-CODE_BYTES = {"int8": 1.0, "fp8": 1.0, "int4": 0.5}  # of a weight, scales left out
 
 
 def describe(engine: Engine) -> str:
@@ -74,8 +75,9 @@ def _kept(engine: Engine) -> Counter[str]:
 
 
 def _drafters(engine: Engine) -> list[str]:
-    """Who guesses tokens, in words; a runner that finds n-grams itself included."""
-    config = engine.config
-    is_inside = config.ngram_draft and open_device(config).drafts_ngrams
-    inside = [NgramDrafter.name] if is_inside and config.max_draft_tokens else []
-    return inside + engine.speculation.names
+    """Who guesses tokens, in words; a runner that does it itself included."""
+    config, head = engine.config, engine.runner.decoder.eagle
+    is_inside = config.ngram_draft and open_device(config).drafts_inside
+    names = [NgramDrafter.name] if is_inside and config.max_draft_tokens else []
+    names += [name for name in engine.speculation.names if name != EagleHead.name]
+    return names + ([f"{head.name} of {_size(head.n_bytes)}"] if head is not None else [])

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from ..kv_cache import KvPool
 from ..kv_format import KV_FORMATS
+from ..layer import Layer, Norm, Rope
 from ..linear import Linear
-from ..model import Abandoned, Decoder, Interrupted, Layer, Norm, Rope
+from ..model import Abandoned, Decoder, Interrupted
 from ..runner import Extension, Runner
 from ..sequence import Sequence
 from ..types import IntegrityError

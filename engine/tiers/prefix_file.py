@@ -58,7 +58,10 @@ def identity(model: Path, config: EngineConfig, layers: str) -> str:
         layers,
         *(config.dtype, config.quant, config.kv_format, config.device, config.context_length),
         _digest([config.calibration_text] if config.calibration_text is not None else []),
-        _digest(_files(config.adapter_dir) if config.adapter_dir is not None else []),
+        *(
+            _digest(_files(f) if f is not None else [])
+            for f in (config.adapter_dir, config.eagle_dir)
+        ),
         _digest(_files(model)),
         _digest(code_files()),
     ]

@@ -37,8 +37,8 @@ def engine_options(
     there is none.
 
     Raises:
-        ConfigError: `engine.drafter` asks for a draft model, and there is none; `engine.kv_tokens`
-            cannot hold the context that is asked for.
+        ConfigError: `engine.drafter` asks for a draft model or a head, and there is none;
+            `engine.kv_tokens` cannot hold the context that is asked for.
     """
     engine = config.engine
     options: dict[str, Any] = {
@@ -115,6 +115,13 @@ def _drafters(config: Config, draft: Path | None) -> dict[str, Any]:
     if not config.anticipation.speculative_decoding or engine.drafter == "none":
         return {"max_draft_tokens": 0}
     folder = engine.draft_model or draft
+    if engine.drafter == "eagle":
+        if engine.draft_model is None:
+            raise ConfigError(
+                "engine.drafter: expected engine.draft_model beside eagle, the folder of the head, "
+                "found nothing"
+            )
+        return {"eagle_dir": str(engine.draft_model)}
     if engine.drafter == "model" and folder is None:
         raise ConfigError(
             "engine.drafter: expected engine.draft_model beside model, for the language model "

@@ -81,6 +81,27 @@ def _check(kind, kv_format, heads, dim, counts, firsts, window, monkeypatch) -> 
 
 
 @pytest.mark.parametrize("kind", ["decode", "prefill"])
+def test_a_first_position_may_be_left_out(kind, monkeypatch) -> None:
+    """By every row, the one whose other tokens are in the same tile and the one far behind."""
+    monkeypatch.setattr(attention, "is_split", lambda *_: kind == "decode")
+    blocks, scales = _pool("plain", 2, 16)
+    counts, firsts = [1, 1], [1, 75]
+    rows = _fill(blocks, scales, counts, firsts, 4, 16)
+    queries = torch.randn(3, 4, 16, device=DEVICE).to(DTYPE)
+    results = [torch.full((3, 64), torch.nan, dtype=DTYPE, device=DEVICE) for _ in range(3)]
+    partials = Partials.allocate(3, 4, 16, MAX_BLOCKS * 16, queries.device)
+    given = queries, blocks, scales, rows, 1, 0, partials
+    paged_attention(*given, results[0], 1)
+    paged_attention_reference(*given, results[1], 1)
+    paged_attention(*given, results[2])
+    tolerance = 2e-5 if DTYPE == torch.float32 else 2e-2
+    torch.testing.assert_close(
+        results[0], results[1], rtol=tolerance, atol=tolerance, equal_nan=True
+    )
+    assert not torch.allclose(results[0][:2], results[2][:2], atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["decode", "prefill"])
 @pytest.mark.parametrize("kv_format", ["plain", "fp8", "int8", "int4"])
 def test_attention_reads_every_kv_format(kind, kv_format, monkeypatch) -> None:
     _check(kind, kv_format, (2, 1), 80, [2, 0, 1], [63, 5, 15], 0, monkeypatch)

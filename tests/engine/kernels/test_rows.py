@@ -152,7 +152,7 @@ def test_rows_find_their_tokens_and_slots_wherever_their_sequence_stands() -> No
         tables = torch.tensor(TABLES, dtype=torch.int32, device=DEVICE)
         pieces = Pieces(*parts, tables)
         tokens = torch.full((12,), -9, device=DEVICE)
-        fields = [torch.full((12,), -9, dtype=torch.int32, device=DEVICE) for _ in range(2)]
+        fields = [torch.full((12,), -9, dtype=torch.int32, device=DEVICE) for _ in range(3)]
         place(fed, slots, pieces, tokens, *fields, 2)
         some = parts[1] > 0  # of the others nothing is read
         results.append(
@@ -163,11 +163,13 @@ def test_rows_find_their_tokens_and_slots_wherever_their_sequence_stands() -> No
             ]
         )  # fmt: skip
     assert results[0] == results[1]
-    tokens, positions, kv_slots, counts, starts, _, firsts, owners, *_ = results[0]
+    tokens, positions, kv_slots, before, counts, starts, _, firsts, owners, *_ = results[0]
     assert tokens == [5, 6, 7, 8, 9, 11, 12, 13, 0, 20, 21, 0]
     assert positions == [*range(14, 19), 30, 31, 32, 0, 33, 34, 0]
     assert kv_slots[:5] == [4 * 16 + 14, 4 * 16 + 15, 2 * 16, 2 * 16 + 1, 2 * 16 + 2]
     assert kv_slots[5:8] == [16 + 14, 16 + 15, -5 * 16] and kv_slots[8] == kv_slots[11] == -1
+    assert before[:6] == [4 * 16 + 13, *kv_slots[:4], 16 + 13]
+    assert before[6:8] == [kv_slots[5], kv_slots[6]] and before[8] == before[11] == -1
     assert counts == [2, 2, 1, 2, 1, 2, 0, 0]
     assert starts == [0, 2, 4, 5, 7, 9]
     assert firsts == [14, 16, 18, 30, 32, 33] and owners == [0, 0, 0, 1, 1, 2]
@@ -189,14 +191,15 @@ def test_guesses_stand_up_to_the_first_wrong_one_and_the_reply_goes_on_there() -
             [
                 part.tolist()
                 for part in (counts, n_accepted, slots.position, slots.token, slots.index,
-                             slots.history)
+                             slots.history, slots.n_guesses)
             ]
         )  # fmt: skip
     assert results[0] == results[1]
-    counts, n_accepted, position, token, index, history = results[0]
+    counts, n_accepted, position, token, index, history, n_guesses = results[0]
     assert counts == [5, 3, 2] and n_accepted == [0, 1, 1]
     assert (position, token, index) == ([0, 35, 32], [0, 22, 40], [0, 8, 6])
     assert history[1][35] == 22 and history[2][32] == 40
+    assert n_guesses == [0, 0, 0], "what follows nobody has guessed at"
 
 
 @pytest.mark.parametrize("n_tokens", [3, 4, 20, 47])

@@ -53,6 +53,10 @@ def options_of(table: dict[str, Any], preset: str = "embedded", **flags: Any) ->
     ({"drafter": "ngram"}, {"ngram_draft": True, "draft_dir": None}),
     ({"drafter": "model", "draft_model": "small"}, {"ngram_draft": None, "draft_dir": "small"}),
     ({"drafter": "none"}, {"ngram_draft": None, "draft_dir": None, "max_draft_tokens": 0}),
+    (
+        {"drafter": "eagle", "draft_model": "head"},
+        {"ngram_draft": None, "draft_dir": None, "eagle_dir": "head"},
+    ),
     ({"draft_model": "small"}, {"ngram_draft": True, "draft_dir": "small"}),
     ({"device": "cuda:1"}, {"device": "cuda:1"}),
     ({"threads": 3}, {"threads": 3}),
@@ -129,6 +133,12 @@ def test_a_draft_model_that_nobody_brings_is_refused() -> None:
     config = load_config(flags={"engine.drafter": "model"})
     with pytest.raises(ConfigError, match="expected engine.draft_model beside model"):
         engine_options(config, {}, Path("model"), n_threads=1, draft=None)
+
+
+def test_a_head_that_nobody_names_is_refused() -> None:
+    config = load_config(flags={"engine.drafter": "eagle"})
+    with pytest.raises(ConfigError, match="expected engine.draft_model beside eagle"):
+        engine_options(config, {}, Path("model"), n_threads=1, draft=Path("embedded/draft"))
 
 
 def test_room_is_made_for_one_context_at_least() -> None:

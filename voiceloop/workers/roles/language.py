@@ -223,7 +223,7 @@ def load(model_dir: str, prefix_file_bytes: int = 0, **options: Any) -> Language
     prefix_file_bytes: what the operator's prefixes may take on disk; 0: none is kept.
     Raises: RoleError.
     """
-    for key in ("draft_dir", "adapter_dir", "calibration_text"):
+    for key in ("draft_dir", "eagle_dir", "adapter_dir", "calibration_text"):
         if options.get(key) is not None:
             options[key] = Path(options[key])
     try:
