@@ -1,11 +1,12 @@
 """What a tool costs the gap: ``python -m benchmarks.tool_turn [--calls 9] [--tool-ms 300]``.
 
 Two questions of the bundled call, a price and the opening hours, go into ``voiceloop serve`` in
-each of its voices, in real time, to four servers by turns. In one the answer stands in the
-instructions ("none"), in one in a table of the agent file ("table"), in two a service on the
-loopback has it after so many milliseconds ("tool"), and one of these does nothing for it ahead of
-the turn's end ("tool, not ahead"). What a tool adds is the difference of the medians; only turns
-count that were answered with what the tool alone knows.
+each of its voices, in real time, to five servers by turns. In one the answer stands in the
+instructions ("none"), in one in a table of the agent file ("table"), in three a service on the
+loopback has it after so many milliseconds ("tool"); one of these does nothing for it ahead of the
+turn's end ("tool, not ahead"), and one has a line of its own said meanwhile ("tool, a line"). What
+a tool adds is the difference of the medians; only turns count that were answered with what the tool
+alone knows. The gap ends with the first sound, so that of a line with the line's.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from clients.server_process import running_server
 EXTRAS = {"greeting": "1", "voiceloop.timeline": "1"}
 ASKED = ("hours", "price")  # turns of the bundled call
 MOST_ADDED_MS = 120.0
+LINE = "Let me see."
 ANSWERS = {"get_price": {"price": "$4.25"}, "get_opening_hours": {"hours": "8 am to 6 pm"}}
 LOOKING_UP = """
 name = "Ava"
@@ -71,12 +73,16 @@ properties = {{ day = {{ type = "string" }} }}
 """
 
 
-def agent_file(url: str | None) -> str:
-    """An agent that looks prices and hours up: at a service, or (None) in the file itself."""
+def agent_file(url: str | None, line: str = "") -> str:
+    """An agent that looks prices and hours up: at a service, or (None) in the file itself.
+
+    line: said while the service is waited for.
+    """
     keys = []
     for name, answer in ANSWERS.items():
         told = json.dumps(answer)
-        keys.append(f"result = '{told}'" if url is None else f'url = "{url}/{name}"')
+        served = f'url = "{url}/{name}"\nsay = "{line}"'
+        keys.append(f"result = '{told}'" if url is None else served)
     return LOOKING_UP.format(price=keys[0], hours=keys[1])
 
 
@@ -114,7 +120,7 @@ async def measure(n_calls: int, tool_ms: int, seed: int) -> dict[str, list[TurnR
     async with AsyncExitStack() as running:
         scratch = Path(running.enter_context(tempfile.TemporaryDirectory()))
         url = await running.enter_async_context(slow_service(tool_ms))
-        files = {"table": agent_file(None), "tool": agent_file(url)}
+        files = {"table": agent_file(None), "tool": agent_file(url), "line": agent_file(url, LINE)}
         for name, text in files.items():
             (scratch / f"{name}.toml").write_text(text, encoding="utf-8")
         variants: dict[str, tuple[str, Mapping[str, str]]] = {
@@ -122,6 +128,7 @@ async def measure(n_calls: int, tool_ms: int, seed: int) -> dict[str, list[TurnR
             "table": (str(scratch / "table.toml"), {}),
             "tool": (str(scratch / "tool.toml"), {}),
             "tool, not ahead": (str(scratch / "tool.toml"), {f"{SWITCH}TOOL_CALLS": "0"}),
+            "tool, a line": (str(scratch / "line.toml"), {}),
         }
         servers = {}
         for name, (agent, environment) in variants.items():
@@ -194,11 +201,14 @@ def main() -> int:
         rows[name] = row
         cells = (f"{'-' if row[key] is None else round(row[key]):>8}" for key in row)
         print(f"{name:<18}" + "".join(cells))
-    bar = Bar("a tool's added gap p50", rows["tool"]["added_p50"], MOST_ADDED_MS)
-    print(bar_table([bar]))
+    bars = [
+        Bar("a tool's added gap p50", rows["tool"]["added_p50"], MOST_ADDED_MS),
+        Bar("with a line of its own", rows["tool, a line"]["added_p50"], MOST_ADDED_MS),
+    ]
+    print(bar_table(bars))
     settings = {"calls": chosen.calls, "tool_ms": chosen.tool_ms}
-    print(write_results(results("tool_turn", chosen.seed, settings, [bar], variants=rows)))
-    return exit_code([bar], None, is_checked=chosen.check)
+    print(write_results(results("tool_turn", chosen.seed, settings, bars, variants=rows)))
+    return exit_code(bars, None, is_checked=chosen.check)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,8 @@ class AgentTool:
     sessions. Its result stands for ``cache_s`` seconds. Of the result the model is given the fields
     of ``keep`` (none: all of it) and no more than ``max_result_chars`` characters. ``late``: what
     to do with one that comes when the reply that wanted it is over: tell the caller of it, or have
-    the next reply find it.
+    the next reply find it. ``say``: the line that asks the caller to wait for it, as soon as the
+    turn is over, where it is not there by then.
     """
 
     name: str
@@ -59,6 +60,7 @@ class AgentTool:
     keep: tuple[str, ...] = ()
     max_result_chars: int = 4000
     late: Literal["speak", "drop"] = "speak"
+    say: str = ""
 
     @property
     def is_clients(self) -> bool:
@@ -240,9 +242,10 @@ class AgentConfig:
         return next((tool for tool in self.tools if tool.name == name), None)
 
     @property
-    def emergency_lines(self) -> tuple[str, ...]:
-        """What must be said even where the voice is lost, so that it is kept as sound."""
-        return tuple(filter(None, (self.fallback, self.crisis.answer)))
+    def kept_lines(self) -> tuple[str, ...]:
+        """What must be said even where the voice is lost, or at once: it is kept as sound."""
+        asking_to_wait = dict.fromkeys(tool.say for tool in self.tools)
+        return tuple(filter(None, (self.fallback, self.crisis.answer, *asking_to_wait)))
 
     def tool_wait_ms(self, default_ms: int) -> int:
         """How long the output of a client's tool is waited for; 0: for ever."""

@@ -294,6 +294,9 @@ def _check_execution(tool: AgentTool, where: str, source: str) -> None:
     for key, value, low, high in ranges:
         if not low <= value <= high:
             raise _wrong(source, f"{where}.{key}", f"{low:g} to {high:g}", f"{value:g}")
+    if tool.say and (not tool.say.strip() or not tool.is_executed):
+        wanted = "words, of a tool with url, python or mcp"
+        raise _wrong(source, f"{where}.say", wanted, repr(tool.say))
     if tool.cache_s and not tool.side_effect_free:
         wanted = "side_effect_free = true beside it"
         raise _wrong(source, f"{where}.cache_s", wanted, f"a call of {tool.name!r} to do something")

@@ -179,6 +179,8 @@ def test_a_wrong_agent_file_is_refused_by_name(tmp_path: Path, text: str, words:
     ("name = 'a b'", "tools[0].name: expected 1 to 64 letters, digits, _ or -, found 'a b'"),
     ("name = 'x'\n[[tools]]\nname = 'x'",
      "tools[1].name: expected each name once, found 'x' twice"),
+    ("name = 'x'\nsay = 'One moment.'", "tools[0].say: expected words, of a tool with url, "),
+    ("name = 'x'\nurl = 'https://x.test'\nsay = ' '", "tools[0].say: expected words"),
     ("name = 'x'\ntable = { a = 'b' }", "tools[0].table_key: expected a name beside table"),
     ("name = 'x'\ntable_key = 'a'", "tools[0].table: expected entries beside table_key"),
     ("name = 'x'\nresult = 'a'\ntable_key = 'k'", "expected result or table, found both in 'x'"),

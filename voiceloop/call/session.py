@@ -104,7 +104,7 @@ class Session:
         self._level = level
         self._toolbox = toolbox if toolbox is not None else Toolbox({}, clock)
         self._kept_lines = kept_lines if kept_lines is not None else KeptLines()
-        wanted = agent.emergency_lines if kept_lines is not None else ()
+        wanted = agent.kept_lines if kept_lines is not None else ()
         self._lines = SessionLines(self._kept_lines, backends.voice, wanted)
         self._vad: VoiceActivity = vad if vad is not None else Vad()
         self._traces = traces if traces is not None else NoTraces()

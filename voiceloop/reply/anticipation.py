@@ -100,9 +100,13 @@ class Anticipation:
 
         Returns as `LiveBranch.stage`.
         """
-        if self._live is not None and (full or self.stages_ahead):
-            return self._live.stage(stable + unstable if full else stable)
-        return None
+        if self._live is None or not (full or self.stages_ahead):
+            return None
+        return (
+            self._live.stage(stable + unstable)
+            if full
+            else self._live.stage_stable(stable, unstable)
+        )
 
     def adopt(
         self, prompt: tuple[ChatMessage, ...], tools: tuple[Tool, ...]

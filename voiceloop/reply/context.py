@@ -79,6 +79,10 @@ class ReplyContext:
                 return text, line
         return None
 
+    def kept_sound(self, line: str, options: VoiceOptions) -> Voice | None:
+        """A voice that has spoken this line already, where its sound is kept."""
+        return self.kept_lines.line(line, options)
+
     def fixed_answer(self, turn: str, *pieces: str) -> FixedAnswer | None:
         """The answer to the caller's whole turn that needs no model; words of danger go first.
 

@@ -79,7 +79,9 @@ class Preemptive(Enum):
 
     NONE = "none"  # none was, or nobody reads it any more
     WANTED = "wanted"
-    LOST = "lost"  # the model gave it up: it may be asked for once more
+    MADE = "made"  # as much of it as is made ahead
+    RESTED = "rested"  # stopped before that, for the caller went on: it may be asked for once more
+    LOST = "lost"  # the model gave it up: the same
 
 
 class LiveBranch:
@@ -129,8 +131,8 @@ class LiveBranch:
                 if isinstance(event, Staged):
                     self._observe(event)
                 elif self._is_wanted(event):
-                    if isinstance(event, PreemptiveDone) and event.finish_reason == "lost":
-                        self.preemptive = Preemptive.LOST
+                    if isinstance(event, PreemptiveDone):
+                        self._end_preemptive(is_lost=event.finish_reason == "lost")
                     await self._events.put(event)
             raise BackendError("expected the reply's events, found the branch closed")
         except Exception as error:  # a bug costs a turn, not the call
@@ -160,9 +162,18 @@ class LiveBranch:
         """
         if words == self._staged.words:
             return self._staged.known_end
+        self._rest_preemptive()  # the model stops it, for it is to others
         self._staged.words = words
         self._stage_words()
         return None
+
+    def stage_stable(self, stable: tuple[str, ...], unstable: tuple[str, ...]) -> KnownEnd | None:
+        """Make what will not change resident. What was staged in a pause stays, and what was made
+        ahead of it, as long as nothing that is heard is against it. Returns as `stage`.
+        """
+        staged = self._staged.words
+        stands = len(staged) >= len(stable) and (stable + unstable)[: len(staged)] == staged
+        return self.stage(staged if stands else stable)
 
     def _stage_words(self) -> None:
         if self._branch is None or self.has_failed:
@@ -201,10 +212,22 @@ class LiveBranch:
         """The caller goes on: generate no more of it for now."""
         if self._branch is None or self.has_failed or self.preemptive is Preemptive.NONE:
             return
+        self._rest_preemptive()
         try:
             self._branch.stop_preemptive()
         except (BackendError, Overloaded):
             pass  # it ends by itself
+
+    def _rest_preemptive(self) -> None:
+        if self.preemptive is Preemptive.WANTED:
+            self.preemptive = Preemptive.RESTED
+
+    def _end_preemptive(self, *, is_lost: bool) -> None:
+        """Nothing more of it comes."""
+        if is_lost:
+            self.preemptive = Preemptive.LOST
+        elif self.preemptive is Preemptive.WANTED:
+            self.preemptive = Preemptive.MADE
 
     def drop_preemptive(self) -> None:
         """Nobody reads it any more."""

@@ -213,7 +213,8 @@ class PreemptiveReplies:
     def _stands(self) -> bool:
         """Whether there is a reply, and the model still writes or has written all of it."""
         live = self._live
-        return self._reply is not None and live is not None and live.preemptive is Preemptive.WANTED
+        is_under_way = live is not None and live.preemptive in (Preemptive.WANTED, Preemptive.MADE)
+        return self._reply is not None and is_under_way
 
     def _begin(self, live: LiveBranch, words: tuple[str, ...], text: str) -> None:
         if self._reply is not None and (self._reply.is_failing or self._live is not live):

@@ -255,10 +255,11 @@ class Reply:
         """Until they are over, or the reply has waited long enough for all its tools."""
         wait = self._wait
         wait.begin()
-        quiet_s = wait.quiet_s(self.play_end_s)
+        own_line = next(filter(None, (call.say for call in calls)), "")
+        quiet_s = wait.quiet_s(self.play_end_s, own_line)
         if quiet_s is not None and not await are_settled(calls, min(wait.left_s, quiet_s)):
-            if self.plan.speaks and (line := wait.take_line()) is not None:
-                await self._say_line(line)
+            if self.plan.speaks and (line := wait.take_line(own_line)) is not None:
+                await self._say_line(line, self._context.kept_sound(line, self.plan.voice_options))
         await are_settled(calls, wait.left_s)
         wait.end()
 

@@ -119,18 +119,19 @@ class ReplyWait:
     def is_spent(self) -> bool:
         return self.left_s <= 0.0
 
-    def quiet_s(self, play_end_s: float) -> float | None:
+    def quiet_s(self, play_end_s: float, own_line: str = "") -> float | None:
         """How long nothing needs to be said; None: never.
 
-        play_end_s: when what was said before has sounded.
+        play_end_s: when what was said before has sounded. own_line: a tool's, which is due then.
         """
-        if self._has_spoken or not self._waiting.say:
+        if self._has_spoken or not (own_line or self._waiting.say):
             return None
-        return max(0.0, play_end_s - self._clock()) + self._waiting.say_after_ms / 1000
+        after_ms = 0 if own_line else self._waiting.say_after_ms
+        return max(0.0, play_end_s - self._clock()) + after_ms / 1000
 
-    def take_line(self) -> str | None:
+    def take_line(self, own_line: str = "") -> str | None:
         """What to say now; None where that has been said, or there is no time for it."""
-        if self._has_spoken or self.is_spent or not self._waiting.say:
+        if self._has_spoken or self.is_spent or not (own_line or self._waiting.say):
             return None
         self._has_spoken = True
-        return next(self._lines)
+        return own_line or next(self._lines)

@@ -287,10 +287,10 @@ class Gateway:
         self.keys.derive()
 
     async def keep_lines(self) -> None:
-        """Have the voice speak once what must be said where it fails a call later."""
+        """Have the voice speak once what must be said where it fails a call later, or at once."""
         assert self.backends is not None
         options = voice_options_of(self.agent.session_settings())
-        for text in self.agent.emergency_lines:
+        for text in self.agent.kept_lines:
             await self.kept_lines.keep(self.backends.voice, text, options)
 
     async def drain(self) -> None:

@@ -73,6 +73,11 @@ class PendingCall:
         return self._result.done()
 
     @property
+    def say(self) -> str:
+        """The line that asks the caller to wait for it; "" where there is none, or no need."""
+        return "" if self.is_over else self._tool.say
+
+    @property
     def is_awaited(self) -> bool:
         """Whether a reply is still to wait for it: side effects go on behind their deadline."""
         return not self.is_over and asyncio.get_running_loop().time() < self._overdue_s

@@ -191,6 +191,32 @@ async def test_what_follows_a_quick_tool_is_drafted_and_costs_the_caller_nothing
     assert 600 <= await gap_ms(clock, 0.6) <= 700  # it is called at the pause's first frames
 
 
+@pytest.mark.parametrize("paused_ms", [80, 120, 200])
+async def test_a_breath_in_the_pause_does_not_keep_a_tool_from_being_called_there(
+    clock: Clock, paused_ms: float
+) -> None:
+    """What was being made of the same words goes on in the pause behind the breath."""
+
+    def reply(messages: tuple[ChatMessage, ...]) -> str | Reply:
+        is_told = messages[-1].role == "tool"
+        return "It is 3." if is_told else Reply("", (ToolCall("c1", "price", "{}"),))
+
+    model = FakeLanguageModel(reply, ttft_ms=120, p_end_of_turn=lambda text: 0.6)
+    recognizer = FakeRecognizer(["how much is it"], ms_per_word=200, partial_delay_ms=45)
+    backends = instant_backends(recognizer=recognizer, language_model=model)
+    service = Service(takes_s=0.2)
+    toolbox = box(clock, price=(READ, service))
+    async with Caller(clock, backends, AgentConfig(tools=(READ,)), toolbox=toolbox) as caller:
+        await caller.say(800)
+        await caller.wait_quietly(paused_ms)
+        ended_s = await caller.say(40)
+        await caller.listen_until("voiceloop.timeline")
+        (done,) = caller.of("voiceloop.timeline")
+    assert 1000 * (service.begun_s[0] - ended_s) < 220  # and not behind the end of the turn
+    assert done.event["timeline"]["marks"]["endpoint_decision"] > service.begun_s[0]
+    assert service.n_begun == 1
+
+
 async def test_a_drafted_round_is_told_like_any_other(clock: Clock) -> None:
     backends, service = calling("price"), Service(takes_s=0.05)
     model = backends.language_model
@@ -255,6 +281,33 @@ async def test_a_draft_for_other_words_is_not_said(clock: Clock) -> None:
         await caller.listen_until("response.done", count=2)
     assert caller.transcript() == '{"n": 6} is 3.' and outputs(caller) == ["3"]
     assert service.n_begun == 2
+
+
+SLOW = replace(READ, say="Let me see.")
+
+
+@pytest.mark.parametrize("waiting", [Waiting(), Waiting(say=())])
+async def test_a_tool_with_a_line_of_its_own_has_it_said_where_its_result_is_not_there(
+    clock: Clock, waiting: Waiting
+) -> None:
+    without_ms = await gap_ms(clock, None)
+    agent = AgentConfig(tools=(SLOW,), waiting=waiting)
+    toolbox = box(clock, price=(SLOW, Service(takes_s=0.6)))
+    async with Caller(clock, calling("price"), agent, toolbox=toolbox) as caller:
+        ended_s = await caller.say(800)
+        await caller.listen_until("voiceloop.timeline")
+        said = caller.transcript()
+        gap = 1000 * (caller.first_audio_s() - ended_s)
+    assert said == "Let me see.It is 3." and caller.statuses() == ["completed"] * 3
+    assert gap <= without_ms + 20  # a frame of the caller's
+
+
+async def test_a_line_of_a_tool_is_left_out_where_its_result_is_there_in_time(clock: Clock) -> None:
+    agent, toolbox = AgentConfig(tools=(SLOW,)), box(clock, price=(SLOW, Service(takes_s=0.05)))
+    async with Caller(clock, calling("price"), agent, toolbox=toolbox) as caller:
+        await caller.say(800)
+        await caller.listen_until("voiceloop.timeline")
+    assert caller.transcript() == "It is 3."
 
 
 async def test_a_slow_tool_has_the_caller_told_to_wait_once(clock: Clock) -> None:
