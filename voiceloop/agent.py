@@ -38,7 +38,8 @@ class AgentTool:
     of ``keep`` (none: all of it) and no more than ``max_result_chars`` characters. ``late``: what
     to do with one that comes when the reply that wanted it is over: tell the caller of it, or have
     the next reply find it. ``say``: the line that asks the caller to wait for it, as soon as the
-    turn is over, where it is not there by then.
+    turn is over, where it is not there by then. ``from_slots``: parameters that are taken from the
+    slots of these names, as the caller confirmed them, whatever the model writes.
     """
 
     name: str
@@ -61,6 +62,7 @@ class AgentTool:
     max_result_chars: int = 4000
     late: Literal["speak", "drop"] = "speak"
     say: str = ""
+    from_slots: tuple[str, ...] = ()
 
     @property
     def is_clients(self) -> bool:

@@ -145,6 +145,7 @@ def check_agent(agent: AgentConfig, source: str) -> None:
     if agent.crisis.words and not agent.crisis.answer.strip():
         raise _wrong(source, "crisis.answer", "a text beside crisis.words", "nothing")
     _check_tools(agent.tools, source)
+    _check_from_slots(agent, source)
     _check_mcp(agent, source)
     try:
         check_slots(agent.slots, agent.language)
@@ -188,6 +189,18 @@ def _check_tools(tools: tuple[AgentTool, ...], source: str) -> None:
         _check_parameters(tool, f"{where}.parameters", source)
         _check_answer(tool, where, source)
         _check_execution(tool, where, source)
+
+
+def _check_from_slots(agent: AgentConfig, source: str) -> None:
+    names = [slot.name for slot in agent.slots if slot.name is not None]
+    for index, tool in enumerate(agent.tools):
+        where = f"tools[{index}].from_slots"
+        for name in tool.from_slots:
+            if name not in names:
+                raise _wrong(source, where, "names of [[slots]]", repr(name))
+            if name not in tool.parameters.get("properties", {}):
+                wanted = f"parameters of {tool.name!r}"
+                raise _wrong(source, where, wanted, repr(name))
 
 
 def _check_parameters(tool: AgentTool, where: str, source: str) -> None:

@@ -68,7 +68,7 @@ class Generation:
         self._context = context
         # What the plan answers, before anything is awaited: the client may send more meanwhile.
         self._turn_id = context.protocol.conversation.newest_turn_id
-        self._tools = ToolAnswers(context.agent, plan.tools, context.tools)
+        self._tools = ToolAnswers(context.agent, plan.tools, context.tools, context.confirmed)
         self.live = live
         self._is_preemptive = live is not None
         self._attempt: int | None = None  # whose text is read; None: the reply's own
@@ -246,8 +246,8 @@ class Generation:
                     if self._breaks_off():
                         return
                 case ToolCall():
-                    if self._may_be_made(event):
-                        yield event  # else nothing: without a word beside it, the fallback is said
+                    if self._may_be_made(call := self._tools.filled(event)):
+                        yield call  # else nothing: without a word beside it, the fallback is said
                 case Generated(finish_reason=reason):
                     said.finish_reason = reason
                     said.report(event.usage)
@@ -263,7 +263,7 @@ class Generation:
                     if (sayable := self._text_of(attempt).feed(text)) and self.plan.speaks:
                         yield sayable
                 case PreemptiveCall():
-                    self._tools.call_ahead(event)
+                    self._tools.call_ahead(self._tools.filled(event))
                 case PreemptiveDone(attempt=attempt, finish_reason=reason):
                     if reason in ("cancelled", "lost") or self._drafts_after(attempt):
                         continue

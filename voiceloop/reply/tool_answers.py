@@ -9,7 +9,10 @@ its tool requires is nobody's: the model is told what is missing.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import ChatMessage, PreemptiveCall, Tool, ToolCall
@@ -21,17 +24,26 @@ from voiceloop.tools.pending import PendingCall, SessionTools
 # Calls made ahead of one reply. Chosen: twice what a reply makes in practice; each of them asks
 # somebody's service for an answer that may be thrown away.
 MAX_AHEAD = 8
+Call = TypeVar("Call", ToolCall, PreemptiveCall)
 NOT_CALLED = json.dumps({"error": "not called: the reply was broken off"})
 
 
 class ToolAnswers:
     """The calls of one reply. offered: the tools that its prompt names.
 
-    is_recorded: the reply stands in the conversation, and with it its calls.
+    is_recorded: the reply stands in the conversation, and with it its calls. confirmed: the values
+    of the caller's slots by name, as the reply may use them.
     """
 
-    def __init__(self, agent: AgentConfig, offered: Sequence[Tool], tools: SessionTools) -> None:
+    def __init__(
+        self,
+        agent: AgentConfig,
+        offered: Sequence[Tool],
+        tools: SessionTools,
+        confirmed: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
         self.is_recorded = True
+        self._confirmed = confirmed
         self._session_tools = tools
         own = agent.session_settings().tools
         # A client's tool may have the name of one of the agent file's: then it is the client's.
@@ -46,6 +58,26 @@ class ToolAnswers:
     def admits(self, call: ToolCall, tool_choice: str) -> bool:
         """Whether the call may be made: of a tool that exists, in a round that need not speak."""
         return call.name in self._offered and tool_choice != "none"
+
+    def filled(self, call: Call) -> Call:
+        """The call with what its tool takes from slots: as the caller confirmed it, or not at all,
+        so that a tool acts on nothing that a model made up.
+        """
+        tool = self._tools.get(call.name)
+        if tool is None or not tool.from_slots:
+            return call
+        try:
+            given = json.loads(call.arguments)
+        except ValueError:
+            given = None
+        confirmed = self._confirmed()
+        arguments = {
+            name: value
+            for name, value in (given if isinstance(given, dict) else {}).items()
+            if name not in tool.from_slots
+        }
+        taken = {name: confirmed[name] for name in tool.from_slots if name in confirmed}
+        return replace(call, arguments=json.dumps(arguments | taken, ensure_ascii=False))
 
     def missing(self, call: ToolCall | PreemptiveCall) -> tuple[str, ...]:
         """The required arguments of its tool that it lacks: not there, or saying nothing."""

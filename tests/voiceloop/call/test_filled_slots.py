@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from tests.callers import Caller
-from tests.fakes import FakeLanguageModel, FakeRecognizer, instant_backends
-from voiceloop.agent import AgentConfig, AgentSlot
+from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
+from tests.tool_service import Service, box
+from voiceloop.agent import AgentConfig, AgentSlot, AgentTool
+from voiceloop.backends import ChatMessage, ToolCall
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -123,3 +125,40 @@ async def type_turn(caller: Caller, text: str, n_done: int) -> None:
         caller.send("conversation.item.create", item=item)
     caller.send("response.create", response={"output_modalities": ["text"]})
     await caller.wait_for("response.done", count=n_done)
+
+
+CALLS_BACK = AgentTool(
+    "call_back",
+    parameters={
+        "type": "object",
+        "required": ["phone"],
+        "properties": {"phone": {"type": "string"}, "when": {"type": "string"}},
+    },
+    url="https://shop.test/",
+    from_slots=("phone",),
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "called"), [("yes", [{"when": "now", "phone": "5550142112"}]), ("when is it", [])]
+)
+async def test_a_tool_is_given_what_was_confirmed_and_nothing_that_the_model_made_up(
+    answer: str, called: list[dict[str, str]]
+) -> None:
+    now = asyncio.get_running_loop().time
+    arguments = '{"phone": "1", "when": "now"}'
+
+    def reply(messages: tuple[ChatMessage, ...]) -> str | Reply:
+        last = messages[-1]
+        if last.content == answer:
+            return Reply("", (ToolCall("c1", "call_back", arguments),))
+        return ASKED if last.role == "user" else last.content
+
+    agent, service = AgentConfig(tools=(CALLS_BACK,), slots=AGENT.slots), Service()
+    backends = instant_backends(language_model=FakeLanguageModel(reply))
+    toolbox = box(now, call_back=(CALLS_BACK, service))
+    async with Caller(now, backends, agent, toolbox=toolbox) as caller:
+        for n_done, text in enumerate(("call me", NUMBER), 1):
+            await type_turn(caller, text, n_done)
+        await type_turn(caller, answer, 4 if called else 3)
+    assert service.done == called
