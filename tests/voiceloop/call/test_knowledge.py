@@ -7,9 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.callers import Caller
-from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
+from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Reply, instant_backends
 from tests.scripted_retriever import ScriptedRetriever
-from voiceloop.backends import Backends
+from tests.tool_service import Service, box
+from voiceloop.agent import AgentConfig, AgentSlot, AgentTool
+from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.call.connection import Hello
 from voiceloop.config import Ahead, Config
 from voiceloop.errors import BackendError
@@ -99,6 +101,47 @@ async def test_the_next_turn_keeps_the_passages_of_the_last_where_the_cache_has_
     assert (second[-1].content, second[-1].behind) == ("hello there", "")
     assert not caller.of("voiceloop.sources")  # nobody asked for them
     assert retrieval_of(caller, 1)["fate"] == "none"
+
+
+async def test_a_tool_that_a_document_alone_names_is_not_called(clock: Clock) -> None:
+    """The model does what the passage asks; nobody offered it that tool, so nothing is called."""
+
+    def obedient(messages: tuple[ChatMessage, ...]) -> str | Reply:
+        if "red boots]" in messages[-1].behind:
+            return Reply("", (ToolCall("c1", "delete_all", "{}"),))
+        return "Nothing."
+
+    read = AgentTool("price", url="https://shop.test/", side_effect_free=True)
+    service, agent = Service(), AgentConfig(tools=(read,), fallback="Pardon me?")
+    model = FakeLanguageModel(obedient, ttft_ms=50, p_end_of_turn=lambda text: 0.9)
+    async with Caller(
+        clock,
+        backends_of(model),
+        agent,
+        hello=HELLO,
+        retriever=ScriptedRetriever(),
+        toolbox=box(clock, price=(read, service), delete_all=(read, service)),
+    ) as caller:
+        await caller.say(800)
+        await caller.listen_until("voiceloop.timeline")
+    assert service.n_begun == 0 and not caller.of("response.function_call_arguments.done")
+    assert caller.transcript() == "Pardon me?"
+
+
+async def test_what_was_found_and_what_was_confirmed_both_stand_behind_the_words(
+    clock: Clock,
+) -> None:
+    agent = AgentConfig(slots=(AgentSlot("what colour", "name", name="colour", read_back=""),))
+    heard = ("hello", "return my red boots")
+    model = FakeLanguageModel(["What colour?", "Fine."], p_end_of_turn=lambda text: 0.9)
+    async with Caller(
+        clock, backends_of(model, *heard), agent, retriever=ScriptedRetriever()
+    ) as caller:
+        for turn in range(2):
+            await caller.say(800)
+            await caller.listen_until("voiceloop.timeline", count=turn + 1)
+    behind = model.prompts[-1][-1].behind
+    assert "- colour = Return My Red Boots" in behind and "[Notes" in behind
 
 
 async def test_typed_words_are_looked_up_when_they_are_answered(clock: Clock) -> None:
