@@ -61,7 +61,7 @@ MAY_IMPORT = {
     "cluster": {"backends", "canary", "config_reader", "errors", "operation", "workers"},
     "workers": {"backends", "errors", "event_stream", "operation", "rooms"},
     "telemetry": {"backends", "canary", "errors", "operation"},
-    "canary": {"operation"},
+    "canary": {"backends", "operation"},
     "access": {"admission", "errors", "operation"},
     "admission": {"errors", "operation"},
     "command_parser": {"config_reader"},

@@ -374,11 +374,10 @@ class Backends:
     """The three models of a running server.
 
     known: what they speak and hear, as far as they have said it by now. workers: the processes that
-    hold those which no service has. take_answers: what callers waited for since it was last called,
-    each with the seconds that it took. profile: has a worker write a trace of so many seconds to a
-    file. count_tokens: of a text, None while no tokenizer is here. take_hedged: requests that two
-    services were asked, since it was last called.
-    """
+    hold those which no service has. take_answers, take_hedged: since they were last called, what
+    callers waited for with the seconds that it took, and requests that two services were asked.
+    profile: has a worker write a trace of so many seconds to a file. count_tokens: of a text, None
+    while no tokenizer is here. tried: the language model of a canary's workers alone."""
 
     recognizer: Recognizer
     language_model: LanguageModel
@@ -389,6 +388,7 @@ class Backends:
     profile: Callable[[str, str, float], Awaitable[None]] = _no_profile
     count_tokens: Callable[[], Callable[[str], int] | None] = lambda: None
     take_hedged: Callable[[], int] = int
+    tried: LanguageModel | None = None
 
     @property
     def capabilities(self) -> Capabilities:

@@ -126,13 +126,15 @@ class TraceSettings:
 class CanarySettings:
     """Workers of another version on a share of new calls, and by how much they may be worse.
 
-    version: their label; "": this server tries none by itself. gap_ms: on the mean. cut_ins,
+    version: their label; "": this server tries none by itself. shadow: share of the other calls'
+    turns that they answer too, for nobody to hear. gap_ms: on the mean. cut_ins,
     failures: on their shares of turns; tool_calls: on the share of calls that cannot be made as
     written. tokens: of a turn, more or fewer, as a share of what the others write.
     """
 
     version: str = ""
     share: float = 0.05
+    shadow: float = 0.0
     gap_ms: float = 50.0
     cut_ins: float = 0.02
     failures: float = 0.01
@@ -142,6 +144,7 @@ class CanarySettings:
     def ranges(self) -> list[Range]:
         return [
             ("canary.share", self.share, 0, 1),
+            ("canary.shadow", self.shadow, 0, 1),
             ("canary.gap_ms", self.gap_ms, 0, 10_000),
             ("canary.cut_ins", self.cut_ins, 0, 1),
             ("canary.failures", self.failures, 0, 1),

@@ -374,7 +374,9 @@ class Replies:
         if (slide := self._context.protocol.conversation.take_slide()) is not None:
             facts["window"] = slide.facts()
         self._metrics.observe_turn(reply.timeline, outcome)
-        self._observe_in_trial(reply.figures(outcome))
+        figures, call_id = reply.figures(outcome), self._context.protocol.session_id
+        self._observe_in_trial(figures)
+        self._metrics.trial.offer_shadow(call_id, lambda: reply.shadow_turn(figures))
         self._metrics.observe_work(reply.usage, reply.speech.wasted_ms)
         self._context.trace.turn(self._traced(reply, outcome))
         self.preemptive.observe_waste(reply)

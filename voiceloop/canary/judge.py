@@ -24,7 +24,8 @@ from voiceloop.canary.turns import Measure, Sums, Turns, Variant
 from voiceloop.operation import CanarySettings
 
 ALPHA = 0.05
-N_QUESTIONS = len(Measure) + 1
+JUDGED = tuple(measure for measure in Measure if measure is not Measure.TOKEN_MS)
+N_QUESTIONS = len(JUDGED) + 1
 # Of the canary, before which nothing is decided; the bound is tightest there. Fewer calls say too
 # little of how calls differ.
 LEAST_TURNS = 50
@@ -76,7 +77,7 @@ def judge(turns: Turns, margins: CanarySettings) -> Worse | None:
     counted = canary.get(Measure.FAILURES, Sums())  # which every turn has
     if counted.n < LEAST_TURNS or counted.n_calls < LEAST_CALLS:
         return None
-    for measure in Measure:
+    for measure in JUDGED:
         found = difference(measure, canary, baseline)
         if found is None:
             continue
@@ -88,9 +89,11 @@ def judge(turns: Turns, margins: CanarySettings) -> Worse | None:
     return None
 
 
-def compare(turns: Turns) -> tuple[Comparison, ...]:
+def compare(
+    turns: Turns, tried: Variant = Variant.CANARY, beside: Variant = Variant.BASELINE
+) -> tuple[Comparison, ...]:
     """All measures, for who looks on."""
-    canary, baseline = turns.get(Variant.CANARY, {}), turns.get(Variant.BASELINE, {})
+    canary, baseline = turns.get(tried, {}), turns.get(beside, {})
     found = []
     for measure in Measure:
         new, old = canary.get(measure, Sums()), baseline.get(measure, Sums())

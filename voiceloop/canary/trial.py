@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
-from collections.abc import Collection
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
 
+from voiceloop.backends import ChatMessage, GenerateParams, Tool
 from voiceloop.canary.judge import Comparison, Worse, compare, judge
-from voiceloop.canary.turns import Measure, Sums, TurnFigures, Variant
+from voiceloop.canary.turns import Measure, Sums, TurnFigures, Turns, Variant
 from voiceloop.operation import NO_CANARY, PROMISED, CanarySettings, Slo
 
 log = logging.getLogger(__name__)
 
 # A later answer is late, by how much ever: one such must not hide what the others are.
 TIMES_PROMISED = 1.25
+MOST_WAITING = 4  # turns to be answered in the shadow; one more is left out
+IN_SHADOW = (Measure.FAILURES, Measure.TOOL_CALLS, Measure.TOKENS, Measure.TOKEN_MS)
 MOST_CALLS = 10_000  # whose sums so far are remembered; the oldest begins anew
 
 
@@ -44,12 +47,41 @@ class TrialReport(msgspec.Struct, frozen=True):
 
 
 class TrialStatus(msgspec.Struct, frozen=True):
-    """A trial, for a person to read. given_up: what for; "": it is not."""
+    """A trial, for a person to read. given_up: what for; "": it is not.
+
+    shadow: of turns that it answered for nobody to hear, beside the answers that were heard.
+    """
 
     state: TrialState
     versions: tuple[str, ...]
     measures: tuple[Comparison, ...]
     given_up: str = ""
+    shadow: tuple[Comparison, ...] = ()
+
+
+def status_of(
+    state: TrialState, versions: Iterable[str], turns: Turns, given_up: str
+) -> TrialStatus:
+    shadow = compare(turns, Variant.SHADOW, Variant.SHADOWED)
+    told = tuple(one for one in shadow if one.n_canary and one.measure in IN_SHADOW)
+    return TrialStatus(state, tuple(sorted(versions)), compare(turns), given_up, told)
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowTurn:
+    """A turn of a call that has been answered, to be answered by the canary too.
+
+    prompt: the caller's words last. answer: what was called in the call, and what came of it.
+    figures: of the answer that was heard.
+    """
+
+    call_id: str
+    prompt: tuple[ChatMessage, ...]
+    tools: tuple[Tool, ...]
+    params: GenerateParams
+    tenant: str
+    answer: tuple[ChatMessage, ...]
+    figures: TurnFigures
 
 
 @dataclass(slots=True)
@@ -78,6 +110,9 @@ class Trial:
         own = Canary(0, (settings.version,)) if settings.version else None
         self._own = self._canary = own
         self._calls: OrderedDict[str, _Call] = OrderedDict()
+        self._shadows: OrderedDict[str, tuple[_Call, _Call]] = OrderedDict()
+        self._shadow_turns: deque[ShadowTurn] = deque()
+        self._shadow_owed = 0.0
         self._turns: dict[Variant, dict[Measure, Sums]] = {}
 
     @property
@@ -103,8 +138,8 @@ class Trial:
         canary = named if named is not None else self._own
         if canary != self._canary:
             self._canary, self.worse = canary, None
-            self._calls.clear()
-            self._turns.clear()
+            for kept in (self._calls, self._shadows, self._shadow_turns, self._turns):
+                kept.clear()
 
     # --- counted ---
 
@@ -127,23 +162,57 @@ class Trial:
             self._calls[call_id] = _Call(Variant.CANARY)
 
     def observe_turn(self, call_id: str, figures: TurnFigures) -> None:
+        if (call := self._calls.get(call_id)) is None:
+            return
+        self._calls.move_to_end(call_id)
         for measure, n, total in figures.values(self._most_gap_ms):
-            self._add(call_id, measure, n, total)
+            self._add(call, measure, n, total)
         self._judge()
 
     def observe_cut(self, call_id: str) -> None:
         """The agent began before this caller had ended."""
-        self._add(call_id, Measure.CUT_INS, 0, 1.0)
+        if (call := self._calls.get(call_id)) is not None:
+            self._add(call, Measure.CUT_INS, 0, 1.0)
 
-    def _add(self, call_id: str, measure: Measure, n: float, total: float) -> None:
-        call = self._calls.get(call_id)
-        if call is None:
-            return
-        self._calls.move_to_end(call_id)
+    def _add(self, call: _Call, measure: Measure, n: float, total: float) -> None:
         sums = self._turns.setdefault(call.variant, {}).setdefault(measure, Sums())
         n_before, total_before = call.so_far.get(measure, (0.0, 0.0))
         sums.add((n_before, total_before), n, total, total * total)
         call.so_far[measure] = n_before + n, total_before + total
+
+    # --- in the shadow ---
+
+    def offer_shadow(self, call_id: str, make: Callable[[], ShadowTurn | None]) -> None:
+        """A turn of this call is over: where it is one of the share, and there is room, keep it."""
+        call = self._calls.get(call_id)
+        is_wanted = call is not None and call.variant is Variant.BASELINE
+        if not is_wanted or self.state is not TrialState.TRYING:
+            return
+        self._shadow_owed = min(1.0, self._shadow_owed + self.settings.shadow)
+        if self._shadow_owed < 1.0 or len(self._shadow_turns) >= MOST_WAITING:
+            return
+        if (turn := make()) is not None:
+            self._shadow_turns.append(turn)
+            self._shadow_owed = 0.0
+
+    def take_shadow_turn(self) -> ShadowTurn | None:
+        """The oldest that waits, for `observe_shadow` to follow."""
+        return self._shadow_turns.popleft() if self._shadow_turns else None
+
+    def observe_shadow(self, turn: ShadowTurn, figures: TurnFigures) -> None:
+        """The canary's answer to it is over."""
+        if self._canary is None:
+            return
+        new = _Call(Variant.SHADOWED), _Call(Variant.SHADOW)
+        both = self._shadows.setdefault(turn.call_id, new)
+        while len(self._shadows) > MOST_CALLS:
+            self._shadows.popitem(last=False)
+        for call, each in zip(both, (turn.figures, figures), strict=True):
+            for measure, n, total in each.values(self._most_gap_ms):
+                if measure in IN_SHADOW:
+                    self._add(call, measure, n, total)
+
+    # --- judged ---
 
     def _judge(self) -> None:
         if not self.own_share:
@@ -163,4 +232,4 @@ class Trial:
 
     def status(self) -> TrialStatus:
         given_up = str(self.worse) if self.worse is not None else ""
-        return TrialStatus(self.state, tuple(self.versions), compare(self._turns), given_up)
+        return status_of(self.state, self.versions, self._turns, given_up)

@@ -17,10 +17,12 @@ import msgspec
 
 
 class Variant(StrEnum):
-    """Which of the two sets of workers a call was given."""
+    """Which of the two sets of workers a turn is of."""
 
     BASELINE = "baseline"
     CANARY = "canary"
+    SHADOWED = "shadowed"  # those of the baseline's that the canary answered too
+    SHADOW = "shadow"  # what it answered, which nobody heard
 
 
 class Measure(StrEnum):
@@ -31,6 +33,7 @@ class Measure(StrEnum):
     FAILURES = "failures"  # of turns
     TOOL_CALLS = "tool_calls"  # of those that the model wrote: what could not be made as written
     TOKENS = "tokens"  # of turns that the model wrote
+    TOKEN_MS = "token_ms"  # the mean time of one behind the first; told, and not judged
 
     @property
     def is_share(self) -> bool:
@@ -40,13 +43,14 @@ class Measure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TurnFigures:
-    """One reply that is over. gap_ms, n_tokens: None where there was none to measure."""
+    """One reply that is over. gap_ms, n_tokens, token_ms: None where there was none to measure."""
 
     gap_ms: float | None = None
     has_failed: bool = False
     n_tokens: int | None = None
     n_tool_calls: int = 0
     n_wrong_tool_calls: int = 0
+    token_ms: float | None = None
 
     def values(self, most_gap_ms: float) -> Iterable[tuple[Measure, float, float]]:
         """Of each measure that the turn has: how many values, and their sum."""
@@ -58,6 +62,8 @@ class TurnFigures:
             yield Measure.TOOL_CALLS, self.n_tool_calls, float(self.n_wrong_tool_calls)
         if self.n_tokens is not None:
             yield Measure.TOKENS, 1, float(self.n_tokens)
+        if self.token_ms is not None:
+            yield Measure.TOKEN_MS, 1, self.token_ms
 
 
 class Sums(msgspec.Struct, array_like=True):

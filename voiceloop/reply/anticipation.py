@@ -45,7 +45,7 @@ class Anticipation:
         self._tasks = tasks
         self._on_p_end = on_p_end
         self._prefills = ahead.prefill
-        self._tenant = tenant
+        self.tenant = tenant
         self._level = level
         # P(end) and preemptive replies need staged words: without prefill, those of a pause.
         self._enabled = ahead.prefill or ahead.p_end or ahead.speculative_reply
@@ -58,7 +58,7 @@ class Anticipation:
         self._n_branches += 1
         branch_id = f"{self._session_id}.b{self._n_branches}"
         live = LiveBranch(
-            self._language_model, branch_id, context, on_p_end, said_before, self._tenant
+            self._language_model, branch_id, context, on_p_end, said_before, self.tenant
         )
         return live.start(self._tasks)
 

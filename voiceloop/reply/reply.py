@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from voiceloop.backends import PreemptiveDone, ToolCall, Usage, Voice
+from voiceloop.canary.trial import ShadowTurn
 from voiceloop.canary.turns import TurnFigures
 from voiceloop.errors import VoiceLoopError, error_of
 from voiceloop.listening.events import UserTurn
@@ -178,6 +179,24 @@ class Reply:
             n_tokens=n_written if usage.n_prompt_tokens else None,
             n_tool_calls=n_called,
             n_wrong_tool_calls=n_wrong,
+            token_ms=usage.token_ms or None,
+        )
+
+    def shadow_turn(self, figures: TurnFigures) -> ShadowTurn | None:
+        """What it was asked, for a canary to answer too; None where no model answered a turn."""
+        prompt, is_beside = self.plan.prompt, self.response.is_out_of_band
+        if is_beside or figures.n_tokens is None or not prompt or prompt[-1].role != "user":
+            return None
+        protocol = self._context.protocol
+        called = (m for m in protocol.conversation.messages() if m.tool_calls or m.role == "tool")
+        return ShadowTurn(
+            protocol.session_id,
+            prompt,
+            tuple(self.plan.tools),
+            self.plan.params,
+            self._context.anticipation.tenant,
+            tuple(called),
+            figures,
         )
 
     @property

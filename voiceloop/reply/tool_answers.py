@@ -80,22 +80,8 @@ class ToolAnswers:
         return replace(call, arguments=json.dumps(arguments | taken, ensure_ascii=False))
 
     def missing(self, call: ToolCall | PreemptiveCall) -> tuple[str, ...]:
-        """The required arguments of its tool that it lacks: not there, or saying nothing."""
-        parameters = self._offered[call.name].parameters
-        required, schemas = parameters.get("required"), parameters.get("properties")
-        if not isinstance(required, list):
-            return ()
-        try:
-            given = json.loads(call.arguments)
-        except ValueError:
-            given = None
-        values = given if isinstance(given, dict) else {}
-        schema_of = schemas if isinstance(schemas, dict) else {}
-        return tuple(
-            name
-            for name in map(str, required)
-            if name not in values or _says_nothing(values[name], schema_of.get(name))
-        )
+        """The required arguments of its tool that it lacks."""
+        return lacking(self._offered[call.name], call.arguments)
 
     def call_ahead(self, call: PreemptiveCall) -> None:
         """Make ahead a call that a preemptive reply would make, if that is allowed."""
@@ -230,6 +216,24 @@ def as_refusals(refused: Sequence[IncompleteCall]) -> tuple[ChatMessage, ...]:
 def _what_lacks(refused: IncompleteCall) -> str:
     names = ", ".join(refused.missing)
     return f"not called: {names} is missing. Ask the caller for it."
+
+
+def lacking(tool: Tool, arguments: str) -> tuple[str, ...]:
+    """The required arguments that a call of the tool lacks: not there, or saying nothing."""
+    required, schemas = tool.parameters.get("required"), tool.parameters.get("properties")
+    if not isinstance(required, list):
+        return ()
+    try:
+        given = json.loads(arguments)
+    except ValueError:
+        given = None
+    values = given if isinstance(given, dict) else {}
+    schema_of = schemas if isinstance(schemas, dict) else {}
+    return tuple(
+        name
+        for name in map(str, required)
+        if name not in values or _says_nothing(values[name], schema_of.get(name))
+    )
 
 
 def as_results(calls: Sequence[PendingCall], protocol: Protocol | None) -> tuple[ChatMessage, ...]:

@@ -38,6 +38,7 @@ from voiceloop.server.connections import (
     raise_descriptor_limit,
 )
 from voiceloop.server.own_report import report_of
+from voiceloop.server.shadow import Shadow
 from voiceloop.server.websocket import BoundedWebSocket
 from voiceloop.workers.process import Progress
 
@@ -227,6 +228,9 @@ async def serve(
                 await asyncio.to_thread(gateway.derive_keys)
                 await gateway.keep_lines()
                 await gateway.toolbox.start()
+                if config.canary.shadow and gateway.backends.tried is not None:
+                    shadow = Shadow(gateway.metrics.trial, gateway.backends.tried)
+                    models.callback(asyncio.create_task(shadow.run(), name="shadow").cancel)
                 if ready is not None:
                     ready(url)
                 await _serve_calls(gateway, serving, stop, server.let_go if shares_port else _keep)

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from voiceloop.canary.judge import compare
 from voiceloop.canary.trial import Trial, TrialState
-from voiceloop.canary.turns import Measure, Turns, Variant
+from voiceloop.canary.turns import Measure, Sums, Turns
 
 
 class CanaryCollector(Collector):
@@ -46,16 +46,12 @@ class CanaryCollector(Collector):
             "Bounds of how far the canary's mean is from the baseline's; they hold at all times.",
             labels=["measure", "bound"],
         )
+        for variant, measures in turns.items():
+            counted.add_metric([variant.value], measures.get(Measure.FAILURES, Sums()).n)
+            for measure, sums in measures.items():
+                if sums.mean is not None:
+                    mean.add_metric([variant.value, measure.value], sums.mean)
         for one in compare(turns):
-            of_each = (
-                (Variant.BASELINE, one.n_baseline, one.baseline),
-                (Variant.CANARY, one.n_canary, one.canary),
-            )
-            for variant, n, value in of_each:
-                if one.measure is Measure.FAILURES:  # which every turn has
-                    counted.add_metric([variant.value], n)
-                if value is not None:
-                    mean.add_metric([variant.value, one.measure.value], value)
             for bound, value in (("low", one.low), ("high", one.high)):
                 if value is not None:
                     apart.add_metric([one.measure.value, bound], value)

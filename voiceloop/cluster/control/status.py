@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from voiceloop.canary.judge import compare
+from voiceloop.canary.judge import Comparison
 from voiceloop.canary.trial import TrialState, TrialStatus
+from voiceloop.canary.trial import status_of as status_of_trial
 from voiceloop.cluster.control.directory import Directory, Host
 from voiceloop.cluster.control.plan import Group
 
@@ -91,8 +92,8 @@ def _canary(directory: Directory) -> TrialStatus | None:
     if not desired.canary and not desired.given_up:
         return None
     state = TrialState.TRYING if desired.canary else TrialState.GIVEN_UP
-    versions = tuple(sorted(group.version for group in desired.canary))
-    return TrialStatus(state, versions, compare(directory.trial.turns), desired.given_up)
+    versions = (group.version for group in desired.canary)
+    return status_of_trial(state, versions, directory.trial.turns, desired.given_up)
 
 
 def _group(directory: Directory, group: Group, now_s: float) -> GroupStatus:
@@ -166,7 +167,15 @@ def text_of(status: Status) -> str:
 def _lines_of_canary(canary: TrialStatus) -> list[str]:
     told = f": {canary.given_up}" if canary.given_up else ""
     lines = [" ".join(["canary", *canary.versions, canary.state.value]) + told]
-    for one in canary.measures:
+    lines += _lines_of(canary.measures)
+    if canary.shadow:
+        lines += ["in its shadow, of the same turns", *_lines_of(canary.shadow)]
+    return lines
+
+
+def _lines_of(measures: Sequence[Comparison]) -> list[str]:
+    lines = []
+    for one in measures:
         if one.low is not None and one.high is not None:
             lines.append(
                 f"  {one.measure.value}: {one.canary:.3g} of {one.n_canary} beside "
