@@ -20,7 +20,7 @@ from voiceloop.listening.recipes.turn_frontier import (
 from voiceloop.listening.release import PATIENCE, Patience
 
 TIMERS_MS = range(60, 2001, 20)
-SWEPT_CUT_COSTS_S = np.geomspace(0.05, 100.0, 27)
+SWEPT_CUT_COSTS_S = np.geomspace(0.01, 100.0, 30)
 SWEPT_LEAST_MS = (120.0, 220.0, 320.0)
 
 Policy = tuple[str, list[Outcome]]  # one setting of it, and what became of every turn

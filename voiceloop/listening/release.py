@@ -47,8 +47,8 @@ class Patience:
 LEAST_WAIT_MS = 120.0
 # People leave each other 200 ms (Stivers et al., "Universals and cultural variation in turn-taking
 # in conversation", 2009): who answers sooner wins little, and takes commas for ends, which last
-# as long. Waiting for it pays for half the cost of a cut, and so for the unsure ends, which wait
-# for half as long at fewer cuts (LOG.md, 2026-11-23, "a least wait instead of a dear cut").
+# as long. It allows half the price of a cut, at which the unsure ends wait for a third less and
+# fewer are cut (LOG.md, 2026-11-23, "a least wait instead of a dear cut").
 PEOPLES_GAP_MS = 220.0
 # The costs were chosen on the frontier of the fit's speakers (`python -m benchmarks.endpointing
 # --fit` writes what each comes to). The longest waits are those of semantic_vad of the Realtime
@@ -60,7 +60,8 @@ PATIENCE: dict[Eagerness, Patience] = {
     "low": Patience(32.0, PEOPLES_GAP_MS, 8000.0),
 }
 # What a cut within dictation is worth of one in talk: what was heard of a number stays heard, and
-# the caller goes on with its next digit. Chosen on the same speakers, at the aim's 15 % of turns.
+# the caller goes on with its next digit. Chosen between the halves of the speakers, which differ:
+# no price meets both bars on either (LOG.md, 2026-11-23, "what dictation ... have left").
 DICTATED_PRICE = 0.5
 # Where the slope of the rise may change: as fine as pauses are told apart, dense where most end.
 KNOTS_MS = (60.0, 100.0, 150.0, 200.0, 300.0, 450.0, 700.0, 1000.0, 2000.0)
