@@ -4,30 +4,49 @@ The heavy packages are imported here and nowhere above, so that a worker without
 is missing becomes one sentence with its remedy.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
 from .errors import AudioError
 
+DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
+
 
 def torch_device(device: str, purpose: str) -> tuple[Any, Any]:
-    """torch itself, and the device: "cpu", "cuda", or "auto" for CUDA where it is.
+    """torch itself, and the device: "cpu", "cuda", "cuda:1", or "auto" for CUDA where it is.
 
     Raises: AudioError if torch or the device is absent.
     """
-    if device not in ("auto", "cpu", "cuda"):
-        raise AudioError(f"expected the device auto, cpu or cuda, found {device!r}")
-    extra = "gpu" if device == "cuda" else "cpu"
+    check_device(device)
+    extra = "gpu" if device.startswith("cuda") else "cpu"
     try:
         import torch
     except ImportError:
         raise AudioError(
             f"expected torch for {purpose}, found none; remedy: pip install 'voiceloop[{extra}]'"
         ) from None
-    has_cuda = torch.cuda.is_available()
-    if device == "cuda" and not has_cuda:
+    n_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.startswith("cuda"):
+        check_index(device, n_devices)
+        return torch, torch.device(device)
+    return torch, torch.device("cuda" if n_devices and device == "auto" else "cpu")
+
+
+def check_device(device: str) -> None:
+    """Raises: AudioError if it is no device's name."""
+    if not DEVICE.fullmatch(device):
+        raise AudioError(f"expected the device auto, cpu, cuda or cuda:N, found {device!r}")
+
+
+def check_index(device: str, n_devices: int) -> int:
+    """Which of so many CUDA devices is named. Raises: AudioError if it is not there."""
+    if not n_devices:
         raise AudioError("expected a CUDA device, found none; remedy: use device cpu")
-    return torch, torch.device("cuda" if has_cuda and device != "cpu" else "cpu")
+    index = int(device.partition(":")[2] or 0)
+    if index >= n_devices:
+        raise AudioError(f"expected a device of cuda:0 to cuda:{n_devices - 1}, found {device}")
+    return index
 
 
 def load_checkpoint(class_name: str, folder: Path, **options: Any) -> Any:

@@ -4,8 +4,9 @@
 
 Parts run in the order of what they settle: kernels (right? how near to a copy's bandwidth?), where
 a step's time goes, whether anything is compiled, allocated or waited for late, then speed: replies
-side by side, one beside callers that speak, a cold prompt, 64 callers. What a model of bytes,
-arithmetic and launches expects (`benchmarks.engine.gpu_model`) stands beside what was measured.
+side by side, one beside callers that speak, one beside another process, a cold prompt, 64 callers.
+What a model of bytes, arithmetic and launches expects (`benchmarks.engine.gpu_model`) stands beside
+what was measured.
 `--minutes` is the time of all runs together, `--command-minutes` that of one, for machines that end
 a command: rows are written as they are known, and the next run goes on. It needs torch, Triton,
 numpy, safetensors, tokenizers and jinja2, and makes its weights on the device; no network.

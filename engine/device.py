@@ -53,6 +53,7 @@ class Device:
     make_runner: MakeRunner
     drafts_inside: bool = False  # n-grams, or a head, in its steps, so that nobody else need
     lacks: str = ""  # what it goes without, and what that costs, in words
+    int4_group: int = INT4_GROUP  # inputs that share a scale where it rounds weights to int4
 
 
 def _cpu_runner(
@@ -73,9 +74,23 @@ def open_device(config: EngineConfig) -> Device:
             raise ConfigError(f"device: expected dtype bf16 for {name}, found {dtype}")
         case "reference" if dtype == "fp64":
             raise ConfigError(f"device: expected dtype bf16 or fp32 for {name}, found {dtype}")
-        case "cuda" | "reference" | "interpreter":
+        case "cuda":
+            _take_gpu(name)
+            return _kernel_device(name)
+        case "reference" | "interpreter":
             return _kernel_device(name)
     raise ConfigError(f"device: expected cpu, cuda, reference or interpreter, found {name!r}")
+
+
+def _take_gpu(name: str) -> None:
+    """Make a GPU this thread's own: kernels and graphs go to that one, wherever tensors lie.
+
+    Raises: ConfigError where it is not there.
+    """
+    index, n_devices = name.partition(":")[2] or "0", torch.cuda.device_count()
+    if not index.isdecimal() or int(index) >= n_devices:
+        raise ConfigError(f"device: expected one of cuda:0 to cuda:{n_devices - 1}, found {name}")
+    torch.cuda.set_device(int(index))
 
 
 def _cpu(is_native: bool, has_eagle: bool) -> Device:
@@ -116,6 +131,7 @@ def _kernel_device(name: str) -> Device:
         import triton  # noqa: F401
     except ImportError:
         raise ConfigError(f"device: expected triton installed for {name}, found it not") from None
+    from .kernels.decoder import INT4_GROUP as KERNEL_INT4_GROUP
     from .kernels.decoder import KernelSet
     from .kernels.graph_runner import GraphRunner
     from .kernels.launch import compiling
@@ -129,4 +145,7 @@ def _kernel_device(name: str) -> Device:
             return GraphRunner(decoder, pool, config, end_ids, kernels)
 
     torch_name = name if name.startswith("cuda") else "cpu"
-    return Device(torch_name, kernels.make_linear, make_runner, drafts_inside=True)
+    return Device(
+        torch_name, kernels.make_linear, make_runner, drafts_inside=True,
+        int4_group=KERNEL_INT4_GROUP,
+    )  # fmt: skip

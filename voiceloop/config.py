@@ -13,9 +13,18 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
-from voiceloop.config_reader import check_url, field_types, nearest, one_or_list, overlay, read_toml
+from voiceloop.config_reader import (
+    check_device,
+    check_origin,
+    check_url,
+    field_types,
+    is_origin,
+    nearest,
+    one_or_list,
+    overlay,
+    read_toml,
+)
 from voiceloop.errors import ConfigError
 from voiceloop.operation import (
     CanarySettings,
@@ -41,7 +50,6 @@ MOST_KV_SHARE = 0.9  # the rest is for what a step computes with, and for drafte
 LEAST_SECRET_CHARACTERS = 16
 MOST_THREADS = 64  # as many as the native layers run on
 BARE_WORD = re.compile(r"[\w-]+")
-DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 AUTO = "auto"  # the preset that is not named: the best that can start here
 # Set for the test suite, recipes and benchmarks; no settings of a server.
 FOREIGN = frozenset(
@@ -147,6 +155,8 @@ class Config:
     stt_model: str = ""
     llm_model: str = ""
     tts_model: str = ""
+    stt_device: str = AUTO  # cpu, cuda or cuda:N, of the models here; the engine's is in its table
+    tts_device: str = AUTO
     llm_adapter: Path | None = None  # a LoRA folder, merged into the local language model
     end_reader: Literal["embedded", "none"] = "embedded"  # beside a remote language model
     remote_key: str = field(default="", repr=False)
@@ -317,7 +327,7 @@ def _check(config: Config) -> None:
             check_url(name, url)
     check_url("traces.url", config.traces.url)
     for origin in config.allowed_origins:
-        _check_origin(origin)
+        check_origin(origin)
     for name, value, low, high in ranges:
         if not low <= value <= high:
             raise ConfigError(f"{name}: expected {low} to {high}, found {value}")
@@ -329,7 +339,7 @@ def _check(config: Config) -> None:
         wanted = "mcp_allowed_hosts: expected the package mcp (pip install 'voiceloop[mcp]')"
         raise ConfigError(f"{wanted}, found none")
     for host in config.mcp_allowed_hosts:
-        if not _is_origin(host if host.startswith(("http://", "https://")) else f"https://{host}"):
+        if not is_origin(host if host.startswith(("http://", "https://")) else f"https://{host}"):
             wanted = "mcp_allowed_hosts: expected host, host:port or http://host:port"
             raise ConfigError(f"{wanted}, found {host!r}")
     if config.llm_adapter is not None and config.llm_url:
@@ -360,10 +370,9 @@ def _check_engine(config: Config) -> None:
         for name in field_types(EngineSettings):
             if getattr(engine, name) != getattr(own, name):
                 raise ConfigError(f"engine.{name}: expected a language model here, found llm_url")
-    if not DEVICE.fullmatch(engine.device):
-        raise ConfigError(
-            f"engine.device: expected auto, cpu, cuda or cuda:N, found {engine.device!r}"
-        )
+    check_device("engine.device", engine.device)
+    check_device("stt_device", config.stt_device, "stt_url" if config.stt_url else "")
+    check_device("tts_device", config.tts_device, "tts_url" if config.tts_url else "")
     if engine.kv_tokens and engine.kv_memory_share:
         raise ConfigError("expected engine.kv_tokens or engine.kv_memory_share, found both")
     if engine.context_tokens and config.context_tokens > engine.context_tokens:
@@ -380,20 +389,3 @@ def _check_engine(config: Config) -> None:
         raise ConfigError(
             f"engine.calibration_text: expected engine.weights int4, found {engine.weights}"
         )
-
-
-def _check_origin(origin: str) -> None:
-    """As browsers send it: one with a path, or a host alone, would let nobody in."""
-    if origin not in ("*", "null") and not _is_origin(origin):
-        raise ConfigError(
-            f"allowed_origins: expected scheme://host or scheme://host:port, found {origin!r}"
-        )
-
-
-def _is_origin(address: str) -> bool:
-    try:
-        parts = urlsplit(address)
-        is_named = bool(parts.hostname) and parts.port != 0
-        return is_named and f"{parts.scheme}://{parts.netloc}" == address
-    except ValueError:
-        return False

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from voiceloop.errors import ConfigError
 
 T = TypeVar("T")
+DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 LIKENESS = 0.5  # of two names: less helps nobody
 
@@ -101,6 +102,31 @@ def check_url(name: str, url: str | None) -> None:
         is_address = False
     if not is_address:
         raise ConfigError(f"{name}: expected a URL ({', '.join(schemes)}), found {url!r}")
+
+
+def check_origin(origin: str) -> None:
+    """As browsers send it: with a path, or a host alone, it lets nobody in. Raises: ConfigError."""
+    if origin not in ("*", "null") and not is_origin(origin):
+        raise ConfigError(
+            f"allowed_origins: expected scheme://host or scheme://host:port, found {origin!r}"
+        )
+
+
+def is_origin(address: str) -> bool:
+    try:
+        parts = urlsplit(address)
+        is_named = bool(parts.hostname) and parts.port != 0
+        return is_named and f"{parts.scheme}://{parts.netloc}" == address
+    except ValueError:
+        return False
+
+
+def check_device(name: str, device: str, elsewhere: str = "") -> None:
+    """elsewhere: the key that has the model run by others, if any does. Raises: ConfigError."""
+    if not DEVICE.fullmatch(device):
+        raise ConfigError(f"{name}: expected auto, cpu, cuda or cuda:N, found {device!r}")
+    if elsewhere and device != "auto":
+        raise ConfigError(f"{name}: expected a model here, found {elsewhere}")
 
 
 def _overlay(base: Any, values: Mapping[str, Any], source: str, path: str, is_text: bool) -> Any:

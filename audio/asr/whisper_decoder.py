@@ -111,7 +111,7 @@ class WhisperText:
 class Ct2Decoder:
     """A CTranslate2 folder of Whisper through faster-whisper.
 
-    device: "cpu" or "cuda"; compute_type as CTranslate2 names it.
+    device: "cpu", "cuda" or "cuda:N"; compute_type as CTranslate2 names it.
 
     Raises: AudioError if the folder is none of Whisper's, or the device does not serve.
     """
@@ -125,9 +125,11 @@ class Ct2Decoder:
         except ImportError:
             raise MissingExtra("faster-whisper", "Whisper", "whisper") from None
         try:
+            kind, _, index = device.partition(":")
             self._model = WhisperModel(
-                str(folder), device=device, compute_type=compute_type, cpu_threads=n_threads
-            )
+                str(folder), device=kind, device_index=int(index or 0), compute_type=compute_type,
+                cpu_threads=n_threads,
+            )  # fmt: skip
         except (RuntimeError, ValueError) as error:
             raise AudioError(
                 f"expected a CTranslate2 Whisper in {folder} that runs on {device} as "

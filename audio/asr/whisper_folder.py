@@ -13,6 +13,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..checkpoint import check_device, check_index
 from ..errors import AudioError
 from .whisper_decoder import Ct2Decoder
 from .window_decoder import WindowDecoder
@@ -42,8 +43,7 @@ def open_decoder(
     """
     if backend not in BACKENDS:
         raise AudioError(f"expected a backend among {', '.join(BACKENDS)}, found {backend!r}")
-    if device not in ("auto", "cpu", "cuda"):
-        raise AudioError(f"expected the device auto, cpu or cuda, found {device!r}")
+    check_device(device)
     if not (folder / "config.json").is_file():
         raise AudioError(
             f"expected a Whisper model in {str(folder)!r} (config.json and its weights), found "
@@ -53,7 +53,7 @@ def open_decoder(
         usable = choose_device(device, backend)
         if usable is not None:
             ct2_folder = folder if is_ct2(folder) else convert(folder, cache_dir)
-            chosen = compute_type or COMPUTE_TYPES[usable]
+            chosen = compute_type or COMPUTE_TYPES[usable.partition(":")[0]]
             return Ct2Decoder(ct2_folder, usable, chosen, n_threads), usable
     from .whisper_transformers import TransformersDecoder
 
@@ -74,8 +74,11 @@ def choose_device(device: str, backend: str) -> str | None:
     if device == "cpu" or (device == "auto" and not _n_cuda_devices()):
         return "cpu"
     missing = missing_cuda_libraries()
-    if _n_cuda_devices() and not missing:
-        return "cuda"
+    if (n_devices := _n_cuda_devices()) and not missing:
+        if device == "auto":
+            return "cuda"
+        check_index(device, n_devices)
+        return device
     if backend == "ct2":
         found = f"no {' and no '.join(missing)}" if missing else "no CUDA device"
         raise AudioError(

@@ -44,8 +44,8 @@ class TransformersDecoder:
         except ImportError:
             raise MissingExtra("faster-whisper", "Whisper", "whisper") from None
         self._torch, on = torch_device(device, "Whisper")
-        self.device: str = on.type
-        dtype = self._torch.float16 if self.device == "cuda" else self._torch.float32
+        self.device = str(on)
+        dtype = self._torch.float16 if on.type == "cuda" else self._torch.float32
         self._text = WhisperText(folder)
         self.languages = self._text.languages
         model = load_checkpoint("WhisperForConditionalGeneration", folder, dtype=dtype)

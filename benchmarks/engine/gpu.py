@@ -264,6 +264,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "sealed": lambda: gpu_serving.sealed(build),
     "matrix": matrix,
     "mixed": lambda: gpu_serving.mixed(build),
+    "shared": lambda: gpu_serving.shared(build, "cuda" if DEVICE == "cuda" else "cpu"),
     "cold": lambda: gpu_serving.cold(build),
     "conversations": lambda: gpu_serving.conversations(build),
     "speculation": lambda: gpu_serving.speculation(build),

@@ -23,7 +23,7 @@ GAP_US = 1.0  # between dependent nodes of a graph
 SMALL_US = 2.3  # a kernel of a row or few: norms, SiLU, KV writes, merges ([P] RMSNorm: 2.9-4.1)
 START_US = 1.5  # of a product: its first loads and its partial sums
 ATTENTION_START_US = 2.5
-TAIL_NODES = 16  # of a step, outside its layers: places, embedding, last norm, choice, results
+TAIL_NODES = 14  # of a step, outside its layers: places, embedding, last norm, choice, results
 TILE_ROWS = 32  # rows that share one unpacking of the weights, in the products of few rows
 STREAMED = {"int4": 0.78, "int8": 0.85, "fp8": 0.85, None: 0.85}  # of the bandwidth, by weights
 # Of the bandwidth's time, what unpacking all weights for one more tile of rows takes: int4 at full

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +32,7 @@ N_TOKENS = 128
 N_COLD = 4096  # tokens of a prompt that nobody has read
 N_UNSETTLED = 2  # steps after a prompt, the first of which are launched behind a prefill
 N_CONVERSATIONS, CONVERSATION_SECONDS = 64, 60.0
+MPS_PIPES = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))  # its own default
 
 
 def reply(engine: Engine, prompt: list[int], params: SamplingParams) -> tuple[list[int], Done]:
@@ -239,35 +244,60 @@ def mixed(build: Build) -> Iterator[Row]:
     engines: list[Engine] = []
 
     def measure(n_stagers: int) -> dict[str, Any]:
-        engine = engines[0] if engines else build(LARGE, quant="int4", kv_format="int8")
-        engines[:] = [engine]
-        runner: Any = engine.runner
-        n_launches, n_before = runner.n_launches, engine.metrics().get("steps", 0)
-        words = [16 + i % 97 for i in range(512)]
-        stagers = [engine.branch(f"s{time.perf_counter_ns()}-{i}") for i in range(n_stagers)]
-        speaker = engine.branch(f"r{time.perf_counter_ns()}", words)
-        speaker.commit([17, 18], SamplingParams(max_tokens=N_TOKENS, ignore_eos=True))
-        done, n_words = None, 0
-        while done is None:
-            n_words = n_words % 200 + 1
-            for i, stager in enumerate(stagers):
-                stager.stage([30 + i, *words[:n_words]])
-            done = next((event for event in engine.step() if isinstance(event, Done)), None)
-        for branch in (speaker, *stagers):
-            branch.close()
-        gaps = sorted(done.timings.token_gaps_ms[N_UNSETTLED:])
-        return {
-            "gap_ms": {f"p{p}": round(gaps[p * len(gaps) // 100], 3) for p in (50, 90, 99)},
-            "launches_a_step": round(
-                (runner.n_launches - n_launches) / (engine.metrics().get("steps", 0) - n_before), 2
-            ),
-            "predicted": round(decode_ms(SHAPES[LARGE], "int4", "int8", 1 + n_stagers, 640), 2),
-            "measured": round(gaps[len(gaps) // 2], 2),
-            "unit": "ms",
-        }
+        engines[:] = engines or [build(LARGE, quant="int4", kv_format="int8")]
+        return _one_reply(engines[0], n_stagers)
 
     for n_stagers in (0, 1, 4):
         yield f"8b int4, one reply beside {n_stagers} that speak", partial(measure, n_stagers)
+
+
+def shared(build: Build, device: str) -> Iterator[Row]:
+    """8B int4: the token gaps of one reply while another process has bursts of work on the GPU.
+
+    As it is the GPU takes turns between processes; where NVIDIA's MPS runs both share it at once.
+    """
+    under = ", under MPS" if MPS_PIPES.exists() else ""
+
+    def measure() -> dict[str, Any]:
+        engine = build(LARGE, quant="int4", kv_format="int8")
+        command = [sys.executable, "-m", "benchmarks.engine.gpu_neighbour", device]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as neighbour:
+            assert neighbour.stdin is not None and neighbour.stdout is not None
+            try:
+                if not neighbour.stdout.readline():
+                    raise RuntimeError("expected a busy neighbour, found that it ended")
+                return _one_reply(engine, 0)
+            finally:
+                neighbour.stdin.close()
+
+    yield f"8b int4, one reply beside a busy process{under}", measure
+
+
+def _one_reply(engine: Engine, n_stagers: int) -> dict[str, Any]:
+    """The token gaps of a reply while so many others say a word in every step."""
+    runner: Any = engine.runner
+    n_launches, n_before = runner.n_launches, engine.metrics().get("steps", 0)
+    words = [16 + i % 97 for i in range(512)]
+    stagers = [engine.branch(f"s{time.perf_counter_ns()}-{i}") for i in range(n_stagers)]
+    speaker = engine.branch(f"r{time.perf_counter_ns()}", words)
+    speaker.commit([17, 18], SamplingParams(max_tokens=N_TOKENS, ignore_eos=True))
+    done, n_words = None, 0
+    while done is None:
+        n_words = n_words % 200 + 1
+        for i, stager in enumerate(stagers):
+            stager.stage([30 + i, *words[:n_words]])
+        done = next((event for event in engine.step() if isinstance(event, Done)), None)
+    for branch in (speaker, *stagers):
+        branch.close()
+    gaps = sorted(done.timings.token_gaps_ms[N_UNSETTLED:])
+    n_steps = engine.metrics().get("steps", 0) - n_before
+    return {
+        "gap_ms": {f"p{p}": round(gaps[p * len(gaps) // 100], 3) for p in (50, 90, 99)},
+        "launches_a_step": round((runner.n_launches - n_launches) / n_steps, 2),
+        "predicted": round(decode_ms(SHAPES[LARGE], "int4", "int8", 1 + n_stagers, 640), 2),
+        "measured": round(gaps[len(gaps) // 2], 2),
+        "unit": "ms",
+    }
 
 
 def cold(build: Build) -> Iterator[Row]:

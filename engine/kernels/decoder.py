@@ -113,6 +113,21 @@ class KernelLinear:
         self._multiply(x, self.packed, self.bias, out)
         return out
 
+    def write(self, x: Tensor, out: Tensor) -> None:
+        """The same for few rows as one sum, in `out`: fp32 [rows, out_features].
+
+        Dense weights too: bf16 has 8 bits, and at 16 likely tokens would tie.
+        """
+        if self._multiply is None:
+            if x.is_cuda:
+                torch.mm(x, self.packed.T, out_dtype=torch.float32, out=out)
+            else:
+                out.copy_(linear(x.float(), self.packed.float(), None))
+        elif self.packed.n_splits == 1:
+            self._multiply(x, self.packed, None, out[None])
+        else:
+            torch.sum(self(x), 0, out=out)
+
 
 class KernelDecoder:
     """A decoder whose products are `KernelLinear`, over one KV pool."""
@@ -127,6 +142,8 @@ class KernelDecoder:
         """
         config = decoder.config
         self.decoder, self.pool, self.call, self.config = decoder, pool, kernels.call, config
+        assert isinstance(decoder.head, KernelLinear)  # the device made it
+        self.head = decoder.head
         device = torch.device(decoder.device)
         self.partials = Partials.allocate(
             n_split, config.n_heads, config.head_dim, n_tokens, device
@@ -158,11 +175,12 @@ class KernelDecoder:
             delta = self.advance(
                 layer, index, layer.qkv(h), x, h, positions, slots, pieces, decoder.rope
             )
-        call.add_norm(x, delta, decoder.norm.weight, config.norm_eps, h)
         if len(decoder.layers) in taps:
-            taps[len(decoder.layers)].copy_(x)
-        states = h[wanted]
-        torch.sum(decoder.head(states), 0, dtype=torch.float32, out=logits)
+            assert delta is not None
+            taps[len(decoder.layers)].copy_(x + delta.sum(0, dtype=torch.float32))
+        states = h[: len(wanted)]
+        call.add_norm(x, delta, decoder.norm.weight, config.norm_eps, states, wanted)
+        self.head.write(states, logits)
         return states
 
     def advance(

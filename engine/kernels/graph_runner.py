@@ -278,6 +278,9 @@ class GraphRunner:
             for extension, part in answered
             if extension.n_logits
             and extension.draw is not None
+            # What may follow is for the host to say, once it has read the token. Beside others such
+            # a reply has a token every other step: waiting for it would cost all of them the host's
+            # time in each step. What its grammar forces comes several tokens at a time.
             and extension.grammar is None
             # Where the host drafts it feeds the next step itself.
             and not extension.proposals

@@ -54,7 +54,7 @@ def read_model(
             checkpoint, model, dtype="fp32", quant=None, device="cpu", context_length=length
         )
         tokens = _calibration_tokens(text, config.calibration_text, length)
-        checkpoint = ScaledCheckpoint(checkpoint, calibrate(dense, tokens))
+        checkpoint = ScaledCheckpoint(checkpoint, calibrate(dense, tokens, device.int4_group))
         del dense  # 4 bytes a weight, before the next decoder is built
     folder = None if is_draft else source.folder
     head = read_head(folder, model.hidden_size, device.torch_name)
@@ -95,6 +95,8 @@ def make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterato
         yield EagleDrafter(decoder.eagle)
     length = context_length(decoder.config, config)
     if config.draft_dir is not None:
+        if device.torch_name != "cpu":
+            raise ConfigError(f"draft_dir: expected device cpu, found {config.device}")
         plain = replace(config, calibration_text=None)  # its guesses are verified, however rounded
         draft_text, draft = read_model(config.draft_dir, plain, is_draft=True)
         if draft_text.tokenizer.get_vocab() != text.tokenizer.get_vocab():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..linear import INT4_GROUP, DenseLinear, Linear
+from ..linear import DenseLinear, Linear
 from ..model import Decoder
 from ..prefix_tree import PrefixTree
 from ..runner import Extension, Runner
@@ -48,22 +48,25 @@ class _Recorder:
         self.inputs.append(x.float())
         return self.product(x)
 
-    def best_scale(self) -> Tensor:
-        return search_scale(self.product.weight.float(), torch.cat(self.inputs))
+    def best_scale(self, group: int) -> Tensor:
+        return search_scale(self.product.weight.float(), torch.cat(self.inputs), group)
 
 
-def search_scale(weight: Tensor, inputs: Tensor) -> Tensor:
+def search_scale(weight: Tensor, inputs: Tensor, group: int) -> Tensor:
     """The channel scale whose int4 weights err least on `inputs`.
 
-    weight: [out, in]; inputs: [rows, in] -> [in], around 1.
+    weight: [out, in]; inputs: [rows, in] -> [in], around 1. group: inputs that share a scale of
+    int4, as they will be served; where that does not divide them nothing is rounded.
     """
+    if weight.shape[1] % group:
+        return torch.ones(weight.shape[1])
     size = inputs.abs().mean(0).clamp_min(1e-6)
     exact = inputs @ weight.T
     best, least = torch.ones_like(size), torch.inf
     for step in range(N_EXPONENTS + 1):
         scale = size ** (step / N_EXPONENTS)
         scale /= (scale.max() * scale.min()).sqrt()
-        rounded = quantize_int4(weight * scale, INT4_GROUP).dense() / scale
+        rounded = quantize_int4(weight * scale, group).dense() / scale
         error = float((inputs @ rounded.T - exact).square().mean())
         if error < least:
             best, least = scale, error
@@ -103,8 +106,10 @@ class ScaledCheckpoint:
 
 
 @torch.inference_mode()
-def calibrate(decoder: Decoder, tokens: Tokens[int]) -> list[LayerScales]:
+def calibrate(decoder: Decoder, tokens: Tokens[int], group: int) -> list[LayerScales]:
     """Search the scales of every layer on a text. decoder: dense fp32 weights; it is used up.
+
+    group: see `search_scale`.
 
     Raises: UnsupportedQuantization, for weights that are quantized already.
     """
@@ -116,4 +121,4 @@ def calibrate(decoder: Decoder, tokens: Tokens[int]) -> list[LayerScales]:
     pool = decoder.make_pool(n_blocks_for(len(tokens)))
     with borrowed(pool, PrefixTree(pool), list(tokens)) as sequence:
         Runner(decoder, pool).run([Extension(sequence, len(tokens), n_logits=0)])
-    return [LayerScales(*(recorder.best_scale() for recorder in layer)) for layer in recorded]
+    return [LayerScales(*(one.best_scale(group) for one in layer)) for layer in recorded]

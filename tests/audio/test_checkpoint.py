@@ -62,5 +62,19 @@ def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
 
 
 def test_an_unknown_device_is_refused():
-    with pytest.raises(AudioError, match="expected the device auto, cpu or cuda, found 'tpu'"):
+    with pytest.raises(AudioError, match="the device auto, cpu, cuda or cuda:N, found 'tpu'"):
         torch_device("tpu", "a voice")
+
+
+def test_a_device_is_named_by_its_index_and_refused_where_it_is_not_there(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert torch_device("cuda:1", "a voice")[1] == torch.device("cuda:1")
+    assert torch_device("auto", "a voice")[1] == torch.device("cuda")
+    assert torch_device("cpu", "a voice")[1] == torch.device("cpu")
+    with pytest.raises(AudioError, match="expected a device of cuda:0 to cuda:1, found cuda:2"):
+        torch_device("cuda:2", "a voice")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(AudioError, match="expected a CUDA device, found none"):
+        torch_device("cuda:1", "a voice")

@@ -25,8 +25,9 @@ from voiceloop.doctor.agent_tools import check_agent_tools
 from voiceloop.doctor.finding import Finding, Level
 from voiceloop.errors import ConfigError, VoiceLoopError
 from voiceloop.models.cache import hub_folder
-from voiceloop.models.catalog import PRESETS
+from voiceloop.models.catalog import PRESETS, Preset
 from voiceloop.models.chosen_preset import formats_of
+from voiceloop.models.engine_options import DRAFT_MODEL_ON_GPU
 from voiceloop.models.gates import COMMAND, bar, doubt_of
 from voiceloop.models.machine import Machine, installed_version, this_machine
 from voiceloop.models.preset_check import Choice, choose, missing_pieces, replaced_models
@@ -107,6 +108,7 @@ def run_doctor(
         check_microphone(),
         check_models(),
         check_preset(choice, machine, hub),
+        check_drafter(choice.preset),
         check_formats(choice.preset.name),
     ):
         for finding in findings:
@@ -177,6 +179,13 @@ def check_preset(choice: Choice, machine: Machine, hub: Path) -> Iterator[Findin
         )
     others = ", ".join(one.name for one in PRESETS if one != preset)
     yield Finding("ok", "other presets", f"{others}: voiceloop doctor --preset NAME looks at one")
+
+
+def check_drafter(preset: Preset) -> Iterator[Finding]:
+    """What guesses tokens where a GPU runs the language model."""
+    if preset.device == "cuda":
+        found = f"n-grams, inside the steps of the GPU; {DRAFT_MODEL_ON_GPU}"
+        yield Finding("ok", "drafter", found)
 
 
 def check_formats(preset: str) -> Iterator[Finding]:

@@ -19,6 +19,11 @@ BRANCHES_PER_SESSION = 6
 DENSE = "bf16"  # what is not quantized
 # As `engine.types.pool_tokens_for` counts: a block for what is computed ahead, one for a copy.
 KV_BLOCK_TOKENS, SPARE_BLOCKS = 16, 2
+# Why none is taken there; n-grams are guessed inside a step.
+DRAFT_MODEL_ON_GPU = (
+    "a draft model is asked on the host, token by token, and no step could be launched ahead: on a "
+    "GPU that takes longer than the tokens it spares"
+)
 PLAIN_KV = "plain"  # the engine's word for keys and values as they are computed
 
 
@@ -37,8 +42,8 @@ def engine_options(
     there is none.
 
     Raises:
-        ConfigError: `engine.drafter` asks for a draft model or a head, and there is none;
-            `engine.kv_tokens` cannot hold the context that is asked for.
+        ConfigError: `engine.drafter` asks for a draft model or a head, and there is none, or for a
+            draft model on a GPU; `engine.kv_tokens` cannot hold the context that is asked for.
     """
     engine = config.engine
     options: dict[str, Any] = {
@@ -67,7 +72,20 @@ def engine_options(
         options["native"] = False
     if not config.anticipation.prefix_cache:
         options["prefix_cache"] = False
+    if str(options.get("device", "cpu")).startswith("cuda"):
+        _without_draft_model(config, options)
     return options | _memory(config, options)
+
+
+def _without_draft_model(config: Config, options: dict[str, Any]) -> None:
+    """Leave out the one that the model brings. Raises: ConfigError where one is asked for."""
+    engine, is_there = config.engine, options.pop("draft_dir", None) is not None
+    if is_there and (engine.drafter == "model" or engine.draft_model is not None):
+        key = "drafter" if engine.drafter == "model" else "draft_model"
+        raise ConfigError(
+            f"engine.{key}: expected a language model on a CPU, found device {options['device']}: "
+            f"{DRAFT_MODEL_ON_GPU}; engine.drafter = 'ngram' is the default there"
+        )
 
 
 def room_for(context_tokens: int) -> int:

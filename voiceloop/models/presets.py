@@ -17,7 +17,7 @@ from typing import Any
 from voiceloop.agent import AgentConfig
 from voiceloop.agent_file import check_models, embedded_agent, load_agent, shipped_agents
 from voiceloop.backends import RoleName
-from voiceloop.config import Config
+from voiceloop.config import AUTO, Config
 from voiceloop.errors import ConfigError
 from voiceloop.models.cache import hub_folder, read_json
 from voiceloop.models.catalog import APART, EMBEDDED, EMBEDDED_AGENT, HIBARI, MOONSHINE_TINY, Preset
@@ -215,10 +215,17 @@ def _role_options(
         options["end_of_voice"] = config.anticipation.p_voice
     if resolved.model == HIBARI:
         options["kept_mb"] = config.voice_cache_mb
+    name = "stt_device" if role == "recognizer" else "tts_device"
+    device: str = getattr(config, name)
     if resolved.folder is None:
         options.pop("device", None)  # of the models in packages none asks for one
+        if device not in (AUTO, "cpu"):
+            model = resolved.model.name
+            raise ConfigError(f"{name}: expected auto or cpu for {model}, found {device!r}")
     else:
         options["source"] = str(resolved.folder)
+        if device != AUTO:
+            options["device"] = device
     return {**options, **{name: str(folder) for name, folder in resolved.parts.items()}}
 
 

@@ -322,6 +322,9 @@ def test_cuda_without_its_libraries_is_one_sentence_with_the_remedy(monkeypatch)
     assert whisper_folder.choose_device("auto", "auto") is None
     monkeypatch.setattr(whisper_folder, "missing_cuda_libraries", lambda: ())
     assert whisper_folder.choose_device("auto", "auto") == "cuda"
+    assert whisper_folder.choose_device("cuda:0", "auto") == "cuda:0"
+    with pytest.raises(AudioError, match="cuda:0 to cuda:0, found cuda:1"):
+        whisper_folder.choose_device("cuda:1", "auto")
     monkeypatch.setattr(whisper_folder, "_n_cuda_devices", lambda: 0)
     assert whisper_folder.choose_device("auto", "auto") == "cpu"
 

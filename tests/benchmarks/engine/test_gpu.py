@@ -60,6 +60,17 @@ def test_the_sweep_accepts_what_its_oracle_knows(monkeypatch) -> None:
     assert row["drafted"] >= row["accepted"] > 0
 
 
+def test_a_reply_is_timed_beside_a_process_that_is_busy(monkeypatch) -> None:
+    monkeypatch.setattr(engine_gpu_serving, "N_TOKENS", 6)
+
+    def build(shape: str, **changes: object):
+        return engine_gpu.build(shape, **changes | {"kv_tokens": 2048, "max_branches": 4})
+
+    ((name, measure),) = engine_gpu_serving.shared(build, "cpu")
+    row = measure()
+    assert "busy process" in name and set(row["gap_ms"]) == {"p50", "p90", "p99"}
+
+
 def test_callers_are_answered_while_others_speak(monkeypatch) -> None:
     clock = iter(range(10**6))
     monkeypatch.setattr(engine_gpu_serving, "N_CONVERSATIONS", 2)

@@ -5,6 +5,7 @@ pytest.importorskip("triton", reason="the kernels need triton")
 
 from engine.kernels import gemm_8bit as of_8bit  # noqa: E402
 from engine.kernels import gemm_int4 as of_int4  # noqa: E402
+from engine.kernels.decoder import KernelSet  # noqa: E402
 from engine.kernels.gemm_8bit import gemm_8bit, gemm_8bit_reference, pack_8bit  # noqa: E402
 from engine.kernels.gemm_int4 import (  # noqa: E402
     gemm_int4,
@@ -139,6 +140,19 @@ def test_tiles_of_many_rows_are_as_large_as_all_processors_have_work() -> None:
     device = torch.device("cpu")  # 132 processors, as an H200 has
     assert wide_rows(24576, 512, device) == 256  # 384 tiles: three rounds, nearly full
     assert wide_rows(4096, 512, device) == 128  # 64 tiles of 256 would leave half of them idle
+
+
+@pytest.mark.parametrize("quant", [None, "int8"])
+def test_what_a_head_writes_is_not_rounded_to_bf16(quant: str | None) -> None:
+    kernels = KernelSet(is_reference=True)
+    weight = torch.randn(64, 256, device=DEVICE).bfloat16()
+    head = kernels.make_linear(weight, None, dtype=torch.bfloat16, quant=quant, device=DEVICE)
+    x = torch.randn(3, 256, device=DEVICE).bfloat16()
+    found = torch.full((3, 64), torch.nan, device=DEVICE)
+    head.write(x, found)
+    codes = quantize_int8(weight).dense() if quant else weight.float()
+    torch.testing.assert_close(found, x.float() @ codes.T, rtol=1e-5, atol=1e-4)
+    assert (found != found.bfloat16().float()).float().mean() > 0.9
 
 
 def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:

@@ -41,6 +41,19 @@ def test_norm_adds_all_partial_sums(n_splits: int) -> None:
     torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-5)
 
 
+def test_the_last_norm_is_of_wanted_rows_alone() -> None:
+    torch.manual_seed(0)
+    residual, weight = torch.randn(5, 70, device=DEVICE), torch.rand(70, device=DEVICE)
+    delta, wanted = torch.randn(2, 5, 70, device=DEVICE), torch.tensor([3, 0, 3], device=DEVICE)
+    expected = torch.empty(5, 70, device=DEVICE)
+    add_norm_reference(residual.clone(), delta, weight, 1e-5, expected)
+    for norm in (add_norm, add_norm_reference):
+        x, out = residual.clone(), torch.full((3, 70), torch.nan, device=DEVICE)
+        norm(x, delta, weight, 1e-5, out, wanted)
+        torch.testing.assert_close(out, expected[wanted], rtol=1e-5, atol=1e-5)
+        assert torch.equal(x, residual)
+
+
 def test_gate_adds_all_partial_sums() -> None:
     torch.manual_seed(0)
     gate_up = torch.randn(2, 3, 140, device=DEVICE)

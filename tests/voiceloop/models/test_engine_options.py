@@ -12,6 +12,7 @@ from engine.types import EngineConfig, pool_tokens_for
 from tests.voiceloop.models.test_preset_choice import put_preset
 from voiceloop.cli import build_parser
 from voiceloop.config import EngineSettings, load_config
+from voiceloop.doctor.report import check_drafter
 from voiceloop.errors import ConfigError
 from voiceloop.models.catalog import PRESETS
 from voiceloop.models.engine_options import engine_options, room_for
@@ -68,6 +69,10 @@ def options_of(table: dict[str, Any], preset: str = "embedded", **flags: Any) ->
 def test_a_key_changes_what_the_engine_is_told(
     table: dict[str, Any], expected: dict[str, Any], preset: str
 ) -> None:
+    if preset == "gpu" and "draft_model" in table and table.get("drafter") != "eagle":
+        with pytest.raises(ConfigError, match="expected a language model on a CPU"):
+            options_of(table, preset)
+        return
     options = options_of(table, preset)
     assert {name: options.get(name) for name in expected} == expected
     plain = options_of({}, preset)
@@ -85,6 +90,33 @@ AS_EVER: dict[str, tuple[tuple[str, Any], ...]] = {
 def test_the_embedded_agents_own_draft_model_may_be_all_that_drafts() -> None:
     options = options_of({"drafter": "model"})
     assert options["draft_dir"] == str(DRAFT) and "ngram_draft" not in options
+
+
+def test_a_gpu_takes_no_draft_model_and_says_why_where_one_is_asked_for() -> None:
+    options = options_of({"device": "cuda"})  # the embedded agent brings one
+    assert options["ngram_draft"] is True and "draft_dir" not in options
+    for table, key in (
+        ({"device": "cuda:1", "drafter": "model"}, "drafter"),
+        ({"device": "cuda", "draft_model": "small"}, "draft_model"),
+    ):
+        with pytest.raises(ConfigError, match=f"engine.{key}: .* on a CPU, .* asked on the host"):
+            options_of(table)
+    off = {"speculative_decoding": False}
+    assert options_of({"device": "cuda", "drafter": "model"}, anticipation=off)
+    [finding] = check_drafter(next(preset for preset in PRESETS if preset.name == "gpu"))
+    assert "n-grams" in finding.found and "asked on the host" in finding.found
+
+
+def test_each_model_in_a_folder_runs_on_the_device_it_is_given() -> None:
+    flags = {"preset": "gpu", "stt_device": "cuda:1", "tts_device": "cpu"}
+    roles = [role for spec in worker_specs(load_config(flags=flags)) for role in spec.roles]
+    found = {role.role: role.options.get("device") for role in roles}
+    assert found == {"engine": "cuda", "recognizer": "cuda:1", "voice": None}  # in a package
+
+
+def test_a_model_in_a_package_is_given_no_gpu() -> None:
+    with pytest.raises(ConfigError, match="tts_device: expected auto or cpu for .*, found 'cuda'"):
+        worker_specs(load_config(flags={"preset": "embedded", "tts_device": "cuda"}))
 
 
 def test_every_key_is_tried_above() -> None:
