@@ -7,7 +7,9 @@
  * Weights are int8 (a scale a group of inputs, or an output) or int4 (a scale and a zero a group).
  * Activations are quantized to eight bits, row by row, with a scale for every GROUP of inputs: one
  * instruction then multiplies 64 weights, where sixteen bits took two, and eight rows are bound by
- * those. Residuals, norms, rotation and softmax are fp32.
+ * those. The few groups of a row that lie far above its others would err most: they have a second
+ * line of eight bits for what the first one's rounding left. Residuals, norms, rotation and softmax
+ * are fp32.
  *
  * The file is compiled once for each instruction set (see `build.py`); what a compiler flag turns
  * on is what is used. Whoever calls has checked shapes and types: `layout.py` does. What varies
@@ -62,10 +64,12 @@
 enum {
     PANEL = 64,        /* outputs whose codes lie together */
     GROUP = 32,        /* inputs of a row that have a scale together */
+    AHEAD = 16384,     /* bytes of weights that are asked for before they are multiplied */
     MOST_TOGETHER = VNNI || NEON ? 6 : AVX2 ? 4 : 1, /* rows that share the reading of a weight */
     MOST_VECTORS = AVX2 ? 2 : 4, /* of outputs, whose sums lie in registers, for each of these rows */
     BLOCK_TOKENS = 16, /* tokens of a KV block, as in engine/types.py */
     MAX_ROWS = 64,     /* rows that pass through a layer together */
+    MAX_LINES = 2 * MAX_ROWS,
     MAX_HEAD = 256,    /* entries of a head */
     MAX_THREADS = 64,
     N_REFINED = 8,     /* logits of a row that are computed again, as in engine/model.py */
@@ -79,15 +83,15 @@ typedef enum { STEP_OK, BAD_ROWS, BAD_TOKEN, BAD_POSITION, BAD_SEQUENCE, BAD_BLO
 /* Of weights: int8 with a scale an output; int8 or int4 with one for each group of inputs. */
 typedef enum { BY_OUTPUT, GROUPED8, GROUPED4 } Format;
 
-/* y = W x + bias. codes: [panels][n_in / STEP][PANEL][STEP]; int4: two of these steps a byte.
- * Outputs beyond n_out and inputs beyond n_in have zeros, inputs up to a multiple of GROUP.
- * scale: [padded n_out]; group_scale and int4's group_zero: bf16 [panels][groups][PANEL]. */
+/* y = W x + bias. weights: of every panel and `group` inputs, in the order in which they are read,
+ * bf16 scales [PANEL] (not BY_OUTPUT) and zeros [PANEL] (GROUPED4) of the outputs, and their codes
+ * [group / STEP][PANEL][STEP]; int4: two of these steps a byte.
+ * Outputs beyond n_out and inputs beyond n_in have zeros. */
 typedef struct {
-    const uint8_t *codes;
-    const float *scale;
-    const uint16_t *group_scale, *group_zero;
+    const uint8_t *weights;
+    const float *scale; /* [padded n_out] of BY_OUTPUT */
     const float *bias;
-    int32_t n_in, n_out, group, format; /* group: inputs, a multiple of GROUP; 0 by output */
+    int32_t n_in, n_out, group, format; /* group: inputs, a multiple of GROUP */
 } Product;
 
 typedef struct {
@@ -363,13 +367,16 @@ static void share(Crew *crew, Work work, void *context, int n_items, size_t n_by
 
 /* -- products ---------------------------------------------------------------------------------- */
 
-/* Rows as integers: x ~ code * scale, with a scale for every GROUP of inputs. */
+/* Rows as integers. Of each row a group of inputs has a line of codes, x ~ code * scale, and where
+ * it lies far above the row's others a second one, which adds what the first left out. */
 typedef struct {
-    Code *codes;     /* [MAX_ROWS][stride] */
-    float *scale;    /* [MAX_ROWS][stride / GROUP] */
-    int32_t *starts; /* likewise: what its sums start from, for the OFFSET of the weights */
-    float *weighted; /* likewise: the sum of the codes times their scale, for the zeros of int4 */
-    size_t stride;
+    Code *codes;      /* [groups][2 * n_rows][GROUP] */
+    float *scale;     /* [groups][2 * n_rows] */
+    int32_t *starts;  /* likewise: what its sums start from, for the OFFSET of the weights */
+    float *weighted;  /* likewise: the sum of the codes times their scale, for the zeros of int4 */
+    uint8_t *row_of;  /* likewise */
+    uint8_t *n_lines; /* [groups]: first those of all rows, in order, then second ones */
+    int32_t n_rows;
 } Rows;
 
 /* What is added to int8 codes where they are packed. */
@@ -379,31 +386,90 @@ enum { OFFSET = 128 }; /* the instruction multiplies unsigned by signed */
 enum { OFFSET = 0 };
 #endif
 
+/* How far above the middle of its row's groups a group's largest number lies that has two lines:
+ * of SmolLM2's groups one in six, which had four fifths of all that rounding cost (benchmarks/LOG.md). */
+#define FAR_ABOVE 1.75f
+#define SECOND 254.0f /* by so much finer a second line is: what is left is half a step at most */
+
+/* What MAX_ROWS rows of so many inputs take, a multiple of PANEL. */
+INLINE size_t row_bytes(size_t n_in) {
+    const size_t n_lines = MAX_LINES * n_in / GROUP;
+    return n_lines * (GROUP * sizeof(Code) + 3 * sizeof(float) + 1) + n_in / GROUP;
+}
+
+static Rows rows_at(uint8_t *at, size_t n_in) {
+    const size_t n_lines = MAX_LINES * n_in / GROUP;
+    Rows rows = {.codes = (Code *)at};
+    rows.scale = (float *)(rows.codes + n_lines * GROUP);
+    rows.starts = (int32_t *)(rows.scale + n_lines);
+    rows.weighted = (float *)(rows.starts + n_lines);
+    rows.row_of = (uint8_t *)(rows.weighted + n_lines);
+    rows.n_lines = rows.row_of + n_lines;
+    return rows;
+}
+
+/* Make room for n_rows rows of n inputs, which `quantize` then fills in order. */
+static void expect_rows(Rows *rows, int n, int n_rows) {
+    rows->n_rows = n_rows;
+    memset(rows->n_lines, n_rows, padded(n) / GROUP);
+}
+
+/* Sizes of floats above 0 are in the order of their bits; infinity and NaN lie above all. */
+INLINE int32_t largest_bits(const float *x) {
+    vi most = {0};
+    for (int i = 0; i < GROUP; i += LANES) {
+        vi size = (vi)load(x + i) & 0x7fffffff, more = size > most;
+        most = (more & size) | (~more & most);
+    }
+    return largest_int(most);
+}
+
+INLINE float float_of(int32_t bits) {
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+INLINE void finish_line(const Rows *rows, size_t line, int row, vi sum, float scale) {
+    const int32_t total = sum_of_ints(sum);
+    rows->scale[line] = scale; /* NaN and infinity go on through it */
+    rows->starts[line] = -OFFSET * total;
+    rows->weighted[line] = (float)total * scale;
+    rows->row_of[line] = (uint8_t)row;
+}
+
 /* x: [n], zeros up to the next multiple of PANEL. */
 static void quantize(const float *x, int n, const Rows *rows, int row) {
-    Code *codes = rows->codes + row * rows->stride;
-    size_t place = row * (rows->stride / GROUP);
-    for (int first = 0; first < (int)padded(n); first += GROUP, place++) {
-        vi most = {0};
-        for (int i = first; i < first + GROUP; i += LANES) {
-            vi size = (vi)load(x + i) & 0x7fffffff; /* of floats above 0 the bits are in order */
-            vi more = size > most;
-            most = (more & size) | (~more & most);
-        }
-        int32_t bits = largest_int(most);
-        float largest, inverse = 0;
-        memcpy(&largest, &bits, 4);
-        rows->scale[place] = largest / 127.0f; /* NaN and infinity go on through it */
-        if (largest > 1e-30f) inverse = 127.0f / largest; /* what is smaller counts as nothing */
-        vi sum = {0};
-        for (int i = first; i < first + GROUP; i += LANES) {
-            vi code = (vi)(load(x + i) * inverse + ROUNDER) - (vi)splat(ROUNDER);
+    const size_t n_groups = padded(n) / GROUP, pitch = 2 * rows->n_rows;
+    int64_t bits = 0, n_above = 0;
+    for (size_t g = 0; g < n_groups; g++) {
+        int32_t most = largest_bits(x + g * GROUP);
+        if (float_of(most) > 1e-30f) bits += most, n_above++; /* what is smaller counts as nothing */
+        rows->scale[g * pitch + row] = float_of(most);
+    }
+    /* The mean of bits is about that of logarithms: a few groups far above hardly move it. */
+    const float far = FAR_ABOVE * float_of(n_above ? (int32_t)(bits / n_above) : 0);
+    for (size_t g = 0; g < n_groups; g++) {
+        const float *from = x + g * GROUP;
+        const size_t line = g * pitch + row, second = g * pitch + rows->n_lines[g];
+        const float largest = rows->scale[line], inverse = largest > 1e-30f ? 127.0f / largest : 0;
+        const int is_far = largest > far;
+        Code *to = rows->codes + line * GROUP, *rest = rows->codes + second * GROUP;
+        vi sum = {0}, sum_rest = {0};
+        for (int i = 0; i < GROUP; i += LANES) {
+            vf value = load(from + i) * inverse, shifted = value + ROUNDER;
+            vi code = (vi)shifted - (vi)splat(ROUNDER);
             sum += code;
-            *(vc *)(codes + i) = __builtin_convertvector(code, vc);
+            *(vc *)(to + i) = __builtin_convertvector(code, vc);
+            if (!is_far) continue;
+            code = (vi)((value - (shifted - ROUNDER)) * SECOND + ROUNDER) - (vi)splat(ROUNDER);
+            sum_rest += code;
+            *(vc *)(rest + i) = __builtin_convertvector(code, vc);
         }
-        const int32_t total = sum_of_ints(sum);
-        rows->starts[place] = -OFFSET * total;
-        rows->weighted[place] = (float)total * rows->scale[place];
+        finish_line(rows, line, row, sum, largest / 127.0f);
+        if (!is_far) continue;
+        finish_line(rows, second, row, sum_rest, largest / (127.0f * SECOND));
+        rows->n_lines[g]++;
     }
 }
 
@@ -449,21 +515,19 @@ INLINE vi add_dots(vi sum, Weights weights, const Code *from) {
 #endif
 }
 
-/* Add what one group of inputs gives M rows and T vectors of outputs: totals [M][PANEL].
+/* Add what one group of inputs gives M lines and T vectors of outputs to their rows' totals.
  *
- * Every weight is read, and widened, once for the M rows. A row's sums are the same for any M.
- * codes, group_scale, group_zero: of these outputs; place: of the first row and this group in `rows`. */
-INLINE void add_group(int M, int T, Format format, const uint8_t *codes, const uint16_t *group_scale,
-                      const uint16_t *group_zero, const Rows *rows, const Code *x, size_t place,
-                      float *totals) {
+ * Every weight is read, and widened, once for the M lines, whose sums are the same for any M.
+ * codes, scales, zeros: of these outputs; first: of the lines; totals: [rows][PANEL]. */
+INLINE void add_group(int M, int T, Format format, const uint8_t *codes, const uint16_t *scales,
+                      const uint16_t *zeros, const Rows *rows, size_t first, float *totals) {
     const int is_int4 = format == GROUPED4;
-    const size_t row_groups = rows->stride / GROUP;
+    const Code *x = rows->codes + first * GROUP;
     vi sums[MOST_TOGETHER][MOST_VECTORS];
 #pragma GCC unroll 6
     for (int m = 0; m < M; m++)
 #pragma GCC unroll 4
-        for (int t = 0; t < T; t++)
-            sums[m][t] = (is_int4 ? 0 : rows->starts[place + m * row_groups]) - (vi){0};
+        for (int t = 0; t < T; t++) sums[m][t] = (is_int4 ? 0 : rows->starts[first + m]) - (vi){0};
     for (int k = 0; k < GROUP / STEP; k += 2)
 #pragma GCC unroll 2
         for (int second = 0; second < 2; second++) {
@@ -474,7 +538,7 @@ INLINE void add_group(int M, int T, Format format, const uint8_t *codes, const u
                 weights[t] = weights_at(is_int4, is_int4 && second, at + t * LANES * STEP);
 #pragma GCC unroll 6
             for (int m = 0; m < M; m++) {
-                const Code *step = x + m * rows->stride + (k + second) * STEP;
+                const Code *step = x + m * GROUP + (k + second) * STEP;
 #pragma GCC unroll 4
                 for (int t = 0; t < T; t++) sums[m][t] = add_dots(sums[m][t], weights[t], step);
             }
@@ -482,51 +546,70 @@ INLINE void add_group(int M, int T, Format format, const uint8_t *codes, const u
 #pragma GCC unroll 4
     for (int t = 0; t < T; t++) {
         vf scale = {0}, zero = {0};
-        if (format != BY_OUTPUT) scale = from_bf16s(group_scale + t * LANES);
-        if (is_int4) zero = muladd(scale, splat(-8), from_bf16s(group_zero + t * LANES));
+        if (format != BY_OUTPUT) scale = from_bf16s(scales + t * LANES);
+        if (is_int4) zero = muladd(scale, splat(-8), from_bf16s(zeros + t * LANES));
 #pragma GCC unroll 6
         for (int m = 0; m < M; m++) {
-            float *total = totals + m * PANEL + t * LANES;
-            vf by = splat(rows->scale[place + m * row_groups]), sum = to_floats(sums[m][t]);
+            float *total = totals + rows->row_of[first + m] * PANEL + t * LANES;
+            vf by = splat(rows->scale[first + m]), sum = to_floats(sums[m][t]);
             vf value = muladd(sum, format == BY_OUTPUT ? by : by * scale, load(total));
-            if (is_int4) value = muladd(splat(rows->weighted[place + m * row_groups]), zero, value);
+            if (is_int4) value = muladd(splat(rows->weighted[first + m]), zero, value);
             store(total, value);
         }
     }
 }
 
-/* y [n_rows][stride] = W x + bias of quantized rows, or added to what is there. */
+/* y [rows][stride] = W x + bias of quantized rows, or added to what is there. */
 typedef struct {
     const Product *product;
     const Rows *rows;
     float *y;
     size_t stride;
-    int n_rows, adds;
+    int adds;
 } Multiplication;
+
+/* Of a panel's weights the bytes of a group's scales and zeros, of GROUP inputs' codes, of all. */
+INLINE size_t scale_bytes(Format format) {
+    const size_t each = PANEL * sizeof(uint16_t);
+    return format == GROUPED4 ? 2 * each : format == GROUPED8 ? each : 0;
+}
+INLINE size_t group_bytes(Format format) { return (size_t)GROUP * PANEL >> (format == GROUPED4); }
+INLINE size_t panel_bytes(int n_in, int group, Format format) {
+    const size_t n_groups = groups_of(n_in), n_shared = group / GROUP;
+    return n_groups * group_bytes(format) + (n_groups + n_shared - 1) / n_shared * scale_bytes(format);
+}
 
 /* Group by group, so that a weight leaves memory once, however many rows there are. */
 INLINE void multiply_as(Format format, const Multiplication *m, int panel) {
     const Product *p = m->product;
     const Rows *rows = m->rows;
-    const int is_int4 = format == GROUPED4, n_groups = groups_of(p->n_in);
-    const int n_parts = (m->n_rows + MOST_TOGETHER - 1) / MOST_TOGETHER;
-    const size_t n_bytes = (size_t)GROUP * PANEL >> is_int4, row_groups = rows->stride / GROUP;
-    const size_t n_shared = format == BY_OUTPUT ? 1 : (size_t)p->group / GROUP;
-    const uint8_t *codes = p->codes + (size_t)panel * n_groups * n_bytes;
-    const size_t column = (size_t)panel * PANEL, of_panel = column * (n_groups / n_shared);
+    const int n_groups = groups_of(p->n_in), n_shared = p->group / GROUP;
+    const size_t n_bytes = group_bytes(format), column = (size_t)panel * PANEL;
+    const uint8_t *at = p->weights + panel * panel_bytes(p->n_in, p->group, format);
+    const uint16_t *scales = NULL;
     float totals[MAX_ROWS * PANEL] __attribute__((aligned(64)));
-    memset(totals, 0, m->n_rows * PANEL * sizeof(float));
-    for (int g = 0; g < n_groups; g++, codes += n_bytes) {
-        const size_t of_group = format == BY_OUTPUT ? 0 : of_panel + g / n_shared * PANEL;
-        for (int part = 0, row = 0, n; part < n_parts; part++, row += n) {
-            n = (m->n_rows - row + n_parts - part - 1) / (n_parts - part); /* as equal as can be */
+    memset(totals, 0, rows->n_rows * PANEL * sizeof(float));
+    for (int g = 0; g < n_groups; g++, at += n_bytes) {
+        const size_t n_first = g % n_shared == 0 ? scale_bytes(format) : 0;
+        /* Memory would stand still during the arithmetic of several rows, if it were not asked
+         * ahead. One row's is too short for that, and asking only delays it; but it asks in order. */
+        if (rows->n_rows > 1)
+            for (size_t i = 0; i < n_first + n_bytes; i += 64) __builtin_prefetch(at + AHEAD + i, 0, 2);
+        else
+            for (size_t i = 0; i < n_first; i += 64) __builtin_prefetch(at + i, 0, 3);
+        if (n_first) scales = (const uint16_t *)(const void *)at, at += n_first;
+        size_t line = 2 * (size_t)rows->n_rows * g;
+        for (int n_left = rows->n_lines[g], n; n_left; n_left -= n, line += n) {
+            n = n_left;
+            if (n > MOST_TOGETHER) { /* parts as equal as can be */
+                int n_parts = (n_left + MOST_TOGETHER - 1) / MOST_TOGETHER;
+                n = (n_left + n_parts - 1) / n_parts;
+            }
 #define TOGETHER(M) \
     case M: \
         for (int i = 0; M <= MOST_TOGETHER && i < PANEL; i += MOST_VECTORS * LANES) \
-            add_group(M, MOST_VECTORS, format, codes + i * STEP, p->group_scale + of_group + i, \
-                      p->group_zero + of_group + i, rows, \
-                      rows->codes + row * rows->stride + (size_t)g * GROUP, \
-                      row * row_groups + g, totals + row * PANEL + i); \
+            add_group(M, MOST_VECTORS, format, at + i * STEP, scales + i, scales + PANEL + i, rows, \
+                      line, totals + i); \
         break
             switch (n) {
                 TOGETHER(1);
@@ -539,7 +622,7 @@ INLINE void multiply_as(Format format, const Multiplication *m, int panel) {
 #undef TOGETHER
         }
     }
-    for (int row = 0; row < m->n_rows; row++)
+    for (int row = 0; row < rows->n_rows; row++)
         for (int i = 0; i < PANEL; i += LANES) {
             float *to = m->y + row * m->stride + column + i;
             vf value = load(totals + row * PANEL + i);
@@ -561,7 +644,7 @@ static void multiply_panel(void *context, int panel, int thread) {
 
 static void multiply(Crew *crew, const Multiplication *m) {
     int n_panels = (int)(padded(m->product->n_out) / PANEL);
-    size_t n_products = (size_t)n_panels * PANEL * m->product->n_in * m->n_rows;
+    size_t n_products = (size_t)n_panels * PANEL * m->product->n_in * m->rows->n_rows;
     share(crew, multiply_panel, (void *)m, n_panels, n_products);
 }
 
@@ -1006,43 +1089,47 @@ static void project(const Model *model, const Layer *layer, const Step *step, in
 }
 
 /* A product of the rows that lie quantized in `space`. */
-static void apply(const Model *model, const Space *space, const Product *product, int n_rows,
-                  float *y, size_t stride, int adds) {
-    multiply(model->crew, &(Multiplication){product, &space->rows, y, stride, n_rows, adds});
+static void apply(const Model *model, const Space *space, const Product *product, float *y,
+                  size_t stride, int adds) {
+    multiply(model->crew, &(Multiplication){product, &space->rows, y, stride, adds});
 }
 
 /* One layer for rows first..last - 1, at most MAX_ROWS of them. */
 static void run_layer(const Model *model, const Layer *layer, const Step *step, int first, int last,
-                      const Space *space) {
+                      Space *space) {
     int n_rows = last - first, inner = model->inner;
     size_t hidden = padded(model->hidden), n_heads = model->n_heads * model->head_dim;
     float *x = step->x + first * hidden;
-    const Rows *rows = &space->rows;
+    Rows *rows = &space->rows;
 
+    expect_rows(rows, model->hidden, n_rows);
     for (int row = 0; row < n_rows; row++) {
         norm(x + row * hidden, layer->input_norm, model->hidden, model->eps, space->narrow);
         quantize(space->narrow, model->hidden, rows, row);
     }
     size_t n_qkv = padded(layer->qkv.n_out), n_out = padded(n_heads);
-    apply(model, space, &layer->qkv, n_rows, space->wide, n_qkv, 0);
+    apply(model, space, &layer->qkv, space->wide, n_qkv, 0);
     project(model, layer, step, first, last, space, n_qkv);
     for (int row = first, next; row < last; row = next) {
         for (next = row + 1; next < last && step->sequences[next] == step->sequences[row];) next++;
         attend(&(Attention){model, layer, step, space, space->narrow, n_out, first, row, next});
     }
+    expect_rows(rows, (int)n_heads, n_rows);
     for (int row = 0; row < n_rows; row++) {
         float *out = space->narrow + row * n_out;
         memset(out + n_heads, 0, (n_out - n_heads) * sizeof(float));
         quantize(out, (int)n_heads, rows, row);
     }
-    apply(model, space, &layer->output, n_rows, x, hidden, 1);
+    apply(model, space, &layer->output, x, hidden, 1);
 
+    expect_rows(rows, model->hidden, n_rows);
     for (int row = 0; row < n_rows; row++) {
         norm(x + row * hidden, layer->post_norm, model->hidden, model->eps, space->narrow);
         quantize(space->narrow, model->hidden, rows, row);
     }
     size_t n_wide = padded(2 * inner);
-    apply(model, space, &layer->gate_up, n_rows, space->wide, n_wide, 0);
+    apply(model, space, &layer->gate_up, space->wide, n_wide, 0);
+    expect_rows(rows, inner, n_rows);
     for (int row = 0; row < n_rows; row++) { /* SwiGLU */
         const float *gate = space->wide + row * n_wide, *up = gate + inner;
         float *to = space->narrow;
@@ -1053,7 +1140,7 @@ static void run_layer(const Model *model, const Layer *layer, const Step *step, 
         memset(to + inner, 0, (padded(inner) - inner) * sizeof(float));
         quantize(to, inner, rows, row);
     }
-    apply(model, space, &layer->down, n_rows, x, hidden, 1);
+    apply(model, space, &layer->down, x, hidden, 1);
 }
 
 /* -- what the binding calls -------------------------------------------------------------------- */
@@ -1078,8 +1165,7 @@ static Space lay_out(const Model *model, uint8_t *at) {
         n * wide * 4, n * narrow * 4, n * model->n_heads * stride * 4,
         kv_heads * CHUNK * stride * 4, kv_heads * CHUNK * stride * 4,
         kv_heads * n * group * sizeof(Partial),
-        n * narrow * sizeof(Code), n * narrow / GROUP * 4, n * narrow / GROUP * 4,
-        n * narrow / GROUP * 4,
+        row_bytes(narrow),
     };
     uint8_t *parts[sizeof sizes / sizeof *sizes];
     size_t n_bytes = 0;
@@ -1088,7 +1174,7 @@ static Space lay_out(const Model *model, uint8_t *at) {
         n_bytes += (sizes[i] + 63) / 64 * 64;
     }
     return (Space){
-        .rows = {(Code *)parts[6], (float *)parts[7], (int32_t *)parts[8], (float *)parts[9], narrow},
+        .rows = rows_at(parts[6], narrow),
         .wide = (float *)parts[0], .narrow = (float *)parts[1], .queries = (float *)parts[2],
         .keys = (float *)parts[3], .values = (float *)parts[4], .partials = (Partial *)parts[5],
         .n_bytes = n_bytes,
@@ -1113,24 +1199,23 @@ EXPORT int32_t native_runs_here(void) {
 
 /* y [n][padded outputs] of x [n][n_in], without a model around it. space: of `native_rows_bytes`. */
 EXPORT void native_multiply(const Product *p, const float *x, int32_t n, float *y, uint8_t *space) {
-    size_t n_in = padded(p->n_in), n_out = padded(p->n_out), n_scales = MAX_ROWS * n_in / GROUP;
-    float *narrow = (float *)space, *scale = narrow + n_in, *weighted = scale + n_scales;
-    int32_t *sums = (int32_t *)(weighted + n_scales);
-    Rows rows = {(Code *)(sums + n_scales), scale, sums, weighted, n_in};
+    size_t n_in = padded(p->n_in), n_out = padded(p->n_out);
+    float *narrow = (float *)space;
+    Rows rows = rows_at(space + n_in * sizeof(float), n_in);
     for (int first = 0; first < n; first += MAX_ROWS) {
         int n_rows = n - first < MAX_ROWS ? n - first : MAX_ROWS;
+        expect_rows(&rows, p->n_in, n_rows);
         for (int row = 0; row < n_rows; row++) {
             memcpy(narrow, x + (size_t)(first + row) * p->n_in, p->n_in * sizeof(float));
             memset(narrow + p->n_in, 0, (n_in - p->n_in) * sizeof(float));
             quantize(narrow, p->n_in, &rows, row);
         }
-        multiply(NULL, &(Multiplication){p, &rows, y + first * n_out, n_out, n_rows, 0});
+        multiply(NULL, &(Multiplication){p, &rows, y + first * n_out, n_out, 0});
     }
 }
 
 EXPORT size_t native_rows_bytes(int32_t n_in) {
-    size_t n = padded(n_in);
-    return n * 4 + 3 * MAX_ROWS * n / GROUP * 4 + MAX_ROWS * n * sizeof(Code);
+    return padded(n_in) * sizeof(float) + row_bytes(padded(n_in));
 }
 
 /* Sizes of the structs, which the binding compares with its own. */
@@ -1172,24 +1257,36 @@ EXPORT void native_close_crew(Crew *crew) {
 
 EXPORT size_t native_workspace_bytes(const Model *model) { return lay_out(model, 0).n_bytes; }
 
-EXPORT size_t native_packed_bytes(int32_t n_out, int32_t n_in, int32_t is_int4) {
-    return padded(n_out) * groups_of(n_in) * GROUP >> is_int4;
+EXPORT size_t native_packed_bytes(const Product *p) {
+    return padded(p->n_out) / PANEL * panel_bytes(p->n_in, p->group, p->format);
 }
 
-/* codes: [n_out][n_in], int8 or, of int4, 0..15. packed: as Product has it. */
-EXPORT void native_pack(const int8_t *codes, int32_t n_out, int32_t n_in, int32_t is_int4,
-                        uint8_t *packed) {
-    size_t n_steps = (size_t)groups_of(n_in) * GROUP / STEP, n_outputs = padded(n_out);
-    for (size_t out = 0; out < n_outputs; out++)
-        for (size_t in = 0; in < n_steps * STEP; in++) {
-            int code = out < (size_t)n_out && in < (size_t)n_in ? codes[out * n_in + in] : 0;
-            size_t panel = out / PANEL, step = in / STEP, place = out % PANEL * STEP + in % STEP;
-            if (!is_int4) {
-                packed[(panel * n_steps + step) * PANEL * STEP + place] = (uint8_t)(code + OFFSET);
-                continue;
+/* Lay weights out as Product has them. codes: [n_out][n_in], int8 or, of int4, 0..15; scales, zeros:
+ * bf16 [n_out][n_in / group], where the format has them; packed: zeros. */
+EXPORT void native_pack(const Product *p, const int8_t *codes, const uint16_t *scales,
+                        const uint16_t *zeros, uint8_t *packed) {
+    const int n_groups = groups_of(p->n_in), n_shared = p->group / GROUP;
+    const int n_scales = (n_groups + n_shared - 1) / n_shared;
+    for (size_t panel = 0; panel < padded(p->n_out) / PANEL; panel++)
+        for (int g = 0; g < n_groups; g++) {
+            if (g % n_shared == 0) {
+                uint16_t *to = (uint16_t *)(void *)packed;
+                for (size_t i = 0, out = panel * PANEL; i < PANEL && out < (size_t)p->n_out; i++, out++) {
+                    size_t from = out * n_scales + g / n_shared;
+                    if (p->format != BY_OUTPUT) to[i] = scales[from];
+                    if (p->format == GROUPED4) to[PANEL + i] = zeros[from];
+                }
+                packed += scale_bytes(p->format);
             }
-            uint8_t *both = packed + (panel * n_steps / 2 + step / 2) * PANEL * STEP + place;
-            *both = step % 2 ? (uint8_t)(*both | code << 4) : (uint8_t)code;
+            for (int place = 0; place < GROUP * PANEL; place++) {
+                const int step = place / (PANEL * STEP), at = place % (PANEL * STEP);
+                const size_t out = panel * PANEL + at / STEP, in = (size_t)g * GROUP + step * STEP + at % STEP;
+                const int is_one = out < (size_t)p->n_out && in < (size_t)p->n_in;
+                const int code = is_one ? codes[out * p->n_in + in] : 0;
+                if (p->format != GROUPED4) packed[place] = (uint8_t)(code + OFFSET);
+                else packed[step / 2 * PANEL * STEP + at] |= (uint8_t)(code << step % 2 * 4);
+            }
+            packed += group_bytes(p->format);
         }
 }
 
@@ -1290,12 +1387,13 @@ EXPORT void native_logits(const Model *model, const float *states, int32_t n, fl
     size_t hidden = model->hidden, vocab = padded(model->vocab);
     for (int first = 0; first < n; first += MAX_ROWS) {
         int n_rows = n - first < MAX_ROWS ? n - first : MAX_ROWS;
+        expect_rows(&space.rows, model->hidden, n_rows);
         for (int row = 0; row < n_rows; row++) {
             memcpy(space.narrow, states + (first + row) * hidden, hidden * sizeof(float));
             memset(space.narrow + hidden, 0, (padded(hidden) - hidden) * sizeof(float));
             quantize(space.narrow, model->hidden, &space.rows, row);
         }
-        apply(model, &space, &model->head, n_rows, logits + first * vocab, vocab, 0);
+        apply(model, &space, &model->head, logits + first * vocab, vocab, 0);
         for (int row = 0; row < n_rows && model->is_refined; row++)
             refine(model, states + (first + row) * hidden, logits + (first + row) * vocab);
     }

@@ -24,8 +24,7 @@ MOST_HEAD = 256  # entries of a head
 
 class ProductLayout(Structure):
     _fields_ = [
-        ("codes", c_void_p), ("scale", c_void_p), ("group_scale", c_void_p),
-        ("group_zero", c_void_p), ("bias", c_void_p),
+        ("weights", c_void_p), ("scale", c_void_p), ("bias", c_void_p),
         ("n_in", c_int32), ("n_out", c_int32), ("group", c_int32), ("format", c_int32),
     ]  # fmt: skip
 
@@ -75,9 +74,9 @@ def declare(library: ctypes.CDLL, level: str) -> None:
         "open_crew": (c_void_p, (c_int32,)),
         "close_crew": (None, (c_void_p,)),
         "workspace_bytes": (c_size_t, (model,)),
-        "packed_bytes": (c_size_t, (c_int32, c_int32, c_int32)),
+        "packed_bytes": (c_size_t, (product,)),
         "rows_bytes": (c_size_t, (c_int32,)),
-        "pack": (None, (c_void_p, c_int32, c_int32, c_int32, c_void_p)),
+        "pack": (None, (product, c_void_p, c_void_p, c_void_p, c_void_p)),
         "multiply": (None, (product, c_void_p, c_int32, c_void_p, c_void_p)),
         "forward": (c_int32, (model, step, c_int32, c_int32)),
         "states": (c_int32, (model, step, c_void_p, c_int32, c_void_p)),
@@ -122,41 +121,36 @@ class NativeLinear(Streamed):
         self.library, self.dtype, self.kept = library, dtype, format_of(weight)
         self.out_features, self.n_in = weight.codes.shape
         self._kept = list[Tensor]()
-        self.layout = ProductLayout(n_in=self.n_in, n_out=self.out_features)
+        self.layout = ProductLayout(n_in=self.n_in, n_out=self.out_features, group=GROUP)
         if weight.scale.dim() == 1:
             self.layout.scale = self._keep(as_float(weight.scale, self.out_features))
         else:
-            self.layout.format = GROUPED8
+            self.layout.format = GROUPED4 if isinstance(weight, Int4Weight) else GROUPED8
             self.layout.group = self.n_in // weight.scale.shape[1]
-            self.layout.group_scale = self._by_group(weight.scale)
-        if isinstance(weight, Int4Weight):
-            self.layout.format = GROUPED4
-            self.layout.group_zero = self._by_group(weight.zero)
         if bias is not None:
             self.layout.bias = self._keep(as_float(bias, self.out_features))
-        self.weight = self._pack(weight.codes)
+        self.weight = self._pack(weight)
 
     def _keep(self, tensor: Tensor) -> int:
         self._kept.append(tensor)
         return tensor.data_ptr()
 
-    def _by_group(self, values: Tensor) -> int:
-        """[out, groups] -> bf16 [panels, groups, PANEL]."""
-        found = torch.zeros(padded(self.out_features), values.shape[1], dtype=torch.bfloat16)
-        found[: self.out_features] = values
-        by_panel = found.view(-1, PANEL, values.shape[1]).transpose(1, 2)
-        return self._keep(by_panel.contiguous())
-
-    def _pack(self, codes: Tensor) -> Tensor:
-        size = (self.out_features, self.n_in, self.layout.format == GROUPED4)
-        packed = torch.zeros(self.library.native_packed_bytes(*size), dtype=torch.uint8)
-        codes = codes.to("cpu", torch.int8).contiguous()
-        self.library.native_pack(codes.data_ptr(), *size, packed.data_ptr())
+    def _pack(self, weight: ScaledWeight | Int4Weight) -> Tensor:
+        """Codes, and the scales and zeros of groups, in the order in which they are read."""
+        layout = byref(self.layout)
+        packed = torch.zeros(self.library.native_packed_bytes(layout), dtype=torch.uint8)
+        codes = weight.codes.to("cpu", torch.int8).contiguous()
+        scale = weight.scale.to("cpu", torch.bfloat16).contiguous()
+        zero = scale
+        if isinstance(weight, Int4Weight):
+            zero = weight.zero.to("cpu", torch.bfloat16).contiguous()
+        of_weight = codes.data_ptr(), scale.data_ptr(), zero.data_ptr()
+        self.library.native_pack(layout, *of_weight, packed.data_ptr())
         return packed
 
     def product(self) -> ProductLayout:
-        """As the library takes it; valid while this object lives and its codes are not moved."""
-        self.layout.codes = self.weight.data_ptr()
+        """As the library takes it; valid while this object lives and its weights are not moved."""
+        self.layout.weights = self.weight.data_ptr()
         return self.layout
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -30,17 +30,16 @@ static uint16_t *halves(size_t n, float size) {
 static Product product(int n_out, int n_in, int is_int4) {
     int8_t *codes = calloc((size_t)n_out * n_in, 1);
     for (int i = 0; i < n_out * n_in; i++) codes[i] = (int8_t)(is_int4 ? 8 + 8 * chance() : 127 * chance());
-    uint8_t *packed = calloc(native_packed_bytes(n_out, n_in, is_int4), 1);
-    native_pack(codes, n_out, n_in, is_int4, packed);
-    free(codes);
-    Product made = {.codes = packed, .n_in = n_in, .n_out = n_out};
-    if (!is_int4) {
-        made.scale = floats(padded(n_out), 2e-3f, 1e-3f);
-        return made;
-    }
-    size_t n = padded(n_out) * (size_t)groups_of(n_in);
-    made.format = GROUPED4, made.group = GROUP;
-    made.group_scale = halves(n, 0.03f), made.group_zero = halves(n, 0.03f);
+    Product made = {.n_in = n_in, .n_out = n_out, .group = GROUP, .format = is_int4 ? GROUPED4 : BY_OUTPUT};
+    uint16_t *scales = NULL, *zeros = NULL;
+    if (is_int4) {
+        size_t n = (size_t)n_out * groups_of(n_in);
+        scales = halves(n, 0.03f), zeros = halves(n, 0.03f);
+    } else made.scale = floats(padded(n_out), 2e-3f, 1e-3f);
+    uint8_t *packed = calloc(native_packed_bytes(&made), 1);
+    native_pack(&made, codes, scales, zeros, packed);
+    free(codes), free(scales), free(zeros);
+    made.weights = packed;
     return made;
 }
 

@@ -26,22 +26,35 @@ def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found.double() - expected).abs().max() / expected.abs().max())
 
 
+FAR_ABOVE = 1.75  # the middle of its row: a group whose largest number lies there has two lines
+
+
+def far_groups(largest: torch.Tensor) -> torch.Tensor:
+    """Which groups lie far above their row's middle. largest: of each [rows, groups]."""
+    bits = largest.view(torch.int32).long()
+    middle = bits.sum(1) // (largest > 0).sum(1).clamp_min(1)
+    return largest > FAR_ABOVE * middle.int().view(torch.float32)[:, None]
+
+
 def rounded_rows(x: torch.Tensor) -> torch.Tensor:
     """x [rows, n_in] as a row's codes times the scales of their groups."""
     n_rows, n_in = x.shape
     groups = torch.zeros(n_rows, -(-n_in // GROUP) * GROUP)
     groups[:, :n_in] = x
     groups = groups.view(n_rows, -1, GROUP)
-    largest = groups.abs().amax(-1, keepdim=True)
+    largest = groups.abs().amax(-1)
     inverse = torch.tensor(127.0) / largest  # of a number torch would multiply by 1 / largest
-    codes = (groups * inverse).round()
-    return (codes * (largest / 127)).view(n_rows, -1)[:, :n_in]
+    scaled = groups * inverse.where(largest > 0, 0.0)[..., None]
+    codes = scaled.round()
+    second = ((scaled - codes) * 254).round() / 254
+    codes = torch.where(far_groups(largest)[..., None], codes.double() + second.double(), codes)
+    return (codes * (largest.double() / 127)[..., None]).view(n_rows, -1)[:, :n_in]
 
 
 def check(libraries: Libraries, quantized: ScaledWeight | Int4Weight, n_rows: int) -> None:
     n_out, n_in = quantized.codes.shape
     x, bias = rows(n_rows, n_in), torch.randn(n_out)
-    rounded = rounded_rows(x).double()
+    rounded = rounded_rows(x)
     expected = rounded @ dense(quantized).double().T + bias.double()
     assert (rounded - x).abs().max() <= x.abs().max() / 127 / 2 * 1.001
     # Sums of a group's codes are exact, those of groups are fp32's.
@@ -77,6 +90,30 @@ def test_int4_products_are_exact_to_the_rounding_of_rows(libraries: Libraries) -
     for n_out, n_in, group in ((64, 64, 32), (5, 32, 32), (130, 256, 128), (70, 96, 96)):
         for n_rows in (1, 3, 4, 9):
             check(libraries, quantize_int4(weight(n_out, n_in), group), n_rows)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_groups_far_above_their_row_are_multiplied_as_finely_as_the_others(
+    libraries: Libraries, bits: int
+) -> None:
+    x = rows(9, 512)
+    x[::2, 40:50] *= 30
+    x[1, 300] = 500.0
+    exact = quantize_int8(weight(70, 512), 32) if bits == 8 else quantize_int4(weight(70, 512), 32)
+    rounded = rounded_rows(x)
+    is_far = far_groups(x.view(9, -1, GROUP).abs().amax(-1)).repeat_interleave(GROUP, 1)
+    step = x.view(9, -1, GROUP).abs().amax(-1).repeat_interleave(GROUP, 1) / 127
+    assert is_far.any() and not is_far.all()
+    assert ((rounded - x).abs()[is_far] <= step[is_far] / 254 / 2 * 1.01).all()
+    expected = rounded @ dense(exact).double().T
+    for level, library in libraries.items():
+        product = NativeLinear(library, exact, None, torch.float32)
+        found = product(x)
+        error = (found - expected).abs().amax(1)
+        size = rounded.abs() @ dense(exact).double().abs().T
+        assert (error <= 1e-6 * size.amax(1)).all(), level
+        for i in range(9):  # with lines of others beside it, and without
+            assert torch.equal(product(x[i : i + 1])[0], found[i]), f"{level}: row {i}"
 
 
 def test_rows_beyond_those_taken_together_are_the_same(libraries: Libraries) -> None:
