@@ -4,20 +4,22 @@ A cluster on Ray is started here, on three machines as Ray sees them, of gateway
 engines (no models). First so many typed calls are placed at once: how evenly they lie, and how much
 of what engines read they had read before, beside what one engine would have. Then, in calls that go
 on all the while, an engine, a gateway, the directory and a whole machine are killed, each so many
-times, and another version is rolled out. Told is how many calls were lost, and the longest that
-anybody waited for an answer.
+times, another version is rolled out and a machine is drained. Told is how many calls were lost, and
+the longest that anybody waited for an answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import random
 import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -56,23 +58,32 @@ N_AGENTS = 8  # instructions that calls begin with, by Zipf
 SETTLED_WITHIN_S = 90.0
 RAMP_S = 15.0  # of the calls that are placed at once
 BEFORE_S, NOTICED_S = 0.5, 1.0  # of a fault: calls begin anew, and it shows in the status
+CALM_S = 10.0  # before a change on purpose, to tell what waits are without one
 N_LOOKS = 8  # at the loads, a second apart
 FAULTS = ("engine", "gateway", "directory", "node")
 MOST_IMBALANCE, LEAST_HITS = 1.25, 0.95
 MOST_SILENT_S, MOST_RESUMING_S = 3.0, 5.0
+MOST_P95_RATIO = 1.2
 
 
 @dataclass(frozen=True, slots=True)
 class FaultResult:
-    """What one kind of fault cost. silent_s: the longest that a caller waited for an answer."""
+    """What one kind of fault cost. silent_s: the longest that a caller waited for an answer.
+
+    placed_again: calls that broke before anything was answered. p95_s: of all these waits.
+    p95_ratio: that after a change on purpose, over that before.
+    """
 
     fault: str
     times: int
     calls: int
     lost: int
     resumed: int
+    placed_again: int
+    p95_s: float
     silent_s: float
     took_s: float
+    p95_ratio: float | None = None
     why: tuple[str, ...] = ()
 
 
@@ -192,16 +203,32 @@ class Load:
         while not self._is_over:
             self.ended.append(await call(self._url, draw, 40, 0.25).run())
 
-    def result(self, fault: str, times: int) -> FaultResult:
+    def result(self, fault: str, times: int, changed_s: float | None = None) -> FaultResult:
+        """changed_s: when what is called a fault was begun on purpose."""
         lost = [one.lost for one in self.ended if one.lost]
-        waits = [wait_s for one in self.ended for _, wait_s in one.waits]
-        resumed = sum(one.n_resumed for one in self.ended)
-        silent_s = round(max(waits, default=0.0), 2)
-        n_calls = len(self.ended)
-        took_s = round(time.monotonic() - self._began_s, 1)
+        waits = [wait for one in self.ended for wait in one.waits]
+        ratio = None
+        if changed_s is not None:
+            before = [wait_s for asked_s, wait_s in waits if asked_s < changed_s]
+            after = [wait_s for asked_s, wait_s in waits if asked_s >= changed_s]
+            ratio = round(p95(after) / p95(before), 3)
         return FaultResult(
-            fault, times, n_calls, len(lost), resumed, silent_s, took_s, tuple(lost[:3])
+            fault,
+            times,
+            calls=len(self.ended),
+            lost=len(lost),
+            resumed=sum(one.n_resumed for one in self.ended),
+            placed_again=sum(one.n_placed_again for one in self.ended),
+            p95_s=round(p95([wait_s for _, wait_s in waits]), 3),
+            silent_s=round(max((wait_s for _, wait_s in waits), default=0.0), 2),
+            took_s=round(time.monotonic() - self._began_s, 1),
+            p95_ratio=ratio,
+            why=tuple(lost[:3]),
         )
+
+
+def p95(waits_s: list[float]) -> float:
+    return sorted(waits_s)[int(0.95 * (len(waits_s) - 1))] if waits_s else math.nan
 
 
 async def kill(control: Any, places: Machines, fault: str) -> None:
@@ -231,20 +258,57 @@ async def with_fault(
     return load.result(fault, times)
 
 
-async def with_deploy(
-    control: Any, url: str, groups: tuple[Group, ...], times: int, at_once: int
+async def with_change(
+    control: Any,
+    url: str,
+    named: str,
+    change: Callable[[], object],
+    holds: Callable[[Status], bool],
+    at_once: int,
 ) -> FaultResult:
-    version = {group.name: group.version for group in groups}["engine"]
+    """What is done on purpose, beside calls that go on: nobody is to notice it."""
     async with Load(url, at_once) as load:
-        await asyncio.sleep(2.0)
-        await asyncio.to_thread(control.deploy, groups, {})
-        await settled(
-            control,
-            lambda status: all(
-                one.version == version for one in status.processes if one.group == "engine"
-            ),
-        )
-    return load.result("deploy", times)
+        await asyncio.sleep(CALM_S)
+        changed_s = time.monotonic()
+        await asyncio.to_thread(change)
+        await settled(control, holds)
+        await asyncio.sleep(NOTICED_S)
+    return load.result(named, 1, changed_s)
+
+
+async def with_deploy(
+    control: Any, url: str, groups: tuple[Group, ...], at_once: int
+) -> FaultResult:
+    """Another version of everything."""
+    status: Status = await asyncio.to_thread(control.status)
+    before = {one.version for one in status.processes}
+    return await with_change(
+        control,
+        url,
+        "deploy",
+        lambda: control.deploy(groups, {}),
+        lambda status: all(one.version not in before for one in status.processes),
+        at_once,
+    )
+
+
+async def with_drain(control: Any, url: str, at_once: int) -> FaultResult:
+    """The machine that most calls are on is left."""
+    status: Status = await asyncio.to_thread(control.status)
+    streams = Counter[str]()
+    for one in status.processes:
+        streams[one.machine] += one.streams + 1
+    [(left, _)] = streams.most_common(1)
+    told = await with_change(
+        control,
+        url,
+        "drain",
+        lambda: control.drain(left),
+        lambda status: all(one.machine != left for one in status.processes),
+        at_once,
+    )
+    await asyncio.to_thread(lambda: control.drain(left, is_left=False))
+    return told
 
 
 async def measure(
@@ -276,8 +340,12 @@ async def measure(
             found.append(told)
             print(json.dumps(asdict(found[-1])), flush=True)
         deployed = groups_of(folder, port, *sizes, "two")
-        found.append(await with_deploy(control, url, deployed, 1, arguments.at_once))
-        print(json.dumps(asdict(found[-1])), flush=True)
+        for changing in (
+            with_deploy(control, url, deployed, arguments.at_once),
+            with_drain(control, url, arguments.at_once),
+        ):
+            found.append(await changing)
+            print(json.dumps(asdict(found[-1])), flush=True)
         return placed, found
     finally:
         control.leave()
@@ -306,6 +374,8 @@ def main() -> int:
     for one in faults:
         bars.append(Bar(f"{one.fault}: calls lost", one.lost, 0, "", n=one.calls))
         most_s = MOST_RESUMING_S if one.fault == "gateway" else MOST_SILENT_S
+        if one.p95_ratio is not None:
+            bars.append(Bar(f"{one.fault}: wait p95", one.p95_ratio, MOST_P95_RATIO, "x"))
         bars.append(Bar(f"{one.fault}: silent at most", one.silent_s, most_s, "s", n=one.times))
     print(bar_table(bars))
     settings = {

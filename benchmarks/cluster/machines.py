@@ -11,19 +11,15 @@ from typing import Any
 from voiceloop.cluster.control.status import Status
 
 N_MACHINES = 3
+START_WAIT = {"RAY_raylet_start_wait_time_s": "120"}  # read by Ray: 30 are few at load 15
 PLACES = {"place": 32}  # of a machine, for processes; the one with the head has none
 
 
 class Machines:
     """Three machines beside the head's: what one loses goes to two, before another is there."""
 
-    def __init__(self) -> None:
-        from ray.cluster_utils import Cluster
-
-        # Its own hooks for an exit are of the main thread, and machines come from another.
-        self._cluster: Any = Cluster(
-            initialize_head=True, head_node_args={"num_cpus": 1}, shutdown_at_exit=False
-        )
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
         self._nodes = [self._add() for _ in range(N_MACHINES)]
 
     @property
@@ -48,16 +44,16 @@ class Machines:
         self._nodes.remove(lost)
         self._nodes.append(self._add())
 
-    def end(self) -> None:
-        self._cluster.shutdown()
-
 
 @contextmanager
 def machines(environ: dict[str, str]) -> Iterator[Machines]:
     """environ: of Ray's processes, and so of what they start."""
-    os.environ.update(environ)
-    found = Machines()
+    os.environ.update({**START_WAIT, **environ})
+    from ray.cluster_utils import Cluster
+
+    # Its own hooks for an exit are of the main thread, and machines come from another.
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1}, shutdown_at_exit=False)
     try:
-        yield found
+        yield Machines(cluster)
     finally:
-        found.end()
+        cluster.shutdown()

@@ -10,12 +10,17 @@ from typing import Any
 from clients.errors import ClientError
 from clients.resuming import ResumingConnection
 
+MOST_PLACED_AGAIN = 3
 ANSWER_WAIT_S = 30.0  # a call without an answer for so long is lost
 
 
 @dataclass(slots=True)
 class TypedCall:
-    """Turns one after the other. waits_s: of each answer; lost: why the call is."""
+    """Turns one after the other.
+
+    waits: of each answer; lost: why the call is. n_placed_again: times that it broke before
+    anything was answered; it has no ticket then, and is placed anew, as by whoever hears nothing.
+    """
 
     url: str
     instructions: str
@@ -24,22 +29,35 @@ class TypedCall:
     question: str = "please"
     waits: list[tuple[float, float]] = field(default_factory=list)  # asked at, seconds
     n_resumed: int = 0
+    n_placed_again: int = 0
     lost: str = ""
+    _began_s: float = 0.0
 
     async def run(self) -> TypedCall:
+        self._began_s = time.monotonic()
+        while await self._place():
+            self.n_placed_again += 1
+        return self
+
+    async def _place(self) -> bool:
+        """One line, and what it is resumed by; whether the call is to be placed again."""
         try:
             line = await ResumingConnection.open(self.url, extras={"greeting": "0"})
         except ClientError as error:
             self.lost = f"not let in: {error}"
-            return self
+            return False
         try:
             await self._talk(line)
-        except (ClientError, TimeoutError, StopAsyncIteration) as error:
+        except StopAsyncIteration as error:
+            if not self.waits and self.n_placed_again < MOST_PLACED_AGAIN:
+                return True
+            self.lost = f"broke after {len(self.waits)} answers: {error}"
+        except (ClientError, TimeoutError) as error:
             self.lost = f"{type(error).__name__} {error}"
         finally:
             self.n_resumed = line.n_resumed
             await line.close()
-        return self
+        return False
 
     async def _talk(self, line: ResumingConnection) -> None:
         session = {
@@ -50,7 +68,7 @@ class TypedCall:
         events = aiter(line.events())
         await line.send({"type": "session.update", "session": session})
         for turn in range(self.n_turns):
-            asked_s = time.monotonic()
+            asked_s = time.monotonic() if turn else self._began_s  # of the first, all its lines
             async with asyncio.timeout(ANSWER_WAIT_S):
                 await self._ask(line, events, f"Question {turn}, {self.question}?")
             self.waits.append((asked_s, time.monotonic() - asked_s))
