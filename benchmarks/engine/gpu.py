@@ -23,11 +23,19 @@ import triton
 
 from benchmarks.engine import gpu_kernels, gpu_serving
 from benchmarks.engine.gpu_model import decode_ms
-from benchmarks.engine.models import SHAPES, RandomCheckpoint, sources, write_folder
+from benchmarks.engine.models import (
+    SHAPES,
+    RandomCheckpoint,
+    RandomHead,
+    head_of,
+    sources,
+    write_folder,
+)
 from clients.provenance import provenance
 from engine.branch import Branch
 from engine.device import open_device
 from engine.engine import Engine
+from engine.load.eagle import make_eagle
 from engine.load.loader import read_config
 from engine.model import Decoder
 from engine.text.text import Text
@@ -105,8 +113,11 @@ def device_name() -> str:
 # -- an engine of a given shape ------------------------------------------------------------------
 
 
-def build(shape: str, **changes: Any) -> Engine:
-    """An engine with random weights of that shape, its graphs captured."""
+def build(shape: str, has_head: bool = False, **changes: Any) -> Engine:
+    """An engine with random weights of that shape, its graphs captured.
+
+    has_head: with an EAGLE-3 head, whose guesses are random too.
+    """
     release()
     config = EngineConfig(device=DEVICE, share_steps=True, **changes)
     device = open_device(config)
@@ -122,6 +133,11 @@ def build(shape: str, **changes: Any) -> Engine:
             context_length=config.context_length or model.context_length,
             make_linear=device.make_linear,
         )
+        if has_head:
+            decoder.eagle = make_eagle(
+                RandomHead(model_dir, device.torch_name), head_of(SHAPES[shape]), decoder,
+                quant=config.quant, make_linear=device.make_linear,
+            )  # fmt: skip
         return Engine(Text.read(model_dir, model.eos_ids), decoder, config)
 
 
@@ -267,6 +283,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "shared": lambda: gpu_serving.shared(build, "cuda" if DEVICE == "cuda" else "cpu"),
     "cold": lambda: gpu_serving.cold(build),
     "conversations": lambda: gpu_serving.conversations(build),
+    "eagle": lambda: gpu_serving.eagle(build),
     "speculation": lambda: gpu_serving.speculation(build),
     "peers": lambda: gpu_serving.peers(build, decode),
     "small": small,

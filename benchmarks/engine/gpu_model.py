@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks.engine.models import SHAPES, Shape
+from benchmarks.engine.models import DRAFTED, SHAPES, Shape
 from benchmarks.harness.harness import Bar
 from engine.kernels.launch import STREAMED_ROWS, UNPACKING_ROWS, WIDE_OUTPUTS, wide_rows
 from engine.kernels.step import CHUNK_WANTED, MAX_WANTED
@@ -35,6 +35,10 @@ PROCESSORS = 132
 CODE_BYTES = {"int4": 0.5 + 4 / 128, "int8": 1.0, "fp8": 1.0, None: 2.0}  # a weight, with its scale
 KV_BYTES = {"plain": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}  # a number
 KV_SCALE_BYTES = {"plain": 0, "fp8": 2, "int8": 2, "int4": 2}  # a token, head, and of both
+# Nodes of an EAGLE-3 head, counted as `gpu_counts` does, products left out: what a step keeps for
+# it, what begins a chain, and a guess.
+KEPT_NODES, BEGUN_NODES, GUESS_NODES = 28, 30, 22
+STANDS = 0.7  # assumed: of guesses behind one that stood
 HOST_MS = 1.5  # of a TTFT: encoding, composing, reading, telling
 
 
@@ -141,6 +145,23 @@ def decode_ms(
     return step_ms(Work(shape, quant, kv_format, n_replies, n_replies, n_context))
 
 
+def eagle_step_ms(
+    shape: Shape, quant: str | None, kv_format: str, n_guesses: int, n_context: int
+) -> float:
+    """A step of one reply that verifies so many guesses of an EAGLE-3 head, made before it."""
+    work = Work(shape, quant, kv_format, 1 + n_guesses, 1, n_context)
+    kept, hidden, sizes = "int8" if quant else None, shape.hidden_size, products(shape)
+    qkv = sizes.pop("qkv")[0], 2 * hidden
+    node_us = SMALL_US + GAP_US
+    kept_us = KEPT_NODES * node_us + product_us(hidden, 3 * hidden, 1, kept)
+    kept_us += product_us(*qkv, 1, kept)
+    guess_us = GUESS_NODES * node_us + attention_us(work)
+    for size in (qkv, *sizes.values(), (DRAFTED, hidden)):
+        guess_us += product_us(*size, 1, kept)
+    begun_us = BEGUN_NODES * node_us if n_guesses else 0.0
+    return step_ms(work) + (kept_us + begun_us + n_guesses * guess_us) / 1e3
+
+
 def cold_ttft_ms(
     shape: Shape, quant: str | None, kv_format: str, n_prompt: int, chunk: int
 ) -> float:
@@ -162,10 +183,12 @@ def bars(chunk: int) -> list[Bar]:
     """What the pages promise of Qwen3-8B, as modelled. chunk: rows of one prefill step."""
     shape = SHAPES["qwen3-8b"]
     alone = decode_ms(shape, "int4", "int8", 1, 64)
+    drafted = eagle_step_ms(shape, "int4", "int8", 3, 64) / sum(STANDS**i for i in range(4))
     together = decode_ms(shape, "int4", "int8", 64, 1024)
     cold = {quant: cold_ttft_ms(shape, quant, "fp8", 4096, chunk) for quant in ("int4", "fp8")}
     return [
         Bar("8B int4, one reply, 64 tokens of context: ms a token (model)", alone, 2.4),
+        Bar("8B int4, the same with 3 guesses of an EAGLE-3 head, 0.7 stand (model)", drafted, 1.5),
         Bar("8B int4, 64 replies, 1,024 each: ms a token (model)", together, 5.5),
         Bar("8B int4, a cold prompt of 4,096 tokens: TTFT (model)", cold["int4"], 110.0),
         Bar("8B fp8, a cold prompt of 4,096 tokens: TTFT (model)", cold["fp8"], 110.0),

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.engine.gpu_model import cold_ttft_ms, commit_ttft_ms, decode_ms
+from benchmarks.engine.gpu_model import cold_ttft_ms, commit_ttft_ms, decode_ms, eagle_step_ms
 from benchmarks.engine.models import SHAPES, config_of, embedded_model
 from benchmarks.engine.setting import ms_per_token
 from engine.branch import Branch
@@ -234,6 +234,32 @@ def _embedded(changes: dict[str, Any]) -> dict[str, Any]:
         "accepted": done[-1].usage.accepted_tokens,
         "drafted": done[-1].usage.drafted_tokens,
     }
+
+
+def eagle(build: Build) -> Iterator[Row]:
+    """8B int4 with an EAGLE-3 head: a step with so many guesses before it, right or wrong."""
+    engines: list[Engine] = []
+    params = SamplingParams(max_tokens=N_TOKENS, ignore_eos=True)
+
+    def measure(n_guesses: int) -> dict[str, Any]:
+        if not engines:
+            engines.append(
+                build(LARGE, has_head=True, quant="int4", kv_format="int8", kv_tokens=16384)
+            )
+        runner: Any = engines[0].runner
+        runner.length.choose = lambda n_replies: n_guesses
+        done = [reply(engines[0], [17, 18, 19], params)[1] for _ in range(3)]
+        gaps = [gap for one in done[1:] for gap in one.timings.token_gaps_ms[N_UNSETTLED:]]
+        return {
+            "predicted": round(eagle_step_ms(SHAPES[LARGE], "int4", "int8", n_guesses, 64), 2),
+            "measured": round(statistics.median(gaps), 3),
+            "unit": "ms",
+            "drafted": done[-1].usage.drafted_tokens,
+        }
+
+    for n_guesses in (0, 1, 3, 7):
+        yield f"8b int4, {n_guesses} guesses", partial(measure, n_guesses)
+    engines.clear()
 
 
 # -- company, and prompts nobody has read ---------------------------------------------------------

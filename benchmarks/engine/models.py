@@ -21,6 +21,7 @@ TEMPLATE = (
     "{%- for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor -%}"
     "{%- if add_generation_prompt %}<|assistant|>{% endif -%}"
 )
+DRAFTED = 32000  # tokens that a published EAGLE-3 head knows
 SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 
 
@@ -101,6 +102,27 @@ class RandomCheckpoint:
             return torch.ones(shape, dtype=torch.bfloat16, device=self._device)
         weight = torch.randn(shape, dtype=torch.bfloat16, device=self._device)
         return weight.mul_(shape[-1] ** -0.5)
+
+
+class RandomHead(RandomCheckpoint):
+    """The same of an EAGLE-3 head that knows the first tokens of the vocabulary."""
+
+    def __contains__(self, name: str) -> bool:
+        return name == "midlayer.hidden_norm.weight"
+
+
+def head_of(shape: Shape) -> dict[str, Any]:
+    """What a published head for such a model says in its config.json."""
+    n_layers = shape.num_hidden_layers
+    # Of few layers there are no three in the middle: what goes into them, and what comes out.
+    named = {} if n_layers >= 8 else {"eagle_aux_hidden_state_layer_ids": [-1, 0, n_layers - 1]}
+    return {
+        **config_of(shape),
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "num_hidden_layers": 1,
+        "draft_vocab_size": min(DRAFTED, shape.vocab_size),
+        "eagle_config": named,
+    }
 
 
 def config_of(shape: Shape) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,17 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from benchmarks.engine.models import SHAPES, RandomCheckpoint, Shape, write_folder
+from benchmarks.engine.models import (
+    SHAPES,
+    RandomCheckpoint,
+    RandomHead,
+    Shape,
+    head_of,
+    write_folder,
+)
 from engine.kernels.decoder import KernelSet
 from engine.kernels.graph_runner import GraphRunner
+from engine.load.eagle import make_eagle
 from engine.load.loader import read_config
 from engine.model import Decoder
 from engine.types import BLOCK_TOKENS, EngineConfig
@@ -47,13 +55,15 @@ class Serving:
     shape: str
     quant: str | None
     kv_format: str
+    has_head: bool = False  # an EAGLE-3 head drafts, in the place of n-grams
 
 
 def servings() -> tuple[Serving, ...]:
     """The preset as it ships, and its other documented formats, on a model twice the size."""
     options = GPU.options["engine"]
     shipped = Serving("qwen3-4b", options.get("quant"), options.get("kv_format", "plain"))
-    return (shipped, Serving("qwen3-8b", "int4", "int8"), Serving("qwen3-8b", "fp8", "fp8"))
+    large = Serving("qwen3-8b", "int4", "int8")
+    return (shipped, large, Serving("qwen3-8b", "fp8", "fp8"), replace(large, has_head=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +176,11 @@ def compile_all(wanted: tuple[Serving, ...], n_layers: int = 1) -> Iterator[Vari
 
 def _programs(serving: Serving, n_layers: int) -> Iterator[tuple[str, Any]]:
     """What the runner of a decoder of so many layers would capture."""
+    n_layers = max(n_layers, 2) if serving.has_head else n_layers  # a head reads between layers
     sizes: dict[str, Any] = {**asdict(SHAPES[serving.shape]), "num_hidden_layers": n_layers}
     options = {**GPU.options["engine"], "quant": serving.quant, "kv_format": serving.kv_format}
     options.pop("device")
-    config = EngineConfig(**options, ngram_draft=True)
+    config = EngineConfig(**options, ngram_draft=not serving.has_head)
     kernels = KernelSet(is_reference=False)
     with tempfile.TemporaryDirectory() as folder:
         model_dir = write_folder(Path(folder), Shape(**sizes))
@@ -178,6 +189,11 @@ def _programs(serving: Serving, n_layers: int) -> Iterator[tuple[str, Any]]:
             quant=serving.quant, device="meta", context_length=config.context_length or 4096,
             make_linear=kernels.make_linear,
         )  # fmt: skip
+        if serving.has_head:
+            decoder.eagle = make_eagle(
+                RandomHead(model_dir, "meta"), head_of(Shape(**sizes)), decoder,
+                quant=serving.quant, make_linear=kernels.make_linear,
+            )  # fmt: skip
     pool = decoder.make_pool(POOL_TOKENS // BLOCK_TOKENS, serving.kv_format)
     runner = GraphRunner(decoder, pool, config, END_IDS, kernels)
     yield from runner.programs()

@@ -103,8 +103,11 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 Asked = list[tuple[list[int], SamplingParams]]
 
 
-def converse(engine: Engine, asked: Asked, chance: random.Random) -> list[Any]:
-    """Replies beside each other, words staged and revised beside them, one taken back midway."""
+def converse(engine: Engine, asked: Asked, chance: random.Random) -> list[tuple[list[int], bool]]:
+    """Replies beside each other, words staged and revised beside them, one taken back midway.
+
+    Of each its tokens, and whether they are all.
+    """
     speaker = engine.branch("speaker", [40, 41, 42])
     said = [chance.randrange(3, 60) for _ in range(30)]
     branches: list[Branch] = []
@@ -123,11 +126,10 @@ def converse(engine: Engine, asked: Asked, chance: random.Random) -> list[Any]:
         done |= {event.branch_id: event for event in engine.step() if isinstance(event, Done)}
         n_steps += 1
     drain(engine)
-    found: list[Any] = []
+    found = []
     for branch, (prompt, _) in zip(branches, asked, strict=True):
-        reason = done[branch.branch_id].finish_reason
-        # How far a reply had come when it was taken back is a matter of speed.
-        found.append(branch.sequence.tokens[len(prompt) :] if reason != "cancelled" else reason)
+        is_whole = done[branch.branch_id].finish_reason != "cancelled"
+        found.append((branch.sequence.tokens[len(prompt) :], is_whole))
     for branch in [*branches, speaker]:
         branch.close()
     return found
@@ -152,7 +154,11 @@ def test_replies_are_those_without_a_head(tiny_model: Path, head: Path, device: 
         seed = chance.randrange(1000)
         expected = converse(plain, asked, random.Random(seed))
         draft(drafted, 5 * case % 9)
-        assert converse(drafted, asked, random.Random(seed)) == expected, f"case {case}"
+        found = converse(drafted, asked, random.Random(seed))
+        for (tokens, is_whole), (others, are_whole) in zip(found, expected, strict=True):
+            # How far a reply had come when it was taken back is a matter of speed.
+            n = min(len(tokens) if not is_whole else 99, len(others) if not are_whole else 99)
+            assert tokens[:n] == others[:n], f"case {case}"
     for engine in (plain, drafted):
         engine.check_integrity()
     assert drafted.metrics()["drafted_tokens"] > 0

@@ -20,7 +20,7 @@ from benchmarks.engine import gpu_kernels, gpu_model
 from benchmarks.engine import gpu_serving as engine_gpu_serving
 from benchmarks.engine.models import SHAPES, Shape  # noqa: E402
 
-TINY = Shape(128, 128, 1, 2, 1, vocab_size=300, max_position_embeddings=1500)
+TINY = Shape(128, 128, 2, 2, 1, vocab_size=300, max_position_embeddings=1500)
 
 
 @pytest.fixture(autouse=True)
@@ -190,3 +190,11 @@ def test_the_model_of_a_step_counts_weights_keys_and_row_tiles() -> None:
     assert ms("int4", "plain", 32, 4096) > 1.3 * ms("int4", "int8", 32, 4096)  # half of the bytes
     assert ms("int4", "int8", 64, 64) > 1.2 * ms("int4", "int8", 32, 64)  # unpacked twice
     assert ms("int4", "int8", 8, 64) == pytest.approx(ms("int4", "int8", 1, 64), rel=0.01)
+
+
+def test_a_head_drafts_as_many_guesses_as_its_row_says(monkeypatch) -> None:
+    monkeypatch.setattr(engine_gpu_serving, "N_TOKENS", 12)
+    parts = dict(engine_gpu_serving.eagle(engine_gpu.build))
+    rows = [parts[f"8b int4, {n} guesses"]() for n in (0, 3)]
+    assert rows[0]["drafted"] == 0 < rows[1]["drafted"]
+    assert rows[0]["predicted"] < rows[1]["predicted"]
