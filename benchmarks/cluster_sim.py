@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.harness.command_line import benchmark_parser, run
+from benchmarks.harness.command_line import add_check, add_seed, benchmark_parser, run
 from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
 from benchmarks.simulated.canary import NO_MARGINS, WORSE, n_given_up, turns_until
 from benchmarks.simulated.cell import Cell
@@ -188,8 +188,8 @@ def run_canary(chosen: Namespace) -> list[Bar]:
 
 def main() -> int:
     parser = benchmark_parser("cluster_sim", __doc__ or "")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a bar is missed")
-    parser.add_argument("--seed", type=whole_number(0), default=0)
+    add_check(parser)
+    add_seed(parser, "of the calls")
     acts = parser.add_subparsers(metavar="WHAT", required=True)
     fitting = acts.add_parser("fit", help="costs from two levels of a result of capacity")
     fitting.add_argument("capacity", type=Path)

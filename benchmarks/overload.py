@@ -19,13 +19,15 @@ from dataclasses import asdict, dataclass, field
 from websockets.exceptions import InvalidStatus
 
 from benchmarks.harness.command_line import (
+    add_check,
+    add_seed,
     benchmark_parser,
     early_end,
-    exit_code,
+    judged,
     run,
     without_results,
 )
-from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
+from benchmarks.harness.harness import RESULTS, Bar
 from clients.arguments import number, whole_number
 from clients.call.result import TurnResult
 from clients.call.script import Utterance
@@ -194,9 +196,8 @@ def main() -> int:
                         help="only the first turns of each call")  # fmt: skip
     parser.add_argument("--fakes", action="store_true", help="scripted models in their place")
     parser.add_argument("--cold", action="store_true", help="the rush meets a fresh server")
-    parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N",
-                        help="of the room noise (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a bar is missed")
+    add_seed(parser, "of the room noise")
+    add_check(parser)
     chosen = parser.parse_args()
     prepare_folder(RESULTS)
     found = Found()
@@ -205,13 +206,11 @@ def main() -> int:
     if not found.rush.turns:
         return without_results(partial or "no call of the rush was let in and answered")
     show("the rush", found.rush)
-    bars = bars_of(found)
-    print(bar_table(bars))
     settings = {key: getattr(chosen, key) for key in ("times", "most", "turns", "fakes", "cold")}
-    data = results("overload", chosen.seed, settings, bars, partial=partial,
-                   filling=asdict(found.filling), rush=asdict(found.rush))  # fmt: skip
-    print(write_results(data))
-    return exit_code(bars, partial, is_checked=chosen.check)
+    return judged(
+        "overload", chosen, settings, bars_of(found), partial,
+        filling=asdict(found.filling), rush=asdict(found.rush),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

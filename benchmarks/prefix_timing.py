@@ -20,13 +20,15 @@ from dataclasses import asdict, dataclass, field
 import httpx
 
 from benchmarks.harness.command_line import (
+    add_check,
+    add_seed,
     benchmark_parser,
     early_end,
-    exit_code,
+    judged,
     run,
     without_results,
 )
-from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
+from benchmarks.harness.harness import RESULTS, Bar
 from clients.arguments import whole_number
 from clients.outputs import prepare_folder
 from clients.report.percentiles import Distribution
@@ -144,9 +146,8 @@ def main() -> int:
         "--pairs", type=whole_number(LEAST_PAIRS), default=2000, metavar="N",
         help="of prompts, one the neighbour's, one nobody's (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N",
-                        help="of the prompts and their order (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a bar is missed")
+    add_seed(parser, "of the prompts and their order")
+    add_check(parser)
     chosen = parser.parse_args()
     prepare_folder(RESULTS)
     times = Times()
@@ -157,12 +158,10 @@ def main() -> int:
         if name != "cached":
             spread = Distribution.of(ms)
             print(f"{name:>10}: p50 {spread.p50}, p95 {spread.p95} ms of {spread.n}")
-    bars = bars_of(times)
-    print(bar_table(bars))
     settings = {"preset": "embedded", "pairs": chosen.pairs, "words": N_WORDS}
-    print(write_results(results("prefix_timing", chosen.seed, settings, bars, partial=partial,
-                                times_ms=asdict(times))))  # fmt: skip
-    return exit_code(bars, partial, is_checked=chosen.check)
+    return judged(
+        "prefix_timing", chosen, settings, bars_of(times), partial, times_ms=asdict(times)
+    )
 
 
 if __name__ == "__main__":

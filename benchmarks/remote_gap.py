@@ -15,13 +15,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from benchmarks.harness.command_line import (
+    add_check,
+    add_seed,
     benchmark_parser,
     early_end,
-    exit_code,
+    judged,
     run,
     without_results,
 )
-from benchmarks.harness.harness import RESULTS, Bar, bar_table, interleaved, results, write_results
+from benchmarks.harness.harness import RESULTS, Bar, interleaved
 from clients.arguments import whole_number
 from clients.call.script import load_call
 from clients.connection import own_key
@@ -94,8 +96,8 @@ def main() -> int:
     n_most = len(load_call().turns)
     parser.add_argument("--rounds", type=whole_number(1), default=4, help="calls of each variant")
     parser.add_argument("--turns", type=whole_number(1, n_most), default=8, help="of each call")
-    parser.add_argument("--seed", type=whole_number(0), default=0)
-    parser.add_argument("--check", action="store_true", help="exit with 1 where the bar is missed")
+    add_seed(parser, "of the callers")
+    add_check(parser)
     chosen = parser.parse_args()
     prepare_folder(RESULTS)
     found: dict[str, list[Any]] = {variant: [] for variant in VARIANTS}
@@ -108,11 +110,8 @@ def main() -> int:
         print(f"{variant:<10} gap p50 {gap['p50']}, p95 {gap['p95']} ms of {gap['n']} turns")
     added = rows[ELSEWHERE]["gap_ms"]["p50"] - rows[HERE]["gap_ms"]["p50"]
     bars = [Bar("behind TCP adds to the gap's p50", added, MOST_ADDED_P50_MS)]
-    print(bar_table(bars))
     settings = {"rounds": chosen.rounds, "turns": chosen.turns}
-    data = results("remote_gap", chosen.seed, settings, bars, partial=partial, variants=rows)
-    print(f"written: {write_results(data)}")
-    return exit_code(bars, partial, is_checked=chosen.check)
+    return judged("remote_gap", chosen, settings, bars, partial, variants=rows)
 
 
 if __name__ == "__main__":

@@ -27,13 +27,15 @@ from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from benchmarks.harness.command_line import (
+    add_check,
+    add_seed,
     benchmark_parser,
     early_end,
-    exit_code,
+    judged,
     run,
     without_results,
 )
-from benchmarks.harness.harness import RESULTS, Bar, bar_table, interleaved, results, write_results
+from benchmarks.harness.harness import RESULTS, Bar, interleaved
 from clients.arguments import number, whole_number
 from clients.bench.prompt import prompt_of
 from clients.outputs import prepare_folder
@@ -157,8 +159,8 @@ def main() -> int:
     parser.add_argument("--repeats", type=whole_number(1), default=20)
     parser.add_argument("--prompt-tokens", type=whole_number(20), default=1000)
     parser.add_argument("--speech", type=number("seconds", above=0.0), default=1.5)
-    parser.add_argument("--seed", type=whole_number(0), default=0)
-    parser.add_argument("--check", action="store_true", help="exit with 1 where the bar is missed")
+    add_seed(parser, "of the prompts")
+    add_check(parser)
     chosen = parser.parse_args()
     prepare_folder(RESULTS)
     found: dict[str, list[float]] = {name: [] for name in VARIANTS}
@@ -180,12 +182,9 @@ def main() -> int:
         "prompt_tokens": chosen.prompt_tokens,
         "speech_s": chosen.speech,
     }
-    data = results("remote_prefill", chosen.seed, settings, bars, partial=partial, ttft_ms=figures)
     for name, row in figures.items():
         print(f"{name:<12} ttft p50 {row['p50']:8.1f}  p95 {row['p95']:8.1f} ms  (n {row['n']})")
-    print(bar_table(bars))
-    print(f"written: {write_results(data)}")
-    return exit_code(bars, partial, is_checked=chosen.check)
+    return judged("remote_prefill", chosen, settings, bars, partial, ttft_ms=figures)
 
 
 if __name__ == "__main__":

@@ -17,13 +17,14 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from benchmarks.harness.command_line import (
+    add_check,
     benchmark_parser,
     early_end,
-    exit_code,
+    judged,
     run,
     without_results,
 )
-from benchmarks.harness.harness import RESULTS, Bar, bar_table, interleaved, results, write_results
+from benchmarks.harness.harness import RESULTS, Bar, interleaved
 from clients.arguments import number, whole_number
 from clients.outputs import prepare_folder
 from clients.report.percentiles import Distribution
@@ -106,7 +107,7 @@ def main() -> int:
     parser.add_argument("--streams", type=whole_number(1), default=24, help="calls at once")
     parser.add_argument("--seconds", type=number("seconds", above=0.0), default=3.0)
     parser.add_argument("--rounds", type=whole_number(1), default=5, help="of each variant")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a bar is missed")
+    add_check(parser)
     chosen = parser.parse_args()
     prepare_folder(RESULTS)
     found: dict[str, list[float]] = {variant: [] for variant in VARIANTS}
@@ -121,12 +122,9 @@ def main() -> int:
     ]
     for variant, row in rows.items():
         print(f"{variant:<12} p50 {row.p50:7.3f}  p99 {row.p99:7.3f} ms  (n {row.n})")
-    print(bar_table(bars))
     settings = {"streams": chosen.streams, "seconds": chosen.seconds, "rounds": chosen.rounds}
     figures: dict[str, Any] = {variant: asdict(row) for variant, row in rows.items()}
-    data = results("remote_worker", 0, settings, bars, partial=partial, frame_ms=figures)
-    print(f"written: {write_results(data)}")
-    return exit_code(bars, partial, is_checked=chosen.check)
+    return judged("remote_worker", chosen, settings, bars, partial, frame_ms=figures)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from audio.errors import AudioError
-from benchmarks.harness.harness import RESULTS, Bar
+from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
 from clients import command
+from clients.arguments import whole_number
 from clients.errors import ClientError
 from engine.types import EngineError
 from voiceloop.errors import VoiceLoopError
@@ -33,6 +34,18 @@ def benchmark_parser(
         description=description,
         epilog=f"Results go to {folder} as JSON with commit, machine, settings and date.",
     )
+
+
+def add_seed(parser: argparse.ArgumentParser, of: str) -> None:
+    """``--seed``; ``of``: what it draws."""
+    parser.add_argument(
+        "--seed", type=whole_number(0), default=0, metavar="N", help=f"{of} (default: %(default)s)"
+    )
+
+
+def add_check(parser: argparse.ArgumentParser) -> None:
+    """``--check``: whether a missed bar is a failure."""
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a bar is missed")
 
 
 def run(main: Callable[[], int], loss: str = NOTHING_WRITTEN) -> int:
@@ -58,6 +71,23 @@ def without_results(partial: str) -> int:
     if partial == INTERRUPTED:
         print(f"nothing had been measured: {NOTHING_WRITTEN}", file=sys.stderr)
     return exit_code((), partial, is_checked=False)
+
+
+def judged(
+    name: str,
+    chosen: argparse.Namespace,
+    settings: dict[str, Any],
+    bars: Sequence[Bar],
+    partial: str | None,
+    **figures: Any,
+) -> int:
+    """Print the bars, write the results and say where; the exit code. ``chosen``: with ``check``,
+    and ``seed`` where the benchmark has one."""
+    print(bar_table(bars))
+    seed = getattr(chosen, "seed", 0)
+    path = write_results(results(name, seed, settings, bars, partial=partial, **figures))
+    print(f"written: {path}")
+    return exit_code(bars, partial, is_checked=chosen.check)
 
 
 def exit_code(bars: Sequence[Bar], partial: str | None, *, is_checked: bool) -> int:

@@ -18,13 +18,14 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
 from benchmarks.harness.command_line import (
+    add_check,
     benchmark_parser,
     early_end,
-    exit_code,
+    judged,
     run,
     without_results,
 )
-from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
+from benchmarks.harness.harness import RESULTS, Bar
 from benchmarks.hostile.clients import HOSTILE, LASTS_S, Hostile
 from clients.outputs import prepare_folder
 from clients.report.percentiles import Distribution
@@ -156,21 +157,18 @@ def bars_of(found: Found) -> list[Bar]:
 def main() -> int:
     parser = benchmark_parser("hostile", "One hostile client of each kind beside a caller.")
     parser.add_argument("names", nargs="*", metavar="KIND", help="of clients (default: all)")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a bar is missed")
+    add_check(parser)
     chosen = parser.parse_args()
     prepare_folder(RESULTS)
     found = Found()
     partial = early_end(measure(found, chosen.names))
     if not found.kinds:
         return without_results(partial or "no kind was measured")
-    bars = bars_of(found)
-    print(bar_table(bars))
     settings = {"preset": "embedded", "seconds_each": LASTS_S}
     kinds = [asdict(kind) for kind in found.kinds]
-    data = results("hostile", 0, settings, bars, partial=partial, alone_ms=found.alone_ms,
-                   kinds=kinds)  # fmt: skip
-    print(write_results(data))
-    return exit_code(bars, partial, is_checked=chosen.check)
+    return judged(
+        "hostile", chosen, settings, bars_of(found), partial, alone_ms=found.alone_ms, kinds=kinds
+    )
 
 
 if __name__ == "__main__":

@@ -18,13 +18,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from benchmarks.harness.command_line import (
+    add_check,
+    add_seed,
     benchmark_parser,
     early_end,
-    exit_code,
+    judged,
     run,
     without_results,
 )
-from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
+from benchmarks.harness.harness import RESULTS, Bar
 from benchmarks.soak.callers import Callers, Heard, Silence
 from benchmarks.soak.faults import FAULTS, inject
 from benchmarks.soak.processes import GATEWAY, Sample, sample, slope_mb_per_h
@@ -170,28 +172,23 @@ def main() -> int:
         "--faults", type=number("faults", at_least=0.0), default=1.0, metavar="N",
         help="a minute (default: %(default)g)",
     )  # fmt: skip
-    parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N",
-                        help="of the callers and the faults (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a bar is missed")
+    add_seed(parser, "of the callers and the faults")
+    add_check(parser)
     chosen = parser.parse_args()
     prepare_folder(RESULTS)
     soaked = Soak()
     partial = early_end(soak(soaked, chosen.minutes, chosen.calls, chosen.faults, chosen.seed))
     if not soaked.heard.silences:
         return without_results(partial or "no turn was over")
-    bars = bars_of(soaked)
     show(soaked)
-    print(bar_table(bars))
     settings: dict[str, Any] = {
         "preset": "embedded", "minutes": chosen.minutes, "calls": chosen.calls,
         "faults_per_minute": chosen.faults,
     }  # fmt: skip
-    data = results(
-        "soak", chosen.seed, settings, bars, partial=partial, faults=soaked.faults,
+    return judged(
+        "soak", chosen, settings, bars_of(soaked), partial, faults=soaked.faults,
         heard=asdict(soaked.heard), samples=[asdict(one) for one in soaked.samples],
     )  # fmt: skip
-    print(write_results(data))
-    return exit_code(bars, partial, is_checked=chosen.check)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pytest
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message
 
+from tests.hand_clock import HandClock
 from voiceloop.access.keys import KeyRing
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
@@ -25,18 +26,10 @@ NO_CALLERS = {"/metrics"}  # no key of a caller opens it from elsewhere
 OPEN = {"/", "/healthz", "/readyz", "/openapi.json", "/web"}
 
 
-@dataclass(slots=True)
-class Clock:
-    now_s: float = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def application() -> tuple[ASGIApp, list[BaseRoute], str]:
     """The app with one key, models that break at the first touch, and an expired client secret."""
     gateway = Gateway(Config(keys=(KEY,)), AgentConfig(), cast("Backends", object()))
-    clock = Clock()
+    clock = HandClock(1_000_000.0)
     gateway.keys = KeyRing((KEY,), clock)
     expired = gateway.keys.issue(KEY, 10, {}).value
     clock.now_s += 11

@@ -9,19 +9,12 @@ from audio.asr.log_mel import LogMel, MelStream
 from audio.asr.transducer import TransducerRecognizer
 from audio.errors import AudioError, UnknownStream
 from audio.stream import Partial, RecognizerOptions, Transcript
+from tests.hand_clock import HandClock
 
 torch = pytest.importorskip("torch")
 
 KINDS = ("nemotron_asr_streaming", "nemotron3_5_asr")
 BLANK = 39
-
-
-class Clock:
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +26,10 @@ def models(tiny_transducer_dir):
         key = (kind, n_lookahead)
         if key not in made:
             made[key] = TransducerRecognizer(
-                tiny_transducer_dir(kind), device="cpu", n_lookahead=n_lookahead, clock=Clock()
+                tiny_transducer_dir(kind),
+                device="cpu",
+                n_lookahead=n_lookahead,
+                clock=HandClock(0.0),
             )
         return made[key]
 
@@ -206,7 +202,7 @@ def test_batched_streams_say_what_each_says_alone(models, noisy_speech, n_stream
                 recognizer.feed(f"s{i}", piece)
                 if (tick - i + 1) * 1_600 >= len(sound):
                     recognizer.finalize(f"s{i}")
-        recognizer._clock.now += 0.1
+        recognizer._clock.now_s += 0.1
         for event in drain(recognizer):
             if isinstance(event, Transcript):
                 finals[event.stream_id] = event.words
@@ -227,7 +223,7 @@ def test_closing_one_stream_leaves_the_other_identical(models, noisy_speech):
             recognizer.feed("b", noisy_speech(0.1, tick))
         elif tick == 7:
             recognizer.close("b")
-        recognizer._clock.now += 0.1
+        recognizer._clock.now_s += 0.1
         drain(recognizer)
     recognizer.finalize("a")
     final = drain(recognizer)[-1]
@@ -245,7 +241,7 @@ def test_streams_wait_for_the_tick_unless_all_are_due(models, noisy_speech):
     recognizer.feed("a", noisy_speech(0.2))
     recognizer.step()
     assert not recognizer.has_work(), "only one of two is due, 80 ms have not passed"
-    recognizer._clock.now += 0.081
+    recognizer._clock.now_s += 0.081
     assert recognizer.has_work()
     for name in "ab":
         recognizer.close(name)

@@ -12,6 +12,7 @@ from audio.asr.window_decoder import MAX_TOKENS, DecodedWindow, DecodeRequest
 from audio.asr.window_recognizer import WindowRecognizer
 from audio.errors import AudioError, UnknownStream
 from audio.stream import Partial, RecognizerOptions, StreamFailed, Transcript
+from tests.hand_clock import HandClock
 
 HZ = 16_000
 SCRIPT = "I would like to book a table for four tomorrow at seven. My name is Smith please".split()
@@ -40,7 +41,7 @@ class ScriptedDecoder:
     def decode(self, requests):
         self.batches.append(list(requests))
         if self.clock is not None:
-            self.clock.now += self.cost_s
+            self.clock.now_s += self.cost_s
         for request in requests:
             if self.fail_on is not None and (request.samples == self.fail_on).any():
                 raise RuntimeError("CUDA error: out of memory")
@@ -65,14 +66,6 @@ class ScriptedDecoder:
         )
 
 
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
 def said(n_words, first=0):
     return np.repeat(np.arange(1000 + first, 1000 + first + n_words), WORD_SAMPLES).astype(np.int16)
 
@@ -83,7 +76,7 @@ def silence(seconds):
 
 @pytest.fixture
 def clock():
-    return Clock()
+    return HandClock()
 
 
 @pytest.fixture
@@ -179,12 +172,12 @@ def test_final_after_a_flush_and_silence_needs_no_decode(decoder, clock):
     recognizer.flush("a")
     drain(recognizer)
     run(recognizer, "a", silence(0.4), chunk=320)
-    n_decodes, decided_at = len(decoder.batches), clock.now
+    n_decodes, decided_at = len(decoder.batches), clock.now_s
     recognizer.finalize("a")
     (transcript,) = recognizer.step()
     assert transcript.text == " ".join(SCRIPT[:4])
     assert len(decoder.batches) == n_decodes
-    assert clock.now - decided_at <= 0.020  # a decode would cost 150 ms
+    assert clock.now_s - decided_at <= 0.020  # a decode would cost 150 ms
 
 
 def test_final_after_a_flush_and_more_speech_is_decoded_again(recognizer):
@@ -328,10 +321,10 @@ def test_streams_due_within_five_milliseconds_share_a_batch(recognizer, decoder,
         recognizer.open(name, RecognizerOptions())
     recognizer.feed("a", said(1))
     assert recognizer.step() == [] and recognizer.has_work()
-    clock.now += 0.004
+    clock.now_s += 0.004
     recognizer.feed("b", said(1))
     assert recognizer.step() == []
-    clock.now += 0.0011
+    clock.now_s += 0.0011
     recognizer.step()
     assert [len(batch) for batch in decoder.batches] == [2]
 
@@ -378,9 +371,9 @@ def test_streams_decoded_one_by_one_rest_together_as_if_they_were_a_batch(decode
     drain(recognizer)
     for name in "abc":
         recognizer.feed(name, said(1, first=1))
-    clock.now += 0.170
+    clock.now_s += 0.170
     assert recognizer.step() == [] and len(decoder.batches) == 3
-    clock.now += 0.011
+    clock.now_s += 0.011
     drain(recognizer)
     assert len(decoder.batches) == 6
 
@@ -399,14 +392,14 @@ def test_a_slow_model_rests_between_partials_but_not_from_a_flush(decoder, clock
     recognizer.open("a", RecognizerOptions())
     run(recognizer, "a", said(1))
     assert len(decoder.batches) == 1
-    clock.now += 0.390
+    clock.now_s += 0.390
     assert not recognizer.has_work() and recognizer.step() == []
     recognizer.flush("a")
     assert recognizer.step()[-1].flushed
     assert len(decoder.batches) == 2
     run(recognizer, "a", said(1, first=1))
     assert len(decoder.batches) == 2
-    clock.now += 0.401
+    clock.now_s += 0.401
     recognizer.step()
     assert len(decoder.batches) == 3
 

@@ -6,24 +6,18 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.hand_clock import HandClock
 from voiceloop.access.quotas import Quotas
 from voiceloop.errors import RateLimited
 from voiceloop.operation import KeyQuota
 
 
-class Clock:
-    now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> HandClock:
+    return HandClock()
 
 
-def test_a_key_has_so_many_calls_at_a_time_and_its_neighbour_as_many(clock: Clock) -> None:
+def test_a_key_has_so_many_calls_at_a_time_and_its_neighbour_as_many(clock: HandClock) -> None:
     quotas = Quotas(KeyQuota(calls=2), clock)
     with ExitStack() as calls:
         calls.enter_context(quotas.call("a"))
@@ -36,7 +30,7 @@ def test_a_key_has_so_many_calls_at_a_time_and_its_neighbour_as_many(clock: Cloc
         pass
 
 
-def test_minutes_are_spent_by_calls_and_come_back_evenly(clock: Clock) -> None:
+def test_minutes_are_spent_by_calls_and_come_back_evenly(clock: HandClock) -> None:
     quotas = Quotas(KeyQuota(call_minutes=30.0), clock)
     with quotas.call("a"):
         clock.now_s += 3400.0  # while half of that comes back
@@ -54,7 +48,7 @@ def test_minutes_are_spent_by_calls_and_come_back_evenly(clock: Clock) -> None:
         pass
 
 
-def test_calls_at_once_spend_at_once(clock: Clock) -> None:
+def test_calls_at_once_spend_at_once(clock: HandClock) -> None:
     quotas = Quotas(KeyQuota(call_minutes=10.0), clock)
     with quotas.call("a"), quotas.call("a"), quotas.call("a"):
         clock.now_s += 300.0
@@ -65,7 +59,7 @@ def test_calls_at_once_spend_at_once(clock: Clock) -> None:
         pass
 
 
-def test_without_a_quota_nothing_is_bounded(clock: Clock) -> None:
+def test_without_a_quota_nothing_is_bounded(clock: HandClock) -> None:
     quotas = Quotas(KeyQuota(requests=0), clock)
     with ExitStack() as calls:
         for _ in range(100):
@@ -73,7 +67,7 @@ def test_without_a_quota_nothing_is_bounded(clock: Clock) -> None:
             clock.now_s += 1e6
 
 
-def test_calls_that_come_back_are_let_in_up_to_as_many_again_and_count(clock: Clock) -> None:
+def test_calls_that_come_back_are_let_in_up_to_as_many_again_and_count(clock: HandClock) -> None:
     quotas = Quotas(KeyQuota(calls=2, call_minutes=30.0), clock)
     with ExitStack() as broken, ExitStack() as back:
         for _ in range(2):
@@ -88,7 +82,7 @@ def test_calls_that_come_back_are_let_in_up_to_as_many_again_and_count(clock: Cl
             pass
 
 
-def test_one_keys_requests_leave_room_for_anothers(clock: Clock) -> None:
+def test_one_keys_requests_leave_room_for_anothers(clock: HandClock) -> None:
     spent: list[str] = []
     quotas = Quotas(KeyQuota(requests=2), clock, spent.append)
     with ExitStack() as requests:
@@ -101,7 +95,9 @@ def test_one_keys_requests_leave_room_for_anothers(clock: Clock) -> None:
     assert spent == ["requests"]
 
 
-def test_what_was_made_ahead_in_vain_is_bounded_by_the_hour_and_comes_back(clock: Clock) -> None:
+def test_what_was_made_ahead_in_vain_is_bounded_by_the_hour_and_comes_back(
+    clock: HandClock,
+) -> None:
     spent: list[str] = []
     quotas = Quotas(KeyQuota(speculative_tokens=3600), clock, spent.append)
     calls = [quotas.allowance("a"), quotas.allowance("a"), quotas.allowance("b")]
@@ -114,7 +110,7 @@ def test_what_was_made_ahead_in_vain_is_bounded_by_the_hour_and_comes_back(clock
     assert calls[0].may_speculate()
 
 
-def test_calls_of_tools_are_counted_by_the_hour(clock: Clock) -> None:
+def test_calls_of_tools_are_counted_by_the_hour(clock: HandClock) -> None:
     spent: list[str] = []
     quotas = Quotas(KeyQuota(tool_calls=2), clock, spent.append)
     one, other = quotas.allowance("a"), quotas.allowance("b")
@@ -124,7 +120,7 @@ def test_calls_of_tools_are_counted_by_the_hour(clock: Clock) -> None:
     assert [one.take_tool_call() for _ in range(2)] == [True, False]
 
 
-def test_half_of_the_calls_of_tools_are_kept_for_replies_that_stand(clock: Clock) -> None:
+def test_half_of_the_calls_of_tools_are_kept_for_replies_that_stand(clock: HandClock) -> None:
     spent: list[str] = []
     allowance = Quotas(KeyQuota(tool_calls=4), clock, spent.append).allowance("a")
     found = []
@@ -137,7 +133,7 @@ def test_half_of_the_calls_of_tools_are_kept_for_replies_that_stand(clock: Clock
     assert not Quotas(KeyQuota(tool_calls=1), clock).allowance("a").may_call_ahead()
 
 
-def test_without_a_bound_nothing_is_ever_spent(clock: Clock) -> None:
+def test_without_a_bound_nothing_is_ever_spent(clock: HandClock) -> None:
     allowance = Quotas(KeyQuota(), clock).allowance("a")
     for _ in range(100):
         allowance.add_waste(10**6)

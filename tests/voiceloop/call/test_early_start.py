@@ -67,6 +67,13 @@ async def until_it_begins(caller: Caller, speech_ms: float = 800) -> float:
     return caller.of(AUDIO)[0].at_s
 
 
+async def until_it_is_taken_back(caller: Caller) -> None:
+    """The caller goes on as soon as the answer has begun."""
+    await until_it_begins(caller)
+    await caller.wait_quietly(60)
+    await caller.say(200)
+
+
 def sound_of(caller: Caller, response: int) -> NDArray[np.int16]:
     """What was sent of the call's first (0) or a later response."""
     response_id = caller.of("response.created")[response].event["response"]["id"]
@@ -237,9 +244,7 @@ async def test_a_client_that_clears_after_it_was_taken_back_keeps_the_words_that
     clock: Clock,
 ) -> None:
     async with Caller(clock, backends()) as caller:
-        await until_it_begins(caller)
-        await caller.wait_quietly(60)
-        await caller.say(200)
+        await until_it_is_taken_back(caller)
         caller.send("input_audio_buffer.clear")
         await caller.wait_for("input_audio_buffer.cleared")
         (completed,) = caller.of(COMPLETED)
@@ -297,9 +302,7 @@ async def test_a_client_that_commits_after_it_was_taken_back_ends_the_item_that_
     clock: Clock,
 ) -> None:
     async with Caller(clock, backends()) as caller:
-        await until_it_begins(caller)
-        await caller.wait_quietly(60)
-        await caller.say(200)
+        await until_it_is_taken_back(caller)
         caller.send("input_audio_buffer.commit")
         await caller.wait_for(COMPLETED)
         await caller.wait_quietly(100)

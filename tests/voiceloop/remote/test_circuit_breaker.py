@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.hand_clock import HandClock
 from voiceloop.remote.circuit_breaker import (
     FIRST_OPEN_S,
     LONGEST_OPEN_S,
@@ -14,19 +15,12 @@ from voiceloop.remote.circuit_breaker import (
 )
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> HandClock:
+    return HandClock()
 
 
-def opened(clock: Clock) -> CircuitBreaker:
+def opened(clock: HandClock) -> CircuitBreaker:
     breaker = CircuitBreaker(clock)
     for _ in range(MAX_FAILURES):
         assert breaker.admit()
@@ -34,7 +28,7 @@ def opened(clock: Clock) -> CircuitBreaker:
     return breaker
 
 
-def test_it_opens_at_the_third_failure_in_a_row(clock: Clock) -> None:
+def test_it_opens_at_the_third_failure_in_a_row(clock: HandClock) -> None:
     breaker = CircuitBreaker(clock)
     for fate in ("fail", "fail", "pass", "fail", "fail"):
         breaker.failed("gone") if fate == "fail" else breaker.succeeded()
@@ -44,30 +38,30 @@ def test_it_opens_at_the_third_failure_in_a_row(clock: Clock) -> None:
     assert not breaker.admit()
 
 
-def test_after_its_wait_one_request_passes_and_success_closes_it(clock: Clock) -> None:
+def test_after_its_wait_one_request_passes_and_success_closes_it(clock: HandClock) -> None:
     breaker = opened(clock)
-    clock.now += FIRST_OPEN_S
+    clock.now_s += FIRST_OPEN_S
     assert breaker.admit()
     assert not breaker.admit()
     breaker.succeeded()
     assert breaker.state == "closed" and breaker.admit()
 
 
-def test_each_failed_probe_doubles_the_wait_up_to_the_longest(clock: Clock) -> None:
+def test_each_failed_probe_doubles_the_wait_up_to_the_longest(clock: HandClock) -> None:
     breaker = opened(clock)
     waits = []
     for _ in range(8):
         waits.append(breaker.wait_s())
-        clock.now += breaker.wait_s()
+        clock.now_s += breaker.wait_s()
         assert breaker.admit()
         breaker.failed("still gone")
     assert waits[:3] == [FIRST_OPEN_S, 2 * FIRST_OPEN_S, 4 * FIRST_OPEN_S]
     assert waits[-1] == LONGEST_OPEN_S
 
 
-def test_an_abandoned_probe_leaves_room_for_another(clock: Clock) -> None:
+def test_an_abandoned_probe_leaves_room_for_another(clock: HandClock) -> None:
     breaker = opened(clock)
-    clock.now += FIRST_OPEN_S
+    clock.now_s += FIRST_OPEN_S
     assert breaker.admit()
     breaker.abandoned()
     assert breaker.admit()
@@ -75,14 +69,14 @@ def test_an_abandoned_probe_leaves_room_for_another(clock: Clock) -> None:
 
 @given(st.lists(st.sampled_from(["ask", "fail", "pass", "give up", "wait"]), max_size=40))
 def test_no_order_of_fates_shuts_a_service_out_for_ever(fates: list[str]) -> None:
-    clock = Clock()
+    clock = HandClock()
     breaker = CircuitBreaker(clock)
     under_way = 0
     for fate in fates:
         if fate == "ask":
             under_way += breaker.admit()
         elif fate == "wait":
-            clock.now += 1.0
+            clock.now_s += 1.0
         elif under_way:
             under_way -= 1
             {"fail": lambda: breaker.failed("x"), "pass": breaker.succeeded}.get(
@@ -90,5 +84,5 @@ def test_no_order_of_fates_shuts_a_service_out_for_ever(fates: list[str]) -> Non
             )()
     for _ in range(under_way):
         breaker.failed("x")
-    clock.now += LONGEST_OPEN_S
+    clock.now_s += LONGEST_OPEN_S
     assert breaker.admit()

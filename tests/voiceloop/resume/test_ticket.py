@@ -8,6 +8,7 @@ import zlib
 import msgspec
 import pytest
 
+from tests.hand_clock import HandClock
 from voiceloop.access.signing import from_text
 from voiceloop.backends import Tool
 from voiceloop.errors import InvalidRequest
@@ -29,13 +30,6 @@ from voiceloop.resume.ticket import MAX_CHARACTERS, REFRESH_S, RESUMABLE_S, Tick
 OWN = SessionSettings(instructions="Be kind.")
 
 
-class Clock:
-    now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def said(id: str, role: str, text: str, status: str = "completed") -> Message:
     kind = "output_audio" if role == "assistant" else "input_audio"
     part = Part(type=kind, transcript=text)
@@ -53,8 +47,8 @@ CALL = snapshot(said("a", "user", "two lattes"), said("b", "assistant", "Two lat
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> HandClock:
+    return HandClock(1_000_000.0)
 
 
 def code_of(tickets: Tickets, value: str, tenant: str = "t") -> str:
@@ -63,7 +57,7 @@ def code_of(tickets: Tickets, value: str, tenant: str = "t") -> str:
     return caught.value.wire_code
 
 
-def test_a_server_with_the_same_secret_reads_a_ticket(clock: Clock) -> None:
+def test_a_server_with_the_same_secret_reads_a_ticket(clock: HandClock) -> None:
     ticket = Tickets(b"shared", clock).issue("t", "sess_1", 61.7, CALL)
     claims, found = Tickets(b"shared", clock).read(ticket.value, "t")
     assert (claims.call_id, claims.lived_s) == ("sess_1", 61)
@@ -71,7 +65,9 @@ def test_a_server_with_the_same_secret_reads_a_ticket(clock: Clock) -> None:
     assert ticket.value not in repr(ticket)
 
 
-def test_a_ticket_is_refused_to_others_and_where_anything_of_it_was_changed(clock: Clock) -> None:
+def test_a_ticket_is_refused_to_others_and_where_anything_of_it_was_changed(
+    clock: HandClock,
+) -> None:
     tickets = Tickets(b"shared", clock)
     value = tickets.issue("t", "sess_1", 0.0, CALL).value
     head, mac, body = value.split(".")
@@ -94,19 +90,19 @@ def test_a_ticket_is_refused_to_others_and_where_anything_of_it_was_changed(cloc
 
 
 def test_a_ticket_is_good_for_a_minute_and_what_passes_until_the_next_is_sent(
-    clock: Clock,
+    clock: HandClock,
 ) -> None:
     tickets = Tickets(b"shared", clock)
     ticket = tickets.issue("t", "sess_1", 0.0, CALL)
-    clock.now += RESUMABLE_S + REFRESH_S - 1
+    clock.now_s += RESUMABLE_S + REFRESH_S - 1
     tickets.read(ticket.value, "t")
     assert tickets.knows(ticket.head, "t")
-    clock.now += 2
+    clock.now_s += 2
     assert code_of(tickets, ticket.value) == "resume_ticket_expired"
     assert not tickets.knows(ticket.head, "t")
 
 
-def test_a_call_is_resumed_once_on_one_server_by_whichever_of_its_tickets(clock: Clock) -> None:
+def test_a_call_is_resumed_once_on_one_server_by_whichever_of_its_tickets(clock: HandClock) -> None:
     tickets = Tickets(b"shared", clock)
     first = tickets.issue("t", "sess_1", 0.0, CALL).value
     second = tickets.issue("t", "sess_1", 9.0, snapshot(said("a", "user", "two lattes"))).value
@@ -119,7 +115,7 @@ def test_a_call_is_resumed_once_on_one_server_by_whichever_of_its_tickets(clock:
     Tickets(b"shared", clock).read(second, "t")  # on another it may
 
 
-def test_a_place_at_the_door_is_kept_once_for_a_ticket_that_is_known(clock: Clock) -> None:
+def test_a_place_at_the_door_is_kept_once_for_a_ticket_that_is_known(clock: HandClock) -> None:
     tickets = Tickets(b"shared", clock)
     head = tickets.issue("t", "sess_1", 0.0, CALL).head
     assert not tickets.knows(head, "another")
@@ -166,7 +162,7 @@ def test_notes_that_only_the_model_was_shown_are_not_in_a_ticket() -> None:
     assert b"document" not in msgspec.msgpack.encode(taken)
 
 
-def test_what_a_client_told_for_an_mcp_server_is_not_in_a_ticket(clock: Clock) -> None:
+def test_what_a_client_told_for_an_mcp_server_is_not_in_a_ticket(clock: HandClock) -> None:
     public = {"type": "mcp", "server_label": "hours", "server_url": "https://a.example/mcp"}
     told = {"authorization": "s3cret-token", "headers": {"X-Shop": "s3cret-too"}}
     entries = read_entries([public, {**public, "server_label": "shop", **told}], "tools")
@@ -200,7 +196,7 @@ def test_settings_that_another_version_wrote_are_refused_by_name() -> None:
     assert caught.value.wire_code == "resume_ticket_invalid"
 
 
-def test_a_long_call_keeps_its_newest_items_and_the_bound(clock: Clock) -> None:
+def test_a_long_call_keeps_its_newest_items_and_the_bound(clock: HandClock) -> None:
     chance = random.Random(5)
     words = [
         said(str(number), "user", "".join(chance.choices("abcdefghijklmnop ", k=900)))

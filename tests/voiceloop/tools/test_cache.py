@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.hand_clock import HandClock
 from voiceloop.tools.cache import ENTRY_BYTES, CallKey, ResultCache
 
 
@@ -9,15 +10,8 @@ def key(arguments: str = "{}", *, source: str = "shop", tenant: str = "") -> Cal
     return CallKey(source, "price", tenant, arguments)
 
 
-class Time:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def test_a_result_stands_for_its_lifetime_and_no_longer() -> None:
-    time = Time()
+    time = HandClock(0.0)
     cache = ResultCache(time)
     cache.put(key(), "3", 10.0, 0)
     cache.put(key("{1}"), "4", 0.0, 0)
@@ -28,7 +22,7 @@ def test_a_result_stands_for_its_lifetime_and_no_longer() -> None:
 
 
 def test_a_side_effect_outdates_the_results_of_its_source_and_those_under_way() -> None:
-    cache = ResultCache(Time())
+    cache = ResultCache(HandClock(0.0))
     version = cache.version("shop")
     cache.put(key(), "3", 10.0, version)
     cache.put(key(source="other"), "9", 10.0, cache.version("other"))
@@ -41,13 +35,13 @@ def test_a_side_effect_outdates_the_results_of_its_source_and_those_under_way() 
 
 
 def test_results_of_one_tenant_are_not_anothers() -> None:
-    cache = ResultCache(Time())
+    cache = ResultCache(HandClock(0.0))
     cache.put(key(tenant="a"), "3", 10.0, 0)
     assert cache.get(key(tenant="b")) is None and cache.get(key(tenant="a")) == "3"
 
 
 def test_the_least_recently_used_go_where_there_is_no_room() -> None:
-    cache = ResultCache(Time(), max_bytes=3 * (ENTRY_BYTES + 20))
+    cache = ResultCache(HandClock(0.0), max_bytes=3 * (ENTRY_BYTES + 20))
     for number in range(3):
         cache.put(key(f"{{{number}}}"), "x", 10.0, 0)
     cache.get(key("{0}"))

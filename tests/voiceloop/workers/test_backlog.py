@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.hand_clock import HandClock
 from voiceloop.backends import RecognizerOptions, VoiceOptions
 from voiceloop.workers.backlog import (
     LONGEST_REST_S,
@@ -23,16 +24,9 @@ from voiceloop.workers.messages import (
 )
 
 
-class Clock:
-    now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> HandClock:
+    return HandClock()
 
 
 def file_of(backlog: Backlog, stream_id: str, n_segments: int = 1) -> None:
@@ -41,7 +35,7 @@ def file_of(backlog: Backlog, stream_id: str, n_segments: int = 1) -> None:
         assert backlog.put(Finalize(stream_id))
 
 
-def test_files_take_turns_a_segment_each(clock: Clock) -> None:
+def test_files_take_turns_a_segment_each(clock: HandClock) -> None:
     backlog = Backlog(clock)
     file_of(backlog, "a", 2)
     file_of(backlog, "b")
@@ -51,7 +45,7 @@ def test_files_take_turns_a_segment_each(clock: Clock) -> None:
     assert not backlog
 
 
-def test_nothing_is_begun_while_a_call_speaks_or_a_model_is_at_something(clock: Clock) -> None:
+def test_nothing_is_begun_while_a_call_speaks_or_a_model_is_at_something(clock: HandClock) -> None:
     backlog = Backlog(clock)
     file_of(backlog, "a")
     assert not backlog.is_due(is_idle=False)
@@ -67,7 +61,7 @@ def test_nothing_is_begun_while_a_call_speaks_or_a_model_is_at_something(clock: 
     assert backlog.is_due(is_idle=True)
 
 
-def test_callers_without_a_pause_leave_it_its_small_share(clock: Clock) -> None:
+def test_callers_without_a_pause_leave_it_its_small_share(clock: HandClock) -> None:
     backlog = Backlog(clock)
     file_of(backlog, "a", 100)
     spent_s, began_s = 0.0, clock.now_s
@@ -81,7 +75,7 @@ def test_callers_without_a_pause_leave_it_its_small_share(clock: Clock) -> None:
     assert spent_s / (clock.now_s - began_s) == pytest.approx(SHARE, rel=0.2)
 
 
-def test_models_that_are_never_idle_let_a_piece_pass_now_and_then(clock: Clock) -> None:
+def test_models_that_are_never_idle_let_a_piece_pass_now_and_then(clock: HandClock) -> None:
     backlog = Backlog(clock)
     file_of(backlog, "a", 100)
     n_begun = 0
@@ -94,7 +88,7 @@ def test_models_that_are_never_idle_let_a_piece_pass_now_and_then(clock: Clock) 
     assert n_begun == pytest.approx(100.0 / (2 * LONGEST_REST_S), abs=1)
 
 
-def test_a_long_text_is_spoken_piece_by_piece_and_wholly(clock: Clock) -> None:
+def test_a_long_text_is_spoken_piece_by_piece_and_wholly(clock: HandClock) -> None:
     backlog = Backlog(clock)
     text = "one more word " * 60
     backlog.put(FeedText("a", text))
@@ -108,7 +102,7 @@ def test_a_long_text_is_spoken_piece_by_piece_and_wholly(clock: Clock) -> None:
     assert all(len(piece) <= PIECE_CHARACTERS and piece.endswith(" ") for piece in texts)
 
 
-def test_what_a_stream_has_waiting_is_bounded_and_goes_with_it(clock: Clock) -> None:
+def test_what_a_stream_has_waiting_is_bounded_and_goes_with_it(clock: HandClock) -> None:
     backlog = Backlog(clock)
     assert backlog.put(FeedAudio("a", bytes(MOST_BYTES)))
     assert not backlog.put(FeedAudio("a", bytes(2)))
@@ -117,7 +111,7 @@ def test_what_a_stream_has_waiting_is_bounded_and_goes_with_it(clock: Clock) -> 
     assert backlog.put(FeedAudio("a", bytes(MOST_BYTES)))
 
 
-def test_an_opening_is_no_piece_of_work(clock: Clock) -> None:
+def test_an_opening_is_no_piece_of_work(clock: HandClock) -> None:
     backlog = Backlog(clock)
     backlog.put(OpenRecognizer("a", RecognizerOptions(is_batch=True)))
     backlog.put(OpenVoice("b", VoiceOptions(is_batch=True)))

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from tests.hand_clock import HandClock
 from voiceloop.backends import GenerateParams, Staged, TextDelta, Transcript
 from voiceloop.workers.deadlines import GRACE_S, Deadlines
 from voiceloop.workers.messages import Commit, Finalize
 
 
-class Clock:
-    now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> HandClock:
+    return HandClock()
 
 
-def test_a_reply_whose_first_token_is_too_late_is_given_up(clock: Clock) -> None:
+def test_a_reply_whose_first_token_is_too_late_is_given_up(clock: HandClock) -> None:
     deadlines = Deadlines(clock)
     deadlines.ask(Commit("a", (), GenerateParams(within_ms=5000)))
     deadlines.ask(Commit("b", (), GenerateParams(within_ms=5000)))
@@ -36,7 +30,7 @@ def test_a_reply_whose_first_token_is_too_late_is_given_up(clock: Clock) -> None
     assert deadlines.passed() == []
 
 
-def test_transcripts_answer_in_the_order_in_which_they_were_asked_for(clock: Clock) -> None:
+def test_transcripts_answer_in_the_order_in_which_they_were_asked_for(clock: HandClock) -> None:
     deadlines = Deadlines(clock)
     deadlines.ask(Finalize("a"))  # of a sound that nobody waits for
     deadlines.ask(Finalize("a", 6000))

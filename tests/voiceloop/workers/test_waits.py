@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.hand_clock import HandClock
 from voiceloop.backends import (
     Generated,
     GenerateParams,
@@ -29,19 +30,12 @@ SAID, FINAL = Partial(0, ("yes",), (), flushed=True), Transcript(0, ())
 SOUND = Speech(b"", 24_000)
 
 
-class Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> HandClock:
+    return HandClock(0.0)
 
 
-def learn(waits: Waits, clock: Clock, seconds: float, times: int = LEAST_JUDGED) -> None:
+def learn(waits: Waits, clock: HandClock, seconds: float, times: int = LEAST_JUDGED) -> None:
     """So many flushes, each answered after so long."""
     for _ in range(times):
         waits.ask("early.0", Flush("early.0"))
@@ -64,7 +58,7 @@ def commit(stream_id: str, *, is_batch: bool = False) -> Commit:
     ],
 )
 def test_a_question_is_open_until_its_first_answer(
-    clock: Clock, message: ToWorker, answer: StreamOutput, ask: Ask
+    clock: HandClock, message: ToWorker, answer: StreamOutput, ask: Ask
 ) -> None:
     waits = Waits(clock)
     waits.ask("s", message)
@@ -80,7 +74,7 @@ def test_a_question_is_open_until_its_first_answer(
     assert not waits.take_answers()
 
 
-def test_what_nobody_waits_for_is_no_question(clock: Clock) -> None:
+def test_what_nobody_waits_for_is_no_question(clock: HandClock) -> None:
     waits = Waits(clock)
     for message in (FeedAudio("s", b""), FeedText("s", "a"), commit("s", is_batch=True)):
         waits.ask("s", message)
@@ -90,7 +84,7 @@ def test_what_nobody_waits_for_is_no_question(clock: Clock) -> None:
     assert waits.oldest_s() == 0.0
 
 
-def test_a_stream_that_is_over_leaves_no_question(clock: Clock) -> None:
+def test_a_stream_that_is_over_leaves_no_question(clock: HandClock) -> None:
     waits = Waits(clock)
     waits.ask("s", Flush("s"))
     waits.ask("s", Finalize("s"))
@@ -99,7 +93,7 @@ def test_a_stream_that_is_over_leaves_no_question(clock: Clock) -> None:
     assert waits.oldest_s() == 0.0 and not waits.overdue_s()
 
 
-def test_a_slow_model_is_not_overdue_and_a_late_one_is(clock: Clock) -> None:
+def test_a_slow_model_is_not_overdue_and_a_late_one_is(clock: HandClock) -> None:
     waits = Waits(clock)
     learn(waits, clock, 2.0)  # what this machine takes
     waits.ask("s", Flush("s"))
@@ -110,7 +104,7 @@ def test_a_slow_model_is_not_overdue_and_a_late_one_is(clock: Clock) -> None:
     assert waits.overdue_s() == {"s": pytest.approx(1.5)}
 
 
-def test_nothing_is_overdue_of_a_kind_whose_usual_time_nobody_knows(clock: Clock) -> None:
+def test_nothing_is_overdue_of_a_kind_whose_usual_time_nobody_knows(clock: HandClock) -> None:
     waits = Waits(clock)
     learn(waits, clock, 0.1)
     waits.ask("s", commit("s"))
@@ -121,7 +115,7 @@ def test_nothing_is_overdue_of_a_kind_whose_usual_time_nobody_knows(clock: Clock
     assert waits.overdue_s() == {"s": pytest.approx(5.3)}
 
 
-def test_the_first_answers_warm_up_and_the_longest_of_them_is_usual(clock: Clock) -> None:
+def test_the_first_answers_warm_up_and_the_longest_of_them_is_usual(clock: HandClock) -> None:
     waits = Waits(clock)
     learn(waits, clock, 0.1, times=LEAST_JUDGED - 1)
     waits.ask("s", Flush("s"))
@@ -133,7 +127,7 @@ def test_the_first_answers_warm_up_and_the_longest_of_them_is_usual(clock: Clock
     assert waits.overdue_s() == {"s": pytest.approx(1.0)}
 
 
-def test_what_one_call_waits_for_twice_counts_once_and_of_two_calls_each(clock: Clock) -> None:
+def test_what_one_call_waits_for_twice_counts_once_and_of_two_calls_each(clock: HandClock) -> None:
     waits = Waits(clock)
     learn(waits, clock, 0.1)
     for stream_id in ("sess_a.0/1", "sess_a.voice_1/2", "sess_b.0/3"):
@@ -143,7 +137,7 @@ def test_what_one_call_waits_for_twice_counts_once_and_of_two_calls_each(clock: 
     assert late_s == {"sess_a": pytest.approx(2.8), "sess_b": pytest.approx(0.8)}
 
 
-def test_load_does_not_teach_that_late_is_usual(clock: Clock) -> None:
+def test_load_does_not_teach_that_late_is_usual(clock: HandClock) -> None:
     waits = Waits(clock)
     learn(waits, clock, 0.1, times=JUDGED_AT_ONCE)
     learn(waits, clock, 3.0, times=JUDGED_AT_ONCE)
@@ -152,7 +146,7 @@ def test_load_does_not_teach_that_late_is_usual(clock: Clock) -> None:
     assert waits.overdue_s() == {"s": pytest.approx(0.8, abs=0.05)}
 
 
-def test_what_takes_longer_for_an_hour_becomes_usual(clock: Clock) -> None:
+def test_what_takes_longer_for_an_hour_becomes_usual(clock: HandClock) -> None:
     waits = Waits(clock)
     learn(waits, clock, 0.1, times=JUDGED_AT_ONCE)
     for _ in range(12):
