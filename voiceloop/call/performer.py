@@ -108,6 +108,7 @@ class Performer:
         protocol, replies = self._protocol, self._replies
         match order:
             case do.OpenUserTurn(onset_ms=onset_ms):
+                replies.owed.end()
                 self._open_item_id = protocol.speech_started(onset_ms)
             case do.CloseUserTurn(end_ms=end_ms):
                 protocol.speech_stopped(end_ms)

@@ -30,6 +30,7 @@ from voiceloop.reply.preemptive import PreemptiveReplies
 from voiceloop.reply.reply import Reply
 from voiceloop.reply.sound.loudness import EARLY_FADE_IN_MS
 from voiceloop.telemetry.metrics import Metrics
+from voiceloop.telemetry.owed_answer import OwedAnswer
 from voiceloop.telemetry.timeline import TurnTimeline, anticipation_facts
 from voiceloop.telemetry.traces import TracedTurn
 
@@ -56,6 +57,7 @@ class Replies:
         self._on_ended = on_ended
         self._open_calls = open_calls
         self.preemptive = PreemptiveReplies(context, metrics, tasks, ahead)
+        self.owed = OwedAnswer(metrics.turn_silent.observe, context.clock)
         self._current: Reply | None = None
         self._interrupted: Reply | None = None
         self._beside: dict[str, Reply] = {}
@@ -207,6 +209,8 @@ class Replies:
         self.drop_interrupted()
         self.n_turns += 1
         self._current = reply
+        if reply.plan.speaks:
+            self.owed.owe(reply.timeline.marks.get("endpoint_decision"))
 
     # --- started early ---
 
@@ -361,6 +365,8 @@ class Replies:
                 and not isinstance(conversation.get(call.call_id), McpApprovalRequest)
             )
             self._open_calls.expect(open_calls)
+        if reply.failure is None and not reply.response.is_out_of_band:
+            self.owed.waive()  # it had nothing to say
         self._report(reply)
         self._on_ended()
 

@@ -20,6 +20,7 @@ from typing import NoReturn
 
 from audio.vad import Vad
 from voiceloop.admission.ladder import Level
+from voiceloop.admission.slots import Pace
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, ToolCall
 from voiceloop.call import events as told
@@ -45,6 +46,7 @@ from voiceloop.memory.ledger import Ledger
 from voiceloop.realtime.commands import (
     AppendAudio,
     Command,
+    CommitAudio,
     CreateResponse,
     ItemCreated,
     ItemDeleted,
@@ -68,6 +70,8 @@ from voiceloop.tools.toolbox import Toolbox
 log = logging.getLogger(__name__)
 
 SLICE_MS = 20  # audio heard at once: less than a window of the voice detector (`Listener.feed`)
+# Who asks for more is read slower: people take seconds over a turn, files are heard no faster.
+TURN_STARTS_PER_S, TURN_STARTS_AT_ONCE = 5.0, 20.0
 N_SLICES = 10  # between two looks at other tasks: a minute in one frame must not stall other calls
 
 
@@ -109,8 +113,7 @@ class Session:
         self._vad: VoiceActivity = vad if vad is not None else Vad()
         self._traces = traces if traces is not None else NoTraces()
         limits = config.limits
-        output = asyncio.Event()
-        hello = transport.hello
+        output, hello = asyncio.Event(), transport.hello
         own = agent.session_settings(hello.model)
         self.protocol = Protocol(
             within_capabilities(backends.capabilities, hello.settings_over(own)),
@@ -144,6 +147,7 @@ class Session:
             self.protocol, agent, own, tickets, hello.tenant, self._lifetime,
             self._open_calls.expect, on_resumed,
         )  # fmt: skip
+        self._turn_starts = Pace(TURN_STARTS_PER_S, TURN_STARTS_AT_ONCE, clock)
         self._closing = (1011, "internal error")
 
     def drain(self, why: Ending = Ending.DRAINED) -> None:
@@ -181,6 +185,7 @@ class Session:
                     await self._read()
                 finally:
                     n_turns = self._replies.n_turns
+                    self._replies.owed.end()
                     self._open_calls.close()
                     if self._retrieval is not None:
                         self._retrieval.close()
@@ -197,8 +202,7 @@ class Session:
 
     def _log_end(self, seconds: float, n_turns: int) -> None:
         """One line a call, and not a word of it."""
-        code, how = self._closing
-        call_id = self.protocol.session_id
+        (code, how), call_id = self._closing, self.protocol.session_id
         log.info("call %s: %.1f s, turns: %d; %s (%d)", call_id, seconds, n_turns, how, code)
 
     def _assemble(self, tasks: asyncio.TaskGroup, trace: CallTrace) -> None:
@@ -208,7 +212,7 @@ class Session:
             self._backends.language_model,
             session_id,
             tasks,
-            self._on_p_end,
+            lambda words, p_end: self._advance_all(self._performer.weigh(words, p_end)),
             ahead,
             hello.tenant,
             self._level,
@@ -296,6 +300,8 @@ class Session:
 
     async def _obey(self, command: Command) -> None:
         self._greeting.observe(command)
+        if isinstance(command, CreateResponse | CommitAudio):
+            await asyncio.sleep(self._turn_starts.take())
         if not isinstance(command, AppendAudio) and (settled := self._listener.settle()):
             self._advance_all(settled)
         match command:
@@ -357,11 +363,8 @@ class Session:
             if not pending:
                 return
 
-    def _on_p_end(self, words: tuple[str, ...], p_end: float | None) -> None:
-        """The language model's P(end of turn) after these words of the open turn."""
-        self._advance_all(self._performer.weigh(words, p_end))
-
     def _mark_audio(self, response_id: str) -> None:
+        self._replies.owed.end()
         if (reply := self._replies.of(response_id)) is not None:
             reply.timeline.mark("first_byte_on_wire", self._clock())
 

@@ -19,6 +19,8 @@ from voiceloop.telemetry.model_use import ModelUse
 from voiceloop.telemetry.timeline import TurnTimeline
 
 _STAGE_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, 2.5, 5.0)
+# What is promised of a server with faults stands among them: 1.5, 3 and 5 s.
+_SILENCE_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 8.0, 15.0)
 # Bounds stand at 120 and 250 ms: a percentile between two marks 20 ms apart is known well enough.
 _BARGE_IN_BUCKETS = (0.02, 0.04, 0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.2, 0.25, 0.3, 0.5, 1.0, 2.0)
 
@@ -60,6 +62,12 @@ class Metrics:
             "voiceloop_gap_seconds",
             "Arrival of the caller's last speech sample to the first audio byte sent.",
             buckets=_STAGE_BUCKETS,
+        )
+        self.turn_silent = histogram(
+            "voiceloop_turn_silent_seconds",
+            "From an answer that is owed to the first sound, the fallback's too, or to whatever "
+            "else ends the silence.",
+            buckets=_SILENCE_BUCKETS,
         )
         self.turns = counter("voiceloop_turns", "Replies by how they ended.", ["outcome"])
         self.kept = counter(

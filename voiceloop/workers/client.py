@@ -37,7 +37,7 @@ from voiceloop.errors import (
 )
 from voiceloop.event_stream import EventStream
 from voiceloop.workers import messages
-from voiceloop.workers.heartbeat import Pulse
+from voiceloop.workers.heartbeat import Hop, Pulse
 from voiceloop.workers.messages import FrameError, FrameReader, FromWorker, ToWorker
 from voiceloop.workers.profile_request import ProfileRequest
 from voiceloop.workers.waits import Waits
@@ -51,24 +51,6 @@ SOCKET_BUFFER_BYTES = 1024 * 1024
 OPEN_WAIT_S = 5.0
 
 EventT = TypeVar("EventT")
-
-
-class Hop:
-    """How long events are on their way; is_here: sender and reader read one clock.
-
-    Another machine's clock has its own zero. Its quickest message is taken to have needed no time:
-    what is measured is what the others needed beyond that.
-    """
-
-    def __init__(self, is_here: bool) -> None:
-        self._apart_s: float | None = 0.0 if is_here else None
-        self._is_here = is_here
-
-    def measure_ms(self, sent_at_s: float, now_s: float) -> float:
-        passed_s = now_s - sent_at_s
-        if self._apart_s is None or (not self._is_here and passed_s < self._apart_s):
-            self._apart_s = passed_s
-        return 1000 * (passed_s - self._apart_s)
 
 
 class WorkerConnection(asyncio.Protocol):
@@ -332,6 +314,27 @@ class WorkerVoiceStream(WorkerStream[VoiceEvent]):
         self.send(messages.FinishText(self.stream_id))
 
 
+class NewestFirst:
+    """Who waits for a process; of streams that one was lost with, the newest call's comes last, has
+    the least to be heard again, and goes first."""
+
+    def __init__(self) -> None:
+        self._waiters: list[asyncio.Future[None]] = []
+
+    async def wait(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.remove(waiter)
+
+    def let_go(self) -> None:
+        for waiter in reversed(self._waiters):
+            if not waiter.done():
+                waiter.set_result(None)
+
+
 class WorkerClient:
     """One worker across its restarts; the supervisor says which process is the current one."""
 
@@ -339,7 +342,7 @@ class WorkerClient:
         self.name = name
         self.connection: WorkerConnection | None = None
         self._first: ToWorker | None = None  # what each process is told when it is ready
-        self._alive = asyncio.Event()
+        self._waiting = NewestFirst()
         # Of a worker with several gateways each draws its own: no two name one stream alike.
         self._gateway = secrets.token_hex(4)
         self._serial = itertools.count()
@@ -353,7 +356,7 @@ class WorkerClient:
         self.connection = connection
         if self._first is not None:
             connection.tell(self._first)
-        self._alive.set()
+        self._waiting.let_go()
 
     def tell_each(self, message: ToWorker) -> None:
         """Tell the process there is, and every one that takes its place, before any stream."""
@@ -374,20 +377,17 @@ class WorkerClient:
     def detach(self) -> None:
         """The process is gone: new streams wait for the next one."""
         self.connection = None
-        self._alive.clear()
 
     async def alive(self) -> None:
-        """Return once a process is attached."""
-        await self._alive.wait()
+        """Return once a process is attached; the streams of the newest calls go first."""
+        if self.connection is None:
+            await self._waiting.wait()
 
     def wire_id(self, stream_id: str) -> str:
         return f"{stream_id}/{self._gateway}.{next(self._serial)}"
 
     async def current(self, stream_id: str = "", prompt: bytes = b"") -> WorkerConnection:
-        """The process for a new stream, whatever it is. Raises: WorkerLost when it is not ready.
-
-        It is waited for.
-        """
+        """The process for a new stream, waited for. Raises: WorkerLost when it is not ready."""
         if not self.is_alive:
             try:
                 async with asyncio.timeout(OPEN_WAIT_S):

@@ -173,3 +173,21 @@ def peak_memory_mb(pid: int) -> int:
     except (OSError, ValueError, IndexError):
         pass
     return 0
+
+
+class Hop:
+    """How long events are on their way; is_here: sender and reader read one clock.
+
+    Another machine's clock has its own zero. Its quickest message is taken to have needed no time:
+    what is measured is what the others needed beyond that.
+    """
+
+    def __init__(self, is_here: bool) -> None:
+        self._apart_s: float | None = 0.0 if is_here else None
+        self._is_here = is_here
+
+    def measure_ms(self, sent_at_s: float, now_s: float) -> float:
+        passed_s = now_s - sent_at_s
+        if self._apart_s is None or (not self._is_here and passed_s < self._apart_s):
+            self._apart_s = passed_s
+        return 1000 * (passed_s - self._apart_s)

@@ -229,6 +229,22 @@ async def test_a_lost_worker_fails_its_streams_and_new_ones_go_to_its_successor(
     await old.close()
 
 
+async def test_of_calls_that_wait_for_a_process_the_newest_is_heard_first(
+    client: WorkerClient,
+) -> None:
+    recognizer = WorkerRecognizer(client)
+    calls = [
+        asyncio.create_task(recognizer.open(f"sess_{n}", RecognizerOptions())) for n in range(3)
+    ]
+    await asyncio.sleep(0)
+    calls[1].cancel()  # it has hung up
+    await asyncio.sleep(0)
+    worker = Worker(client)
+    await asyncio.gather(*calls, return_exceptions=True)
+    opened = [message.stream_id.partition("/")[0] for message in worker.wire.take()]
+    assert opened == ["sess_2", "sess_0"]
+
+
 async def test_every_process_is_told_first_what_all_prompts_begin_with(
     client: WorkerClient,
 ) -> None:
