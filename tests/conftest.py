@@ -13,6 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says how busy the machine is, and nothing of the code.
+settings.register_profile("without deadlines", deadline=None)
+settings.load_profile("without deadlines")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # One process a core: more threads of torch would only fight for it. Set before torch comes.

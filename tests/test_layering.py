@@ -6,6 +6,7 @@ import ast
 import subprocess
 import tomllib
 from collections import Counter
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -115,11 +116,16 @@ def python_files(room: str) -> list[Path]:
     return sorted(path for path in paths if not {".venv", "recipes"} & set(path.parts))
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(path: Path) -> set[str]:
     """Absolute dotted names of every module that a file imports, wherever the statement stands."""
     package = path.relative_to(ROOT).with_suffix("").parts[:-1]
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -278,7 +284,7 @@ def test_only_the_command_line_imports_clients() -> None:
 def test_every_queue_is_bounded() -> None:
     for room in ROOMS:
         for path in python_files(room):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in ast.walk(tree_of(path)):
                 if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Queue"):
                     assert node.args or node.keywords, f"{path}:{node.lineno}: queue with no bound"
 
@@ -293,7 +299,7 @@ def test_files_stay_readable() -> None:
 def test_files_open_with_what_they_own() -> None:
     for room in ROOMS:
         for path in python_files(room):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
+            tree = tree_of(path)
             assert not tree.body or ast.get_docstring(tree), path.relative_to(ROOT)
 
 

@@ -29,7 +29,7 @@ from benchmarks.harness.command_line import (
 from benchmarks.harness.harness import RESULTS, Bar
 from benchmarks.soak.callers import Callers, Heard, Silence
 from benchmarks.soak.faults import FAULTS, inject
-from benchmarks.soak.processes import GATEWAY, Sample, sample, slope_mb_per_h
+from benchmarks.soak.processes import GATEWAY, Sample, held, sample, slope_mb_per_h
 from clients.arguments import number, whole_number
 from clients.loadgen import Load, voices_of
 from clients.outputs import prepare_folder
@@ -52,6 +52,8 @@ class Soak:
     faults: list[tuple[float, str]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     is_ready: bool = False  # at the end
+    held_before: dict[str, float] = field(default_factory=dict)
+    held_after: dict[str, float] = field(default_factory=dict)
 
     def turns_near_faults(self) -> list[Silence]:
         return [
@@ -73,6 +75,7 @@ async def soak(soaked: Soak, minutes: float, at_once: int, per_minute: float, se
         callers = Callers(server, voices, at_once, 60.0 * minutes, seed)
         soaked.heard = callers.heard
         started_at = time.monotonic()
+        soaked.held_before = await _held_at_first(server)
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(_watch(soaked, server, started_at))
             hand = group.create_task(_faults(soaked, server, started_at, per_minute, seed))
@@ -81,7 +84,15 @@ async def soak(soaked: Soak, minutes: float, at_once: int, per_minute: float, se
             await asyncio.sleep(REST_S)
             soaked.samples += sample(server.pid, time.monotonic() - started_at)
             soaked.is_ready = await http_status(server.port, "/readyz") == 200
+            soaked.held_after = await held(server)
             watch.cancel()
+
+
+async def _held_at_first(server: ServerProcess) -> dict[str, float]:
+    """Before any call, and once the server has looked at itself for the first time."""
+    while (found := await held(server)).get("tasks") == 0.0:  # noqa: ASYNC110
+        await asyncio.sleep(0.5)
+    return found
 
 
 async def _watch(soaked: Soak, server: ServerProcess, started_at: float) -> None:
@@ -129,6 +140,10 @@ def bars_of(soaked: Soak) -> list[Bar]:
     if gateway:
         grown = gateway[-1].n_descriptors - gateway[0].n_descriptors
         bars.append(Bar("descriptors more than at the start", float(grown), 0, ""))
+    for what, before in soaked.held_before.items():
+        more = soaked.held_after.get(what)
+        if more is not None:
+            bars.append(Bar(f"{what} more than at the start", more - before, 0, ""))
     for name in sorted({one.name for one in soaked.samples}):
         slope = slope_mb_per_h(soaked.samples, name, SETTLED_AFTER_S)
         if slope is not None:
@@ -188,6 +203,7 @@ def main() -> int:
     return judged(
         "soak", chosen, settings, bars_of(soaked), partial, faults=soaked.faults,
         heard=asdict(soaked.heard), samples=[asdict(one) for one in soaked.samples],
+        held={"before": soaked.held_before, "after": soaked.held_after},
     )  # fmt: skip
 
 

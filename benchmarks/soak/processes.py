@@ -1,17 +1,32 @@
-"""The processes of a server as the machine sees them: its workers by name, memory, descriptors."""
+"""The processes of a server as the machine sees them, by name, and what the server itself holds."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.request import ProxyHandler, Request, build_opener
 
-from clients.server_process import process_tree
+from prometheus_client.parser import text_string_to_metric_families
+
+from clients.connection import own_key
+from clients.server_process import ServerProcess, process_tree
 
 GATEWAY = "gateway"
 _SPEC = "--spec-json="  # of a worker's command line, where its name stands
+
+
+# What nobody holds any more when no call is there, by its name in /metrics. The rest of the KV
+# cache is kept on purpose: prefixes that the next call may begin with.
+HELD = {
+    "voiceloop_sessions": "calls",
+    "voiceloop_tasks": "tasks",
+    "voiceloop_worker_streams": "streams of workers",
+    "voiceloop_kv_blocks": "KV blocks held",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +68,29 @@ def sample(pid: int, at_s: float) -> list[Sample]:
             n_pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
             samples.append(Sample(name, process, at_s, n_pages * page_mb, n_descriptors(process)))
     return samples
+
+
+async def held(server: ServerProcess) -> dict[str, float]:
+    """What a server holds for its calls, by the names of `HELD`; empty where it does not say."""
+    url = f"http://127.0.0.1:{server.port}/metrics"
+    key = own_key(url)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+
+    def read() -> str:
+        opener = build_opener(ProxyHandler({}))
+        with opener.open(Request(url, headers=headers), timeout=5.0) as answer:  # noqa: S310
+            return str(answer.read().decode())
+
+    try:
+        text = await asyncio.to_thread(read)
+    except OSError:
+        return {}
+    found = dict.fromkeys(HELD.values(), 0.0)
+    for family in text_string_to_metric_families(text):
+        for one in family.samples:
+            if one.name in HELD and one.labels.get("state", "held") == "held":
+                found[HELD[one.name]] += one.value
+    return found
 
 
 def slope_mb_per_h(samples: list[Sample], name: str, after_s: float) -> float | None:

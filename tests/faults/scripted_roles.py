@@ -73,6 +73,11 @@ class EchoRole:
                 self._answer(message.stream_id, Transcript(0, words))
             case Stage():
                 self._answer(message.stream_id, Staged(message.stage_id, 1, 1, 0.5))
+            case Commit() if message.tail[-1].content == "hang":
+                time.sleep(3600)
+            case Commit() if message.tail[-1].content == "spin":
+                while True:
+                    pass
             case Commit() if message.tail[-1].content == "half a reply":
                 self._answer(message.stream_id, TextDelta("half of"))
             case Commit():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.callers import Caller
-from voiceloop.agent import AgentConfig
+from voiceloop.agent import AgentConfig, Waiting
 from voiceloop.backends import Backends, VoiceOptions
 from voiceloop.reply.sound.kept_lines import KeptLines
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
@@ -22,6 +22,7 @@ from voiceloop.workers.supervisor import Supervisor
 ENVIRON = {"PYTHONPATH": str(Path(__file__).parent)}
 FALLBACK = AgentConfig().fallback
 PLACE = "scripted_roles:load"
+LINE = "One moment, please."
 
 
 @pytest.fixture
@@ -34,9 +35,11 @@ async def supervisor() -> AsyncIterator[Supervisor]:
         yield running
 
 
-def caller_of(supervisor: Supervisor, kept_lines: KeptLines | None = None) -> Caller:
+def caller_of(
+    supervisor: Supervisor, kept_lines: KeptLines | None = None, agent: AgentConfig | None = None
+) -> Caller:
     backends = Backends(supervisor.recognizer(), supervisor.language_model(), supervisor.voice())
-    return Caller(time.monotonic, backends, kept_lines=kept_lines)
+    return Caller(time.monotonic, backends, agent, kept_lines=kept_lines)
 
 
 async def until_kept(kept: KeptLines) -> None:
@@ -88,6 +91,31 @@ async def test_a_killed_voice_fails_its_turn_and_the_next_one_is_heard(
         await caller.wait_for("response.done", count=2)
         assert caller.statuses() == ["failed", "completed"]
         assert caller.audio_ms() > caller.audio_ms(first.event["response_id"])
+
+
+@pytest.mark.parametrize("does", ["hang", "spin"])
+async def test_a_caller_whose_engine_stands_still_is_spoken_to_and_answered_next(
+    does: str,
+) -> None:
+    engine = WorkerSpec(
+        "engine", (RoleSpec("engine", {}, PLACE),), hung_after_s=1.0, spins_after_s=1.5
+    )
+    speech = WorkerSpec("speech", (RoleSpec("recognizer", {}, PLACE), RoleSpec("voice", {}, PLACE)))
+    waiting = Waiting(say=(LINE,), say_after_ms=50, first_token_ms=200)
+    agent = AgentConfig(waiting=waiting)
+    async with Supervisor([engine, speech], environ=ENVIRON) as supervisor:
+        stuck = supervisor.workers[0].pid
+        async with caller_of(supervisor, agent=agent) as caller:
+            ask(caller, does, "audio")
+            failed = await caller.wait_for("response.done")
+            assert failed.event["response"]["status"] == "failed"
+            [said] = caller.of("response.output_audio_transcript.done")
+            assert said.event["transcript"] == f"{LINE} {FALLBACK}"
+            while supervisor.workers[0].pid in (stuck, None) or not supervisor.ready():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            ask(caller, "and then", "audio")
+            await caller.wait_for("response.done", count=2)
+            assert caller.statuses() == ["failed", "completed"]
 
 
 async def test_a_caller_whose_voice_is_killed_hears_the_fallback_as_it_was_spoken_before(

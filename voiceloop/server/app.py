@@ -212,6 +212,7 @@ class Gateway:
 
     def _follow_load(self) -> None:
         self.metrics.headroom.set(self._headroom())
+        self.metrics.tasks.set(len(asyncio.all_tasks()))
         if self.backends is not None:
             self.metrics.hedged.inc(self.backends.take_hedged())
         self._shed()

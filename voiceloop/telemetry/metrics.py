@@ -126,6 +126,9 @@ class Metrics:
             "voiceloop_wasted_audio_ms", "Synthesized speech that was never sent."
         )
         self.sessions = Gauge("voiceloop_sessions", "Open sessions.", registry=self.registry)
+        self.tasks = Gauge(
+            "voiceloop_tasks", "Tasks of the gateway's event loop.", registry=self.registry
+        )
         self.hedged = counter(
             "voiceloop_hedged",
             "Requests for a reply whose first token was late: a second service was asked too.",

@@ -13,7 +13,17 @@ import pytest
 from benchmarks.soak.__main__ import FEWEST_JUDGED, Soak, bars_of
 from benchmarks.soak.bad_line import bad_line
 from benchmarks.soak.callers import Heard, Silence
-from benchmarks.soak.processes import GATEWAY, Sample, sample, slope_mb_per_h, workers_of
+from benchmarks.soak.processes import (
+    GATEWAY,
+    HELD,
+    Sample,
+    held,
+    sample,
+    slope_mb_per_h,
+    workers_of,
+)
+from clients.server_process import ServerProcess
+from tests.voiceloop.server.test_app import event, running
 
 TICK = 60.0
 
@@ -69,6 +79,31 @@ def test_the_worst_silence_and_a_lost_call_miss_their_bars() -> None:
         "calls lost",
         "ready at the end",
     ]
+
+
+def test_what_is_kept_of_calls_that_are_over_misses_its_bar() -> None:
+    start = {"calls": 0.0, "tasks": 20.0, "streams of workers": 0.0, "KV blocks held": 3.0}
+    soaked = Soak(Heard([silence(1.0, 300.0)]), is_ready=True, held_before=start, held_after=start)
+    assert all(bar.holds for bar in bars_of(soaked))
+    soaked.held_after = start | {"tasks": 21.0, "KV blocks held": 5.0}
+    assert [bar.name for bar in bars_of(soaked) if not bar.holds] == [
+        "tasks more than at the start",
+        "KV blocks held more than at the start",
+    ]
+    soaked.held_after = {}  # it did not answer: that is told by its readiness
+    assert all(bar.holds for bar in bars_of(soaked))
+
+
+async def test_what_a_server_holds_is_read_off_its_metrics() -> None:
+    async with running() as server:
+        there = ServerProcess(os.getpid(), server.port, 0.0)
+        before = await held(there)
+        async with server.connect() as client:
+            await event(client)
+            during = await held(there)
+    assert before["calls"] == 0.0 and during["calls"] == 1.0
+    assert set(before) == set(HELD.values())
+    assert await held(there) == {}
 
 
 def test_turns_near_a_fault_are_those_that_end_just_after_it() -> None:
