@@ -30,7 +30,6 @@ from voiceloop.reply.preemptive import PreemptiveReplies
 from voiceloop.reply.reply import Reply
 from voiceloop.reply.sound.loudness import EARLY_FADE_IN_MS
 from voiceloop.telemetry.metrics import Metrics
-from voiceloop.telemetry.owed_answer import OwedAnswer
 from voiceloop.telemetry.timeline import TurnTimeline, anticipation_facts
 from voiceloop.telemetry.traces import TracedTurn
 
@@ -57,7 +56,7 @@ class Replies:
         self._on_ended = on_ended
         self._open_calls = open_calls
         self.preemptive = PreemptiveReplies(context, metrics, tasks, ahead)
-        self.owed = OwedAnswer(metrics.turn_silent.observe, context.clock)
+        self.owed = metrics.owed_answer(context.clock)
         self._current: Reply | None = None
         self._interrupted: Reply | None = None
         self._beside: dict[str, Reply] = {}
@@ -342,8 +341,7 @@ class Replies:
         if not protocol.conversation.is_open(call.call_id):
             return False
         behind = protocol.conversation.place_of_output(call.call_id)
-        item_id = protocol.new_id("item")
-        output = FunctionCallOutput(id=item_id, call_id=call.call_id, output=text)
+        output = FunctionCallOutput(id=protocol.new_id("item"), call_id=call.call_id, output=text)
         protocol.add_item(output, behind)
         return True
 

@@ -7,6 +7,7 @@ stands in OPERATIONS.md.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -16,6 +17,7 @@ from voiceloop.canary.trial import Trial
 from voiceloop.operation import Prices, Slo
 from voiceloop.telemetry.canary import CanaryCollector
 from voiceloop.telemetry.model_use import ModelUse
+from voiceloop.telemetry.owed_answer import OwedAnswer
 from voiceloop.telemetry.timeline import TurnTimeline
 
 _STAGE_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, 2.5, 5.0)
@@ -168,6 +170,10 @@ class Metrics:
             "How late the event loop woke from a timer.",
             buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0),
         )
+
+    def owed_answer(self, clock: Callable[[], float]) -> OwedAnswer:
+        """The silences of one call."""
+        return OwedAnswer(self.turn_silent.observe, clock)
 
     def observe_turn(self, timeline: TurnTimeline, outcome: str) -> None:
         self.turns.labels(outcome=outcome).inc()
