@@ -137,7 +137,8 @@ def test_a_cut_within_dictation_costs_less_than_one_in_talk() -> None:
 def test_nine_digits_are_waited_for_and_ten_are_not(p_end: float | None, slot: Slot | None) -> None:
     digits = tuple("four one five five five five oh one four two".split())
     waits = [wait_ms(Evidence(digits[:n], True, p_end, 3000.0, slot=slot)) for n in (3, 6, 9, 10)]
-    assert min(waits[:3]) > 500 and waits[3] < 300
+    # Three in four of the pauses within a number last 400 ms at most (the shared data's README).
+    assert min(waits[:3]) > 400 and waits[3] < 300
 
 
 def test_a_name_that_is_spelled_is_waited_for() -> None:
