@@ -245,9 +245,11 @@ class AgentConfig:
 
     @property
     def kept_lines(self) -> tuple[str, ...]:
-        """What must be said even where the voice is lost, or at once: it is kept as sound."""
+        """What must be said at once, or even where the voice is lost: it is kept as sound.
+
+        The last is the last to be given up where there are too many."""
         asking_to_wait = dict.fromkeys(tool.say for tool in self.tools)
-        return tuple(filter(None, (self.fallback, self.crisis.answer, *asking_to_wait)))
+        return tuple(filter(None, (*asking_to_wait, self.fallback, self.crisis.answer)))
 
     def tool_wait_ms(self, default_ms: int) -> int:
         """How long the output of a client's tool is waited for; 0: for ever."""

@@ -198,8 +198,9 @@ def _check_from_slots(agent: AgentConfig, source: str) -> None:
         for name in tool.from_slots:
             if name not in names:
                 raise _wrong(source, where, "names of [[slots]]", repr(name))
-            if name not in tool.parameters.get("properties", {}):
-                wanted = f"parameters of {tool.name!r}"
+            schema = tool.parameters.get("properties", {}).get(name)
+            if not isinstance(schema, dict) or schema.get("type", "string") != "string":
+                wanted = f"parameters of {tool.name!r} of type string"
                 raise _wrong(source, where, wanted, repr(name))
 
 

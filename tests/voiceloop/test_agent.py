@@ -182,7 +182,10 @@ def test_a_wrong_agent_file_is_refused_by_name(tmp_path: Path, text: str, words:
     ("name = 'x'\nfrom_slots = ['phone']",
      "tools[0].from_slots: expected names of [[slots]], found 'phone'"),
     ("name = 'x'\nfrom_slots = ['it']\n" + SLOT + "kind = 'name'\nname = 'it'",
-     "tools[0].from_slots: expected parameters of 'x', found 'it'"),
+     "tools[0].from_slots: expected parameters of 'x' of type string, found 'it'"),
+    ("name = 'x'\nfrom_slots = ['it']\n[tools.parameters]\ntype = 'object'\n"
+     "[tools.parameters.properties.it]\ntype = 'integer'\n" + SLOT + "kind = 'number'\nname = 'it'",
+     "tools[0].from_slots: expected parameters of 'x' of type string, found 'it'"),
     ("name = 'x'\nsay = 'One moment.'", "tools[0].say: expected words, of a tool with url, "),
     ("name = 'x'\nurl = 'https://x.test'\nsay = ' '", "tools[0].say: expected words"),
     ("name = 'x'\ntable = { a = 'b' }", "tools[0].table_key: expected a name beside table"),
@@ -387,3 +390,9 @@ def test_the_library_has_a_passage_for_each_sentence_it_offers() -> None:
     answers = ("one week", "forty cents", "identity card")
     for said, told in zip(agent.try_saying, answers, strict=True):
         assert told in " ".join(hit.passage.text for hit in index.find(said))
+
+
+def test_lines_that_ask_to_wait_are_given_up_as_sound_before_those_of_an_emergency() -> None:
+    tools = tuple(AgentTool(str(n), url="https://x.test", say=f"line {n}") for n in range(2))
+    agent = AgentConfig(tools=tools, fallback="Sorry.")
+    assert agent.kept_lines == ("line 0", "line 1", "Sorry.")

@@ -65,10 +65,17 @@ class Worse:
     margin: float
 
     def __str__(self) -> str:
-        found, sign = self.difference, "+" if self.margin > 0 else ""
-        bound = f"at least {found.low:+.3g}" if self.margin > 0 else f"at most {found.high:+.3g}"
-        told = f"{self.measure.value} {found.estimate:+.3g} ({bound}"
-        return f"{told}, {sign}{self.margin:.3g} allowed)"
+        found = self.difference
+        is_more = found.estimate > 0
+        low, high = figure(found.low, "+"), figure(found.high, "+")
+        bound = f"at least {low}" if is_more else f"at most {high}"
+        told = f"{self.measure.value} {figure(found.estimate, '+')} ({bound}"
+        return f"{told}, {figure(self.margin, '+')} allowed)"
+
+
+def figure(value: float, sign: str = "") -> str:
+    """Three figures of it, and never "1e+03"; sign: "+" for one also where it is not negative."""
+    return f"{value:{sign}.0f}" if abs(value) >= 999.5 else f"{value:{sign}.3g}"
 
 
 def judge(turns: Turns, margins: CanarySettings) -> Worse | None:

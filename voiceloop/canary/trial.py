@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 # A later answer is late, by how much ever: one such must not hide what the others are.
 TIMES_PROMISED = 1.25
 MOST_WAITING = 4  # turns to be answered in the shadow; one more is left out
+WHOLE = 1.0 - 1e-9  # ten tenths are a little less than one
 IN_SHADOW = (Measure.FAILURES, Measure.TOOL_CALLS, Measure.TOKENS, Measure.TOKEN_MS)
 MOST_CALLS = 10_000  # whose sums so far are remembered; the oldest begins anew
 
@@ -188,12 +189,15 @@ class Trial:
         is_wanted = call is not None and call.variant is Variant.BASELINE
         if not is_wanted or self.state is not TrialState.TRYING:
             return
-        self._shadow_owed = min(1.0, self._shadow_owed + self.settings.shadow)
-        if self._shadow_owed < 1.0 or len(self._shadow_turns) >= MOST_WAITING:
+        self._shadow_owed = min(1.0, self._shadow_owed) + self.settings.shadow
+        if self._shadow_owed < WHOLE:
             return
-        if (turn := make()) is not None:
+        is_full = len(self._shadow_turns) >= MOST_WAITING
+        turn = None if is_full else make()
+        if turn is not None:
             self._shadow_turns.append(turn)
-            self._shadow_owed = 0.0
+        if is_full or turn is not None:  # else the next one in its place
+            self._shadow_owed -= 1.0
 
     def take_shadow_turn(self) -> ShadowTurn | None:
         """The oldest that waits, for `observe_shadow` to follow."""

@@ -172,7 +172,8 @@ class TriedWorkers:
 
     @property
     def utilization(self) -> float:
-        return min((one.utilization for one in self._pool.tried().values()), default=0.0)
+        """Where there is none, all of its time: what no call waits for can wait for it."""
+        return min((one.utilization for one in self._pool.tried().values()), default=1.0)
 
     @property
     def ready(self) -> messages.Ready | None:

@@ -267,7 +267,7 @@ class Conversation:
 
     def said(self, items: Iterable[Item] | None = None) -> tuple[tuple[str, str], ...]:
         """Who said what in these items, as in `leaving`; None: all, shown or not."""
-        messages = (i for i in items or self._items if isinstance(i, Message))
+        messages = (i for i in (self._items if items is None else items) if isinstance(i, Message))
         said = ((i.role, self._text(i)) for i in messages if i.status != "in_progress")
         return tuple((role, text) for role, text in said if text and role != "system")
 

@@ -20,7 +20,7 @@ from voiceloop.cluster.control.status import Status, text_of
 from voiceloop.config import PATHS, PREFIX, TABLE_PATHS, Config, load_config
 from voiceloop.config_reader import overlay
 from voiceloop.errors import ConfigError
-from voiceloop.operation import NO_CANARY, CanarySettings
+from voiceloop.operation import CanarySettings
 
 LOOK_S = 0.5
 HERE = "auto"  # as Ray calls the cluster that runs on this machine
@@ -89,10 +89,8 @@ def settings_for(
     _check_paths(configuration)
     own = {name: text for name, text in environ.items() if name.startswith(PREFIX)}
     over = asdict(load_config(environ=own).canary)
-    margins = replace(
-        told.canary,
-        **{key: value for key, value in over.items() if value != getattr(NO_CANARY, key)},
-    )
+    named = {key: value for key, value in over.items() if f"{PREFIX}CANARY_{key.upper()}" in own}
+    margins = replace(told.canary, **named)
     if margins.version:
         wanted = "expected none, for workers are tried by voiceloop cluster deploy --canary"
         raise ConfigError(f"{SOURCE}: canary.version: {wanted}; found {margins.version!r}")

@@ -62,7 +62,9 @@ class Shadow:
                     await branch.close()
         except (VoiceLoopError, TimeoutError) as error:
             log.info("a turn was not answered for comparison: %s", error or "it took too long")
-            return TurnFigures(has_failed=True)
+        except Exception:  # a bug costs a turn of nobody's, not all that follow
+            log.exception("a turn was not answered for comparison")
+        return TurnFigures(has_failed=True)
 
 
 async def _generate(branch: Branch, turn: ShadowTurn) -> TurnFigures:

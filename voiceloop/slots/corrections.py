@@ -10,15 +10,19 @@ from dataclasses import dataclass
 from enum import Enum
 
 from voiceloop.agent import AgentSlot
-from voiceloop.listening.slots import FILLERS
+from voiceloop.listening.slots import FILLERS, STREET_TYPES
 from voiceloop.memory.reading import ASSENTS
 from voiceloop.slots.dates import day_in, with_day
 from voiceloop.slots.digits import digit_runs, digits_in
 from voiceloop.slots.letters import letter_runs
-from voiceloop.slots.values import Value, fits, value_in, words_said
+from voiceloop.slots.values import Value, fits, is_written, value_in, words_said
 
 DENIALS = frozenset("no nope nah not wrong incorrect isn't wasn't".split())
-YES = (*ASSENTS, "uh huh", "aha", "you got it", "that's it", "it is", "that is it", "absolutely")
+YES = (*ASSENTS, "uh huh", "aha", "you got it", "that's it", "that is it", "absolutely")
+# All that is said behind "it is" where that is a yes, and not "it is Jan".
+BESIDE_YES = frozenset("thanks thank you please yes yeah correct right indeed exactly".split())
+# Denies nothing of the value: "yes, no problem".
+NO_DENIALS = re.compile(r"\bno (?:problem|worries|thanks|thank you|doubt|changes|more)\b")
 # Said before what is corrected, and no part of it.
 PREFACE = re.compile(
     r"^(?:(?:no|nope|nah|yes|yeah|sorry|wrong|not quite|actually|wait|but|and|it should be|"
@@ -73,18 +77,24 @@ def judged(slot: AgentSlot, value: str, said: str) -> Judged:
     while words and words[0] in FILLERS and tuple(words[:2]) != ("uh", "huh"):
         del words[0]
     line = " ".join(words)
-    denies = not DENIALS.isdisjoint(words)
-    assents = any(line == one or line.startswith(f"{one} ") for one in YES)
+    denies = not DENIALS.isdisjoint(NO_DENIALS.sub("", line).split())
+    # "Yeah, no" is a no: who is asked once more loses less than who is called at a wrong number.
+    assents = not denies and _assents(line)
     bare = PREFACE.sub("", f"{line} ").strip()
     changed = _in_place(slot, value, bare)
-    found = Value(changed, fits(slot, changed)) if changed else None
+    found = Value(changed, fits(slot, changed)) if is_written(slot, changed) else None
     if found is None:
-        found = _whole(slot, value, bare, is_new=denies or not assents)
+        found = _whole(slot, value, bare, is_new=not assents)
     if found is not None and found.text != value:
         return Judged(Verdict.CORRECTED, found)
     if assents or (found is not None and not denies):
         return Judged(Verdict.RIGHT)
     return Judged(Verdict.WRONG if denies else Verdict.ELSEWHERE)
+
+
+def _assents(line: str) -> bool:
+    begins = any(line == one or line.startswith(f"{one} ") for one in YES)
+    return begins or (line.startswith("it is") and BESIDE_YES.issuperset(line[5:].split()))
 
 
 def _whole(slot: AgentSlot, value: str, line: str, *, is_new: bool) -> Value | None:
@@ -100,6 +110,10 @@ def _whole(slot: AgentSlot, value: str, line: str, *, is_new: bool) -> Value | N
             return found if len(found.text) >= len(value) - 1 else None
         case "name":
             return Value(_name_over(value, found.text)) if is_new else None
+        case "address":  # "yes, and two lattes" is none
+            words = set(found.text.lower().split())
+            is_one = words & STREET_TYPES or words & set(value.lower().split())
+            return found if is_one else None
     return found
 
 

@@ -126,6 +126,8 @@ def _day(words: Sequence[str], at: int) -> tuple[int, int]:
 def _is_ordinal(words: Sequence[str], at: int) -> bool:
     word, behind = words[at], words[at + 1] if at + 1 < len(words) else ""
     is_figure = re.fullmatch(r"\d{1,2}(?:st|nd|rd|th)", word) is not None
+    if word == "second" and at > 0 and words[at - 1] in ("a", "one", "just"):
+        return False  # "wait a second"
     return word in ORDINALS or is_figure or (word in ("twenty", "thirty") and behind in ORDINALS)
 
 

@@ -18,18 +18,21 @@ MAX_SAID_CHARS = 2000  # of a turn that is read: a value is said in far less
 MAX_NAME_WORDS = 4
 MAX_ADDRESS_WORDS = 16
 LEAST_PHONE_DIGITS, MOST_PHONE_DIGITS = LOCAL_DIGITS, 15  # E.164 has 15 at most
+# What is nobody's name, number or street, and might be read as markup where the value is shown.
+NEVER_SAID = re.compile(r"[^\w\s.,!?;:\"'()+@/#&%\u2019-]")
+NAME_WORD = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
 # Said before a value, or behind it, and no part of it.
 LEADS = frozenset(
-    "it's its it is that's that the name my full address i live we at on this i'm im am sure yes "
-    "yeah okay ok well so please thanks thank you hi hello and here under of be would last first "
-    "no sorry actually oh".split()
+    "think guess believe suppose it's its it is that's that the name my full address i live we at "
+    "on this i'm im am sure yes yeah okay ok well so please thanks thank you hi hello and here "
+    "under of be would last first no sorry actually oh".split()
 )
 TRAILS = frozenset("please thanks thank you sir madam okay ok".split())
 # A sentence with one of these answers no question for a name.
 NO_NAMES = frozenset(
     "what why how when where who which do does don't can can't could would should not need want "
     "have has was are tell ask mean think know again rather later moment minute second just for "
-    "to with a two three four five six".split()
+    "to with a two three four five six about your calling order hold hang moment pardon".split()
 )
 
 
@@ -43,7 +46,8 @@ class Value:
 
 def words_said(said: str) -> list[str]:
     """Small letters, without punctuation at the words' ends."""
-    bare = (word.strip(".,!?;:\"'()") for word in said[:MAX_SAID_CHARS].lower().split())
+    plain = NEVER_SAID.sub("", said[:MAX_SAID_CHARS].lower())
+    bare = (word.strip(".,!?;:\"'()") for word in plain.split())
     return [word for word in bare if word]
 
 
@@ -64,6 +68,16 @@ def fits(slot: AgentSlot, text: str) -> bool:
     if slot.kind == "phone" and slot.pattern is None:
         return LEAST_PHONE_DIGITS <= n_digits <= MOST_PHONE_DIGITS
     return True
+
+
+def is_written(slot: AgentSlot, text: str) -> bool:
+    """Whether this is a value of the slot's kind at all, as a corrected one may not be."""
+    match slot.kind:
+        case "email":
+            return email_in(text) == text.lower() != ""
+        case "name":
+            return bool(text) and all(map(NAME_WORD.fullmatch, text.split()))
+    return bool(text)
 
 
 def _text(slot: AgentSlot, said: str) -> str:
@@ -99,14 +113,14 @@ def _name(said: str, words: Sequence[str]) -> str:
         known_before = [] if len(before) == len(words) else parts[:-1]
         alike = bool(parts) and parts[-1][0] == spelled[0]
         parts = [*(known_before if alike else []), spelled]
-    is_name = all(re.fullmatch(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*", word) for word in parts)
+    is_name = all(NAME_WORD.fullmatch(word) for word in parts)
     if not parts or len(parts) > MAX_NAME_WORDS or not is_name or NO_NAMES & set(parts):
         return ""
     return re.sub(r"(?<!\w)\w|(?<=[-'])\w(?=\w\w)", lambda one: one[0].upper(), " ".join(parts))
 
 
 def _address(words: Sequence[str]) -> str:
-    """From its first number on: "12 Elm Street, Springfield" of "it's twelve elm street"."""
+    """With its numbers as figures: "12 Elm Street" of "it's twelve elm street"."""
     parts = _trimmed(words)
     text: list[str] = []
     numbers: list[str] = []
@@ -130,7 +144,8 @@ def _choice(values: Sequence[str], words: Sequence[str]) -> str:
     """
     said = f" {' '.join(words)} "
     named = [value for value in values if f" {' '.join(words_said(value))} " in said]
-    named = [one for one in named if not any(one != other and one in other for other in named)]
+    small = {value.lower(): value for value in named}
+    named = [small[one] for one in small if not any(one != each and one in each for each in small)]
     return named[0] if len(named) == 1 else ""
 
 

@@ -116,5 +116,7 @@ def test_the_sums_of_two_servers_are_judged_as_those_of_one() -> None:
 def test_why_it_was_given_up_is_told_with_what_was_allowed() -> None:
     later = Worse(Measure.GAP, Difference(180.0, 120.5, 240.0), 50.0)
     assert str(later) == "gap_ms +180 (at least +120, +50 allowed)"
+    much = Worse(Measure.GAP, Difference(1200.0, 1030.4, 1500.0), 0.0)
+    assert str(much) == "gap_ms +1200 (at least +1030, +0 allowed)"
     short = Worse(Measure.TOKENS, Difference(-12.0, -16.0, -8.0), -6.0)
     assert str(short) == "tokens -12 (at most -8, -6 allowed)"

@@ -107,6 +107,7 @@ async def test_what_no_call_waits_for_goes_to_the_workers_that_are_tried_or_to_n
     report = trial.report()
     assert report is not None and not report.turns  # it is no call of the trial
     other, _ = pools(Trial(CanarySettings(version="v3")))
+    assert TriedWorkers(other).utilization == 1.0  # nothing is asked of nobody
     with pytest.raises(WorkerLost, match="that is tried, found none"):
         await TriedWorkers(other).current("shadow-1")
 

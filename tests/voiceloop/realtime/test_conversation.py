@@ -418,3 +418,8 @@ def test_settings_of_any_length_have_little_counted() -> None:
     assert not counted
     with pytest.raises(InvalidRequest):
         window.check("Be kind.")
+
+
+def test_of_no_items_nothing_was_said() -> None:
+    assert said(*WORDS).said([]) == ()
+    assert said(*WORDS).leaving("") == ()

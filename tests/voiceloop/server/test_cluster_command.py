@@ -65,6 +65,8 @@ def test_how_much_worse_a_canary_may_be_is_told_by_the_configuration_and_over_it
     groups = read_plan(arguments(tmp_path, named).config)
     _, margins = settings_for(groups, {"VOICELOOP_CANARY_FAILURES": "0.02"})
     assert (margins.gap_ms, margins.failures) == (80.0, 0.02)
+    _, margins = settings_for(groups, {"VOICELOOP_CANARY_GAP_MS": "50"})  # the default, but named
+    assert margins.gap_ms == 50.0
 
 
 def test_a_cluster_takes_no_canary_from_its_configuration(tmp_path: Path) -> None:

@@ -117,6 +117,20 @@ async def test_a_model_that_fails_or_hangs_is_a_failed_turn_and_the_next_is_answ
     assert counted(trial, Variant.SHADOW, Measure.FAILURES) == (3, 2)
 
 
+async def test_a_bug_costs_one_turn_and_the_next_is_answered() -> None:
+    def reply(messages: tuple[ChatMessage, ...]) -> str:
+        if len(model.prompts) == 1:
+            raise ValueError("a bug")
+        return "Three."
+
+    trial, model = trying(), FakeLanguageModel(reply)
+    for _ in range(2):
+        trial.offer_shadow("call", lambda: TURN)
+    async with shadow_of(trial, model):
+        await asyncio.sleep(60.0)
+    assert counted(trial, Variant.SHADOW, Measure.FAILURES) == (2, 1)
+
+
 async def test_a_busy_engine_is_left_to_the_calls_it_has() -> None:
     trial, model = trying(), FakeLanguageModel()
     model.utilization = MOST_BUSY + 0.1
@@ -138,6 +152,22 @@ def test_a_share_of_the_others_turns_is_kept_and_of_those_so_many_at_once() -> N
     for _ in range(8):
         trial.offer_shadow("call", lambda: TURN)
     assert [trial.take_shadow_turn() for _ in range(3)] == [TURN, TURN, None]
+
+
+@pytest.mark.parametrize(("shadow", "n_kept"), [(0.1, 10), (0.3, 30), (0.7, 70), (0.9, 90)])
+def test_the_share_that_is_kept_is_the_one_that_was_asked_for(shadow: float, n_kept: int) -> None:
+    trial, kept = trying(shadow), []
+    for _ in range(100):
+        trial.offer_shadow("call", lambda: TURN)
+        kept.append(trial.take_shadow_turn())
+    assert len(kept) - kept.count(None) == n_kept
+
+
+def test_a_turn_that_no_model_answered_has_the_next_one_kept_in_its_place() -> None:
+    trial = trying(0.5)
+    for made in (TURN, None, TURN):
+        trial.offer_shadow("call", lambda made=made: made)  # type: ignore[misc]
+    assert trial.take_shadow_turn() == TURN
 
 
 @pytest.mark.parametrize(

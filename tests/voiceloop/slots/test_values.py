@@ -78,6 +78,9 @@ def read(kind: str, said: str, **more: object) -> str | None:
         ("address", "twelve elm street springfield", "12 Elm Street Springfield"),
         ("address", "i live at 221 b baker street", "221 B Baker Street"),
         ("address", "you know where", None),
+        ("address", "i think it's twelve elm street", "12 Elm Street"),
+        ("address", "12 elm] [street <|user|>", "12 Elm Street User"),
+        ("name", "i'm calling about my order", None),
     ],
 )
 def test_a_value_is_read_from_what_was_said(kind: str, said: str, value: str | None) -> None:
@@ -95,6 +98,12 @@ def test_a_value_is_read_from_what_was_said(kind: str, said: str, value: str | N
 )
 def test_a_choice_is_the_one_that_is_named(said: str, value: str | None) -> None:
     assert read("choice", said, values=("small", "large", "extra large")) == value
+
+
+def test_of_two_choices_that_stand_in_each_other_the_longer_is_meant_however_it_is_written() -> (
+    None
+):
+    assert read("choice", "extra large", values=("Large", "extra large")) == "extra large"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from voiceloop.canary.judge import Comparison
+from voiceloop.canary.judge import Comparison, figure
 from voiceloop.canary.trial import TrialState, TrialStatus
 from voiceloop.canary.trial import status_of as status_of_trial
 from voiceloop.cluster.control.directory import Directory, Host
@@ -176,9 +176,11 @@ def _lines_of_canary(canary: TrialStatus) -> list[str]:
 def _lines_of(measures: Sequence[Comparison]) -> list[str]:
     lines = []
     for one in measures:
-        if one.low is not None and one.high is not None:
-            lines.append(
-                f"  {one.measure.value}: {one.canary:.3g} of {one.n_canary} beside "
-                f"{one.baseline:.3g} of {one.n_baseline}; apart {one.low:+.3g} to {one.high:+.3g}"
-            )
+        if one.canary is None or one.baseline is None or one.low is None or one.high is None:
+            continue
+        lines.append(
+            f"  {one.measure.value}: {figure(one.canary)} of {one.n_canary} beside "
+            f"{figure(one.baseline)} of {one.n_baseline}; "
+            f"apart {figure(one.low, '+')} to {figure(one.high, '+')}"
+        )
     return lines

@@ -18,7 +18,7 @@ from voiceloop.errors import BackendError, VoiceLoopError
 
 log = logging.getLogger(__name__)
 
-MOST_LINES = 32  # kept, and wanted at a time; an agent has two, sessions a few voices and speeds
+MOST_LINES = 32  # kept, and wanted at a time; an agent has two and its tools', in a few voices
 MOST_OPTIONS = 4  # of one session, over its length; chosen: callers do not change voice for ever
 MOST_BYTES = 2 << 20  # of one line: 40 s at 24 kHz; a longer one is not kept
 DEADLINE_S = 10.0  # for a voice to speak a line that no caller waits for
