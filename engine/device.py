@@ -67,7 +67,8 @@ def open_device(config: EngineConfig) -> Device:
     name, dtype = config.device, config.dtype
     match name.partition(":")[0]:
         case "cpu":
-            return _cpu(config.native and dtype == "bf16", config.eagle_dir is not None)
+            has_eagle = config.eagle_dir is not None and config.max_draft_tokens > 0
+            return _cpu(config.native and dtype == "bf16", has_eagle)
         case "cuda" if not torch.cuda.is_available():
             raise ConfigError(f"device: expected a GPU for {name}, found none")
         case "cuda" if dtype != "bf16":

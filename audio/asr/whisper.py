@@ -18,7 +18,7 @@ UPDATE_MS = {"cuda": 250.0, "cpu": 500.0}
 class WhisperRecognizer(WindowRecognizer):
     """A CTranslate2 folder of Whisper, or a Hugging Face one (converted once).
 
-    folder: the model's folder on disk. device: "cpu", "cuda" or "auto". compute_type: as
+    folder: the model's folder on disk. device: "cpu", "cuda:1", "auto". compute_type: as
     CTranslate2 names it, None for int8 on a CPU and int8_float16 on CUDA. backend: "ct2",
     "transformers" or "auto". update_ms: how much new audio makes a partial due, None for the
     device's own. cache_dir: where converted checkpoints are kept.
@@ -41,4 +41,6 @@ class WhisperRecognizer(WindowRecognizer):
         decoder, device = open_decoder(
             Path(folder), device, compute_type, backend, n_threads, cache_dir
         )
-        super().__init__(decoder, update_ms=update_ms or UPDATE_MS[device], clock=clock)
+        super().__init__(
+            decoder, update_ms=update_ms or UPDATE_MS[device.partition(":")[0]], clock=clock
+        )

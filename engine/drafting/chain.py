@@ -128,7 +128,8 @@ class Chain:
         known = torch.sum(head.head(h), 0, dtype=torch.float32)
         self._logits.fill_(-torch.inf).index_copy_(1, head.ids, known)
         call.sample(self._logits, self._draws, self._space, self._chosen)
-        # Lines that do not go on have a place without guesses, or the first, which is nobody's.
+        # Lines that do not go on have a place without guesses, or the first, which is nobody's, and
+        # stay at the first guess: a capture makes more than there may be room for.
         slots.guesses.index_put_((self._places, self._offsets), self._chosen)
         slots.n_guesses.index_add_(0, self._places, self._goes_on)
-        self._offsets.add_(1)
+        self._offsets.add_(self._goes_on)

@@ -31,9 +31,9 @@ class DraftLength:
     No step bets more than `BET` of the credit: a try begins with few guesses.
     """
 
-    def __init__(self, lengths: Iterable[int], n_held: int = 1) -> None:
-        """lengths: how many may be drafted, apart from none. n_held: steps a choice holds for."""
-        self._lengths, self._n_held = tuple(lengths), n_held
+    def __init__(self, lengths: Iterable[int]) -> None:
+        """lengths: how many may be drafted, apart from none."""
+        self._lengths = tuple(lengths)
         self.acceptance, self._n_judged = START_ACCEPTANCE, 0  # guesses seen since it began
         self._step_ms: dict[tuple[int, int], deque[float]] = {}  # by replies and rows
         self._draft_ms: deque[float] = deque(maxlen=N_KEPT)  # per drafted token
@@ -50,7 +50,7 @@ class DraftLength:
     @property
     def is_plain_due(self) -> bool:
         """Whether no drafter may guess at the coming step, so that a plain one is measured."""
-        return self._n_since_plain >= PLAIN_EVERY * self._n_held
+        return self._n_since_plain >= PLAIN_EVERY
 
     def choose(self, n_replies: int) -> int:
         """How many tokens to draft for each of `n_replies` that share the coming step."""
@@ -101,7 +101,7 @@ class DraftLength:
             self._credit, self._is_untried = min(self._credit + gain, MOST_CREDIT), False
             self._judge(n_replies)
         elif not self._is_on:
-            self._credit += SHARE / self._n_held
+            self._credit += SHARE
             if self._credit >= CREDIT:
                 self._begin()
 

@@ -19,7 +19,7 @@ from ..runner import Extension
 from ..sampler import choose, is_greedy, penalize
 from ..sequence import Sequence, common_prefix
 from ..types import BLOCK_TOKENS, EngineConfig, OutOfMemory, n_blocks_for
-from .eagle import EagleHead
+from .eagle import EagleHead, slots_before
 
 CATCH_UP_TOKENS = 64  # of a prompt a draft model reads per step, so that no step waits for it
 STAGED_TOKENS = 16  # the same of staged words, between two questions whether a commit waits
@@ -225,8 +225,8 @@ class EagleDrafter:
             return None
         target.reserve(n_most)
         head, pool, first = self._head, target.pool, target.n_resident
-        slot = target.table[(first - 1) // BLOCK_TOKENS] * BLOCK_TOKENS + (first - 1) % BLOCK_TOKENS
-        state = head.features(torch.tensor([slot], device=pool.device), pool)
+        before = torch.tensor(slots_before([(first, 1, target.table)]), device=pool.device)
+        state = head.features(before, pool)
         said = [target.tokens[first]]
         for i in range(n_most):
             table = target.table[: n_blocks_for(first + i + 1)]

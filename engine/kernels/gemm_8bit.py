@@ -43,11 +43,10 @@ class Packed8bit:
         return self.codes.nbytes + self.scale.nbytes
 
 
-def pack_8bit(codes: Tensor, scale: Tensor, *, n_splits: int | None = None) -> Packed8bit:
-    """n_splits: None chooses by shape and device; 1 where the consumer takes no partial sums."""
+def pack_8bit(codes: Tensor, scale: Tensor) -> Packed8bit:
+    """codes: [n_out, n_in]; scale: [n_out]. Done once, at load."""
     n_out, n_in = codes.shape
-    if n_splits is None:
-        n_splits = choose_splits(n_out, triton.cdiv(n_in, STEP), codes.device)
+    n_splits = choose_splits(n_out, triton.cdiv(n_in, STEP), codes.device)
     return Packed8bit(codes.contiguous(), scale.contiguous(), n_splits)
 
 

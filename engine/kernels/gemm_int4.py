@@ -84,10 +84,9 @@ class PackedInt4:
         return self.codes.nbytes + self.scales.nbytes
 
 
-def pack_int4(weight: Int4Weight, *, n_splits: int | None = None) -> PackedInt4:
+def pack_int4(weight: Int4Weight) -> PackedInt4:
     """The canonical weight in the kernel's layout, on the same device. Done once, at load.
 
-    n_splits: None chooses by shape and device; 1 for a product whose consumer takes no partials.
     Raises: ValueError where the group is not a multiple of 16.
     """
     n_out, n_in = weight.codes.shape
@@ -106,7 +105,7 @@ def pack_int4(weight: Int4Weight, *, n_splits: int | None = None) -> PackedInt4:
         n_out,
         half,
         group,
-        choose_splits(n_out, n_pairs, weight.codes.device) if n_splits is None else n_splits,
+        choose_splits(n_out, n_pairs, weight.codes.device),
     )
 
 

@@ -95,8 +95,6 @@ def make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterato
         yield EagleDrafter(decoder.eagle)
     length = context_length(decoder.config, config)
     if config.draft_dir is not None:
-        if device.torch_name != "cpu":
-            raise ConfigError(f"draft_dir: expected device cpu, found {config.device}")
         plain = replace(config, calibration_text=None)  # its guesses are verified, however rounded
         draft_text, draft = read_model(config.draft_dir, plain, is_draft=True)
         if draft_text.tokenizer.get_vocab() != text.tokenizer.get_vocab():

@@ -5,6 +5,7 @@ speculators (`layers.0.*`, the layer's sizes in `transformer_layer_config`). Bot
 `lm_head` over a part of the vocabulary, and "d2t" beside it.
 """
 
+import reprlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,14 +55,15 @@ def make_eagle(
     Raises: CheckpointError, UnsupportedArchitecture.
     """
     path = checkpoint.source / "config.json"
-    name = (values.get("architectures") or ["none"])[0]
+    names = values.get("architectures") or ["none"]
+    name = names[0] if isinstance(names, list) else names
     variant = next((key for key in VARIANTS if values.get(key)), None)
     if name not in ARCHITECTURES or variant is not None:
         raise UnsupportedArchitecture(
             f"{path}: expected an EAGLE-3 head, one of {', '.join(ARCHITECTURES)}, found {name}"
             + (f" with {variant}" if variant is not None else "")
         )
-    nested = values.get("transformer_layer_config")
+    nested = _object_at("transformer_layer_config", values, path)
     sizes = {**(nested or values), "architectures": ["LlamaForCausalLM"]}
     config = config_from(sizes, path, ())
     prefix = "midlayer." if "midlayer.hidden_norm.weight" in checkpoint else "layers.0."
@@ -88,7 +90,7 @@ def make_eagle(
         checkpoint, config, target.embedding, rope, index=wanted.n_layers, prefix=prefix,
         taps=_taps(values, wanted.n_layers, path),
         n_drafted=values.get("draft_vocab_size") or config.vocab_size,
-        norm_before_residual=bool(values.get("norm_before_residual", nested is not None)),
+        norm_before_residual=bool(values.get("norm_before_residual", bool(nested))),
         quant=quant, make_linear=make_linear,
     )  # fmt: skip
 
@@ -99,12 +101,15 @@ def _taps(values: dict[str, Any], n_layers: int, path: Path) -> tuple[int, ...]:
     `eagle_config` names layers whose output they are, a speculator those whose input they are;
     without either it is the paper's choice: low, middle, high.
     """
-    inner, key = values.get("eagle_config") or {}, "eagle_aux_hidden_state_layer_ids"
-    named: Any = values.get(key)
+    inner, key = _object_at("eagle_config", values, path), "eagle_aux_hidden_state_layer_ids"
+    taps: Any = values.get(key) or [2, n_layers // 2, n_layers - 3]
     if inner.get(key):
-        named = [i + 1 if isinstance(i, int) else i for i in inner[key]]
-    taps = named or [2, n_layers // 2, n_layers - 3]
-    is_known = all(isinstance(i, int) and 0 <= i <= n_layers for i in taps)
+        taps = inner[key]
+        if isinstance(taps, list):
+            taps = [i + 1 if isinstance(i, int) else i for i in taps]
+    is_known = isinstance(taps, list) and all(
+        isinstance(i, int) and 0 <= i <= n_layers for i in taps
+    )
     if not is_known or len(taps) != N_STATES or len(set(taps)) != N_STATES:
         raise CheckpointError(
             f"{path}: expected {N_STATES} places between {n_layers} layers, found {taps}"
@@ -114,6 +119,14 @@ def _taps(values: dict[str, Any], n_layers: int, path: Path) -> tuple[int, ...]:
             f"{path}: expected use_aux_hidden_state true in an EAGLE-3 head, found false"
         )
     return tuple(taps)
+
+
+def _object_at(key: str, values: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Empty where there is none. Raises: CheckpointError."""
+    found = values.get(key) or {}
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path}: expected an object at {key!r}, found {reprlib.repr(found)}")
+    return found
 
 
 class _Noted:

@@ -52,6 +52,12 @@ def write_head(folder: Path, config: dict[str, Any], tensors: Tensors) -> Path:
     return folder
 
 
+def random_head_of(model: Path, folder: Path) -> Path:
+    """Of a tiny model on disk: it errs nearly always."""
+    config = config_of(json.loads((model / "config.json").read_text())["vocab_size"])
+    return write_head(folder, config, random_head(config))
+
+
 def counting_model(n_vocab: int, config: dict[str, Any]) -> Tensors:
     """Behind token n it says n + 1: its layers give nothing, its head is its embedding moved on."""
     tensors = random_tensors(config, 0)

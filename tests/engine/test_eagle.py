@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.branch import Branch
+from engine.device import open_device
 from engine.drafting.drafters import EagleDrafter
 from engine.engine import Engine
 from engine.load.description import describe
@@ -33,7 +34,7 @@ from tests.engine.eagle_heads import (
     config_of,
     counting_head,
     counting_model,
-    random_head,
+    random_head_of,
     write_head,
 )
 
@@ -82,9 +83,7 @@ def drain(engine: Engine) -> dict[str, Done]:
 @pytest.fixture(scope="module")
 def head(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of the tiny model, its weights random: it errs nearly always."""
-    n_vocab = json.loads((tiny_model / "config.json").read_text())["vocab_size"]
-    config = config_of(n_vocab)
-    return write_head(tmp_path_factory.mktemp("head"), config, random_head(config))
+    return random_head_of(tiny_model, tmp_path_factory.mktemp("head"))
 
 
 @pytest.fixture(scope="module")
@@ -273,12 +272,34 @@ def test_no_guess_is_made_in_a_step_that_verifies_none(tiny_model: Path, head: P
         assert (n_guesses[0] > 0) is expected
 
 
+@pytest.mark.parametrize("n_most", [1, 2, 7])
+def test_a_chain_that_is_captured_makes_guesses_for_nobody(
+    tiny_model: Path, head: Path, n_most: int
+) -> None:
+    """A capture runs it three times, however few guesses there is room for."""
+    runner: Any = load(tiny_model, head, "reference", max_draft_tokens=n_most).runner
+    for _ in range(3):
+        for begin, guess in runner._chains.values():
+            with torch.inference_mode():
+                begin()
+                for _ in range(3):
+                    guess()
+    assert not runner._shared.slots.n_guesses.any()
+
+
 def test_a_head_is_read_where_tokens_are_drafted_alone(tiny_model: Path, head: Path) -> None:
     plain = load(tiny_model, None, "cpu")
     off = load(tiny_model, head, "cpu", max_draft_tokens=0)
     on = load(tiny_model, head, "cpu")
     assert off.pool.block_bytes == plain.pool.block_bytes < on.pool.block_bytes
     assert off.speculation.names == [] and on.speculation.names[-1] == "an EAGLE-3 head"
+
+
+def test_a_head_that_drafts_nothing_leaves_the_native_layers(head: Path) -> None:
+    plain = open_device(EngineConfig())
+    off = open_device(EngineConfig(eagle_dir=head, max_draft_tokens=0))
+    on = open_device(EngineConfig(eagle_dir=head))
+    assert off.lacks == plain.lacks != on.lacks
 
 
 def test_its_memory_and_its_price_are_told(tiny_model: Path, head: Path) -> None:
@@ -328,6 +349,20 @@ def rewritten(head: Path, folder: Path, tensors: dict[str, Any], **changes: Any)
             CheckpointError,
             r"found \[1, 2, 3\]",
         ),
+        (
+            {},
+            {"eagle_config": {}, "eagle_aux_hidden_state_layer_ids": 5},
+            CheckpointError,
+            "found 5",
+        ),
+        ({}, {"eagle_config": [1]}, CheckpointError, r"an object at 'eagle_config', found \[1\]"),
+        (
+            {},
+            {"transformer_layer_config": "llama"},
+            CheckpointError,
+            "an object at .*found 'llama'",
+        ),
+        ({}, {"architectures": {"0": "T5"}}, UnsupportedArchitecture, "found {'0': 'T5'}"),
         ({"fc.weight": None}, {}, MissingTensor, "fc.weight, found none"),
         ({"fc.weight": torch.zeros(32, 64)}, {}, WrongShape, r"\[32, 96\], found \[32, 64\]"),
         ({"d2t": torch.full((200,), 300)}, {}, CheckpointError, "d2t to name 200 of the target's"),

@@ -6,6 +6,8 @@ has not ended) shows up as other tokens, and in what the device has read.
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from engine.engine import Engine
 from engine.text.tool_calls import notation_of
 from engine.types import EngineConfig, SamplingParams, Staged, TextDelta
+from tests.engine.eagle_heads import random_head_of
 
 pytest.importorskip("triton", reason="the GPU path needs triton")
 
@@ -64,6 +67,8 @@ class LateDevice(TorchFunctionMode):
         slots._uploaded = [self.event() for _ in slots._uploaded]
         for n_rows, replay in runner._replays.items():
             runner._replays[n_rows] = lambda replay=replay: self.enter(replay)
+        for n_rows, chain in runner._chains.items():
+            runner._chains[n_rows] = tuple(partial(self.enter, replay) for replay in chain)
         copy = engine.pool.copy
         monkeypatch.setattr(engine.pool, "copy", lambda *blocks: self.enter(lambda: copy(*blocks)))
 
@@ -148,28 +153,33 @@ def mixture(engine: Engine, around: LateDevice | OnTime) -> dict[str, object]:
     return {**seen, **said, "logprobs": logprobs}
 
 
-@pytest.mark.parametrize("ngram_draft", [False, True], ids=["plain", "drafted"])
+@pytest.mark.parametrize("drafter", ["none", "n-grams", "head"])
 def test_a_device_that_is_late_says_what_the_cpu_says(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, ngram_draft: bool
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drafter: str
 ) -> None:
     pytest.importorskip("llguidance", reason="the optional package llguidance is not installed")
     said = []
     for kind in ("cpu", "reference"):
         config = EngineConfig(
             device=kind, dtype="fp32", kv_tokens=2048, max_branches=8, step_tokens=64,
-            background_tokens=32, share_steps=True, ngram_draft=ngram_draft,
+            background_tokens=32, share_steps=True, ngram_draft=drafter == "n-grams",
         )  # fmt: skip
+        if drafter == "head" and kind == "reference":
+            config = replace(config, eagle_dir=random_head_of(tiny_model, tmp_path / "head"))
         engine = Engine.load(tiny_model, config)
         around: LateDevice | OnTime = OnTime()
         if kind == "reference":
             around = LateDevice()
             around.drive(engine, monkeypatch)
+            if drafter == "head":
+                runner: Any = engine.runner
+                runner.length.choose = lambda n_replies: 2  # whatever it costs
         said.append(mixture(engine, around))
         engine.check_integrity()
     assert said[1] == said[0]
     assert isinstance(around, LateDevice) and around.n_most_waiting > 4
     around.run_to(len(around._queue))
-    runner: Any = engine.runner
+    runner = engine.runner
     slots = runner._shared.slots
     for place, known in slots._places.values():
         assert slots.history[place, : len(known)].tolist() == known

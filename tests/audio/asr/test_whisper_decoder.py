@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audio.asr import whisper_folder
+from audio.asr import whisper, whisper_folder
 from audio.asr.local_agreement import HypothesisWord
 from audio.asr.whisper import WhisperRecognizer
 from audio.asr.whisper_decoder import Ct2Decoder, WhisperText, padded_frames, without_loop
@@ -149,6 +149,14 @@ def test_int8_is_the_default_on_a_cpu(tiny_ct2_dir, noisy_speech):
     recognizer.feed("a", noisy_speech(1.0))
     recognizer.finalize("a")
     assert isinstance(recognizer.step()[-1], Transcript)
+
+
+def test_a_numbered_gpu_is_asked_as_often_as_any(ct2, tiny_ct2_dir, monkeypatch):
+    intervals = []
+    for device in ("cuda", "cuda:1"):
+        monkeypatch.setattr(whisper, "open_decoder", lambda *_, on=device: (ct2, on))
+        intervals.append(WhisperRecognizer(tiny_ct2_dir, device=device)._update_s)
+    assert intervals == [0.25, 0.25]
 
 
 def test_hugging_face_folder_is_converted_once(tiny_whisper_dir, tmp_path):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -39,8 +41,8 @@ def _products(gemm, reference, weight, x, bias, n_out):
     [(70, 160, 32, 3, None), (33, 384, 128, 17, 3), (40, 48, 16, 1, 1)],
 )
 def test_int4_product_equals_its_reference(n_out, n_in, group, rows, n_splits) -> None:
-    weight = pack_int4(quantize_int4(torch.randn(n_out, n_in, device=DEVICE), group),
-                       n_splits=n_splits)  # fmt: skip
+    weight = pack_int4(quantize_int4(torch.randn(n_out, n_in, device=DEVICE), group))
+    weight = replace(weight, n_splits=n_splits or weight.n_splits)
     x = torch.randn(rows, n_in, device=DEVICE).bfloat16()
     bias = torch.randn(n_out, device=DEVICE)
     found, expected = _products(gemm_int4, gemm_int4_reference, weight, x, bias, n_out)
@@ -71,7 +73,8 @@ def _codes_8bit(kind: str, n_out: int, n_in: int):
 @pytest.mark.parametrize("kind", ["int8", "fp8"])
 @pytest.mark.parametrize("n_out, n_in, rows, n_splits", [(70, 160, 3, 2), (33, 300, 17, None)])
 def test_8bit_product_equals_its_reference(kind, n_out, n_in, rows, n_splits) -> None:
-    weight = pack_8bit(*_codes_8bit(kind, n_out, n_in), n_splits=n_splits)
+    weight = pack_8bit(*_codes_8bit(kind, n_out, n_in))
+    weight = replace(weight, n_splits=n_splits or weight.n_splits)
     x = torch.randn(rows, n_in, device=DEVICE).bfloat16()
     found, expected = _products(gemm_8bit, gemm_8bit_reference, weight, x, None, n_out)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
