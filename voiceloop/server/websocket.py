@@ -125,18 +125,20 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     def shutdown(self) -> None:
         """The server ends; uvicorn's own would not wait for what the client still sends."""
-        if not self.handshake_complete:
-            super().shutdown()
-        elif self.close_sent:
-            self._leave(*(self.ending or (1012, "")))
-        else:
+        if self.handshake_complete:
             self.drop(1012, "the server restarts")
+        else:
+            super().shutdown()
 
     def drop(self, code: int, reason: str) -> None:
-        """Close without waiting: the frame goes behind what is buffered, then the line is cut."""
-        if self.close_sent or self.transport.is_closing():
+        """Close without waiting: the frame goes behind what is buffered, then the line is cut.
+
+        Where a close frame is out already, its answer is not waited for any more.
+        """
+        if self._is_leaving or self.transport.is_closing():
             return
-        self.conn.send_close(code, short(reason))
+        if not self.close_sent:
+            self.conn.send_close(code, short(reason))
         self._leave(code, reason)
 
     def _leave(self, code: int, reason: str) -> None:
