@@ -311,6 +311,7 @@ def test_a_window_that_is_nearly_full_slides_before_it_must_and_then_stands_stil
     conversation = Conversation(Window(n_tokens=1000))
     fill(conversation, 0.8)
     assert not conversation.is_nearly_full("") and not conversation.slide_ahead("")
+    assert conversation.leaving("") == () and conversation.said()
     assert conversation.take_slide() is None
     fill(conversation, 0.87)
     n_before = len(conversation.messages())
