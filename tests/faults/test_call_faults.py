@@ -101,7 +101,7 @@ async def test_a_caller_whose_engine_stands_still_is_spoken_to_and_answered_next
         "engine", (RoleSpec("engine", {}, PLACE),), hung_after_s=1.0, spins_after_s=1.5
     )
     speech = WorkerSpec("speech", (RoleSpec("recognizer", {}, PLACE), RoleSpec("voice", {}, PLACE)))
-    waiting = Waiting(say=(LINE,), say_after_ms=50, first_token_ms=200)
+    waiting = Waiting(say=(LINE,), say_after_ms=50, first_token_ms=30_000)
     agent = AgentConfig(waiting=waiting)
     async with Supervisor([engine, speech], environ=ENVIRON) as supervisor:
         stuck = supervisor.workers[0].pid

@@ -120,6 +120,23 @@ def test_rows_beyond_those_taken_together_are_the_same(libraries: Libraries) -> 
     check(libraries, quantize_int8(weight(70, 40)), 131)
 
 
+def test_a_group_may_lie_far_above_its_row_in_every_row(libraries: Libraries) -> None:
+    """As many lines as there is room for, in the first group and in the last."""
+    x = rows(64, 256)
+    x[:, 0] = -120.0
+    x[:, 255] = 200.0
+    assert far_groups(x.view(64, -1, GROUP).abs().amax(-1))[:, [0, -1]].all()
+    for exact in (quantize_int8(weight(70, 256)), quantize_int4(weight(70, 256), 32)):
+        for level, library in libraries.items():
+            product = NativeLinear(library, exact, None, torch.float32)
+            found = product(x)
+            alone = torch.cat([product(row[None]) for row in x])
+            assert torch.equal(found, alone), level
+            error = (found - rounded_rows(x) @ dense(exact).double().T).abs().max()
+            size = (rounded_rows(x).abs() @ dense(exact).double().abs().T).max()
+            assert error <= 1e-6 * size, level
+
+
 def test_the_largest_codes_do_not_overflow(libraries: Libraries) -> None:
     n_in = 65536
     codes = torch.full((3, n_in), 127, dtype=torch.int8)
