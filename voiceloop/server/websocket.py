@@ -35,6 +35,9 @@ CONTROL_FRAMES_AT_ONCE = 40.0
 MAX_FRAGMENTS = 64  # 2 MiB in pieces of 32 KiB
 SLICE_BYTES = 8 * 1024  # parsed between two looks at those: 1,400 empty pings, 8 ms
 CLOSE_GRACE_S = 3.0  # for the close frame to be read before the connection is cut
+# Of silence before our half is shut: asyncio, which stock clients use, is not to meet the end of
+# the stream while it writes. Its transport then ends twice, and `abort` raises (CPython 3.11).
+WRITTEN_OUT_S = 0.2
 MAX_REASON_BYTES = 123  # of a close frame, by RFC 6455, 5.5: 125 less two for the code
 
 
@@ -154,13 +157,24 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self.stop_keepalive()
         self.transport.write(b"".join(self.conn.data_to_send()))
         if self.transport.can_write_eof():  # of TLS it cannot: the client closes, or we do
-            self.transport.write_eof()
+            self._heard_at = self.loop.time()
+            self._shut_once_silent()
         if self.read_paused:
             self.read_paused = False
             self.transport.resume_reading()
         if self.close_timer is not None:
             self.close_timer.cancel()
         self.close_timer = self.loop.call_later(CLOSE_GRACE_S, self.transport.abort)
+
+    def _shut_once_silent(self) -> None:
+        """Shut our half once the client has written what it had to write."""
+        if self.transport.is_closing():
+            return
+        left_s = self._heard_at + WRITTEN_OUT_S - self.loop.time()
+        if left_s > 0.0:
+            self.loop.call_later(left_s, self._shut_once_silent)
+        else:
+            self.transport.write_eof()
 
     def _end(self, code: int, how: str) -> None:
         if self.ending is None:
