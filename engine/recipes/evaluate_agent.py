@@ -56,13 +56,15 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with dialogues/ (else $VOICELOOP_DATA)")
     parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
     parser.add_argument("--quick", action="store_true", help="a fifth of the cases")
+    parser.add_argument("--calls", type=int, help="generated, of each kind (200; 40 with --quick)")
     parser.add_argument("--json", type=Path, help="write the figures and the replies here")
     parser.add_argument("--seed", type=int, default=7)
     given = parser.parse_args()
+    if given.calls is not None and given.calls < 1:
+        parser.error(f"--calls: expected 1 or more, found {given.calls}")
     try:
-        evaluation = Evaluation(
-            given.model, given.data, 40 if given.quick else 200, given.seed, given.adapter
-        )
+        n_calls = given.calls or (40 if given.quick else 200)
+        evaluation = Evaluation(given.model, given.data, n_calls, given.seed, given.adapter)
     except (FileNotFoundError, EngineError) as error:
         sys.exit(f"evaluate_agent: {error}")
     figures = []

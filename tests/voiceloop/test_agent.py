@@ -160,6 +160,8 @@ def test_a_tool_without_an_answer_is_the_clients() -> None:
     (SLOT + "kind = 'open'\nname = 'x'", "slots[0].kind: expected one of phone, number, "),
     ("language = 'de'\n" + SLOT + "kind = 'name'\nname = 'x'",
      "slots[0].name: expected an agent that speaks English, found language 'de'"),
+    (SLOT + "kind = 'name'\nread_back = 'It is {value}, right?'",
+     "slots[0]: expected a name beside read_back, found none"),
     (SLOT + "kind = 'name'\nname = 'x'\nread_back = 'Right?'",
      "slots[0].read_back: expected a text with {value}"),
     (SLOT + "kind = 'name'\nname = 'x'\npattern = '['",

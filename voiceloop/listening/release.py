@@ -71,8 +71,8 @@ STEP_MS = 10.0  # as finely as waits are told apart: half of what a client sends
 # taken back. People who were interrupted mid-sentence go on within this; who comes later has heard
 # an answer begin.
 TAKEN_BACK_MS = 300.0
-# What a soft cut is worth of a hard one: set by hand, with the cost of auto. Of the bundled call's
-# answers 0.3 began 8 of 48 too early, and 0.6 2 to 3 of 24 (RESULTS.md, Calls).
+# What a soft cut is worth of a hard one: set by hand, when auto was 5 s and 120 ms. Of the bundled
+# call's answers 0.3 began 8 of 48 too early, and 0.6 2 to 3 of 24 (LOG.md, 2026-11-22).
 SOFT_PRICE = 0.8
 
 

@@ -35,8 +35,9 @@ def check_slots(slots: Sequence[AgentSlot], language: str) -> None:
 
 
 def _check_nameless(slot: AgentSlot, where: str) -> None:
-    for key in ("pattern", "values"):
-        if getattr(slot, key):
+    nothing = AgentSlot(slot.asked, slot.kind)
+    for key in ("pattern", "values", "read_back"):
+        if getattr(slot, key) != getattr(nothing, key):
             raise _wrong(where, f"a name beside {key}", "none")
 
 
