@@ -179,7 +179,8 @@ def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -
         faded_ms = _faded_ms(first_reply)
         gap_ms = 1000.0 * (first_at - end_at) + faded_ms
         audible_ms = None if heard_at is None else 1000.0 * (heard_at - end_at) + faded_ms
-    answer = " ".join(reply.text.strip() for _, reply in audible)
+    # Neither is it what the caller was told: it is begun anew, and the history holds it once.
+    answer = " ".join(reply.text.strip() for _, reply in audible if not reply.is_soft)
     waterfall = None
     if gap_ms is not None and first_reply is not None:
         waterfall = waterfall_of(

@@ -358,10 +358,12 @@ def test_the_answer_to_a_turn_is_not_one_that_was_taken_back() -> None:
     record.spoken.append(Spoken(says(voice(1000)), position=0))
     for name, at, facts in (("a", 11.2, {"cut": "soft"}), ("b", 11.9, {})):
         sound, timeline = voice(100)[1:], {"marks": {}, **facts}
-        record.replies.append(Reply(name, at, name, audio=[Arrived(at, sound)], timeline=timeline))
+        audio = [Arrived(at, sound)]
+        record.replies.append(Reply(name, at, name, f"One {name}", audio=audio, timeline=timeline))
         record.playout.push(name, sound, at)
     [turn] = call_result(record, "test").turns
     assert not turn.cut_in and turn.gap_ms == pytest.approx(900.0, abs=0.5)
+    assert turn.answer == "One b"  # its beginning was said once, as the history has it
 
 
 @pytest.mark.parametrize(("heard", "n_lost"), [
