@@ -160,6 +160,7 @@ class Performer:
                 replies.cancel(response_id)
             case do.TruncateReply(item_id=item_id, audio_end_ms=audio_end_ms):
                 replies.truncate(item_id, audio_end_ms)
+                self._follow_history()
             case do.WatchIdleness(is_idle=is_idle, timeout_ms=timeout_ms):
                 now_ms = self._listener.now_ms
                 self._idleness.observe(is_idle, timeout_ms=timeout_ms, now_ms=now_ms)
@@ -178,6 +179,16 @@ class Performer:
         if self._retrieval is not None:
             is_unanswered = bool(history) and history[-1].role == "user"
             self._retrieval.begin_turn(history[-1].content if is_unanswered else "")
+
+    def _follow_history(self) -> None:
+        """More or less of a reply was heard than was thought as the caller interrupted it."""
+        if self._anticipation.live is None:
+            return
+        settings = self._protocol.settings
+        history = self._protocol.conversation.messages(settings.instructions)
+        if self._anticipation.follow(history, settings.tools):
+            self._replies.preemptive.drop()  # it was made on what is gone
+            self._listener.observe_history(history)
 
     def weigh(self, words: tuple[str, ...], p_end: float | None) -> Sequence[CallEvent]:
         """P(end of turn) after these words of the open turn is known: evidence for the listener."""

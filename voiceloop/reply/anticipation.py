@@ -83,15 +83,28 @@ class Anticipation:
         """
         if not self._enabled:
             return
-        said_before = ""
-        if messages and messages[-1].role == "user":
-            messages, said_before = messages[:-1], messages[-1].content
-        context, live = Context(messages, tools), self._live
+        context, said_before = _open_turn(messages, tools)
+        live = self._live
         if live is not None and not live.has_failed:
             if (live.context, live.said_before) == (context, said_before):
                 return
         self.abort()
         self._live = self.new_branch(context, self._on_p_end, said_before)
+
+    def follow(self, messages: tuple[ChatMessage, ...], tools: tuple[Tool, ...]) -> bool:
+        """The conversation before the open turn may have changed: where it has, bring it and the
+        words staged so far into the cache, for no reply would be asked for on what was staged.
+
+        Returns whether it had.
+        """
+        context, said_before = _open_turn(messages, tools)
+        live = self._live
+        if live is None or live.context == context:
+            return False
+        live.close()
+        self._live = self.new_branch(context, self._on_p_end, said_before)
+        self._live.stage(live.staged_words)
+        return True
 
     def observe_words(
         self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool
@@ -163,3 +176,12 @@ class Anticipation:
         if self._live is not None:
             self._live.close()
             self._live = None
+
+
+def _open_turn(messages: tuple[ChatMessage, ...], tools: tuple[Tool, ...]) -> tuple[Context, str]:
+    """What an open turn continues, and its words so far: the caller's last, which nobody has
+    answered.
+    """
+    if messages and messages[-1].role == "user":
+        return Context(messages[:-1], tools), messages[-1].content
+    return Context(messages, tools), ""

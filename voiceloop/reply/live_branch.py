@@ -145,6 +145,11 @@ class LiveBranch:
 
     # --- staging ---
 
+    @property
+    def staged_words(self) -> tuple[str, ...]:
+        """The open turn's, as they were staged last."""
+        return self._staged.words
+
     def turn_text(self, words: tuple[str, ...]) -> str:
         """The open turn as the model is given it: with what was said before, unanswered."""
         return " ".join((self.said_before, *words) if self.said_before else words)

@@ -93,6 +93,34 @@ async def test_a_caller_who_goes_on_as_the_answer_begins_has_it_taken_back(
     ]
 
 
+async def test_who_interrupts_is_answered_on_what_was_staged_whatever_the_client_has_played(
+    clock: Clock,
+) -> None:
+    model = FakeLanguageModel([LONG])
+    recognizer = FakeRecognizer(["tell me a story", "something else now"], ms_per_word=400)
+    backends = instant_backends(recognizer=recognizer, language_model=model)
+    agent = AgentConfig(barge_in=BargeIn(least_words=3, words_ms=450))
+    async with Caller(clock, backends, agent) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(1500)
+        speaking = asyncio.create_task(caller.say(1500))
+        await caller.wait_for("input_audio_buffer.speech_started", count=2)
+        (item,) = (r.event["item"] for r in caller.of("response.output_item.added"))
+        conversation = caller.session.protocol.conversation
+        thought = conversation.messages()[-1].content
+        place = {"item_id": item["id"], "content_index": 0}
+        caller.send("conversation.item.truncate", **place, audio_end_ms=500)
+        await caller.wait_for("conversation.item.truncated")
+        heard = conversation.messages()[-1].content
+        assert heard != thought
+        await speaking
+        await caller.listen_until("response.done", count=2)
+    answering = next(b for b in model.branches if b.messages[-2].content == "something else now")
+    assert answering.messages[-3].content == heard
+    assert answering.staged[-1] == "something else now"  # else nothing was resident at its end
+
+
 async def test_a_caller_who_goes_on_over_the_answer_was_cut_and_one_who_comes_late_was_not(
     clock: Clock,
 ) -> None:

@@ -99,6 +99,33 @@ async def test_another_history_gets_another_branch() -> None:
         assert len(model.branches) == 2 and len(model.open_branches) == 1
 
 
+async def test_words_are_staged_again_where_the_conversation_before_them_has_changed() -> None:
+    model = FakeLanguageModel(["Fine."])
+    said, heard = ChatMessage("assistant", "Hello to you."), ChatMessage("assistant", "Hello")
+    async with bench_of(model) as bench:
+        bench.anticipation.open((HISTORY[0], said), ())
+        await asyncio.sleep(0)
+        bench.anticipation.observe_words(("a", "latte"), (), full=False)
+        assert not bench.anticipation.follow((HISTORY[0], said), ())
+        assert bench.anticipation.follow((HISTORY[0], heard), ())
+        await asyncio.sleep(0.01)
+        (second,) = model.branches[1:]
+        assert (second.messages, second.staged) == ([HISTORY[0], heard], ["a latte"])
+        assert bench.seen[-1][0] == ("a", "latte")
+        (kept,) = model.open_branches
+        assert kept is second
+
+
+async def test_the_turn_s_own_first_words_are_no_other_conversation() -> None:
+    model = FakeLanguageModel()
+    own = ChatMessage("user", "a latte")  # told of, for an answer began and was taken back
+    async with bench_of(model) as bench:
+        bench.anticipation.open(HISTORY, ())
+        await asyncio.sleep(0)
+        assert not bench.anticipation.follow((*HISTORY, own), ())
+        assert len(model.branches) == 1
+
+
 async def test_a_branch_that_failed_while_staging_is_replaced() -> None:
     model = FakeLanguageModel(["Fine."], faults=[Fault("stage")])
     async with bench_of(model) as bench:
