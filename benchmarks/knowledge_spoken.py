@@ -9,7 +9,6 @@ behind them.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import tempfile
 from collections import Counter
@@ -19,8 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.calls.make_call import HibariCaller
-from benchmarks.harness.command_line import benchmark_parser, exit_code, run
-from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
+from benchmarks.harness.command_line import (
+    add_check,
+    add_seed,
+    benchmark_parser,
+    early_end,
+    judged,
+    run,
+    without_results,
+)
+from benchmarks.harness.harness import RESULTS, Bar
 from benchmarks.knowledge.corpus import PRODUCTS, Question, pages, questions
 from clients.arguments import whole_number
 from clients.call.script import ScriptedTurn, Utterance, utterance_of
@@ -61,9 +68,8 @@ def spoken(question: Question, number: int, scratch: Path) -> Utterance:
     return utterance_of(turn, recording.at_rate(RATE_HZ))
 
 
-async def measure(asked: Sequence[Question], seed: int) -> list[dict[str, Any]]:
-    """The timelines of the answers. Raises: ClientError: the server did not start."""
-    found: list[dict[str, Any]] = []
+async def measure(asked: Sequence[Question], seed: int, found: list[dict[str, Any]]) -> None:
+    """Add the timelines of the answers. Raises: ClientError: the server did not start."""
     async with AsyncExitStack() as running:
         scratch = Path(running.enter_context(tempfile.TemporaryDirectory()))
         for document in pages(seed):
@@ -91,7 +97,6 @@ async def measure(asked: Sequence[Question], seed: int) -> list[dict[str, Any]]:
                 for reply in call.record.replies
                 if reply.timeline is not None and "retrieval" in reply.timeline
             ]
-    return found
 
 
 def figures(timelines: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -124,14 +129,15 @@ def main() -> int:
         "--turns", type=whole_number(1), default=20, metavar="N",
         help="questions that are asked (default: %(default)s)",
     )  # fmt: skip
-    arguments.add_argument(
-        "--seed", type=whole_number(0), default=0, metavar="N",
-        help="seed of the pages and of the room noise (default: %(default)s)",
-    )  # fmt: skip
-    arguments.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
+    add_seed(arguments, "seed of the pages and of the room noise")
+    add_check(arguments)
     options = arguments.parse_args()
     prepare_folder(RESULTS)
-    found = figures(asyncio.run(measure(chosen(options.turns), options.seed)))
+    timelines: list[dict[str, Any]] = []
+    partial = early_end(measure(chosen(options.turns), options.seed, timelines))
+    if partial is not None and not timelines:
+        return without_results(partial)
+    found = figures(timelines)
     for name, value in found.items():
         print(f"{name:<16} {value}")
     hidden = found["hidden_percent"] if found["n_turns"] else None
@@ -139,10 +145,8 @@ def main() -> int:
         Bar("turns with passages, none added", hidden, LEAST_HIDDEN_PERCENT, "%", at_least=True),
         Bar("tokens of the words read again", float(found["n_read_again"]), 0.0, ""),
     ]  # fmt: skip
-    print(bar_table(bars))
     settings = {"turns": options.turns}
-    print(write_results(results("knowledge_spoken", options.seed, settings, bars, figures=found)))
-    return exit_code(bars, None, is_checked=options.check)
+    return judged("knowledge_spoken", options, settings, bars, partial, figures=found)
 
 
 if __name__ == "__main__":

@@ -16,13 +16,21 @@ import asyncio
 import json
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from benchmarks.calls.ablation import SWITCH
-from benchmarks.harness.command_line import benchmark_parser, exit_code, run
-from benchmarks.harness.harness import RESULTS, Bar, bar_table, interleaved, results, write_results
+from benchmarks.harness.command_line import (
+    add_check,
+    add_seed,
+    benchmark_parser,
+    early_end,
+    judged,
+    run,
+    without_results,
+)
+from benchmarks.harness.harness import RESULTS, Bar, interleaved
 from clients.arguments import whole_number
 from clients.call.result import TurnResult
 from clients.call.script import CallScript, Utterance, load_call, load_utterances
@@ -36,6 +44,8 @@ from clients.server_process import running_server
 EXTRAS = {"greeting": "1", "voiceloop.timeline": "1"}
 ASKED = ("hours", "price")  # turns of the bundled call
 MOST_ADDED_MS = 120.0
+WITHOUT, TOOL, WITH_LINE = "none", "tool", "tool, a line"
+VARIANTS = (WITHOUT, "table", TOOL, "tool, not ahead", WITH_LINE)
 LINE = "Let me see."
 ANSWERS = {"get_price": {"price": "$4.25"}, "get_opening_hours": {"hours": "8 am to 6 pm"}}
 LOOKING_UP = """
@@ -113,42 +123,43 @@ async def slow_service(tool_ms: int) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-async def measure(n_calls: int, tool_ms: int, seed: int) -> dict[str, list[TurnResult]]:
-    """The turns by variant. Raises: ClientError: a server did not start, or a call broke off."""
-    turns: dict[str, list[TurnResult]] = {}
+async def measure(
+    chosen: argparse.Namespace, names: Sequence[str], turns: dict[str, list[TurnResult]]
+) -> None:
+    """Add the turns by variant. Raises: ClientError: no server started, or a call broke off."""
     script = load_call()
     async with AsyncExitStack() as running:
         scratch = Path(running.enter_context(tempfile.TemporaryDirectory()))
-        url = await running.enter_async_context(slow_service(tool_ms))
+        url = await running.enter_async_context(slow_service(chosen.tool_ms))
         files = {"table": agent_file(None), "tool": agent_file(url), "line": agent_file(url, LINE)}
         for name, text in files.items():
             (scratch / f"{name}.toml").write_text(text, encoding="utf-8")
         variants: dict[str, tuple[str, Mapping[str, str]]] = {
-            "none": ("cafe", {}),
+            WITHOUT: ("cafe", {}),
             "table": (str(scratch / "table.toml"), {}),
-            "tool": (str(scratch / "tool.toml"), {}),
+            TOOL: (str(scratch / "tool.toml"), {}),
             "tool, not ahead": (str(scratch / "tool.toml"), {f"{SWITCH}TOOL_CALLS": "0"}),
-            "tool, a line": (str(scratch / "line.toml"), {}),
+            WITH_LINE: (str(scratch / "line.toml"), {}),
         }
         servers = {}
-        for name, (agent, environment) in variants.items():
+        for name in names:
+            agent, environment = variants[name]
             arguments = ("--preset", "embedded", "--agent", agent)
             log = RESULTS / f"tool_turn-{name.replace(', ', '-').replace(' ', '-')}.log"
             started = running_server(arguments, log=log, environment=environment)
             servers[name] = await running.enter_async_context(started)
-        rounds = list(interleaved(list(variants), n_calls))
+        rounds = list(interleaved(names, chosen.calls))
         with progress_bar("calls", len(rounds)) as progress:
             for done, turn in enumerate(rounds):
                 voice = script.voices[turn.index % len(script.voices)]
                 connection = await RealtimeConnection.open(
                     servers[turn.variant].url, key=own_key(servers[turn.variant].url), extras=EXTRAS
                 )
-                options = CallOptions(seed=seed + turn.index)
+                options = CallOptions(seed=chosen.seed + turn.index)
                 said = questions(script, voice)
                 call = await SimulatedCall(connection, said, voice=voice, options=options).run()
                 turns.setdefault(turn.variant, []).extend(call.turns)
                 progress(done + 1)
-    return turns
 
 
 def questions(script: CallScript, voice: str) -> tuple[Utterance, ...]:
@@ -167,7 +178,7 @@ def gaps_ms(turns: list[TurnResult]) -> list[float]:
 
 def added_ms(turns: Mapping[str, list[TurnResult]], variant: str) -> float | None:
     """The difference of the medians against the turns without a tool."""
-    with_tool, without = gaps_ms(turns[variant]), gaps_ms(turns["none"])
+    with_tool, without = gaps_ms(turns.get(variant, [])), gaps_ms(turns.get(WITHOUT, []))
     return percentile(with_tool, 50) - percentile(without, 50) if with_tool and without else None
 
 
@@ -182,17 +193,23 @@ def parser() -> argparse.ArgumentParser:
         help="how long the service takes (default: %(default)s)",
     )  # fmt: skip
     arguments.add_argument(
-        "--seed", type=whole_number(0), default=0, metavar="N",
-        help="seed of the room noise (default: %(default)s)",
+        "--only", action="append", choices=VARIANTS[1:], metavar="NAME",
+        help=f"against no tool, of {', '.join(map(repr, VARIANTS[1:]))}; may be repeated "
+        "(default: all)",
     )  # fmt: skip
-    arguments.add_argument("--check", action="store_true", help="exit 1 where the bar is missed")
+    add_seed(arguments, "seed of the room noise")
+    add_check(arguments)
     return arguments
 
 
 def main() -> int:
     chosen = parser().parse_args()
     prepare_folder(RESULTS)
-    turns = asyncio.run(measure(chosen.calls, chosen.tool_ms, chosen.seed))
+    names = [name for name in VARIANTS if name in (WITHOUT, *(chosen.only or VARIANTS))]
+    turns: dict[str, list[TurnResult]] = {}
+    partial = early_end(measure(chosen, names, turns))
+    if partial is not None and not turns:
+        return without_results(partial)
     rows = {}
     for name, of in turns.items():
         gaps, added = gaps_ms(of), added_ms(turns, name)
@@ -201,14 +218,14 @@ def main() -> int:
         rows[name] = row
         cells = (f"{'-' if row[key] is None else round(row[key]):>8}" for key in row)
         print(f"{name:<18}" + "".join(cells))
+    held = {TOOL: "a tool's added gap p50", WITH_LINE: "with a line of its own"}
     bars = [
-        Bar("a tool's added gap p50", rows["tool"]["added_p50"], MOST_ADDED_MS),
-        Bar("with a line of its own", rows["tool, a line"]["added_p50"], MOST_ADDED_MS),
+        Bar(told, added_ms(turns, name), MOST_ADDED_MS)
+        for name, told in held.items()
+        if name in names
     ]
-    print(bar_table(bars))
-    settings = {"calls": chosen.calls, "tool_ms": chosen.tool_ms}
-    print(write_results(results("tool_turn", chosen.seed, settings, bars, variants=rows)))
-    return exit_code(bars, None, is_checked=chosen.check)
+    settings = {"calls": chosen.calls, "tool_ms": chosen.tool_ms, "variants": names}
+    return judged("tool_turn", chosen, settings, bars, partial, variants=rows)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,21 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from benchmarks.harness.command_line import benchmark_parser, exit_code, run
-from benchmarks.harness.harness import Bar, bar_table, results, write_results
+from benchmarks.harness.command_line import (
+    add_check,
+    add_seed,
+    benchmark_parser,
+    early_end,
+    judged,
+    run,
+    without_results,
+)
+from benchmarks.harness.harness import Bar
 from benchmarks.long_call.call import PLANTED, Turn, items_of, recalled, turns_of
 from clients.arguments import number, whole_number
 from clients.connection import RealtimeConnection, own_key
@@ -38,8 +46,9 @@ from voiceloop.server.process import listen, make_server
 
 LEAST_RECALL_PERCENT, MOST_ADDED_MS = 90.0, 50.0
 ANSWER_TIMEOUT_S = 60.0
+OURS = "facts, in silence"
 VARIANTS: Mapping[str, tuple[Memory, Ahead]] = {
-    "facts, in silence": (Memory(facts=True), Ahead()),
+    OURS: (Memory(facts=True), Ahead()),
     "in silence": (Memory(), Ahead()),
     "blind": (Memory(), Ahead(slide=False)),
 }
@@ -130,13 +139,18 @@ async def served(config: Config, model: Watched, gateway: Gateway) -> AsyncItera
         await serving
 
 
-async def measure(preset: str, turns: tuple[Turn, ...], pause_s: float) -> dict[str, Line]:
-    """The calls by variant, each turn in all of them before the next."""
+async def measure(
+    preset: str,
+    turns: tuple[Turn, ...],
+    pause_s: float,
+    names: Sequence[str],
+    lines: dict[str, Line],
+) -> None:
+    """Add the calls by variant, each turn in all of them before the next."""
     config = Config(preset=preset)
     config = replace(config, context_tokens=context_tokens(config))
     agent: AgentConfig = resolve_agent(config)
     agent = replace(agent, answer=())  # the model is to answer all of it
-    lines: dict[str, Line] = {}
     async with open_backends(config, agent=agent) as (backends, _):
         async with asyncio.TaskGroup() as servers:
             stop = asyncio.Event()
@@ -155,7 +169,8 @@ async def measure(preset: str, turns: tuple[Turn, ...], pause_s: float) -> dict[
                     await stop.wait()
                     await connection.close()
 
-            for name, (memory, ahead) in VARIANTS.items():
+            for name in names:
+                memory, ahead = VARIANTS[name]
                 up = asyncio.Event()
                 servers.create_task(serve(name, memory, ahead, up))
                 await up.wait()
@@ -166,16 +181,16 @@ async def measure(preset: str, turns: tuple[Turn, ...], pause_s: float) -> dict[
                         await asyncio.sleep(pause_s / len(lines))
                     progress(at + 1)
             stop.set()
-    return lines
 
 
 def figures(line: Line) -> dict[str, Any]:
-    slid = [ms for ms, how in zip(line.first_ms, line.slid, strict=True) if how]
-    others = [ms for ms, how in zip(line.first_ms, line.slid, strict=True) if not how]
+    told = list(zip(line.first_ms, line.slid, strict=False))  # the last may have been broken off
+    slid = [ms for ms, how in told if how]
+    others = [ms for ms, how in told if not how]
     found = recalled(PLANTED, line.model.text())
     p50 = percentile(others, 50)
     return {
-        "n_turns": len(line.first_ms),
+        "n_turns": len(told),
         "n_failed": line.n_failed,
         "n_slides": len(slid),
         "recalled": sum(found),
@@ -196,28 +211,36 @@ def parser() -> argparse.ArgumentParser:
         "--pause-ms", type=whole_number(0), default=1500, metavar="MS",
         help="of silence between two turns of a call; callers take longer (default: %(default)s)",
     )  # fmt: skip
-    arguments.add_argument("--seed", type=whole_number(0), default=0, metavar="N")
-    arguments.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
+    arguments.add_argument(
+        "--only", action="append", choices=tuple(VARIANTS), metavar="NAME",
+        help=f"of {', '.join(map(repr, VARIANTS))}; may be repeated (default: all)",
+    )  # fmt: skip
+    add_seed(arguments, "seed of the talk")
+    add_check(arguments)
     return arguments
 
 
 def main() -> int:
     chosen = parser().parse_args()
     turns = turns_of(chosen.minutes, chosen.seed)
-    lines = asyncio.run(measure(chosen.preset, turns, chosen.pause_ms / 1000))
-    rows = {name: figures(line) for name, line in lines.items()}
+    names = [name for name in VARIANTS if name in (chosen.only or VARIANTS)]
+    lines: dict[str, Line] = {}
+    partial = early_end(measure(chosen.preset, turns, chosen.pause_ms / 1000, names, lines))
+    measured = {name: line for name, line in lines.items() if "" in line.slid}
+    if partial is not None and not measured:
+        return without_results(partial)
+    rows = {name: figures(line) for name, line in measured.items()}
     for name, row in rows.items():
         print(f"{name:<18}" + "  ".join(f"{key} {value}" for key, value in row.items()))
-    ours = rows["facts, in silence"]
-    recall = 100.0 * ours["recalled"] / len(PLANTED)
-    bars = [
-        Bar("planted facts in the prompt", recall, LEAST_RECALL_PERCENT, "%", at_least=True),
-        Bar("added by a slide p95", ours["added_p95_ms"], MOST_ADDED_MS, n=ours["n_slides"]),
-    ]
-    print(bar_table(bars))
+    ours, bars = rows.get(OURS), []
+    if ours is not None:
+        recall = 100.0 * ours["recalled"] / len(PLANTED)
+        bars = [
+            Bar("planted facts in the prompt", recall, LEAST_RECALL_PERCENT, "%", at_least=True),
+            Bar("added by a slide p95", ours["added_p95_ms"], MOST_ADDED_MS, n=ours["n_slides"]),
+        ]
     settings = {"minutes": chosen.minutes, "preset": chosen.preset, "pause_ms": chosen.pause_ms}
-    print(write_results(results("long_call", chosen.seed, settings, bars, variants=rows)))
-    return exit_code(bars, None, is_checked=chosen.check)
+    return judged("long_call", chosen, settings, bars, partial, variants=rows)
 
 
 if __name__ == "__main__":
