@@ -88,7 +88,8 @@ MODEL_MODULES = {
 }
 PURE_MODULES = (
     "realtime/protocol", "realtime/events", "realtime/conversation", "realtime/response",
-    "listening/endpointing", "listening/evidence", "listening/release", "listening/slots",
+    "listening/endpointing", "listening/evidence", "listening/release",
+    "listening/slots/question", "listening/slots/dictation", "listening/slots/progress",
     "listening/segment", "listening/audio_clock",
     "memory/facts", "memory/ledger", "memory/reading", "memory/summary",
     "slots/checks", "slots/corrections", "slots/dates", "slots/digits", "slots/email", "slots/form",

@@ -33,7 +33,7 @@ from voiceloop.listening.release import (
     Patience,
     Rise,
 )
-from voiceloop.listening.slots import asked_in
+from voiceloop.listening.slots.question import asked_last
 from voiceloop.realtime.settings import SemanticVad, ServerVad, TurnDetection
 
 Reason = Literal["confident", "unsure", "timeout", "server_vad", "longest_turn"]
@@ -273,9 +273,9 @@ class Endpointing:
             turn_pauses_ms=pauses_ms,
         )
 
-    def observe_reply(self, text: str) -> None:
-        """The agent said this last; what it asks for tells what kind of answer to expect."""
-        self._evidence = replace(self._evidence, slot=asked_in(text, self._slots))
+    def observe_replies(self, *texts: str) -> None:
+        """What the agent has said, the newest last: its question tells what answer to expect."""
+        self._evidence = replace(self._evidence, slot=asked_last(texts, self._slots))
 
     def observe_silence(
         self,

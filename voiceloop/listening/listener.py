@@ -198,9 +198,9 @@ class Listener:
 
     def observe_history(self, messages: Sequence[ChatMessage]) -> None:
         """The conversation so far: the agent's last question tells what answer to expect."""
-        last = messages[-1:]
-        reply = last[0].content if last and last[0].role == "assistant" else ""
-        self._endpointing.observe_reply(reply)
+        is_theirs = bool(messages) and messages[-1].role == "assistant"
+        replies = (one.content for one in messages if is_theirs and one.role == "assistant")
+        self._endpointing.observe_replies(*replies)
 
     def observe_p_end(
         self, words: tuple[str, ...], p_end: float | None, *, is_evidence: bool = True

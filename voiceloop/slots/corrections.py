@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from voiceloop.agent import AgentSlot
-from voiceloop.listening.slots import FILLERS, STREET_TYPES
+from voiceloop.listening.slots.dictation import FILLERS
+from voiceloop.listening.slots.progress import STREET_TYPES
 from voiceloop.memory.reading import ASSENTS
 from voiceloop.slots.dates import day_in, with_day
 from voiceloop.slots.digits import digit_runs, digits_in

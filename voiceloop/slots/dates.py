@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from voiceloop.listening.slots import TEENS, TENS, UNITS
+from voiceloop.listening.slots.dictation import TEENS, TENS, UNITS
 
 MONTHS = (
     "january february march april may june july august september october november december".split()

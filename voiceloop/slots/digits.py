@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from voiceloop.listening.slots import (
+from voiceloop.listening.slots.dictation import (
     BEFORE_A_ONE,
     JOINTS,
     LEAST_RUN,

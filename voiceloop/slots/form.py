@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from voiceloop.agent import AgentSlot
-from voiceloop.listening.slots import PHONE_DIGITS, named_in
+from voiceloop.listening.slots.question import PHONE_DIGITS, named_in
 from voiceloop.slots.corrections import Verdict, judged
 from voiceloop.slots.values import Value, fits, spoken, value_in
 

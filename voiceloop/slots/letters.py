@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from voiceloop.listening.slots import FILLERS, REPEATS, UNITS
+from voiceloop.listening.slots.dictation import FILLERS, REPEATS, UNITS
 
 ALPHABET = {
     word: word[0]

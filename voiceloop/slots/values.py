@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from voiceloop.agent import AgentSlot
-from voiceloop.listening.slots import FILLERS, LOCAL_DIGITS, PHONE_DIGITS, STREET_TYPES
+from voiceloop.listening.slots.dictation import FILLERS
+from voiceloop.listening.slots.progress import LOCAL_DIGITS, STREET_TYPES
+from voiceloop.listening.slots.question import PHONE_DIGITS
 from voiceloop.memory.reading import name_in
 from voiceloop.slots.dates import date_in, spoken_date
 from voiceloop.slots.digits import digit_runs, digits_in

@@ -51,7 +51,7 @@ def test_silence_ends_every_turn_within_the_longest_wait(hearing: list, kind: st
             case "p_end":
                 endpointing.observe_p_end(value)
             case "reply":
-                endpointing.observe_reply(value)
+                endpointing.observe_replies(value)
         assert isinstance(endpointing.decide(now_ms), End | Continue)
     endpointing.observe_speech(now_ms)
     assert endpointing.decide(now_ms + 60_000) == Continue(None)  # nobody is cut off in mid-word

@@ -31,7 +31,7 @@ from voiceloop.listening.release import (
     Patience,
     Rise,
 )
-from voiceloop.listening.slots import Slot, SlotKind
+from voiceloop.listening.slots.question import Slot, SlotKind
 from voiceloop.realtime.settings import SemanticVad, ServerVad
 
 YES_NO = Slot(SlotKind.YES_NO)
@@ -309,11 +309,13 @@ def test_an_answer_of_a_word_has_nowhere_to_pause() -> None:
 
 def test_what_the_agent_asked_for_is_evidence_until_it_says_something_else() -> None:
     endpointing = Endpointing(SemanticVad())
-    endpointing.observe_reply("Thank you. What is your phone number?")
+    endpointing.observe_replies("Thank you. What is your phone number?")
     assert endpointing.evidence.slot == PHONE
     a_turn(endpointing, 0)
     assert endpointing.evidence.slot == PHONE
-    endpointing.observe_reply("Got it.")
+    endpointing.observe_replies("What is your phone number?", "Could you say it again?")
+    assert endpointing.evidence.slot == PHONE
+    endpointing.observe_replies("Got it.")
     assert endpointing.evidence.slot is None
 
 

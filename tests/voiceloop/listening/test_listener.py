@@ -40,7 +40,7 @@ from voiceloop.listening.events import (
     WordsHeard,
 )
 from voiceloop.listening.listener import Listener
-from voiceloop.listening.slots import Slot, SlotKind
+from voiceloop.listening.slots.question import Slot, SlotKind
 from voiceloop.realtime.settings import (
     AudioFormat,
     NoiseField,
@@ -316,6 +316,9 @@ async def test_the_agents_question_shortens_the_wait_for_its_answer(clock: Clock
     async with listening(clock, FakeRecognizer([])) as bench:
         reply = ChatMessage("assistant", "Would you like a muffin?")
         bench.listener.observe_history((ChatMessage("user", "hello"), reply))
+        assert bench.listener._endpointing.evidence.slot == Slot(SlotKind.YES_NO)
+        again = ChatMessage("assistant", "Sorry, could you say that again?")
+        bench.listener.observe_history((reply, ChatMessage("user", "mm"), again))
         assert bench.listener._endpointing.evidence.slot == Slot(SlotKind.YES_NO)
         bench.listener.observe_history((reply, ChatMessage("user", "what?")))
         assert bench.listener._endpointing.evidence.slot is None

@@ -7,16 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voiceloop.agent import AgentSlot
-from voiceloop.listening.slots import (
-    Answer,
-    Progress,
-    Slot,
-    SlotKind,
-    asked_in,
-    digits_at_end,
-    letters_at_end,
-    progress,
-)
+from voiceloop.listening.slots.dictation import digits_at_end, letters_at_end
+from voiceloop.listening.slots.progress import Answer, Progress, progress
+from voiceloop.listening.slots.question import Slot, SlotKind, asked_in, asked_last
 
 PHONE = Slot(SlotKind.NUMBER, 10)
 NAME = Slot(SlotKind.SPELLING)
@@ -67,6 +60,42 @@ def test_the_agents_last_sentence_says_what_it_asks_for(reply: str, kind: str | 
 def test_a_number_that_is_asked_for_has_its_length(reply: str, n_digits: int | None) -> None:
     asked = asked_in(reply)
     assert asked is not None and asked.kind is SlotKind.NUMBER and asked.n_digits == n_digits
+
+
+AGAIN = "Sorry, could you say it again?"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ("What is your phone number?", AGAIN),
+        ("What is your phone number?", "Sorry, I only got 5 5 5. Could you say all of it again?"),
+        ("What is your phone number?", "I have 5 5 5, is that right?", AGAIN),
+        ("What is your phone number?", "Got it, 5 5 5, correct?", AGAIN, "Yes, correct?", AGAIN),
+        ("What is your phone number?", "One moment.", "Sorry, can you repeat that, please?"),
+        ("Would you like a bag?", "What is your phone number?", "Pardon, say that again?"),
+    ],
+)
+def test_who_is_asked_again_is_asked_what_was_asked_before(said: tuple[str, ...]) -> None:
+    assert asked_last(said) == PHONE
+
+
+def test_only_what_is_to_be_said_again_is_looked_for_in_questions_before() -> None:
+    number = "What is your phone number?"
+    assert asked_last((number, "Thank you. What can I get you?")) == Slot(SlotKind.OPEN)
+    assert asked_last((number, "Would you like to come again?")) == Slot(SlotKind.YES_NO)
+    assert asked_last((number, "Thank you.")) is None
+    # The fallback, after a question that wants a yes or a no and says nothing back.
+    assert asked_last((number, "Would you like a bag?", AGAIN)) == Slot(SlotKind.YES_NO)
+    assert asked_last((AGAIN,)) == Slot(SlotKind.OPEN)
+    assert asked_last(()) is None
+
+
+def test_a_value_said_back_in_the_authors_words_is_no_question_of_its_own() -> None:
+    named = (AgentSlot("booking reference", "number", 6, "ref", read_back="Did I get {value}?"),)
+    said = ("And your booking reference?", "Did I get 1 2 3?", AGAIN)
+    assert asked_last(said, named) == Slot(SlotKind.NUMBER, 6)
+    assert asked_last(said) == Slot(SlotKind.YES_NO)
 
 
 def test_an_agents_file_says_what_its_own_questions_ask_for() -> None:

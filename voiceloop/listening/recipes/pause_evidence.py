@@ -14,7 +14,7 @@ from voiceloop.listening.evidence import REMEMBERED_PAUSES, Evidence
 from voiceloop.listening.recipes.end_probability import ENGINE_LAG_MS
 from voiceloop.listening.recipes.endpointing_set import CallerTurn
 from voiceloop.listening.recipes.heard_turn import HeardWords, Pause, pauses_of
-from voiceloop.listening.slots import asked_in
+from voiceloop.listening.slots.question import asked_in
 
 AskEnd = Callable[[tuple[str, ...]], float]
 AskVoice = Callable[[Pause], float]

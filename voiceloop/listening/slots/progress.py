@@ -1,0 +1,175 @@
+"""How far an answer has come by its words: more must follow, it may be over, it is whole.
+
+Owns how the words of each kind end. Dictation that nobody asked for is known by its words. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from voiceloop.listening.slots.dictation import (
+    BEFORE_A_ONE,
+    FILLERS,
+    JOINTS,
+    LEAST_RUN,
+    digits_at_end,
+    is_number,
+    letters_at_end,
+)
+from voiceloop.listening.slots.question import DICTATED, PHONE_DIGITS, Slot, SlotKind
+
+STREET_TYPES = frozenset(
+    "street st road rd avenue ave drive dr lane ln way court ct place pl boulevard blvd circle "
+    "terrace square parkway highway trail crescent close alley loop row".split()
+)
+UNIT_WORDS = frozenset(
+    "apartment apt unit suite flat number floor building room block house".split()
+)
+MONTHS = frozenset(
+    "january february march april may june july august september october november december".split()
+)
+DAYS = frozenset(
+    "monday tuesday wednesday thursday friday saturday sunday today tomorrow tonight".split()
+)
+DAY_ORDINALS = frozenset(
+    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth "
+    "fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth thirtieth".split()
+)
+TIME_ENDS = frozenset("am pm a.m p.m o'clock noon midnight morning afternoon evening".split())
+MAIL_ENDS = frozenset("com org net edu gov io uk de fr in co".split())
+LOCAL_DIGITS = 7  # of a telephone number without its area code
+
+
+class Answer(Enum):
+    """How far an answer has come by its words."""
+
+    UNDER_WAY = "under_way"
+    PLAUSIBLE = "plausible"  # some end here, others go on
+    COMPLETE = "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the caller is giving, asked for or not, and how far that has come."""
+
+    kind: SlotKind
+    answer: Answer
+
+
+def progress(slot: Slot | None, words: Sequence[str]) -> Progress | None:
+    """What the words (lower case) give and how far it has come; None: nothing that is counted.
+
+    Dictation is known by its words too, so it need not have been asked for.
+    """
+    words = [part for word in words for part in _letters_apart(word)]
+    while words and words[-1] in FILLERS:
+        words.pop()
+    kind = slot.kind if slot is not None else SlotKind.OPEN
+    if not words:
+        return Progress(kind, Answer.UNDER_WAY) if kind in DICTATED else None
+    match kind:
+        case SlotKind.NUMBER:
+            assert slot is not None
+            return _number(words, slot.n_digits, is_asked=True)
+        case SlotKind.SPELLING:
+            return _spelling(words, is_asked=True)
+        case SlotKind.ADDRESS:
+            return _address(words, is_asked=True) or _spelling(words, is_asked=False)
+        case SlotKind.EMAIL:
+            return Progress(kind, _email(words))
+        case _:
+            found = _answer(slot, words) if slot is not None else None
+    if found is not None:
+        return found
+    return (
+        _address(words, is_asked=False)
+        or _spelling(words, is_asked=False)
+        or _number(words, None, is_asked=False)
+    )
+
+
+def _letters_apart(word: str) -> list[str]:
+    """ "j-a-n" is how some recognizers write three letters."""
+    parts = re.split(r"[-.]", word)
+    return parts if len(parts) > 1 and all(len(part) == 1 for part in parts) else [word]
+
+
+def _number(words: Sequence[str], n_asked: int | None, *, is_asked: bool) -> Progress | None:
+    run = digits_at_end(words)
+    is_pronoun = words[-1] == "one" and len(words) > 1 and words[-2] in BEFORE_A_ONE
+    if run.n_words == 1 and is_pronoun:
+        return None  # "I don't have one"
+    if not is_asked and run.n_digits < LEAST_RUN:
+        return None
+    if not run.n_digits and not run.is_open:
+        return None  # "I don't have it here"
+    n_whole = n_asked or PHONE_DIGITS
+    if run.is_open:
+        answer = Answer.UNDER_WAY
+    elif run.n_digits >= n_whole:
+        answer = Answer.COMPLETE
+    elif n_asked is None and is_asked and run.n_digits >= LEAST_RUN:
+        answer = Answer.PLAUSIBLE  # nobody said how many
+    else:
+        is_local = n_whole == PHONE_DIGITS and run.n_digits == LOCAL_DIGITS
+        answer = Answer.PLAUSIBLE if is_local else Answer.UNDER_WAY
+    return Progress(SlotKind.NUMBER, answer)
+
+
+def _spelling(words: Sequence[str], *, is_asked: bool) -> Progress | None:
+    letters = letters_at_end(words)
+    if not is_asked and (len(letters) < LEAST_RUN or letters.isdecimal()):
+        return None
+    said_whole = len(letters) >= 2 and any(word == letters for word in words)
+    if said_whole:
+        return Progress(SlotKind.SPELLING, Answer.COMPLETE)
+    if is_asked and not letters and len(words) > 1:
+        return Progress(SlotKind.SPELLING, Answer.PLAUSIBLE)  # said instead
+    return Progress(SlotKind.SPELLING, Answer.UNDER_WAY)
+
+
+def _address(words: Sequence[str], *, is_asked: bool) -> Progress | None:
+    """House number, street, its type, and what may follow: a unit, a town, a zip code."""
+    types = [index for index, word in enumerate(words) if word in STREET_TYPES]
+    numbers = [index for index, word in enumerate(words) if is_number(word)]
+    has_street = bool(types) and bool(numbers) and numbers[0] < types[-1] - 1
+    if not is_asked and not has_street:
+        return None
+    if not has_street:
+        return Progress(SlotKind.ADDRESS, Answer.UNDER_WAY) if numbers and not types else None
+    after = words[types[-1] + 1 :]
+    if after and (after[-1] in UNIT_WORDS or after[-1] in JOINTS):
+        return Progress(SlotKind.ADDRESS, Answer.UNDER_WAY)
+    is_whole = digits_at_end(after).n_digits >= LEAST_RUN
+    return Progress(SlotKind.ADDRESS, Answer.COMPLETE if is_whole else Answer.PLAUSIBLE)
+
+
+def _email(words: Sequence[str]) -> Answer:
+    is_whole = "@" in words[-1] and "." in words[-1]
+    is_said = ("at" in words or "@" in words) and words[-1].split(".")[-1] in MAIL_ENDS
+    return Answer.COMPLETE if is_whole or is_said else Answer.UNDER_WAY
+
+
+def _answer(slot: Slot, words: Sequence[str]) -> Progress | None:
+    """Of the kinds that are answered in a word or two; None: these words are no such answer."""
+    last, kind = words[-1], slot.kind
+    match kind:
+        case SlotKind.DATE:
+            has_month = bool(MONTHS.intersection(words))
+            is_day = last in DAYS or (has_month and (is_number(last) or last in DAY_ORDINALS))
+            if is_day:
+                return Progress(kind, Answer.COMPLETE)
+            return Progress(kind, Answer.UNDER_WAY) if last in MONTHS else None
+        case SlotKind.TIME:
+            if last in TIME_ENDS:
+                return Progress(kind, Answer.COMPLETE)
+            return Progress(kind, Answer.PLAUSIBLE) if is_number(last) else None
+        case SlotKind.QUANTITY:
+            has_number = any(map(is_number, words))
+            return Progress(kind, Answer.PLAUSIBLE) if has_number else None
+        case SlotKind.CHOICE:
+            return Progress(kind, Answer.COMPLETE) if last in slot.options else None
+    return None
