@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -54,12 +54,16 @@ BACKLOG = 1024
 ACCEPTED_AT_ONCE = 64  # by asyncio between two looks at how many connections there are
 PING_S = 10.0  # and as long for the pong: a line that is half open is found out in 20 s
 UNACKNOWLEDGED_MS = 15_000  # the kernel's own bound on a peer that is gone
+# Whoever was connected before a shared port was let go of asks for its call within two round trips.
+ASKED_WITHIN_S = 0.5
 
 
 def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
     """A listening TCP socket with small send buffers; accepted sockets inherit them.
 
-    is_shared: with other processes of this user, among which the kernel divides what comes.
+    is_shared: with other processes of this user, among which the kernel divides what comes. It is
+    only bound: who listens is given calls, and one that is loading would refuse its share. Whoever
+    listens there alone meanwhile has the port.
 
     Raises:
         ConfigError: the port is taken or the host is no address of this machine.
@@ -80,14 +84,28 @@ def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
     try:
         sock.bind(address)
-        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
-        raise ConfigError(
-            f"expected a free port, found that {host}:{port} cannot be bound ({error.strerror})"
-        ) from None
+        raise _taken(host, port, error) from None
+    if not is_shared:
+        _begin_to_listen(sock)
     sock.setblocking(False)
     return sock
+
+
+def _begin_to_listen(sock: socket.socket) -> None:
+    """Raises: ConfigError: somebody else listens there, who shares it with nobody."""
+    try:
+        sock.listen(BACKLOG)
+    except OSError as error:
+        host, port = sock.getsockname()[:2]
+        sock.close()
+        raise _taken(host, port, error) from None
+
+
+def _taken(host: str, port: int, error: OSError) -> ConfigError:
+    told = f"found that {host}:{port} cannot be bound ({error.strerror})"
+    return ConfigError(f"expected a free port, {told}")
 
 
 class Server(uvicorn.Server):
@@ -107,24 +125,32 @@ class Server(uvicorn.Server):
             app_state=self.lifespan.state,
         )
         deadline_s = HEAD_S if config.ssl is not None else None
+        secured: dict[str, Any] = {"ssl": config.ssl, "ssl_handshake_timeout": deadline_s}
+        self._take_in = partial(cast(Any, loop).connect_accepted_socket, protocol, **secured)
         self.servers = []
         for sock in sockets or ():
             server = await loop.create_server(
-                protocol,
-                sock=sock,
-                ssl=config.ssl,
-                backlog=config.backlog,
-                ssl_handshake_timeout=deadline_s,
+                protocol, sock=sock, backlog=config.backlog, **secured
             )
             # asyncio has shortened the kernel's queue to what it takes at once.
             sock.listen(BACKLOG)
             self.servers.append(server)
         self.started = True
 
-    def let_go(self) -> None:
-        """Take no connection any more; those there are go on."""
+    async def let_go(self, sock: socket.socket) -> None:
+        """Take no connection any more; those there are go on.
+
+        The kernel resets what waits in its queue as this closes: that is taken in first.
+        """
+        waiting: list[Coroutine[Any, Any, object]] = []
+        with suppress(BlockingIOError):
+            while len(waiting) < BACKLOG:
+                connection, _ = sock.accept()
+                connection.setblocking(False)
+                waiting.append(self._take_in(connection))
         for server in self.servers:
             server.close()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 def make_server(app: Starlette, config: Config) -> Server:
@@ -187,9 +213,9 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT; calls in progress may end within ``limits.drain_s``.
 
-    The port answers at once (``/healthz``, ``/readyz`` 503); calls are taken when the models are
-    loaded, and then ``ready`` is called with the server's URL. A signal before that gives the
-    loading up; a second one after the first ends the calls at once.
+    The port answers at once (``/healthz``, ``/readyz`` 503), one that is shared when the models are
+    loaded; then calls are taken, and ``ready`` is called with the server's URL. A signal before
+    that gives the loading up; a second one after the first ends the calls at once.
 
     shares_port: with other gateways of this machine; one that drains lets go of it, so that all
     that comes goes to the others. tells: of itself on the standard output, in lines of JSON.
@@ -210,7 +236,10 @@ async def serve(
     server = make_server(build_app(gateway), config)
     sock = listen(config.host, config.port, is_shared=shares_port)
     url = _url(config, sock)
-    serving = asyncio.create_task(server.serve(sockets=[sock]), name="uvicorn")
+    opens = asyncio.Event()
+    if not shares_port:
+        opens.set()
+    serving = asyncio.create_task(_serve_once(opens, server, sock), name="uvicorn")
     stop = Stop()
     try:
         with stop.on_signals():
@@ -220,10 +249,10 @@ async def serve(
                     models.callback(telling.cancel)
                 known = open_retriever(gateway.agent.knowledge, gateway.agent.language, os.environ)
                 gateway.retriever = await models.enter_async_context(known)
-                opened = await _unless_stopped(_load(gateway, models, on_progress), stop)
-                if opened is None:
+                loaded = await _unless_stopped(_load(gateway, models, on_progress), stop)
+                if loaded is None:
                     return
-                gateway.backends, gateway.is_ready = opened
+                gateway.backends, gateway.is_ready = loaded
                 models.push_async_callback(gateway.kept_lines.close)
                 await asyncio.to_thread(gateway.derive_keys)
                 await gateway.keep_lines()
@@ -231,16 +260,28 @@ async def serve(
                 if config.canary.shadow and gateway.backends.tried is not None:
                     shadow = Shadow(gateway.metrics.trial, gateway.backends.tried)
                     models.callback(asyncio.create_task(shadow.run(), name="shadow").cancel)
+                if shares_port:
+                    _begin_to_listen(sock)
+                    opens.set()
                 if ready is not None:
                     ready(url)
-                await _serve_calls(gateway, serving, stop, server.let_go if shares_port else _keep)
+                let_go = partial(_let_go, server, sock) if shares_port else _keep
+                await _serve_calls(gateway, serving, stop, let_go)
                 server.should_exit = True
                 await serving  # before the models go: it ends the last connections
     finally:
         server.should_exit = True
         server.force_exit = True
+        if not opens.is_set():
+            serving.cancel()
+            sock.close()
         await asyncio.wait([serving])
         await asyncio.to_thread(gateway.traces.close)
+
+
+async def _serve_once(opens: asyncio.Event, server: Server, sock: socket.socket) -> None:
+    await opens.wait()
+    await server.serve(sockets=[sock])
 
 
 async def _load(
@@ -283,12 +324,21 @@ async def _unless_stopped(work: Coroutine[None, None, T], stop: Stop) -> T | Non
         await asyncio.gather(task, return_exceptions=True)
 
 
-def _keep() -> None:
+async def _keep() -> None:
     """A port of one's own answers to the end: that there is no room, and whether one lives."""
 
 
+async def _let_go(server: Server, sock: socket.socket) -> None:
+    """Leave what comes to the others who share the port; who has come already is let in still."""
+    await server.let_go(sock)
+    await asyncio.sleep(ASKED_WITHIN_S)
+
+
 async def _serve_calls(
-    gateway: Gateway, serving: asyncio.Task[None], stop: Stop, let_go: Callable[[], None]
+    gateway: Gateway,
+    serving: asyncio.Task[None],
+    stop: Stop,
+    let_go: Callable[[], Awaitable[None]],
 ) -> None:
     """Take calls until told to stop, then let go of the port, and let those inside end."""
     watch = asyncio.create_task(gateway.watch_load(), name="load watch")
@@ -297,7 +347,7 @@ async def _serve_calls(
         # A session that drains ends by itself within drain_s; the second is for its close.
         n_calls, most_s = gateway.n_sessions, gateway.config.limits.longest_drain_s
         log.info("stopping: at most %g s for calls in progress to end: %d", most_s, n_calls)
-        let_go()
+        await let_go()
         await _first_of(gateway.drain(), stop.wait(), timeout_s=most_s + 1.0)
     finally:
         watch.cancel()

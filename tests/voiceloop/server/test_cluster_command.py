@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import json
+import os
+import signal
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from websockets.asyncio.client import connect
 
+from clients.server_process import free_port
 from tests.fakes import instant_backends
+from tests.voiceloop.server.test_connections import UPGRADE
 from voiceloop.agent import AgentConfig
 from voiceloop.cli import build_parser
 from voiceloop.cluster.control.plan import read_plan
@@ -18,7 +28,7 @@ from voiceloop.operation import NO_CANARY
 from voiceloop.server.app import Gateway
 from voiceloop.server.cluster_command import new_keys, run_cluster, settings_for
 from voiceloop.server.own_report import report_of
-from voiceloop.server.process import listen
+from voiceloop.server.process import listen, serve
 
 PLAN = "[[workers]]\nroles = ['engine', 'recognizer', 'voice']\n"
 
@@ -93,10 +103,90 @@ def test_gateways_of_one_machine_share_its_port() -> None:
         port = one.getsockname()[1]
         with listen("127.0.0.1", port, is_shared=True):
             pass
+        with pytest.raises(ConnectionRefusedError):  # until one serves
+            socket.create_connection(("127.0.0.1", port))
+        one.listen()
         with pytest.raises(ConfigError, match="expected a free port"):
             listen("127.0.0.1", port)
         with socket.create_connection(("127.0.0.1", port)):
             pass
+
+
+def test_a_gateway_that_loads_is_given_no_calls_of_a_port_that_it_shares() -> None:
+    with listen("127.0.0.1", 0, is_shared=True) as late:
+        port = late.getsockname()[1]
+        with listen("127.0.0.1", port, is_shared=True) as serving:
+            serving.setblocking(True)
+            serving.listen()
+            for _ in range(20):
+                with socket.create_connection(("127.0.0.1", port), timeout=5.0):
+                    serving.accept()[0].close()
+
+
+@pytest.fixture
+def loading(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """A server's models are there once this is set."""
+    loaded = asyncio.Event()
+
+    @asynccontextmanager
+    async def fakes(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        await loaded.wait()
+        yield instant_backends(), lambda: True
+
+    monkeypatch.setattr("voiceloop.server.process.open_backends", fakes)
+    return loaded
+
+
+async def test_a_shared_port_is_answered_once_the_models_are_there(loading: asyncio.Event) -> None:
+    port, ready = free_port(), asyncio.Event()
+    serving = asyncio.create_task(
+        serve(Config(port=port), agent=AgentConfig(), ready=lambda _: ready.set(), shares_port=True)
+    )
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await asyncio.shield(serving)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+    loading.set()
+    async with asyncio.timeout(30):
+        await ready.wait()
+        async with connect(f"ws://127.0.0.1:{port}/v1/realtime", proxy=None) as client:
+            assert json.loads(await client.recv())["type"] == "session.created"
+        os.kill(os.getpid(), signal.SIGTERM)
+        await serving
+
+
+async def test_a_shared_port_that_somebody_has_taken_meanwhile_is_told(
+    loading: asyncio.Event,
+) -> None:
+    port = free_port()
+    serving = asyncio.create_task(serve(Config(port=port), agent=AgentConfig(), shares_port=True))
+    await asyncio.sleep(0)  # it is bound
+    with socket.create_server(("127.0.0.1", port)):
+        loading.set()
+        with pytest.raises(ConfigError, match=f"expected a free port, found that .*{port}"):
+            async with asyncio.timeout(30):
+                await serving
+
+
+async def test_who_has_come_before_a_shared_port_was_let_go_of_is_let_in(
+    loading: asyncio.Event,
+) -> None:
+    loading.set()
+    port, ready = free_port(), asyncio.Event()
+    serving = asyncio.create_task(
+        serve(Config(port=port), agent=AgentConfig(), ready=lambda _: ready.set(), shares_port=True)
+    )
+    async with asyncio.timeout(30):
+        await ready.wait()
+        heard = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]
+        os.kill(os.getpid(), signal.SIGTERM)  # before the loop has seen any of them
+        lines = [await asyncio.open_connection(sock=one) for one in heard]
+        for reader, writer in lines:
+            writer.write(UPGRADE)
+            assert b" 101 " in await reader.readline()
+            writer.close()
+        await serving
 
 
 async def test_a_gateway_tells_how_much_of_it_is_used() -> None:
