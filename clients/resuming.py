@@ -45,7 +45,7 @@ class ResumingConnection(RealtimeConnection):
         asked = {**(extras or {}), "voiceloop.resume": "1"}
         address = realtime_url(url, asked)
         made = cls(await dial(address, key), address)
-        made._url, made._extras, made._key = url, asked | {"greeting": "0"}, key or ""
+        made._url, made._extras, made._key = url, asked, key or ""
         return made
 
     async def send(self, event: dict[str, Any]) -> None:

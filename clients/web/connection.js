@@ -51,7 +51,9 @@ export class Connection {
     const url = new URL("/v1/realtime", location.href);
     url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
     // Said either way: the settings that the page sends would else count as "begins by itself".
-    url.searchParams.set("greeting", this.isGreeted && !this.wasOpen ? "1" : "0");
+    // A call that is resumed is greeted only where nothing was said in it yet.
+    const isBegun = this.wasOpen && !this.ticket;
+    url.searchParams.set("greeting", this.isGreeted && !isBegun ? "1" : "0");
     for (const [name, value] of Object.entries(EXTRAS)) url.searchParams.set(name, value);
     if (this.ticket) url.searchParams.set("voiceloop.returns", this.ticket.returns);
     const protocols = ["realtime"];

@@ -9,7 +9,11 @@ from __future__ import annotations
 import asyncio
 from enum import Enum
 
-from voiceloop.realtime.commands import AppendAudio, Command, SettingsChanged
+from voiceloop.call.connection import Hello
+from voiceloop.realtime.commands import AppendAudio, Command, ResumeCall, SettingsChanged
+
+# Who comes back shows a ticket first, over a line that has just broken.
+RETURN_WAIT_S = 5.0
 
 
 class Opening(Enum):
@@ -21,18 +25,14 @@ class Opening(Enum):
 
 
 class GreetingWait:
-    """Told of each command of the client's; the first one decides, or `wait_ms` without any.
+    """Told of each command of the client's; the first one decides, or `wait_ms` without any."""
 
-    is_asked: the client's own word on it (``?greeting=``), None where it gave none. is_configured:
-    its session came with settings, by a client secret.
-    """
-
-    def __init__(self, *, is_asked: bool | None, is_configured: bool, wait_ms: int) -> None:
-        self._is_asked = is_asked
-        self._wait_s = wait_ms / 1000
+    def __init__(self, hello: Hello, wait_ms: int) -> None:
+        self._is_asked = hello.greeting
+        self._wait_s = RETURN_WAIT_S if hello.is_returning else wait_ms / 1000
         self._decided = asyncio.Event()
         self.opening = Opening.OPEN
-        if is_asked is False or (is_configured and not is_asked):
+        if hello.greeting is False or (hello.is_configured and not hello.greeting):
             self._decide(Opening.CLIENT)
 
     def observe(self, command: Command) -> None:
@@ -44,8 +44,15 @@ class GreetingWait:
                 self._decide(Opening.AGENT)
             case SettingsChanged() if self._is_asked:
                 self._decide(Opening.AGENT)  # in the voice and the form that it has just asked for
+            case ResumeCall() if self._is_asked:
+                pass  # what comes of it decides
             case _:
                 self._decide(Opening.CLIENT)
+
+    def resumed(self) -> None:
+        """The call goes on: who asks for a greeting has it anew where nothing was said yet."""
+        if self.opening is Opening.OPEN:
+            self._decide(Opening.AGENT)
 
     async def agent_begins(self) -> bool:
         """Whether the agent speaks first, once that is known."""

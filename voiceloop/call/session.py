@@ -132,11 +132,7 @@ class Session:
         self._writer = Writer(
             self.protocol, transport, output, limits.slow_client_s, self._end, self._mark_audio
         )
-        self._greeting = GreetingWait(
-            is_asked=hello.greeting,
-            is_configured=hello.is_configured,
-            wait_ms=agent.greeting_wait_ms,
-        )
+        self._greeting = GreetingWait(hello, agent.greeting_wait_ms)
         whole_s = hello.longest_s(60.0 * limits.session_minutes)
         self._lifetime = Lifetime(whole_s, limits.longest_drain_s, self.protocol.expiring)
         self._open_calls = OpenToolCalls(
@@ -144,7 +140,7 @@ class Session:
             lambda calls: self._advance(told.ToolCallsOverdue(calls)),
         )
         self._resumption = Resumption(
-            self.protocol, agent, own, tickets, hello.tenant, self._lifetime,
+            self.protocol, agent, own, tickets, hello.tenant, hello.is_returning, self._lifetime,
             self._open_calls.expect, on_resumed,
         )  # fmt: skip
         self._turn_starts = Pace(TURN_STARTS_PER_S, TURN_STARTS_AT_ONCE, clock)
@@ -321,6 +317,7 @@ class Session:
             case ResumeCall(ticket=ticket):
                 if (changed := self._resumption.resume(ticket)) is not None:
                     await self._obey(changed)
+                    self._greeting.resumed()
                     if self._resumption.owes_answer:
                         self._advance(told.CallResumed())
             case ItemCreated(item=item, audio=audio) if audio:

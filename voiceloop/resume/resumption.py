@@ -1,8 +1,9 @@
 """A call that outlives its connection: its tickets on the way out, the ticket it came with.
 
-Owns when a ticket is sent to a client that asked for them (after each change, and again before the
-last is too old), and how a call is taken up again that broke off elsewhere: its settings, what was
-said, the tool calls that nobody knows the end of, and whether an answer is owed.
+Owns when a ticket is sent to a client that asked for them (as the call begins, after each change,
+and again before the last is too old), and how a call is taken up again that broke off elsewhere:
+its settings, what was said, the tool calls that nobody knows the end of, and whether an answer is
+owed.
 """
 
 from __future__ import annotations
@@ -46,8 +47,10 @@ class Lasting(Shape):
 class Resumption:
     """Of one session. ``own``: the settings that its agent has by itself.
 
-    tickets: None where a call cannot be resumed. expect: told of the client's tool calls that are
-    open still. on_resumed: of the session that goes on here, by the id that it had.
+    tickets: None where a call cannot be resumed. is_returning: its client comes with a ticket, and
+    one of this connection, in which nothing has happened, would take its place. expect: told of the
+    client's tool calls that are open still. on_resumed: of the session that goes on here, by the id
+    that it had.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Resumption:
         own: SessionSettings,
         tickets: Tickets | None,
         tenant: str,
+        is_returning: bool,
         lifetime: Lasting,
         expect: Callable[[Iterable[ToolCall]], None],
         on_resumed: Callable[[str], None],
@@ -70,16 +74,14 @@ class Resumption:
         self._expect = expect
         self._on_resumed = on_resumed
         self._changed = asyncio.Event()
-        # By the last ticket, while that need not be renewed. A call in which nothing has happened
-        # needs none: it would take the place of the one that its client is about to show.
-        self._sent: Snapshot | None = None
+        self._sent: Snapshot | None = None  # by the last ticket, while that need not be renewed
         self._written: tuple[SessionSettings, Changes] | None = None  # the settings of the last
         self._too_long: SessionSettings | None = None  # no ticket has room for these
         # The ticket that it came with and what that says, until more has been said.
         self._came_with: tuple[Claims, tuple[Item, ...]] | None = None
         self.resumed_id = ""  # of the call that goes on here, before it did
         self._has_settled_calls = False
-        if protocol.settings.resume:
+        if is_returning and protocol.settings.resume:
             with suppress(InvalidRequest):  # the first ticket will say it
                 self._sent = self._snapshot()
         protocol.conversation.on_change = self.wake
@@ -87,9 +89,16 @@ class Resumption:
     # --- tickets on the way out ---
 
     def wake(self) -> None:
-        """The settings or the conversation changed."""
+        """The settings or the conversation changed.
+
+        What a call is set to before its first words goes out at once: a server may die before
+        these. What follows within `SETTLE_S` has to wait for that.
+        """
+        is_first = not self._changed.is_set()
         self._changed.set()
         if self._came_with is None:
+            if is_first and not len(self._protocol.conversation):
+                self.send()
             return
         claims, said = self._came_with
         if self._tickets is not None and carried(self._protocol.conversation) != said:
@@ -98,6 +107,7 @@ class Resumption:
 
     async def run(self) -> None:
         """Send tickets for as long as the call lasts, while its client asks for them."""
+        self.send()
         while True:
             try:
                 async with asyncio.timeout(REFRESH_S if self._is_asked else None):

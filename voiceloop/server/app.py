@@ -385,6 +385,7 @@ def _hello(websocket: WebSocket, entry: Entry, allowance: Allowance) -> Hello:
         sources=query.get("voiceloop.sources") == "1",
         slots=query.get("voiceloop.slots") == "1",
         resume=query.get("voiceloop.resume") == "1",
+        is_returning=bool(query.get("voiceloop.returns")),
         session=entry.session,
         max_session_s=entry.max_session_s,
         greeting=None if greeting is None else greeting == "1",

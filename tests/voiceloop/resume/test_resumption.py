@@ -77,6 +77,50 @@ async def test_nobody_is_sent_a_ticket_unasked(clock: Clock, tickets: Tickets) -
         await caller.wait_for("voiceloop.resume_ticket")
 
 
+async def test_a_call_that_breaks_before_its_first_words_goes_on_with_its_settings(
+    clock: Clock, tickets: Tickets
+) -> None:
+    async with Caller(clock, hello=ASKS, tickets=tickets) as caller:
+        await caller.wait_for("session.created")
+        await asyncio.sleep(0)
+        first = newest_ticket(caller)["ticket"]
+        caller.send("session.update", session={"instructions": "Be brief."})
+        await caller.wait_for("session.updated")
+        await asyncio.sleep(0)  # and the server dies
+        held = newest_ticket(caller)["ticket"]
+        assert held != first
+    async with Caller(clock, tickets=tickets) as again:
+        again.send("voiceloop.resume", ticket=held)
+        assert (await again.wait_for("voiceloop.resumed")).event["items"] == 0
+        assert again.session.protocol.settings.instructions == "Be brief."
+        await spoken_turn(again)
+    assert again.statuses() == ["completed"]
+
+
+async def test_who_comes_back_is_sent_no_ticket_that_takes_the_place_of_the_one_to_show(
+    clock: Clock, tickets: Tickets
+) -> None:
+    hello = replace(ASKS, is_returning=True)
+    async with Caller(clock, hello=hello, tickets=tickets) as caller:
+        await asyncio.sleep(REFRESH_S - 1)
+        assert not caller.of("voiceloop.resume_ticket")
+        await spoken_turn(caller)  # it is another call after all
+        assert caller.of("voiceloop.resume_ticket")
+
+
+async def test_settings_that_change_again_and_again_are_in_one_ticket(
+    clock: Clock, tickets: Tickets
+) -> None:
+    async with Caller(clock, hello=ASKS, tickets=tickets) as caller:
+        for number in range(50):
+            caller.send("session.update", session={"instructions": f"Be number {number}."})
+        await caller.wait_for("session.updated", count=50)
+        await asyncio.sleep(1)
+        assert len(caller.of("voiceloop.resume_ticket")) == 3  # at the start, the first, the last
+        _, snapshot = tickets.read(newest_ticket(caller)["ticket"], "")
+        assert snapshot.settings["instructions"] == "Be number 49."
+
+
 async def test_a_ticket_is_renewed_so_that_a_quiet_call_has_a_minute_left_at_any_moment(
     clock: Clock, tickets: Tickets
 ) -> None:
@@ -153,6 +197,38 @@ async def test_a_resumed_call_is_not_greeted(clock: Clock, tickets: Tickets) -> 
     async with Caller(clock, agent=agent, tickets=tickets) as again:
         again.send("voiceloop.resume", ticket=held["ticket"])
         await again.wait_quietly(3000)
+        assert not again.of("response.created")
+
+
+@pytest.mark.parametrize("is_asked", [None, False, True])
+async def test_who_asked_for_the_greeting_and_lost_it_is_greeted_anew(
+    clock: Clock, tickets: Tickets, is_asked: bool | None
+) -> None:
+    agent = AgentConfig(greeting="Hello there!")
+    async with Caller(clock, agent=agent, hello=ASKS, tickets=tickets) as caller:
+        await caller.wait_for("response.created")  # and the server dies
+        held = newest_ticket(caller)["ticket"]
+    hello = Hello(greeting=is_asked, is_returning=True)
+    async with Caller(clock, agent=agent, hello=hello, tickets=tickets) as again:
+        await asyncio.sleep(3)  # over a slow line
+        again.send("voiceloop.resume", ticket=held)
+        await again.wait_for("voiceloop.resumed")
+        await again.wait_quietly(3000)
+        assert bool(again.of("response.created")) is (is_asked is True)
+        assert not again.of("error")
+
+
+async def test_a_ticket_that_is_refused_has_nobody_greeted_who_tells_what_was_said(
+    clock: Clock, tickets: Tickets
+) -> None:
+    agent, hello = AgentConfig(greeting="Hello there!"), Hello(greeting=True, is_returning=True)
+    async with Caller(clock, agent=agent, hello=hello, tickets=tickets) as again:
+        again.send("voiceloop.resume", ticket="rt_of.somewhere.else")
+        await again.wait_for("error")
+        content = [{"type": "input_text", "text": "two lattes"}]
+        item = {"type": "message", "role": "user", "content": content}
+        again.send("conversation.item.create", item=item)
+        await again.wait_quietly(8000)
         assert not again.of("response.created")
 
 
