@@ -19,6 +19,7 @@ from benchmarks.simulated.costs import Costs, Stage
 from benchmarks.simulated.faults import (
     Crash,
     Deploy,
+    DirectoryLost,
     Fault,
     GatewayKilled,
     Gray,
@@ -114,6 +115,7 @@ class Cell:
         self._numbers = itertools.count()
         self._inside: dict[int, SimCall] = {}
         self._admits_by_load = admits_by_load
+        self._directory_from_s = 0.0  # before that there is none that places anything
         self.workers = {
             stage.name: [
                 SimWorker(f"{stage.name}{n}", stage, n % ZONES)
@@ -307,8 +309,11 @@ class Cell:
         match fault:
             case Crash():
                 alive = [one for one in self.workers[fault.stage] if one.is_alive]
+                begins_s = self._placing_s() if fault.with_machine else self.now_s
                 for worker in self._draw.sample(alive, min(fault.n_workers, len(alive))):
-                    self._kill(worker, fault.back_s)
+                    self._kill(worker, begins_s - self.now_s + fault.back_s)
+            case DirectoryLost():
+                self._directory_from_s = self.now_s + fault.back_s
             case Gray():
                 worker = self._draw.choice(self.workers[fault.stage])
                 worker.speed /= fault.times
@@ -329,11 +334,18 @@ class Cell:
                         partial(self._replace, old, fault.drain_s),
                     )
 
+    def _placing_s(self) -> float:
+        """From when on something can be placed on another machine."""
+        return max(self.now_s, self._directory_from_s)
+
     def _kill(self, worker: SimWorker, back_s: float) -> None:
         worker.end()
         self.at(self.now_s + back_s, lambda: setattr(worker, "is_alive", True))
 
     def _replace(self, old: SimWorker, drain_s: float) -> None:
+        if (placing_s := self._placing_s()) > self.now_s:
+            self.at(placing_s, partial(self._replace, old, drain_s))
+            return
         stage = old.stage
         new = SimWorker(f"{old.name}'", stage, old.zone, version="v2")
         self.workers[stage.name].append(new)

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from voiceloop.cluster.control.directory import LOST_S
+
 RESTART_S = 2.0  # of a worker: measured for the embedded models (a start with its loading)
 COLD_GPU_S = 90.0  # of an engine with a large model on another machine: assumed
 
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """So many workers of a stage end by themselves, and are back after `back_s`."""
+    """So many workers of a stage end by themselves, and are back after `back_s`.
+
+    with_machine: a process is started anew by its own host, one whose machine is gone by the
+    directory, on another.
+    """
 
     at_s: float
     stage: str
     n_workers: int = 1
     back_s: float = RESTART_S
+    with_machine: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryLost:
+    """Until it has heard of everybody again nothing is placed and nothing replaced."""
+
+    at_s: float
+    back_s: float = LOST_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,4 +72,4 @@ class Deploy:
     drain_s: float = 120.0
 
 
-Fault = Crash | Gray | GatewayKilled | ZoneLost | Deploy
+Fault = Crash | DirectoryLost | Gray | GatewayKilled | ZoneLost | Deploy

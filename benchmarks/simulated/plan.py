@@ -11,6 +11,7 @@ from benchmarks.simulated.faults import (
     COLD_GPU_S,
     Crash,
     Deploy,
+    DirectoryLost,
     Fault,
     GatewayKilled,
     Gray,
@@ -71,14 +72,21 @@ def scenarios(costs: Costs) -> list[Scenario]:
         Scenario("calm", "nothing", at_s=None),
         Scenario("crowd", "ten times the calls for 60 s", crowd=True),
         Scenario("crash", f"one {stage} killed, back after 2 s", (Crash(n_s, stage),)),
+        Scenario("machine", f"one {stage} and its machine, 90 s", (_machine(n_s, stage),)),
         Scenario(
-            "machine", f"one {stage} and its machine, 90 s", (Crash(n_s, stage, back_s=COLD_GPU_S),)
+            "directory",
+            f"the directory lost in a deploy, and then one {stage} and its machine",
+            (Deploy(n_s - 60.0, stage), DirectoryLost(n_s), _machine(n_s + 1.0, stage)),
         ),
         Scenario("gray", f"one {first} three times slow, 300 s", (Gray(n_s, first),)),
         Scenario("gateway", "one gateway killed", (GatewayKilled(n_s),)),
         Scenario("zone", "one zone of three lost for 300 s", (ZoneLost(n_s),)),
         Scenario("deploy", f"every {stage} replaced, one in 30 s", (Deploy(n_s, stage),)),
     ]
+
+
+def _machine(at_s: float, stage: str) -> Crash:
+    return Crash(at_s, stage, back_s=COLD_GPU_S, with_machine=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,15 @@ import pytest
 
 from benchmarks.simulated.cell import Cell, Outcome, Size
 from benchmarks.simulated.costs import H200, Caller, Costs, Stage, one_machine
-from benchmarks.simulated.faults import Crash, Deploy, Fault, GatewayKilled, Gray, ZoneLost
+from benchmarks.simulated.faults import (
+    Crash,
+    Deploy,
+    DirectoryLost,
+    Fault,
+    GatewayKilled,
+    Gray,
+    ZoneLost,
+)
 from benchmarks.simulated.fit import Point, compare, fit, simulated
 from benchmarks.simulated.plan import CELL_CALLS, fleet_for, size_for, traffic_for
 from benchmarks.simulated.report import figures, recovered_s
@@ -80,6 +88,25 @@ def test_a_deploy_drops_nothing() -> None:
     found = run(Deploy(60.0, "engine", each_s=20.0, drain_s=40.0))
     assert found.n_dropped == found.n_failed_turns == 0
     assert p95_ms(found) < 1.2 * p95_ms(run())
+
+
+def test_without_a_directory_a_lost_machine_is_made_up_for_later_and_a_deploy_waits() -> None:
+    def n_alive(at_s: float, *faults: Fault) -> int:
+        cell = Cell(SMALL, size_for(SMALL, N_CALLS), traffic_for(SMALL, N_CALLS), faults=faults)
+        cell.run(at_s)
+        return sum(one.is_alive for one in cell.workers["engine"])
+
+    lost = DirectoryLost(99.0, back_s=20.0)
+    own, machine = Crash(100.0, "engine"), Crash(100.0, "engine", with_machine=True)
+    n_all = n_alive(90.0)
+    assert n_alive(103.0, lost, own) == n_alive(103.0, machine) == n_all
+    assert n_alive(103.0, lost, machine) == n_alive(118.0, lost, machine) == n_all - 1
+    assert n_alive(122.0, lost, machine) == n_all
+    deploy = Deploy(100.0, "engine", each_s=1.0, drain_s=40.0)
+    assert n_alive(118.0, lost, deploy) == n_all
+    assert n_alive(125.0, lost, deploy) > n_all
+    found = run(lost, machine, deploy)
+    assert found.n_dropped == found.n_failed_turns == 0
 
 
 def test_a_crowd_is_refused_at_the_door_and_not_served_badly() -> None:
