@@ -50,6 +50,10 @@ from .types import (
 
 log = logging.getLogger(__name__)
 
+COUNTED = (  # of a reply's usage, over all replies
+    "prompt_tokens", "cached_tokens", "output_tokens", "drafted_tokens", "accepted_tokens",
+    "adopted_tokens",
+)  # fmt: skip
 GRAMMAR_WAIT_S = 0.002  # of a step without anything else to do; whoever drives it looks in between
 
 
@@ -81,6 +85,7 @@ class Engine:
         self.speculation = Speculation(drafters, config.max_draft_tokens, clock)
         self.notation = notation_of(text.template_source)
         self.outbox: list[Event] = []
+        self.serving: frozenset[str] = frozenset()  # branches that the step under way computes for
         self._branches: dict[str, Branch] = {}
         self._n_ordered = 0
         self._is_stalled = False  # staged words wait for memory; nothing to do until a call comes
@@ -230,19 +235,8 @@ class Engine:
     def finished(self, reply: Reply, done: Done) -> None:
         self._is_stalled = False
         self.outbox.append(replace(done, timings=reply.clock.timings(self.clock())))
-        usage = reply.usage
-        self._totals.update(
-            {
-                "replies": 1,
-                f"replies_{done.finish_reason}": 1,
-                "prompt_tokens": usage.prompt_tokens,
-                "cached_tokens": usage.cached_tokens,
-                "output_tokens": usage.output_tokens,
-                "drafted_tokens": usage.drafted_tokens,
-                "accepted_tokens": usage.accepted_tokens,
-                "adopted_tokens": usage.adopted_tokens,
-            }
-        )
+        self._totals.update({"replies": 1, f"replies_{done.finish_reason}": 1})
+        self._totals.update({name: getattr(reply.usage, name) for name in COUNTED})
 
     def forget(self, branch: Branch) -> None:
         self._is_stalled = False
@@ -297,6 +291,7 @@ class Engine:
         if is_awaited or self._has_given_way:
             interrupted = None
         self._has_given_way = False
+        self.serving = frozenset(task.branch.branch_id for task in tasks)
         try:
             outcomes = self.runner.step([task.extension for task in tasks], interrupted)
         except Abandoned:
@@ -306,6 +301,8 @@ class Engine:
         except LateCompilation:
             self._totals["late_compilations"] += 1
             raise
+        finally:
+            self.serving = frozenset()
         found = zip(tasks, outcomes, strict=True)
         return [(task, outcome) for task, outcome in found if outcome is not None]
 

@@ -282,6 +282,28 @@ def test_a_step_for_nobody_who_waits_gives_way_to_a_commit_and_is_made_up_for(
     assert reply_of(drain(engine)) == turn.cold(make_engine, SEEDED)
 
 
+def test_whoever_is_asked_for_the_way_is_told_whom_the_step_is_for(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine()
+    for name in ("a", "b"):
+        engine.branch(name).stage([5, 6, 7])
+    served: list[frozenset[str]] = []
+
+    def interrupted() -> bool:
+        served.append(engine.serving)
+        return False
+
+    engine.step(interrupted)
+    assert set(served) == {frozenset({"a", "b"})} and not engine.serving
+    engine._branches["a"].begin_preemptive([8], GREEDY)
+    served.clear()
+    engine.step(interrupted)
+    engine.step(interrupted)
+    # A drafter that is asked between two steps serves nobody yet.
+    assert set(served) == {frozenset(), frozenset({"a"})}
+
+
 def test_staged_words_give_way_too_and_a_committed_reply_never(make_engine: MakeEngine) -> None:
     engine = make_engine()
     branch = engine.branch("b")

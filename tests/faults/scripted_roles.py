@@ -127,7 +127,7 @@ class EchoRole:
         return {"steps": float(self._n_steps)}
 
     def step(
-        self, interrupted: Callable[[], bool] | None = None
+        self, commits: Callable[[], Sequence[Commit]] | None = None
     ) -> Sequence[StreamEvent | StreamFailed]:
         self._n_steps += 1
         due, self._due = self._due, []

@@ -209,7 +209,7 @@ class Worker:
     def _step(self, role: Role) -> None:
         started = self._clock()
         try:
-            events = role.step(self._commit_waits)
+            events = role.step(self._commits)
         except RoleBroken:
             raise
         except Exception as error:
@@ -245,14 +245,11 @@ class Worker:
         for stream_id in [one for one, own in self._streams.items() if own.role is role]:
             self._fail(StreamFailed(stream_id, text, retryable=True))
 
-    def _commit_waits(self) -> bool:
-        """Whether a reply is asked for that was not when the step began."""
+    def _commits(self) -> list[Commit]:
+        """What replies are asked for that were not when the step began."""
         self._take_in(0.0)  # an end that is closed is seen before the next step
-        return any(
-            isinstance(message, Commit) and not message.params.is_batch
-            for peer in self._peers
-            for message in peer.inbox
-        )
+        waiting = (message for peer in self._peers for message in peer.inbox)
+        return [m for m in waiting if isinstance(m, Commit) and not m.params.is_batch]
 
     def _receive(self, message: ToWorker, peer: Peer) -> None:
         if isinstance(message, Profile):

@@ -160,6 +160,8 @@ class RecordingEngine:
         self.answer: list[engine_types.Event] = []
         self.now = 0.0
         self.ms_a_stage = 0.0
+        self.serving = frozenset[str]()  # branches of its next step
+        self.gave_way = False
 
     def clock(self) -> float:
         return self.now
@@ -184,6 +186,7 @@ class RecordingEngine:
 
     def step(self, interrupted: Callable[[], bool] | None = None) -> list[engine_types.Event]:
         due, self.due = self.due, []
+        self.gave_way = interrupted is not None and interrupted()
         return due
 
 
@@ -288,6 +291,31 @@ def test_a_pass_stages_for_five_milliseconds_and_who_waits_longest_is_next(
         if len(staged) == 1:  # the first speaks on, behind those who still wait
             role.receive(Stage("s0", 2, "hi there"))
     assert staged == [names[:3], names[3:6], ["s6", "s0"]]
+
+
+@pytest.mark.parametrize(("serving", "commits", "gives_way"), [
+    (["s#1"], [], False),
+    (["s#1"], [("s", "hello")], False),  # it would only be made again
+    (["s#1"], [("s", "hello there")], True),
+    (["s#1"], [("other", "hello")], True),
+    (["s#1"], [("s", "hello"), ("other", "hello")], True),
+    (["s#1", "other#1"], [("s", "hello")], True),  # the rest of it is in the way
+    ([], [("s", "hello")], True),
+    (["s#1"], [("gone", "hello")], False),
+])  # fmt: skip
+def test_a_step_gives_way_to_a_reply_that_it_is_not_made_for(
+    model: RecordingEngine,
+    role: LanguageRole,
+    serving: list[str],
+    commits: list[tuple[str, str]],
+    gives_way: bool,
+) -> None:
+    for name in ("s", "other"):
+        role.receive(OpenBranch(name, ()))
+        role.receive(Stage(name, 1, "hello"))
+    model.serving = frozenset(serving)
+    role.step(lambda: [Commit(name, user(words), PARAMS) for name, words in commits])
+    assert model.gave_way is gives_way
 
 
 def test_words_of_a_stream_that_closes_are_not_waited_for(role: LanguageRole) -> None:

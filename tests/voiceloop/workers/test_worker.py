@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -200,16 +200,17 @@ def test_a_step_is_told_of_a_commit_and_that_is_passed_on_before_the_next(
         Commit("a", tail, GenerateParams(is_batch=True)),
         Commit("a", tail, GenerateParams()),
     ]
-    told: list[bool] = []
+    told: list[list[str]] = []
 
     class Asking(scripted_roles.EchoRole):  # type: ignore[misc, name-defined]
         """Has something arrive in the middle of its step, and asks what that was."""
 
-        def step(self, interrupted: Callable[[], bool] | None = None) -> object:
+        def step(self, commits: Callable[[], Sequence[Commit]] | None = None) -> object:
+            assert commits is not None
             while arriving:
                 gateway.send(arriving.pop(0))
-                told.append(interrupted is not None and interrupted())
-            return super().step(interrupted)
+                told.append([commit.stream_id for commit in commits()])
+            return super().step(commits)
 
     scripted_roles.asking = Asking
     gateway = Gateway(role("engine", "asking"))
@@ -217,7 +218,7 @@ def test_a_step_is_told_of_a_commit_and_that_is_passed_on_before_the_next(
     gateway.send(OpenBranch("a", ()), Stage("a", 1, "h"))
     answers = [gateway.next() for _ in range(4)]
     gateway.close()
-    assert told == [False, False, True]
+    assert told == [[], [], ["a"]]
     assert [type(a.event) for a in answers if isinstance(a, StreamEvent)] == [
         Staged, Staged, TextDelta, Generated,
     ]  # fmt: skip
@@ -234,11 +235,11 @@ def test_what_arrives_within_the_last_step_is_passed_on_at_once(
     class Asking(scripted_roles.EchoRole):  # type: ignore[misc, name-defined]
         """Has something arrive in its only step."""
 
-        def step(self, interrupted: Callable[[], bool] | None = None) -> object:
+        def step(self, commits: Callable[[], Sequence[Commit]] | None = None) -> object:
             while arriving:
                 gateway.send(arriving.pop(0))
-                assert interrupted is not None and not interrupted()
-            return super().step(interrupted)
+                assert commits is not None and not commits()
+            return super().step(commits)
 
     scripted_roles.asking = Asking
     gateway = Gateway(role("engine", "asking"))

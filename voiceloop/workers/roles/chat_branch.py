@@ -59,7 +59,8 @@ class Staging:
     """The words of the open turn: the newest ones, and the tokens that were staged last."""
 
     stage_id: int = 0
-    user_text: str | None = None  # None once it is staged
+    user_text: str = ""
+    is_due: bool = False  # the newest words are not staged yet
     tokens: list[int] = field(default_factory=list)
 
 
@@ -154,12 +155,17 @@ class ChatBranch:
     def stage(self, stage_id: int, user_text: str) -> None:
         """Keep the newest words; ``advance`` stages them, so that a burst costs one encoding."""
         self._staging.stage_id, self._staging.user_text = stage_id, user_text
+        self._staging.is_due = True
 
     def advance(self) -> None:
         """Stage the newest words. Raises: RequestError, TemplateError."""
-        user_text, self._staging.user_text = self._staging.user_text, None
-        if user_text is not None and self._reply is None:
-            self._stage(self._open_turn(user_text))
+        is_due, self._staging.is_due = self._staging.is_due, False
+        if is_due and self._reply is None:
+            self._stage(self._open_turn(self._staging.user_text))
+
+    def awaits(self, tail: Sequence[ChatMessage]) -> bool:
+        """Whether the words that were staged last are those that a reply is asked to."""
+        return len(tail) == 1 and tail[0].content == self._staging.user_text
 
     def begin_preemptive(
         self, number: int, tail: Sequence[ChatMessage], params: GenerateParams
@@ -193,7 +199,7 @@ class ChatBranch:
             self._history.append([self._reply.message()])
             self._history.settle()
             self._reply, self._branch = None, self._new_branch()
-        self._staging.user_text = None
+        self._staging.is_due = False
         turn = [chat_dict(message) for message in tail]
         # A model that does not see the tools calls none; what was staged with them is dropped.
         tools = [] if params.tool_choice == "none" else self._history.tools

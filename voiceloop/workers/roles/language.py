@@ -167,10 +167,22 @@ class LanguageRole:
         return self._model.metrics()
 
     def step(
-        self, interrupted: Callable[[], bool] | None = None
+        self, commits: Callable[[], Sequence[Commit]] | None = None
     ) -> Sequence[StreamEvent | StreamFailed]:
         with _sound():
-            return self._step(interrupted)
+            return self._step(None if commits is None else lambda: self._gives_way(commits()))
+
+    def _gives_way(self, commits: Sequence[Commit]) -> bool:
+        """Whether a reply is asked for that the step under way is not made for. Where it is, that
+        reply would only have it made again, from the first layer on.
+        """
+        served = {branch_id.rpartition("#")[0] for branch_id in self._model.serving}
+        for commit in commits:
+            stream = self._streams.get(commit.stream_id)
+            is_its_own = served == {commit.stream_id}
+            if stream is not None and not (is_its_own and stream.awaits(commit.tail)):
+                return True
+        return False
 
     def _step(self, interrupted: Callable[[], bool] | None) -> Sequence[StreamEvent | StreamFailed]:
         messages: list[StreamEvent | StreamFailed] = [*self._stage_due()]

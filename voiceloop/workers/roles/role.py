@@ -15,7 +15,14 @@ from typing import Protocol, cast
 import msgspec
 
 from voiceloop.backends import RoleName
-from voiceloop.workers.messages import RoleReady, RoleSpec, StreamEvent, StreamFailed, ToRole
+from voiceloop.workers.messages import (
+    Commit,
+    RoleReady,
+    RoleSpec,
+    StreamEvent,
+    StreamFailed,
+    ToRole,
+)
 
 FACTORIES: dict[RoleName, str] = {
     "engine": "voiceloop.workers.roles.language:load",
@@ -79,11 +86,11 @@ class Role(Protocol):
         """What the model has counted since its start, by name; asked four times a second."""
 
     def step(
-        self, interrupted: Callable[[], bool] | None = None
+        self, commits: Callable[[], Sequence[Commit]] | None = None
     ) -> Sequence[StreamEvent | StreamFailed]:
         """Advance what is due by a bounded amount. What it raises ends every stream of the role.
 
-        interrupted: whether a commit has arrived since; work nobody waits for may give way to it.
+        commits: those that have arrived since; work nobody waits for may give way to them.
         """
 
 

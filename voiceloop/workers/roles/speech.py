@@ -24,6 +24,7 @@ from voiceloop.backends import (
     Word,
 )
 from voiceloop.workers.messages import (
+    Commit,
     FeedAudio,
     FeedText,
     Finalize,
@@ -110,7 +111,7 @@ class SpeechRole(ABC, Generic[ModelT]):
         return {}  # speech models count nothing
 
     def step(
-        self, interrupted: Callable[[], bool] | None = None
+        self, commits: Callable[[], Sequence[Commit]] | None = None
     ) -> Sequence[StreamEvent | StreamFailed]:
         return [self._message(event) for event in self._model.step()]
 
