@@ -39,7 +39,11 @@ class Scaler:
     def observe(
         self, used: Sequence[float], now_s: float, *, least: int, most: int, n_spare: int
     ) -> int:
-        """How many there are to be. used: of each process that is ready, 0 to 1."""
+        """How many there are to be. used: of each process that is ready, 0 to 1.
+
+        The spare ones are there from the beginning, as far as `most` has room for them.
+        """
+        least = min(most, max(least, n_for(0.0, n_spare)))
         self.n_wanted = min(most, max(least, self.n_wanted))
         if not used:
             self._little_since = self._much_since = None

@@ -50,6 +50,12 @@ def test_a_group_begins_with_its_least() -> None:
     assert Group(least=3).n == 3
 
 
+def test_the_spare_ones_are_there_before_any_load_as_far_as_there_may_be_so_many() -> None:
+    assert Group(least=1, most=4, spare=2).n == 3
+    assert Group(least=1, most=2, spare=2).n == 2
+    assert Group(least=1, most=1, spare=1).n == 1
+
+
 def test_too_little_room_for_half_a_minute_brings_what_the_load_needs_at_once() -> None:
     group = Group()
     assert group.run(1.9, TOO_LITTLE_FOR_S - STEP_S) == 2
