@@ -1,0 +1,60 @@
+"""What the benchmark of a cluster tells of calls that go on, of loads, of what engines had read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.cluster.__main__ import Found, bars_of
+from benchmarks.cluster.load import FaultResult, Load
+from benchmarks.cluster.spread import imbalance, prefix_hits
+from benchmarks.cluster.text_call import TypedCall
+
+pytestmark = pytest.mark.virtual_time
+
+
+def ended(*waits: tuple[float, float], lost: str = "", n_resumed: int = 0) -> TypedCall:
+    call = TypedCall("ws://nowhere", "", 1, 0.0)
+    call.waits, call.lost, call.n_resumed = list(waits), lost, n_resumed
+    return call
+
+
+async def test_a_fault_is_told_by_its_calls_and_by_how_long_the_cluster_took_to_rest() -> None:
+    load = Load("ws://nowhere", 2)
+    load.ended = [ended((1.0, 0.2), (2.0, 4.5), n_resumed=1), ended((1.0, 0.1), lost="broke")]
+    told = load.result("gateway", 3, rests_s=[2.0, None, 6.0])
+    assert (told.calls, told.lost, told.resumed, told.silent_s) == (2, 1, 1, 4.5)
+    assert (told.rest_s, told.n_restless, told.why) == ((4.0, 6.0), 1, ("broke",))
+
+
+async def test_a_change_on_purpose_is_held_against_the_waits_before_it() -> None:
+    load = Load("ws://nowhere", 1)
+    load.ended = [ended(*((float(second), 0.1) for second in range(10)), (20.0, 0.3))]
+    assert load.result("deploy", 1, changed_s=15.0).p95_ratio == pytest.approx(3.0)
+
+
+def test_one_engine_for_all_would_have_read_what_another_has(tmp_path: Path) -> None:
+    for name, opened in (
+        ("engine-1.jsonl", [(1.0, ["a", "ab"]), (3.0, ["a", "ab"])]),
+        ("engine-2.jsonl", [(2.0, ["a", "ab"])]),
+    ):
+        lines = [json.dumps([at_s, "stream", chain]) for at_s, chain in opened]
+        (tmp_path / name).write_text("\n".join(lines))
+    assert prefix_hits(tmp_path) == (pytest.approx(2 / 6), pytest.approx(4 / 6))
+
+
+def test_loads_differ_by_the_largest_beside_the_mean() -> None:
+    assert imbalance([4, 4, 4]) == 1.0
+    assert imbalance([6, 2, 4]) == 1.5
+
+
+def test_a_run_that_was_cut_short_is_judged_by_what_it_measured() -> None:
+    lost = FaultResult("engine", 20, 40, 1, 0, 0, 0.1, 2.0, 60.0)
+    bars = bars_of(Found(starts_s=[1.0, 1.5, 1.2], faults=[lost]))
+    assert [(bar.name, bar.holds) for bar in bars] == [
+        ("a gateway's start", True),
+        ("engine: calls lost", False),
+        ("engine: silent at most", True),
+    ]
