@@ -176,7 +176,9 @@ class FakeRecognizerStream:
         count = -int(-self._loud_ms // self._owner.ms_per_word)  # the word under way counts
         self._shown = max(self._shown, min(count, len(script)))
         self._pipe.put(
-            Partial(self._segment, (), script[: self._shown], flushed=True),
+            Partial(
+                self._segment, (), script[: self._shown], flushed=True, p_voice=self._owner.p_voice
+            ),
             self._owner.partial_delay_ms,
         )
 
@@ -208,7 +210,7 @@ class FakeRecognizer:
     """Hears the scripted utterances in turn, a word per `ms_per_word` of loud audio.
 
     transcripts: the words of each segment, cycled; a segment without loud audio is empty and takes
-    none. `finalize` always answers with the whole utterance.
+    none. `finalize` always answers with the whole utterance. p_voice: comes with every flush.
     """
 
     def __init__(
@@ -219,8 +221,10 @@ class FakeRecognizer:
         partial_delay_ms: float = 0.0,
         final_delay_ms: float = 0.0,
         faults: Sequence[Fault] = (),
+        p_voice: float | None = None,
     ) -> None:
         self.transcripts = tuple(transcripts)
+        self.p_voice = p_voice
         self.ms_per_word = ms_per_word
         self.partial_delay_ms = partial_delay_ms
         self.final_delay_ms = final_delay_ms

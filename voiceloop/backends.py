@@ -55,8 +55,8 @@ class Partial(msgspec.Struct, frozen=True, tag="partial"):
     """The hypothesis so far: ``stable_words`` will not change, ``unstable_words`` may.
 
     ``flushed`` answers ``flush()``: everything fed before it has been considered; each flush of an
-    open segment has one answer, in order. ``p_voice`` comes with it where the recognizer can tell:
-    log-odds that the caller has finished, by the sound of the voice alone.
+    open segment has one answer, in order. ``p_voice`` comes with it, or with a later partial, where
+    the recognizer can tell: log-odds that the caller has finished, by the sound of the voice alone.
     """
 
     segment: int

@@ -352,7 +352,7 @@ class Listener:
             is_full = segment.is_paused and segment.is_flushed
             is_new = words != segment.hypothesis or not self._endpointing.evidence.words_are_full
             segment.hypothesis = words
-            if partial.flushed:
+            if partial.flushed or partial.p_voice is not None:
                 self._endpointing.observe_voice(partial.p_voice)
             self._endpointing.observe_words(words, full=is_full)
             if is_new and self._endpointing.awaits_p_end:

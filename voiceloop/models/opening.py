@@ -22,9 +22,11 @@ from voiceloop.cluster.remote_workers import RemoteWorkers
 from voiceloop.config import Config
 from voiceloop.errors import BackendError, ConfigError
 from voiceloop.models.held import with_held
-from voiceloop.models.presets import end_reader_spec, plan, worker_specs
+from voiceloop.models.presets import end_reader_spec, plan, voice_reader_spec, worker_specs
 from voiceloop.models.resolve import capabilities_of, roles_elsewhere
 from voiceloop.remote.end_reader import EndReadingModel
+from voiceloop.remote.voice_reader import VoiceReadingRecognizer
+from voiceloop.workers.messages import WorkerSpec
 from voiceloop.workers.models import WorkerLanguageModel
 from voiceloop.workers.process import Progress
 from voiceloop.workers.supervisor import Supervisor
@@ -45,8 +47,8 @@ class Reachable(Protocol):
     def reachable(self) -> bool: ...
 
 
-# The first call should have its turns read, but a server does not wait for long without one.
-END_READER_WAIT_S = 10.0
+# The first call should have its turns read, but a server does not wait for long without that.
+READERS_WAIT_S = 10.0
 
 # What a remote service is asked for where the configuration names nothing: OpenAI's own names.
 REMOTE_RECOGNIZER, REMOTE_VOICE = "whisper-1", "tts-1"
@@ -87,17 +89,22 @@ async def open_backends(
             services.append(each)
             return each
 
-        recognizer = await _remote_recognizer(config, connect, services)
+        recognizer: Recognizer | None = await _remote_recognizer(config, connect, services)
         service = await _remote_language_model(config, connect)
         language_model: LanguageModel | None = service
         voice = await _remote_voice(config, connect)
-        reader, starting = await stack.enter_async_context(_end_reader(config))
+        end_reader, starts = await stack.enter_async_context(_reader(end_reader_spec(config)))
+        voice_reader, others = await stack.enter_async_context(_reader(voice_reader_spec(config)))
         await stack.enter_async_context(supervisor)
         await stack.enter_async_context(elsewhere)
-        if starting is not None:
-            await asyncio.wait([starting], timeout=END_READER_WAIT_S)
-        if language_model is not None and reader is not None:
-            language_model = EndReadingModel(language_model, reader.language_model(), reader.ready)
+        if starts or others:
+            await asyncio.wait([*starts, *others], timeout=READERS_WAIT_S)
+        if language_model is not None and end_reader is not None:
+            reading = end_reader.language_model()
+            language_model = EndReadingModel(language_model, reading, end_reader.ready)
+        if recognizer is not None and voice_reader is not None:
+            hearing = voice_reader.recognizer()
+            recognizer = VoiceReadingRecognizer(recognizer, hearing, voice_reader.ready)
         own = PlacedModels(supervisor, elsewhere)
         counting = TokenCounting()
         if language_model is None:
@@ -234,13 +241,12 @@ async def _start_any(services: Sequence[RemoteService]) -> None:
 
 
 @asynccontextmanager
-async def _end_reader(
-    config: Config,
-) -> AsyncIterator[tuple[Supervisor | None, asyncio.Task[None] | None]]:
-    """The reader's worker, and its start. A call goes on without it, so no failure is raised."""
-    spec = end_reader_spec(config)
+async def _reader(
+    spec: WorkerSpec | None,
+) -> AsyncIterator[tuple[Supervisor | None, list[asyncio.Task[None]]]]:
+    """A reader's worker, and its start. A call goes on without it, so no failure is raised."""
     if spec is None:
-        yield None, None
+        yield None, []
         return
     reader = Supervisor([spec])
 
@@ -248,11 +254,11 @@ async def _end_reader(
         try:
             await reader.start()
         except (BackendError, ConfigError) as error:
-            log.warning("the end of turn will not be read: %s", error)
+            log.warning("there will be no %s: %s", spec.name, error)
 
-    starting = asyncio.create_task(start(), name="start the end reader")
+    starting = asyncio.create_task(start(), name=f"start the {spec.name}")
     try:
-        yield reader, starting
+        yield reader, [starting]
     finally:
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)

@@ -34,6 +34,7 @@ from voiceloop.models.resolve import (
     ResolvedModel,
     capabilities_of,
     resolve_models,
+    resolve_preset_model,
 )
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
 
@@ -51,6 +52,8 @@ EMBEDDED_LIMITS = (
 # By its own length (32768 tokens are common) a model of 1.5B would keep a gigabyte for keys and
 # values, one of 8B four; two or three callers of a preset on a CPU need no more than these.
 NAMED_CONTEXT_LENGTH, NAMED_CONTEXTS = 4096, 2
+# Whoever reads the voice does so where it falls and at pauses; between them nothing is to be told.
+VOICE_READER_UPDATE_MS = 10_000.0
 
 
 def embedded_model_dir() -> Path:
@@ -253,3 +256,17 @@ def end_reader_spec(config: Config) -> WorkerSpec | None:
     base = _options(EMBEDDED, "engine")
     options = _engine_options(quiet, ResolvedModel(EMBEDDED_AGENT), base, 1)
     return WorkerSpec("end reader", (RoleSpec("engine", options),))
+
+
+def voice_reader_spec(config: Config) -> WorkerSpec | None:
+    """The process that reads the voice beside a remote recognizer, if it is wanted and can be."""
+    if not config.stt_url or config.voice_reader == "none" or not config.anticipation.p_voice:
+        return None
+    reader = resolve_preset_model(MOONSHINE_TINY, hub_folder())
+    if reader.model != MOONSHINE_TINY:
+        return None  # its wheel is not installed, and only its encoder knows the voice
+    options = {
+        **_options(EMBEDDED, "recognizer"), "model": MOONSHINE_TINY.loader,
+        "end_of_voice": True, "hears_words": False, "update_ms": VOICE_READER_UPDATE_MS,
+    }  # fmt: skip
+    return WorkerSpec("voice reader", (RoleSpec("recognizer", options),))

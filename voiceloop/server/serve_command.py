@@ -45,7 +45,7 @@ def gateway_config(config: Config) -> Config:
             f"expected workers.{lacking[0]}, workers.list or {ROLE_KEYS[lacking[0]]}_url, for a "
             "gateway holds no models; found none"
         )
-    return replace(config, preset=REMOTE.name, end_reader="none")
+    return replace(config, preset=REMOTE.name, end_reader="none", voice_reader="none")
 
 
 def log_at(level: str) -> None:

@@ -45,7 +45,7 @@ class MoonshineOnnxRecognizer(WindowRecognizer):
     folder: on disk; None for the package's. n_threads: cores that one decode takes. update_ms: how
     much new audio makes a partial due. reads_falls: as of `WindowRecognizer`. end_of_voice: tell at
     a pause whether a voice has finished; only the package's model can, whose encoder the head was
-    trained on.
+    trained on. hears_words False: tell nothing else.
 
     Raises: AudioError if a package or a file is absent or none of Moonshine's; it names the remedy.
     """
@@ -58,11 +58,14 @@ class MoonshineOnnxRecognizer(WindowRecognizer):
         update_ms: float = UPDATE_MS,
         reads_falls: bool = True,
         end_of_voice: bool = True,
+        hears_words: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         found = Path(folder) if folder is not None else checked_folder()
         head = EndOfVoice() if end_of_voice and folder is None else None
-        decoder = MoonshineDecoder(OnnxNetwork(found, n_threads), vocabulary_folder(found), head)
+        decoder = MoonshineDecoder(
+            OnnxNetwork(found, n_threads), vocabulary_folder(found), head, hears_words=hears_words
+        )
         super().__init__(
             decoder,
             update_ms=update_ms,

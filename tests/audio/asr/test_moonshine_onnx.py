@@ -150,6 +150,10 @@ def test_the_end_of_turn_head_reads_the_encoders_rows_at_a_pause_alone(folder, m
     parts["decoder_model_merged"].fed.clear()
     assert decoder.decode([replace(spoken, is_paused=True)])[0].p_voice == 1.25
     assert Head.asked == [((16_000 + 2 * 3_200) // 384, 8)]  # the silence on both sides too
+    parts["decoder_model_merged"].fed.clear()
+    reader = MoonshineDecoder(OnnxNetwork(folder), folder, Head(), hears_words=False)
+    read = reader.decode([replace(spoken, is_paused=True)])[0]
+    assert (read.tail, read.p_voice) == ((), 1.25) and not parts["decoder_model_merged"].fed
 
 
 def test_figures_are_spelled_and_signs_of_no_speech_are_not_written(decode):

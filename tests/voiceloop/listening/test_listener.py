@@ -467,8 +467,11 @@ async def test_what_the_recognizer_makes_of_the_voice_counts_while_the_pause_las
         await bench.say(400)
         await bench.be_quiet(120)
         needed_ms = []
-        for p_voice in (-3.0, 3.0):
-            listener.on_partial(0, Partial(0, (), words, flushed=True, p_voice=p_voice))
+        for p_voice, is_with_words in ((-3.0, True), (3.0, False)):
+            partial = Partial(0, (), words, flushed=is_with_words, p_voice=p_voice)
+            listener.on_partial(0, partial)
+            assert listener._endpointing.evidence.p_voice == p_voice
+            listener.on_partial(0, Partial(0, (), words))  # tells nothing of the voice
             assert listener._endpointing.evidence.p_voice == p_voice
             needed_ms.append(listener._endpointing.needed_ms())
         assert needed_ms[0] > needed_ms[1]

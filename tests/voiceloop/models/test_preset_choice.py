@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.remote_service import Service
+from voiceloop.backends import RecognizerOptions
 from voiceloop.config import Ahead, Config, load_config
 from voiceloop.errors import ConfigError
 from voiceloop.models import opening, presets, resolve
@@ -26,12 +27,19 @@ from voiceloop.models.preset_check import (
     missing_pieces,
     replaced_models,
 )
-from voiceloop.models.presets import context_tokens, end_reader_spec, resolve_agent, worker_specs
+from voiceloop.models.presets import (
+    context_tokens,
+    end_reader_spec,
+    resolve_agent,
+    voice_reader_spec,
+    worker_specs,
+)
 from voiceloop.models.resolve import resolve_models, resolve_named
 from voiceloop.remote.dialect import Urgency
 from voiceloop.remote.end_reader import EndReadingModel
 from voiceloop.remote.language import RemoteLanguageModel
 from voiceloop.remote.service import RemoteService
+from voiceloop.remote.voice_reader import VoiceReadingRecognizer
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
 from voiceloop.workers.roles.role import model_name
 from voiceloop.workers.roles.speech import RECOGNIZERS, VOICES
@@ -469,11 +477,30 @@ def test_a_remote_language_model_has_its_turns_read_by_the_embedded_one() -> Non
     assert end_reader_spec(silent) is None
 
 
-async def test_a_server_starts_without_the_reader_where_that_cannot_load(
+@pytest.mark.parametrize(
+    "table", [{"voice_reader": "none"}, {"anticipation": {"p_voice": False}}, {"stt_url": None}]
+)
+def test_a_remote_recognizer_has_the_voice_read_by_the_embedded_one(
+    monkeypatch: pytest.MonkeyPatch, table: dict[str, object]
+) -> None:
+    flags = {"preset": "embedded", "stt_url": "http://127.0.0.1:9/v1"}
+    monkeypatch.setattr(resolve, "installed_version", lambda name: "0.1.0")
+    spec = voice_reader_spec(load_config(flags=flags))
+    assert spec is not None
+    [role] = spec.roles
+    assert role.options["end_of_voice"] and not role.options["hears_words"]
+    assert voice_reader_spec(load_config(flags={**flags, **table})) is None
+    monkeypatch.setattr(resolve, "installed_version", lambda name: None)  # its wheel is not here
+    assert voice_reader_spec(load_config(flags=flags)) is None
+
+
+async def test_a_server_starts_without_the_readers_where_they_cannot_load(
     service: Service, connect: Callable[..., RemoteService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unloadable = WorkerSpec("end reader", (RoleSpec("engine", {}, "scripted_roles:unloadable"),))
-    monkeypatch.setattr(presets, "end_reader_spec", lambda config: unloadable)
+    for name, role in (("end_reader", "engine"), ("voice_reader", "recognizer")):
+        roles = (RoleSpec(role, {}, "scripted_roles:unloadable"),)  # type: ignore[arg-type]
+        unloadable = WorkerSpec(name, roles)
+        monkeypatch.setattr(opening, f"{name}_spec", lambda config, spec=unloadable: spec)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "faults"))
     url = connect().url
     config = Config(preset="remote", stt_url=(url,), llm_url=(url,), tts_url=(url,))
@@ -482,6 +509,9 @@ async def test_a_server_starts_without_the_reader_where_that_cannot_load(
         assert isinstance(backends.language_model, EndReadingModel)
         branch = await backends.language_model.branch("sess_1/turn_1", ())
         await branch.close()
+        assert isinstance(backends.recognizer, VoiceReadingRecognizer)
+        stream = await backends.recognizer.open("sess_1", RecognizerOptions())
+        await stream.close()
 
 
 @pytest.mark.parametrize(

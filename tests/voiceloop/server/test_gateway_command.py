@@ -252,6 +252,7 @@ def test_a_gateway_without_somebody_for_a_role_does_not_start(
         gateway_config(load_config(flags=named))
 
 
-def test_a_gateway_has_no_end_reader_of_its_own() -> None:
+def test_a_gateway_has_no_reader_of_its_own() -> None:
     urls = {f"{part}_url": "http://h:1/v1" for part in ("stt", "llm", "tts")}
-    assert gateway_config(load_config(flags=urls)).end_reader == "none"
+    config = gateway_config(load_config(flags=urls))
+    assert (config.end_reader, config.voice_reader) == ("none", "none")
