@@ -8,13 +8,15 @@ locally and without an account, each in its own environment (`benchmarks.peers.e
 first use). What each was given stands in the table. Each variant of VoiceLoop is held against the
 same bars, all of them by its own figures, the defaults first. A variant takes 13 s for a plain and
 a hesitating turn and 10 s for a barge-in: the default command, six variants, lasts 37 minutes after
-the peers' environments are made. A run that is interrupted writes the calls that had ended.
+the peers' environments are made. A run that is interrupted writes the calls that had ended, and
+``--resume`` of that file goes on with the others.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import pickle
 import sys
@@ -37,6 +39,7 @@ from benchmarks.harness.command_line import (
 )
 from benchmarks.harness.harness import RESULTS, Bar, bar_table, interleaved, results, write_results
 from benchmarks.peers.call import BareLine, Line, MeasuredTurn, PeerCall, RealtimeLine
+from benchmarks.peers.earlier_part import measured_before
 from benchmarks.peers.envs import PINS, python_of
 from benchmarks.peers.plot import plot
 from benchmarks.peers.stub_services import KnownTurn, read_delays
@@ -51,10 +54,10 @@ from clients.server_process import ServerProcess, running_server
 HERE = Path(__file__).resolve().parent
 LISTENS_AT_HZ = {"pipecat": 16_000, "livekit": 24_000}  # each one's own default
 GIVEN = {
-    "voiceloop": "defaults (semantic_vad, auto); P(end of turn) from its embedded engine, the "
-    "language model being remote",
+    "voiceloop": "defaults (semantic_vad, auto); P(end of turn) from its embedded engine, that of "
+    "the voice from its embedded recognizer, the models being remote",
     "voiceloop-eager": "the same, but semantic_vad of high eagerness",
-    "voiceloop-no-reader": "the defaults without P(end of turn): prosody and words alone",
+    "voiceloop-no-reader": "the defaults without either P(end of turn): prosody and words alone",
     "pipecat": f"{PINS['pipecat'][0]}, defaults: Silero VAD, Smart Turn v3.2",
     "pipecat-tuned": "the same; a turn that Smart Turn holds to be unfinished waits 1 s, not 3",
     "livekit": f"{PINS['livekit'][0]}, defaults: Silero VAD, turn detector v1-mini",
@@ -68,6 +71,14 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 BLOCK = 4  # plain turns of a call, and as many hesitating ones
 N_BARGE_INS = 6
 SLOW_MS = 1000.0
+INSTANT = "0,0,0,0"
+# Bars of the gap's p50 and p95 by the stubs' delays: instant, and as quick services are.
+GAP_BARS_MS: dict[str, dict[str, float]] = {
+    INSTANT: {"p50": 250.0},
+    "60,100,10,100": {"p50": 330.0, "p95": 600.0},
+}
+MOST_OVER_1_S = 2.0  # % of plain turns
+MOST_HESITATIONS_CUT = 18.0  # %
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +88,15 @@ class Settings:
     variants: tuple[str, ...]
     delays_ms: str
     seed: int
+
+    def told(self) -> dict[str, Any]:
+        """As they stand in the results."""
+        return {
+            "turns": self.n_turns,
+            "barge_ins": self.n_barge_ins,
+            "delays_ms": self.delays_ms,
+            "clips_left_out": CHOSEN_ON,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +125,12 @@ def blocks_of(
     return found
 
 
+def n_calls(blocks: Sequence[Block], n_turns: int) -> int:
+    """How many of these calls so many turns are, played in order."""
+    lengths = itertools.accumulate(len(block.turns) for block in blocks)
+    return sum(length <= n_turns for length in lengths)
+
+
 async def start(
     running: AsyncExitStack, variant: str, services: str, log_folder: Path
 ) -> ServerProcess:
@@ -113,8 +139,9 @@ async def start(
     log = log_folder / f"peers-{variant}.log"
     if peer == "voiceloop":
         urls = ("--stt-url", services, "--llm-url", services, "--tts-url", services)
-        reader = {"VOICELOOP_END_READER": "none" if flavour == "no-reader" else "embedded"}
-        server = running_server(("--preset", "remote", *urls), log=log, environment=reader)
+        is_read = "none" if flavour == "no-reader" else "embedded"
+        readers = {"VOICELOOP_END_READER": is_read, "VOICELOOP_VOICE_READER": is_read}
+        server = running_server(("--preset", "remote", *urls), log=log, environment=readers)
         return await running.enter_async_context(server)
     command = (str(python_of(peer)), str(HERE / f"{peer}_agent.py"))
     options = ("--services", services, "--settings", flavour or "default")
@@ -146,7 +173,7 @@ async def open_line(variant: str, server: ServerProcess) -> Line:
 async def measure(settings: Settings, measured: Mapping[str, list[MeasuredTurn]]) -> None:
     """Play every block into every variant.
 
-    ``measured``: of each variant; filled call by call.
+    ``measured``: of each variant; filled call by call. The calls that it holds are not played.
 
     Raises:
         ClientError: the data is not here, a peer cannot be installed, a server did not start or a
@@ -155,6 +182,7 @@ async def measure(settings: Settings, measured: Mapping[str, list[MeasuredTurn]]
     plain = human_turns("plain", settings.n_turns)
     hesitating = human_turns("hesitation", settings.n_turns)
     blocks = blocks_of(plain, hesitating, settings.n_barge_ins)
+    n_played = {name: n_calls(blocks, len(turns)) for name, turns in measured.items()}
     async with AsyncExitStack() as running:
         port = await start_stubs(running, [*plain, *hesitating], settings.delays_ms, RESULTS)
 
@@ -165,6 +193,7 @@ async def measure(settings: Settings, measured: Mapping[str, list[MeasuredTurn]]
         services = f"http://127.0.0.1:{port}/v1"
         servers = {name: await start(running, name, services, RESULTS) for name in measured}
         rounds = list(interleaved(settings.variants, len(blocks)))
+        rounds = [one for one in rounds if one.index >= n_played[one.variant]]
         with progress_bar("calls", len(rounds)) as progress:
             for done, one in enumerate(rounds):
                 line = await open_line(one.variant, servers[one.variant])
@@ -200,7 +229,7 @@ def _share(n: int, of: int) -> float | None:
     return 100.0 * n / of if of else None
 
 
-def bars_of(figures: dict[str, dict[str, Any]], judged: str) -> list[Bar]:
+def bars_of(figures: dict[str, dict[str, Any]], judged: str, delays_ms: str = INSTANT) -> list[Bar]:
     """One variant of VoiceLoop against the better peer of the same run, whatever its settings.
 
     The better peer: of the fastest on plain turns; of those that cut the fewest. All bars read one
@@ -211,12 +240,17 @@ def bars_of(figures: dict[str, dict[str, Any]], judged: str) -> list[Bar]:
     plain = own["plain"]
     wire, audible = own["barge_in_wire_ms"], own["barge_in_audible_ms"]
     bars = [
-        Bar("gap p50, instant stubs", plain["gap_ms"]["p50"], 250, n=plain["gap_ms"]["n"]),
-        Bar("turns over 1 s", plain["over_1_s"], 0, "%"),
-        Bar("unanswered turns", plain["unanswered"] + own["hesitation"]["unanswered"], 0, ""),
-        Bar("barge-in p95, silent on the wire", wire["p95"], 250, n=wire["n"]),
-        Bar("barge-in p95, audible", audible["p95"], 280, n=audible["n"]),
+        Bar(f"gap {name}", plain["gap_ms"][name], limit, n=plain["gap_ms"]["n"])
+        for name, limit in GAP_BARS_MS.get(delays_ms, {}).items()
     ]
+    bars += [
+        Bar("turns over 1 s", plain["over_1_s"], MOST_OVER_1_S, "%"),
+        Bar("unanswered turns", plain["unanswered"] + own["hesitation"]["unanswered"], 0, ""),
+        Bar("turns cut, hesitation", own["hesitation"]["cut"], MOST_HESITATIONS_CUT, "%"),
+    ]
+    if wire["n"]:
+        bars.append(Bar("barge-in p95, silent on the wire", wire["p95"], 250, n=wire["n"]))
+        bars.append(Bar("barge-in p95, audible", audible["p95"], 280, n=audible["n"]))
     medians = [m for row in peers if (m := row["plain"]["gap_ms"]["p50"]) is not None]
     if medians:
         limit = round(0.7 * min(medians), 1)
@@ -300,6 +334,10 @@ def parser() -> argparse.ArgumentParser:
         "--seed", type=whole_number(0), default=0, metavar="N",
         help="seed of the room noise (default: %(default)s)",
     )  # fmt: skip
+    arguments.add_argument(
+        "--resume", type=Path, metavar="FILE",
+        help="go on with what an interrupted run of the same command wrote",
+    )  # fmt: skip
     arguments.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
     return arguments
 
@@ -322,21 +360,22 @@ def main() -> int:
     check_matplotlib("the picture of the results")
     prepare_folder(RESULTS)
     measured: dict[str, list[MeasuredTurn]] = {variant: [] for variant in variants}
+    if chosen.resume is not None:
+        measured = measured_before(chosen.resume, settings.told(), settings.seed, variants)
     partial = early_end(measure(settings, measured))
     if partial and not any(measured.values()):
         return without_results(partial)
     figures = {name: figures_of(turns) for name, turns in measured.items()}
-    bars = [bar for judged in judged_of(variants) for bar in bars_of(figures, judged)]
+    bars = [
+        bar
+        for judged in judged_of(variants)
+        for bar in bars_of(figures, judged, settings.delays_ms)
+    ]
     bars = [] if partial else bars
     data = results(
         "peers",
         settings.seed,
-        {
-            "turns": settings.n_turns,
-            "barge_ins": settings.n_barge_ins,
-            "delays_ms": settings.delays_ms,
-            "clips_left_out": CHOSEN_ON,
-        },
+        settings.told(),
         bars,
         partial=partial,
         given={name: GIVEN[name] for name in variants},
