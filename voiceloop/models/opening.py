@@ -24,8 +24,8 @@ from voiceloop.errors import BackendError, ConfigError
 from voiceloop.models.held import with_held
 from voiceloop.models.presets import end_reader_spec, plan, voice_reader_spec, worker_specs
 from voiceloop.models.resolve import capabilities_of, roles_elsewhere
-from voiceloop.remote.end_reader import EndReadingModel
-from voiceloop.remote.voice_reader import VoiceReadingRecognizer
+from voiceloop.remote.readers.end_of_voice import VoiceReadingRecognizer
+from voiceloop.remote.readers.end_of_words import EndReadingModel
 from voiceloop.workers.messages import WorkerSpec
 from voiceloop.workers.models import WorkerLanguageModel
 from voiceloop.workers.process import Progress

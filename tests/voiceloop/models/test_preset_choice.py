@@ -36,10 +36,10 @@ from voiceloop.models.presets import (
 )
 from voiceloop.models.resolve import resolve_models, resolve_named
 from voiceloop.remote.dialect import Urgency
-from voiceloop.remote.end_reader import EndReadingModel
 from voiceloop.remote.language import RemoteLanguageModel
+from voiceloop.remote.readers.end_of_voice import VoiceReadingRecognizer
+from voiceloop.remote.readers.end_of_words import EndReadingModel
 from voiceloop.remote.service import RemoteService
-from voiceloop.remote.voice_reader import VoiceReadingRecognizer
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
 from voiceloop.workers.roles.role import model_name
 from voiceloop.workers.roles.speech import RECOGNIZERS, VOICES

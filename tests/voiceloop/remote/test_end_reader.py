@@ -7,7 +7,7 @@ import pytest
 from tests.fakes import FakeLanguageModel, Fault
 from voiceloop.backends import ChatMessage, Generated, GenerateParams, Staged, TextDelta
 from voiceloop.errors import BackendError
-from voiceloop.remote.end_reader import MAX_HISTORY_CHARACTERS, EndReadingModel, recent
+from voiceloop.remote.readers.end_of_words import MAX_HISTORY_CHARACTERS, EndReadingModel, recent
 
 pytestmark = pytest.mark.virtual_time
 

@@ -16,8 +16,8 @@ from tests.reading_service import ReadingService
 from tests.remote_service import Answer, scripted_remote
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, ChatMessage, Generated, GenerateParams, Staged, Tool
-from voiceloop.remote.end_reader import EndReadingModel
 from voiceloop.remote.language import RemoteBranch, RemoteLanguageModel
+from voiceloop.remote.readers.end_of_words import EndReadingModel
 
 PARAMS = GenerateParams(max_tokens=40)
 INSTRUCTIONS = ChatMessage("system", "You take orders for a cafe. " * 50)  # 1400 characters: 140 ms

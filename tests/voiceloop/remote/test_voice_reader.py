@@ -10,7 +10,7 @@ import pytest
 from tests.fakes import FakeRecognizer, Fault
 from voiceloop.backends import Partial, RecognizerEvent, RecognizerOptions, Transcript
 from voiceloop.errors import BackendError
-from voiceloop.remote.voice_reader import VoiceReadingRecognizer, VoiceReadingStream
+from voiceloop.remote.readers.end_of_voice import VoiceReadingRecognizer, VoiceReadingStream
 
 pytestmark = pytest.mark.virtual_time
 
