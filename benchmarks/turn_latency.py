@@ -4,7 +4,8 @@ Plays the bundled call, in each of its voices by turns, into ``voiceloop serve``
 one call at a time, in real time, room noise between utterances. With ``--human`` the callers are
 clips of the shared data instead, none that the waits were chosen on; with ``--ablate`` the call is
 played into several servers, each with one mechanism of anticipation off, interleaved
-(``--ablate smollm2``: with a trained model of 135M, and a bar on all of them together). With
+(``--ablate ends``: only what ends a turn, with ``--human`` too; ``--ablate smollm2``: with a
+trained model of 135M, and a bar on all of them together). With
 ``--fakes`` the models are scripted and instant and the endpoint is a plain timer, so that what
 remains is the runtime. ``--check`` fails where a bar is missed. A run that is interrupted writes
 the calls that had ended.
@@ -235,9 +236,10 @@ def parser() -> argparse.ArgumentParser:
         help="clips of the shared data (VOICELOOP_DATA) instead of the bundled call",
     )  # fmt: skip
     arguments.add_argument(
-        "--ablate", nargs="?", const="embedded", choices=ABLATIONS, metavar="MODEL",
-        help="each mechanism of anticipation off in turn: of the embedded agent, or smollm2's four "
-        "and all of them, six calls of eight turns in seven minutes with --turns 8",
+        "--ablate", nargs="?", const="embedded", choices=ABLATIONS, metavar="SET",
+        help="each mechanism of anticipation off in turn: of the embedded agent, only the three "
+        "that end a turn (ends: five calls of eight turns in six minutes with --turns 8), or "
+        "smollm2's four and all of them (six calls, seven minutes)",
     )  # fmt: skip
     arguments.add_argument(
         "--check", nargs="?", const=ANTICIPATION, choices=SETS,
@@ -272,8 +274,11 @@ def check_together(arguments: argparse.ArgumentParser, chosen: argparse.Namespac
         arguments.error("--endpoint-ms: expected --fakes with it, found none")
     if sum((chosen.fakes, chosen.ablate is not None, bool(chosen.variant))) > 1:
         arguments.error("expected one of --fakes, --ablate and --variant, found several")
-    if chosen.ablate == "embedded" and chosen.check:
-        arguments.error("--check: expected it without --ablate, whose variants are meant to miss")
+    if chosen.ablate not in (None, "smollm2") and chosen.check:
+        arguments.error(
+            f"--check: expected it without --ablate {chosen.ablate}, whose variants are meant to "
+            "miss"
+        )
     if len(set(names)) < len(names):
         arguments.error(f"--variant: expected each name once, found {', '.join(names)}")
 

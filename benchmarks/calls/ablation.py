@@ -37,13 +37,14 @@ def _one_off_each(arguments: tuple[str, ...], names: Sequence[str]) -> dict[str,
     }
 
 
-# Servers by name, by the model that is asked of them.
+# Servers by name, by what is asked of them: everything of the embedded agent, only what ends a
+# turn, or a trained model.
 ABLATIONS: dict[str, dict[str, Variant]] = {
     "embedded": {
         **_one_off_each(
             EMBEDDED,
             (
-                "prefill", "p_end", "speculative_reply", "held_clause", "early_start",
+                "prefill", "p_end", "p_voice", "speculative_reply", "held_clause", "early_start",
                 "prefix_cache", "speculative_decoding", "tool_calls",
             ),
         ),
@@ -58,6 +59,7 @@ ABLATIONS: dict[str, dict[str, Variant]] = {
             EMBEDDED, {"VOICELOOP_CONTEXT_TOKENS": "700", f"{SWITCH}SLIDE": "0"}
         ),
     },
+    "ends": _one_off_each(EMBEDDED, ("p_end", "p_voice", "early_start")),
     "smollm2": _one_off_each(
         SMOLLM2, ("prefill", "prefix_cache", "speculative_decoding", "speculative_reply")
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.calls.ablation import ABLATIONS, AGENT, ALL_OFF, ALL_ON, ablation_bars
 from benchmarks.turn_latency import parser, settings_of
 from voiceloop.agent_file import load_agent
@@ -19,9 +21,12 @@ def test_the_real_model_has_each_of_four_off_and_all_of_them() -> None:
     assert len({one.arguments for one in variants.values()}) == 1
 
 
-def test_an_early_start_is_taken_apart_by_itself_and_with_all() -> None:
-    variants, key = ABLATIONS["embedded"], "VOICELOOP_ANTICIPATION_EARLY_START"
-    assert variants["no early start"].environment == {key: "0"}
+@pytest.mark.parametrize("name", ["embedded", "ends"])
+@pytest.mark.parametrize("mechanism", ["early start", "p voice", "p end"])
+def test_what_ends_a_turn_is_taken_apart_by_itself_and_with_all(name: str, mechanism: str) -> None:
+    variants = ABLATIONS[name]
+    key = f"VOICELOOP_ANTICIPATION_{mechanism.replace(' ', '_').upper()}"
+    assert variants[f"no {mechanism}"].environment == {key: "0"}
     assert variants[ALL_OFF].environment[key] == "0"
 
 
