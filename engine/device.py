@@ -77,9 +77,9 @@ def open_device(config: EngineConfig) -> Device:
             raise ConfigError(f"device: expected dtype bf16 or fp32 for {name}, found {dtype}")
         case "cuda":
             _take_gpu(name)
-            return _kernel_device(name)
+            return _kernel_device(config)
         case "reference" | "interpreter":
-            return _kernel_device(name)
+            return _kernel_device(config)
     raise ConfigError(f"device: expected cpu, cuda, reference or interpreter, found {name!r}")
 
 
@@ -127,7 +127,8 @@ def _cpu(is_native: bool, has_eagle: bool) -> Device:
     return Device("cpu", make_native_linear, make_runner)
 
 
-def _kernel_device(name: str) -> Device:
+def _kernel_device(config: EngineConfig) -> Device:
+    name = config.device
     try:
         import triton  # noqa: F401
     except ImportError:
@@ -137,7 +138,9 @@ def _kernel_device(name: str) -> Device:
     from .kernels.graph_runner import GraphRunner
     from .kernels.launch import compiling
 
-    kernels = KernelSet(is_reference=name == "reference")
+    kernels = KernelSet(
+        is_reference=name == "reference", rounds_inputs=config.prompt_activations == "int8"
+    )
 
     def make_runner(
         decoder: Decoder, pool: KvPool, config: EngineConfig, end_ids: tuple[int, ...]

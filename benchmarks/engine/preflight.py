@@ -56,6 +56,7 @@ class Serving:
     quant: str | None
     kv_format: str
     has_head: bool = False  # an EAGLE-3 head drafts, in the place of n-grams
+    has_int8_inputs: bool = False  # `engine.prompt_activations`
 
 
 def servings() -> tuple[Serving, ...]:
@@ -63,7 +64,9 @@ def servings() -> tuple[Serving, ...]:
     options = GPU.options["engine"]
     shipped = Serving("qwen3-4b", options.get("quant"), options.get("kv_format", "plain"))
     large = Serving("qwen3-8b", "int4", "int8")
-    return (shipped, large, Serving("qwen3-8b", "fp8", "fp8"), replace(large, has_head=True))
+    rounded = replace(shipped, has_int8_inputs=True)
+    fp8 = Serving("qwen3-8b", "fp8", "fp8")
+    return (shipped, rounded, large, fp8, replace(large, has_head=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +184,7 @@ def _programs(serving: Serving, n_layers: int) -> Iterator[tuple[str, Any]]:
     options = {**GPU.options["engine"], "quant": serving.quant, "kv_format": serving.kv_format}
     options.pop("device")
     config = EngineConfig(**options, ngram_draft=not serving.has_head)
-    kernels = KernelSet(is_reference=False)
+    kernels = KernelSet(is_reference=False, rounds_inputs=serving.has_int8_inputs)
     with tempfile.TemporaryDirectory() as folder:
         model_dir = write_folder(Path(folder), Shape(**sizes))
         decoder = Decoder(

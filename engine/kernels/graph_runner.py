@@ -209,12 +209,13 @@ class GraphRunner:
         return torch.cat(logits) if logits else None
 
     def _logits_of(self, extension: Extension) -> Iterator[Tensor]:
-        """As many rows at a time as the host has room for."""
+        """As many rows at a time as a step has, of logits as the host has room for."""
         sequence, n_before = extension.sequence, extension.sequence.n_resident
-        n_most = min(len(self._shared.kept), self._graphs[-1].n_rows)
         n_silent = extension.n_known - extension.n_logits
         while (n_done := sequence.n_resident - n_before) < extension.n_known:
-            n = min(n_most, (n_silent if n_done < n_silent else extension.n_known) - n_done)
+            n = min(n_silent - n_done, self._graphs[-1].n_rows)
+            if n <= 0:
+                n = min(extension.n_known - n_done, len(self._shared.kept))
             rows = Extension(sequence, n, n_logits=n if n_done >= n_silent else 0)
             outcome = self.step([rows])[0]
             assert outcome is not None

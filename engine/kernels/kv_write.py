@@ -11,12 +11,10 @@ from torch import Tensor
 
 from ..kv_format import SMALLEST, Fp8Kv
 from .launch import next_power_of_2
+from .operands import ROUNDER
 
 FORMATS = {torch.float8_e4m3fn: "fp8", torch.int8: "int8", torch.uint8: "int4"}
 LARGEST = {"plain": 1.0, "fp8": Fp8Kv.LARGEST, "int8": 127.0, "int4": 7.0}
-# Adding and taking away 1.5 * 2^23 rounds an fp32 below 2^22 to the nearest even integer, as torch
-# does; Triton has no rounding of its own that the interpreter knows too.
-ROUNDER = tl.constexpr(12582912.0)
 FLOOR = tl.constexpr(SMALLEST)
 
 

@@ -28,7 +28,7 @@ MAX_TILE_ROWS = 32
 STREAMED_ROWS = 128  # up to here a product is bound by reading its weights, above by arithmetic
 # Of the tiles of many rows: as many outputs as two warpgroups hold, and rows to choose from.
 WIDE_OUTPUTS = 128
-WIDE_ROWS = (128, 256)
+WIDE_ROWS = (256, 128)  # of two that take as long, the larger reads less
 # What unpacking adds to a tile, in rows. Compiled for sm_90, a tile of 256 rows issues other
 # instructions for a third (int4) to a half (8 bits) of the cycles that its products take; assumed:
 # half of those do not hide behind products.
@@ -131,15 +131,18 @@ def choose_splits(n_out: int, n_steps: int, device: torch.device) -> int:
     return triton.cdiv(n_steps, triton.cdiv(n_steps, n_splits))
 
 
-def wide_rows(n_out: int, n_rows: int, device: torch.device) -> int:
+def wide_rows(
+    n_out: int, n_rows: int, device: torch.device, unpacking_rows: int = UNPACKING_ROWS
+) -> int:
     """Rows per tile of a product of many rows: what takes least, counted in whole rounds of tiles.
 
+    unpacking_rows: 0 where weights are multiplied as they are stored.
     It does not change the order of a sum.
     """
 
     def cost(tile_rows: int) -> int:
         tiles = triton.cdiv(n_rows, tile_rows) * triton.cdiv(n_out, WIDE_OUTPUTS)
-        return triton.cdiv(tiles, n_processors(device)) * (tile_rows + UNPACKING_ROWS)
+        return triton.cdiv(tiles, n_processors(device)) * (tile_rows + unpacking_rows)
 
     return min(WIDE_ROWS, key=cost)
 

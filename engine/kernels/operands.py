@@ -50,6 +50,9 @@ LESS_8 = """
     fma.rn.bf16x2 $3, $3, one, less;
 """
 FROM_INT4 = tl.constexpr("{" + LESS_8 + "}")
+# Adding and taking away 1.5 * 2^23 rounds an fp32 below 2^22 to the nearest even integer, as torch
+# does; Triton has no rounding of its own that the interpreter knows too.
+ROUNDER = tl.constexpr(12582912.0)
 
 
 @triton.jit

@@ -8,8 +8,10 @@ callers hear it. It refuses (exit code 1) what misses the bar. Random weights ca
 
 `--people` takes what people answered in those dialogues, and `--text` any text: a model is less
 sure of these, and its perplexity is of them. In the checkpoint's chat format only the places count
-where the assistant speaks. What bf16 itself differs from fp32 by, computed from the same weights,
-stands beside (`--exact`): where two tokens are nearly equally likely, nothing agrees with both.
+where the assistant speaks; what stands before them is read as prompts are. `--inputs int8` rounds
+those of products of more than 128 rows: with `--instructions` a prompt has as many. What bf16
+itself differs from fp32 by, computed from the same weights, stands beside (`--exact`): where two
+tokens are nearly equally likely, nothing agrees with both.
 """
 
 from __future__ import annotations
@@ -30,13 +32,15 @@ from ..engine import Engine
 from ..load.description import describe
 from ..runner import Extension
 from ..sequence import borrowed
-from ..text.text import Text
-from ..types import KV_FORMAT_NAMES, QUANTS, EngineConfig, EngineError, SamplingParams
+from ..types import (
+    KV_FORMAT_NAMES,
+    PROMPT_ACTIVATIONS,
+    QUANTS,
+    EngineConfig,
+    EngineError,
+)
+from .passages import WINDOW_TOKENS, Passage, own_replies, passage, peoples_replies
 
-WINDOW_TOKENS = 1024  # the text is read in pieces of this many, each from an empty context
-REPLY_TOKENS = 32  # at most, of an own reply: the first clauses, which a caller hears soonest
-TURNS_OF_A_DIALOGUE = 3  # that are answered, the first ones
-TOGETHER = 16  # replies that are generated in the same steps
 KV_TOKENS = 16384  # for those, of a thousand tokens each
 LOGIT_ROWS = 128  # at a time: of 152,000 words these are 78 MB
 
@@ -68,19 +72,25 @@ BOUND = Bound(kl_nats=0.01, top1_agreement=0.994)
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """weights: as `EngineConfig.quant`, kv: as its `kv_format`."""
+    """weights: as `EngineConfig.quant`, kv: as its `kv_format`, inputs: as `prompt_activations`."""
 
     weights: str | None = None
     kv: str = "plain"
     dtype: str = "bf16"
+    inputs: str = "bf16"
 
     @property
     def name(self) -> str:
         weights = self.weights or self.dtype
+        if self.inputs != "bf16":
+            weights += f", inputs {self.inputs}"
         return weights if self.kv == "plain" else f"{weights}, KV {self.kv}"
 
     def config(self, base: EngineConfig) -> EngineConfig:
-        return replace(base, quant=self.weights, kv_format=self.kv, dtype=self.dtype)
+        return replace(
+            base, quant=self.weights, kv_format=self.kv, dtype=self.dtype,
+            prompt_activations=self.inputs,
+        )  # fmt: skip
 
 
 BF16, FP32 = Format(), Format(dtype="fp32")
@@ -92,39 +102,6 @@ def log_probabilities(engine: Engine, tokens: Tokens[int]) -> Tensor:
         logits = engine.runner.run([Extension(sequence, len(tokens), n_logits=len(tokens))])
     assert logits is not None
     return logits.float().log_softmax(-1)
-
-
-def reply_places(text: Text, tokens: Tokens[int]) -> Tensor:
-    """Which of `tokens` the assistant says, its end of turn included: bool [n].
-
-    All of them in a text without the checkpoint's assistant header.
-    """
-    turn = [{"role": "user", "content": "a"}]
-    header = list[int]()
-    if text.template_source:
-        n_shared = len(text.encode_chat(turn))
-        header = text.encode_chat(turn, add_generation_prompt=True)[n_shared:]
-    places, speaks = [], False
-    for i, token in enumerate(tokens):
-        places.append(speaks)
-        if speaks and token in text.stop_ids:
-            speaks = False
-        elif header and list(tokens[i + 1 - len(header) : i + 1]) == header:
-            speaks = True
-    return torch.tensor(places) if any(places) else torch.ones(len(places), dtype=torch.bool)
-
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """A text to read, and which of its tokens count: bool [len(tokens)]."""
-
-    tokens: list[int]
-    counts: Tensor
-
-
-def passage(text: Text, tokens: Tokens[int]) -> Passage:
-    """Of a text as it is written, where the assistant speaks."""
-    return Passage(list(tokens), reply_places(text, tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,19 +127,26 @@ def windows_of(passages: Iterable[Passage]) -> list[Window]:
 
 
 def read(engine: Engine, windows: Tokens[Window]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Log probabilities fp32 [rows, vocab] at the places that count, and what follows [rows]."""
+    """Log probabilities fp32 [rows, vocab] at the places that count, and what follows [rows].
+
+    What stands before the next such place is read as a prompt is, in chunks of `step_tokens`.
+    """
     for window in windows:
         n_before = 0
         with borrowed(engine.pool, engine.tree, list(window.tokens)) as sequence:
             while sequence.n_pending:
+                kept = window.kept[sequence.n_resident :]
+                if not kept.any():
+                    break
+                if n := min(int(kept.int().argmax()), engine.config.step_tokens):
+                    engine.runner.run([Extension(sequence, n)])
+                    sequence.n_resident += n
+                    continue
                 n = min(LOGIT_ROWS, sequence.n_pending)
                 logits = engine.runner.run([Extension(sequence, n, n_logits=n)])
                 assert logits is not None
-                kept = window.kept[sequence.n_resident : sequence.n_resident + n]
                 sequence.n_resident += n
-                if not kept.any():
-                    continue
-                rows = logits[kept].float().log_softmax(-1)
+                rows = logits[kept[:n]].float().log_softmax(-1)
                 yield rows, window.targets[n_before : n_before + len(rows)]
                 n_before += len(rows)
 
@@ -244,70 +228,6 @@ def row(name: str, quality: Quality) -> str:
     )
 
 
-def _dialogues(n_dialogues: int) -> list[list[dict[str, str]]]:
-    """Messages of held-out dialogues between people.
-
-    Raises: FileNotFoundError where the shared data is not here.
-    """
-    from .conversations.dialogues import data_directory, read_dialogues
-
-    return [
-        [{"role": role, "content": said} for role, said in one.turns]
-        for one in read_dialogues(data_directory(), "star", "test")[:n_dialogues]
-    ]
-
-
-def peoples_replies(text: Text, n_dialogues: int, n_most: int) -> list[Passage]:
-    """What people answered in dialogues of at most so many tokens together.
-
-    Raises: FileNotFoundError, TemplateError.
-    """
-    passages, n_left = list[Passage](), n_most
-    for messages in _dialogues(n_dialogues):
-        tokens = text.encode_chat(messages)[:n_left]
-        n_left -= len(tokens)
-        if len(tokens) > 1:
-            passages.append(passage(text, tokens))
-    return passages
-
-
-def own_replies(engine: Engine, n_dialogues: int, n_most: int) -> list[Passage]:
-    """What a model answers itself, greedily, to the first turns of callers in such dialogues.
-
-    n_most: tokens to be read, prompts included. Raises: FileNotFoundError, TemplateError.
-    """
-    prompts, n_left = list[list[int]](), n_most
-    for messages in _dialogues(n_dialogues):
-        turns = [i for i, message in enumerate(messages) if message["role"] == "user"]
-        for i in turns[:TURNS_OF_A_DIALOGUE]:
-            prompt = engine.text.encode_chat(messages[: i + 1], add_generation_prompt=True)
-            n_left -= len(prompt) + REPLY_TOKENS
-            if n_left >= 0 and len(prompt) + REPLY_TOKENS <= WINDOW_TOKENS:
-                prompts.append(prompt)
-    passages = []
-    for first in range(0, len(prompts), TOGETHER):
-        some = prompts[first : first + TOGETHER]
-        for prompt, reply in zip(some, answers(engine, some), strict=True):
-            counts = torch.zeros(len(prompt) + len(reply), dtype=torch.bool)
-            counts[len(prompt) :] = True
-            passages.append(Passage(prompt + reply, counts))
-    return passages
-
-
-def answers(engine: Engine, prompts: Tokens[list[int]]) -> list[list[int]]:
-    """Greedy replies to all of them at once."""
-    branches = [engine.branch(f"answer{i}") for i in range(len(prompts))]
-    for branch, prompt in zip(branches, prompts, strict=True):
-        branch.commit(prompt, SamplingParams(max_tokens=REPLY_TOKENS))
-    while engine.has_work():
-        engine.step()
-    replies = []
-    for branch, prompt in zip(branches, prompts, strict=True):
-        replies.append(branch.sequence.tokens[len(prompt) :])
-        branch.close()
-    return replies
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="engine.recipes.quality",
@@ -320,6 +240,10 @@ def _parser() -> argparse.ArgumentParser:
         "--kv", action="append", choices=KV_FORMAT_NAMES[1:],
         help="repeatable; each under the first --weights, or bf16",
     )  # fmt: skip
+    parser.add_argument(
+        "--inputs", choices=PROMPT_ACTIVATIONS[1:],
+        help="of a prompt's products, on the GPU path: the last of the above once more, with these",
+    )  # fmt: skip
     parser.add_argument("--text", type=Path, help="UTF-8, special tokens spelled out")
     parser.add_argument("--people", action="store_true", help="what people answered, instead")
     parser.add_argument(
@@ -327,6 +251,7 @@ def _parser() -> argparse.ArgumentParser:
         help="without --text: so many held-out dialogues of the shared data (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--exact", action="store_true", help="fp32 beside them: bf16's own error")
+    parser.add_argument("--instructions", type=Path, help="said before each dialogue, as by agents")
     parser.add_argument("--calibrate", type=Path, help="text on which int4 scales are searched")
     parser.add_argument("--tokens", type=int, default=16384, help="read at most this many")
     parser.add_argument("--device", default="cpu", help="whose layers run (default: %(default)s)")
@@ -338,6 +263,8 @@ def _formats(options: argparse.Namespace) -> list[Format]:
     weights = options.weights or ([] if options.kv else ["int8"])
     found = [Format(one) for one in weights]
     found += [Format(weights[0] if weights else None, kv) for kv in options.kv or ()]
+    if options.inputs:
+        found.append(replace(found[-1], inputs=options.inputs))
     return [FP32, *found] if options.exact else found
 
 
@@ -355,7 +282,9 @@ def main(arguments: Tokens[str] | None = None) -> int:
         if options.people:
             return peoples_replies(engine.text, options.dialogues, options.tokens)
         if options.text is None:
-            return own_replies(engine, options.dialogues, options.tokens)
+            told = options.instructions
+            instructions = told.read_text(encoding="utf-8") if told is not None else ""
+            return own_replies(engine, options.dialogues, options.tokens, instructions)
         tokens = engine.text.encode(options.text.read_text(encoding="utf-8"))[: options.tokens]
         if len(tokens) < 2:
             raise ValueError(f"expected a text of at least 2 tokens, found {len(tokens)}")

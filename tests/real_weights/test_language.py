@@ -16,7 +16,8 @@ from benchmarks.engine.real_weights import (
     transformers_replies,
 )
 from engine.engine import Engine
-from engine.recipes.quality import Format, measure, own_replies
+from engine.recipes.passages import own_replies
+from engine.recipes.quality import Format, measure
 from engine.types import EngineConfig
 from tests.real_weights.packages import QWEN_CODER, SMOLLM2, Weights
 from voiceloop.models.gates import bar, gates

@@ -55,13 +55,14 @@ class Formats:
     """How a server keeps its language model; "bf16": as the checkpoint has it.
 
     layers: what is asked to run it; where the native library cannot be had torch does, and the
-    start's lines say so.
+    start's lines say so. inputs: of a prompt's products, as `engine.prompt_activations`.
     """
 
     model: str
     weights: str
     kv: str
     layers: Layers
+    inputs: str = DENSE
 
     @classmethod
     def of(cls, model: str, options: Mapping[str, Any]) -> Formats:
@@ -72,7 +73,8 @@ class Formats:
         layers: Layers = "native" if options.get("native", True) else "torch"
         if str(options.get("device", "cpu")).startswith("cuda"):
             layers = "cuda"
-        return cls(model, options.get("quant") or DENSE, DENSE if kv == "plain" else kv, layers)
+        weights, inputs = options.get("quant") or DENSE, options.get("prompt_activations", DENSE)
+        return cls(model, weights, DENSE if kv == "plain" else kv, layers, inputs)
 
     @property
     def is_dense(self) -> bool:
@@ -80,7 +82,9 @@ class Formats:
 
     @property
     def told(self) -> str:
-        return f"{self.weights} weights and {self.kv} keys and values by {self.layers} layers"
+        inputs = "" if self.inputs == DENSE else f", a prompt's inputs in {self.inputs},"
+        kept = f"{self.weights} weights{inputs} and {self.kv} keys and values"
+        return f"{kept} by {self.layers} layers"
 
 
 @cache

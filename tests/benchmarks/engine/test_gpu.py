@@ -132,6 +132,7 @@ def test_no_row_is_begun_once_the_time_of_a_command_or_of_all_is_over(
     assert goes_on.is_over == ("total_s" in times)  # what others have spent counts
 
 
+@pytest.mark.timeout(300)  # a process with torch of its own, where the machine is busy
 def test_every_part_of_the_first_run_runs_where_there_is_no_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

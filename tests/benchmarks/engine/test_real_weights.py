@@ -11,7 +11,7 @@ from benchmarks.engine.llama_cpp_peer import ENVIRONMENT
 from benchmarks.engine.models import Shape, write_random_model
 from benchmarks.engine.real_weights import SERVED, n_alike, real_weights
 from benchmarks.engine.setting import Setting
-from engine.recipes import quality
+from engine.recipes import passages
 
 
 def test_replies_are_alike_to_the_end_that_one_side_alone_may_tell() -> None:
@@ -31,7 +31,7 @@ def test_words_formats_and_times_are_rows_of_one_table(
     path = write_random_model(tmp_path / "tiny", Shape(64, 128, 2, 4, 2, 320, 2048))
     monkeypatch.setattr(part, "is_gguf", lambda path: True)
     said = [{"role": role, "content": "a table"} for role in ("user", "assistant")]
-    monkeypatch.setattr(quality, "_dialogues", lambda n: [said])
+    monkeypatch.setattr(passages, "_dialogues", lambda n: [said])
     monkeypatch.setattr(part, "callers_lines", lambda: ["hi", "bye"])
     monkeypatch.setattr(part, "N_WORDS", 3)
     monkeypatch.delenv(ENVIRONMENT, raising=False)

@@ -7,20 +7,19 @@ import pytest
 import torch
 
 from engine.engine import Engine
+from engine.recipes import passages
 from engine.recipes import quality as gate
+from engine.recipes.passages import Passage, own_replies, reply_places
 from engine.recipes.quality import (
     BF16,
     BOUND,
     FP32,
     Format,
-    Passage,
     Quality,
     Reference,
     log_probabilities,
     main,
     measure,
-    own_replies,
-    reply_places,
     violations,
 )
 from engine.runner import Extension
@@ -98,17 +97,17 @@ def test_own_replies_are_greedy_and_alone_count(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = [{"role": role, "content": "a table"} for role in ("user", "assistant") * 4]
-    monkeypatch.setattr(gate, "_dialogues", lambda n: [said] * n)
+    monkeypatch.setattr(passages, "_dialogues", lambda n: [said] * n)
     engine = load(tiny_model, FP32, kv_tokens=2048)
     found = own_replies(engine, 2, 10_000)
-    assert len(found) == 2 * gate.TURNS_OF_A_DIALOGUE
+    assert len(found) == 2 * passages.TURNS_OF_A_DIALOGUE
     for one in found:
         n_reply = int(one.counts.sum())
-        assert 1 <= n_reply <= gate.REPLY_TOKENS and one.counts[-n_reply:].all()
+        assert 1 <= n_reply <= passages.REPLY_TOKENS and one.counts[-n_reply:].all()
         likeliest = log_probabilities(engine, one.tokens[:-1]).argmax(-1)[-n_reply:]
         assert likeliest.tolist() == one.tokens[-n_reply:]
     first = len(found[0].tokens) - int(found[0].counts.sum())
-    assert len(own_replies(engine, 2, first + gate.REPLY_TOKENS)) == 1  # and no more tokens
+    assert len(own_replies(engine, 2, first + passages.REPLY_TOKENS)) == 1  # and no more tokens
 
 
 def test_only_what_the_assistant_says_counts_in_a_chat(tiny_model: Path) -> None:
