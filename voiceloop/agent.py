@@ -156,6 +156,11 @@ class Waiting:
     first_token_ms: int = 5000
     budget_ms: int = 8000
 
+    @property
+    def late_s(self) -> float | None:
+        """When a caller is asked to wait, since their last sound; None: never."""
+        return self.say_after_ms / 1000 if self.say else None
+
 
 @dataclass(frozen=True, slots=True)
 class AgentSlot:
@@ -248,7 +253,7 @@ class AgentConfig:
         """What must be said at once, or even where the voice is lost: it is kept as sound.
 
         The last is the last to be given up where there are too many."""
-        asking_to_wait = dict.fromkeys(tool.say for tool in self.tools)
+        asking_to_wait = dict.fromkeys((*(tool.say for tool in self.tools), *self.waiting.say))
         return tuple(filter(None, (*asking_to_wait, self.fallback, self.crisis.answer)))
 
     def tool_wait_ms(self, default_ms: int) -> int:

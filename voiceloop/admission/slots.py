@@ -1,7 +1,7 @@
-"""How many sessions there may be, who has a place kept, and how fast one of them may send.
+"""How many sessions there may be, who has a place kept, and how fast they begin and send.
 
-Owns the count of what is inside, the callers who may come back, and the pace of a connection. Pure:
-clock passed in, no sockets.
+Owns the count of what is inside, the callers who may come back, when those who come together begin,
+and the pace of a connection. Pure: clock passed in, no sockets.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from voiceloop.admission.room import LEAST_CALLS
 from voiceloop.errors import Overloaded
 
 RETRY_AFTER_S = (2, 12)  # a call lasts minutes; a slot may come free at any moment
+# Callers who begin at once are greeted at once, and ask at once what people ask first: nine that
+# came within two seconds had a p95 of 1.6 times that of the same nine within fourteen.
+FILLED_IN_S = 10.0
 
 
 def retry_after() -> str:
@@ -70,6 +74,31 @@ class Admission:
 
     def drain(self) -> None:
         self.is_draining = True
+
+
+class Beginnings:
+    """When callers who are let in begin: half of the places at once, the others one by one, as many
+    as there are places in FILLED_IN_S.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._next_s = 0.0
+        self.n_waiting = 0
+
+    @contextmanager
+    def wait(self, n_inside: int, n_places: int) -> Iterator[float]:
+        """Seconds that one more caller is to wait within; n_inside: who have begun."""
+        wait_s, now_s = 0.0, self._clock()
+        if n_inside + self.n_waiting >= max(LEAST_CALLS, n_places // 2):
+            begins_s = max(now_s, self._next_s)
+            self._next_s = begins_s + FILLED_IN_S / n_places
+            wait_s = begins_s - now_s
+        self.n_waiting += 1
+        try:
+            yield wait_s
+        finally:
+            self.n_waiting -= 1
 
 
 class LateCalls:

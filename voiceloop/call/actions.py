@@ -132,6 +132,12 @@ class AnswerTurn(Order, frozen=True):
     turn: UserTurn
 
 
+class AskToWait(Order, frozen=True):
+    """Say a line: the words of this turn, which is to be answered, are late."""
+
+    turn: UserTurn
+
+
 class BeginReply(Order, frozen=True):
     """Reply in this response, which the client has asked for."""
 

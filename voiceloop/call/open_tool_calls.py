@@ -1,12 +1,21 @@
-"""The client's tool calls whose output has not come, and how long it is waited for."""
+"""Tool calls whose output has not come: how long it is waited for, and what comes late of it."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from collections.abc import Callable, Iterable
 
+from msgspec.structs import replace
+
 from voiceloop.backends import ToolCall
-from voiceloop.realtime.items import FunctionCallOutput, Item
+from voiceloop.realtime.items import FunctionCallOutput, Item, McpCall
+from voiceloop.realtime.protocol import Protocol
+
+log = logging.getLogger(__name__)
+
+UNANSWERED = json.dumps({"error": "no answer in time: tell the caller that it did not work"})
 
 
 class OpenToolCalls:
@@ -49,3 +58,32 @@ class OpenToolCalls:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def fail_tool_calls(protocol: Protocol, calls: Iterable[ToolCall]) -> None:
+    """Behind the call, where the next prompt finds it and the client sees it."""
+    for call in calls:
+        behind = protocol.conversation.place_of_output(call.call_id)
+        if behind is None:
+            continue  # the client has deleted the call
+        log.warning("nobody answered a call of the client's tool %s", call.name)
+        item_id = protocol.new_id("item")
+        output = FunctionCallOutput(id=item_id, call_id=call.call_id, output=UNANSWERED)
+        protocol.add_item(output, behind)
+
+
+def record_result(protocol: Protocol, call: ToolCall, text: str) -> bool:
+    """What came of a call whose reply is over: behind the call, wherever that stands by now.
+
+    Returns False where the client has deleted the call, or has said itself what came of it.
+    """
+    known = protocol.conversation.get(call.call_id)
+    if isinstance(known, McpCall):  # it was told to be late; the next prompt has the rest
+        protocol.conversation.replace(replace(known, output=text, error=None))
+        return True
+    if not protocol.conversation.is_open(call.call_id):
+        return False
+    behind = protocol.conversation.place_of_output(call.call_id)
+    output = FunctionCallOutput(id=protocol.new_id("item"), call_id=call.call_id, output=text)
+    protocol.add_item(output, behind)
+    return True

@@ -13,6 +13,7 @@ from voiceloop.call import actions as do
 from voiceloop.call.actions import Step
 from voiceloop.call.events import CallEvent, ReplyEnded, SegmentCommitted
 from voiceloop.call.idleness import Idleness
+from voiceloop.call.open_tool_calls import fail_tool_calls
 from voiceloop.call.replies import Replies
 from voiceloop.call.status import CallStatus
 from voiceloop.call.window_slide import WindowSlide
@@ -146,6 +147,8 @@ class Performer:
                 replies.preemptive.take_back(is_cut=is_cut)
             case do.AnswerTurn(turn=turn):
                 replies.answer(turn)
+            case do.AskToWait(turn=turn):
+                replies.ask_to_wait(turn)
             case do.BeginReply(response=response):
                 replies.begin(response)
             case do.SpeakFirst(text=text, idle_since_ms=since_ms):
@@ -153,7 +156,7 @@ class Performer:
                     protocol.idle_timeout(since_ms, self._listener.now_ms)
                 replies.begin(protocol.open_response(), text)
             case do.FailToolCalls(calls=calls):
-                replies.fail_tool_calls(calls)
+                fail_tool_calls(protocol, calls)
             case do.FailReply(turn=turn, error=error, is_told=is_told):
                 replies.fail(turn, error, is_told=is_told)
             case do.CancelReply(response_id=response_id):

@@ -7,13 +7,9 @@ that was interrupted by a sound of which nobody knows yet whether it was said to
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from msgspec.structs import replace
-
-from voiceloop.backends import ToolCall
 from voiceloop.call.actions import Step
 from voiceloop.call.open_tool_calls import OpenToolCalls
 from voiceloop.call.status import ReplyStatus
@@ -22,7 +18,7 @@ from voiceloop.config import Ahead
 from voiceloop.errors import BackendError, InternalError, VoiceLoopError
 from voiceloop.listening.events import UserTurn
 from voiceloop.listening.evidence import CONTINUES_MS
-from voiceloop.realtime.items import FunctionCallOutput, McpApprovalRequest, McpCall, Message
+from voiceloop.realtime.items import McpApprovalRequest, Message
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.context import FixedAnswer, ReplyContext
 from voiceloop.reply.plan import plan_of_response
@@ -34,8 +30,6 @@ from voiceloop.telemetry.timeline import TurnTimeline, anticipation_facts
 from voiceloop.telemetry.traces import TracedTurn
 
 log = logging.getLogger(__name__)
-
-UNANSWERED = json.dumps({"error": "no answer in time: tell the caller that it did not work"})
 
 
 class Replies:
@@ -60,6 +54,9 @@ class Replies:
         self._current: Reply | None = None
         self._interrupted: Reply | None = None
         self._beside: dict[str, Reply] = {}
+        self._line: Reply | None = None  # said until the words of a turn are there
+        self._bridged: TurnTimeline | None = None  # of the newest turn with such a line
+        self._failed: tuple[UserTurn, BackendError] | None = None  # to be told behind the line
         self.n_turns = 0  # turns of the agent in the conversation
 
     # --- what is known of them ---
@@ -93,6 +90,7 @@ class Replies:
             said_lately=reply.speech.text.said_lately,
             answers=reply.answers,
             released_s=reply.released_s,
+            asks_to_wait=reply is self._line,
         )
 
     # --- the sound of the reply in the conversation ---
@@ -137,6 +135,16 @@ class Replies:
     def ask_again(self) -> None:
         """Say the fallback: what the caller said for so long held no words."""
         self.begin(self._context.protocol.open_response(), self._context.agent.fallback)
+
+    def ask_to_wait(self, turn: UserTurn) -> None:
+        """Say a line, for the words of this turn are late; no model reads that it was said."""
+        self._bridged = turn.timeline
+        self.owed.owe(turn.timeline.marks["endpoint_decision"])
+        response = self._context.protocol.open_response()
+        timeline, line = TurnTimeline(response.id), next(self._context.waiting_lines)
+        turn.timeline.facts["waiting_line"] = line
+        self._begin(response, timeline, line)
+        self._line = self._current
 
     def _begin(
         self,
@@ -195,7 +203,10 @@ class Replies:
         self._take_floor(reply)
 
     def fail(self, turn: UserTurn, error: BackendError, *, is_told: bool) -> None:
-        """There is no reply to this turn; is_told: the fallback is said."""
+        """There is no reply to this turn; is_told: the fallback is said, behind a line."""
+        if self._current is not None and self._current is self._line:
+            self._failed = turn, error
+            return
         response = self._context.protocol.open_response()
         if is_told:
             self._begin(response, turn.timeline, "", failure=error)
@@ -208,7 +219,7 @@ class Replies:
         self.drop_interrupted()
         self.n_turns += 1
         self._current = reply
-        if reply.plan.speaks:
+        if reply.plan.speaks and reply.timeline is not self._bridged:
             self.owed.owe(reply.timeline.marks.get("endpoint_decision"))
 
     # --- started early ---
@@ -314,37 +325,6 @@ class Replies:
         reply.resume_in(response)
         return True
 
-    # --- tool calls that nobody answered ---
-
-    def fail_tool_calls(self, calls: Iterable[ToolCall]) -> None:
-        """Behind the call, where the next prompt finds it and the client sees it."""
-        protocol = self._context.protocol
-        for call in calls:
-            behind = protocol.conversation.place_of_output(call.call_id)
-            if behind is None:
-                continue  # the client has deleted the call
-            log.warning("nobody answered a call of the client's tool %s", call.name)
-            item_id = protocol.new_id("item")
-            output = FunctionCallOutput(id=item_id, call_id=call.call_id, output=UNANSWERED)
-            protocol.add_item(output, behind)
-
-    def record_result(self, call: ToolCall, text: str) -> bool:
-        """What came of a call whose reply is over: behind the call, wherever that stands by now.
-
-        Returns False where the client has deleted the call, or has said itself what came of it.
-        """
-        protocol = self._context.protocol
-        known = protocol.conversation.get(call.call_id)
-        if isinstance(known, McpCall):  # it was told to be late; the next prompt has the rest
-            protocol.conversation.replace(replace(known, output=text, error=None))
-            return True
-        if not protocol.conversation.is_open(call.call_id):
-            return False
-        behind = protocol.conversation.place_of_output(call.call_id)
-        output = FunctionCallOutput(id=protocol.new_id("item"), call_id=call.call_id, output=text)
-        protocol.add_item(output, behind)
-        return True
-
     # --- done ---
 
     def _done(self, reply: Reply) -> None:
@@ -366,7 +346,20 @@ class Replies:
         if reply.failure is None and not reply.response.is_out_of_band:
             self.owed.waive()  # it had nothing to say
         self._report(reply)
+        if reply is self._line:
+            self._end_line(reply)
         self._on_ended()
+
+    def _end_line(self, reply: Reply) -> None:
+        """What it bridged follows; or there is nothing to follow, which is told unless it was
+        broken off: the caller speaks again.
+        """
+        self._line = None
+        if (item_id := reply.response.item_id) is not None:
+            self._context.protocol.conversation.retract(item_id)
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            self.fail(*failed, is_told=reply.outcome == "completed")
 
     def _report(self, reply: Reply) -> None:
         """Log, count, and tell the client where the time of the turn went."""

@@ -29,7 +29,7 @@ from voiceloop.call.greeting import GreetingWait
 from voiceloop.call.idleness import Idleness
 from voiceloop.call.lifetime import Ending, Lifetime, SessionOver
 from voiceloop.call.mcp import servers_of
-from voiceloop.call.open_tool_calls import OpenToolCalls
+from voiceloop.call.open_tool_calls import OpenToolCalls, record_result
 from voiceloop.call.performer import Performer
 from voiceloop.call.replies import Replies
 from voiceloop.call.turn_taking import TurnTaking
@@ -254,16 +254,13 @@ class Session:
             longest_turn_ms=1000.0 * self._agent.max_turn_s,
             slots=self._agent.slots,
             starts_early=ahead.early_start and self._agent.barge_in.enabled,
+            words_late_s=self._agent.waiting.late_s,
         )
         self._idleness = Idleness(lambda since_ms: self._advance(told.CallerIdle(since_ms)))
         self._replies = Replies(
-            context,
-            self._metrics,
-            tasks,
-            ahead,
-            lambda: self._advance(told.ReplyEnded()),
+            context, self._metrics, tasks, ahead, lambda: self._advance(told.ReplyEnded()),
             self._open_calls,
-        )
+        )  # fmt: skip
         self._performer = Performer(
             self.protocol,
             self._listener,
@@ -279,7 +276,7 @@ class Session:
         self._turn_taking = TurnTaking(self._agent.barge_in)
 
     def _record_result(self, call: ToolCall, output: str, is_news: bool) -> None:
-        if self._replies.record_result(call, output) and is_news:
+        if record_result(self.protocol, call, output) and is_news:
             self._advance(told.ResultLate())
 
     # --- reading ---

@@ -56,7 +56,7 @@ class ReplyStatus:
     reply; item_heard_ms: of its present item. remaining_ms: to be heard still, None while more may
     come. is_calling: it waits for tools that the server calls for it. said_lately: the text whose
     echo may be heard now. answers: the caller's turn it is for. released_s: when its first sound
-    was let go.
+    was let go. asks_to_wait: it is a line that is said until an answer is there.
     """
 
     response_id: str
@@ -70,6 +70,7 @@ class ReplyStatus:
     said_lately: str = ""
     answers: UserTurn | None = None
     released_s: float | None = None
+    asks_to_wait: bool = False
 
     @property
     def ends_soon(self) -> bool:
@@ -134,6 +135,11 @@ class CallStatus:
     def creates_responses(self) -> bool:
         detection = self.settings.turn_detection
         return detection is not None and detection.create_response
+
+    @property
+    def asks_to_wait(self) -> bool:
+        """Whether what is said at the moment is no answer."""
+        return self.reply is not None and self.reply.asks_to_wait
 
     @property
     def without_interrupted(self) -> CallStatus:

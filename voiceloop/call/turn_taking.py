@@ -77,6 +77,8 @@ class TurnTaking:
                 yield from self._end_turn(event, status)
             case heard.TurnTranscribed(turn=turn):
                 yield from self._take_words(turn, status)
+            case heard.WordsLate(turn=turn) if self._awaits(turn.segment, status):
+                yield do.AskToWait(turn)
             case heard.TranscriptionFailed():
                 yield from self._do_without_words(event, status)
             case told.SegmentCommitted(segment=segment):
@@ -139,12 +141,9 @@ class TurnTaking:
         assert reply is not None  # the agent has the floor
         judge.observe_agent(reply.said_lately)
         verdict = judge.judge(
-            activity.speech_ms,
-            activity.silence_ms,
-            reply_ends_soon=reply.ends_soon,
-            voice=activity.voice,
-            led_in_ms=activity.led_in_ms,
-        )
+            activity.speech_ms, activity.silence_ms, reply_ends_soon=reply.ends_soon,
+            voice=activity.voice, led_in_ms=activity.led_in_ms,
+        )  # fmt: skip
         if verdict is not None:
             yield do.CountBargeIn(verdict, activity.onset_arrival_s)
             yield from PLAYOUT_FOR[verdict]
@@ -257,9 +256,13 @@ class TurnTaking:
             self.caller = Caller.SILENT
         return pending
 
+    def _awaits(self, segment: int, status: CallStatus) -> bool:
+        """Whether an answer waits for nothing but the words of this segment."""
+        is_quiet = self.caller is Caller.TRANSCRIBING and not status.is_answering
+        return is_quiet and segment in self._pending and self._pending[segment].is_to_be_answered
+
     def _take_words(self, turn: UserTurn, status: CallStatus) -> Actions:
-        pending = self._pop_pending(turn.segment)
-        if pending is None:
+        if (pending := self._pop_pending(turn.segment)) is None:
             return
         has_item = pending.has_item
         if not has_item and turn.words:
@@ -273,8 +276,7 @@ class TurnTaking:
             if pending.is_to_be_answered:
                 self._owed = turn
         elif self.caller not in HAS_FLOOR:
-            yield Step.DROP_USER_ITEM
-            yield Step.ABANDON_PREPARATION
+            yield from (Step.DROP_USER_ITEM, Step.ABANDON_PREPARATION)
         asks = pending.is_overlong and pending.is_to_be_answered and not has_item
         if asks and not status.is_answering and self.caller not in HAS_FLOOR:
             yield from self._begin(Step.ASK_AGAIN)
@@ -293,7 +295,7 @@ class TurnTaking:
         if not has_floor:
             yield Step.ABANDON_PREPARATION
         yield do.SendTranscript(turn, failed.error)
-        fails = pending.is_to_be_answered and not status.is_answering
+        fails = pending.is_to_be_answered and (not status.is_answering or status.asks_to_wait)
         if fails:  # who has begun again is not spoken over
             yield do.FailReply(turn, failed.error, is_told=not has_floor)
         yield from self._settle(status, has_begun=fails and not has_floor)
@@ -326,8 +328,7 @@ class TurnTaking:
             elif self._has_news and status.creates_responses:
                 has_begun, self._has_news = True, False
                 yield do.SpeakFirst()
-        is_idle = self.is_idle(status) and not has_begun
-        yield do.WatchIdleness(is_idle, status.idle_timeout_ms)
+        yield do.WatchIdleness(self.is_idle(status) and not has_begun, status.idle_timeout_ms)
 
     def _begin(self, action: do.Action, response: ResponseHandle | None = None) -> Actions:
         """A reply that answers no turn by itself; in the conversation it is the answer owed."""
@@ -394,7 +395,6 @@ class TurnTaking:
         if is_open:
             self._caller_stops()
         if had_floor:
-            yield Step.DROP_USER_ITEM
-            yield Step.ABANDON_PREPARATION
+            yield from (Step.DROP_USER_ITEM, Step.ABANDON_PREPARATION)
         if is_open:
             yield from self._settle(status.without_interrupted)

@@ -1,7 +1,8 @@
-"""What happens on the audio clock although no audio comes.
+"""What happens in time although nothing comes: no audio, or no words.
 
-Owns the alarm for a point that no chunk has reached yet, and the watch for a client that stops
-sending. Both run on the event loop, and call back on it.
+Owns the alarm for a point of the audio clock that no chunk has reached yet, the watch for a client
+that stops sending, and the turns whose words are still to come. All run on the event loop, and call
+back on it.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from collections.abc import Callable
 
 from audio.frames import FRAME_MS
 from voiceloop.listening.audio_clock import STALL_MS, AudioClock
+from voiceloop.listening.events import UserTurn
 
 # A wait that ends before the next chunk can be there does not last until then: silence of one chunk
 # is assumed, and the reply is taken back where it was speech.
 UNHEARD_MS = float(FRAME_MS)
 WATCH_S = 0.05  # period of the stall watch: the delay with which a stall is noticed, at most
+# A final pass takes 15 to 40 ms: words that are not there by then are late, however long the wait
+# for the end of the turn was. Chosen, so that a slow one on a busy machine is none.
+FINAL_PASS_S = 0.5
 
 
 class Alarm:
@@ -64,3 +69,34 @@ class StallWatch:
             await asyncio.sleep(WATCH_S)
             if (stalled_ms := self._clock.stalled_ms) >= STALL_MS:
                 self._on_stall(self._clock.now_ms + stalled_ms)
+
+
+class AwaitedTurns:
+    """Turns that have ended before their words were there; `on_late(turn)` once for each.
+
+    late_s: after the caller's last sound, words that are still to come are late; None: never.
+    """
+
+    def __init__(self, late_s: float | None, on_late: Callable[[UserTurn], None]) -> None:
+        self._late_s = late_s
+        self._on_late = on_late
+        self._turns: dict[int, tuple[UserTurn, asyncio.TimerHandle | None]] = {}
+
+    def add(self, turn: UserTurn, now_s: float) -> None:
+        """Its words follow. now_s: on the clock of its timeline."""
+        timer = None
+        if self._late_s is not None:
+            wait_s = max(FINAL_PASS_S, turn.timeline.marks["speech_end"] + self._late_s - now_s)
+            timer = asyncio.get_running_loop().call_later(wait_s, self._on_late, turn)
+        self._turns[turn.segment] = turn, timer
+
+    def take(self, segment: int) -> UserTurn | None:
+        """Its words are there, or never will be."""
+        turn, timer = self._turns.pop(segment, (None, None))
+        if timer is not None:
+            timer.cancel()
+        return turn
+
+    def cancel(self) -> None:
+        for segment in list(self._turns):
+            self.take(segment)

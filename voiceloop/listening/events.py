@@ -134,6 +134,14 @@ class EndOfTurn(ListenEvent, frozen=True):
     is_overlong: bool = False
 
 
+class WordsLate(ListenEvent, frozen=True):
+    """The final words of a segment that ended before are not there, though it is high time: the
+    recognizer is busy, or is being started anew.
+    """
+
+    turn: UserTurn
+
+
 class TurnTranscribed(ListenEvent, frozen=True):
     """The final words of a segment that ended before."""
 

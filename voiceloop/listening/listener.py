@@ -20,7 +20,7 @@ from voiceloop.agent import AgentSlot
 from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptions, Transcript
 from voiceloop.errors import BackendError
 from voiceloop.listening import onset
-from voiceloop.listening.alarms import Alarm, StallWatch
+from voiceloop.listening.alarms import Alarm, AwaitedTurns, StallWatch
 from voiceloop.listening.audio_clock import AudioClock
 from voiceloop.listening.caller_audio import CallerAudio
 from voiceloop.listening.early_starts import EarlyStarts
@@ -38,6 +38,7 @@ from voiceloop.listening.events import (
     TurnTranscribed,
     UserTurn,
     WordsHeard,
+    WordsLate,
 )
 from voiceloop.listening.onset import ONSET_MS, PRE_ROLL_MS, SPEECH_THRESHOLD, Heard, Onset
 from voiceloop.listening.prosody import Prosody
@@ -69,6 +70,7 @@ class Listener:
         longest_turn_ms: float = math.inf,
         slots: Sequence[AgentSlot] = (),
         starts_early: bool = False,
+        words_late_s: float | None = None,
     ) -> None:
         self._deliver = deliver
         self._longest_turn_ms = longest_turn_ms
@@ -86,7 +88,7 @@ class Listener:
         self._listens = False
         self._segment: SpeechSegment | None = None
         self._stalls = StallWatch(self._audio, self._observe_stall)
-        self._ended: dict[int, UserTurn] = {}
+        self._ended = AwaitedTurns(words_late_s, lambda turn: deliver([WordsLate(turn)]))
         self.configure(settings)
 
     # --- settings ---
@@ -226,8 +228,7 @@ class Listener:
         To be called once all other events have been acted on. Where less silence than a chunk is
         missing, the listener decides again by itself once that has passed.
         """
-        segment = self._segment
-        if segment is None:
+        if (segment := self._segment) is None:
             return []
         now_ms = self.now_ms if now_ms is None else now_ms
         if now_ms - segment.onset_ms >= self._longest_turn_ms:
@@ -281,8 +282,7 @@ class Listener:
 
         Its words come at once where they are all known, else from the recognizer.
         """
-        segment = self._segment
-        if segment is None:
+        if (segment := self._segment) is None:
             return []
         early = self._early.start
         decided_s = self._clock() if early is None else early.from_s
@@ -305,7 +305,7 @@ class Listener:
 
     def _finalize(self, segment: SpeechSegment, timeline: TurnTimeline) -> int:
         number = self._recognition.finalize()
-        self._ended[number] = segment.user_turn(number, timeline)
+        self._ended.add(segment.user_turn(number, timeline), self._clock())
         return number
 
     def _close_segment(self) -> None:
@@ -360,8 +360,7 @@ class Listener:
         self._deliver([WordsHeard(partial.stable_words, partial.unstable_words, is_full)])
 
     def on_transcript(self, number: int, transcript: Transcript) -> None:
-        ended = self._ended.pop(number, None)
-        if ended is None:
+        if (ended := self._ended.take(number)) is None:
             return
         ended.timeline.mark("transcript_final", self._clock())
         # A final pass that lost everything is worse than the hypothesis that decided the end.
@@ -370,7 +369,7 @@ class Listener:
         self._deliver([TurnTranscribed(turn)])
 
     def on_recognition_failed(self, number: int, error: BackendError) -> None:
-        if (ended := self._ended.pop(number, None)) is not None:
+        if (ended := self._ended.take(number)) is not None:
             self._deliver([TranscriptionFailed(ended, error)])
 
     # --- tasks ---
@@ -383,6 +382,7 @@ class Listener:
                 tasks.create_task(self._stalls.run(), name="stall watch")
         finally:
             self._alarm.cancel()
+            self._ended.cancel()
 
     def _observe_stall(self, now_ms: float) -> None:
         """No audio has come for STALL_MS: it counts as silence, on the wall's clock."""

@@ -23,7 +23,7 @@ from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.anticipation import Anticipation
 from voiceloop.reply.plan import ReplyPlan
-from voiceloop.reply.sound.kept_lines import KeptLine, KeptLines
+from voiceloop.reply.sound.kept_lines import KeptLines
 from voiceloop.reply.sound.playout import LEAD_MS
 from voiceloop.slots.form import Form, Forms, Stand, exchanges, notes_of
 from voiceloop.telemetry.timeline import TurnTimeline
@@ -67,17 +67,6 @@ class ReplyContext:
     def __post_init__(self) -> None:
         self.waiting_lines = cycle(self.agent.waiting.say)
         self._forms = Forms(self.agent.slots)
-
-    def kept_line(
-        self, fixed_text: str | None, options: VoiceOptions
-    ) -> tuple[str, KeptLine] | None:
-        """What to say where the voice is lost, as it was spoken before: the reply's own text where
-        that is kept, else the fallback.
-        """
-        for text in (fixed_text, self.agent.fallback):
-            if text and (line := self.kept_lines.line(text, options)) is not None:
-                return text, line
-        return None
 
     def kept_sound(self, line: str, options: VoiceOptions) -> Voice | None:
         """A voice that has spoken this line already, where its sound is kept."""

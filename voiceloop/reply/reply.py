@@ -65,29 +65,27 @@ class Reply:
         self.on_done: Callable[[Reply], None] | None = None
         self._context = context
         self._fixed_text = fixed_text
-        waiting = context.agent.waiting
-        self._wait = ReplyWait(waiting, context.waiting_lines, context.clock)
+        waiting, is_bridged = context.agent.waiting, "waiting_line" in timeline.facts
+        self._wait = ReplyWait(waiting, context.waiting_lines, context.clock, has_spoken=is_bridged)
         first_s = plan.params.within_ms / 1000
-        deadline = ModelDeadline(first_s, self._quiet_s, self._ask_to_wait)
+        deadline = ModelDeadline(first_s, self._waited_s, self._quiet_s, self._ask_to_wait)
         self._generation = Generation(context, plan, failure, live, deadline)
         self._output = ReplyOutput(context.protocol)  # open while it is ANSWERING
         self._task: asyncio.Task[None] | None = None
-        self.speech = self._new_speech(not_before_s, speaks_ahead=speaks_ahead)
+        whole = (fixed_text or "") + (context.agent.fallback if failure is not None else "")
+        kept = context.kept_sound(whole, plan.voice_options)  # which needs no voice
+        self.speech = self._new_speech(not_before_s, speaks_ahead=speaks_ahead, voice=kept)
 
     def _new_speech(
         self, not_before_s: float, *, speaks_ahead: bool = True, voice: Voice | None = None
     ) -> ReplySpeech:
         context = self._context
         return ReplySpeech(
-            voice or context.voice,
-            self.plan.voice_options,
-            context.new_stream_id,
+            voice or context.voice, self.plan.voice_options, context.new_stream_id,
             Pacer(self.plan.output_format.rate, context.lead_ms, not_before_s),
-            self._emit,
-            context.clock,
-            on_first_audio=self._mark_audio,
-            speaks_ahead=speaks_ahead,
-        )
+            self._emit, context.clock,
+            on_first_audio=self._mark_audio, speaks_ahead=speaks_ahead,
+        )  # fmt: skip
 
     # --- begun ---
 
@@ -244,12 +242,13 @@ class Reply:
         self._output.close(outcome, error)
 
     async def _say_kept(self) -> None:
-        """It broke off, the voice perhaps lost: say what is kept as it was spoken before."""
-        found = self._context.kept_line(self._fixed_text, self.plan.voice_options)
-        if found is None or not self.plan.speaks or self.state is not ReplyState.ANSWERING:
+        """It broke off, the voice perhaps lost: say the fallback as it was spoken before."""
+        fallback, options = self._context.agent.fallback, self.plan.voice_options
+        kept = self._context.kept_sound(fallback, options)
+        if kept is None or not self.plan.speaks or self.state is not ReplyState.ANSWERING:
             return
         with suppress(Exception):  # what can be told of it has been told
-            await self._say_line(*found)
+            await self._say_line(fallback, kept)
             self._output.close("failed", self.failure)
             await self.playout.played_out()
 
@@ -356,6 +355,11 @@ class Reply:
                         await self._announce(event)
                     case PreemptiveDone():
                         self.speech.end_version()
+
+    def _waited_s(self) -> float:
+        """How long the caller has waited already, while it was decided that the turn was over."""
+        now_s, is_first = self._context.clock(), self._generation.rounds.is_first
+        return now_s - self.timeline.marks.get("speech_end", now_s) if is_first else 0.0
 
     def _quiet_s(self) -> float | None:
         """How long the model may be silent before the caller is asked to wait; None: for ever."""

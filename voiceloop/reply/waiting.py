@@ -17,6 +17,10 @@ from voiceloop.errors import BackendTimeout
 # Prompt to last token of one round. Chosen: the longest reply that an agent file allows by default
 # (160 tokens) at 5 a second; speech takes some 4, so a slower model could not feed a voice.
 GENERATE_DEADLINE_S = 30.0
+# What the model and its caller have of the deadlines at the least, where deciding that the turn was
+# over took long: a model that answers within it is no slow one.
+LEAST_FIRST_S = 2.0
+LEAST_QUIET_S = 0.5
 
 
 class ModelDeadline:
@@ -24,17 +28,22 @@ class ModelDeadline:
 
     The deadlines begin with `ask`: those of a reply made ahead with its release.
 
-    first_s: for the first token. quiet_s: how long from now the caller may hear nothing, None for
-    ever; then `on_quiet` is called, once a round.
+    first_s: for the first token. quiet_s: how long the caller may hear nothing, None for ever; then
+    `on_quiet` is called, once a round. Of both counts what the caller has waited already.
     """
 
     def __init__(
-        self, first_s: float, quiet_s: Callable[[], float | None], on_quiet: Callable[[], None]
+        self,
+        first_s: float,
+        waited_s: Callable[[], float],
+        quiet_s: Callable[[], float | None],
+        on_quiet: Callable[[], None],
     ) -> None:
         self._first_s = min(first_s, GENERATE_DEADLINE_S)
+        self._waited_s = waited_s
         self._quiet_s = quiet_s
         self._on_quiet = on_quiet
-        self._due_s = self._first_s  # of the deadline that runs, for who is told of it
+        self._due_s = 0.0  # of the deadline that runs, for who is told of it
         self._asked_at_s: float | None = None  # None: it has begun to answer, or nobody has asked
         self._timeout: asyncio.Timeout | None = None
         self._quiet: asyncio.TimerHandle | None = None
@@ -46,7 +55,7 @@ class ModelDeadline:
             async with asyncio.timeout(None) as self._timeout:
                 yield
         except TimeoutError:
-            raise BackendTimeout(f"expected a reply in {self._due_s:g} s") from None
+            raise BackendTimeout(f"expected a reply in {self._due_s:.3g} s") from None
         finally:
             self._timeout = self._asked_at_s = None
             self._end_quiet()
@@ -56,10 +65,13 @@ class ModelDeadline:
         if self._timeout is None:
             return
         loop = asyncio.get_running_loop()
-        self._asked_at_s, self._due_s = loop.time(), self._first_s
-        self._timeout.reschedule(self._asked_at_s + self._first_s)
+        waited_s = self._waited_s()
+        self._asked_at_s = loop.time()
+        self._due_s = max(self._first_s - waited_s, min(self._first_s, LEAST_FIRST_S))
+        self._timeout.reschedule(self._asked_at_s + self._due_s)
         if (quiet_s := self._quiet_s()) is not None:
-            self._quiet = loop.call_later(quiet_s, self._on_quiet)
+            left_s = max(quiet_s - waited_s, min(quiet_s, LEAST_QUIET_S))
+            self._quiet = loop.call_later(left_s, self._on_quiet)
 
     def observe(self) -> None:
         """Something of what was asked for has come."""
@@ -87,16 +99,23 @@ class ModelDeadline:
 class ReplyWait:
     """`begin` at each wait for tools, `end` after it. Pure: the clock is passed in.
 
-    lines: to say, the next one first; of the session.
+    lines: to say, the next one first; of the session. has_spoken: one was said for it already.
     """
 
-    def __init__(self, waiting: Waiting, lines: Iterator[str], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        waiting: Waiting,
+        lines: Iterator[str],
+        clock: Callable[[], float],
+        *,
+        has_spoken: bool = False,
+    ) -> None:
         self._waiting = waiting
         self._lines = lines
         self._clock = clock
         self._waited_s = 0.0
         self._began_s: float | None = None
-        self._has_spoken = False
+        self._has_spoken = has_spoken
 
     def begin(self) -> None:
         self._began_s = self._clock()

@@ -25,7 +25,7 @@ from voiceloop.access.quotas import Quotas
 from voiceloop.admission.allowance import Allowance
 from voiceloop.admission.ladder import Level
 from voiceloop.admission.room import Room, for_new_callers, lack_of_room
-from voiceloop.admission.slots import Admission, LateCalls
+from voiceloop.admission.slots import Admission, Beginnings, LateCalls
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.call.connection import Hello, Transport
@@ -87,6 +87,7 @@ class Gateway:
     retriever: Retriever | None = None  # of the agent's documents
     admission: Admission = field(init=False)
     http_admission: Admission = field(init=False)
+    beginnings: Beginnings = field(init=False)
     late_calls: LateCalls = field(init=False)
     load_watch: LoadWatch = field(init=False)
     tickets: Tickets = field(init=False)
@@ -114,12 +115,10 @@ class Gateway:
         self.toolbox = toolbox_of(self.agent, self.clock, folder=folder)
         emptied, most = self._one_is_empty.set, self.config.limits.max_sessions
         self.admission = Admission(
-            most,
-            "sessions",
-            emptied,
-            n_reserved=most - for_new_callers(most),
-            lacks=self._lacks_for_call,
-        )
+            most, "sessions", emptied,
+            n_reserved=most - for_new_callers(most), lacks=self._lacks_for_call,
+        )  # fmt: skip
+        self.beginnings = Beginnings(self.clock)
         self.http_admission = Admission(
             MAX_HTTP_REQUESTS, "requests over HTTP", emptied, lacks=self._lacks_for_request
         )
@@ -129,9 +128,8 @@ class Gateway:
             lambda: self.backends.take_answers() if self.backends is not None else (),
             lambda: self.n_talking,
             Room(most, self.config.slo.answer_ms / 1000.0),
-            self.metrics,
-            self.clock,
-        )
+            self.metrics, self.clock,
+        )  # fmt: skip
 
     def not_ready(self) -> str | None:
         """What keeps calls out, None when nothing does."""
@@ -193,8 +191,8 @@ class Gateway:
     def _lacks_for_call(self, is_returning: bool) -> str | None:
         if not self.config.limits.admit_by_load:
             return None
-        watch = self.load_watch
-        return lack_of_room(watch.level, watch.room.n_calls, self.n_talking, is_returning)
+        watch, n_calls = self.load_watch, self.n_talking + self.beginnings.n_waiting
+        return lack_of_room(watch.level, watch.room.n_calls, n_calls, is_returning)
 
     def _lacks_for_request(self, is_returning: bool) -> str | None:
         if not self.n_talking:
@@ -225,6 +223,12 @@ class Gateway:
         if quiet:
             self._shed_at = now_s
             quiet[-1].drain(Ending.SHED)  # the newest
+
+    async def until_it_begins(self) -> None:
+        """Wait until one more call may begin."""
+        if self.config.limits.admit_by_load:
+            with self.beginnings.wait(self.n_talking, self.load_watch.room.n_calls) as wait_s:
+                await asyncio.sleep(wait_s)
 
     @property
     def session_agent(self) -> AgentConfig:
@@ -361,6 +365,8 @@ async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
         with gateway.quotas.call(tenant, is_returning=is_returning), slot:
             late.take(returns)  # only now: who finds no slot dials again
             tickets.let_in(returns, entry.tenant)
+            if not is_returning:
+                await gateway.until_it_begins()
             await websocket.accept(subprotocol=subprotocol(offered))
             await gateway.serve_session(SocketTransport(websocket, hello))
     except VoiceLoopError as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
-from voiceloop.admission.slots import Admission, LateCalls, Pace
+from voiceloop.admission.slots import Admission, Beginnings, LateCalls, Pace
 from voiceloop.errors import Overloaded
 
 
@@ -95,3 +97,33 @@ def test_no_more_ended_calls_are_remembered_than_the_bound() -> None:
     for number in range(LateCalls.MOST + 1):
         calls.add(f"sess_{number}")
     assert not calls.knows("sess_0") and calls.knows("sess_1")
+
+
+def test_callers_who_come_together_begin_one_after_the_other_past_half_of_the_places() -> None:
+    now = [100.0]
+    beginnings = Beginnings(lambda: now[0])
+    n_inside, begun = 0, []
+    with ExitStack() as waiting:
+        for _ in range(10):  # within a moment
+            begun.append(waiting.enter_context(beginnings.wait(n_inside, 10)))
+        assert beginnings.n_waiting == 10
+    assert begun == pytest.approx([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 4.0])
+    assert beginnings.n_waiting == 0
+
+
+def test_a_call_that_comes_when_the_last_has_begun_long_ago_does_not_wait() -> None:
+    now = [100.0]
+    beginnings = Beginnings(lambda: now[0])
+    for n_inside in range(9):
+        with beginnings.wait(n_inside, 9) as wait_s:
+            assert wait_s == 0.0
+        now[0] += 2.3
+
+
+def test_of_few_places_four_are_taken_at_once() -> None:
+    beginnings = Beginnings(lambda: 7.0)
+    waits = []
+    for n_inside in range(6):
+        with beginnings.wait(n_inside, 5) as wait_s:
+            waits.append(wait_s)
+    assert waits == pytest.approx([0.0, 0.0, 0.0, 0.0, 0.0, 2.0])

@@ -18,7 +18,7 @@ from tests.fakes import (
     Reply,
     instant_backends,
 )
-from voiceloop.agent import AgentConfig, AgentTool, Crisis
+from voiceloop.agent import AgentConfig, AgentTool, Crisis, Waiting
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.knowledge.answers import ApprovedAnswer
 
@@ -203,7 +203,8 @@ async def test_a_caller_whose_words_cannot_be_told_is_asked_for_them_again(clock
     # Partials come later than the longest wait.
     recognizer = FakeRecognizer(ms_per_word=1000, partial_delay_ms=3000, faults=faults)
     backends = instant_backends(recognizer=recognizer)
-    async with Caller(clock, backends, AgentConfig(fallback="Pardon?"), chunk_ms=40) as caller:
+    agent = AgentConfig(fallback="Pardon?", waiting=Waiting(say=()))
+    async with Caller(clock, backends, agent, chunk_ms=40) as caller:
         await caller.say(900)
         await caller.listen_until("response.done")
         first = caller.of("response.done")[0].event["response"]

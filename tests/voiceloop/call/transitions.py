@@ -99,6 +99,7 @@ def events() -> dict[str, list[tuple[str, told.CallEvent]]]:
             ("with words", heard.TurnTranscribed(TURN)),
             ("without words", heard.TurnTranscribed(replace(TURN, words=()))),
         ],
+        "WordsLate": [("", heard.WordsLate(TURN))],
         "TranscriptionFailed": [("", heard.TranscriptionFailed(TURN, BackendError("gone")))],
         "SegmentCommitted": [("", told.SegmentCommitted(7))],
         "ReplyEnded": [("", told.ReplyEnded())],

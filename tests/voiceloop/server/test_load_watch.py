@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import httpx
 import msgspec
@@ -19,8 +20,9 @@ from tests.fakes import instant_backends
 from tests.voiceloop.server.test_app import event, running
 from voiceloop.admission.ladder import Level
 from voiceloop.admission.pools import pools_of
-from voiceloop.admission.room import LEAST_CALLS, Room
+from voiceloop.admission.room import LEAST_CALLS, Room, for_new_callers
 from voiceloop.agent import AgentConfig
+from voiceloop.call.session import Session
 from voiceloop.config import Config, Limits
 from voiceloop.operation import WorkerLoad
 from voiceloop.server import load_watch
@@ -332,3 +334,40 @@ async def test_readyz_tells_what_an_operator_asks_first() -> None:
     assert told["headroom"] == 0.9
     speech = told["workers"][0]
     assert (speech["name"], speech["busy"], speech["queue_age_s"]) == ("speech", 0.93, 0.9)
+
+
+@pytest.mark.virtual_time
+async def test_callers_of_a_rush_begin_one_by_one_and_count_while_they_wait(
+    clock: Callable[[], float],
+) -> None:
+    gateway = Gateway(Config(), AgentConfig(), clock=clock)
+    began_s: list[float] = []
+
+    class Talking:
+        quiet_s = 0.0
+
+    async def come() -> None:
+        assert gateway.admission.lack() is None
+        await gateway.until_it_begins()
+        began_s.append(clock())
+        gateway._sessions.append(cast(Session, Talking()))
+
+    came_s = clock()
+    n_places = for_new_callers(gateway.load_watch.room.n_calls)
+    async with asyncio.TaskGroup() as rush:
+        for _ in range(n_places):
+            rush.create_task(come())
+            await asyncio.sleep(0)
+        found = gateway.admission.lack()
+        assert found is not None and "as many calls as this machine carries" in found
+    after = [round(at_s - came_s) for at_s in began_s]
+    assert n_places == 9 and after == [0, 0, 0, 0, 0, 0, 1, 2, 3]
+
+
+@pytest.mark.virtual_time
+async def test_where_calls_are_only_counted_nobody_waits(clock: Callable[[], float]) -> None:
+    gateway = Gateway(Config(limits=Limits(admit_by_load=False)), AgentConfig(), clock=clock)
+    came_s = clock()
+    for _ in range(40):
+        await gateway.until_it_begins()
+    assert clock() == came_s
