@@ -220,7 +220,7 @@ async def measure(chosen: Any, places: Machines, folder: Path, found: Found) -> 
             found.starts_s.append(round(await start_s(control, KEYS), 2))
         found.spread = await spread(control, url, folder, chosen.calls)
         print(json.dumps({"starts_s": found.starts_s, **found.spread}), flush=True)
-        for fault in FAULTS:
+        for fault in chosen.faults:
             times = chosen.node_kills if fault == "node" else chosen.kills
             tell(found, await with_fault(control, places, url, fault, times, chosen.at_once))
         deployed = groups_of(folder, port, *sizes, "two")
@@ -263,6 +263,9 @@ def main() -> int:
     parser.add_argument("--kills", type=whole_number(1, 100), default=20)
     parser.add_argument("--node-kills", type=whole_number(1, 100), default=20)
     parser.add_argument("--at-once", type=whole_number(1, 100), default=8)
+    parser.add_argument(
+        "--faults", nargs="+", choices=FAULTS, default=FAULTS, help="which kills (default: all)"
+    )
     add_check(parser)
     chosen = parser.parse_args()
     prepare_folder(RESULTS)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
+from benchmarks.simulated.calls import Outcome, SimCall, SimTurn
 from benchmarks.simulated.costs import Costs, Stage
 from benchmarks.simulated.faults import (
     Crash,
@@ -44,52 +45,6 @@ class Size:
 
     n_gateways: int
     n_workers: dict[str, int]
-
-
-@dataclass(eq=False, slots=True)
-class SimCall:
-    """One call, where it is by now."""
-
-    number: int
-    prompt: bytes
-    ends_s: float
-    gateway: SimGateway | None = None
-    slot: AbstractContextManager[None] | None = None
-    places: dict[str, SimWorker] = field(default_factory=dict)
-    line: int = 0  # it changes with each connection: what was begun on another is over
-
-    @property
-    def name(self) -> str:
-        return f"call{self.number}"
-
-
-@dataclass(eq=False, slots=True)
-class SimTurn:
-    """One turn of a call. gap_s: so far."""
-
-    call: SimCall
-    line: int
-    began_s: float
-    wait_s: float
-    is_ahead: bool
-    waits_since_s: float | None = None
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What came of it. gaps: of each turn, when and how long."""
-
-    n_offered: int = 0
-    n_blocked: int = 0
-    n_resumed: int = 0
-    n_dropped: int = 0
-    n_failed_turns: int = 0
-    n_ended: int = 0
-    n_prefix_asked: int = 0
-    n_prefix_hits: int = 0
-    most_at_once: int = 0
-    gaps: list[tuple[float, float]] = field(default_factory=list)
-    levels: dict[str, float] = field(default_factory=dict)  # seconds of gateways, by level
 
 
 class Cell:
@@ -301,9 +256,22 @@ class Cell:
             self.at(self.now_s + TICK_S, lambda: self._tick(gateway, until_s))
 
     def _publish(self) -> None:
-        """Tell gateways which workers there are."""
+        """Tell gateways which workers there are, and what of new calls each version gets.
+
+        Without a directory they go on with what they were told; who has died they see themselves.
+        """
+        if (placing_s := self._placing_s()) > self.now_s:
+            self.at(placing_s, self._publish)
+            return
+        counts = Counter(
+            one.version
+            for one in self.workers[self.costs.stages[-1].name]
+            if one.is_alive and not one.is_draining
+        )
+        shares = {version: n / counts.total() for version, n in counts.items()}
         for gateway in self.gateways:
             gateway.learn(self.workers)
+            gateway.shares = shares if len(counts) > 1 else {}
 
     def _strike(self, fault: Fault) -> None:
         match fault:
@@ -340,7 +308,13 @@ class Cell:
 
     def _kill(self, worker: SimWorker, back_s: float) -> None:
         worker.end()
-        self.at(self.now_s + back_s, lambda: setattr(worker, "is_alive", True))
+        self._publish()
+
+        def come_back() -> None:
+            worker.is_alive = True
+            self._publish()
+
+        self.at(self.now_s + back_s, come_back)
 
     def _replace(self, old: SimWorker, drain_s: float) -> None:
         if (placing_s := self._placing_s()) > self.now_s:
@@ -349,12 +323,8 @@ class Cell:
         stage = old.stage
         new = SimWorker(f"{old.name}'", stage, old.zone, version="v2")
         self.workers[stage.name].append(new)
-        serving = [one for one in self.workers[stage.name] if one.is_alive and one is not old]
-        n_new = sum(one.version == "v2" for one in serving)
-        for gateway in self.gateways:
-            gateway.shares = {"v2": n_new / len(serving), "": 1.0 - n_new / len(serving)}
-        self._publish()
         old.is_draining = True
+        self._publish()
 
         def end() -> None:
             old.end()
@@ -367,9 +337,7 @@ class Cell:
         gateway.is_alive = False
         for call in self._calls_of(gateway):
             self._leave(call)
-            self.at(
-                self.now_s + self._draw.uniform(*REDIAL_S), lambda call=call: self._redial(call)
-            )
+            self.at(self.now_s + self._draw.uniform(*REDIAL_S), partial(self._redial, call))
         self.at(self.now_s + back_s, lambda: setattr(gateway, "is_alive", True))
 
     def _calls_of(self, gateway: SimGateway) -> list[SimCall]:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
-from benchmarks.simulated.cell import WINDOW_S, Outcome, Size
+from benchmarks.simulated.calls import Outcome
+from benchmarks.simulated.cell import WINDOW_S, Size
 from benchmarks.simulated.costs import Costs
 from clients.report.percentiles import percentile
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.simulated.cell import Cell, Outcome, Size
+from benchmarks.simulated.calls import Outcome
+from benchmarks.simulated.cell import Cell, Size
 from benchmarks.simulated.costs import H200, Caller, Costs, Stage, one_machine
 from benchmarks.simulated.faults import (
     Crash,
@@ -107,6 +108,25 @@ def test_without_a_directory_a_lost_machine_is_made_up_for_later_and_a_deploy_wa
     assert n_alive(125.0, lost, deploy) > n_all
     found = run(lost, machine, deploy)
     assert found.n_dropped == found.n_failed_turns == 0
+
+
+def test_a_version_gets_no_more_new_calls_than_it_has_workers_that_live() -> None:
+    deploy = Deploy(50.0, "engine", each_s=500.0, drain_s=500.0)
+    cell = Cell(SMALL, size_for(SMALL, N_CALLS), traffic_for(SMALL, N_CALLS), faults=(deploy,))
+    n_all, seen = len(cell.workers["engine"]), list[dict[str, float]]()
+
+    def look() -> None:
+        seen.append(dict(cell.gateways[0].shares))
+
+    def kill() -> None:
+        [new] = [one for one in cell.workers["engine"] if one.version]
+        cell._kill(new, 10.0)
+
+    for at_s, act in ((55.0, look), (60.0, kill), (61.0, look), (71.0, look)):
+        cell.at(at_s, act)
+    cell.run(72.0)
+    among = {"v2": 1 / n_all, "": 1 - 1 / n_all}
+    assert seen == [among, {}, among]
 
 
 def test_a_crowd_is_refused_at_the_door_and_not_served_badly() -> None:
