@@ -89,6 +89,21 @@ def shares_beside(
     return {version: round(found[version], 4) for version in sorted(found)}
 
 
+def _has_room(
+    alike: Sequence[Member], members: Sequence[Member], shares: Mapping[str, float]
+) -> bool:
+    """Whether workers of one version have no more than a quarter over their share of all streams.
+
+    alike: not empty. Their share is what new calls are given in, or their number, where that is
+    more.
+    """
+    among = len(alike) / len(members)
+    if (total := sum(shares.values())) > 0:
+        among = max(among, shares.get(alike[0].version, 0.0) / total)
+    n_all = sum(member.n_streams for member in members) + 1
+    return sum(member.n_streams for member in alike) < math.ceil(LOAD_BOUND * among * n_all)
+
+
 @dataclass(frozen=True, slots=True)
 class Pin:
     """Where a call's last stream went."""
@@ -98,35 +113,54 @@ class Pin:
 
 
 class Pins:
-    """Where each call's conversation lies, and which version it has."""
+    """Where each call's conversation lies, and which version it has.
+
+    tried: versions whose calls are compared with the others': these keep them whatever comes.
+    """
 
     def __init__(self) -> None:
         self._of_call: OrderedDict[str, Pin] = OrderedDict()
 
     def stay(
-        self, call: str, members: Sequence[Member], shares: Mapping[str, float], choose: Choose
+        self,
+        call: str,
+        members: Sequence[Member],
+        shares: Mapping[str, float],
+        choose: Choose,
+        tried: Collection[str] = (),
     ) -> Member:
         """The worker the call began at, while it takes streams; else one of its version."""
         pin = self._of_call.get(call)
         stayed = [member for member in members if pin is not None and member.name == pin.name]
-        return self._keep(call, stayed or self._alike(call, members, shares), choose)
+        return self._keep(call, stayed or self._alike(call, members, shares, tried), choose)
 
     def move(
-        self, call: str, members: Sequence[Member], shares: Mapping[str, float], choose: Choose
+        self,
+        call: str,
+        members: Sequence[Member],
+        shares: Mapping[str, float],
+        choose: Choose,
+        tried: Collection[str] = (),
     ) -> Member:
         """Any worker of the call's version."""
-        return self._keep(call, self._alike(call, members, shares), choose)
+        return self._keep(call, self._alike(call, members, shares, tried), choose)
 
     def _alike(
-        self, call: str, members: Sequence[Member], shares: Mapping[str, float]
+        self,
+        call: str,
+        members: Sequence[Member],
+        shares: Mapping[str, float],
+        tried: Collection[str],
     ) -> Sequence[Member]:
-        """Those of the call's version; where it has no worker any more, all."""
+        """Those of the call's version; where it has none any more, or too few, others."""
         pin = self._of_call.get(call)
-        for version in (pin.version if pin is not None else None, version_of(call, shares)):
-            alike = [member for member in members if member.version == version]
-            if alike:
-                return alike
-        return members
+        alike = [one for one in members if pin is not None and one.version == pin.version]
+        if pin is not None and alike:
+            others = [one for one in members if one.version not in (pin.version, *tried)]
+            keeps = not others or pin.version in tried or _has_room(alike, members, shares)
+            return alike if keeps else others
+        version = version_of(call, shares)
+        return [member for member in members if member.version == version] or members
 
     def _keep(self, call: str, members: Sequence[Member], choose: Choose) -> Member:
         chosen = choose(members)

@@ -114,11 +114,12 @@ class PooledWorkers:
             for name, one in taking.items()
         ]
         call, shares = call_of(stream_id), self._shares_of(Counter(m.version for m in members))
+        tried = self._trial.versions
         if self.role == "engine":
-            chosen = self._pins.stay(call, members, shares, partial(by_prompt, prompt))
+            chosen = self._pins.stay(call, members, shares, partial(by_prompt, prompt), tried)
         else:
             behind = partial(less_behind, draw=self._draw)
-            chosen = self._pins.move(call, members, shares, behind)
+            chosen = self._pins.move(call, members, shares, behind, tried)
         self._trial.assign(call, chosen.version)
         return taking[chosen.name]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -125,6 +126,31 @@ def test_a_call_whose_version_is_gone_goes_on_with_another() -> None:
     assert stay(pins, "call", [*other, *new], new=1.0).version == "old"  # its worker died
     assert stay(pins, "call", new, old=1.0).version == "new"
     assert stay(pins, "other", new, old=1.0).version == "new"  # a version that is not there
+
+
+@pytest.mark.parametrize("asked", [stay, move])
+def test_the_last_of_a_version_that_is_replaced_does_not_get_all_calls_of_the_others(
+    asked: Callable[..., Member],
+) -> None:
+    pins, streams = Pins(), Counter[str]()
+    for n in range(40):
+        streams[asked(pins, f"call {n}", [Member("gone", version="old")]).name] += 1
+    names = {"last": "old", "a": "new", "b": "new", "c": "new"}
+    streams = Counter(dict.fromkeys(names, 0))
+    for n in range(40):
+        members = [Member(name, streams[name], version=v) for name, v in names.items()]
+        streams[asked(pins, f"call {n}", members, old=0.25, new=0.75).name] += 1
+    assert 1 <= streams["last"] <= 13  # a quarter over a quarter of forty
+
+
+def test_calls_of_a_version_that_is_tried_keep_it_and_get_no_others() -> None:
+    new = [Member("tried", 9, version="new")]
+    pins, behind = Pins(), partial(less_behind, draw=random.Random(0))
+    pins.move("hers", new, {}, behind)
+    pins.move("his", [Member("gone", version="old")], {}, behind)
+    members = [*new, Member("last", 90, version="old")]
+    assert pins.move("hers", members, {}, behind, ("new",)).version == "new"
+    assert pins.move("his", members, {}, behind, ("new",)).version == "old"
 
 
 def test_of_two_the_one_that_is_less_behind() -> None:
