@@ -24,6 +24,7 @@ from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.anticipation import Anticipation
 from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.sound.kept_lines import KeptLines
+from voiceloop.reply.sound.line_ahead import LineAhead
 from voiceloop.reply.sound.playout import LEAD_MS
 from voiceloop.slots.form import Form, Forms, Stand, exchanges, notes_of
 from voiceloop.telemetry.timeline import TurnTimeline
@@ -57,6 +58,7 @@ class ReplyContext:
     trace: CallTrace = field(default_factory=NoTraces)
     answers: ApprovedAnswers = field(default_factory=ApprovedAnswers)
     kept_lines: KeptLines = field(default_factory=KeptLines)
+    line_ahead: LineAhead = field(default_factory=LineAhead)
     retrieval: Retrieval | None = None
     waiting_lines: Iterator[str] = field(init=False)  # said while a tool takes its time, in turn
     # The newest response that is to look up the turn's last words, and what was found without them.
@@ -71,6 +73,14 @@ class ReplyContext:
     def kept_sound(self, line: str, options: VoiceOptions) -> Voice | None:
         """A voice that has spoken this line already, where its sound is kept."""
         return self.kept_lines.line(line, options)
+
+    def sound_of(self, text: str, options: VoiceOptions, timeline: TurnTimeline) -> Voice | None:
+        """A voice that has spoken this text, or has begun to; None where none has."""
+        line = self.line_ahead.take(text, options) if text else None
+        if line is None:
+            return self.kept_sound(text, options)
+        timeline.facts["held_ms"] = round(line.made_ms, 1)
+        return line
 
     def fixed_answer(self, turn: str, *pieces: str) -> FixedAnswer | None:
         """The answer to the caller's whole turn that needs no model; words of danger go first.

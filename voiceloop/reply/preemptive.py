@@ -22,8 +22,9 @@ from voiceloop.listening.events import UserTurn
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.live_branch import LiveBranch, Preemptive
-from voiceloop.reply.plan import ReplyPlan, plan_of
+from voiceloop.reply.plan import ReplyPlan, plan_of, voice_options_of
 from voiceloop.reply.reply import Reply
+from voiceloop.reply.sound.line_ahead import MOST_CHARACTERS
 from voiceloop.reply.steps import ReplyState
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.timeline import TurnTimeline
@@ -178,6 +179,7 @@ class PreemptiveReplies:
     def reset(self) -> None:
         """Another turn of the caller begins."""
         self.drop()
+        self._drop_line()
         self._budget.begin_turn()
 
     def consider(
@@ -197,14 +199,41 @@ class PreemptiveReplies:
         if self._budget.is_turn_spent or self._has_reply_to(words):
             return
         live = self._context.anticipation.live
-        if live is None or self._context.fixed_answer(text := live.turn_text(words)) is not None:
+        if live is None:
+            return
+        fixed = self._context.fixed_answer(text := live.turn_text(words))
+        if fixed is not None and not self._may_speak(fixed.text):
             return
         is_busy = self._context.load() > MAX_UTILIZATION or not self._context.level().speculates
         is_spent = self._budget.is_spent(self._context.clock())
         if is_busy or is_spent or not self._context.tools.allowance.may_speculate():
             self._metrics.drafts.labels(fate="forgone").inc()
-            return
-        self._begin(live, words, text)
+        elif fixed is not None:
+            self._speak(fixed.text)
+        else:
+            self._begin(live, words, text)
+
+    def _may_speak(self, line: str) -> bool:
+        """Whether a line that needs no model may be spoken ahead, and is not already."""
+        context = self._context
+        settings = context.protocol.settings
+        is_spoken = self._ahead.held_clause and settings.speaks and len(line) <= MOST_CHARACTERS
+        options = voice_options_of(settings)
+        is_there = context.line_ahead.has(line, options) or context.kept_sound(line, options)
+        return is_spoken and not is_there
+
+    def _speak(self, line: str) -> None:
+        self._drop_line()
+        self._budget.count_request()
+        context = self._context
+        options = voice_options_of(context.protocol.settings)
+        stream_id = context.new_stream_id()
+        context.line_ahead.speak(context.voice, line, options, self._tasks, stream_id)
+
+    def _drop_line(self) -> None:
+        wasted_ms = self._context.line_ahead.drop()
+        self._metrics.wasted_audio_ms.inc(wasted_ms)
+        self._budget.add_waste(self._context.clock(), 0, wasted_ms)
 
     def _has_reply_to(self, words: tuple[str, ...]) -> bool:
         return self._stands and words == self._words

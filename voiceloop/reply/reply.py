@@ -73,8 +73,8 @@ class Reply:
         self._output = ReplyOutput(context.protocol)  # open while it is ANSWERING
         self._task: asyncio.Task[None] | None = None
         whole = (fixed_text or "") + (context.agent.fallback if failure is not None else "")
-        kept = context.kept_sound(whole, plan.voice_options)  # which needs no voice
-        self.speech = self._new_speech(not_before_s, speaks_ahead=speaks_ahead, voice=kept)
+        voice = context.sound_of(whole, plan.voice_options, timeline)
+        self.speech = self._new_speech(not_before_s, speaks_ahead=speaks_ahead, voice=voice)
 
     def _new_speech(
         self, not_before_s: float, *, speaks_ahead: bool = True, voice: Voice | None = None

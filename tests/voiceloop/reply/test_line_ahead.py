@@ -1,0 +1,159 @@
+"""Lines that need no model, spoken before the turn is over: released, replaced, failed, dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from tests.callers import Caller
+from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Fault, instant_backends
+from voiceloop.agent import AgentConfig, AgentSlot
+from voiceloop.backends import Speech, SpeechEnd, VoiceOptions
+from voiceloop.config import Ahead, Config
+from voiceloop.errors import BackendError
+from voiceloop.knowledge.answers import ApprovedAnswer
+from voiceloop.reply.sound.line_ahead import MOST_CHARACTERS, LineAhead, SpokenAhead
+
+pytestmark = pytest.mark.virtual_time
+Clock = Callable[[], float]
+DEFAULT = VoiceOptions()
+FIRST_AUDIO_MS = 150.0
+
+ASKED = "What is your phone number?"
+NUMBER = "five five five oh one four two one one two"
+READ_BACK = "I have 5 5 5, 0 1 4, 2 1 1 2, is that right?"
+SLOTS = AgentConfig(slots=(AgentSlot("phone number", "phone", name="phone"),), eagerness="low")
+WIFI, BIRDS = "Bluebird, all small letters.", "Nine of them nest here."
+ANSWERS = AgentConfig(
+    answer=(
+        ApprovedAnswer(("what is the wifi password",), WIFI),
+        ApprovedAnswer(("what is the wifi password of the birds",), BIRDS),
+    ),
+    eagerness="low",
+)
+
+
+class SlowVoice(FakeVoice):
+    """Counts its streams."""
+
+    def __init__(self, *faults: Fault, ms_per_char: float = 60.0) -> None:
+        super().__init__(first_audio_ms=FIRST_AUDIO_MS, faults=faults, ms_per_char=ms_per_char)
+        self.n_opened = 0
+
+    async def open(self, stream_id: str, options: VoiceOptions):
+        self.n_opened += 1
+        return await super().open(stream_id, options)
+
+
+def models(voice: FakeVoice, *heard: str, ms_per_word: float = 200.0):
+    recognizer = FakeRecognizer(list(heard), ms_per_word=ms_per_word)
+    model = FakeLanguageModel([ASKED, "Booked."], p_end_of_turn=lambda text: 0.9)
+    return instant_backends(recognizer=recognizer, language_model=model, voice=voice)
+
+
+async def a_call(
+    clock: Clock, voice: FakeVoice, agent: AgentConfig, *heard: str, **switches: bool
+) -> tuple[Caller, float]:
+    """Turn after turn; the caller, and the milliseconds from the last one's last sound."""
+    config, end_s = Config(anticipation=Ahead(**switches)), 0.0
+    async with Caller(clock, models(voice, *heard), agent, config) as caller:
+        for n_turns, words in enumerate(heard, 1):
+            end_s = await caller.say(200.0 * len(words.split()))
+            await caller.listen_until("voiceloop.timeline", count=n_turns)
+    last_id = caller.of("response.created")[-1].event["response"]["id"]
+    return caller, 1000 * (caller.first_audio_s(last_id) - end_s)
+
+
+async def test_a_value_that_is_said_back_is_spoken_before_the_turn_is_over(clock: Clock) -> None:
+    heard = ("book a table", NUMBER)
+    caller, ahead_ms = await a_call(clock, SlowVoice(), SLOTS, *heard)
+    other, after_ms = await a_call(clock, SlowVoice(), SLOTS, *heard, held_clause=False)
+    for call in (caller, other):
+        assert call.transcript() == ASKED + READ_BACK
+    assert after_ms - ahead_ms == pytest.approx(FIRST_AUDIO_MS, abs=25)
+    told, untold = (call.of("voiceloop.timeline")[-1].event["timeline"] for call in (caller, other))
+    assert told["answered_by"] == "slots" and told["held_ms"] > 0 and untold["held_ms"] == 0.0
+    assert sum(stage["ms"] for stage in told["stages"]) == pytest.approx(told["gap_ms"], abs=0.01)
+
+
+async def test_an_approved_answer_is_spoken_ahead_too_and_at_once(clock: Clock) -> None:
+    voice = SlowVoice()
+    caller, _ = await a_call(clock, voice, ANSWERS, "what is the wifi password")
+    assert caller.transcript() == WIFI and voice.n_opened == 1 and not voice.open_streams
+    assert caller.of("voiceloop.timeline")[-1].event["timeline"]["held_ms"] > 0
+
+
+async def test_a_caller_who_goes_on_hears_the_line_of_the_whole_turn(clock: Clock) -> None:
+    voice = SlowVoice()
+    backends = models(voice, "what is the wifi password of the birds")
+    async with Caller(clock, backends, ANSWERS) as caller:
+        await caller.say(1000)
+        await caller.wait_quietly(400)
+        assert voice.n_opened == 1 and not caller.of("response.created")
+        await caller.say(600)
+        await caller.listen_until("voiceloop.timeline")
+        sample = caller.session._metrics.registry.get_sample_value
+        assert (sample("voiceloop_wasted_audio_ms_total") or 0) > 500
+    assert caller.transcript() == BIRDS and voice.n_opened == 2 and not voice.open_streams
+
+
+@pytest.mark.parametrize("place", ["open", "feed", "finish"])
+async def test_a_line_that_failed_is_spoken_anew_for_its_reply(clock: Clock, place: str) -> None:
+    voice = SlowVoice(Fault(place))
+    caller, _ = await a_call(clock, voice, ANSWERS, "what is the wifi password")
+    assert caller.transcript() == WIFI and caller.statuses() == ["completed"]
+    assert voice.n_opened == 2 and not voice.open_streams
+
+
+async def test_a_line_under_way_is_told_as_it_comes_and_then_the_voice_itself() -> None:
+    voice = FakeVoice(first_audio_ms=100)
+    async with asyncio.TaskGroup() as tasks:
+        ahead = LineAhead()
+        ahead.speak(voice, "One two three.", DEFAULT, tasks, "a")
+        await asyncio.sleep(0.05)
+        line = ahead.take("One two three.", DEFAULT)
+        assert line is not None and line.made_ms == 0.0 and ahead.drop() == 0.0
+        stream = await line.open("b", DEFAULT)
+        heard = [event async for event in stream.events()]
+        words = [word.text for piece in heard if isinstance(piece, Speech) for word in piece.words]
+        assert words == ["One", "two", "three."] and isinstance(heard[-1], SpeechEnd)
+        assert await line.open("c", DEFAULT) in voice.open_streams
+
+
+async def test_only_the_line_that_is_asked_for_in_the_same_voice_is_taken() -> None:
+    async with asyncio.TaskGroup() as tasks:
+        ahead = LineAhead()
+        ahead.speak(FakeVoice(), "One.", DEFAULT, tasks, "a")
+        await asyncio.sleep(0.1)
+        assert ahead.take("Two.", DEFAULT) is None
+        assert ahead.take("One.", VoiceOptions("bright")) is None
+        assert ahead.drop() == pytest.approx(240) and ahead.take("One.", DEFAULT) is None
+
+
+async def test_a_voice_that_fails_in_the_middle_of_a_line_fails_who_reads_it() -> None:
+    class Breaking(FakeVoice):
+        async def open(self, stream_id: str, options: VoiceOptions):
+            stream = await super().open(stream_id, options)
+            stream._pipe.put(Speech(b"\0\0" * 240, self.rate_hz, ()))
+            stream._pipe.go_wrong(Fault("events"))
+            return stream
+
+    line = SpokenAhead(Breaking(), "One.", DEFAULT)
+    async with asyncio.TaskGroup() as tasks:
+        line.start(tasks, "a")
+        stream = await line.open("b", DEFAULT)
+        heard = []
+        with pytest.raises(BackendError):
+            async for event in stream.events():
+                heard.append(event)
+    assert len(heard) == 1
+
+
+async def test_a_line_that_takes_long_to_say_is_not_spoken_ahead(clock: Clock) -> None:
+    text = "word " * (MOST_CHARACTERS // 5 + 1)
+    agent = AgentConfig(answer=(ApprovedAnswer(("what is the wifi password",), text),))
+    voice = SlowVoice(ms_per_char=2.0)
+    caller, _ = await a_call(clock, voice, agent, "what is the wifi password")
+    assert caller.of("voiceloop.timeline")[-1].event["timeline"]["held_ms"] == 0.0
