@@ -24,6 +24,7 @@ class Capabilities:
     of any other its P(end of turn) is no sign that the waits are fitted to. writes_summaries: the
     language model is large enough to be asked for one. context_tokens: of a prompt, as far as the
     model itself bounds it; 0: not known. mcp_hosts: whose MCP servers a session may name.
+    fills_slots: the agent has slots with a name, which are read from English words.
     """
 
     voices: frozenset[str] = frozenset()
@@ -37,6 +38,7 @@ class Capabilities:
     writes_summaries: bool = True
     context_tokens: int = 0
     mcp_hosts: tuple[str, ...] = ()
+    fills_slots: bool = False
 
     def voice_expected(self, voice: str) -> str | None:
         """What was expected in this voice's place; None where nothing speaks against it."""
@@ -60,5 +62,7 @@ class Capabilities:
     def check_language(self, language: str, where: str) -> None:
         """Raises: InvalidRequest."""
         wanted = self.language_expected(language)
+        if wanted is None and self.fills_slots and language.lower().partition("-")[0] != "en":
+            wanted = "en, the language of this agent's slots"
         if wanted is not None:
             raise expected(where, wanted, language)

@@ -14,7 +14,7 @@ import numpy as np
 from ..chunker import PAUSE_MS
 from ..frames import duration_ms, samples_in
 from ..stream import Event, VoiceOptions, failed
-from .clause_audio import ClauseAudio
+from .clause_audio import KEPT_MB, ClauseAudio
 from .hibari_model import MAX_PHONEMES, MODEL_HZ, VOICE, HibariModel
 from .reply import Fragment, FragmentWord, Reply, Waveform, WordSpan, is_spoken
 from .reply_voice import ReplyVoice
@@ -25,8 +25,6 @@ GAIN = 1.6  # +4 dB: it speaks at -25 dBFS, recorded callers and espeak-ng at -2
 # missed (sixteen replies: DNSMOS P.808 4.09, and 4.11 with these). They are a part of the pause
 # between two clauses.
 BEFORE_MS, AFTER_MS = 30.0, 60.0
-# Of clauses that are kept: some six minutes at MODEL_HZ in float32, or 150 clauses.
-KEPT_MB = 32
 SENTENCE_MARKS = frozenset(".?!")
 UNMARKED_PAUSE_MS = 90.0  # after a cut without a mark: a breath, the sentence goes on
 

@@ -16,6 +16,7 @@ from ..checkpoint import torch_device
 from ..errors import AudioError
 from ..frames import VOICE_HZ, duration_ms
 from ..stream import Event, failed
+from .clause_audio import KEPT_MB, ClauseAudio
 from .reply import Fragment, Reply, Waveform, WordSpan, proportional_spans
 from .reply_voice import ReplyVoice
 
@@ -29,12 +30,19 @@ class KokoroVoice(ReplyVoice[None]):
     """A folder of Kokoro-82M: config.json, kokoro-v1_0.pth and voices/*.pt.
 
     language: the package's letter for it ("a" American, "b" British English, "e" Spanish ...);
-    device: "cpu", "cuda" or "auto".
+    device: "cpu", "cuda" or "auto". kept_mb: of clauses that it has spoken.
 
     Raises: AudioError if the package, a file or the device is absent; it names the remedy.
     """
 
-    def __init__(self, folder: str | Path, *, language: str = "a", device: str = "auto") -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        language: str = "a",
+        device: str = "auto",
+        kept_mb: int = KEPT_MB,
+    ) -> None:
         folder = Path(folder)
         voices = {path.stem: path for path in sorted((folder / "voices").glob("*.pt"))}
         _check(folder, voices, language)
@@ -54,6 +62,8 @@ class KokoroVoice(ReplyVoice[None]):
             raise AudioError(f"expected Kokoro-82M in {folder}, found: {error!r}") from error
         self._torch = torch
         self._files = voices
+        # A clause is read by itself: what was said before is not in its sound.
+        self._spoken: ClauseAudio[list[tuple[float, float]]] = ClauseAudio(kept_mb * 2**20)
         super().__init__(tuple(voices), VOICE_HZ)
 
     def step(self) -> list[Event]:
@@ -73,22 +83,31 @@ class KokoroVoice(ReplyVoice[None]):
 
     def _speak(self, fragment: Fragment, reply: Reply) -> tuple[Waveform, list[WordSpan]]:
         """Samples float32 [n] at 24 kHz and when each word is spoken."""
-        voice = str(self._files[reply.voice])
-        waves: list[Waveform] = []
-        timed: list[tuple[float, float]] = []
-        with self._torch.inference_mode():
-            for result in self._pipeline(fragment.text, voice=voice, speed=reply.speed):
-                start_ms = duration_ms(sum(len(wave) for wave in waves), VOICE_HZ)
-                if result.audio is None:
-                    continue
-                waves.append(np.asarray(result.audio.float().cpu().numpy(), np.float32))
-                timed += _word_times(result.tokens or (), start_ms)
-        wave = np.concatenate(waves) if waves else np.zeros(0, np.float32)
+        key = (reply.voice, reply.speed, fragment.text)
+        kept = self._spoken.get(key)
+        wave, timed = (kept.wave.copy(), kept.times) if kept else self._synthesize(*key)
+        if kept is None:
+            self._spoken.put(key, wave, timed)
         if len(timed) != len(fragment.words):
             return wave, proportional_spans(fragment.words, duration_ms(len(wave), VOICE_HZ))
         return wave, [
             WordSpan(word, *span) for word, span in zip(fragment.words, timed, strict=True)
         ]
+
+    def _synthesize(
+        self, voice: str, speed: float, text: str
+    ) -> tuple[Waveform, list[tuple[float, float]]]:
+        """The same, with the times that the package tells: of each word where it tells all."""
+        waves: list[Waveform] = []
+        timed: list[tuple[float, float]] = []
+        with self._torch.inference_mode():
+            for result in self._pipeline(text, voice=str(self._files[voice]), speed=speed):
+                start_ms = duration_ms(sum(len(wave) for wave in waves), VOICE_HZ)
+                if result.audio is None:
+                    continue
+                waves.append(np.asarray(result.audio.float().cpu().numpy(), np.float32))
+                timed += _word_times(result.tokens or (), start_ms)
+        return np.concatenate(waves) if waves else np.zeros(0, np.float32), timed
 
 
 def _word_times(tokens: Sequence[Any], start_ms: float) -> list[tuple[float, float]]:

@@ -20,7 +20,7 @@ from voiceloop.backends import RoleName
 from voiceloop.config import AUTO, Config
 from voiceloop.errors import ConfigError
 from voiceloop.models.cache import hub_folder, read_json
-from voiceloop.models.catalog import APART, EMBEDDED, EMBEDDED_AGENT, HIBARI, MOONSHINE_TINY, Preset
+from voiceloop.models.catalog import APART, EMBEDDED, EMBEDDED_AGENT, MOONSHINE_TINY, Preset
 from voiceloop.models.engine_options import engine_options
 from voiceloop.models.machine import n_cores, this_machine
 from voiceloop.models.preset_check import (
@@ -51,6 +51,7 @@ EMBEDDED_LIMITS = (
 # Of a language model that a person names in a preset which has no bounds for it: the cpu preset's.
 # By its own length (32768 tokens are common) a model of 1.5B would keep a gigabyte for keys and
 # values, one of 8B four; two or three callers of a preset on a CPU need no more than these.
+KEEPS_CLAUSES = ("hibari", "kokoro")  # voices by their loaders
 NAMED_CONTEXT_LENGTH, NAMED_CONTEXTS = 4096, 2
 # Whoever reads the voice does so where it falls and at pauses; between them nothing is to be told.
 VOICE_READER_UPDATE_MS = 10_000.0
@@ -216,7 +217,7 @@ def _role_options(
     options["model"] = resolved.model.loader
     if resolved.model == MOONSHINE_TINY:
         options["end_of_voice"] = config.anticipation.p_voice
-    if resolved.model == HIBARI:
+    if resolved.model.loader in KEEPS_CLAUSES:
         options["kept_mb"] = config.voice_cache_mb
     name = "stt_device" if role == "recognizer" else "tts_device"
     device: str = getattr(config, name)

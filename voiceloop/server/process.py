@@ -295,8 +295,9 @@ async def _load(
     opening = open_backends(gateway.config, agent=agent, on_progress=on_progress, trial=trial)
     backends, is_ready = await models.enter_async_context(opening)
     hosts = gateway.config.mcp_allowed_hosts
-    known = backends.known
-    return replace(backends, known=lambda: replace(known(), mcp_hosts=hosts)), is_ready
+    known, fills = backends.known, any(slot.name is not None for slot in agent.slots)
+    served = replace(backends, known=lambda: replace(known(), mcp_hosts=hosts, fills_slots=fills))
+    return served, is_ready
 
 
 def _tell_of_clients_tools(agent: AgentConfig, config: Config) -> None:

@@ -141,3 +141,32 @@ def test_an_unknown_voice_is_refused(folder):
     voice = kokoro_voice.KokoroVoice(folder, device="cpu")
     with pytest.raises(AudioError, match="expected a voice of af_heart, bm_lewis, found 'x'"):
         voice.open("a", VoiceOptions(voice="x"))
+
+
+def test_a_clause_that_was_spoken_before_is_not_synthesized_again(folder):
+    voice = kokoro_voice.KokoroVoice(folder, device="cpu")
+    first = speak(voice, "Good morning to you.", "bm_lewis")
+    again = speak(voice, "Good morning to you.", "bm_lewis")
+    assert len(voice._pipeline.calls) == 1
+    for one, other in zip(first, again, strict=True):
+        if isinstance(one, Speech):
+            assert one.words == other.words and np.array_equal(one.samples, other.samples)
+    assert any(isinstance(event, Speech) for event in again)
+    speak(voice, "Good morning to you.", "af_heart")  # another voice
+    speak(voice, "Good morning to them.", "bm_lewis")
+    assert len(voice._pipeline.calls) == 3
+
+
+def test_words_behind_others_are_told_where_they_stand_now(folder):
+    voice = kokoro_voice.KokoroVoice(folder, device="cpu")
+    speak(voice, "One moment, please.")
+    events = speak(voice, "All of it is here for you today. One moment, please.")
+    words = [word for e in events if isinstance(e, Speech) for word in e.words]
+    assert [word.text_end for word in words][-3:] == [36, 44, 52]
+
+
+def test_a_voice_without_room_keeps_no_clause(folder):
+    voice = kokoro_voice.KokoroVoice(folder, device="cpu", kept_mb=0)
+    speak(voice, "Good morning.")
+    speak(voice, "Good morning.")
+    assert len(voice._pipeline.calls) == 2

@@ -13,6 +13,7 @@ from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backen
 from tests.tool_service import Service, box
 from voiceloop.agent import AgentConfig, AgentSlot, AgentTool
 from voiceloop.backends import ChatMessage, ToolCall
+from voiceloop.capabilities import Capabilities
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -64,6 +65,20 @@ async def test_a_reply_made_in_the_pause_knows_what_was_confirmed(clock: Clock) 
     facts = caller.of("voiceloop.timeline")[-1].event["timeline"]["anticipation"]
     assert facts["draft"] == "released"
     assert "- phone = 5550142112" in model.prompts[-1][-1].behind
+
+
+async def test_a_session_in_another_language_than_the_slots_is_refused_by_name() -> None:
+    now = asyncio.get_running_loop().time
+    known = Capabilities(fills_slots=True)
+    async with Caller(now, instant_backends(known=lambda: known), AGENT) as caller:
+        for language in ("de", "en-GB"):
+            audio = {"input": {"transcription": {"language": language}}}
+            caller.send("session.update", session={"audio": audio})
+        await caller.wait_for("session.updated")
+    (refused,) = (received.event["error"] for received in caller.of("error"))
+    assert refused["param"] == "session.audio.input.transcription.language"
+    assert "en, the language of this agent's slots" in refused["message"]
+    assert "'de'" in refused["message"]
 
 
 async def test_nobody_is_told_of_slots_who_did_not_ask() -> None:

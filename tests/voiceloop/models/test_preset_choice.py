@@ -342,6 +342,20 @@ def test_the_cpu_preset_gives_each_model_a_process_and_its_folder(
     assert context_tokens(Config(preset="cpu")) == 4096 - presets.REPLY_TOKENS
 
 
+@pytest.mark.parametrize(
+    ("config", "files", "is_told"),
+    [("{}", ("kokoro-v1_0.pth",), True), ('{"model_type": "vits"}', (), False)],
+)
+def test_a_voice_of_clauses_alone_is_told_how_many_to_keep(
+    config: str, files: tuple[str, ...], is_told: bool, tmp_path: Path, hub: Path
+) -> None:
+    put_preset(hub, CPU)
+    folder = folder_of(tmp_path, config, *files)
+    specs = worker_specs(Config(preset="cpu", tts_model=str(folder), voice_cache_mb=5))
+    (voice,) = (role for spec in specs for role in spec.roles if role.role == "voice")
+    assert voice.options.get("kept_mb") == (5 if is_told else None)
+
+
 def test_a_preset_that_is_not_on_disk_names_one_command(hub: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         worker_specs(Config(preset="cpu"))

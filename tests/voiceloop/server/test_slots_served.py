@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from tests.fakes import FakeLanguageModel, FakeRecognizer, instant_backends, utterance
 from voiceloop.agent_file import load_agent
+from voiceloop.backends import Backends
 from voiceloop.config import Config
+from voiceloop.server import process
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.process import listen, make_server
 
@@ -73,3 +78,20 @@ async def test_a_slot_of_an_agent_file_is_filled_by_a_caller_on_a_socket(tmp_pat
     done = "response.output_audio_transcript.done"
     said = [e["transcript"] for e in turns[1] if e["type"] == done]
     assert said == ["I have B K 4 2, is that right?"]
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_a_server_whose_agent_fills_slots_hears_sessions_in_english_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
+    @asynccontextmanager
+    async def opened(*_: Any, **__: Any) -> AsyncIterator[tuple[Backends, Callable[[], bool]]]:
+        yield instant_backends(), lambda: True
+
+    monkeypatch.setattr(process, "open_backends", opened)
+    file = tmp_path / "agent.toml"
+    named = AGENT if is_named else "[[slots]]\nasked = 'reference'\nkind = 'spelling'"
+    file.write_text(named, encoding="utf-8")
+    async with AsyncExitStack() as models:
+        backends, _ = await process._load(Gateway(Config(), load_agent(file)), models, None)
+    assert backends.capabilities.fills_slots is is_named
