@@ -133,9 +133,9 @@ def _kernel_device(config: EngineConfig) -> Device:
         import triton  # noqa: F401
     except ImportError:
         raise ConfigError(f"device: expected triton installed for {name}, found it not") from None
+    from .graphs.graph_runner import GraphRunner
     from .kernels.decoder import INT4_GROUP as KERNEL_INT4_GROUP
     from .kernels.decoder import KernelSet
-    from .kernels.graph_runner import GraphRunner
     from .kernels.launch import compiling
 
     kernels = KernelSet(

@@ -1,6 +1,6 @@
 """Owns the execution of one step: rows of many sequences through the decoder at once.
 
-`Runner` is the CPU's, and says what every runner does; `kernels.graph_runner` has the GPU's.
+`Runner` is the CPU's, and says what every runner does; `graphs.graph_runner` has the GPU's.
 """
 
 from collections.abc import Sequence as Items

@@ -17,19 +17,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.engine.models import SHAPES, RandomCheckpoint, Shape, write_folder
-from benchmarks.engine.setting import Setting, drain
+from benchmarks.engine.setting import Setting
 from benchmarks.harness.harness import Bar
 from engine.branch import Branch
 from engine.device import open_device
 from engine.engine import Engine
 from engine.load.loader import read_config
 from engine.model import Decoder
+from engine.reply import Reply
 from engine.text.text import Text
 from engine.types import BLOCK_TOKENS, EngineConfig, SamplingParams
 
@@ -39,7 +40,7 @@ NODE_ROWS = 64  # of the steps whose nodes are counted: the largest that only de
 N_REPLIES = (1, 16, 64)
 N_TOKENS = 60  # of a reply, as long as a spoken answer
 N_CALLERS = 64
-JSON_TEXT = json.dumps({"type": "string"})
+JSON_TEXT = json.dumps({"type": "string", "minLength": 20 * N_TOKENS})
 # Operations that launch nothing: another view, memory, a number.
 FREE = ("view", "slice", "select", "expand", "empty", "alias", "detach", "as_strided", "squeeze",
         "transpose", "permute", "split", "unbind", "aten.t.")  # fmt: skip
@@ -47,7 +48,7 @@ FREE = ("view", "slice", "select", "expand", "empty", "alias", "detach", "as_str
 
 def measure() -> dict[str, float | None]:
     """All counts by name; None where a package that is needed is not installed."""
-    counts: dict[str, float | None] = {"passes a step": _passes()}
+    counts: dict[str, float | None] = _beside_a_call()
     for n in N_REPLIES:
         counts[f"launched ahead, {n} replies"] = _launched_ahead(n)
     one, two = _nodes(1), _nodes(2)
@@ -82,18 +83,22 @@ def _replies(engine: Engine, n: int) -> list[Branch]:
     return branches
 
 
-def _run(engine: Engine, speakers: list[Branch]) -> tuple[float, float]:
-    """Steps to the end of all replies, while speakers say words now and then; launches."""
-    runner: Any = engine.runner
-    n_steps, n_launches = engine.metrics().get("steps", 0), runner.n_launches
-    said = 0
+def _run(engine: Engine, speakers: list[Branch], reply: Reply | None = None) -> tuple[int, int]:
+    """Step to the end of all replies, while speakers say words now and then.
+
+    Returns the steps, and those of them behind the first token of `reply`.
+    """
+    n_steps = said = n_begun = 0
     while any(branch.reply is not None for branch in list(engine._branches.values())):
         for i, speaker in enumerate(speakers):
             if said % (2 + i) == 0:
                 speaker.stage([30 + k % 90 for k in range(3 + said % 60)])
         said += 1
+        n_before = engine.metrics().get("steps", 0)
+        n_begun += reply is not None and len(reply.tokens) > 0
         engine.step()
-    return engine.metrics().get("steps", 0) - n_steps, runner.n_launches - n_launches
+        n_steps += int(engine.metrics()["steps"] - n_before)
+    return n_steps, n_begun
 
 
 def _launched_ahead(n_replies: int) -> float:
@@ -105,19 +110,29 @@ def _launched_ahead(n_replies: int) -> float:
     return 100 * runner.n_ahead_used / n_steps
 
 
-def _passes() -> float | None:
-    """How often a step reads the weights: 32 replies, four who speak, a reply under a grammar."""
+def _beside_a_call() -> dict[str, float | None]:
+    """How often a step reads the weights, and how many tokens the call has in each from its first.
+
+    32 replies, four who speak, a reply under a grammar.
+    """
     try:
         import llguidance  # noqa: F401
     except ImportError:
-        return None
+        return {}
     engine = _engine("reference")
     _replies(engine, 32)
     call = SamplingParams(N_TOKENS, temperature=0.9, seed=3, json_schema=JSON_TEXT)
-    engine.branch("call", [40] * 20).commit([17, 18, 60], call)
-    n_steps, n_launches = _run(engine, [engine.branch(f"speaker{i}") for i in range(4)])
-    drain(engine)
-    return n_launches / n_steps
+    branch = engine.branch("call", [40] * 20)
+    branch.commit([17, 18, 60], call)
+    reply, runner = branch.reply, cast("Any", engine.runner)
+    assert reply is not None
+    n_steps, n_begun = _run(engine, [engine.branch(f"speaker{i}") for i in range(4)], reply)
+    assert len(reply.tokens) == N_TOKENS, "expected a call as long as the replies beside it"
+    return {
+        "passes a step": runner.n_launches / n_steps,
+        "launched ahead, 1 call": 100 * runner.n_ahead_used / n_steps,
+        "tokens of the call a step": (len(reply.tokens) - 1) / n_begun,
+    }
 
 
 class _Nodes(TorchDispatchMode):
@@ -168,8 +183,8 @@ def _nodes(n_layers: int) -> int:
 
 def _served() -> tuple[int, float]:
     """Graphs, and pinned megabytes, of the GPU preset with as many callers as fit an H200."""
+    from engine.graphs.graph_runner import GraphRunner
     from engine.kernels.decoder import KernelSet
-    from engine.kernels.graph_runner import GraphRunner
     from voiceloop.models.catalog import GPU
     from voiceloop.models.engine_options import BRANCHES_PER_SESSION
 
@@ -206,6 +221,10 @@ def gpu_counts(setting: Setting) -> list[Bar]:
     return [
         Bar("GPU: weight passes a step, 32 replies, 4 staging, 1 tool call",
             found.get("passes a step"), 1.02, ""),
+        Bar("GPU: steps launched ahead, those",
+            found.get("launched ahead, 1 call"), 90, "%", True),
+        Bar("GPU: tokens a step of the call beside them",
+            found.get("tokens of the call a step"), 0.9, "", True),
         *ahead,
         Bar(f"GPU: graph nodes a step, {N_LAYERS} layers", found.get("nodes"), 380, ""),
         Bar("GPU: graphs captured", found.get("graphs"), 14, ""),

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.engine import gpu_model
+from engine.graphs.part import FEW_ROWS
 from engine.kernels import (
     adjust,
     attention,
@@ -36,7 +37,6 @@ from engine.kernels.attention import Partials, Pieces
 from engine.kernels.launch import STREAMED_ROWS, compiling
 from engine.kernels.sample import Draws, SampleSpace
 from engine.kernels.slots import Slots
-from engine.kernels.step import FEW_ROWS
 from engine.kv_format import KV_FORMATS
 from engine.load.quant import quantize_fp8, quantize_int4, quantize_int8
 from engine.types import BLOCK_TOKENS

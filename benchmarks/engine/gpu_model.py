@@ -14,8 +14,9 @@ import torch
 
 from benchmarks.engine.models import DRAFTED, SHAPES, Shape
 from benchmarks.harness.harness import Bar
+from engine.graphs.part import MAX_WANTED
+from engine.graphs.step import CHUNK_WANTED
 from engine.kernels.launch import STREAMED_ROWS, UNPACKING_ROWS, WIDE_OUTPUTS, wide_rows
-from engine.kernels.step import CHUNK_WANTED, MAX_WANTED
 
 BANDWIDTH_GB_S = 4300.0  # of a large copy on an H200: 90 % of what its data sheet says
 BF16_TFLOPS = 790.0  # of a large cuBLAS product

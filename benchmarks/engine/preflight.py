@@ -35,8 +35,8 @@ from benchmarks.engine.models import (
     head_of,
     write_folder,
 )
+from engine.graphs.graph_runner import GraphRunner
 from engine.kernels.decoder import KernelSet
-from engine.kernels.graph_runner import GraphRunner
 from engine.load.eagle import make_eagle
 from engine.load.loader import read_config
 from engine.model import Decoder

@@ -1,4 +1,4 @@
-"""Owns what runs on a GPU: Triton kernels beside their torch references, and the step made of them.
+"""Owns what runs on a GPU: Triton kernels, each beside its torch reference.
 
 A kernel `name(...)` and its `name_reference(...)` take the same arguments, outputs and workspaces
 included: nothing here allocates when called, and no grid depends on a value that lies on the

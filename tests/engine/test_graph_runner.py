@@ -27,7 +27,8 @@ from engine.types import (
 
 pytest.importorskip("triton", reason="the GPU path needs triton")
 
-from engine.kernels.step import CHUNK_WANTED, MAX_WANTED, graph_sizes  # noqa: E402
+from engine.graphs.part import MAX_WANTED  # noqa: E402
+from engine.graphs.step import CHUNK_WANTED, graph_sizes  # noqa: E402
 
 N_CASES = int(os.environ.get("VOICELOOP_FUZZ_EXAMPLES", "12"))
 SAMPLINGS = (
@@ -387,7 +388,7 @@ def test_the_device_has_read_what_the_host_believes_it_has(make_reference: MakeR
 
 def keep_few_logits(monkeypatch: pytest.MonkeyPatch, engine: Engine, n_lines: int) -> None:
     """As where the vocabulary is large: engines loaded from now on have so many lines for them."""
-    from engine.kernels import graph_runner
+    from engine.graphs import graph_runner
 
     runner: Any = engine.runner
     n_bytes = n_lines * 4 * runner.decoder.config.vocab_size * graph_runner.N_UNDER_WAY

@@ -67,6 +67,7 @@ class LateDevice(TorchFunctionMode):
         slots._uploaded = [self.event() for _ in slots._uploaded]
         for n_rows, replay in runner._replays.items():
             runner._replays[n_rows] = lambda replay=replay: self.enter(replay)
+        runner._late.replay = partial(self.enter, runner._late.replay)
         for n_rows, chain in runner._chains.items():
             runner._chains[n_rows] = tuple(partial(self.enter, replay) for replay in chain)
         copy = engine.pool.copy

@@ -11,7 +11,7 @@ one step of private KV at most.
 
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -21,30 +21,23 @@ from torch import Tensor
 
 from ..drafting.chain import KernelEagle
 from ..drafting.draft_length import DraftLength
+from ..kernels.adjust import MASK_BITS
+from ..kernels.decoder import KernelDecoder, KernelSet
+from ..kernels.launch import CudaGraphs, Replay, next_power_of_2
+from ..kernels.sample import SampleSpace
+from ..kernels.slots import Slots
 from ..kv_cache import KvPool
 from ..model import Decoder, Interrupted
 from ..runner import Extension, Outcome
 from ..sequence import Sequence
 from ..types import BLOCK_TOKENS, EngineConfig, EngineError, n_blocks_for
-from .adjust import MASK_BITS
-from .decoder import KernelDecoder, KernelSet
-from .launch import CudaGraphs, Replay, next_power_of_2
-from .sample import SampleSpace
-from .slots import Slots
-from .step import (
-    FEW_ROWS,
-    MAX_SPLIT_ROWS,
-    MAX_WANTED,
-    Part,
-    Room,
-    Shared,
-    StepGraph,
-    graph_sizes,
-    that_fit,
-)
+from .late_draw import LateDraw
+from .part import FEW_ROWS, MAX_SPLIT_ROWS, MAX_WANTED, Part, Room, that_fit
+from .step import Shared, StepGraph, graph_sizes
 
 DECODE_ROWS = (1, 4, 8)  # a token and n-grams behind it, that cost the same however many
 CHAIN_ROWS = tuple(range(1, 9))  # a token and a head's guesses, each of which takes its time
+FEW_FORCED = 2  # tokens; more that a grammar forces the host feeds, for which a step has none
 MOST_DRAFTED_ROWS = 64  # of a step: from here on rows are no longer nearly free
 N_UNDER_WAY = 3  # host copies of inputs and results: of steps that nobody has read yet, and one
 PINNED_LOGITS_BYTES = 32 << 20  # of all those copies together
@@ -59,6 +52,7 @@ class Launch:
     copy: int
     done: Any = None  # CUDA event after the results' copy; None where there is no GPU
     is_ahead: bool = False  # launched before the step before it was read
+    late: list[Part] = field(default_factory=list)  # of its parts those that were drawn late
 
 
 class GraphRunner:
@@ -105,6 +99,7 @@ class GraphRunner:
         )
         with torch.inference_mode():
             self._graphs = [StepGraph(*size, self._shared, device) for size in sizes.items()]
+            self._late = LateDraw(self._shared, N_UNDER_WAY, device)
             self._replays, self._chains = self._capture()
         largest = self._graphs[-1]
         self._inputs = [self._on_host(largest.inputs.n_words) for _ in range(N_UNDER_WAY)]
@@ -128,6 +123,7 @@ class GraphRunner:
         capture = CudaGraphs().capture if self._is_cuda else lambda program: program
         # The largest first: the others then fit into the memory it leaves in the graphs' pool.
         graphs = sorted(self._graphs, key=lambda graph: -graph.n_rows)
+        self._late.replay = capture(self._late.program)
         chains = {graph.n_rows: graph.chain for graph in graphs if graph.chain is not None}
         return (
             {graph.n_rows: capture(graph.program) for graph in graphs},
@@ -141,15 +137,16 @@ class GraphRunner:
             if graph.chain is not None:
                 yield f"{graph.n_rows} rows, chain", graph.chain.begin
                 yield f"{graph.n_rows} rows, guess", graph.chain.guess
+        yield "late draw", self._late.program
 
     @property
     def n_graphs(self) -> int:
-        return len(self._graphs) + 2 * len(self._chains)
+        return len(self._graphs) + 2 * len(self._chains) + 1
 
     @property
     def pinned_bytes(self) -> int:
         """Memory of the machine that is kept for copies from and to the device."""
-        kept = [*self._inputs, *self._results, self._kept, self._masks]
+        kept = [*self._inputs, *self._results, *self._late.on_host, self._kept, self._masks]
         return sum(part.nbytes for part in [*kept, self._shared.slots.staging])
 
     # -- the interface of every runner -----------------------------------------------------------
@@ -188,6 +185,7 @@ class GraphRunner:
             new = []
         else:
             self.n_ahead_used += 1
+            self._draw_late(ahead, answered)
         # Who goes on, and of what is new as much as there is room for; but nobody waits twice.
         overdue = [part for part in new if id(part.sequence) in self._left_out]
         others = [part for part in new if id(part.sequence) not in self._left_out]
@@ -279,18 +277,16 @@ class GraphRunner:
             for extension, part in answered
             if extension.n_logits
             and extension.draw is not None
-            # What may follow is for the host to say, once it has read the token. Beside others such
-            # a reply has a token every other step: waiting for it would cost all of them the host's
-            # time in each step. What its grammar forces comes several tokens at a time.
-            and extension.grammar is None
             # Where the host drafts it feeds the next step itself.
-            and not extension.proposals
+            and len(extension.proposals) <= (0 if extension.grammar is None else FEW_FORCED)
             and extension.index + 1 < extension.draw.params.max_tokens
         ]
-        width = self._width(len(going))
+        n_free = sum(extension.grammar is None for extension, _ in going)
+        width_of_free = self._width(n_free)
         n_positions = self.decoder.rope.cos.shape[0]
         for extension, part in going:
             table = extension.sequence.table
+            width = width_of_free if extension.grammar is None else 1
             n_most = extension.sequence.n_resident + part.width + width
             if n_most > min(len(table) * BLOCK_TOKENS, n_positions):
                 continue
@@ -325,7 +321,10 @@ class GraphRunner:
                 part.slot = self._shared.slots.place(part.sequence, part.first, len(part.fed))
         # Those of few rows first: their attention is split, and has room for the first rows alone.
         # And of those the ones that are guessed at: a chain has room for the first sequences alone.
-        parts = sorted(parts, key=lambda part: (part.width > FEW_ROWS, not part.goes_on))
+        # Before them the ones that are drawn late, whose lines and rows are the same numbers.
+        parts = sorted(
+            parts, key=lambda part: (part.width > FEW_ROWS, not part.is_late, not part.goes_on)
+        )
         n_rows = sum(part.width for part in parts)
         n_wanted = sum(part.n_wanted for part in parts)
         graph = next(g for g in self._graphs if g.n_rows >= n_rows and g.n_wanted >= n_wanted)
@@ -355,10 +354,20 @@ class GraphRunner:
         self.n_launches += 1
         return launch
 
+    def _draw_late(self, launch: Launch, answered: list[tuple[Extension, Part]]) -> None:
+        """What grammars bind of a step under way, now that the one before it was read."""
+        late = [(e, part) for e, part in answered if part.is_late and e.n_logits]
+        if late:
+            launch.late = [part for _, part in late]
+            self._late.draw(launch.copy, late, self._masks[launch.copy], self._kept[launch.copy])
+            if launch.done is not None:
+                launch.done.record()
+
     def _read(self, launch: Launch) -> None:
         if launch.done is not None:
             launch.done.synchronize()
         launch.graph.read(self._results[launch.copy], launch.parts, self._kept[launch.copy])
+        self._late.read(launch.copy, launch.late)
 
     def _learn(self, launch: Launch, served: list[Part]) -> None:
         """Book what decoding cost and how many guesses stood.
@@ -367,7 +376,7 @@ class GraphRunner:
         itself is the time between two readings what the step cost.
         """
         now, before, self._read_at = perf_counter(), self._read_at, perf_counter()
-        decoded = [p for p in served if p.width == 1 and _is_drawn(p) or p.goes_on]
+        decoded = [part for part in served if part.is_decoding]
         if not decoded:
             return
         n_accepted = 0
@@ -381,11 +390,6 @@ class GraphRunner:
         elapsed_ms = (now - before) * 1e3 if is_timed else None
         rows = n * max(part.width for part in decoded)
         self.length.stepped(n, rows, n_accepted / len(decoded), elapsed_ms)
-
-
-def _is_drawn(part: Part) -> bool:
-    extension = part.extension
-    return extension.n_logits == 1 and extension.draw is not None and extension.grammar is None
 
 
 def _as_asked(extension: Extension, outcome: Outcome | None) -> Outcome | None:

@@ -16,29 +16,25 @@ import torch
 from torch import Tensor
 
 from ..drafting.chain import Chain, KernelEagle
+from ..kernels.adjust import Adjustments
+from ..kernels.attention import Pieces, prefill_piece_rows, split_piece_rows
+from ..kernels.decoder import KernelDecoder
+from ..kernels.probability import n_chunks
+from ..kernels.rows import Fed
+from ..kernels.sample import Draws, SampleSpace
+from ..kernels.slots import Slots
 from ..model import NO_TAPS
 from ..runner import Draw, Extension, Outcome
-from ..sequence import Sequence
 from ..types import MAX_SALVAGED, EngineConfig, SamplingParams
-from .adjust import Adjustments
-from .attention import Pieces, prefill_piece_rows, split_piece_rows
-from .decoder import KernelDecoder
-from .probability import n_chunks
-from .rows import Fed
-from .sample import Draws, SampleSpace
-from .slots import Slots
+from .part import FEW_ROWS, MAX_SEQUENCES, MAX_SPLIT_ROWS, MAX_WANTED, Part
 
 STEP_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-MAX_SPLIT_ROWS = 128  # of a step: more rows would no longer be bound by reading the weights
-MAX_SEQUENCES = 128  # of a step
-MAX_WANTED = 128  # rows of a step that tokens are drawn from
 CHUNK_WANTED = 16  # of a step that is a whole chunk of a prompt: all that meet the head cost
 # Up to here a graph has pieces of decoding alone; above, prompts of more rows than this have tiles.
 MOST_SMALL_ROWS = 64
-FEW_ROWS = 16
 GREEDY = Draw(SamplingParams(), 0)
 
-_FLOATS = ("temperature", "top_p", "presence", "frequency")
+FLOATS = ("temperature", "top_p", "presence", "frequency")
 _OF_SEQUENCE = (
     "starts", "firsts", "counts", "n_known", "index", "slots", "goes_on", "wanted_at", "guessing",
     "seed", "top_k", "said_from", "staged_at",
@@ -56,63 +52,6 @@ def graph_sizes(config: EngineConfig) -> dict[int, int]:
     sizes = {n: min(n, MAX_WANTED) for n in (*STEP_ROWS, n_most) if n <= n_most}
     sizes.setdefault(config.step_tokens, min(config.step_tokens, CHUNK_WANTED))
     return dict(sorted(sizes.items()))
-
-
-@dataclass(slots=True, eq=False)
-class Part:
-    """One sequence's share of a step.
-
-    extension: as asked for when it was launched. first: the position of its first row, -1 where the
-    device knows it: where `before`, a part of the step before, will have ended. fed: tokens of its
-    first rows, none where it goes on by itself. width: rows it has room for.
-    outcome and end, the position and token it goes on from, are known once it was read; what came
-    before it is noted then and let go, or a reply would keep all its steps.
-    """
-
-    extension: Extension
-    first: int
-    fed: list[int]
-    width: int
-    table: list[int]
-    slot: int = 0
-    before: "Part | None" = None
-    goes_on: bool = False  # by itself, from where `before` ended
-    start: int = 0
-    wanted_at: int = -1
-    kept_at: int = -1
-    outcome: Outcome | None = None
-    end: tuple[int, int] = (0, -1)
-
-    @property
-    def sequence(self) -> Sequence:
-        return self.extension.sequence
-
-    @property
-    def position(self) -> int:
-        """Of its first row, once the step before it was read."""
-        return self.first if self.before is None else self.before.end[0]
-
-    @property
-    def known(self) -> list[int]:
-        """The tokens that it computes and that are no guesses, likewise."""
-        return self.fed if self.before is None else [self.before.end[1]]
-
-    @property
-    def n_known(self) -> int:
-        return max(1, len(self.fed))
-
-    @property
-    def n_wanted(self) -> int:
-        """Rows that tokens are drawn from, or a probability is asked of."""
-        return self.width if self.goes_on else self.extension.n_logits
-
-    @property
-    def n_kept(self) -> int:
-        """Rows whose logits are brought to the host."""
-        draw = self.extension.draw
-        if draw is None:
-            return 0 if self.extension.is_staged else self.n_wanted
-        return self.n_wanted if draw.params.logprobs is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,32 +92,16 @@ class Layout:
         return {name: memory[at].view(dtype) for name, (at, dtype) in self._places.items()}
 
 
-@dataclass(slots=True)
-class Room:
-    """What a step has left."""
-
-    n_rows: int
-    n_kept: int
-    n_sequences: int = MAX_SEQUENCES
-    n_wanted: int = MAX_WANTED
-    n_few: int = MAX_SPLIT_ROWS
-
-    def takes(self, part: Part) -> bool:
-        """Whether there is room for `part`, which is taken then."""
-        n_few = part.width if part.width <= FEW_ROWS else 0
-        left = (
-            self.n_rows - part.width, self.n_kept - part.n_kept, self.n_sequences - 1,
-            self.n_wanted - part.n_wanted, self.n_few - n_few,
-        )  # fmt: skip
-        if min(left) < 0:
-            return False
-        self.n_rows, self.n_kept, self.n_sequences, self.n_wanted, self.n_few = left
-        return True
-
-
-def that_fit(parts: list[Part], room: Room) -> list[Part]:
-    """As much as a step has room for; the first above all."""
-    return [part for part in parts if room.takes(part)]
+def drawn_as(extension: Extension) -> dict[str, float]:
+    """How its tokens are drawn, by the names of the inputs."""
+    draw = extension.draw or GREEDY
+    params = draw.params
+    return {
+        "seed": (draw.seed + 2**63) % 2**64 - 2**63,  # as a signed integer
+        "top_k": params.top_k, "top_p": params.top_p, "temperature": params.temperature,
+        "presence": params.presence_penalty, "frequency": params.frequency_penalty,
+        "said_from": draw.n_prompt,
+    }  # fmt: skip
 
 
 class StepGraph:
@@ -203,7 +126,7 @@ class StepGraph:
         ):  # fmt: skip
             for name in names:
                 self.inputs.add(name, size)
-        for name in _FLOATS:
+        for name in FLOATS:
             self.inputs.add(name, self.n_sequences, torch.float64)
         self.inputs.add("tables", self.n_sequences * shared.max_blocks, torch.int32)
         self.results.add("tokens", n_rows)
@@ -252,7 +175,8 @@ class StepGraph:
     # -- the host's side -------------------------------------------------------------------------
 
     def fill(self, memory: Tensor, parts: Items[Part]) -> list[tuple[int, bytes]]:
-        """Write the inputs of `parts` into the host's memory: those of few rows come first.
+        """Write the inputs of `parts` into the host's memory: those drawn late come first, then
+        those of few rows.
 
         Returns the masks that are asked for: lines, and bits a token.
         """
@@ -276,21 +200,17 @@ class StepGraph:
         return masks
 
     def _fill_sequence(self, given: dict[str, Any], line: int, part: Part) -> None:
-        extension, draw = part.extension, part.extension.draw or GREEDY
-        params, fed = draw.params, part.fed + extension.proposals if part.fed else []
+        extension = part.extension
+        fed = part.fed + extension.proposals if part.fed else []
         given["tokens"][part.start : part.start + len(fed)] = fed
         values = {
             "starts": part.start, "firsts": max(0, part.first), "counts": len(fed) or part.width,
             "n_known": part.n_known, "index": extension.index, "slots": part.slot,
-            "goes_on": part.goes_on, "guessing": extension.draw is not None,
-            "wanted_at": part.wanted_at if part.n_wanted else -1,
-            "seed": (draw.seed + 2**63) % 2**64 - 2**63,  # as a signed integer
-            "top_k": params.top_k, "top_p": params.top_p, "temperature": params.temperature,
-            "presence": params.presence_penalty, "frequency": params.frequency_penalty,
-            "said_from": draw.n_prompt,
+            "goes_on": part.goes_on, "guessing": extension.draw is not None and not part.is_late,
+            "wanted_at": part.wanted_at if part.n_wanted and not part.is_late else -1,
             "staged_at": part.wanted_at if extension.is_staged and part.n_wanted else -1,
         }  # fmt: skip
-        for name, value in values.items():
+        for name, value in (values | drawn_as(extension)).items():
             given[name][line] = value
 
     def _fill_wanted(self, given: dict[str, Any], line: int, part: Part) -> list[tuple[int, bytes]]:
@@ -300,8 +220,10 @@ class StepGraph:
         rows = slice(at, at + n)
         given["rows"][rows] = np.arange(part.start + part.width - n, part.start + part.width)
         given["offsets"][rows] = np.arange(n)
-        # Of staged words the probability alone is asked: nobody draws.
-        given["owners"][rows] = -1 if part.extension.is_staged else line
+        # Of staged words the probability alone is asked: nobody draws. Nor here, who draws late.
+        given["owners"][rows] = -1 if part.extension.is_staged or part.is_late else line
+        if part.is_late:
+            return []
         if part.n_kept:
             given["kept_lines"][rows] = np.arange(part.kept_at, part.kept_at + n)
         if part.extension.grammar is None:
@@ -337,7 +259,7 @@ class StepGraph:
             part.first, part.fed, part.before = part.position, part.known, None
             start, end = part.start + part.n_known, part.start + int(found["counts"][line])
             outcome = Outcome(proposals=found["tokens"][start:end].tolist())
-            if part.n_wanted and extension.draw is not None:
+            if part.n_wanted and extension.draw is not None and not part.is_late:
                 last = part.wanted_at + int(found["n_accepted"][line])
                 outcome.chosen = found["chosen"][part.wanted_at : last + 1].tolist()
                 n_computed = part.n_known + len(outcome.chosen) - 1
