@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..types import GrammarError, SamplingParams
+from .spelling import Spelling
 from .tool_calls import Notation
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ log = logging.getLogger(__name__)
 # to speak write nothing else until its limit.
 JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 GAP = "/[ \\n]{0,2}/"  # around a call that was not forced, where some models write line feeds
-PROBE = '{"name": "a", "b": ["c", "d"]}'  # some tokenizers write spaces into it
 MAX_OFFERS = 64  # compiled lists of tools that are kept
 MAX_TOLD_CHARACTERS = 200  # of the library's words, which may quote a client's schema
 # A client's schema decides what a mask costs, and all replies wait for each: a quarter of the
@@ -109,10 +109,10 @@ class GrammarCompiler:
         return LLTokenizer(self._text.tokenizer.to_str(), n_vocab=self._n_vocab, eos_token=stop_ids)
 
     @cached_property
-    def _spells_json(self) -> bool:
-        """Whether JSON becomes tokens of the same bytes, and not of others that decode to it."""
-        tokens = self._text.tokenizer.encode(PROBE, add_special_tokens=False).ids
-        return str(self._tokenizer.decode_str(tokens)).strip() == PROBE
+    def _spelling(self) -> Spelling:
+        """Whether JSON becomes tokens of the same bytes, or of others that decode to it."""
+        encode, decode = self._text.tokenizer.encode, self._tokenizer.decode_str
+        return Spelling.of(lambda text: str(decode(encode(text, add_special_tokens=False).ids)))
 
     @cached_property
     def _worker(self) -> ThreadPoolExecutor:
@@ -164,7 +164,7 @@ class GrammarCompiler:
         """With arguments by their schemas, else as any JSON object, else None."""
         for by_schema in (True, False):
             try:
-                if self._spells_json or is_forced or not by_schema:
+                if self._spelling is not Spelling.OTHER or is_forced or not by_schema:
                     return self._calls(tools, notation, is_forced=is_forced, by_schema=by_schema)
             except GrammarError:
                 continue
@@ -197,12 +197,13 @@ class GrammarCompiler:
         calls = f'"[" {calls} "]"' if notation.is_list else "call"
         lines = [f"start: {begin} {gap} {calls} {gap} {self._mark(notation.close)}"]
         lines.append("call: " + " | ".join(f"call{i}" for i in range(len(found))))
-        space = "" if self._spells_json else "/ ?/"
+        space = "" if self._spelling is Spelling.PLAIN else "/ ?/"
         head, key = json.dumps('{"name":'), json.dumps(f'{notation.arguments_key}":')
         for i, tool in enumerate(found):
             schema: dict[str, Any] = {"type": "object", "x-guidance": JSON_STYLE}
             if by_schema:  # arguments that the schema does not name would be made up
-                schema |= {"additionalProperties": False, **(tool.get("parameters") or {})}
+                parameters = {"additionalProperties": False, **(tool.get("parameters") or {})}
+                schema |= self._spelling.schema(parameters)
             name = json.dumps(json.dumps(tool["name"], ensure_ascii=False) + ",")
             lines.append(
                 f'call{i}: {head} / ?/ {name} / ?/ "\\"" {space} {key} / ?/ arguments{i} "}}"'

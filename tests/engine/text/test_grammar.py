@@ -310,14 +310,66 @@ def test_no_other_call_may_be_written(make_engine: MakeEngine, call: str) -> Non
     assert not takes(make_engine(), TOOLS, call)
 
 
-def test_a_tokenizer_that_spells_json_with_more_spaces_may_write_it_so() -> None:
+@pytest.fixture(scope="module")
+def spaced() -> Text:
+    """Of a tokenizer that writes a space before each word within JSON."""
     text = Text.read(Path(__file__).parents[3] / "engine" / "embedded" / "agent")
     call = '{"name": "book_table", "arguments": {"day": "Friday", "people": 4}}'
     spelled = "".join(text.tokenizer.decode([token]) for token in text.encode(call))
-    assert spelled.replace('" arguments', '"arguments') != spelled  # it is such a tokenizer
-    compiler = GrammarCompiler(text, text.vocab_size)
-    assert _takes(compiler, text, TOOLS, call)
-    assert not _takes(compiler, text, TOOLS, call.replace("book_table", "table"))
+    assert '" arguments' in spelled and '" people' in spelled and '{"day' in spelled
+    return text
+
+
+ORDER = json.dumps(
+    [
+        {
+            "name": "order",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "note": {"type": "string"},
+                    "size": {"type": "string", "enum": ["large", "small"]},
+                    "to": {
+                        "type": "object",
+                        "properties": {"street": {"type": "string"}, "at": {"type": "string"}},
+                        "required": ["street"],
+                    },
+                    "items": {"type": "array", "items": {"type": "string"}},
+                },
+                "required": ["items"],
+            },
+        }
+    ]
+)
+
+
+@pytest.mark.parametrize("arguments", [
+    '{"items": ["latte", "black tea"]}',
+    '{"note": "no sugar", "items": ["latte"]}',
+    '{"size": "small", "items": ["2 lattes"]}',  # the first of the names may be left out
+    '{"note": "5 pm", "size": "large", "to": {"street": "high street", "at": "5 pm"}, "items": []}',
+])  # fmt: skip
+def test_arguments_may_be_written_with_a_space_before_each_word(
+    spaced: Text, arguments: str
+) -> None:
+    compiler = GrammarCompiler(spaced, spaced.vocab_size)
+    assert _takes(compiler, spaced, ORDER, f'{{"name": "order", "arguments": {arguments}}}')
+
+
+@pytest.mark.parametrize("arguments", [
+    '{"products": ["latte"]}',
+    '{"items": "latte"}',
+    '{"note": "no sugar"}',
+    '{"size": "huge", "items": []}',
+    '{"items": [], "to": {"at": "5 pm"}}',
+    '{"items": [], "colour": "red"}',
+    "{}",
+])  # fmt: skip
+def test_no_other_arguments_may_be_written_with_such_spaces(spaced: Text, arguments: str) -> None:
+    compiler = GrammarCompiler(spaced, spaced.vocab_size)
+    assert not _takes(compiler, spaced, ORDER, f'{{"name": "order", "arguments": {arguments}}}')
+    nameless = f'{{"name": "orders", "arguments": {arguments}}}'
+    assert not _takes(compiler, spaced, ORDER, nameless)
 
 
 def begun_with(monkeypatch: pytest.MonkeyPatch, engine: Engine, begun: str) -> list[int]:
