@@ -15,6 +15,7 @@ from pathlib import Path
 from ..types import EngineError
 from .measuring.evaluation import Evaluation, Figure
 from .measuring.likelihoods import compression, draft_acceptance, end_of_turn
+from .measuring.served_agent import ServedAgent
 from .model.chat_format import OWN_FORMAT
 from .model.decoding import load_agent
 
@@ -22,13 +23,22 @@ EMBEDDED_DRAFT = Path(__file__).resolve().parents[1] / "embedded" / "draft"
 EMBEDDED_AGENT = Path(__file__).resolve().parents[1] / "embedded" / "agent"
 
 
-def evaluate(evaluation: Evaluation, draft: Path, quick: bool) -> Iterator[Figure]:
-    """All figures of the card, in the order of its table, each as soon as it is known."""
+def evaluate(
+    evaluation: Evaluation, draft: Path, quick: bool, *, is_served: bool
+) -> Iterator[Figure]:
+    """All figures of the card, in the order of its table, each as soon as it is known; as served,
+    those of replies.
+    """
     size = 25 if quick else 100
     yield from evaluation.obedience()
     yield from evaluation.tools()
     yield from evaluation.repetition(size)
     yield from evaluation.refusals()
+    if is_served:
+        yield from evaluation.scripted_call()
+        yield from evaluation.plain_questions()
+        yield from evaluation.degenerate()
+        return
     yield from end_of_turn(evaluation, size)
     yield from compression(evaluation, size // 2 if quick else 60, 2000 if quick else 12000)
     yield from evaluation.scripted_call()
@@ -57,19 +67,27 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
     parser.add_argument("--quick", action="store_true", help="a fifth of the cases")
     parser.add_argument("--calls", type=int, help="generated, of each kind (200; 40 with --quick)")
+    parser.add_argument(
+        "--served",
+        action="store_true",
+        help="let the engine reply as the server has it: in int8, drafted, calls bound",
+    )
     parser.add_argument("--json", type=Path, help="write the figures and the replies here")
     parser.add_argument("--seed", type=int, default=7)
     given = parser.parse_args()
     if given.calls is not None and given.calls < 1:
         parser.error(f"--calls: expected 1 or more, found {given.calls}")
+    if given.served and given.adapter is not None:
+        parser.error("--served: expected no --adapter beside it, found one")
     try:
         n_calls = given.calls or (40 if given.quick else 200)
-        evaluation = Evaluation(given.model, given.data, n_calls, given.seed, given.adapter)
+        served = ServedAgent(given.model, given.draft) if given.served else None
+        evaluation = Evaluation(given.model, given.data, n_calls, given.seed, given.adapter, served)
     except (FileNotFoundError, EngineError) as error:
         sys.exit(f"evaluate_agent: {error}")
     figures = []
     # A model of 135M parameters takes an hour for all of them: each is told when it is known.
-    for figure in evaluate(evaluation, given.draft, given.quick):
+    for figure in evaluate(evaluation, given.draft, given.quick, is_served=given.served):
         figures.append(figure)
         print(told(figure), flush=True)
     if given.json:

@@ -28,6 +28,7 @@ from ..model.decoding import generate_replies, load_agent
 from ..training.corpus import Corpus
 from . import measures
 from .plain_answers import ask
+from .served_agent import ServedAgent
 
 _ROOT = Path(__file__).resolve().parents[3]
 
@@ -73,7 +74,9 @@ class Evaluation:
         n_calls: int,
         seed: int,
         adapter: Path | None = None,
+        served: ServedAgent | None = None,
     ) -> None:
+        """served: what replies in the place of the weights alone."""
         self.model, self.encoder = load_agent(folder, adapter)
         source = open_source(folder)
         if adapter is not None:
@@ -87,9 +90,15 @@ class Evaluation:
         self.test.noise = self.corpus.noise
         self.n_calls, self.seed = n_calls, seed
         self.replies: list[Case] = []
+        self._served = served
 
     def answer(self, cases: list[Case]) -> list[Case]:
         """Fill in the replies and keep them for the measure of degenerate ones."""
+        self.replies += cases
+        if self._served is not None:
+            for case in cases:
+                case.reply = self._served.reply(case.messages, case.tools)
+            return cases
         prompts = [
             self.encoder.tokenizer.encode(
                 self.encoder.format.render(case.messages, case.tools, True),
@@ -102,7 +111,6 @@ class Evaluation:
         for case, prompt, reply in zip(cases, prompts, replies, strict=True):
             case.reply = decode(reply, skip_special_tokens=True).strip()
             case.tokens = (prompt, reply)
-        self.replies += cases
         return cases
 
     def calls(self, kind: str) -> list[Call]:
