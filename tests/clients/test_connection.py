@@ -174,6 +174,18 @@ async def test_a_server_process_that_ends_says_why(tmp_path) -> None:  # type: i
             pass
 
 
+async def test_a_server_process_that_is_not_ready_says_for_how_long_it_was_waited_for(
+    tmp_path: Path,
+) -> None:
+    from clients.errors import ServerDidNotStart
+
+    command = ("sh", "-c", "echo loading; exec sleep 60")
+    told = r"ready in 0 s \(is this machine busy\?\), last log: "
+    with pytest.raises(ServerDidNotStart, match=told):
+        async with running_server(command=command, log=tmp_path / "log", ready_timeout_s=0.0):
+            pass
+
+
 STARTS_A_SERVER = """
 import asyncio, sys
 from clients import server_process
