@@ -40,6 +40,8 @@ def table_of(data: dict[str, Any]) -> str:
     for key, row in data["rows"].items():
         if row.get("error"):
             lines.append(f"{key[:58]:<58} FAILED: {row['error']}")
+        elif "not_measured" in row:
+            lines.append(f"{key[:58]:<58} not measured: {row['not_measured']}")
         elif "predicted" in row:
             expected, found = row["predicted"], row["measured"]
             lines.append(

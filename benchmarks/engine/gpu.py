@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import triton
 
-from benchmarks.engine import gpu_kernels, gpu_serving
+from benchmarks.engine import gpu_kernels, gpu_serving, gpu_sharing
 from benchmarks.engine.gpu_model import decode_ms
 from benchmarks.engine.models import (
     SHAPES,
@@ -280,7 +280,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "sealed": lambda: gpu_serving.sealed(build),
     "matrix": matrix,
     "mixed": lambda: gpu_serving.mixed(build),
-    "shared": lambda: gpu_serving.shared(build, "cuda" if DEVICE == "cuda" else "cpu"),
+    "shared": lambda: gpu_sharing.shared(build, "cuda" if DEVICE == "cuda" else "cpu"),
     "cold": lambda: gpu_serving.cold(build),
     "conversations": lambda: gpu_serving.conversations(build),
     "eagle": lambda: gpu_serving.eagle(build),

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,7 +28,6 @@ N_TOKENS = 128
 N_COLD = 4096  # tokens of a prompt that nobody has read
 N_UNSETTLED = 2  # steps after a prompt, the first of which are launched behind a prefill
 N_CONVERSATIONS, CONVERSATION_SECONDS = 64, 60.0
-MPS_PIPES = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))  # its own default
 
 
 def reply(engine: Engine, prompt: list[int], params: SamplingParams) -> tuple[list[int], Done]:
@@ -271,35 +266,13 @@ def mixed(build: Build) -> Iterator[Row]:
 
     def measure(n_stagers: int) -> dict[str, Any]:
         engines[:] = engines or [build(LARGE, quant="int4", kv_format="int8")]
-        return _one_reply(engines[0], n_stagers)
+        return one_reply(engines[0], n_stagers)
 
     for n_stagers in (0, 1, 4):
         yield f"8b int4, one reply beside {n_stagers} that speak", partial(measure, n_stagers)
 
 
-def shared(build: Build, device: str) -> Iterator[Row]:
-    """8B int4: the token gaps of one reply while another process has bursts of work on the GPU.
-
-    As it is the GPU takes turns between processes; where NVIDIA's MPS runs both share it at once.
-    """
-    under = ", under MPS" if MPS_PIPES.exists() else ""
-
-    def measure() -> dict[str, Any]:
-        engine = build(LARGE, quant="int4", kv_format="int8")
-        command = [sys.executable, "-m", "benchmarks.engine.gpu_neighbour", device]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as neighbour:
-            assert neighbour.stdin is not None and neighbour.stdout is not None
-            try:
-                if not neighbour.stdout.readline():
-                    raise RuntimeError("expected a busy neighbour, found that it ended")
-                return _one_reply(engine, 0)
-            finally:
-                neighbour.stdin.close()
-
-    yield f"8b int4, one reply beside a busy process{under}", measure
-
-
-def _one_reply(engine: Engine, n_stagers: int) -> dict[str, Any]:
+def one_reply(engine: Engine, n_stagers: int) -> dict[str, Any]:
     """The token gaps of a reply while so many others say a word in every step."""
     runner: Any = engine.runner
     n_launches, n_before = runner.n_launches, engine.metrics().get("steps", 0)

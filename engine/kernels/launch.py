@@ -53,11 +53,12 @@ class CudaGraphs:
 
     They share a memory pool, as no two run at the same time. It is this object's own: a pool whose
     graphs are gone cannot be captured into again. Programs are run and captured on one stream, so
-    that cuBLAS has its workspace there before a capture could claim it.
+    that cuBLAS has its workspace there before a capture could claim it. A graph's kernels keep the
+    priority of that stream: they go before what else this process runs on the device.
     """
 
     def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()
+        self._stream = torch.cuda.Stream(priority=-1)
         self._pool = torch.cuda.graph_pool_handle()
 
     def capture(self, program: Replay) -> Replay:

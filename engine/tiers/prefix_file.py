@@ -56,7 +56,8 @@ def identity(model: Path, config: EngineConfig, layers: str) -> str:
         torch.backends.cpu.get_cpu_capability(),
         torch.cuda.get_device_name(config.device) if config.device.startswith("cuda") else "",
         layers,
-        *(config.dtype, config.quant, config.kv_format, config.device, config.context_length),
+        *(config.dtype, config.quant, config.prompt_activations, config.kv_format),
+        *(config.device, config.context_length),
         _digest([config.calibration_text] if config.calibration_text is not None else []),
         *(
             _digest(_files(f) if f is not None else [])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -16,7 +17,7 @@ pytest.importorskip("triton", reason="the GPU path needs triton")
 
 from benchmarks import gpu_first_run
 from benchmarks.engine import gpu as engine_gpu
-from benchmarks.engine import gpu_kernels, gpu_model
+from benchmarks.engine import gpu_kernels, gpu_model, gpu_sharing
 from benchmarks.engine import gpu_serving as engine_gpu_serving
 from benchmarks.engine.models import SHAPES, Shape  # noqa: E402
 
@@ -66,9 +67,31 @@ def test_a_reply_is_timed_beside_a_process_that_is_busy(monkeypatch) -> None:
     def build(shape: str, **changes: object):
         return engine_gpu.build(shape, **changes | {"kv_tokens": 2048, "max_branches": 4})
 
-    ((name, measure),) = engine_gpu_serving.shared(build, "cpu")
-    row = measure()
-    assert "busy process" in name and set(row["gap_ms"]) == {"p50", "p90", "p99"}
+    rows = list(gpu_sharing.shared(build, "cpu"))
+    assert len(rows) == 3  # a process, a thread, MPS
+    for _, measure in rows[:2]:
+        assert set(measure()["gap_ms"]) == {"p50", "p90", "p99"}
+
+
+def test_a_reply_is_timed_under_an_mps_that_is_started_and_ended_for_it(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    row = gpu_sharing.under_mps()
+    assert "not measured: expected nvidia-cuda-mps-control" in gpu_first_run.table_of(
+        {"rows": {"shared/x": row}}
+    )
+    asked, control = tmp_path / "asked", tmp_path / gpu_sharing.CONTROL
+    control.write_text(
+        f'#!/bin/sh\nif [ "$1" ]; then echo "$1"; else read l; echo $l; fi >>{asked}\n'
+    )
+    control.chmod(0o755)
+    tell = "import json, os; print(json.dumps({'at': os.environ['CUDA_MPS_PIPE_DIRECTORY']}))"
+    row = gpu_sharing.under_mps([sys.executable, "-c", tell])
+    assert not Path(row["at"]).exists() and asked.read_text() == "-d\nquit\n"
+    with pytest.raises(RuntimeError, match="no such row"):
+        gpu_sharing.under_mps([sys.executable, "-c", "raise SystemExit('no such row')"])
+    assert asked.read_text() == "-d\nquit\n" * 2
 
 
 def test_callers_are_answered_while_others_speak(monkeypatch) -> None:

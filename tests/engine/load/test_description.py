@@ -35,6 +35,14 @@ def test_a_long_context_is_told_in_calls_of_4096_tokens(
     assert told.endswith(f" and {n_kv_bytes / 1e6:.1f} MB of keys and values")
 
 
+def test_a_prompt_in_eight_bits_is_told(tiny_model: Path) -> None:
+    config = EngineConfig(
+        device="reference", quant="int8", kv_tokens=512, prompt_activations="int8"
+    )
+    told = describe(Engine.load(tiny_model, config))
+    assert told.startswith("int8 weights and inputs of prompts, layers by Triton")
+
+
 def test_room_in_the_machines_memory_is_told(make_engine: Callable[..., Engine]) -> None:
     n_bytes = make_engine().pool.block_bytes * 8
     told = describe(make_engine(host_tier_bytes=n_bytes))
