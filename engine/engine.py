@@ -24,7 +24,7 @@ from .drafting.verification import verify
 from .end_of_turn import end_ids
 from .load.assembly import context_length, make_drafters, read_model
 from .load.kv_budget import with_kv_tokens
-from .model import Abandoned, Decoder, Interrupted
+from .model import Abandoned, Decoder, Interrupted, unheeded
 from .prefix_tree import PrefixTree
 from .reply import Reply
 from .runner import Outcome
@@ -289,7 +289,7 @@ class Engine:
                 task.reply.begin_step(now, task.extension.n_logits)
         is_awaited = any(task.service in (Service.DECODE, Service.PREFILL) for task in tasks)
         if is_awaited or self._has_given_way:
-            interrupted = None
+            interrupted = unheeded(interrupted, sum(task.extension.n_rows for task in tasks))
         self._has_given_way = False
         self.serving = frozenset(task.branch.branch_id for task in tasks)
         try:

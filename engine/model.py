@@ -30,6 +30,24 @@ class Abandoned(Exception):
     """A step was given up between two layers; nothing it wrote lies within a resident sequence."""
 
 
+# A step of so many takes long where it takes long at all. In shorter ones the question between two
+# layers, some ten microseconds, would show in the time of a token.
+LONG_STEP_ROWS = 64
+
+
+def unheeded(interrupted: Interrupted | None, n_rows: int) -> Interrupted | None:
+    """For a step that gives way to nobody: a long one asks still, and so tells that it goes on."""
+    if interrupted is None or n_rows < LONG_STEP_ROWS:
+        return None
+    asked = interrupted
+
+    def is_never() -> bool:
+        asked()
+        return False
+
+    return is_never
+
+
 def _give_way(interrupted: Interrupted | None) -> None:
     if interrupted is not None and interrupted():
         raise Abandoned

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from engine import model
 from engine.branch import Branch
 from engine.engine import Engine
 from engine.reply import Reply
@@ -302,6 +303,22 @@ def test_whoever_is_asked_for_the_way_is_told_whom_the_step_is_for(
     engine.step(interrupted)
     # A drafter that is asked between two steps serves nobody yet.
     assert set(served) == {frozenset(), frozenset({"a"})}
+
+
+def test_a_long_step_of_a_committed_reply_is_heard_of_and_gives_way_to_nobody(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, asked = make_engine(), []
+
+    def interrupted() -> bool:
+        asked.append(True)
+        return True
+
+    monkeypatch.setattr(model, "LONG_STEP_ROWS", 4)
+    engine.branch("b").commit([5, 6, 7, 8, 9], GREEDY)
+    engine.step(interrupted)
+    assert len(asked) >= 2 and engine.metrics()["abandoned_steps"] == 0
+    assert model.unheeded(interrupted, 3) is None  # a token's step is over before it is asked
 
 
 def test_staged_words_give_way_too_and_a_committed_reply_never(make_engine: MakeEngine) -> None:

@@ -25,7 +25,6 @@ class Process:
     name: str
     roles: tuple[RoleName, ...]
     cores_share: float = 0.0  # 0: one thread
-    spins_after_s: float = 15.0  # longer than the longest step
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +237,7 @@ NEURAL_PACKAGES = {**ENGINE_PACKAGES, "llguidance": "", "transformers": "5.23"}
 # Three processes where each model may take a whole step: a caller who speaks over the agent is
 # recognized while it talks, and neither may wait for the other.
 APART = (
-    Process("engine", ("engine",), cores_share=0.5, spins_after_s=30.0),
+    Process("engine", ("engine",), cores_share=0.5),
     Process("recognizer", ("recognizer",), cores_share=0.25),
     Process("voice", ("voice",), cores_share=0.25),
 )

@@ -162,9 +162,7 @@ def worker_specs(
             if role in taken
         )
         if roles:
-            specs.append(
-                WorkerSpec(process.name, roles, n_threads, spins_after_s=process.spins_after_s)
-            )
+            specs.append(WorkerSpec(process.name, roles, n_threads))
     return tuple(specs)
 
 

@@ -74,7 +74,6 @@ def spec_of_roles(config: Config, roles: Sequence[RoleName]) -> WorkerSpec:
         name=" and ".join(spec.name for spec in specs),
         roles=tuple(role for spec in specs for role in spec.roles),
         n_threads=max(spec.n_threads for spec in specs),
-        spins_after_s=max(spec.spins_after_s for spec in specs),
     )
     return describe_models(here, one)
 

@@ -71,8 +71,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     version: a label that keeps workers apart which hold different models for one role. A worker
     that is silent for ``hung_after_s`` without computing is killed, and one that computes after
-    ``spins_after_s``: that must be longer than the longest step of its models (a large model's
-    first prefill on a CPU may take more than the default).
+    ``spins_after_s``: no step of a model is silent for so long. A language model's chunks are cut
+    to what it computes in some milliseconds, and a long step beats between its layers.
     """
 
     name: str

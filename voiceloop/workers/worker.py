@@ -248,6 +248,7 @@ class Worker:
     def _commits(self) -> list[Commit]:
         """What replies are asked for that were not when the step began."""
         self._take_in(0.0)  # an end that is closed is seen before the next step
+        self._beat(has_work=True)  # within a long one, too
         waiting = (message for peer in self._peers for message in peer.inbox)
         return [m for m in waiting if isinstance(m, Commit) and not m.params.is_batch]
 

@@ -645,3 +645,10 @@ def test_a_pull_says_how_much_it_is_and_what_it_does_not_bring(hub: Path) -> Non
     first, *notes = before_pull(GPU, machine(), hub)
     assert first == f"gpu: 10.6 GB to fetch in 2 parts, into {hub}"
     assert any("gpu also lacks GPU: no NVIDIA GPU" in note for note in notes)
+
+
+@pytest.mark.parametrize("preset", [EMBEDDED, CPU, GPU])
+def test_a_worker_of_any_preset_spins_after_fifteen_seconds(hub: Path, preset: Preset) -> None:
+    put_preset(hub, preset)
+    specs = worker_specs(Config(preset=preset.name))
+    assert specs and {(spec.hung_after_s, spec.spins_after_s) for spec in specs} == {(2.0, 15.0)}

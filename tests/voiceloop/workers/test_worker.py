@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 import pytest
 
@@ -53,7 +54,7 @@ from voiceloop.workers.messages import (
 )
 from voiceloop.workers.process_setup import limit_threads
 from voiceloop.workers.profiling import StepProfile
-from voiceloop.workers.roles.role import RoleError, load_role
+from voiceloop.workers.roles.role import Role, RoleError, load_role
 from voiceloop.workers.worker import TOO_LATE, Worker
 
 SCRIPTED = Path(__file__).parents[2] / "faults" / "scripted_roles.py"
@@ -369,3 +370,28 @@ def test_a_recording_that_cannot_be_ended_is_told_of_and_harms_nothing_else(
     monkeypatch.setattr(pytest.importorskip("torch.profiler"), "profile", Ended)
     told = StepProfile(Profile(str(tmp_path / "trace.json"), 0.1), now_s=0.0).finish()
     assert "not running" in told.error
+
+
+def test_a_worker_beats_within_a_step_that_asks_for_commits() -> None:
+    """So a long one is no hang, and no spinning."""
+    ours, theirs = socket.socketpair()
+    now_s = 0.0
+    worker = Worker(theirs, WorkerSpec("test", (role("engine"),)), lambda: now_s)
+    worker.load()
+
+    class Long:
+        def step(self, commits: Callable[[], Sequence[Commit]]) -> Sequence[StreamEvent]:
+            nonlocal now_s
+            for _ in range(20):
+                now_s += 1.0
+                assert not commits()
+            return []
+
+    worker._step(cast(Role, Long()))
+    ours.settimeout(10)
+    frames, n_beats = FrameReader(), 0
+    while n_beats < 20:
+        found = [decode_from_worker(body) for body in frames.feed(ours.recv(65536))]
+        n_beats += sum(isinstance(message, Heartbeat) for message in found)
+    ours.close()
+    theirs.close()
