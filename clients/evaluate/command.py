@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from clients.command import EXIT_FAILED
+from clients.command import EXIT_FAILED, EXIT_INTERRUPTED
 from clients.connection import RealtimeConnection, own_key
 from clients.errors import ClientError, EndpointError, ScenarioError
 from clients.evaluate.judge import Judge
@@ -29,19 +30,27 @@ URL_BEGINS = ("ws://", "wss://", "http://", "https://")
 
 
 def run_evaluate(chosen: argparse.Namespace) -> int:
-    """Returns the exit code. Raises: ClientError."""
+    """Returns the exit code. Raises: ClientError; KeyboardInterrupt where nothing was played."""
     file = load_scenarios(chosen.scenarios)
     scenarios = chosen_of(file, chosen.only)
     judge = Judge(chosen.judge, chosen.judge_model, chosen.judge_key) if chosen.judge else None
     if chosen.json is not None:
         check_file(chosen.json)
+    played: list[Played] = []
     with progress_bar("scenarios", len(scenarios)) as progress:
-        played = asyncio.run(_play_all(chosen, file, scenarios, judge, progress))
+        try:
+            asyncio.run(_play_all(chosen, file, scenarios, judge, progress, played))
+        except KeyboardInterrupt:
+            if not played:
+                raise
     report = report_of(played, file.budgets, "spoken" if chosen.spoken else "typed")
     if chosen.json is not None:
         with writing(chosen.json):
             chosen.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     print_report(report, Terminal(highlight=False, soft_wrap=True))
+    if len(played) < len(scenarios):
+        print(f"interrupted: {len(played)} of {len(scenarios)} were played", file=sys.stderr)
+        return EXIT_INTERRUPTED
     return 0 if has_passed(report) else EXIT_FAILED
 
 
@@ -60,12 +69,12 @@ async def _play_all(
     scenarios: tuple[Scenario, ...],
     judge: Judge | None,
     progress: Callable[[int], None],
-) -> list[Played]:
-    """One that cannot be played is broken, and the others go on.
+    played: list[Played],
+) -> None:
+    """Add to `played`. One that cannot be played is broken, and the others go on.
 
     Raises: ClientError: none could be played.
     """
-    played: list[Played] = []
     errors: list[ClientError] = []
     async with _served(chosen) as (url, key):
         for scenario in scenarios:
@@ -80,7 +89,6 @@ async def _play_all(
             progress(len(played))
     if len(errors) == len(played):
         raise errors[0]
-    return played
 
 
 async def _play(

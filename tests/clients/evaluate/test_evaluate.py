@@ -74,7 +74,9 @@ async def agent_server(
 async def played(url: str, file: ScenarioFile, *only: str, spoken: bool = False) -> list[Played]:
     chosen = argparse.Namespace(agent=url, key=None, spoken=spoken, voice="default")
     scenarios = command.chosen_of(file, list(only))
-    return await command._play_all(chosen, file, scenarios, None, lambda done: None)
+    found: list[Played] = []
+    await command._play_all(chosen, file, scenarios, None, lambda done: None, found)
+    return found
 
 
 def file_of(tmp_path: Path, text: str) -> ScenarioFile:
@@ -221,6 +223,31 @@ class Wire:
             yield Received(await self._events.get(), 0.0)
 
     async def close(self) -> None: ...
+
+
+def test_an_interruption_leaves_the_report_of_what_was_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "".join(f'[[scenarios]]\nname = "{name}"\nlines = ["hi"]\n' for name in "abc")
+    file_of(tmp_path, text)
+    done: list[str] = []
+
+    async def play(chosen: Any, scenario: Any, *_: Any) -> Played:
+        if done:
+            raise KeyboardInterrupt
+        done.append(scenario.name)
+        return Played(scenario)
+
+    monkeypatch.setattr(command, "_play", play)
+    chosen = argparse.Namespace(
+        agent="ws://127.0.0.1:9", key=None, spoken=False, judge=None, only=[],
+        scenarios=tmp_path / "scenarios.toml", json=tmp_path / "report.json",
+    )  # fmt: skip
+    assert command.run_evaluate(chosen) == 130
+    report = json.loads(chosen.json.read_text())
+    assert [one["name"] for one in report["scenarios"]] == ["a"]
+    with pytest.raises(KeyboardInterrupt):  # nothing was played
+        command.run_evaluate(chosen)
 
 
 async def test_a_typed_turn_is_answered_by_the_response_that_it_asked_for(tmp_path: Path) -> None:

@@ -16,11 +16,16 @@ from voiceloop.knowledge.sources import KnowledgeSource, check_sources, open_ret
 
 FILMS = {"text": "Films are lent for one week.", "path": "loans.md", "heading": "Films"}
 BOOKS = {"text": "Books are lent for four weeks.", "path": "loans.md", "heading": "Books"}
+IN_TIME_MS = 30_000  # a call's 120 ms are too few for a socket on a machine under load
 WORDS = ("how", "long", "can", "i", "keep", "a", "film")
 
 
 def texts(hits: tuple[Hit, ...]) -> list[str]:
     return [hit.passage.text for hit in hits]
+
+
+def service_at(url: str) -> KnowledgeSource:
+    return KnowledgeSource(url=url, deadline_ms=IN_TIME_MS)
 
 
 async def found(source: KnowledgeSource, **environment: str) -> tuple[Hit, ...]:
@@ -33,7 +38,9 @@ async def found(source: KnowledgeSource, **environment: str) -> tuple[Hit, ...]:
 async def test_a_service_is_asked_in_the_callers_words_and_its_order_stands() -> None:
     service = PassageService({"/search": {"passages": [FILMS, {"text": "Ask at the desk."}]}})
     async with service.running():
-        source = KnowledgeSource(url=f"{service.url}/search", headers={"key": "${KEY}"})
+        source = KnowledgeSource(
+            url=f"{service.url}/search", headers={"key": "${KEY}"}, deadline_ms=IN_TIME_MS
+        )
         hits = await found(source, KEY="s3cret")
     assert texts(hits) == [FILMS["text"], "Ask at the desk."]
     assert (hits[0].passage.path, hits[0].passage.heading) == ("loans.md", "Films")
@@ -56,6 +63,7 @@ async def test_a_collection_of_qdrant_is_asked_by_the_vector_of_the_words() -> N
         source = KnowledgeSource(
             url=f"{service.url}/collections/handbook", kind="qdrant",
             embeddings=f"{service.url}/v1/embeddings", embedding_model="small", least_score=0.5,
+            deadline_ms=IN_TIME_MS,
             headers={"api-key": "of-qdrant"}, embeddings_headers={"key": "of-embeddings"},
         )  # fmt: skip
         hits = await found(source)
@@ -81,13 +89,13 @@ async def test_an_answer_that_is_none_is_an_error_of_the_service(answer: Any, st
     service = PassageService({"/": answer}, status=status)
     async with service.running():
         with pytest.raises(BackendError):
-            await found(KnowledgeSource(url=f"{service.url}/"))
+            await found(service_at(f"{service.url}/"))
 
 
 async def test_more_and_longer_passages_than_were_asked_for_are_cut() -> None:
     service = PassageService({"/": {"passages": [{"text": "y" * 9000}] * 9}})
     async with service.running():
-        hits = await found(KnowledgeSource(url=f"{service.url}/"))
+        hits = await found(service_at(f"{service.url}/"))
     assert len(hits) == 4 and all(len(text) == 4000 for text in texts(hits))
 
 
@@ -97,14 +105,14 @@ async def test_a_service_that_is_late_or_away_is_no_answer() -> None:
         with pytest.raises(BackendTimeout):
             await found(KnowledgeSource(url=f"{service.url}/", deadline_ms=60))
     with pytest.raises(BackendError):
-        await found(KnowledgeSource(url="http://127.0.0.1:9/"))
+        await found(service_at("http://127.0.0.1:9/"))
 
 
 async def test_a_folder_and_a_service_are_fused_and_neither_fails_the_other(tmp_path: Path) -> None:
     (tmp_path / "loans.md").write_text("# Films\nA film is lent for one week.\n")
     service = PassageService({"/": {"passages": [BOOKS]}})
     async with service.running():
-        sources = [KnowledgeSource(folder=tmp_path), KnowledgeSource(url=f"{service.url}/")]
+        sources = [KnowledgeSource(folder=tmp_path), service_at(f"{service.url}/")]
         async with open_retriever(sources, "en", {}) as retriever:
             assert retriever is not None
             both = texts(await retriever.search(("film",), 4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ def write_folder(folder: Path) -> Path:
 async def opened(source: KnowledgeSource, cache: Path) -> AsyncIterator[FusedRetriever]:
     """The folder's retriever, when its vectors are there or cannot be."""
     check_sources([source])
-    async with open_retriever([source], "en", {"VOICELOOP_CACHE": str(cache)}) as retriever:
+    patient = replace(source, deadline_ms=30_000)  # no test here is about a service that is late
+    async with open_retriever([patient], "en", {"VOICELOOP_CACHE": str(cache)}) as retriever:
         assert isinstance(retriever, FusedRetriever)
         for one in retriever.retrievers:
             if isinstance(one, VectorRetriever):
