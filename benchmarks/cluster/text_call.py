@@ -7,10 +7,13 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from websockets.exceptions import InvalidStatus
+
 from clients.errors import ClientError
 from clients.resuming import ResumingConnection
 
 MOST_PLACED_AGAIN = 3
+PLACED_AGAIN_S = 0.2
 ANSWER_WAIT_S = 30.0  # a call without an answer for so long is lost
 
 
@@ -18,8 +21,8 @@ ANSWER_WAIT_S = 30.0  # a call without an answer for so long is lost
 class TypedCall:
     """Turns one after the other.
 
-    waits: of each answer; lost: why the call is. n_placed_again: times that it broke before
-    anything was answered; it has no ticket then, and is placed anew, as by whoever hears nothing.
+    waits: of each answer; lost: why the call is. n_placed_again: times that its server went before
+    it had said a word, or a ticket had come; it is placed anew, as by whoever hears nothing.
     """
 
     url: str
@@ -44,6 +47,10 @@ class TypedCall:
         try:
             line = await ResumingConnection.open(self.url, extras={"greeting": "0"})
         except ClientError as error:
+            was_answered = isinstance(error.__cause__, InvalidStatus)
+            if not was_answered and self.n_placed_again < MOST_PLACED_AGAIN:
+                await asyncio.sleep(PLACED_AGAIN_S)
+                return True
             self.lost = f"not let in: {error}"
             return False
         try:

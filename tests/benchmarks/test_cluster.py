@@ -6,12 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
+from websockets.datastructures import Headers
+from websockets.exceptions import InvalidStatus
+from websockets.http11 import Response
 
 from benchmarks.cluster.__main__ import Found, bars_of
 from benchmarks.cluster.load import FaultResult, Load
 from benchmarks.cluster.spread import imbalance, prefix_hits
-from benchmarks.cluster.text_call import TypedCall
+from benchmarks.cluster.text_call import MOST_PLACED_AGAIN, TypedCall
+from clients.errors import ConnectionFailed
+from clients.resuming import ResumingConnection
 
+RESPONSE = Response(503, "Service Unavailable", Headers())
 pytestmark = pytest.mark.virtual_time
 
 
@@ -33,6 +39,23 @@ async def test_a_change_on_purpose_is_held_against_the_waits_before_it() -> None
     load = Load("ws://nowhere", 1)
     load.ended = [ended(*((float(second), 0.1) for second in range(10)), (20.0, 0.3))]
     assert load.result("deploy", 1, changed_s=15.0).p95_ratio == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_who_is_refused_is_lost_and_whose_server_dies_at_the_door_calls_again(
+    monkeypatch: pytest.MonkeyPatch, is_answered: bool
+) -> None:
+    n_dialled = 0
+
+    async def opening(url: str, **options: object) -> None:
+        nonlocal n_dialled
+        n_dialled += 1
+        raise ConnectionFailed("no") from (InvalidStatus(RESPONSE) if is_answered else OSError())
+
+    monkeypatch.setattr(ResumingConnection, "open", opening)
+    call = await TypedCall("ws://nowhere", "", 1, 0.0).run()
+    assert call.lost == "not let in: no"
+    assert n_dialled == (1 if is_answered else 1 + MOST_PLACED_AGAIN)
 
 
 def test_one_engine_for_all_would_have_read_what_another_has(tmp_path: Path) -> None:

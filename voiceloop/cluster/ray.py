@@ -38,6 +38,7 @@ TICK_S = 0.5
 PAUSE_S = 1.0  # before what died is replaced: what dies at its start is not placed without end
 ANSWER_S = 30.0  # of the directory, for a command: Ray finds out late that its machine is gone
 RETRY_S = 0.2
+LOOPBACK = "127.0.0.1"  # Ray itself takes it for another name of the machine's own address
 NODE_LABEL = "ray.io/node-id"
 # What Ray keeps for objects; ours are reports of some hundred bytes.
 OBJECT_STORE_BYTES = 100 * 2**20
@@ -55,10 +56,13 @@ class ClusterError(VoiceLoopError):
 class _Host:
     """An actor with one keeper."""
 
-    def __init__(self, name: str, group: Group, desired: Desired, command: tuple[str, ...]) -> None:
+    def __init__(
+        self, name: str, group: Group, desired: Desired, command: tuple[str, ...], address: str
+    ) -> None:
         logging.basicConfig(level=logging.INFO, format=f"{name}: %(levelname)s %(message)s")
         self._name, self._group, self._desired = name, group, desired
         self._command = command
+        self._address = address
 
     def __repr__(self) -> str:
         return self._name  # before each line of its log, as Ray passes it on
@@ -73,7 +77,7 @@ class _Host:
                 self._group.launch,
                 folder=Path(folder),
                 node=ray.get_runtime_context().get_node_id(),
-                address=await asyncio.to_thread(_own_address),
+                address=self._address or await asyncio.to_thread(_own_address),
                 ask=_ask,
                 environ=self._desired.environ,
                 desired=self._desired,
@@ -102,11 +106,12 @@ async def _ask(report: HostReport) -> Orders:
 class _Directory:
     """The actor over `Directory`. It carries out what that returns."""
 
-    def __init__(self, desired: Desired, command: tuple[str, ...]) -> None:
+    def __init__(self, desired: Desired, command: tuple[str, ...], address: str) -> None:
         logging.basicConfig(level=logging.INFO, format="directory: %(levelname)s %(message)s")
         is_anew = bool(ray.get_runtime_context().was_current_actor_reconstructed)
         self._directory = Directory(desired, monotonic(), _new_name, is_anew=is_anew)
         self._command = command
+        self._address = address
         self._outliving = set[asyncio.Task[None]]()
         self._ticking: asyncio.Task[None] | None = None
 
@@ -217,7 +222,7 @@ class _Directory:
             label_selector=avoided or None,
             scheduling_strategy="SPREAD",
             max_restarts=0,  # the directory replaces it, where that is still wanted
-        ).remote(start.name, start.group, self._directory.desired, self._command)
+        ).remote(start.name, start.group, self._directory.desired, self._command, self._address)
         log.info("places %s", start.name)
         self._keep(self._outlive(start.name, host))
 
@@ -277,7 +282,7 @@ def begin_here() -> None:
         ray.init(
             address="local",
             namespace=NAMESPACE,
-            _node_ip_address="127.0.0.1",  # what workers listen at: nobody else is to reach them
+            _node_ip_address=LOOPBACK,
             include_dashboard=False,
             object_store_memory=OBJECT_STORE_BYTES,
             configure_logging=False,
@@ -300,9 +305,16 @@ def leave() -> None:
 
 
 def begin(
-    groups: Sequence[Group], environ: dict[str, str], command: Sequence[str] = COMMAND
+    groups: Sequence[Group],
+    environ: dict[str, str],
+    command: Sequence[str] = COMMAND,
+    *,
+    address: str = "",
 ) -> None:
-    """Start the directory, and with it everything. Raises: ClusterError where there is one."""
+    """Start the directory, and with it everything. Raises: ClusterError where there is one.
+
+    address: what workers listen at; else each at its machine's own, as Ray knows it.
+    """
     wanted = tuple(group.with_settings(environ) for group in groups)
     try:
         directory = _directory_class.options(
@@ -313,7 +325,7 @@ def begin(
             max_restarts=-1,
             max_task_retries=0,
             max_concurrency=1000,
-        ).remote(Desired(1, wanted, environ), tuple(command))
+        ).remote(Desired(1, wanted, environ), tuple(command), address)
         ray.get(directory.begin.remote(), timeout=ANSWER_S)
     except ValueError:
         raise ClusterError(

@@ -129,7 +129,7 @@ def _up_here(groups: tuple[Group, ...], environ: dict[str, str]) -> int:
     control.begin_here()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray's own would cut calls
     try:
-        control.begin(groups, environ)
+        control.begin(groups, environ, address=control.LOOPBACK)  # nobody else is to reach them
         try:
             _watch()
         except KeyboardInterrupt:

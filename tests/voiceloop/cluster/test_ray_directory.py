@@ -27,13 +27,19 @@ class ScriptedRay:
     def __init__(self) -> None:
         self.refuses = True
         self.placed: list[str] = []
+        self.addresses = set[str]()
 
     def options(self, name: str, **options: Any) -> SimpleNamespace:
         if self.refuses and name.startswith("engine"):
             raise ValueError("a resource that there is not")
         self.placed.append(name)
         run = SimpleNamespace(remote=lambda: asyncio.Event().wait())
-        return SimpleNamespace(remote=lambda *given: SimpleNamespace(run=run))
+
+        def place(*given: Any) -> SimpleNamespace:
+            self.addresses.add(given[-1])
+            return SimpleNamespace(run=run)
+
+        return SimpleNamespace(remote=place)
 
 
 @pytest.fixture
@@ -48,7 +54,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedRay]:
 def begun(monkeypatch: pytest.MonkeyPatch, *, is_anew: bool) -> control._Directory:
     context = SimpleNamespace(was_current_actor_reconstructed=is_anew)
     monkeypatch.setattr(control.ray, "get_runtime_context", lambda: context)
-    return control._Directory(WANTED, ())
+    return control._Directory(WANTED, (), control.LOOPBACK)
 
 
 async def end(actor: control._Directory) -> None:
@@ -74,6 +80,7 @@ async def test_a_process_that_ray_refuses_keeps_none_of_the_others_back(
         assert all(name.startswith("voice") for name in place.placed)
         place.refuses = False
         await until_placed(place, 4)  # tried again
+        assert place.addresses == {control.LOOPBACK}
     finally:
         await end(actor)
 
