@@ -67,8 +67,7 @@ def open_device(config: EngineConfig) -> Device:
     name, dtype = config.device, config.dtype
     match name.partition(":")[0]:
         case "cpu":
-            has_eagle = config.eagle_dir is not None and config.max_draft_tokens > 0
-            return _cpu(config.native and dtype == "bf16", has_eagle)
+            return _cpu(config.native and dtype == "bf16")
         case "cuda" if not torch.cuda.is_available():
             raise ConfigError(f"device: expected a GPU for {name}, found none")
         case "cuda" if dtype != "bf16":
@@ -94,16 +93,11 @@ def _take_gpu(name: str) -> None:
     torch.cuda.set_device(int(index))
 
 
-def _cpu(is_native: bool, has_eagle: bool) -> Device:
-    """The library's layers where it can be had, torch's otherwise.
-
-    has_eagle: states between the layers are wanted, which the library does not give out.
-    """
+def _cpu(is_native: bool) -> Device:
+    """The library's layers where it can be had, torch's otherwise."""
     torch_device = Device("cpu", make_linear, _cpu_runner)
     if not is_native:
         return torch_device
-    if has_eagle:
-        return replace(torch_device, lacks=f"an EAGLE-3 head reads torch's; {COST_OF_TORCH}")
     try:
         library = native_library()
     except NotBuilt as reason:

@@ -4,7 +4,7 @@ Llama, Mistral, Qwen2 and Qwen3 differ in biases, QK-norm, tied heads, windows a
 only; each is a field of the config. The pass works on the rows of many sequences at once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ from .load.loader import TORCH_DTYPES, Checkpoint, ModelConfig
 
 N_REFINED = 8  # tokens of a row whose logits are computed again where bf16 has rounded them
 MAX_AHEAD = 32  # positions past the context that a step computed ahead of its turn may touch
-NO_TAPS: Mapping[int, Tensor] = {}
 
 # Whether somebody more urgent waits for the step under way.
 Interrupted = Callable[[], bool]
@@ -109,27 +108,21 @@ class Decoder:
     def forward(
         self, tokens: Tensor, positions: "Tensor | slice", plan: Plan, pool: KvPool,
         wanted: "Tensor | slice | None", interrupted: Interrupted | None = None,
-        taps: Mapping[int, Tensor] = NO_TAPS,
     ) -> Tensor | None:  # fmt: skip
         """Extend the sequences of `plan` by `tokens` [rows] at `positions` [rows].
 
-        taps: by a number of layers, where the states behind them go: [rows, hidden].
         Returns the states [wanted rows, hidden] after the final norm, None for none: see `logits`.
         interrupted: asked twice a layer and at the end. Raises: Abandoned where it says so.
         """
         cos, sin = self.rope.cos[positions], self.rope.sin[positions]
         x = self.embedding[tokens].to(residual_dtype(self.dtype))
         for index, layer in enumerate(self.layers):
-            if index in taps:
-                taps[index].copy_(x)
             _give_way(interrupted)
             queries = layer.project(index, layer.input_norm(x), cos, sin, plan, pool)
             x += layer.output(attend(pool, index, plan, queries, layer.window))
             _give_way(interrupted)
             gate, up = layer.gate_up(layer.post_norm(x)).chunk(2, -1)
             x += layer.down(silu(gate).mul_(up))
-        if len(self.layers) in taps:
-            taps[len(self.layers)].copy_(x)
         if wanted is None:
             return None
         _give_way(interrupted)

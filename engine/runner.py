@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from .attention import compact, plan_step
-from .drafting.eagle import N_STATES, slots_before
 from .end_of_turn import probability
 from .kv_cache import KvPool
 from .model import Decoder, Interrupted
@@ -156,13 +155,4 @@ class Runner:
         )
         ids, at = torch.tensor(tokens, device=device), compact(positions, device)
         of_wanted = compact(wanted, device) if wanted else None
-        head = decoder.eagle
-        if head is None:
-            return decoder.forward(ids, at, plan, self.pool, of_wanted, interrupted)
-        size = len(tokens), N_STATES * decoder.config.hidden_size
-        tapped = torch.empty(size, dtype=decoder.dtype, device=device)
-        taps = head.tapped(tapped)
-        states = decoder.forward(ids, at, plan, self.pool, of_wanted, interrupted, taps)
-        before = torch.tensor(slots_before(parts), device=device)
-        head.keep(tapped, ids, at, before, plan, self.pool)
-        return states
+        return decoder.forward(ids, at, plan, self.pool, of_wanted, interrupted)

@@ -8,7 +8,6 @@ from array import array
 from collections.abc import Sequence as Items
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from ..device import MakeRunner
@@ -18,8 +17,7 @@ from ..reply import Reply
 from ..runner import Extension
 from ..sampler import choose, is_greedy, penalize
 from ..sequence import Sequence, common_prefix
-from ..types import BLOCK_TOKENS, EngineConfig, OutOfMemory, n_blocks_for
-from .eagle import EagleHead, slots_before
+from ..types import BLOCK_TOKENS, EngineConfig, OutOfMemory
 
 CATCH_UP_TOKENS = 64  # of a prompt a draft model reads per step, so that no step waits for it
 STAGED_TOKENS = 16  # the same of staged words, between two questions whether a commit waits
@@ -202,43 +200,3 @@ class ModelDrafter:
             sequence.publish(len(sequence.tokens))  # staged words stay private (I2)
             sequence.release()
         self._replying.discard(branch_id)
-
-
-class EagleDrafter:
-    """A head on the target's own states, which every step of the target keeps for it.
-
-    It draws as the reply does, with its noise, over the tokens that it knows. Where it is left
-    behind it catches up with nothing: what it reads lies in the target's pool.
-    """
-
-    name = EagleHead.name
-
-    def __init__(self, head: EagleHead) -> None:
-        self._head = head
-
-    @torch.inference_mode()
-    def propose(
-        self, branch_id: str, target: Sequence, reply: Reply, n_most: int
-    ) -> list[int] | None:
-        # Nobody else's blocks are worth a guess.
-        if target.n_blocks_to_reserve(n_most) > target.pool.n_free:
-            return None
-        target.reserve(n_most)
-        head, pool, first = self._head, target.pool, target.n_resident
-        before = torch.tensor(slots_before([(first, 1, target.table)]), device=pool.device)
-        state = head.features(before, pool)
-        said = [target.tokens[first]]
-        for i in range(n_most):
-            table = target.table[: n_blocks_for(first + i + 1)]
-            state, known = head.guess(said[-1], state, first + i, table, pool)
-            logits = known.new_full((head.config.vocab_size,), -torch.inf)
-            logits[head.ids] = known[0]
-            row = penalize(logits, reply.params, [*reply.tokens, *said[1:]])
-            said.append(choose(row, reply.params, reply.seed, len(reply.tokens) + i))
-        return said[1:]
-
-    def stage(self, branch_id: str, target: Sequence) -> bool:
-        return False
-
-    def forget(self, branch_id: str, committed: list[int]) -> None:
-        pass

@@ -13,24 +13,21 @@ Source: Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language
 Training-Time Test" (arXiv:2503.01840); a chain, no tree.
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, silu
+from torch.nn.functional import pad
 
-from ..attention import Part, Plan, attend, plan_step
 from ..kv_cache import KvPool
-from ..layer import Layer, Norm, Rope, residual_dtype
+from ..layer import Layer, Norm, Rope
 from ..linear import CODE_BYTES, Linear, MakeLinear
 from ..load.loader import Checkpoint, ModelConfig
-from ..types import BLOCK_TOKENS, CheckpointError
+from ..types import CheckpointError
 
 N_STATES = 3  # of each token, from as many places between the target's layers
 
 
 class EagleHead:
-    """The weights of a head, and its pass in torch; `chain` has the GPU's."""
+    """The weights of a head; `chain` has its pass."""
 
     name = "an EAGLE-3 head"
 
@@ -97,70 +94,12 @@ class EagleHead:
         """Where a pass puts the states: parts of [rows, 3 * hidden], by the layers before them."""
         return dict(zip(self.taps, states.chunk(N_STATES, -1), strict=True))
 
-    def keep(
-        self, states: Tensor, tokens: Tensor, positions: "Tensor | slice", before: Tensor,
-        plan: Plan, pool: KvPool,
-    ) -> None:  # fmt: skip
-        """Store the features of a step's rows, and the layer's keys and values.
-
-        states: [rows, 3 * hidden], as the target's pass tapped them. before: int64 [rows], the KV
-        slot of the position before each row's, -1 at the first.
-        """
-        heads = 2, self.config.n_kv_heads, self.config.head_dim
-        for layer, product in enumerate(self.fc, self.index + 1):
-            pool.write(layer, plan.slots, product(states).unflatten(1, heads))
-        self._enter(tokens, self.features(before, pool), positions, plan, pool)
-
     def features(self, slots: Tensor, pool: KvPool) -> Tensor:
         """Those stored at `slots` [n]: [n, hidden]; zeros where a slot is negative."""
         layers = range(self.index + 1, self.index + self.n_pool_layers)
         parts = [pool.vectors(layer, slots.clamp_min(0)).flatten(1) for layer in layers]
         features = torch.cat(parts, -1)[:, : self.config.hidden_size]
         return features.masked_fill((slots < 0)[:, None], 0)
-
-    def guess(
-        self, token: int, feature: Tensor, position: int, table: list[int], pool: KvPool
-    ) -> tuple[Tensor, Tensor]:
-        """What follows `token` at `position`: the state [1, hidden], and logits of `ids` [1, ids].
-
-        feature: [1, hidden], of the token before it, or the state of the guess before.
-        """
-        layer, device = self.layer, str(self.embedding.device)
-        # All but the first position are seen.
-        plan = plan_step(
-            [(position, 1, table)], windows={position}, dtype=self.embedding.dtype, device=device,
-            group=layer.n_heads // layer.n_kv_heads,
-        )  # fmt: skip
-        tokens = torch.tensor([token], device=device)
-        at = slice(position, position + 1)
-        x, queries = self._enter(tokens, feature, at, plan, pool)
-        x = x + layer.output(attend(pool, self.index, plan, queries, position))
-        gate, up = layer.gate_up(layer.post_norm(x)).chunk(2, -1)
-        x = x + layer.down(silu(gate).mul_(up))
-        return x, self.head(self.norm(x)).to(residual_dtype(self.embedding.dtype))
-
-    def _enter(
-        self, tokens: Tensor, features: Tensor, positions: "Tensor | slice", plan: Plan,
-        pool: KvPool,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """The residual [rows, hidden] and queries of rows; keys and values go into the pool."""
-        x = features.to(residual_dtype(self.embedding.dtype))
-        read = self.hidden_norm(x)
-        if self.norm_before_residual:
-            x = read.to(x.dtype)
-        named = self.layer.input_norm(self.embedding[tokens].to(x.dtype))
-        cos, sin = self.rope.cos[positions], self.rope.sin[positions]
-        both = torch.cat((named, read), -1)
-        return x, self.layer.project(self.index, both, cos, sin, plan, pool)
-
-
-def slots_before(parts: Sequence[Part]) -> list[int]:
-    """Of every row of a step the KV slot of the position before it, -1 at the first."""
-    return [
-        table[(p - 1) // BLOCK_TOKENS] * BLOCK_TOKENS + (p - 1) % BLOCK_TOKENS if p else -1
-        for first, n_rows, table in parts
-        for p in range(first, first + n_rows)
-    ]
 
 
 def _ids(checkpoint: Checkpoint, n_drafted: int, n_tokens: int) -> Tensor:

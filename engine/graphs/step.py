@@ -18,12 +18,11 @@ from torch import Tensor
 from ..drafting.chain import Chain, KernelEagle
 from ..kernels.adjust import Adjustments
 from ..kernels.attention import Pieces, prefill_piece_rows, split_piece_rows
-from ..kernels.decoder import KernelDecoder
+from ..kernels.decoder import NO_TAPS, KernelDecoder
 from ..kernels.probability import n_chunks
 from ..kernels.rows import Fed
 from ..kernels.sample import Draws, SampleSpace
 from ..kernels.slots import Slots
-from ..model import NO_TAPS
 from ..runner import Draw, Extension, Outcome
 from ..types import MAX_SALVAGED, EngineConfig, SamplingParams
 from .part import FEW_ROWS, MAX_SEQUENCES, MAX_SPLIT_ROWS, MAX_WANTED, Part

@@ -17,7 +17,7 @@ from ..kv_cache import KvPool
 from ..layer import Rope
 from ..load.packed import Int4Weight, ScaledWeight, Stored, Weight, format_of
 from ..load.quant import quantize
-from ..model import NO_TAPS, Decoder
+from ..model import Decoder
 from . import (
     adjust,
     attention,
@@ -35,6 +35,7 @@ from .attention import Partials, Pieces
 from .launch import STREAMED_ROWS
 
 INT4_GROUP = 128  # inputs that share a scale: its word is 1/16 of their codes' bytes, 1/4 at 32
+NO_TAPS: Mapping[int, Tensor] = {}
 _MODULES = (
     adjust, attention, gemm_8bit, gemm_int4, kv_write, ngram, norm, probability, rows, sample,
     silu_mul,

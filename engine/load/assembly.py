@@ -10,7 +10,6 @@ from pathlib import Path
 from ..device import open_device
 from ..drafting.drafters import (
     Drafter,
-    EagleDrafter,
     GrammarDrafter,
     ModelDrafter,
     NgramDrafter,
@@ -91,8 +90,6 @@ def make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterato
     yield GrammarDrafter()
     if config.ngram_draft and not device.drafts_inside:
         yield NgramDrafter()
-    if decoder.eagle is not None and not device.drafts_inside:
-        yield EagleDrafter(decoder.eagle)
     length = context_length(decoder.config, config)
     if config.draft_dir is not None:
         plain = replace(config, calibration_text=None)  # its guesses are verified, however rounded

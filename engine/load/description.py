@@ -4,7 +4,6 @@ from collections import Counter
 
 from ..device import open_device
 from ..drafting.drafters import NgramDrafter
-from ..drafting.eagle import EagleHead
 from ..engine import Engine
 from ..linear import CODE_BYTES
 from ..types import BLOCK_TOKENS
@@ -80,5 +79,5 @@ def _drafters(engine: Engine) -> list[str]:
     config, head = engine.config, engine.runner.decoder.eagle
     is_inside = config.ngram_draft and open_device(config).drafts_inside
     names = [NgramDrafter.name] if is_inside and config.max_draft_tokens else []
-    names += [name for name in engine.speculation.names if name != EagleHead.name]
+    names += engine.speculation.names
     return names + ([f"{head.name} of {_size(head.n_bytes)}"] if head is not None else [])

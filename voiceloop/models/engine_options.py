@@ -77,6 +77,11 @@ def engine_options(
         options["prefix_cache"] = False
     if str(options.get("device", "cpu")).startswith("cuda"):
         _without_draft_model(config, options)
+    elif "eagle_dir" in options:
+        raise ConfigError(
+            "engine.drafter: expected a language model on a GPU with eagle, found device cpu, "
+            "whose layers keep to themselves what a head reads; 'ngram' is the default"
+        )
     _check_prompt_activations(options)
     return options | _memory(config, options)
 

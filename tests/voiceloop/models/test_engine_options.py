@@ -69,8 +69,10 @@ def options_of(table: dict[str, Any], preset: str = "embedded", **flags: Any) ->
 def test_a_key_changes_what_the_engine_is_told(
     table: dict[str, Any], expected: dict[str, Any], preset: str
 ) -> None:
-    if preset == "gpu" and "draft_model" in table and table.get("drafter") != "eagle":
-        with pytest.raises(ConfigError, match="expected a language model on a CPU"):
+    is_head, is_on_gpu = table.get("drafter") == "eagle", preset == "gpu"
+    if "draft_model" in table and is_head != is_on_gpu:
+        where = "a CPU" if is_on_gpu else "a GPU with eagle"
+        with pytest.raises(ConfigError, match=f"expected a language model on {where}"):
             options_of(table, preset)
         return
     options = options_of(table, preset)
