@@ -53,6 +53,7 @@ class Device:
     make_runner: MakeRunner
     drafts_inside: bool = False  # n-grams, or a head, in its steps, so that nobody else need
     lacks: str = ""  # what it goes without, and what that costs, in words
+    int4_head: bool = True  # its steps compute likely logits again, as `Decoder.logits` does
     int4_group: int = INT4_GROUP  # inputs that share a scale where it rounds weights to int4
 
 
@@ -144,6 +145,6 @@ def _kernel_device(config: EngineConfig) -> Device:
 
     torch_name = name if name.startswith("cuda") else "cpu"
     return Device(
-        torch_name, kernels.make_linear, make_runner, drafts_inside=True,
+        torch_name, kernels.make_linear, make_runner, drafts_inside=True, int4_head=False,
         int4_group=KERNEL_INT4_GROUP,
     )  # fmt: skip

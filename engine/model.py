@@ -15,10 +15,14 @@ from .drafting.eagle import EagleHead
 from .end_of_turn import EndHead
 from .kv_cache import KvPool
 from .layer import Layer, Norm, Rope, residual_dtype
-from .linear import MakeLinear, lay_together, make_linear
+from .linear import INT4_GROUP, MakeLinear, lay_together, make_linear
 from .load.loader import TORCH_DTYPES, Checkpoint, ModelConfig
+from .load.packed import HoldsInt4
 
-N_REFINED = 8  # tokens of a row whose logits are computed again where bf16 has rounded them
+# Tokens of a row whose logits are computed again where the head that makes them is rounded: to
+# eight bits or bf16, which ties a few; to four, where the likeliest is among the first 8 as well,
+# but 8 leave a divergence of 0.012 nats, and 64 one of 0.004 (benchmarks/LOG.md).
+N_REFINED, N_REFINED_INT4 = 8, 64
 MAX_AHEAD = 32  # positions past the context that a step computed ahead of its turn may touch
 
 # Whether somebody more urgent waits for the step under way.
@@ -58,23 +62,29 @@ class Decoder:
     def __init__(
         self, checkpoint: Checkpoint, config: ModelConfig, *, dtype: str, quant: str | None,
         device: str, context_length: int, make_linear: MakeLinear = make_linear,
-        end_head: EndHead | None = None,
+        end_head: EndHead | None = None, int4_head: bool = False,
     ) -> None:  # fmt: skip
-        """end_head: reads the states after staged words. Raises: CheckpointError."""
+        """end_head: reads the states after staged words. int4_head: whoever runs the layers takes
+        logits from `logits` or as it does, so that the head may have four bits as well.
+
+        Raises: CheckpointError.
+        """
         self.config, self.device, self.end_head = config, device, end_head
         self.eagle: EagleHead | None = None  # drafts from the states of some layers
         self.dtype = TORCH_DTYPES[dtype]
         shape = (config.vocab_size, config.hidden_size)
         embedding = checkpoint.tensor("model.embed_tokens.weight", shape)
         self.embedding = embedding.to(device=device, dtype=self.dtype)
-        # The head stays at 8 bits where the rest has 4: rounding it costs most.
         head_quant = None if quant is None else "int8"
+        if quant == "int4" and int4_head and _may_have_four_bits(checkpoint, config):
+            head_quant = "int4"
         head = embedding if config.tied_head else checkpoint.tensor("lm_head.weight", shape)
         if config.tied_head and head_quant is None:
             head = self.embedding  # the same memory, on the device too
         self.head = make_linear(head, None, dtype=self.dtype, quant=head_quant, device=device)
-        rounds = head_quant is not None or self.dtype == torch.bfloat16
-        self.is_refined = rounds and config.tied_head
+        self.n_refined = 0
+        if config.tied_head and (head_quant is not None or self.dtype == torch.bfloat16):
+            self.n_refined = N_REFINED_INT4 if head_quant == "int4" else N_REFINED
         norm = checkpoint.tensor("model.norm.weight", (config.hidden_size,))
         self.norm = Norm(norm.to(device), config.norm_eps, residual_dtype(self.dtype))
         self.layers = [
@@ -136,13 +146,22 @@ class Decoder:
         computed again from it, so that however it is rounded likely tokens have the same head.
 
         Two limits: where a mask or penalty rules all of them out, tokens are chosen as rounded; and
-        what ranks further down (`top_k` above 8, log probabilities) mixes both heads.
+        what ranks further down (`top_k` above `n_refined`, log probabilities) mixes both heads.
         """
         logits = self.head(states.to(self.dtype))
         if logits.dtype == torch.bfloat16:
             logits = logits.float()
-        if self.is_refined:
-            likely = logits.topk(min(N_REFINED, logits.shape[1])).indices
+        if self.n_refined:
+            likely = logits.topk(min(self.n_refined, logits.shape[1])).indices
             rows = self.embedding[likely].to(logits.dtype)
             logits.scatter_(1, likely, torch.linalg.vecdot(rows, states[:, None]))
         return logits
+
+
+def _may_have_four_bits(checkpoint: Checkpoint, config: ModelConfig) -> bool:
+    """Whether the head is the embedding, of which likely tokens are computed again (rounding costs
+    it most of all products), in whole groups, and has more than the eight bits of a file.
+    """
+    name = "model.embed_tokens.weight"
+    is_quantized = isinstance(checkpoint, HoldsInt4) and checkpoint.is_quantized(name)
+    return config.tied_head and config.hidden_size % INT4_GROUP == 0 and not is_quantized

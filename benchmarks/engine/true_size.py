@@ -48,6 +48,6 @@ def _engine(setting: Setting, quant: str) -> Engine:
         decoder = Decoder(
             RandomCheckpoint(model_dir, device.torch_name), model, dtype="bf16", quant=quant,
             device=device.torch_name, context_length=model.context_length,
-            make_linear=device.make_linear,
+            make_linear=device.make_linear, int4_head=device.int4_head,
         )  # fmt: skip
         return Engine(Text.read(model_dir, model.eos_ids), decoder, config)

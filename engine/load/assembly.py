@@ -60,7 +60,7 @@ def read_model(
     decoder = Decoder(
         checkpoint, model, dtype=config.dtype, quant=config.quant, device=device.torch_name,
         context_length=length, make_linear=device.make_linear,
-        end_head=head,
+        end_head=head, int4_head=device.int4_head,
     )  # fmt: skip
     if config.eagle_dir is not None and config.max_draft_tokens and not is_draft:
         decoder.eagle = read_eagle(config.eagle_dir, decoder, config.quant, device.make_linear)

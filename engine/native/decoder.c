@@ -72,7 +72,7 @@ enum {
     MAX_LINES = 2 * MAX_ROWS,
     MAX_HEAD = 256,    /* entries of a head */
     MAX_THREADS = 64,
-    N_REFINED = 8,     /* logits of a row that are computed again, as in engine/model.py */
+    MOST_REFINED = 64, /* logits of a row that are computed again, as in engine/model.py */
 };
 
 typedef enum { KV_PLAIN, KV_INT8, KV_INT4, KV_FP8 } KvFormat;
@@ -110,7 +110,7 @@ typedef struct {
     uint8_t *workspace;
     struct Crew *crew; /* NULL: one thread */
     int32_t n_layers, hidden, inner, n_heads, n_kv_heads, head_dim, vocab;
-    int32_t n_positions, n_blocks, kv_format, is_refined;
+    int32_t n_positions, n_blocks, kv_format, n_refined;
     float eps;
 } Model;
 
@@ -1345,16 +1345,16 @@ EXPORT int32_t native_states(const Model *model, const Step *step, const int32_t
 
 /* The likeliest tokens of a row, computed again from the embedding: see Decoder.logits. */
 static void refine(const Model *model, const float *state, float *logits) {
-    int likely[N_REFINED], n = 0;
+    int likely[MOST_REFINED], n = 0, n_most = model->n_refined;
     for (int token = 0; token < model->vocab; token++) {
-        int is_full = n == N_REFINED;
+        int is_full = n == n_most;
         if (is_full && token % LANES == 0 && token + LANES <= model->vocab &&
             largest_of(load(logits + token)) <= logits[likely[n - 1]]) {
             token += LANES - 1; /* none of these */
             continue;
         }
         if (is_full && !(logits[token] > logits[likely[n - 1]])) continue;
-        int place = n < N_REFINED ? n++ : n - 1;
+        int place = n < n_most ? n++ : n - 1;
         for (; place && logits[token] > logits[likely[place - 1]]; place--)
             likely[place] = likely[place - 1];
         likely[place] = token;
@@ -1394,7 +1394,7 @@ EXPORT void native_logits(const Model *model, const float *states, int32_t n, fl
             quantize(space.narrow, model->hidden, &space.rows, row);
         }
         apply(model, &space, &model->head, logits + first * vocab, vocab, 0);
-        for (int row = 0; row < n_rows && model->is_refined; row++)
+        for (int row = 0; row < n_rows && model->n_refined; row++)
             refine(model, states + (first + row) * hidden, logits + (first + row) * vocab);
     }
 }

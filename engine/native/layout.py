@@ -45,7 +45,7 @@ class ModelLayout(Structure):
         ("crew", c_void_p),
         *((name, c_int32) for name in (
             "n_layers", "hidden", "inner", "n_heads", "n_kv_heads", "head_dim", "vocab",
-            "n_positions", "n_blocks", "kv_format", "is_refined",
+            "n_positions", "n_blocks", "kv_format", "n_refined",
         )),
         ("eps", c_float),
     ]  # fmt: skip

@@ -84,7 +84,7 @@ class NativeRunner(Runner):
             n_layers=config.n_layers, hidden=config.hidden_size, inner=config.intermediate_size,
             n_heads=config.n_heads, n_kv_heads=config.n_kv_heads, head_dim=config.head_dim,
             vocab=config.vocab_size, n_positions=n_positions, n_blocks=self.pool.n_blocks,
-            kv_format=KV_NUMBERS[type(self.pool.format)], is_refined=decoder.is_refined,
+            kv_format=KV_NUMBERS[type(self.pool.format)], n_refined=decoder.n_refined,
             eps=config.norm_eps,
         )  # fmt: skip
 

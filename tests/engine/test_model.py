@@ -9,7 +9,7 @@ import torch
 
 from engine.kv_cache import KvPool
 from engine.load.loader import FolderCheckpoint, read_config
-from engine.model import N_REFINED, Decoder
+from engine.model import N_REFINED, N_REFINED_INT4, Decoder
 from engine.prefix_tree import PrefixTree
 from engine.runner import Extension, Runner
 from engine.sequence import Sequence
@@ -178,6 +178,27 @@ def test_exact_dtypes_read_likely_tokens_from_the_head_that_serves(
     error = (decoder.logits(states) - truth).abs()
     assert error.gather(1, likely).max() < 1e-3
     assert error.max() > 0.1
+
+
+@pytest.mark.parametrize(("is_tied", "int4_head", "kept"), [
+    (True, True, "int4"), (True, False, "int8"), (False, True, "int8"),
+])  # fmt: skip
+def test_a_head_has_four_bits_only_where_its_likely_tokens_are_computed_again(
+    write_checkpoint: Callable[..., Path], is_tied: bool, int4_head: bool, kept: str
+) -> None:
+    folder = write_checkpoint(tie_word_embeddings=is_tied, vocab_size=200)
+    decoder = Decoder(
+        FolderCheckpoint(folder), read_config(folder), dtype="fp32", quant="int4", device="cpu",
+        context_length=32, int4_head=int4_head,
+    )  # fmt: skip
+    assert decoder.head.kept == kept
+    assert decoder.n_refined == (N_REFINED_INT4 if kept == "int4" else N_REFINED * is_tied)
+    states = 20 * torch.randn(7, 32, generator=torch.Generator().manual_seed(3))
+    if is_tied:
+        likely = decoder.head(states).topk(decoder.n_refined).indices
+        error = (decoder.logits(states) - states @ decoder.embedding.T).abs()
+        assert error.gather(1, likely).max() < 1e-3
+        assert error.max() > 0.1
 
 
 def test_a_vocabulary_smaller_than_what_is_computed_again_has_logits(

@@ -100,6 +100,7 @@ def make_bench() -> MakeBench:
         decoder = Decoder(
             RandomCheckpoint(), config, dtype=dtype, quant=quant, device="cpu",
             context_length=config.context_length, make_linear=device.make_linear,
+            int4_head=device.int4_head,
         )  # fmt: skip
         pool = decoder.make_pool(24, kv_format, poison=True)
         runner = device.make_runner(decoder, pool, engine, ())

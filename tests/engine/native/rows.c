@@ -61,11 +61,11 @@ static Model model(int kv_format, int is_int4) {
         for (int i = 0; i < GROUP; i++)
             embedding[token * HIDDEN + i] = to_bf16(16 * from_bf16(embedding[token * HIDDEN + i]));
     Model made = {
-        .layers = layers, .head = product(VOCAB, HIDDEN, 0), .embedding = embedding,
+        .layers = layers, .head = product(VOCAB, HIDDEN, is_int4), .embedding = embedding,
         .norm = floats(padded(HIDDEN), 1, 0.1f), .cos = floats(TOKENS * HEAD / 2, 0, 1),
         .sin = floats(TOKENS * HEAD / 2, 0, 1), .n_layers = LAYERS, .hidden = HIDDEN, .inner = INNER,
         .n_heads = HEADS, .n_kv_heads = KV_HEADS, .head_dim = HEAD, .vocab = VOCAB, .n_positions = TOKENS,
-        .n_blocks = BLOCKS, .kv_format = kv_format, .is_refined = 1, .eps = 1e-5f,
+        .n_blocks = BLOCKS, .kv_format = kv_format, .n_refined = is_int4 ? MOST_REFINED : 8, .eps = 1e-5f,
     };
     made.workspace = calloc(native_workspace_bytes(&made), 1);
     return made;

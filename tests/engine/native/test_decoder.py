@@ -185,17 +185,19 @@ def test_a_long_context_is_read_to_its_beginning(make_bench: MakeBench) -> None:
         assert torch.equal(*last) != differs
 
 
+@pytest.mark.parametrize("quant", ["int8", "int4"])
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_the_likeliest_logits_are_those_of_the_embedding(
-    make_bench: MakeBench, is_tied: bool
+    make_bench: MakeBench, is_tied: bool, quant: str
 ) -> None:
-    bench = make_bench(model_config(tied_head=is_tied))
+    bench = make_bench(model_config(tied_head=is_tied), quant=quant)
     states = 20 * torch.randn(7, 64, generator=torch.Generator().manual_seed(3))
     decoder = bench.runner.decoder
     truth = states @ decoder.embedding.float().T
     found = bench.runner.logits(states)
     unrefined = decoder.head(states).float()
-    likely = unrefined.topk(8).indices
+    assert decoder.head.kept == ("int4" if is_tied and quant == "int4" else "int8")
+    likely = unrefined.topk(decoder.n_refined or 8).indices
     error = (found - truth).abs().gather(1, likely).max()
     assert (error < 1e-4) == is_tied
     rest = torch.ones_like(found).scatter_(1, likely, 0).bool()
