@@ -99,10 +99,11 @@ def read_weight(
 ) -> Stored:  # fmt: skip
     """The weight of the linear layer `name`, [out, in], in whatever format it is stored.
 
-    quant: as `EngineConfig`; where it is int4, what lies there in four bits stays as it is.
+    quant: as `EngineConfig`; where it is int4, or int8, what lies there in four bits stays as it
+    is: eight would round anew what is a few numbers already, and move more bytes.
     Raises: MissingTensor, WrongShape, UnsupportedQuantization.
     """
-    if quant == "int4" and isinstance(checkpoint, HoldsInt4):
+    if quant in ("int4", "int8") and isinstance(checkpoint, HoldsInt4):
         packed = checkpoint.int4(f"{name}.weight", shape)
         if packed is not None:
             return packed

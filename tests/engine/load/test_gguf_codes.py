@@ -46,20 +46,22 @@ def test_rows_of_q_and_k_come_in_the_engines_order(
     for name in ("self_attn.q_proj", "self_attn.k_proj", "mlp.down_proj"):
         full = f"model.layers.1.{name}"
         plain = checkpoint.tensor(f"{full}.weight")
-        codes = read_weight(checkpoint, full, tuple(plain.shape), {}, "int4")  # type: ignore[arg-type]
-        assert isinstance(codes, Int4Weight)
-        assert torch.allclose(dense(codes), plain, atol=1e-6)
-        # Whoever asks for other bits gets the numbers, to round them as asked.
+        for quant in ("int4", "int8"):
+            codes = read_weight(checkpoint, full, tuple(plain.shape), {}, quant)  # type: ignore[arg-type]
+            assert isinstance(codes, Int4Weight)
+            assert torch.allclose(dense(codes), plain, atol=1e-6)
+        # Whoever asks for another format gets the numbers, to round them as asked.
         assert isinstance(
-            read_weight(checkpoint, full, tuple(plain.shape), {}, "int8"), torch.Tensor
+            read_weight(checkpoint, full, tuple(plain.shape), {}, "fp8"), torch.Tensor
         )  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("quant", ["int4", "int8"])
 @pytest.mark.parametrize("native", [True, False])
-def test_int4_of_a_four_bit_file_is_the_file(
-    write_checkpoint: WriteCheckpoint, tmp_path: Path, native: bool
+def test_a_four_bit_file_is_served_as_the_file(
+    write_checkpoint: WriteCheckpoint, tmp_path: Path, native: bool, quant: str
 ) -> None:
-    """As near to its numbers as bf16 is; the same numbers rounded to int4 from a folder are not."""
+    """As near to its numbers as bf16 is; the same numbers rounded anew, from a folder, are not."""
     path = write_gguf(write_checkpoint(), tmp_path / "m.gguf", form=Q4_1)
 
     def said(**how: object) -> torch.Tensor:
@@ -67,8 +69,8 @@ def test_int4_of_a_four_bit_file_is_the_file(
         return log_probabilities(Engine.load(path, config), TOKENS)
 
     exact = said(dtype="fp32")
-    apart = {quant: float((said(quant=quant) - exact).abs().max()) for quant in (None, "int4")}
-    assert apart["int4"] < 3 * apart[None]  # type: ignore[index]
+    apart = {one: float((said(quant=one) - exact).abs().max()) for one in (None, quant)}
+    assert apart[quant] < 3 * apart[None]
 
 
 @pytest.mark.parametrize("name", MORE_BITS[2:])
