@@ -28,14 +28,13 @@ from benchmarks.simulated.faults import (
 )
 from benchmarks.simulated.traffic import Traffic
 from benchmarks.simulated.workers import TICK_S, SimGateway, SimWorker
+from clients.resuming import RESUMABLE_S, WAITS_S
 from voiceloop.errors import Overloaded
 
 ZONES = 3
 BEGINS_S = 0.06  # of a pause: then an answer is made ahead (DESIGN, "anticipate")
 LOOKS_AGAIN_S = 0.25  # a turn without a worker asks again; after OPEN_WAIT_S it is given up
 OPEN_WAIT_S = 5.0
-REDIAL_S = (0.2, 3.0)  # of a client whose line broke
-REDIALS = 6
 WINDOW_S = 10.0
 
 
@@ -337,19 +336,23 @@ class Cell:
         gateway.is_alive = False
         for call in self._calls_of(gateway):
             self._leave(call)
-            self.at(self.now_s + self._draw.uniform(*REDIAL_S), partial(self._redial, call))
+            self._wait_to_redial(call, self.now_s, 0)
         self.at(self.now_s + back_s, lambda: setattr(gateway, "is_alive", True))
 
     def _calls_of(self, gateway: SimGateway) -> list[SimCall]:
         return [call for call in self._inside.values() if call.gateway is gateway]
 
-    def _redial(self, call: SimCall, tried: int = 1) -> None:
+    def _wait_to_redial(self, call: SimCall, broke_s: float, tried: int) -> None:
+        """As our clients do (`clients.resuming`), for as long as a ticket is good."""
+        wait_s = WAITS_S[min(tried, len(WAITS_S) - 1)] * self._draw.uniform(0.75, 1.25)
+        self.at(self.now_s + wait_s, partial(self._redial, call, broke_s, tried + 1))
+
+    def _redial(self, call: SimCall, broke_s: float, tried: int) -> None:
         if call.ends_s <= self.now_s:
             self.found.n_ended += 1
         elif any(self._enter(call, one, is_returning=True) for one in self._tried()):
             self.found.n_resumed += 1
-        elif tried >= REDIALS:
+        elif self.now_s - broke_s > RESUMABLE_S:
             self.found.n_dropped += 1
         else:
-            wait_s = self._draw.uniform(*REDIAL_S) * tried
-            self.at(self.now_s + wait_s, lambda: self._redial(call, tried + 1))
+            self._wait_to_redial(call, broke_s, tried)
