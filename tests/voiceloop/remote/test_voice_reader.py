@@ -161,3 +161,11 @@ async def test_another_language_in_the_call_ends_the_reading() -> None:
     assert [p_voice for _, _, p_voice in pauses(await heard_in(stream))] == [None]
     assert not reader.open_streams
     await stream.close()
+
+
+async def test_a_reader_that_is_given_up_as_the_call_ends_is_closed_all_the_same() -> None:
+    hearing, reader = pair()
+    stream = await opened(hearing, reader)
+    stream.set_options(RecognizerOptions(language="de"))
+    await stream.close()
+    assert not hearing.open_streams and not reader.open_streams

@@ -71,11 +71,12 @@ class VoiceReadingStream(TaskStream[RecognizerEvent]):
     ) -> None:
         super().__init__(stream_id)
         self._hearing = hearing
-        self._reading: RecognizerStream | None = reading
+        self._reading = reading
+        self._is_read = True
         self._segment = 0
         self._begin_segment()
         self._keep(self._hear(), "hear")
-        self._keep(self._read(reading), "read the voice")
+        self._keep(self._read(), "read the voice")
 
     def _begin_segment(self) -> None:
         self._n_unread = 0  # flushes that the reader has not answered
@@ -104,15 +105,13 @@ class VoiceReadingStream(TaskStream[RecognizerEvent]):
             self._stop_reading()
 
     async def close(self) -> None:
-        reading, self._reading = self._reading, None
         await super().close()
         await self._hearing.close()
-        if reading is not None:
-            await reading.close()
+        await self._reading.close()
 
     def _ask(self, action: Callable[[RecognizerStream], None]) -> None:
         """What the reader does not take in full it would judge wrongly from then on."""
-        if self._reading is None:
+        if not self._is_read:
             return
         try:
             action(self._reading)
@@ -121,9 +120,9 @@ class VoiceReadingStream(TaskStream[RecognizerEvent]):
             self._stop_reading()
 
     def _stop_reading(self) -> None:
-        reading, self._reading = self._reading, None
-        if reading is not None:
-            self._keep(reading.close(), "close the voice reader")
+        if self._is_read:
+            self._is_read = False
+            self._keep(self._reading.close(), "close the voice reader")
 
     async def _hear(self) -> None:
         try:
@@ -142,15 +141,14 @@ class VoiceReadingStream(TaskStream[RecognizerEvent]):
             return heard
         return msgspec.structs.replace(heard, p_voice=self._p_voice)
 
-    async def _read(self, reading: RecognizerStream) -> None:
+    async def _read(self) -> None:
         try:
-            async for event in reading.events():
+            async for event in self._reading.events():
                 if isinstance(event, Partial) and event.flushed and event.segment == self._segment:
                     self._observe(event.p_voice)
         except VoiceLoopError as error:
             log.warning("the voice is no longer read: %s", error)
-            self._reading = None
-            await reading.close()
+            self._stop_reading()
 
     def _observe(self, p_voice: float | None) -> None:
         self._n_unread -= 1
