@@ -250,7 +250,7 @@ def test_what_a_head_keeps_depends_on_the_tokens_alone(tiny_model: Path, head: P
 
 
 def test_no_guess_is_made_in_a_step_that_verifies_none(tiny_model: Path, head: Path) -> None:
-    engine = load(tiny_model, head, "reference")
+    engine = load(tiny_model, head)
     runner: Any = engine.runner
     n_guesses = [0]
 
@@ -276,7 +276,7 @@ def test_a_chain_that_is_captured_makes_guesses_for_nobody(
     tiny_model: Path, head: Path, n_most: int
 ) -> None:
     """A capture runs it three times, however few guesses there is room for."""
-    runner: Any = load(tiny_model, head, "reference", max_draft_tokens=n_most).runner
+    runner: Any = load(tiny_model, head, max_draft_tokens=n_most).runner
     for _ in range(3):
         for begin, guess in runner._chains.values():
             with torch.inference_mode():
