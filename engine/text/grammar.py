@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# As templates write JSON, or without its spaces; free whitespace would let a model that is forced
-# to speak write nothing else until its limit.
-JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 GAP = "/[ \\n]{0,2}/"  # around a call that was not forced, where some models write line feeds
 MAX_OFFERS = 64  # compiled lists of tools that are kept
 MAX_TOLD_CHARACTERS = 200  # of the library's words, which may quote a client's schema
@@ -192,21 +189,27 @@ class GrammarCompiler:
         if not (isinstance(found, list) and found and all(map(_is_tool, found))):
             raise GrammarError("expected a list of tools with names, found other JSON")
         begin = self._mark(notation.open) if is_forced and not notation.keep_open else ""
-        gap = "" if is_forced else GAP
-        calls = "call" if is_forced else 'call ("," / ?/ call)*'
+        # As templates write JSON, or without its spaces; free whitespace would let a model that is
+        # forced to speak write nothing else until its limit.
+        around, gap = "" if is_forced else GAP, self._spelling.gap
+        calls = "call" if is_forced else f'call ("," /{gap}/ call)*'
         calls = f'"[" {calls} "]"' if notation.is_list else "call"
-        lines = [f"start: {begin} {gap} {calls} {gap} {self._mark(notation.close)}"]
+        lines = [f"start: {begin} {around} {calls} {around} {self._mark(notation.close)}"]
         lines.append("call: " + " | ".join(f"call{i}" for i in range(len(found))))
+        style = {
+            "whitespace_flexible": False, "item_separator": f",{gap}", "key_separator": f":{gap}",
+        }  # fmt: skip
         space = "" if self._spelling is Spelling.PLAIN else "/ ?/"
         head, key = json.dumps('{"name":'), json.dumps(f'{notation.arguments_key}":')
         for i, tool in enumerate(found):
-            schema: dict[str, Any] = {"type": "object", "x-guidance": JSON_STYLE}
+            schema: dict[str, Any] = {"type": "object", "x-guidance": style}
             if by_schema:  # arguments that the schema does not name would be made up
                 parameters = {"additionalProperties": False, **(tool.get("parameters") or {})}
                 schema |= self._spelling.schema(parameters)
             name = json.dumps(json.dumps(tool["name"], ensure_ascii=False) + ",")
             lines.append(
-                f'call{i}: {head} / ?/ {name} / ?/ "\\"" {space} {key} / ?/ arguments{i} "}}"'
+                f'call{i}: {head} /{gap}/ {name} /{gap}/ "\\"" {space} {key} /{gap}/ '
+                f'arguments{i} "}}"'
             )
             lines.append(f"arguments{i}: %json {json.dumps(schema)}")
         return self._compile("\n".join(lines) + "\n", "tools whose parameters compile")

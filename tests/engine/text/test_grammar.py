@@ -372,6 +372,50 @@ def test_no_other_arguments_may_be_written_with_such_spaces(spaced: Text, argume
     assert not _takes(compiler, spaced, ORDER, nameless)
 
 
+def test_a_space_that_the_decoder_would_leave_in_a_value_may_not_be_written(spaced: Text) -> None:
+    """It takes one out behind `: "`, and none behind `:"`."""
+    compiler, tokens = GrammarCompiler(spaced, spaced.vocab_size), list[int]()
+    offered = compiler.offered(SamplingParams(offered_tools=ORDER), NOTATIONS["<tool_call>"])
+    assert offered is not None and (grammar := offered.begin.grammar()) is not None
+    for piece in ('{"name": "order", "arguments": {"size":', '" small"', ', "items": []}}'):
+        tokens += spaced.tokenizer.encode(piece, add_special_tokens=False).ids
+    assert '"size":" small"' in spaced.tokenizer.decode(tokens)
+    with pytest.raises(GrammarError, match="expected a token the grammar allows"):
+        for token in tokens:
+            grammar.advance(token)
+
+
+def test_a_word_as_long_as_may_be_has_room_for_its_space(spaced: Text) -> None:
+    compiler = GrammarCompiler(spaced, spaced.vocab_size)
+    schema = {"type": "object", "properties": {"code": {"type": "string", "maxLength": 4}}}
+    tools = json.dumps([{"name": "check", "parameters": schema}])
+    for code, is_taken in (("abcd", True), ("abcde", False)):
+        call = f'{{"name": "check", "arguments": {{"code": "{code}"}}}}'
+        assert _takes(compiler, spaced, tools, call) == is_taken
+
+
+def _nested(depth: int) -> dict[str, object]:
+    names = {f"n{i}": {"type": "string"} for i in range(8)}
+    below = {"below": _nested(depth - 1)} if depth else {}
+    return {"type": "object", "properties": {**names, **below}}
+
+
+def test_a_schema_that_would_be_spelled_without_end_binds_the_name_alone(spaced: Text) -> None:
+    """Nine to the power of its depth."""
+    compiler = GrammarCompiler(spaced, spaced.vocab_size)
+    tools = json.dumps([{"name": "check", "parameters": _nested(28)}])
+    assert len(tools) < 64 * 1024
+    assert _takes(compiler, spaced, tools, '{"name": "check", "arguments": {"any": 1}}')
+    assert not _takes(compiler, spaced, tools, '{"name": "order", "arguments": {}}')
+    with pytest.raises(GrammarError, match="at most 262144 characters as it is spelled"):
+        compiler.of(SamplingParams(forced_tools=tools), NOTATIONS["<tool_call>"])
+    flat = {"type": "object", "properties": {f"n{i}": {} for i in range(4000)}}
+    assert _takes(
+        compiler, spaced, json.dumps([{"name": "check", "parameters": flat}]),
+        '{"name": "check", "arguments": {"any": 1}}',
+    )  # fmt: skip
+
+
 def begun_with(monkeypatch: pytest.MonkeyPatch, engine: Engine, begun: str) -> list[int]:
     """Have the next reply begin with this text; what is left of it to be said."""
     script, drawn = engine.text.encode(begun), verification.choose
