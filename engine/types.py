@@ -99,7 +99,7 @@ class EngineConfig:
     quant: weight quantization on load; None keeps the weights in `dtype`.
     calibration_text: real text (a file) on which int4 scales are searched while loading.
     prompt_activations: "int8" has a GPU's steps of more than 128 rows multiply int8 weights with
-        inputs that are rounded to int8 as well, at twice the rate; "bf16": as all others.
+        inputs that are rounded to int8 as well, for twice the rate; "bf16": as all others.
     kv_format: how keys and values are stored, "plain" being the compute dtype.
     kv_tokens: size of the KV pool; `pool_tokens_for` tells what one conversation needs.
     kv_memory_share: above 0, the pool's size instead: this share of the device's memory that is

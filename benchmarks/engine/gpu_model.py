@@ -33,7 +33,7 @@ UNPACKED = {"int4": 1.0, "int8": 0.8, "fp8": 0.8, None: 0.0}
 ATTENTION_STREAMED = 0.80
 DENSE_SHARE, PREFILL_ATTENTION_SHARE = 0.85, 0.40  # of BF16_TFLOPS: cuBLAS at some hundred rows
 # What eight bits on both sides multiply, over bf16: 2 by the data sheet (1,979 and 989 a second);
-# [P] 1.75 with a scale a row and an output, Llama 8B's qkv at 256 rows (vLLM, pull request 17126).
+# [P] 1.75 at 256 rows, 956 by an fp8 variant and 544 (vLLM, pull request 17126; GPU not named).
 EIGHT_BITS_OVER_BF16 = 1.75
 PROCESSORS = 132
 CODE_BYTES = {"int4": 0.5 + 4 / 128, "int8": 1.0, "fp8": 1.0, None: 2.0}  # a weight, with its scale

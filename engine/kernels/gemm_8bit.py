@@ -4,9 +4,10 @@ Both formats are exact in bf16, carry one scale per output and take the same byt
 serve both. The weights are read as they are stored: few rows are bound by that, many by arithmetic,
 where weights go through registers to the tensor cores (see `gemm_int4`).
 
-With int8 weights many rows may be rounded to int8 too, each with a scale of its own: that is twice
-the arithmetic a second. Sums are then whole numbers, which no order of adding them up changes: a
-row's result is the same bits in any company, tile and chunk of so many rows.
+With int8 weights many rows may be rounded to int8 too, each with a scale of its own: by a GPU's
+data sheet that is twice the arithmetic a second. Sums are then whole numbers, which no order of
+adding them up changes: a row's result is the same bits in any company, tile and chunk of so many
+rows.
 """
 
 from dataclasses import dataclass

@@ -24,7 +24,9 @@ def describe(engine: Engine) -> str:
     n_tokens = engine.pool.n_blocks * BLOCK_TOKENS
     n_each = min(CALLER_TOKENS, engine.context_length)
     n_kv_bytes = engine.pool.block_bytes * engine.pool.n_blocks
-    inputs = "" if config.prompt_activations == "bf16" else " and inputs of prompts"
+    inputs = ""
+    if config.prompt_activations != "bf16":
+        inputs = f", a prompt's inputs in {config.prompt_activations} beside int8 weights"
     parts = [
         f"{_weights(engine)} weights{inputs}",
         f"layers by {engine.runner.layers}" + (f" ({engine.lacks})" if engine.lacks else ""),

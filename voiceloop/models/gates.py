@@ -3,7 +3,7 @@
 `python -m engine.recipes.quality` runs a format as it is served, beside bf16; what it found stands
 in ``gates.toml`` with the bar. A gate stands for the layers that it was run by: others multiply in
 another order and round otherwise. A format without a passing gate is served where it is asked for,
-and told of in the start's lines and by the doctor.
+and told of in the start's lines; the doctor tells of a preset as it ships.
 """
 
 from __future__ import annotations

@@ -40,7 +40,9 @@ def test_a_prompt_in_eight_bits_is_told(tiny_model: Path) -> None:
         device="reference", quant="int8", kv_tokens=512, prompt_activations="int8"
     )
     told = describe(Engine.load(tiny_model, config))
-    assert told.startswith("int8 weights and inputs of prompts, layers by Triton")
+    assert told.startswith(
+        "int8 weights, a prompt's inputs in int8 beside int8 weights, layers by Triton"
+    )
 
 
 def test_room_in_the_machines_memory_is_told(make_engine: Callable[..., Engine]) -> None:
