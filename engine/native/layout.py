@@ -20,6 +20,7 @@ BY_OUTPUT, GROUPED8, GROUPED4 = range(3)  # the library's Format
 MOST_INPUTS = 65536  # of a product: its sums fit 32 bits
 MOST_THREADS = 64
 MOST_HEAD = 256  # entries of a head
+MOST_REFINED = 64  # logits of a row that are computed again
 
 
 class ProductLayout(Structure):

@@ -21,6 +21,7 @@ from ..sequence import Sequence
 from ..types import IntegrityError
 from .layout import (
     MOST_HEAD,
+    MOST_REFINED,
     MOST_THREADS,
     LayerLayout,
     ModelLayout,
@@ -71,6 +72,10 @@ class NativeRunner(Runner):
         embedding = decoder.embedding
         if embedding.dtype != torch.bfloat16 or not embedding.is_contiguous():
             raise IntegrityError(f"expected a bf16 embedding, found {embedding.dtype}")
+        if decoder.n_refined > MOST_REFINED:
+            raise IntegrityError(
+                f"expected at most {MOST_REFINED} refined logits, found {decoder.n_refined}"
+            )
         n_positions, half = decoder.rope.cos.shape[0], config.head_dim // 2
         exact = Rope(config.rope, config.head_dim, n_positions, torch.float32, "cpu")
         self._layers = (LayerLayout * config.n_layers)(

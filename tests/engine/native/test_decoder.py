@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+import engine.model
 from engine.load.loader import ModelConfig, RopeConfig
 from engine.model import Abandoned, Interrupted
 from engine.native.build import levels
@@ -213,6 +214,14 @@ def interrupt_after(n_questions: int) -> Interrupted:
         return asked > n_questions
 
     return interrupted
+
+
+def test_more_refined_logits_than_the_library_has_room_for_are_refused(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.model, "N_REFINED_INT4", 65)
+    with pytest.raises(IntegrityError, match="expected at most 64 refined logits, found 65"):
+        make_bench(model_config(tied_head=True), quant="int4")
 
 
 def test_a_step_can_be_given_up_before_every_layer(make_bench: MakeBench) -> None:
