@@ -1,6 +1,7 @@
 """Tiny random checkpoints, written to disk as Hugging Face writes them."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from engine.engine import Engine
 from engine.types import EngineConfig
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton first comes, for all of a process
 
 CORPUS = (
     "Good morning, you have reached the front desk. How can I help you today?",

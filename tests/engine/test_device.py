@@ -19,6 +19,12 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+def test_kernels_are_interpreted_where_there_is_no_gpu_whichever_test_comes_first() -> None:
+    from engine.kernels.launch import INTERPRETED
+
+    assert INTERPRETED != torch.cuda.is_available()
+
+
 def test_kernels_go_to_the_gpu_that_is_named(taken: list[int]) -> None:
     """Triton launches on the thread's GPU, wherever the tensors lie."""
     names = [open_device(EngineConfig(device=name)).torch_name for name in ("cuda", "cuda:1")]

@@ -1,7 +1,6 @@
 """The GPU benchmark's parts where there is no GPU: tiny shapes, kernels by their references."""
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,10 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-import torch
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read by the first who imports triton, for all
 pytest.importorskip("triton", reason="the GPU path needs triton")
 
 from benchmarks import gpu_first_run
