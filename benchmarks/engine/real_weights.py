@@ -30,7 +30,7 @@ N_CLAUSE = 10  # tokens of a reply's first clause
 N_DIALOGUES, N_OWN = 20, 40  # of people, for perplexity; whose first turns are answered
 MOST_TOKENS = 16384  # of either
 MOST_OVER_LLAMA_CPP = 1.1
-SERVED = (Format("int8"), Format("int8", "int8"), Format("int4"))
+SERVED = (Format("int8"), Format("int8", "int8"))  # of a four-bit file int4 is the same weights
 
 
 def callers_lines() -> list[str]:
@@ -140,7 +140,7 @@ def _formats(setting: Setting) -> list[Bar]:
 
 def _first_clause(setting: Setting) -> Bar:
     """From a commit, the caller's words staged, to the tenth token: what a voice begins with."""
-    engine, found = setting.engine(quant="int4", kv_tokens=2048), list[float]()
+    engine, found = setting.engine(kv_tokens=2048), list[float]()
     params = SamplingParams(max_tokens=N_CLAUSE, ignore_eos=True)
     for i, prompt in enumerate(prompts_of(engine)[: 4 * setting.repeats]):
         branch = engine.branch(f"clause{i}")
@@ -149,25 +149,24 @@ def _first_clause(setting: Setting) -> Bar:
         done = next(event for event in drain(engine) if isinstance(event, Done))
         branch.close()
         found.append(done.timings.total_ms)
-    return Bar(f"int4: a first clause of {N_CLAUSE} tokens, p50", median(found), 130.0)
+    return Bar(f"a first clause of {N_CLAUSE} tokens, p50", median(found), 130.0)
 
 
 def _speed(setting: Setting, path: Path) -> list[Bar]:
     """ms per token after the first, of one thread each, in rounds."""
-    label = "ms/token over llama.cpp on the same file, {}, one thread"
+    label = "ms/token over llama.cpp on the same file, one thread"
     prompt = setting.words(200, 1)
-    quants = ("int8", "int4")
-    ms: dict[str, list[float]] = {"llama.cpp": [], **{quant: [] for quant in quants}}
+    ms: dict[str, list[float]] = {"llama.cpp": [], "engine": []}
     with TemporaryDirectory() as folder:
         try:
             peer = LlamaCpp(path, Path(folder), setting.threads)
         except FileNotFoundError as error:
             setting.tell(f"not measured: {error}")
-            return [Bar(label.format(quant), None, MOST_OVER_LLAMA_CPP, "x") for quant in quants]
-        engines = {quant: setting.engine(quant=quant, kv_tokens=2048) for quant in quants}
+            return [Bar(label, None, MOST_OVER_LLAMA_CPP, "x")]
+        engine = setting.engine(kv_tokens=2048)
         for turn in interleaved(list(ms), 2 * setting.repeats, warm_up=1):
-            if turn.variant in engines:
-                found = _token_ms(engines[turn.variant], f"b{turn.index}{turn.is_warm_up}", prompt)
+            if turn.variant == "engine":
+                found = _token_ms(engine, f"b{turn.index}{turn.is_warm_up}", prompt)
             else:
                 found, _ = peer.run(prompt, N_REPLY)
             if not turn.is_warm_up:
@@ -175,10 +174,7 @@ def _speed(setting: Setting, path: Path) -> list[Bar]:
         peer.close()
     for name, found_ms in ms.items():
         setting.tell(f"{name}: {median(found_ms):.2f} ms/token")
-    return [
-        Bar(label.format(quant), paired(ms[quant], ms["llama.cpp"]), MOST_OVER_LLAMA_CPP, "x")
-        for quant in quants
-    ]
+    return [Bar(label, paired(ms["engine"], ms["llama.cpp"]), MOST_OVER_LLAMA_CPP, "x")]
 
 
 def _token_ms(engine: Engine, name: str, prompt: list[int]) -> float:

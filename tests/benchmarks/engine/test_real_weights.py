@@ -43,6 +43,6 @@ def test_words_formats_and_times_are_rows_of_one_table(
     monkeypatch.setattr(part, "transformers_replies", theirs)
     bars = real_weights(Setting(path, True, 1, 1, 0))
     assert bars[0].value == 2.0 and not bars[0].holds  # nobody says zeros
-    assert len(bars) == 1 + 2 * len(SERVED) + 1 + 2  # words, formats, first clause, times
-    assert all(bar.value is not None for bar in bars[:-2])
-    assert all(bar.value is None for bar in bars[-2:])
+    assert len(bars) == 1 + 2 * len(SERVED) + 1 + 1  # words, formats, first clause, time
+    assert all(bar.value is not None for bar in bars[:-1])
+    assert bars[-1].value is None and len({bar.name for bar in bars}) == len(bars)
