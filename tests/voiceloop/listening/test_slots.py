@@ -91,6 +91,15 @@ def test_only_what_is_to_be_said_again_is_looked_for_in_questions_before() -> No
     assert asked_last(()) is None
 
 
+@pytest.mark.parametrize(
+    "offer",
+    ["Shall I repeat that?", "Would you like me to say it again?", "May I give you that again?"],
+)
+def test_an_offer_to_say_it_again_wants_a_yes_or_a_no(offer: str) -> None:
+    for question in ("Could you spell your name?", "What is your email address?"):
+        assert asked_last((question, offer)) == Slot(SlotKind.YES_NO)
+
+
 def test_a_value_said_back_in_the_authors_words_is_no_question_of_its_own() -> None:
     named = (AgentSlot("booking reference", "number", 6, "ref", read_back="Did I get {value}?"),)
     said = ("And your booking reference?", "Did I get 1 2 3?", AGAIN)

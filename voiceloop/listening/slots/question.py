@@ -61,6 +61,8 @@ N_DIGITS_OF = {
 AGAIN = re.compile(
     r"\b(?:say|tell|give|spell) .*\b(?:again|once more)\b|\brepeat (?:it|that|all)\b"
 )
+# "Shall I say it again?" does not: it wants a yes or a no.
+OFFER = re.compile(r"\b(?:i|me to) (?:say|tell|give|spell|repeat)\b")
 LOOKED_BACK = 8  # turns of the agent: two tries of a read-back take five
 NUMBER_WORDS = frozenset("number digits code pin zip ssn".split()) | frozenset(N_DIGITS_OF)
 
@@ -100,7 +102,8 @@ def asked_last(replies: Sequence[str], named: Sequence[AgentSlot] = ()) -> Slot 
 
 def _wants_again(reply: str, slot: Slot) -> bool:
     said = " ".join(_question_words(_last_sentence(reply)))
-    return slot.kind in (SlotKind.OPEN, SlotKind.YES_NO) and AGAIN.search(said) is not None
+    asks = AGAIN.search(said) is not None and OFFER.search(said) is None
+    return asks and slot.kind in (SlotKind.OPEN, SlotKind.YES_NO)
 
 
 def _says_back(reply: str, slot: Slot, named: Sequence[AgentSlot]) -> bool:
