@@ -45,14 +45,9 @@ class GreetingWait:
             case SettingsChanged() if self._is_asked:
                 self._decide(Opening.AGENT)  # in the voice and the form that it has just asked for
             case ResumeCall() if self._is_asked:
-                pass  # what comes of it decides
+                pass  # the settings that come of it decide, or the next command where it is refused
             case _:
                 self._decide(Opening.CLIENT)
-
-    def resumed(self) -> None:
-        """The call goes on: who asks for a greeting has it anew where nothing was said yet."""
-        if self.opening is Opening.OPEN:
-            self._decide(Opening.AGENT)
 
     async def agent_begins(self) -> bool:
         """Whether the agent speaks first, once that is known."""

@@ -52,6 +52,7 @@ from voiceloop.realtime.commands import (
     ItemDeleted,
     ResumeCall,
     SettingsChanged,
+    TruncateItem,
 )
 from voiceloop.realtime.protocol import Protocol, ProtocolLimits
 from voiceloop.realtime.session_update import within_capabilities
@@ -293,7 +294,7 @@ class Session:
 
     async def _obey(self, command: Command) -> None:
         self._greeting.observe(command)
-        if isinstance(command, CreateResponse | CommitAudio):
+        if isinstance(command, CreateResponse | CommitAudio | TruncateItem):
             await asyncio.sleep(self._turn_starts.take())
         if not isinstance(command, AppendAudio) and (settled := self._listener.settle()):
             self._advance_all(settled)
@@ -314,7 +315,6 @@ class Session:
             case ResumeCall(ticket=ticket):
                 if (changed := self._resumption.resume(ticket)) is not None:
                     await self._obey(changed)
-                    self._greeting.resumed()
                     if self._resumption.owes_answer:
                         self._advance(told.CallResumed())
             case ItemCreated(item=item, audio=audio) if audio:

@@ -90,6 +90,22 @@ def test_what_is_owed_is_owed_from_its_first_moment_and_ends_once() -> None:
     assert silences == [pytest.approx(1.2)]
 
 
+async def test_who_tells_without_end_what_was_played_is_read_slower(clock: Clock) -> None:
+    """While the caller speaks each may have the model read the conversation anew."""
+    async with Caller(clock) as caller:
+        caller.send("response.create")
+        await caller.wait_for(DONE)
+        [item] = caller.of("response.output_item.done")
+        place = {"item_id": item.event["item"]["id"], "content_index": 0}
+        began_s = clock()
+        for number in range(int(TURN_STARTS_AT_ONCE) + 11):
+            caller.send("conversation.item.truncate", **place, audio_end_ms=100 * (number % 2))
+        caller.send("input_audio_buffer.clear")
+        await caller.wait_for("input_audio_buffer.cleared")
+        most = 11 / TURN_STARTS_PER_S
+        assert most - 0.5 <= clock() - began_s <= most + 0.5
+
+
 @pytest.mark.parametrize("asked", ["response.create", "input_audio_buffer.commit"])
 async def test_who_asks_without_end_is_read_slower(clock: Clock, asked: str) -> None:
     async with Caller(clock) as caller:
