@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from voiceloop.call.actions import Step
 from voiceloop.call.open_tool_calls import OpenToolCalls
@@ -56,7 +57,7 @@ class Replies:
         self._beside: dict[str, Reply] = {}
         self._line: Reply | None = None  # said until the words of a turn are there
         self._bridged: TurnTimeline | None = None  # of the newest turn with such a line
-        self._failed: tuple[UserTurn, BackendError] | None = None  # to be told behind the line
+        self._behind_line: Callable[..., None] | None = None  # what follows it
         self.n_turns = 0  # turns of the agent in the conversation
 
     # --- what is known of them ---
@@ -132,9 +133,16 @@ class Replies:
             return None
         return self._context.fixed_answer(last[0].content)
 
-    def ask_again(self) -> None:
-        """Say the fallback: what the caller said for so long held no words."""
-        self.begin(self._context.protocol.open_response(), self._context.agent.fallback)
+    def ask_again(self, *, is_told: bool = True) -> None:
+        """Say the fallback, behind a line: what the caller said held no words."""
+        if self._says_line:
+            self._behind_line = self.ask_again
+        elif is_told:
+            self.begin(self._context.protocol.open_response(), self._context.agent.fallback)
+
+    @property
+    def _says_line(self) -> bool:
+        return self._line is not None and self._current is self._line
 
     def ask_to_wait(self, turn: UserTurn) -> None:
         """Say a line, for the words of this turn are late; no model reads that it was said."""
@@ -204,8 +212,8 @@ class Replies:
 
     def fail(self, turn: UserTurn, error: BackendError, *, is_told: bool) -> None:
         """There is no reply to this turn; is_told: the fallback is said, behind a line."""
-        if self._current is not None and self._current is self._line:
-            self._failed = turn, error
+        if self._says_line:
+            self._behind_line = partial(self.fail, turn, error)
             return
         response = self._context.protocol.open_response()
         if is_told:
@@ -277,10 +285,10 @@ class Replies:
         reply.playout.pause()
         if reply.response.speaks and item_id is not None and not reply.response.is_out_of_band:
             conversation = self._context.protocol.conversation
-            if heard_ms is None:
-                conversation.retract(item_id)
-            else:
+            if heard_ms is not None:
                 heard = conversation.cut(item_id, heard_ms)
+            if heard_ms is None or reply is self._line:
+                conversation.retract(item_id)
         reply.interrupt(heard, heard_ms or 0.0)
         if may_resume:
             self._current, self._interrupted = None, reply
@@ -351,15 +359,13 @@ class Replies:
         self._on_ended()
 
     def _end_line(self, reply: Reply) -> None:
-        """What it bridged follows; or there is nothing to follow, which is told unless it was
-        broken off: the caller speaks again.
-        """
+        """What it bridged follows; or why nothing does, unless the caller broke it off."""
         self._line = None
         if (item_id := reply.response.item_id) is not None:
             self._context.protocol.conversation.retract(item_id)
-        failed, self._failed = self._failed, None
-        if failed is not None:
-            self.fail(*failed, is_told=reply.outcome == "completed")
+        if (follows := self._behind_line) is not None:
+            self._behind_line = None
+            follows(is_told=reply.outcome == "completed")
 
     def _report(self, reply: Reply) -> None:
         """Log, count, and tell the client where the time of the turn went."""

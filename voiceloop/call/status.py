@@ -142,6 +142,16 @@ class CallStatus:
         return self.reply is not None and self.reply.asks_to_wait
 
     @property
+    def may_ask_to_wait(self) -> bool:
+        """Whether a line may be said: it is for who hears nothing, and would read none."""
+        return self.settings.speaks and not self.is_answering
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether an answer is given at the moment, or a reply that takes its place."""
+        return self.is_answering and not self.asks_to_wait
+
+    @property
     def without_interrupted(self) -> CallStatus:
         """The same after `Step.DROP_INTERRUPTED`."""
         return replace(self, interrupted_id=None)
@@ -159,9 +169,15 @@ class CallStatus:
 class PendingTranscript:
     """A turn whose words are to come; has_item: it stands in the conversation already.
 
-    is_overlong: it was ended for its length, so that it is answered even where it holds no words.
+    is_answered_anyway: even where it holds no words, for it was ended for its length, or its caller
+    was asked to wait.
     """
 
     has_item: bool
     is_to_be_answered: bool
-    is_overlong: bool = False
+    is_answered_anyway: bool = False
+
+    @property
+    def asked_to_wait(self) -> PendingTranscript:
+        """The same after `AskToWait`."""
+        return replace(self, is_answered_anyway=True)

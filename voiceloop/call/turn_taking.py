@@ -78,6 +78,7 @@ class TurnTaking:
             case heard.TurnTranscribed(turn=turn):
                 yield from self._take_words(turn, status)
             case heard.WordsLate(turn=turn) if self._awaits(turn.segment, status):
+                self._pending[turn.segment] = self._pending[turn.segment].asked_to_wait
                 yield do.AskToWait(turn)
             case heard.TranscriptionFailed():
                 yield from self._do_without_words(event, status)
@@ -258,16 +259,15 @@ class TurnTaking:
 
     def _awaits(self, segment: int, status: CallStatus) -> bool:
         """Whether an answer waits for nothing but the words of this segment."""
-        is_quiet = self.caller is Caller.TRANSCRIBING and not status.is_answering
+        is_quiet = self.caller is Caller.TRANSCRIBING and status.may_ask_to_wait
         return is_quiet and segment in self._pending and self._pending[segment].is_to_be_answered
 
     def _take_words(self, turn: UserTurn, status: CallStatus) -> Actions:
         if (pending := self._pop_pending(turn.segment)) is None:
             return
-        has_item = pending.has_item
-        if not has_item and turn.words:
+        has_item = pending.has_item or bool(turn.words)
+        if has_item and not pending.has_item:
             yield from self._commit_late(turn.segment)
-            has_item = True
         if has_item or not pending.is_to_be_answered:
             yield Step.DROP_INTERRUPTED
             status = status.without_interrupted
@@ -277,8 +277,8 @@ class TurnTaking:
                 self._owed = turn
         elif self.caller not in HAS_FLOOR:
             yield from (Step.DROP_USER_ITEM, Step.ABANDON_PREPARATION)
-        asks = pending.is_overlong and pending.is_to_be_answered and not has_item
-        if asks and not status.is_answering and self.caller not in HAS_FLOOR:
+        asks = pending.is_answered_anyway and pending.is_to_be_answered and not has_item
+        if asks and not status.has_answer and self.caller not in HAS_FLOOR:
             yield from self._begin(Step.ASK_AGAIN)
         yield from self._settle(status, has_begun=asks)
 
@@ -295,7 +295,7 @@ class TurnTaking:
         if not has_floor:
             yield Step.ABANDON_PREPARATION
         yield do.SendTranscript(turn, failed.error)
-        fails = pending.is_to_be_answered and (not status.is_answering or status.asks_to_wait)
+        fails = pending.is_to_be_answered and not status.has_answer
         if fails:  # who has begun again is not spoken over
             yield do.FailReply(turn, failed.error, is_told=not has_floor)
         yield from self._settle(status, has_begun=fails and not has_floor)
@@ -317,7 +317,7 @@ class TurnTaking:
                 if not response.closed:
                     has_begun = has_begun or not response.is_out_of_band
                     yield from self._begin(do.BeginReply(response), response)
-        if is_free and not status.is_answering and not has_begun:
+        if is_free and not status.is_answering and not status.asks_to_wait and not has_begun:
             if self._owed is not None:
                 owed, self._owed, self._has_news = self._owed, None, False
                 has_begun = True

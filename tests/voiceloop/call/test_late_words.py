@@ -17,6 +17,7 @@ from tests.fakes import (
 from tests.voiceloop.call.test_turn_silence import counted
 from voiceloop.agent import AgentConfig, Waiting
 from voiceloop.backends import VoiceOptions
+from voiceloop.config import Config
 from voiceloop.listening.recognition import FINAL_DEADLINE_S
 from voiceloop.reply.sound.kept_lines import KeptLines
 from voiceloop.telemetry.metrics import Metrics
@@ -91,6 +92,72 @@ async def test_words_that_fail_under_the_line_are_told_of_behind_it(clock: Clock
         assert fallback.at_s >= caller.of(DONE)[0].at_s
         assert caller.transcript() == f"{long_line}{FALLBACK}"
         assert caller.statuses() == ["completed", "failed"]
+
+
+@pytest.mark.parametrize("partial_delay_ms", [2100, 4000])  # under the line, and after it
+async def test_who_was_asked_to_wait_is_asked_again_where_there_were_no_words(
+    clock: Clock, partial_delay_ms: float
+) -> None:
+    recognizer = FakeRecognizer([""], partial_delay_ms=partial_delay_ms)
+    async with Caller(clock, instant_backends(recognizer=recognizer), AGENT) as caller:
+        await caller.say(800)
+        await caller.listen_until(DONE, count=2)
+        line, again = caller.of("response.created")
+        assert again.at_s >= caller.of(DONE)[0].at_s
+        assert caller.transcript() == f"{LINE}{FALLBACK}"
+        assert caller.statuses() == ["completed", "completed"]
+
+
+async def test_words_that_come_as_the_line_fades_are_answered_as_if_it_were_not_said(
+    clock: Clock,
+) -> None:
+    """Its response has ended by then, its sound has not."""
+    model = FakeLanguageModel(["We open at nine."])
+    recognizer = FakeRecognizer(["when do you open"], partial_delay_ms=2100)
+    backends = instant_backends(recognizer=recognizer, language_model=model)
+    async with Caller(clock, backends, AGENT, Config(pacing_lead_ms=1000)) as caller:
+        audio = {"input": {"transcription": {"model": "any"}}}
+        caller.send("session.update", session={"audio": audio})
+        await caller.wait_for("session.updated")
+        await caller.say(800)
+        await caller.listen_until(DONE)
+        line_ended_s = caller.of(DONE)[0].at_s
+        await caller.listen_until("conversation.item.input_audio_transcription.completed")
+        assert 0.0 < clock() - line_ended_s < 1.0
+        await caller.listen_until(DONE, count=2)
+    [prompt] = model.prompts
+    assert LINE not in str(prompt)
+
+
+async def test_a_line_that_is_spoken_over_is_nothing_that_the_next_turn_follows(
+    clock: Clock,
+) -> None:
+    model = FakeLanguageModel(["We open at nine."])
+    recognizer = FakeRecognizer(["when do you open"], partial_delay_ms=5000)
+    agent = AgentConfig(waiting=Waiting(say=("One moment please, while I look that up for you.",)))
+    backends = instant_backends(recognizer=recognizer, language_model=model)
+    async with Caller(clock, backends, agent) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(800)
+        await caller.say(2500)
+        assert caller.statuses() == ["cancelled"]
+        await caller.wait_quietly(100)
+    assert model.branches and not any("moment" in str(branch.messages) for branch in model.branches)
+
+
+async def test_who_reads_the_answer_is_not_asked_to_wait(clock: Clock) -> None:
+    recognizer = FakeRecognizer(["when do you open"], partial_delay_ms=4000)
+    backends = instant_backends(
+        recognizer=recognizer, language_model=FakeLanguageModel(["At nine."])
+    )
+    async with Caller(clock, backends, AGENT) as caller:
+        caller.send("session.update", session={"output_modalities": ["text"]})
+        await caller.wait_for("session.updated")
+        await caller.say(800)
+        await caller.listen_until(DONE)
+        await caller.wait_quietly(4000)
+        assert len(caller.of("response.created")) == 1
 
 
 async def test_a_caller_who_speaks_again_is_not_spoken_over(clock: Clock) -> None:
