@@ -51,8 +51,8 @@ EMBEDDED_LIMITS = (
 # Of a language model that a person names in a preset which has no bounds for it: the cpu preset's.
 # By its own length (32768 tokens are common) a model of 1.5B would keep a gigabyte for keys and
 # values, one of 8B four; two or three callers of a preset on a CPU need no more than these.
-KEEPS_CLAUSES = ("hibari", "kokoro")  # voices by their loaders
 NAMED_CONTEXT_LENGTH, NAMED_CONTEXTS = 4096, 2
+KEEPS_CLAUSES = ("hibari", "kokoro")  # voices by their loaders
 # Whoever reads the voice does so where it falls and at pauses; between them nothing is to be told.
 VOICE_READER_UPDATE_MS = 10_000.0
 
