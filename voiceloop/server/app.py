@@ -225,10 +225,12 @@ class Gateway:
             quiet[-1].drain(Ending.SHED)  # the newest
 
     async def until_it_begins(self) -> None:
-        """Wait until one more call may begin."""
+        """Wait until one more call may begin. Raises: Overloaded where none may by then."""
         if self.config.limits.admit_by_load:
             with self.beginnings.wait(self.n_talking, self.load_watch.room.n_calls) as wait_s:
                 await asyncio.sleep(wait_s)
+        if self.admission.is_draining:  # nobody would tell the call that it is to end
+            raise Overloaded("expected a server that stays, found one that is shutting down")
 
     @property
     def session_agent(self) -> AgentConfig:
@@ -350,10 +352,8 @@ async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
         is_keyed = not gateway.keys.is_open
         allowed = gateway.config.allowed_origins
         check_origin(websocket.headers, allowed, is_keyed=is_keyed)
-        key = client_key(websocket.headers, offered)
-        entry = gateway.keys.check(key)
-        reason = gateway.not_ready()
-        if reason is not None:
+        entry = gateway.keys.check(client_key(websocket.headers, offered))
+        if (reason := gateway.not_ready()) is not None:
             raise Overloaded(f"expected a server that is ready, found that {reason}")
         returns = websocket.query_params.get("voiceloop.returns", "")
         late, tickets = gateway.late_calls, gateway.tickets

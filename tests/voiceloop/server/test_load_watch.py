@@ -24,6 +24,7 @@ from voiceloop.admission.room import LEAST_CALLS, Room, for_new_callers
 from voiceloop.agent import AgentConfig
 from voiceloop.call.session import Session
 from voiceloop.config import Config, Limits
+from voiceloop.errors import Overloaded
 from voiceloop.operation import WorkerLoad
 from voiceloop.server import load_watch
 from voiceloop.server.app import Gateway
@@ -371,3 +372,19 @@ async def test_where_calls_are_only_counted_nobody_waits(clock: Callable[[], flo
     for _ in range(40):
         await gateway.until_it_begins()
     assert clock() == came_s
+
+
+@pytest.mark.virtual_time
+async def test_who_waits_to_begin_is_refused_by_a_server_that_shuts_down_meanwhile(
+    clock: Callable[[], float],
+) -> None:
+    gateway = Gateway(Config(), AgentConfig(), clock=clock)
+    async with asyncio.timeout(60):
+        waiting = [asyncio.create_task(gateway.until_it_begins()) for _ in range(9)]
+        await asyncio.sleep(0.1)
+        n_begun = sum(task.done() for task in waiting)
+        gateway.admission.drain()
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+    assert 0 < n_begun < len(waiting)
+    assert found[:n_begun] == [None] * n_begun
+    assert all(isinstance(one, Overloaded) for one in found[n_begun:])

@@ -180,7 +180,8 @@ class LanguageRole:
         for commit in commits:
             stream = self._streams.get(commit.stream_id)
             is_its_own = served == {commit.stream_id}
-            if stream is not None and not (is_its_own and stream.awaits(commit.tail)):
+            # One that is not open yet is opened by the message before its commit.
+            if stream is None or not (is_its_own and stream.awaits(commit.tail)):
                 return True
         return False
 
