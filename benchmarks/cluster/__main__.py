@@ -237,7 +237,7 @@ def tell(found: Found, one: FaultResult) -> None:
 
 def bars_of(found: Found) -> list[Bar]:
     """Of what was measured."""
-    bars = [Bar("a gateway's start", max(found.starts_s), MOST_START_S, "s", n=N_STARTS)]
+    bars = [Bar("a gateway's start", max(found.starts_s), MOST_START_S, "s", n=len(found.starts_s))]
     if told := found.spread:
         bars += [
             Bar("calls that engines differ by", told["imbalance_engines"], MOST_IMBALANCE, "x"),
@@ -252,6 +252,7 @@ def bars_of(found: Found) -> list[Bar]:
         if one.p95_ratio is not None:
             bars.append(Bar(f"{one.fault}: wait p95", one.p95_ratio, MOST_P95_RATIO, "x"))
         bars.append(Bar(f"{one.fault}: silent at most", one.silent_s, most_s, "s", n=one.times))
+        bars.append(Bar(f"{one.fault}: never at rest again", one.n_restless, 0, "", n=one.times))
     return bars
 
 

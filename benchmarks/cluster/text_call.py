@@ -62,7 +62,7 @@ class TypedCall:
         except (ClientError, TimeoutError) as error:
             self.lost = f"{type(error).__name__} {error}"
         finally:
-            self.n_resumed = line.n_resumed
+            self.n_resumed += line.n_resumed
             await line.close()
         return False
 

@@ -80,4 +80,5 @@ def test_a_run_that_was_cut_short_is_judged_by_what_it_measured() -> None:
         ("a gateway's start", True),
         ("engine: calls lost", False),
         ("engine: silent at most", True),
+        ("engine: never at rest again", True),
     ]

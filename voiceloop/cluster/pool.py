@@ -152,13 +152,15 @@ class Pins:
         shares: Mapping[str, float],
         tried: Collection[str],
     ) -> Sequence[Member]:
-        """Those of the call's version; where it has none any more, or too few, others."""
+        """Those of the call's version; others where it has none any more, or its worker is gone
+        and those that are left are full."""
         pin = self._of_call.get(call)
         alike = [one for one in members if pin is not None and one.version == pin.version]
         if pin is not None and alike:
             others = [one for one in members if one.version not in (pin.version, *tried)]
-            keeps = not others or pin.version in tried or _has_room(alike, members, shares)
-            return alike if keeps else others
+            has_its_own = any(one.name == pin.name for one in alike)
+            keeps = not others or has_its_own or pin.version in tried
+            return alike if keeps or _has_room(alike, members, shares) else others
         version = version_of(call, shares)
         return [member for member in members if member.version == version] or members
 

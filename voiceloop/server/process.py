@@ -143,7 +143,7 @@ class Server(uvicorn.Server):
         The kernel resets what waits in its queue as this closes: that is taken in first.
         """
         waiting: list[Coroutine[Any, Any, object]] = []
-        with suppress(BlockingIOError):
+        with suppress(OSError):  # nobody waits, or no descriptor is left
             while len(waiting) < BACKLOG:
                 connection, _ = sock.accept()
                 connection.setblocking(False)

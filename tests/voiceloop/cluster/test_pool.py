@@ -6,6 +6,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -141,6 +142,15 @@ def test_the_last_of_a_version_that_is_replaced_does_not_get_all_calls_of_the_ot
         members = [Member(name, streams[name], version=v) for name, v in names.items()]
         streams[asked(pins, f"call {n}", members, old=0.25, new=0.75).name] += 1
     assert 1 <= streams["last"] <= 13  # a quarter over a quarter of forty
+
+
+def test_a_call_whose_worker_serves_keeps_its_version_however_full() -> None:
+    pins = Pins()
+    hers = Member("hers", 0, version="old")
+    assert move(pins, "call", [hers]).name == "hers"
+    members = [replace(hers, n_streams=90), Member("other", 1, version="new")]
+    assert move(pins, "call", members).version == "old"
+    assert stay(pins, "call", members).version == "old"
 
 
 def test_calls_of_a_version_that_is_tried_keep_it_and_get_no_others() -> None:

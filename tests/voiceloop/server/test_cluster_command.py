@@ -182,8 +182,9 @@ async def test_who_has_come_before_a_shared_port_was_let_go_of_is_let_in(
         heard = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]
         os.kill(os.getpid(), signal.SIGTERM)  # before the loop has seen any of them
         lines = [await asyncio.open_connection(sock=one) for one in heard]
-        for reader, writer in lines:
+        for _, writer in lines:
             writer.write(UPGRADE)
+        for reader, writer in lines:
             assert b" 101 " in await reader.readline()
             writer.close()
         await serving
