@@ -33,9 +33,8 @@ from voiceloop.cluster.address import Address
 from voiceloop.cluster.host import host_worker
 from voiceloop.cluster.remote_workers import RemoteWorkers
 from voiceloop.operation import WorkerAddresses
-from voiceloop.workers.client import WorkerRecognizerStream
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
-from voiceloop.workers.models import WorkerRecognizer
+from voiceloop.workers.models import WorkerRecognizer, WorkerRecognizerStream
 from voiceloop.workers.supervisor import Supervisor
 
 VARIANTS = ("socket pair", "tcp")

@@ -70,7 +70,7 @@ MAY_IMPORT = {
     "backends": {"capabilities", "errors", "operation"},
     "capabilities": {"errors"},
     "config_reader": {"errors"},
-    "event_stream": {"errors"},
+    "event_stream": {"backends", "errors"},
     "operation": set(),
     "errors": set(),
     "rooms": set(),

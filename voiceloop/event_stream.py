@@ -1,7 +1,8 @@
 """Owns the queue between whoever makes a stream's events and the one task that takes them.
 
 The proxies of workers and of remote services are such streams: bounded, failed at most once, closed
-idempotently, and silent after that.
+idempotently, and silent after that. Who makes sound that nobody takes is asked to pause, and to go
+on once half of it is taken.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Generic, TypeVar
 
+from voiceloop.backends import Speech
 from voiceloop.errors import Overloaded, VoiceLoopError
 
 # A reply has a few hundred events, and its taker is a task that does little else.
 MAX_WAITING_EVENTS = 4096
+# Of sound that waits, ten seconds at 24 kHz: who reads that slowly is given more in time.
+PAUSED_FROM_BYTES = 512 * 1024
 
 EventT = TypeVar("EventT")
 TaskT = TypeVar("TaskT")
@@ -27,6 +31,8 @@ class EventStream(ABC, Generic[EventT]):
     def __init__(self, stream_id: str) -> None:
         self.stream_id = stream_id
         self._events: deque[EventT] = deque()
+        self._sound_bytes = 0  # of these
+        self._is_paused = False
         self._arrived = asyncio.Event()
         self._failure: VoiceLoopError | None = None
         self._closed = False
@@ -40,7 +46,9 @@ class EventStream(ABC, Generic[EventT]):
         """Events as they come. Raises: BackendError or Overloaded when the stream failed."""
         while not self._closed:
             if self._events:
-                yield self._events.popleft()
+                event = self._events.popleft()
+                self._count_sound(event, -1)
+                yield event
             elif self._failure is not None:
                 raise self._failure
             else:
@@ -67,6 +75,7 @@ class EventStream(ABC, Generic[EventT]):
             )
             return
         self._events.append(event)
+        self._count_sound(event, 1)
         self._arrived.set()
 
     def fail(self, error: VoiceLoopError) -> None:
@@ -74,6 +83,19 @@ class EventStream(ABC, Generic[EventT]):
         if self.live:
             self._failure = error
             self._arrived.set()
+
+    def _count_sound(self, event: EventT, sign: int) -> None:
+        """This event waits from now on, or no longer."""
+        if not isinstance(event, Speech):
+            return
+        self._sound_bytes += sign * len(event.samples)
+        most_bytes = PAUSED_FROM_BYTES // 2 if self._is_paused else PAUSED_FROM_BYTES
+        if (self._sound_bytes > most_bytes) is not self._is_paused:
+            self._is_paused = not self._is_paused
+            self._pause(self._is_paused)
+
+    def _pause(self, is_paused: bool) -> None:
+        """Make no more for now, or go on; here nobody is told."""
 
     @abstractmethod
     def _end(self) -> None:
@@ -86,6 +108,8 @@ class TaskStream(EventStream[EventT]):
     def __init__(self, stream_id: str) -> None:
         super().__init__(stream_id)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._may_go_on = asyncio.Event()  # awaited by a task before it makes more
+        self._may_go_on.set()
 
     async def close(self) -> None:
         await super().close()
@@ -98,6 +122,12 @@ class TaskStream(EventStream[EventT]):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def _pause(self, is_paused: bool) -> None:
+        if is_paused:
+            self._may_go_on.clear()
+        else:
+            self._may_go_on.set()
 
     def _end(self) -> None:
         for task in self._tasks:

@@ -142,6 +142,7 @@ class RemoteVoiceStream(TaskStream[VoiceEvent]):
         try:
             while True:
                 while self._clauses:
+                    await self._may_go_on.wait()
                     await self._speak(self._clauses.pop(0))
                 if self._finished:
                     break

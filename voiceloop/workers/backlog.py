@@ -12,7 +12,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from voiceloop.workers.messages import FeedAudio, FeedText, Finalize, FinishText, Flush, ToRole
+from voiceloop.workers.messages import (
+    FeedAudio,
+    FeedText,
+    Finalize,
+    FinishText,
+    Flush,
+    Pause,
+    ToRole,
+)
 
 # Of a call that speaks something arrives every 20 ms; a pause within its words is shorter.
 QUIET_S = 0.25
@@ -31,15 +39,19 @@ class Backlog:
         self._clock = clock
         self._waiting: dict[str, deque[ToRole]] = {}  # by stream, whose turn is next first
         self._n_bytes: dict[str, int] = {}
+        self._paused: set[str] = set()  # streams whose answers nobody takes at the moment
         self._quiet_from_s = clock()
         self._begun_s: float | None = None  # the piece that the models are at
         self._rests_until_s = clock()
 
     def __bool__(self) -> bool:
-        return any(_is_whole(messages) for messages in self._waiting.values())
+        return self._next() is not None
 
     def put(self, message: ToRole) -> bool:
         """Keep it for later. False where the stream has too much here: it is to fail."""
+        if isinstance(message, Pause):
+            (self._paused.add if message.is_paused else self._paused.discard)(message.stream_id)
+            return True
         n_bytes = self._n_bytes.get(message.stream_id, 0) + _size(message)
         if n_bytes > MOST_BYTES:
             return False
@@ -51,6 +63,7 @@ class Backlog:
         """The stream is over; idempotent."""
         self._waiting.pop(stream_id, None)
         self._n_bytes.pop(stream_id, None)
+        self._paused.discard(stream_id)
 
     def observe_call(self) -> None:
         """A call has sent something that is to be heard, answered or spoken."""
@@ -75,7 +88,8 @@ class Backlog:
 
     def take(self) -> list[ToRole]:
         """The next piece of the stream whose turn it is: what a model can answer, and no more."""
-        stream_id = next(one for one, messages in self._waiting.items() if _is_whole(messages))
+        stream_id = self._next()
+        assert stream_id is not None
         messages = self._waiting.pop(stream_id)
         piece = [messages.popleft()]
         while not _ends_piece(piece[-1]):
@@ -87,6 +101,13 @@ class Backlog:
         self._begun_s = now_s
         self._rests_until_s = now_s + LONGEST_REST_S
         return piece
+
+    def _next(self) -> str | None:
+        """Whose turn it is; None where nobody has anything to be begun."""
+        for stream_id, messages in self._waiting.items():
+            if stream_id not in self._paused and _is_whole(messages):
+                return stream_id
+        return None
 
 
 def _is_whole(messages: deque[ToRole]) -> bool:

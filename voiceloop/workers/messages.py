@@ -169,6 +169,16 @@ class FinishText(msgspec.Struct, frozen=True, tag="finish_text"):
     stream_id: str
 
 
+class Pause(msgspec.Struct, frozen=True, tag="pause"):
+    """Begin no more of what this stream has asked for, or go on: much of it is not taken yet.
+
+    Of streams alone that no call waits for.
+    """
+
+    stream_id: str
+    is_paused: bool
+
+
 class Close(msgspec.Struct, frozen=True, tag="close"):
     """End a stream of any role; nothing more comes from it."""
 
@@ -188,7 +198,7 @@ class Drain(msgspec.Struct, frozen=True, tag="drain"):
 
 ToRecognizer = OpenRecognizer | FeedAudio | Flush | Finalize | SetOptions
 ToEngine = OpenBranch | ReadAhead | Stage | BeginPreemptive | StopPreemptive | Commit
-ToVoice = OpenVoice | FeedText | FinishText
+ToVoice = OpenVoice | FeedText | FinishText | Pause
 ToRole = ToRecognizer | ToEngine | ToVoice
 ToWorker = ToRole | Close | Profile | Drain
 

@@ -1,4 +1,5 @@
-"""Recognizer, LanguageModel and Voice over workers, whichever process of them is there."""
+"""Recognizer, LanguageModel and Voice over workers, whichever process of them is there, and their
+streams."""
 
 from __future__ import annotations
 
@@ -7,16 +8,70 @@ import zlib
 from collections.abc import Callable
 from typing import Protocol
 
-from voiceloop.backends import ChatMessage, RecognizerOptions, Tool, VoiceOptions
-from voiceloop.workers import messages
-from voiceloop.workers.client import (
-    WorkerBranch,
-    WorkerConnection,
-    WorkerRecognizerStream,
-    WorkerVoiceStream,
+from voiceloop.backends import (
+    ChatMessage,
+    GenerateParams,
+    LanguageEvent,
+    RecognizerEvent,
+    RecognizerOptions,
+    Tool,
+    VoiceEvent,
+    VoiceOptions,
 )
+from voiceloop.workers import messages
+from voiceloop.workers.client import WorkerConnection, WorkerStream
 
 DEFAULT_VOICE_RATE_HZ = 24_000
+
+
+class WorkerRecognizerStream(WorkerStream[RecognizerEvent]):
+    def feed(self, samples: bytes) -> None:
+        self.send(messages.FeedAudio(self.stream_id, samples))
+
+    def flush(self) -> None:
+        self.send(messages.Flush(self.stream_id))
+
+    def finalize(self, within_ms: float = 0.0) -> None:
+        self.send(messages.Finalize(self.stream_id, within_ms))
+
+    def set_options(self, options: RecognizerOptions) -> None:
+        self.send(messages.SetOptions(self.stream_id, options))
+
+
+class WorkerBranch(WorkerStream[LanguageEvent]):
+    """A branch in the worker's engine, which keeps what it said of a preemptive reply.
+
+    So the reply to the same turn begins with it, also where its KV had to make room meanwhile.
+    """
+
+    def __init__(self, connection: WorkerConnection, stream_id: str) -> None:
+        super().__init__(connection, stream_id)
+        self._answered_ahead: tuple[tuple[ChatMessage, ...], GenerateParams] | None = None
+
+    def stage(self, stage_id: int, user_text: str) -> None:
+        self.send(messages.Stage(self.stream_id, stage_id, user_text))
+
+    def begin_preemptive(
+        self, attempt: int, tail: tuple[ChatMessage, ...], params: GenerateParams
+    ) -> None:
+        self.send(messages.BeginPreemptive(self.stream_id, attempt, tail, params))
+        self._answered_ahead = tail, params
+
+    def stop_preemptive(self) -> None:
+        self.send(messages.StopPreemptive(self.stream_id))
+
+    def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
+        self.send(messages.Commit(self.stream_id, tail, params))
+        answered, self._answered_ahead = self._answered_ahead, None
+        return answered == (tail, params)
+
+
+class WorkerVoiceStream(WorkerStream[VoiceEvent]):
+    def feed(self, text: str) -> None:
+        self.send(messages.FeedText(self.stream_id, text))
+
+    def finish(self) -> None:
+        self.send(messages.FinishText(self.stream_id))
 
 
 class Workers(Protocol):

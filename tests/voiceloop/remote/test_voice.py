@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 
@@ -15,6 +16,7 @@ from voiceloop.backends import (
     VoiceOptions,
 )
 from voiceloop.errors import BackendError
+from voiceloop.event_stream import PAUSED_FROM_BYTES
 from voiceloop.remote.service import RemoteService
 from voiceloop.remote.voice import ClauseCutter, RemoteVoice
 
@@ -117,3 +119,25 @@ def test_text_is_cut_where_a_speaker_would_pause(text: str, clauses: list[str]) 
 def test_text_without_marks_is_cut_between_words() -> None:
     found = ClauseCutter().add("word " * 100)
     assert found and all(clause.endswith("word ") for clause in found)
+
+
+async def test_no_more_is_asked_of_a_service_than_somebody_hears(
+    service: Service, connect: Connect
+) -> None:
+    n_ms = PAUSED_FROM_BYTES // 48 + 1
+    service.say("/audio/speech", pcm(n_ms))
+    stream = await RemoteVoice(connect()).open("file", VoiceOptions())
+    stream.feed("This is the first. This is the second. This is the third. ")
+    stream.finish()
+    while stream._sound_bytes < 48 * n_ms:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert len(service.asked("/audio/speech")) == 1
+    n_bytes = 0
+    async for event in stream.events():
+        if isinstance(event, SpeechEnd):
+            break
+        n_bytes += len(event.samples)
+    await stream.close()
+    assert n_bytes == 3 * 48 * n_ms and len(service.asked("/audio/speech")) == 3

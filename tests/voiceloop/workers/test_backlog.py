@@ -21,6 +21,7 @@ from voiceloop.workers.messages import (
     FinishText,
     OpenRecognizer,
     OpenVoice,
+    Pause,
 )
 
 
@@ -116,3 +117,23 @@ def test_an_opening_is_no_piece_of_work(clock: HandClock) -> None:
     backlog.put(OpenRecognizer("a", RecognizerOptions(is_batch=True)))
     backlog.put(OpenVoice("b", VoiceOptions(is_batch=True)))
     assert not backlog
+
+
+def test_a_stream_that_is_paused_is_passed_over_until_it_goes_on(clock: HandClock) -> None:
+    backlog = Backlog(clock)
+    backlog.put(FeedText("a", "one more word " * 60))
+    backlog.put(FeedText("b", "another"))
+    assert backlog.take()[0].stream_id == "a"
+    backlog.put(Pause("a", is_paused=True))
+    assert backlog.take()[0].stream_id == "b"
+    assert not backlog and not backlog.is_due(is_idle=True)
+    backlog.put(Pause("a", is_paused=False))
+    assert backlog and backlog.take()[0].stream_id == "a"
+
+
+def test_a_pause_ends_with_its_stream(clock: HandClock) -> None:
+    backlog = Backlog(clock)
+    backlog.put(Pause("a", is_paused=True))
+    backlog.forget("a")
+    file_of(backlog, "a")
+    assert backlog

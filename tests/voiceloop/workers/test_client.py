@@ -30,6 +30,7 @@ from voiceloop.workers.messages import (
     FrameReader,
     FromWorker,
     OpenBranch,
+    Pause,
     Profile,
     Profiled,
     ReadAhead,
@@ -184,6 +185,24 @@ async def test_events_nobody_takes_fail_that_stream_alone(
         async for _ in slow.events():
             pass
     assert await anext(other.events()) == Speech(b"x", 24_000)
+
+
+async def test_sound_that_nobody_takes_pauses_what_no_call_waits_for(client: WorkerClient) -> None:
+    worker = Worker(client)
+    file = await WorkerVoice(client).open("file", VoiceOptions(is_batch=True))
+    call = await WorkerVoice(client).open("call", VoiceOptions())
+    worker.wire.take()
+    piece = Speech(bytes(event_stream.PAUSED_FROM_BYTES // 4), 24_000)
+    for stream in (file, call):
+        for _ in range(6):
+            worker.say(StreamEvent(stream.stream_id, piece))
+    assert worker.wire.take() == [Pause(file.stream_id, is_paused=True)]
+    events = file.events()
+    for _ in range(3):
+        await anext(events)
+    assert worker.wire.take() == []  # more than half of it waits still
+    await anext(events)
+    assert worker.wire.take() == [Pause(file.stream_id, is_paused=False)]
 
 
 async def test_messages_the_worker_does_not_read_are_bounded_for_each_stream(

@@ -23,6 +23,7 @@ from voiceloop.workers.messages import (
     FrameReader,
     Heartbeat,
     OpenBranch,
+    Pause,
     Ready,
     RoleReady,
     StreamEvent,
@@ -40,6 +41,7 @@ TO_WORKER = [
         (ChatMessage("system", "be brief"), ChatMessage("assistant", "", (CALL,))),
         (Tool("order", "orders", {"type": "object", "properties": {}}),),
     ),
+    Pause("s", True),
     Commit("s", (ChatMessage("tool", "done", tool_call_id="call_1"),), GenerateParams(stop=("x",))),
 ]
 FROM_WORKER = [
