@@ -1,8 +1,8 @@
 """Uploaded audio, decoded in a process of its own: the decoders are C, the files anybody's.
 
 A file that makes a decoder crash, spin or fill memory costs its own upload. The process may hold
-what the longest audio takes and compute for as long, and once its libraries are loaded it can open
-nothing more: neither files nor sockets.
+what the longest audio takes and compute for as long, behind what calls need, and once its libraries
+are loaded it can open nothing more: neither files nor sockets.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ WORKING_BYTES = 256 * 1024 * 1024  # a decoder's and a resampler's own, whatever
 BYTES_PER_SAMPLE_DECODED = 6
 MAX_AT_ONCE = 2  # beside the calls on this machine, not instead of them
 EXIT_REFUSED = 3
+# Where the processors are taken a call's process has ten times the share of one that decodes.
+NICENESS = 10
 
 NEEDED_ENVIRONMENT = frozenset(("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG"))
 # The rooms are found before this module imports one of them.
-ENTRY = """
-import sys
+ENTRY = f"""
+import os, sys
+os.nice({NICENESS})
 from voiceloop.rooms import prefer_own_rooms
 prefer_own_rooms()
 from voiceloop.http.decoder import main

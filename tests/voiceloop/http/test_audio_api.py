@@ -346,6 +346,29 @@ def test_a_decoder_that_is_taken_over_can_do_nothing(body: str) -> None:
     assert ended.returncode not in (0, decoder.EXIT_REFUSED) and not ended.stdout
 
 
+async def test_what_decodes_stands_behind_what_calls_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = decoder.ENTRY.partition("from voiceloop")[0]
+    tells = "sys.stdout.buffer.write(os.nice(0).to_bytes(2, 'little'))"
+    monkeypatch.setattr(decoder, "ENTRY", begun + tells)
+    assert list(await decode_upload(wav(caller()), 60.0)) == [
+        min(19, os.nice(0) + decoder.NICENESS)
+    ]
+
+
+async def test_one_upload_at_a_time_is_cut_into_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_alone: list[bool] = []
+
+    def cut(samples: np.ndarray) -> list[tuple[int, int]]:
+        is_alone.append(transcription_api._cutting.locked())
+        return []
+
+    monkeypatch.setattr(transcription_api, "speech_spans", cut)
+    async with http_client() as http:
+        file = {"file": ("a.wav", wav(caller()))}
+        await http.post(TRANSCRIPTIONS, files=file, data={"model": "any"})
+    assert is_alone == [True] and not transcription_api._cutting.locked()
+
+
 async def test_an_upload_that_breaks_the_decoder_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
