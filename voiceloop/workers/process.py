@@ -50,7 +50,9 @@ LOAD_SILENCE_S = 300.0
 CLOSE_DEADLINE_S = 2.0
 STACKS_S = 0.2  # for a worker to write its stacks before it is killed
 RESTART_PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
-STEADY_AFTER_S = 30.0  # a worker up for this long has recovered: the next pause is short again
+# A worker up for this long has recovered, and the next pause is short again: starting the embedded
+# engine takes four seconds, so that one lost every ten would serve for most of the time.
+STEADY_AFTER_S = 10.0
 
 
 WorkerState = Literal["starting", "loading", "ready", "restarting", "stopped"]
@@ -148,30 +150,37 @@ class WorkerProcess:
 
     async def run(self) -> None:
         """Watch the started process and replace it whenever it ends, until cancelled."""
-        n_failures = 0
+        n_short_lives = 0
         while True:
-            started = self._clock()
+            began_s = self._clock()
             cause = await self._watch()
-            if self._clock() - started > STEADY_AFTER_S:
-                n_failures = 0
-            while True:
-                self._set_state("restarting")
-                self.restarts[cause] += 1
-                pause_s = RESTART_PAUSES_S[min(n_failures, len(RESTART_PAUSES_S) - 1)]
-                # Servers that lost the same thing at once do not all come back for it at once.
-                await asyncio.sleep(pause_s * random.uniform(0.75, 1.25))
-                n_failures += 1
-                try:
-                    await self.start()
-                except VoiceLoopError as error:
-                    log.error("worker %s did not come back: %s", self.spec.name, error)
-                    cause = RestartCause.LOAD
-                except Exception:
-                    # No memory, no process or no descriptor to be had now may be had later.
-                    log.exception("worker %s could not be started", self.spec.name)
-                    cause = RestartCause.SPAWN
-                else:
-                    break
+            if self._clock() - began_s > STEADY_AFTER_S:
+                n_short_lives = 0
+            await self._start_anew(cause, n_short_lives)
+            n_short_lives += 1
+
+    async def _start_anew(self, cause: RestartCause, n_failures: int) -> None:
+        """Start until it is ready; the pause before each start grows with the failures so far.
+
+        Those of starts are forgotten once one has come to its end: what kept it out is over.
+        """
+        while True:
+            self._set_state("restarting")
+            self.restarts[cause] += 1
+            pause_s = RESTART_PAUSES_S[min(n_failures, len(RESTART_PAUSES_S) - 1)]
+            # Servers that lost the same thing at once do not all come back for it at once.
+            await asyncio.sleep(pause_s * random.uniform(0.75, 1.25))
+            n_failures += 1
+            try:
+                await self.start()
+                return
+            except VoiceLoopError as error:
+                log.error("worker %s did not come back: %s", self.spec.name, error)
+                cause = RestartCause.LOAD
+            except Exception:
+                # No memory, no process or no descriptor to be had now may be had later.
+                log.exception("worker %s could not be started", self.spec.name)
+                cause = RestartCause.SPAWN
 
     async def end(self, *, at_once: bool = False) -> None:
         """Close the socket, upon which a healthy worker ends; kill it if it does not."""
