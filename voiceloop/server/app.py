@@ -47,7 +47,7 @@ from voiceloop.reply.plan import voice_options_of
 from voiceloop.reply.sound.kept_lines import KeptLines
 from voiceloop.resume.ticket import Tickets
 from voiceloop.server.load_watch import LoadWatch
-from voiceloop.server.websocket import SocketTransport
+from voiceloop.server.websocket import SocketTransport, Wait, waiting_at
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.traces import NoTraces, Traces, open_traces
 from voiceloop.telemetry.worker_load import WorkerCollector
@@ -224,11 +224,11 @@ class Gateway:
             self._shed_at = now_s
             quiet[-1].drain(Ending.SHED)  # the newest
 
-    async def until_it_begins(self) -> None:
+    async def until_it_begins(self, wait: Wait = asyncio.sleep) -> None:
         """Wait until one more call may begin. Raises: Overloaded where none may by then."""
         if self.config.limits.admit_by_load:
             with self.beginnings.wait(self.n_talking, self.load_watch.room.n_calls) as wait_s:
-                await asyncio.sleep(wait_s)
+                await wait(wait_s)
         if self.admission.is_draining:  # nobody would tell the call that it is to end
             raise Overloaded("expected a server that stays, found one that is shutting down")
 
@@ -366,7 +366,7 @@ async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
             late.take(returns)  # only now: who finds no slot dials again
             tickets.let_in(returns, entry.tenant)
             if not is_returning:
-                await gateway.until_it_begins()
+                await gateway.until_it_begins(waiting_at(websocket))
             await websocket.accept(subprotocol=subprotocol(offered))
             await gateway.serve_session(SocketTransport(websocket, hello))
     except VoiceLoopError as error:

@@ -10,7 +10,8 @@ import asyncio
 import logging
 import time
 from asyncio.transports import BaseTransport
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -23,6 +24,7 @@ from voiceloop.call.connection import HUNG_UP, LINE_BROKE, Disconnected, Hello
 from voiceloop.server.connections import Connections
 
 log = logging.getLogger(__name__)
+Wait = Callable[[float], Awaitable[None]]  # so many seconds
 
 WRITE_BUFFER_BYTES = 32 * 1024  # half a second of base64 PCM16 at 24 kHz
 # Ten callers' worth of 20 ms frames; a file sent for manual commit goes at 40 times real time.
@@ -53,6 +55,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._controls = Pace(CONTROL_FRAMES_PER_S, CONTROL_FRAMES_AT_ONCE, self.loop.time)
         self._heard_at = self.loop.time()  # when something came last
         self._is_leaving = False  # the close frame is out, and nothing is read any more
+        self.lost = asyncio.Event()  # nobody is at the other end any more
         self.ending: tuple[int, str] | None = None
 
     def connection_made(self, transport: BaseTransport) -> None:
@@ -60,6 +63,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set()
         self._open_connections.release(self.transport)
         self._end(LINE_BROKE, f"the line broke: {exc or 'it ended without a close frame'}")
         super().connection_lost(exc)
@@ -180,6 +184,18 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if self.ending is None:
             self.ending = code, how
             self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": how})
+
+
+def waiting_at(websocket: WebSocket) -> Wait:
+    """Waits so many seconds, or until the client leaves."""
+    connection: BoundedWebSocket = websocket.scope["state"]["connection"]
+
+    async def wait(seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await connection.lost.wait()
+
+    return wait
 
 
 def short(reason: str) -> str:

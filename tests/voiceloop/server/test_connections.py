@@ -7,16 +7,17 @@ import base64
 import os
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.fakes import instant_backends
+from voiceloop.admission.slots import Beginnings
 from voiceloop.agent import AgentConfig
-from voiceloop.config import Config
+from voiceloop.config import Config, Limits
 from voiceloop.server import process
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.connections import BODY_S, HEAD_S, Connections
@@ -274,3 +275,34 @@ async def test_one_address_has_its_share_and_this_machine_s_proxy_none() -> None
     assert all(other.admit(Socket("::ffff:127.0.0.1")) for _ in range(5))  # type: ignore[arg-type]
     assert all(opened.admit(Socket("127.0.0.1")) for _ in range(7))  # type: ignore[arg-type]
     assert not opened.admit(Socket("127.0.0.1"))  # type: ignore[arg-type]
+
+
+async def test_a_caller_who_leaves_while_waiting_at_the_door_gives_the_place_to_another(
+    monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]
+) -> None:
+    @contextmanager
+    def a_minute(self: Beginnings, n_inside: int, n_places: int) -> Iterator[float]:
+        yield 60.0
+
+    monkeypatch.setattr(Beginnings, "wait", a_minute)
+    config = Config(limits=Limits(max_sessions=1))
+    async with serving(monkeypatch, config=config) as connect:
+        began_s, waiting = clock(), await connect()
+        waiting.writer.write(UPGRADE)
+
+        async def is_refused() -> bool:
+            asking = await connect()
+            asking.writer.write(UPGRADE)
+            try:
+                async with asyncio.timeout(1.0):
+                    return b" 503 " in await asking.reader.readline()
+            except TimeoutError:
+                asking.writer.transport.abort()
+                return False
+
+        while not await is_refused():
+            pass
+        waiting.writer.transport.abort()
+        while await is_refused():  # noqa: ASYNC110
+            await asyncio.sleep(1.0)
+        assert clock() - began_s < 30.0
