@@ -397,4 +397,4 @@ def test_the_library_has_a_passage_for_each_sentence_it_offers() -> None:
 def test_lines_that_ask_to_wait_are_given_up_as_sound_before_those_of_an_emergency() -> None:
     tools = tuple(AgentTool(str(n), url="https://x.test", say=f"line {n}") for n in range(2))
     agent = AgentConfig(tools=tools, fallback="Sorry.")
-    assert agent.kept_lines == ("line 0", "line 1", "Sorry.")
+    assert agent.kept_lines == ("line 0", "line 1", "One moment, please.", "Sorry.")

@@ -187,8 +187,10 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
 
 def waiting_at(websocket: WebSocket) -> Wait:
-    """Waits so many seconds, or until the client leaves."""
-    connection: BoundedWebSocket = websocket.scope["state"]["connection"]
+    """Waits so many seconds, or until the client leaves, where the server tells of that."""
+    connection: BoundedWebSocket | None = websocket.scope["state"].get("connection")
+    if connection is None:
+        return asyncio.sleep
 
     async def wait(seconds: float) -> None:
         with suppress(TimeoutError):
