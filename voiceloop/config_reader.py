@@ -72,8 +72,10 @@ def from_environment(text: str, environment: Mapping[str, str], where: str) -> s
     Secrets stand in the environment, not in files.
 
     Raises:
-        ConfigError: one of them is not set.
+        ConfigError: one of them is not set, or is named in another way.
     """
+    if "${" in VARIABLE.sub("", text):  # what it stands in is not shown: it may be a secret
+        raise ConfigError(f"{where}: expected variables as ${{NAME}}, found one that is not")
 
     def value(match: re.Match[str]) -> str:
         found = environment.get(match[1], "")

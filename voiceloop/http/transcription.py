@@ -44,9 +44,6 @@ PAUSE_MS = 600.0  # a cut there falls between sentences rather than within a wor
 PADDING_MS = 300.0  # kept of the quiet on both sides
 MAX_SEGMENT_MS = 20_000.0
 
-# A file at a time is cut: each thread that does holds up the event loop for the interpreter.
-_cutting = asyncio.Semaphore()
-
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionRequest:
@@ -73,13 +70,15 @@ def transcription_routes(door: Door, *, max_s: float, language: str = "en") -> l
     """Args:
     max_s: the longest audio that is taken. language: what is spoken where the request is silent.
     """
+    # A file at a time is cut: each thread that does holds up the event loop for the interpreter.
+    cutting = asyncio.Lock()
 
     async def transcriptions(request: Request) -> Response:
         asked = await _read_form(request, language)
         models = door.models()
         models.capabilities.check_language(asked.options.language, "language")
         samples = await decode_upload(asked.data, max_s)
-        async with _cutting:
+        async with cutting:
             spans = await asyncio.to_thread(speech_spans, samples)
         segments = await _recognize(models, asked.options, samples, spans)
         return _answer(asked, segments, len(samples) / RECOGNIZER_HZ)

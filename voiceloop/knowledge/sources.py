@@ -80,6 +80,10 @@ def check_sources(sources: Sequence[KnowledgeSource]) -> None:
         if source.folder is not None and has_embeddings and not 0.0 < source.least_score <= 1.0:
             wanted = "above 0 to 1 beside the embeddings of a folder"
             raise _wrong(f"{where}.least_score", wanted, f"{source.least_score:g}")
+        if source.folder is not None and is_qdrant:
+            raise _wrong(f"{where}.kind", "qdrant beside a url", "it beside a folder")
+        if source.least_score and not has_embeddings:
+            raise _wrong(f"{where}.least_score", "it beside embeddings", "none of these")
         is_kept = source.folder is not None and is_address(source.embeddings or "")
         if (
             is_kept and not source.embedding_model

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import subprocess
 import sys
+import threading
 import wave
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import soundfile
@@ -356,17 +359,26 @@ async def test_what_decodes_stands_behind_what_calls_need(monkeypatch: pytest.Mo
 
 
 async def test_one_upload_at_a_time_is_cut_into_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_alone: list[bool] = []
+    met: list[bool] = []
+    meeting = threading.Barrier(2, timeout=0.5)
 
     def cut(samples: np.ndarray) -> list[tuple[int, int]]:
-        is_alone.append(transcription_api._cutting.locked())
+        try:
+            meeting.wait()
+        except threading.BrokenBarrierError:
+            met.append(False)
+        else:
+            met.append(True)
         return []
+
+    async def upload(http: httpx.AsyncClient) -> None:
+        file = {"file": ("a.wav", wav(caller()))}
+        await http.post(TRANSCRIPTIONS, files=file, data={"model": "any"})
 
     monkeypatch.setattr(transcription_api, "speech_spans", cut)
     async with http_client() as http:
-        file = {"file": ("a.wav", wav(caller()))}
-        await http.post(TRANSCRIPTIONS, files=file, data={"model": "any"})
-    assert is_alone == [True] and not transcription_api._cutting.locked()
+        await asyncio.gather(upload(http), upload(http))
+    assert met == [False, False]
 
 
 async def test_an_upload_that_breaks_the_decoder_is_refused(

@@ -85,6 +85,8 @@ async def test_keys_come_from_the_environment_and_stand_in_no_message() -> None:
 @pytest.mark.parametrize(("fields", "words"), [
     ({"url": "${NOWHERE}/x"}, "expected $NOWHERE in the environment"),
     ({"url": "${EMPTY}/x"}, "expected $EMPTY in the environment"),
+    ({"url": "https://a.test/", "headers": {"Authorization": "Bearer ${SHOP_KEY"}},
+     "expected variables as ${NAME}, found one that is not"),
     ({"url": "ftp://shop.test/"}, "url: expected http:// or https://"),
     ({"url": "https://{id}.test/x"}, "arguments in braces only after its slash"),
     ({"url": "https://shop.test{id}/x"}, "arguments in braces only after its slash"),
