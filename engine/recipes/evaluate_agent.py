@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument(
         "--served",
         action="store_true",
-        help="let the engine reply as the server has it: in int8, drafted, calls bound",
+        help="let the engine reply as served: in int8, drafted, calls bound, lists counted",
     )
     parser.add_argument("--json", type=Path, help="write the figures and the replies here")
     parser.add_argument("--seed", type=int, default=7)

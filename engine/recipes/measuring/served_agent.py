@@ -1,4 +1,4 @@
-"""The embedded agent as the server runs it: in int8, drafted for, its calls bound to the tools.
+"""The embedded agent as the server runs it: in int8, drafted for, its calls bound and counted.
 
 Owns one engine that answers whole prompts, one after the other. `decoding` asks the weights alone:
 what differs between the two is what the engine makes of them.
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.engine import Engine
+from engine.text.counted_lists import CountedTurn
 from engine.types import Done, EngineConfig, SamplingParams, TextDelta, ToolCall
 
 from ..model.chat_format import CALL_CLOSE, CALL_OPEN
@@ -39,11 +40,12 @@ class ServedAgent:
         branch = self._engine.branch("reply")
         try:
             branch.commit(prompt, SamplingParams(MAX_TOKENS, offered_tools=offered))
-            return self._read().strip()
+            said = (str(m["content"]) for m in reversed(messages) if m["role"] == "user")
+            return self._read(CountedTurn(next(said, ""), tools)).strip()
         finally:
             branch.close()
 
-    def _read(self) -> str:
+    def _read(self, turn: CountedTurn) -> str:
         """Up to the end of the reply; one that breaks off within a call ends before it."""
         said = ""
         while True:
@@ -52,7 +54,8 @@ class ServedAgent:
                     case TextDelta(text=text):
                         said += text
                     case ToolCall(name=name, arguments_json=arguments):
-                        call = f'{{"name": {json.dumps(name)}, "arguments": {arguments}}}'
+                        settled = turn.settle(name, arguments)
+                        call = f'{{"name": {json.dumps(name)}, "arguments": {settled}}}'
                         said += CALL_OPEN + call + CALL_CLOSE
                     case Done():
                         return said

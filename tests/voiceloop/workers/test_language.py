@@ -19,6 +19,7 @@ from voiceloop.backends import (
     ChatMessage,
     Generated,
     GenerateParams,
+    PreemptiveCall,
     PreemptiveDelta,
     Staged,
     TextDelta,
@@ -394,6 +395,35 @@ def test_tool_results_follow_the_reply_that_called_the_tool(
         ("2 branch", "[order]<u:two>\n<a:order(2)>\n"),
         ("2 commit", "<t:ok>\n<a:", None),
     ]
+
+
+def test_a_call_lists_what_was_ordered_as_often_as_the_caller_said(
+    model: RecordingEngine, role: LanguageRole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = '{"n": ["tea", "tea", "tea"]}'
+
+    def miscount(branch_id: str) -> list[engine_types.Event]:
+        return [
+            engine_types.ToolCall(branch_id, "call_1", "order", written),
+            engine_types.Done(branch_id, "stop"),
+        ]
+
+    monkeypatch.setattr(model, "reply", miscount)
+    properties = {"n": {"type": "array", "items": {"type": "string"}}}
+    tools = (Tool("order", "orders", {"type": "object", "properties": properties}),)
+    role.receive(OpenBranch("s", (), tools))
+    role.receive(Stage("s", 1, "two teas"))
+    role.receive(BeginPreemptive("s", 1, user("two teas"), PARAMS))
+    model.due.append(engine_types.PreemptiveCall("s#1", 1, "order", written))
+    assert answers(role)[-1] == PreemptiveCall(1, "order", '{"n": ["tea", "tea"]}')
+    role.receive(Commit("s", user("no, four teas"), PARAMS))
+    call, generated = answers(role)
+    assert isinstance(call, ToolCall) and json.loads(call.arguments) == {"n": ["tea"] * 4}
+    assert isinstance(generated, Generated)
+    # What the caller said last holds for the rounds behind a tool's result, too.
+    role.receive(Commit("s", (ChatMessage("tool", "full", tool_call_id="call_1"),), PARAMS))
+    again = answers(role)[-2]
+    assert isinstance(again, ToolCall) and json.loads(again.arguments) == {"n": ["tea"] * 4}
 
 
 def test_a_model_told_to_call_no_tool_does_not_see_the_tools(

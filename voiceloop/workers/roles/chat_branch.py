@@ -19,6 +19,7 @@ import engine.types as engine_types
 from engine.branch import Branch
 from engine.engine import Engine
 from engine.sequence import common_prefix
+from engine.text.counted_lists import CountedTurn
 from engine.types import SamplingParams, TemplateError
 from voiceloop.backends import (
     ChatMessage,
@@ -66,10 +67,13 @@ class Staging:
 
 @dataclass(slots=True)
 class PreemptiveReply:
-    """A reply made ahead: the gateway's number of it, the engine's, and its text so far."""
+    """A reply made ahead: the gateway's number of it, the engine's, the turn that it answers, and
+    its text so far.
+    """
 
     number: int
     attempt: int
+    turn: CountedTurn
     text: str = ""
 
     def told(self, event: FromPreemptive) -> PreemptiveDelta | PreemptiveCall | PreemptiveDone:
@@ -79,7 +83,7 @@ class PreemptiveReply:
                 self.text += text
                 return PreemptiveDelta(self.number, text)
             case engine_types.PreemptiveCall(name=name, arguments_json=arguments):
-                return PreemptiveCall(self.number, name, arguments)
+                return PreemptiveCall(self.number, name, self.turn.settle(name, arguments))
             case engine_types.PreemptiveDone(finish_reason=reason):
                 return PreemptiveDone(self.number, reason)
 
@@ -92,6 +96,7 @@ class PreemptiveReply:
 class Reply:
     """The reply to a committed turn, so far; n_before_turn: tokens of the prompt before its own."""
 
+    turn: CountedTurn
     n_turn_tokens: int
     n_before_turn: int
     pieces: list[str] = field(default_factory=list)
@@ -105,7 +110,8 @@ class Reply:
                 told = tuple(TokenLogprob(t.token, t.logprob, t.top) for t in event.logprobs)
                 return TextDelta(text, told)
             case engine_types.ToolCall(call_id=call_id, name=name, arguments_json=arguments):
-                self.calls.append(ToolCall(call_id, name, arguments))
+                settled = self.turn.settle(name, arguments)
+                self.calls.append(ToolCall(call_id, name, settled))
                 return self.calls[-1]
             case engine_types.Done():
                 return self._generated(event)
@@ -146,6 +152,7 @@ class ChatBranch:
         self._history = History(opened.history, opened.tools, model.text, order)
         self._offered = offered_tools(self._history.tools)
         self._staging = Staging()
+        self._said = _last_words(opened.history)  # by the caller, last
         self._ahead: PreemptiveReply | None = None
         self._reply: Reply | None = None  # None while the turn is open
         self._branch_numbers = count(1)
@@ -186,7 +193,8 @@ class ChatBranch:
         n_common = common_prefix(staged, whole)
         behind, n_cut = whole[n_common:], len(staged) - n_common
         attempt = self._branch.begin_preemptive(behind, self._sampling(params), n_cut)
-        self._ahead = PreemptiveReply(number, attempt)
+        answered = CountedTurn(_last_words(tail, self._said), self._history.tools)
+        self._ahead = PreemptiveReply(number, attempt, answered)
 
     def stop_preemptive(self) -> None:
         if self._ahead is not None:
@@ -218,7 +226,10 @@ class ChatBranch:
             n_frame += len(self._model.text.encode(tail[0].behind))
         n_turn_tokens = max(0, len(whole) - n_frame) if is_user else 0
         self._branch.commit(whole, self._sampling(params), attempt=attempt)
-        self._reply = Reply(n_turn_tokens, len(self._history.tokens) + self._frame.n_before)
+        self._said = _last_words(tail, self._said)
+        n_before_turn = len(self._history.tokens) + self._frame.n_before
+        answered = CountedTurn(self._said, self._history.tools)
+        self._reply = Reply(answered, n_turn_tokens, n_before_turn)
         self._history.append(turn)
 
     def event(self, event: engine_types.Event) -> StreamEvent | StreamFailed | None:
@@ -279,3 +290,9 @@ class ChatBranch:
         forced = forced_tools(choice, self._history.tools)
         offered = self._offered if choice == "auto" else None
         return SamplingParams(**drawn, forced_tools=forced, offered_tools=offered)
+
+
+def _last_words(messages: Sequence[ChatMessage], known: str = "") -> str:
+    """What the caller said last in these messages; `known` where they said nothing."""
+    said = (message.content for message in reversed(messages) if message.role == "user")
+    return next(said, known)
