@@ -107,7 +107,7 @@ async def settled(control: Any, holds: Callable[[Status], bool] = lambda _: True
 async def kill(control: Any, places: Machines, fault: str) -> None:
     """One process of this kind, the busiest, or one machine, without a warning."""
     if fault == "directory":
-        await asyncio.to_thread(control.lose_directory)
+        await asyncio.to_thread(places.lose_directory)
         return
     status: Status = await asyncio.to_thread(control.status)
     if fault == "node":

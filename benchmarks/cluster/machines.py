@@ -29,6 +29,14 @@ class Machines:
     def _add(self) -> Any:
         return self._cluster.add_node(num_cpus=1, resources=PLACES)
 
+    def lose_directory(self) -> None:
+        """As by a crash; Ray starts it anew."""
+        import ray
+
+        from voiceloop.cluster.ray import DIRECTORY, NAMESPACE
+
+        ray.kill(ray.get_actor(DIRECTORY, NAMESPACE), no_restart=False)
+
     def lose_one(self, status: Status) -> None:
         """Kill everything on the machine that has most calls, at once, and bring another."""
         streams: dict[str, int] = {node.node_id: 0 for node in self._nodes}

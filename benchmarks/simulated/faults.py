@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from voiceloop.cluster.control.directory import LOST_S
+from voiceloop.cluster.control.hosts import LOST_S
 
 RESTART_S = 2.0  # of a worker: measured for the embedded models (a start with its loading)
 COLD_GPU_S = 90.0  # of an engine with a large model on another machine: assumed

@@ -21,12 +21,15 @@ from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from voiceloop.cluster.control.directory import Action, Directory, GiveUpCanary, Remove, Start
+from voiceloop.cluster.control.actions import Action, GiveUpCanary, GiveUpMove, Remove, Start
+from voiceloop.cluster.control.directory import Directory
 from voiceloop.cluster.control.keeper import COMMAND, Keeper
+from voiceloop.cluster.control.machines import Machine, machine_of
 from voiceloop.cluster.control.plan import Desired, Group
 from voiceloop.cluster.control.reports import HostReport, Orders
-from voiceloop.cluster.control.status import Machine, Status, status_of
+from voiceloop.cluster.control.status import Status, status_of
 from voiceloop.errors import VoiceLoopError
 from voiceloop.operation import NO_CANARY, CanarySettings
 
@@ -35,11 +38,13 @@ log = logging.getLogger(__name__)
 NAMESPACE = "voiceloop"
 DIRECTORY = "directory"
 TICK_S = 0.5
+LOOK_S = 1.0  # at the machines
 PAUSE_S = 1.0  # before what died is replaced: what dies at its start is not placed without end
 ANSWER_S = 30.0  # of the directory, for a command: Ray finds out late that its machine is gone
 RETRY_S = 0.2
 LOOPBACK = "127.0.0.1"  # Ray itself takes it for another name of the machine's own address
 NODE_LABEL = "ray.io/node-id"
+HEAD = {"node:__internal_head__": 0.001}  # the machine without which Ray goes too
 # What Ray keeps for objects; ours are reports of some hundred bytes.
 OBJECT_STORE_BYTES = 100 * 2**20
 # A host that Ray ends leaves its process to drain. Read by Ray's own processes as they start.
@@ -119,6 +124,7 @@ class _Directory:
         """Called by Ray's loop once it runs, and by whatever comes first."""
         if self._ticking is None or self._ticking.done():
             self._ticking = asyncio.get_running_loop().create_task(self._tick_on())
+            self._keep(self._look_on())
 
     async def report(self, report: HostReport) -> Orders:
         await self.begin()
@@ -165,14 +171,24 @@ class _Directory:
 
     async def status(self) -> Status:
         await self.begin()
-        return status_of(self._directory, monotonic(), await asyncio.to_thread(_machines))
+        return status_of(self._directory, monotonic())
 
     async def is_down(self) -> bool:
         await self.begin()
         return self._directory.is_down
 
+    async def _look_on(self) -> None:
+        """Beside the ticks, which nothing of Ray's is to hold up."""
+        while True:
+            try:
+                self._directory.see(await asyncio.to_thread(_machines), monotonic())
+            except Exception as error:  # bare ones of Ray's; what was seen last holds on
+                log.warning("machines could not be looked at: %s", error)
+            await asyncio.sleep(LOOK_S)
+
     async def _tick_on(self) -> None:
         while True:
+            await asyncio.sleep(TICK_S)  # before the first one too: then machines are known
             try:
                 actions = self._directory.tick(monotonic())
             except Exception:  # a bug of ours; the processes go on, and the next look may do better
@@ -180,7 +196,6 @@ class _Directory:
                 actions = []
             for action in actions:
                 self._carry_out(action)
-            await asyncio.sleep(TICK_S)
 
     def _carry_out(self, action: Action) -> None:
         """One that Ray refuses costs none of the others, and is tried again."""
@@ -193,15 +208,11 @@ class _Directory:
                     loop = asyncio.get_running_loop()
                     loop.call_later(PAUSE_S, self._directory.forget, name)
             case Remove(name):
-                self._keep(self._end(name))
+                self._keep(asyncio.to_thread(_remove, name))
             case GiveUpCanary(why):
                 log.error("the canary is given up: %s", why)
-
-    async def _end(self, name: str) -> None:
-        try:
-            await asyncio.to_thread(_remove, name)
-        except Exception:
-            log.exception("%s could not be ended", name)
+            case GiveUpMove(name):
+                log.error("%s is not ready in its new place; nothing leaves the old one", name)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -210,6 +221,11 @@ class _Directory:
 
     def _place(self, start: Start) -> None:
         needs = start.group.needs
+        strategy: Any = "SPREAD"
+        if start.machine:  # where that has gone meanwhile, or its room has, anywhere
+            strategy = NodeAffinitySchedulingStrategy(
+                start.machine, soft=True, _spill_on_unavailable=True
+            )
         avoided = {NODE_LABEL: f"!in({','.join(start.avoid)})"} if start.avoid else {}
         host = _host_class.options(
             name=start.name,
@@ -220,10 +236,10 @@ class _Directory:
             memory=needs.memory_mb * 2**20 or None,
             resources=dict(needs.resources),
             label_selector=avoided or None,
-            scheduling_strategy="SPREAD",
+            scheduling_strategy=strategy,
             max_restarts=0,  # the directory replaces it, where that is still wanted
         ).remote(start.name, start.group, self._directory.desired, self._command, self._address)
-        log.info("places %s", start.name)
+        log.info("places %s", start)
         self._keep(self._outlive(start.name, host))
 
     async def _outlive(self, name: str, host: Any) -> None:
@@ -235,6 +251,7 @@ class _Directory:
                 return  # it was removed
             log.error("%s is gone: %s", name, str(error).strip().splitlines()[0])
             await asyncio.sleep(PAUSE_S)
+            self._directory.lose(name, monotonic())
         log.info("%s has ended", name)
         self._directory.forget(name)
         await asyncio.to_thread(_remove, name)
@@ -253,19 +270,7 @@ def _machines() -> list[Machine]:
     from ray._private.state import available_resources_per_node
 
     free = available_resources_per_node()
-    return [
-        Machine(
-            node["NodeID"],
-            node["NodeManagerAddress"],
-            free={
-                name: round(amount, 3)
-                for name, amount in free.get(node["NodeID"], {}).items()
-                if not name.startswith(("node:", "object_store"))
-            },
-        )
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
+    return [machine_of(node, free.get(node["NodeID"], {})) for node in ray.nodes() if node["Alive"]]
 
 
 _host_class = ray.remote(_Host)
@@ -322,6 +327,7 @@ def begin(
             namespace=NAMESPACE,
             lifetime="detached",
             num_cpus=0,
+            resources=HEAD,
             max_restarts=-1,
             max_task_retries=0,
             max_concurrency=1000,
@@ -369,11 +375,6 @@ def stop() -> None:
 
 def is_down() -> bool:
     return bool(_call("is_down"))
-
-
-def lose_directory() -> None:
-    """Kill it, as a crash would; Ray starts it anew. For who wants to see that nobody notices."""
-    ray.kill(ray.get_actor(DIRECTORY, NAMESPACE), no_restart=False)
 
 
 def forget() -> None:

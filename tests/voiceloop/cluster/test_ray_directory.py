@@ -15,6 +15,7 @@ pytest.importorskip("ray", reason="pip install 'voiceloop[cluster]'")
 from tests.voiceloop.cluster.control.scripted_cluster import group
 from voiceloop.cluster import ray as control
 from voiceloop.cluster.control import directory as directories
+from voiceloop.cluster.control.machines import Machine
 from voiceloop.cluster.control.plan import Desired
 from voiceloop.cluster.control.reports import HostReport, HostState, Orders, ProcessReport
 
@@ -28,11 +29,19 @@ class ScriptedRay:
         self.refuses = True
         self.placed: list[str] = []
         self.addresses = set[str]()
+        self.seen: list[Machine] | None = None
+        self.strategies = set[object]()
+
+    def machines(self) -> list[Machine]:
+        if self.seen is None:
+            raise RuntimeError("no answer")
+        return self.seen
 
     def options(self, name: str, **options: Any) -> SimpleNamespace:
         if self.refuses and name.startswith("engine"):
             raise ValueError("a resource that there is not")
         self.placed.append(name)
+        self.strategies.add(getattr(options["scheduling_strategy"], "node_id", "anywhere"))
         run = SimpleNamespace(remote=lambda: asyncio.Event().wait())
 
         def place(*given: Any) -> SimpleNamespace:
@@ -46,7 +55,9 @@ class ScriptedRay:
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedRay]:
     place = ScriptedRay()
     monkeypatch.setattr(control, "_host_class", place)
+    monkeypatch.setattr(control, "_machines", place.machines)
     monkeypatch.setattr(control, "TICK_S", 0.01)
+    monkeypatch.setattr(control, "LOOK_S", 0.01)
     monkeypatch.setattr(control, "PAUSE_S", 0.02)
     yield place
 
@@ -81,6 +92,34 @@ async def test_a_process_that_ray_refuses_keeps_none_of_the_others_back(
         place.refuses = False
         await until_placed(place, 4)  # tried again
         assert place.addresses == {control.LOOPBACK}
+    finally:
+        await end(actor)
+
+
+async def test_processes_are_placed_on_machines_that_ray_has_told_of(
+    monkeypatch: pytest.MonkeyPatch, place: ScriptedRay
+) -> None:
+    place.refuses = False
+    actor = begun(monkeypatch, is_anew=False)
+    try:
+        place.seen = [Machine(id * 28, id, free={"CPU": 2.0}) for id in ("aa", "bb")]
+        actor._directory.see(place.seen, monotonic())
+        await actor.begin()
+        await until_placed(place, 4)
+        assert place.strategies == {"aa" * 28, "bb" * 28}
+    finally:
+        await end(actor)
+
+
+async def test_without_a_word_of_machines_ray_chooses_where(
+    monkeypatch: pytest.MonkeyPatch, place: ScriptedRay
+) -> None:
+    place.refuses = False
+    actor = begun(monkeypatch, is_anew=False)
+    await actor.begin()
+    try:
+        await until_placed(place, 4)
+        assert place.strategies == {"anywhere"}
     finally:
         await end(actor)
 

@@ -14,14 +14,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
 from voiceloop.backends import RoleName
 from voiceloop.canary.judge import judge
 from voiceloop.canary.trial import Canary
+from voiceloop.cluster.control.actions import Action, GiveUpCanary, GiveUpMove, Remove, Start
 from voiceloop.cluster.control.canary_counts import CanaryCounts
+from voiceloop.cluster.control.hosts import LEASE_S, LOST_S, Host
+from voiceloop.cluster.control.machines import Machine, Machines
+from voiceloop.cluster.control.moves import STEADY_S, Moves, Way
 from voiceloop.cluster.control.plan import Desired, Group
 from voiceloop.cluster.control.reports import HostReport, HostState, Orders
 from voiceloop.cluster.control.scaling import Scaler
@@ -29,68 +33,11 @@ from voiceloop.cluster.pool import shares_beside
 from voiceloop.cluster.worker_list import WorkerList
 from voiceloop.operation import NO_CANARY, CanarySettings
 
-LEASE_S = 2.0  # four reports: who is silent for longer counts for nothing
-LOST_S = 10.0  # and is replaced: a machine under load wakes late, and a start costs more than that
-SETTLE_S = 5.0  # a process that has just got ready takes new calls before an old one is drained
 PLACE_WAIT_S = 60.0  # for room beside the old ones; after that one of these makes room
 CANARY = "-canary"  # behind the name of the group that it is tried beside
 SURGE = 2  # processes being started beside those they replace, of one group
 
 ANSWER_S = 0.5  # a queue as old as what callers are promised (slo.answer_ms) is a full worker
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Place one process of this group, on none of these machines."""
-
-    name: str
-    group: Group
-    avoid: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Remove:
-    """End what is left of this host."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUpCanary:
-    """It was worse, and is drained by now; nothing is to be done but to say so."""
-
-    why: str
-
-
-Action = Start | Remove | GiveUpCanary
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """One host as the directory knows it. report: None until it is heard for the first time."""
-
-    name: str
-    group: str
-    version: str
-    placed_s: float
-    heard_s: float
-    ready_s: float | None = None  # since when it has been ready without a pause
-    report: HostReport | None = None
-    drains: bool = False
-
-    @property
-    def node(self) -> str:
-        return self.report.node if self.report is not None else ""
-
-    def is_fresh(self, now_s: float) -> bool:
-        return self.report is not None and now_s - self.heard_s <= LEASE_S
-
-    def is_ready(self, now_s: float) -> bool:
-        return self.ready_s is not None and self.is_fresh(now_s) and not self.drains
-
-    def is_lost(self, now_s: float) -> bool:
-        """Silent for too long; one that was placed and never heard waits for room."""
-        return self.report is not None and now_s - self.heard_s > LOST_S
 
 
 class Directory:
@@ -113,6 +60,8 @@ class Directory:
         self.desired = desired
         self.hosts: dict[str, Host] = {}
         self._scalers: dict[str, Scaler] = {}
+        self.machines = Machines()
+        self.moves = Moves()
         self.trial = CanaryCounts()  # of the canary that is wanted, or was wanted last
         self._rebuilt_s = now_s + LOST_S if is_anew else now_s
         self._ticked_s: float | None = None
@@ -221,9 +170,18 @@ class Directory:
         self.trial.hear(self.desired.trial, report)
         return self._orders(host, now_s)
 
+    def see(self, machines: Sequence[Machine], now_s: float) -> None:
+        """Take what machines there are now; without any, whoever places chooses among them."""
+        self.machines.see(machines, now_s)
+
     def forget(self, name: str) -> None:
         """This host is gone, as whoever placed it knows."""
         self.hosts.pop(name, None)
+
+    def lose(self, name: str, now_s: float) -> None:
+        """This host has died, perhaps with its machine."""
+        if (host := self.hosts.pop(name, None)) is not None:
+            self.machines.lose_process(host.node, now_s)
 
     def _orders(self, host: Host, now_s: float) -> Orders:
         assert host.report is not None
@@ -289,8 +247,14 @@ class Directory:
             is_over = host.report is not None and host.report.state is HostState.ENDED
             if is_over or host.is_lost(now_s) or (host.drains and host.report is None):
                 actions.append(Remove(host.name))
-                self.forget(host.name)
+                if host.is_lost(now_s):
+                    self.lose(host.name, now_s)
+                else:
+                    self.forget(host.name)
         wanted = () if self.desired.is_stopping else self.desired.all_groups
+        if late := self.moves.end(self.hosts, now_s):
+            self._drain(self.hosts[late])
+            actions.append(GiveUpMove(late))
         names = {group.name for group in wanted}
         for host in list(self.hosts.values()):
             if host.group not in names:
@@ -338,12 +302,41 @@ class Directory:
         if old:
             self._make_way(good, old, n_wanted, now_s)
             n_missing = min(n_missing, SURGE - sum(not one.is_ready(now_s) for one in good))
-        elif n_missing < 0:
-            # The youngest: it has read the fewest conversations.
-            by_use = sorted(good, key=lambda one: (one.is_ready(now_s), -one.placed_s))
-            for host in by_use[:-n_missing]:
-                self._drain(host)
+        else:
+            n_missing += self.moves.n_beside(group.name)
+            self._thin_out(good, -n_missing, now_s)
+            if n_missing == 0:
+                return self._even_out(group, good, now_s)
         return [self._place(group, now_s) for _ in range(n_missing)]
+
+    def _thin_out(self, good: Sequence[Host], n_too_many: int, now_s: float) -> None:
+        """Drain so many: of the machine that has most the youngest, with the least to lose."""
+        staying = list(good)
+        for _ in range(n_too_many):
+            own = Counter(one.node for one in staying)
+            [going, *staying] = sorted(
+                staying,
+                key=lambda one, own=own: (one.is_ready(now_s), -own[one.node], -one.placed_s),
+            )
+            self._drain(going)
+
+    def _even_out(self, group: Group, good: Sequence[Host], now_s: float) -> list[Action]:
+        """Start one more where fewest are; once it has settled, one leaves where most are."""
+        is_draining = any(one.drains for one in self.hosts.values() if one.group == group.name)
+        is_at_rest = not is_draining and all(one.is_settled(now_s) for one in good)
+        way = self.way_for(group, now_s, STEADY_S)
+        if way is None or not is_at_rest or not self.moves.may_begin(now_s):
+            return []
+        start = self._place(group, now_s, way)
+        self.moves.begin(group.name, start.name, way, now_s)
+        return [start]
+
+    def way_for(self, group: Group, now_s: float, there_for_s: float = 0.0) -> Way | None:
+        """From which machine to which one of this group is to move, where it lies unevenly."""
+        hosts = self.hosts.values()
+        return self.moves.wanted(
+            group, self.desired, self.machines, hosts, now_s, there_for_s=there_for_s
+        )
 
     def is_wanted(self, host: Host, group: Group) -> bool:
         """Whether it is of the version that is wanted, on a machine that is not being left."""
@@ -353,10 +346,7 @@ class Directory:
         self, good: Sequence[Host], old: Sequence[Host], n_wanted: int, now_s: float
     ) -> None:
         """Drain as many old ones as there are settled ones in their place."""
-        n_settled = sum(
-            one.is_ready(now_s) and one.ready_s is not None and now_s - one.ready_s >= SETTLE_S
-            for one in good
-        )
+        n_settled = sum(one.is_settled(now_s) for one in good)
         going = sorted(old, key=lambda one: (one.is_ready(now_s), one.placed_s))
         n_going = len(old) - max(0, n_wanted - n_settled)
         if n_going <= 0 and self._waits_for_room(good, now_s):
@@ -382,10 +372,17 @@ class Directory:
         ]
         return min(1.0, max(process.used, max(waits) / ANSWER_S))
 
-    def _place(self, group: Group, now_s: float) -> Start:
-        name = self._new_name(group.name)
-        self.hosts[name] = Host(name, group.name, group.version, now_s, now_s)
-        return Start(name, group, self.desired.cordoned)
+    def _place(self, group: Group, now_s: float, way: Way | None = None) -> Start:
+        """Apart from the others of its group, as far as machines are known."""
+        name, origin = self._new_name(group.name), way.origin if way is not None else ""
+        hosts = self.hosts.values()
+        machine = (
+            way.machine
+            if way is not None
+            else self.machines.emptiest(group, self.desired, hosts, now_s)
+        )
+        self.hosts[name] = Host(name, group.name, group.version, now_s, now_s, machine=machine)
+        return Start(name, group, self.desired.cordoned, machine, origin)
 
     def _drain(self, host: Host) -> None:
         self.hosts[host.name] = replace(host, drains=True)

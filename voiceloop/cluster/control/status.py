@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from voiceloop.canary.judge import Comparison, figure
 from voiceloop.canary.trial import TrialState, TrialStatus
 from voiceloop.canary.trial import status_of as status_of_trial
-from voiceloop.cluster.control.directory import Directory, Host
+from voiceloop.cluster.control.directory import Directory
+from voiceloop.cluster.control.hosts import Host
+from voiceloop.cluster.control.machines import Machine
 from voiceloop.cluster.control.plan import Group
 
 NO_REPORT = "waits for room"
 COLUMNS = ("process", "machine", "address", "version", "state", "used", "streams", "restarts", "")
-
-
-class Machine(msgspec.Struct, frozen=True):
-    """One machine of the cluster. free: of each resource, what no process has taken."""
-
-    id: str
-    address: str
-    is_cordoned: bool = False
-    free: Mapping[str, float] = {}
 
 
 class ProcessStatus(msgspec.Struct, frozen=True):
@@ -44,7 +37,10 @@ class ProcessStatus(msgspec.Struct, frozen=True):
 
 
 class GroupStatus(msgspec.Struct, frozen=True):
-    """One group: how many of it are ready, wanted, and of another version than the wanted one."""
+    """One group: how many of it are ready, wanted, and of another version than the wanted one.
+
+    is_uneven: one of it is to move to a machine that has fewer.
+    """
 
     name: str
     roles: tuple[str, ...]
@@ -52,6 +48,16 @@ class GroupStatus(msgspec.Struct, frozen=True):
     ready: int
     wanted: int
     old: int
+    is_uneven: bool = False
+
+
+class MoveStatus(msgspec.Struct, frozen=True):
+    """A process that was started on one machine, so that one of its group may leave another."""
+
+    process: str
+    group: str
+    origin: str
+    machine: str
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -64,15 +70,18 @@ class Status(msgspec.Struct, frozen=True):
     processes: tuple[ProcessStatus, ...]
     machines: tuple[Machine, ...] = ()
     canary: TrialStatus | None = None  # that is tried, or was given up last
+    move: MoveStatus | None = None
 
 
-def status_of(directory: Directory, now_s: float, machines: Sequence[Machine] = ()) -> Status:
+def status_of(directory: Directory, now_s: float) -> Status:
     """What the directory knows now."""
     desired = directory.desired
     cordoned = set(desired.cordoned)
     groups = tuple(_group(directory, group, now_s) for group in desired.all_groups)
     hosts = sorted(directory.hosts.values(), key=lambda host: host.name)
-    is_settled = all(group.ready == group.wanted and not group.old for group in groups)
+    is_settled = all(
+        group.ready == group.wanted and not group.old and not group.is_uneven for group in groups
+    )
     return Status(
         desired.generation,
         desired.is_stopping,
@@ -81,9 +90,10 @@ def status_of(directory: Directory, now_s: float, machines: Sequence[Machine] = 
         tuple(_process(directory, host, now_s) for host in hosts),
         tuple(
             msgspec.structs.replace(machine, is_cordoned=machine.id in cordoned)
-            for machine in machines
+            for machine in directory.machines.seen
         ),
         _canary(directory),
+        _move(directory),
     )
 
 
@@ -96,6 +106,13 @@ def _canary(directory: Directory) -> TrialStatus | None:
     return status_of_trial(state, versions, directory.trial.turns, desired.given_up)
 
 
+def _move(directory: Directory) -> MoveStatus | None:
+    move = directory.moves.current
+    if move is None:
+        return None
+    return MoveStatus(move.name, move.group, move.origin, move.machine)
+
+
 def _group(directory: Directory, group: Group, now_s: float) -> GroupStatus:
     hosts = [
         host for host in directory.hosts.values() if host.group == group.name and not host.drains
@@ -103,7 +120,8 @@ def _group(directory: Directory, group: Group, now_s: float) -> GroupStatus:
     old = sum(not directory.is_wanted(host, group) for host in hosts)
     n_ready = sum(host.is_ready(now_s) and directory.is_wanted(host, group) for host in hosts)
     wanted = directory.n_wanted(group)
-    return GroupStatus(group.name, group.roles, group.version, n_ready, wanted, old)
+    is_uneven = directory.way_for(group, now_s) is not None
+    return GroupStatus(group.name, group.roles, group.version, n_ready, wanted, old, is_uneven)
 
 
 def _process(directory: Directory, host: Host, now_s: float) -> ProcessStatus:
@@ -158,7 +176,11 @@ def text_of(status: Status) -> str:
         lines.append(f"machine {machine.address}{told}: free {free or 'nothing'} [{machine.id}]")
     for group in status.groups:
         told = f", {group.old} old ones to go" if group.old else ""
+        told += ", one is to move to an emptier machine" if group.is_uneven else ""
         lines.append(f"{group.name} {group.version}: {group.ready} of {group.wanted} ready{told}")
+    if (move := status.move) is not None:
+        origin, machine = (addresses.get(one, one) for one in (move.origin, move.machine))
+        lines.append(f"{move.process} is started on {machine}: one is to leave {origin} for it")
     if status.canary is not None:
         lines += _lines_of_canary(status.canary)
     return "\n".join(lines)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 
 from voiceloop.canary.trial import Trial
-from voiceloop.cluster.control.directory import Directory, GiveUpCanary, Remove, Start
+from voiceloop.cluster.control.actions import GiveUpCanary, GiveUpMove, Remove, Start
+from voiceloop.cluster.control.directory import Directory
+from voiceloop.cluster.control.machines import Machine
 from voiceloop.cluster.control.plan import Desired, Group, Launch, Needs
 from voiceloop.cluster.control.reports import HostReport, HostState, Orders, ProcessReport
 
@@ -79,7 +81,9 @@ class ScriptedCluster:
         self.hosts: dict[str, ScriptedHost] = {}
         self.waiting: list[Start] = []
         self.given_up: list[str] = []
-        self.most_ready: dict[str, int] = {}
+        self.moves: list[tuple[float, Start]] = []  # when each was begun
+        self.moves_given_up: list[str] = []
+        self.gone: set[str] = set()  # machines that Ray has not missed yet
         self._serial = itertools.count()
         self._first = Desired(1, groups)
         self.directory = self._new_directory()
@@ -96,15 +100,18 @@ class ScriptedCluster:
         """It is started anew, with what it was started with at first."""
         self.directory = self._new_directory(is_anew=True)
 
-    def lose_node(self, node: str) -> None:
+    def lose_node(self, node: str, *, is_missed: bool = True) -> None:
+        """is_missed: whether Ray knows of it, and places nothing there any more."""
         self.places.pop(node)
+        if not is_missed:
+            self.gone.add(node)
         for name in [name for name, host in self.hosts.items() if host.node == node]:
             self.kill(name)
 
     def kill(self, name: str) -> None:
         """An actor dies, and Ray tells of it."""
         del self.hosts[name]
-        self.directory.forget(name)
+        self.directory.lose(name, self.now_s)
 
     def run(self, seconds: float) -> None:
         for _ in range(int(seconds / TICK_S)):
@@ -113,33 +120,56 @@ class ScriptedCluster:
                 if not host.is_silent:
                     report = host.report(self.now_s)
                     host.obey(self.directory.hear(report, self.now_s), self.now_s)
+            self.directory.see(self.machines(), self.now_s)
             for action in self.directory.tick(self.now_s):
                 match action:
                     case Start():
                         self.waiting.append(action)
+                        if action.relieves:
+                            self.moves.append((self.now_s, action))
                     case Remove(name):
                         self.hosts.pop(name, None)
                         self.waiting = [one for one in self.waiting if one.name != name]
                     case GiveUpCanary(why):
                         self.given_up.append(why)
+                    case GiveUpMove(name):
+                        self.moves_given_up.append(name)
             self._place()
 
+    def machines(self) -> list[Machine]:
+        free = {node: float(self._free(node)) for node in self.places} | dict.fromkeys(
+            self.gone, 100.0
+        )
+        return [Machine(node, node, free={"CPU": amount}) for node, amount in free.items()]
+
+    def _free(self, node: str) -> int:
+        return self.places[node] - sum(host.node == node for host in self.hosts.values())
+
     def _place(self) -> None:
-        """Where there is most room, as Ray spreads actors."""
+        """Where it is to be, else where there is most room."""
         still = []
         for start in self.waiting:
-            free = {
-                node: places - sum(host.node == node for host in self.hosts.values())
-                for node, places in self.places.items()
-                if node not in start.avoid
-            }
+            free = {node: self._free(node) for node in self.places if node not in start.avoid}
             node = max(free, key=lambda name: free[name], default=None)
+            if start.machine in self.gone or free.get(start.machine, 0) > 0:
+                node = start.machine
+            if node in self.gone:  # waits for an answer that does not come
+                still.append(start)
+                continue
             if node is None or free[node] <= 0:
                 still.append(start)
                 continue
             desired = self.directory.desired
             self.hosts[start.name] = ScriptedHost(start, node, self.now_s, desired)
         self.waiting = still
+
+    def nodes(self, group: str = "engine") -> list[str]:
+        """Of each machine its name as often as it has one of this group that stays."""
+        return sorted(
+            host.node
+            for host in self.hosts.values()
+            if host.start.group.name == group and host.drained_s is None
+        )
 
     def ready(self, group: str = "engine", version: str | None = None) -> list[str]:
         """Names of those that take new streams."""

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from tests.voiceloop.cluster.control.scripted_cluster import TICK_S, ScriptedCluster, group
 from voiceloop.canary.trial import Trial, TrialState
 from voiceloop.canary.turns import TurnFigures
-from voiceloop.cluster.control.directory import LOST_S, PLACE_WAIT_S, SETTLE_S
+from voiceloop.cluster.control.directory import PLACE_WAIT_S
+from voiceloop.cluster.control.hosts import LOST_S, SETTLE_S
 from voiceloop.cluster.control.status import status_of, text_of
 
 

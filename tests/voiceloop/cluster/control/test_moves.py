@@ -1,0 +1,229 @@
+"""Where a directory places processes, and how a group that lies unevenly is evened out."""
+
+from __future__ import annotations
+
+import random
+
+from tests.voiceloop.cluster.control.scripted_cluster import (
+    DRAIN_S,
+    TICK_S,
+    ScriptedCluster,
+    group,
+)
+from voiceloop.cluster.control.moves import MOVE_EVERY_S, MOVE_WITHIN_S, RETRY_S, STEADY_S
+from voiceloop.cluster.control.plan import Needs
+from voiceloop.cluster.control.status import status_of, text_of
+
+
+def three_machines() -> ScriptedCluster:
+    cluster = ScriptedCluster(
+        group("gateways", least=4, most=4),
+        group("engine", least=3, most=3),
+        group("voice"),
+        places={"a": 32, "b": 32, "c": 32},
+    )
+    cluster.run(60)
+    return cluster
+
+
+def is_settled(cluster: ScriptedCluster) -> bool:
+    return status_of(cluster.directory, cluster.now_s).is_settled
+
+
+def crowded(n: int = 2, **places: int) -> ScriptedCluster:
+    """So many engines on one machine, and then others that are empty."""
+    cluster = ScriptedCluster(group(least=n, most=n), places={"a": 10})
+    cluster.run(30)
+    cluster.places.update(places)
+    return cluster
+
+
+def test_each_group_lies_evenly_over_the_machines() -> None:
+    cluster = three_machines()
+    assert cluster.nodes("gateways") in (
+        ["a", "a", "b", "c"],
+        ["a", "b", "b", "c"],
+        ["a", "b", "c", "c"],
+    )
+    assert cluster.nodes("engine") == ["a", "b", "c"]
+    assert len(set(cluster.nodes("voice"))) == 2
+    assert cluster.moves == []
+
+
+def test_machines_that_are_lost_one_after_the_other_take_no_role_whole() -> None:
+    cluster, draw = three_machines(), random.Random(0)
+    for serial in range(20):
+        node = draw.choice(sorted(cluster.places))
+        cluster.lose_node(node, is_missed=False)
+        for name in ("gateways", "engine", "voice"):
+            assert cluster.ready(name), f"loss {serial} of {node}"
+        cluster.run(2.0)
+        cluster.places[f"n{serial}"] = 32
+        cluster.run(13.0)
+        cluster.gone.clear()  # Ray has missed it
+        for _ in range(180):
+            cluster.run(TICK_S)
+            if is_settled(cluster):
+                break
+        assert is_settled(cluster), text_of(status_of(cluster.directory, cluster.now_s))
+        assert len(set(cluster.nodes("engine"))) == 3
+
+
+def test_what_a_machine_lost_is_not_placed_on_it_again_though_ray_still_tells_of_it() -> None:
+    cluster = three_machines()
+    cluster.lose_node("a", is_missed=False)
+    cluster.run(10)
+    assert cluster.waiting == []
+    assert len(cluster.ready("engine")) == 3
+
+
+def test_a_machine_that_lost_one_of_its_processes_and_is_heard_is_used_again() -> None:
+    cluster = three_machines()
+    [name] = [one for one in cluster.ready("engine") if cluster.hosts[one].node == "a"]
+    cluster.kill(name)
+    cluster.run(60)
+    assert cluster.nodes("engine") == ["a", "b", "c"]
+
+
+def test_a_group_on_one_machine_moves_to_an_empty_one_by_itself() -> None:
+    cluster = crowded(b=10)
+    cluster.run(STEADY_S - 1)
+    assert cluster.nodes() == ["a", "a"] and not is_settled(cluster)
+    assert "one is to move to an emptier machine" in text_of(
+        status_of(cluster.directory, cluster.now_s)
+    )
+    for _ in range(200):
+        cluster.run(TICK_S)
+        assert len(cluster.ready()) >= 2
+    assert cluster.nodes() == ["a", "b"] and is_settled(cluster)
+    assert len(cluster.moves) == 1
+
+
+def test_a_move_is_said_while_it_lasts() -> None:
+    cluster = crowded(b=10)
+    cluster.run(STEADY_S + 2)
+    [(_, start)] = cluster.moves
+    assert (start.machine, start.relieves) == ("b", "a")
+    assert str(start) == f"{start.name} on b, for one that leaves a"
+    status = status_of(cluster.directory, cluster.now_s)
+    assert status.move is not None and status.move.process == start.name
+    assert f"{start.name} is started on b: one is to leave a for it" in text_of(status)
+    cluster.run(60)
+    assert status_of(cluster.directory, cluster.now_s).move is None
+
+
+def test_one_moves_at_a_time_and_the_next_not_at_once() -> None:
+    cluster = crowded(6, b=10, c=10)
+    for _ in range(600):
+        cluster.run(TICK_S)
+        on_their_way = [one for one in cluster.hosts.values() if one.drained_s is not None]
+        assert len(cluster.hosts) - len(on_their_way) <= 7 and len(on_their_way) <= 1
+        assert len(cluster.ready()) >= 6
+    assert cluster.nodes() == ["a", "a", "b", "b", "c", "c"]
+    began_s = [at_s for at_s, _ in cluster.moves]
+    assert len(began_s) == 4
+    apart_s = [later - before for before, later in zip(began_s, began_s[1:], strict=False)]
+    assert min(apart_s) >= max(MOVE_EVERY_S, DRAIN_S)
+
+
+def test_groups_move_one_after_the_other() -> None:
+    cluster = ScriptedCluster(group("engine"), group("voice"), places={"a": 10})
+    cluster.run(30)
+    cluster.places["b"] = 10
+    cluster.run(STEADY_S + 5)
+    assert len(cluster.moves) == 1
+    cluster.run(60)
+    [(first_s, _), (second_s, _)] = cluster.moves
+    assert second_s - first_s >= MOVE_EVERY_S
+    assert cluster.nodes("engine") == cluster.nodes("voice") == ["a", "b"]
+
+
+def test_nothing_moves_to_a_machine_without_room_or_one_that_is_left() -> None:
+    cluster = crowded(b=0)
+    cluster.directory.cordon("c")
+    cluster.places["c"] = 10
+    cluster.run(300)
+    assert cluster.moves == [] and is_settled(cluster)
+
+
+def test_room_counts_in_everything_that_a_process_takes() -> None:
+    wanted = group()
+    wanted = type(wanted)(
+        wanted.name, wanted.roles, wanted.version, 2, 2, 1, wanted.launch, Needs(1.0, gpus=1.0)
+    )
+    cluster = ScriptedCluster(wanted, places={"a": 10, "b": 10})  # no machine tells of a GPU
+    cluster.run(TICK_S)
+    assert [host.start.machine for host in cluster.hosts.values()] == ["", ""]
+
+
+def test_a_machine_that_comes_and_goes_gets_nothing_of_what_runs_elsewhere() -> None:
+    cluster = crowded()
+    for _ in range(20):
+        cluster.places["b"] = 10
+        cluster.run(STEADY_S - 2)
+        del cluster.places["b"]
+        cluster.run(2)
+    assert cluster.moves == []
+
+
+def test_a_machine_that_goes_in_a_move_costs_nothing() -> None:
+    cluster = crowded(b=10)
+    cluster.run(STEADY_S + 2)
+    assert len(cluster.moves) == 1
+    cluster.lose_node("b")
+    for _ in range(120):
+        cluster.run(TICK_S)
+        assert len(cluster.ready()) >= 2
+    assert cluster.nodes() == ["a", "a"] and is_settled(cluster)
+
+
+def test_a_crowded_machine_that_goes_in_a_move_is_made_up_for_beside_the_new_one() -> None:
+    cluster = crowded(3, b=10, c=10)
+    cluster.run(STEADY_S + 2)
+    cluster.lose_node("a")
+    cluster.run(120)
+    assert cluster.nodes() in (["b", "b", "c"], ["b", "c", "c"]) and len(cluster.ready()) == 3
+
+
+def test_a_process_that_does_not_get_ready_in_its_new_place_takes_nothing_of_the_old_one() -> None:
+    cluster = crowded(b=10)
+    for _ in range(int((STEADY_S + MOVE_WITHIN_S + 60) / TICK_S)):
+        cluster.run(TICK_S)
+        for host in cluster.hosts.values():
+            host.never_ready = host.node == "b"
+        assert len(cluster.ready()) == 2
+    assert len(cluster.moves_given_up) == 1
+    assert cluster.nodes() == ["a", "a"] and is_settled(cluster)
+    cluster.run(RETRY_S)
+    assert len(cluster.moves) == 2  # and once more, later
+
+
+def test_another_version_in_the_middle_of_a_move_comes_to_rest_evenly() -> None:
+    cluster = crowded(b=10)
+    cluster.run(STEADY_S + 2)
+    cluster.directory.want([group(version="two")], {})
+    for _ in range(240):
+        cluster.run(TICK_S)
+        assert len(cluster.ready()) >= 2
+    assert len(cluster.ready(version="two")) == 2 == len(cluster.hosts)
+    assert cluster.nodes() == ["a", "b"] and is_settled(cluster)
+
+
+def test_a_directory_that_is_lost_in_a_move_leaves_as_many_as_are_wanted() -> None:
+    cluster = crowded(b=10)
+    cluster.run(STEADY_S + 2)
+    cluster.lose_directory()
+    for _ in range(240):
+        cluster.run(TICK_S)
+        assert len(cluster.ready()) >= 2
+    assert cluster.nodes() == ["a", "b"] and is_settled(cluster)
+
+
+def test_what_is_taken_away_leaves_where_most_are() -> None:
+    cluster = ScriptedCluster(group(least=2, most=3, spare=0), places={"a": 2, "b": 1})
+    cluster.directory.want([group(least=3, most=3, spare=0)], {})
+    cluster.run(30)
+    assert cluster.nodes() == ["a", "a", "b"]
+    cluster.directory.want([group(least=2, most=2, spare=0)], {})
+    cluster.run(60)
+    assert cluster.nodes() == ["a", "b"]

@@ -1,0 +1,50 @@
+"""What is to be done about a cluster's processes, as its directory says. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from voiceloop.cluster.control.plan import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Place one process of this group, on none of the machines to avoid.
+
+    machine: where, as long as it is there and has room; anywhere where none is named. relieves: the
+    machine that another one leaves for it.
+    """
+
+    name: str
+    group: Group
+    avoid: tuple[str, ...]
+    machine: str = ""
+    relieves: str = ""
+
+    def __str__(self) -> str:
+        told = f" on {self.machine}, for one that leaves {self.relieves}" if self.relieves else ""
+        return f"{self.name}{told}"
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """End what is left of this host."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUpCanary:
+    """It was worse, and is drained by now; nothing is to be done but to say so."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUpMove:
+    """This process did not get ready in its new place, and is drained by now; to be said too."""
+
+    name: str
+
+
+Action = Start | Remove | GiveUpCanary | GiveUpMove
