@@ -314,11 +314,8 @@ class Directory:
         staying = list(good)
         for _ in range(n_too_many):
             own = Counter(one.node for one in staying)
-            [going, *staying] = sorted(
-                staying,
-                key=lambda one, own=own: (one.is_ready(now_s), -own[one.node], -one.placed_s),
-            )
-            self._drain(going)
+            order = [(one.is_ready(now_s), -own[one.node], -one.placed_s) for one in staying]
+            self._drain(staying.pop(order.index(min(order))))
 
     def _even_out(self, group: Group, good: Sequence[Host], now_s: float) -> list[Action]:
         """Start one more where fewest are; once it has settled, one leaves where most are."""

@@ -179,8 +179,8 @@ def text_of(status: Status) -> str:
         told += ", one is to move to an emptier machine" if group.is_uneven else ""
         lines.append(f"{group.name} {group.version}: {group.ready} of {group.wanted} ready{told}")
     if (move := status.move) is not None:
-        origin, machine = (addresses.get(one, one) for one in (move.origin, move.machine))
-        lines.append(f"{move.process} is started on {machine}: one is to leave {origin} for it")
+        origin, place = (addresses.get(one, one) for one in (move.origin, move.machine))
+        lines.append(f"{move.process} is started on {place}: one is to leave {origin} for it")
     if status.canary is not None:
         lines += _lines_of_canary(status.canary)
     return "\n".join(lines)

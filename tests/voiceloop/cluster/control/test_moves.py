@@ -82,7 +82,13 @@ def test_a_machine_that_lost_one_of_its_processes_and_is_heard_is_used_again() -
     [name] = [one for one in cluster.ready("engine") if cluster.hosts[one].node == "a"]
     cluster.kill(name)
     cluster.run(60)
-    assert cluster.nodes("engine") == ["a", "b", "c"]
+    assert cluster.nodes("engine") == ["a", "b", "c"] and cluster.moves == []
+
+
+def test_room_is_taken_by_what_was_placed_and_is_not_heard_yet() -> None:
+    cluster = ScriptedCluster(group(least=3, most=3), places={"a": 1, "b": 9})
+    cluster.run(TICK_S)
+    assert [host.start.machine for host in cluster.hosts.values()] == ["a", "b", "b"]
 
 
 def test_a_group_on_one_machine_moves_to_an_empty_one_by_itself() -> None:
