@@ -79,7 +79,7 @@ def status_of(directory: Directory, now_s: float) -> Status:
     cordoned = set(desired.cordoned)
     groups = tuple(_group(directory, group, now_s) for group in desired.all_groups)
     hosts = sorted(directory.hosts.values(), key=lambda host: host.name)
-    is_settled = all(
+    is_settled = directory.moves.current is None and all(
         group.ready == group.wanted and not group.old and not group.is_uneven for group in groups
     )
     return Status(

@@ -113,6 +113,7 @@ def test_a_move_is_said_while_it_lasts() -> None:
     assert str(start) == f"{start.name} on b, for one that leaves a"
     status = status_of(cluster.directory, cluster.now_s)
     assert status.move is not None and status.move.process == start.name
+    assert not status.is_settled  # while it loads too
     assert f"{start.name} is started on b: one is to leave a for it" in text_of(status)
     cluster.run(60)
     assert status_of(cluster.directory, cluster.now_s).move is None
