@@ -151,27 +151,22 @@ class TurnTaking:
         elif judge.state == "idle" and (activity.silence_ms or judge.hears_itself):
             yield Step.RESUME  # nothing will come of it that is worth a short lead
         had_not_finished = reply.is_fresh(activity.onset_arrival_s)
-        if had_not_finished and judge.is_paused_by_voice(activity.speech_ms):
-            yield from self._caller_begins(activity, status, interrupts=True, retracts=True)
+        goes_on = had_not_finished and judge.is_paused_by_voice(activity.speech_ms)
+        if goes_on or verdict == "stop":
+            yield from self._caller_begins(activity, status, interrupts=True)
         elif verdict == "hold":
             yield Step.REQUEST_WORDS
-        elif verdict == "stop":
-            yield from self._caller_begins(activity, status, interrupts=True)
         elif verdict == "resume":
             self._caller_stops()
             yield Step.DISCARD_SEGMENT
 
     def _caller_begins(
-        self,
-        activity: Activity,
-        status: CallStatus,
-        *,
-        interrupts: bool = False,
-        retracts: bool = False,
+        self, activity: Activity, status: CallStatus, *, interrupts: bool = False
     ) -> Actions:
         """The caller has the floor. The wire hears of it before anything else.
 
-        retracts: the caller had not finished: what was said of the answer counts as never said.
+        Where the caller had not finished, what was said of the answer counts as never said, whether
+        it is the voice that goes on or its words.
         """
         reply = status.reply if interrupts else None
         if reply is not None:
@@ -179,6 +174,7 @@ class TurnTaking:
         self.caller = Caller.PAUSED if activity.silence_ms else Caller.SPEAKING
         yield do.OpenUserTurn(activity.onset_ms)
         if reply is not None:
+            retracts = reply.is_fresh(activity.onset_arrival_s)
             is_unbegun = reply.heard_ms == 0.0 and not reply.is_calling
             if self._owed is None and (retracts or is_unbegun):
                 self._owed = reply.answers  # nothing came of it: it is owed still

@@ -139,12 +139,22 @@ def test_a_call_that_is_over_answers_nothing() -> None:
             assert turn_taking.on(event, status) == []
 
 
-def test_a_reply_is_taken_back_where_the_caller_had_not_finished() -> None:
+@pytest.mark.parametrize(
+    "goes_on",
+    [
+        heard.SpeechWindow(activity(160.0)),
+        heard.WordsHeard(("please",), (), False),
+        heard.EndOfTurn(1, 800.0, ("please",)),
+    ],
+)
+def test_a_reply_is_taken_back_where_the_caller_had_not_finished(
+    goes_on: heard.ListenEvent,
+) -> None:
     turn_taking, _ = in_state(Caller.SILENT, Agent.IDLE)
     fresh = ReplyStatus("resp", is_audible=True, heard_ms=50.0, answers=TURN, released_s=100.0)
     status = CallStatus(SETTINGS, fresh, is_answering=True)
     turn_taking.on(heard.SpeechStarted(activity(64.0)), status)
-    done = turn_taking.on(heard.SpeechWindow(activity(160.0)), status)
+    done = turn_taking.on(goes_on, status)
     assert do.InterruptReply(None, may_resume=False, onset_ms=0.0) in done
 
 
