@@ -1,32 +1,36 @@
 """Human callers for calls over the wire: clips of the shared data, whole turns, honest truth.
 
 Owns which clips are played: those of the endpointing test's speakers, spread over all of them,
-each plain or with a hesitation of 300-1200 ms spliced in, and none that the waits were chosen on.
-The clip's end is the waveform's, unless a breath or an old recording's floor follows the last word
+each plain or with a hesitation of 300-1200 ms spliced in, and none that the waits were chosen on;
+behind the plain ones, orders as people spoke them. The clip's end is the waveform's, unless a
+breath or an old recording's floor follows the last word
 (`voiceloop.listening.recipes.endpointing_set`).
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from audio.frames import RECOGNIZER_HZ
-from benchmarks.harness.data_folder import OF_TURNS, data_with
+from benchmarks.harness.data_folder import OF_PAUSED_TURNS, OF_TURNS, data_with
 from clients.call.script import ScriptedTurn, Utterance
 from clients.connection import RATE_HZ
 from clients.recording import Recording, Samples
 from clients.report.waveform import AUDIBLE_DBFS, FRAME_MS, frame_levels_db, speech_start
 from voiceloop.listening.recipes.endpointing_set import (
     COPIES,
+    FADE,
     LEAD_MS,
     MS,
     CallerTurn,
     caller_turns,
 )
+from voiceloop.listening.recipes.real_turns import real_turns
 
 Kind = Literal["plain", "hesitation"]
 AFTER_END_MS = 60.0  # of the clip, faded: what is longer is the recording's own silence
@@ -63,21 +67,35 @@ def human_turns(kind: Kind, n_turns: int) -> list[HumanTurn]:
     """So many turns of the test's speakers, fairly spread over them; always the same.
 
     All are ranked, one of each speaker before a second of any, and the first CHOSEN_ON are left
-    out. Fewer come where the set ends before (it has some 60 of a kind beyond them).
+    out. Where these end (there are some 60 of a kind) plain turns go on with spontaneous orders,
+    some 170, whose words nobody wrote down. Fewer come where both have ended.
 
     Raises:
         DataMissing: the shared data is not here.
     """
     turns = caller_turns(data_with(*OF_TURNS), "test")
-    wanted = [turn for turn in turns if _fits(turn, kind)]
-    random.Random(f"human turns {kind}").shuffle(wanted)
+    chosen = _ranked([turn for turn in turns if _fits(turn, kind)], kind)[CHOSEN_ON:]
+    if kind == "plain" and len(chosen) < n_turns:
+        people = real_turns(data_with(*OF_PAUSED_TURNS), "test")
+        chosen += _ranked([turn for turn in people if _is_order(turn)], "orders")
+    return [_cut_out(turn, kind) for turn in chosen[:n_turns]]
+
+
+def _ranked(turns: Sequence[CallerTurn], name: str) -> list[CallerTurn]:
+    """One of each speaker before a second of any, else by chance; always the same."""
+    shuffled = list(turns)
+    random.Random(f"human turns {name}").shuffle(shuffled)
     rounds: dict[str, int] = {}
     ranked = []
-    for turn in wanted:
+    for turn in shuffled:
         rounds[turn.speaker] = rounds.get(turn.speaker, 0) + 1
         ranked.append((rounds[turn.speaker], turn))
     ranked.sort(key=lambda pair: pair[0])
-    return [_cut_out(turn, kind) for _, turn in ranked[CHOSEN_ON:][:n_turns]]
+    return [turn for _, turn in ranked]
+
+
+def _is_order(turn: CallerTurn) -> bool:
+    return "orders" in turn.slices and not turn.slices & COPIES and turn.end_ms < LONGEST_MS
 
 
 def _fits(turn: CallerTurn, kind: Kind) -> bool:
@@ -89,16 +107,18 @@ def _fits(turn: CallerTurn, kind: Kind) -> bool:
 def _cut_out(turn: CallerTurn, kind: Kind) -> HumanTurn:
     """The clip out of its quiet room: the line of a call has a room of its own."""
     begin = int(LEAD_MS * MS)
-    samples = turn.samples[begin : int((turn.end_ms + AFTER_END_MS) * MS)]
-    assert turn.words is not None
+    samples = turn.samples[begin : int((turn.end_ms + AFTER_END_MS) * MS)].copy()
+    samples[-FADE:] = samples[-FADE:] * np.linspace(1.0, 0.0, FADE)
+    words = turn.words or ()
+    first_word_ms = words[0].start_ms - LEAD_MS if words else 0.0
     return HumanTurn(
         name=turn.name,
         speaker=turn.speaker,
         kind=kind,
         samples=samples,
-        onset_ms=_onset_ms(samples, turn.words[0].start_ms - LEAD_MS),
+        onset_ms=_onset_ms(samples, first_word_ms),
         end_ms=turn.end_ms - LEAD_MS,
-        words=tuple((w.text, w.start_ms - LEAD_MS, w.end_ms - LEAD_MS) for w in turn.words),
+        words=tuple((w.text, w.start_ms - LEAD_MS, w.end_ms - LEAD_MS) for w in words),
     )
 
 

@@ -10,6 +10,11 @@ from clients.errors import ClientError
 ROOT = Path(__file__).resolve().parents[2]
 # What the turns of the endpointing set, and the human callers, are made of.
 OF_TURNS = ("speech/manifest.jsonl", "speech/commands.jsonl", "speech/noise", "dialogues")
+# And the turns with the pauses that people made.
+OF_PAUSED_TURNS = (
+    "speech/manifest.jsonl", "speech/noise", "speech/slots.jsonl", "speech/orders.jsonl",
+    "speech/calls.jsonl",
+)  # fmt: skip
 
 
 class DataMissing(ClientError):
