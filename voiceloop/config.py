@@ -162,7 +162,7 @@ class Config:
     tts_device: str = AUTO
     llm_adapter: Path | None = None  # a LoRA folder, merged into the local language model
     end_reader: Literal["embedded", "none"] = "embedded"  # beside a remote language model
-    voice_reader: Literal["embedded", "none"] = "embedded"  # beside a remote recognizer
+    voice_reader: Literal["embedded", "none"] = "embedded"  # where the recognizer tells nothing
     remote_key: str = field(default="", repr=False)
     context_tokens: int = 0  # of the language model; 0: the preset knows
     pacing_lead_ms: int = 60

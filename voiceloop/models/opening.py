@@ -102,10 +102,11 @@ async def open_backends(
         if language_model is not None and end_reader is not None:
             reading = end_reader.language_model()
             language_model = EndReadingModel(language_model, reading, end_reader.ready)
-        if recognizer is not None and voice_reader is not None:
-            hearing = voice_reader.recognizer()
-            recognizer = VoiceReadingRecognizer(recognizer, hearing, voice_reader.ready)
         own = PlacedModels(supervisor, elsewhere)
+        if voice_reader is not None:
+            recognizer = VoiceReadingRecognizer(
+                recognizer or own.recognizer(), voice_reader.recognizer(), voice_reader.ready
+            )
         counting = TokenCounting()
         if language_model is None:
             language_model = own.language_model()

@@ -258,9 +258,16 @@ def end_reader_spec(config: Config) -> WorkerSpec | None:
 
 
 def voice_reader_spec(config: Config) -> WorkerSpec | None:
-    """The process that reads the voice beside a remote recognizer, if it is wanted and can be."""
-    if not config.stt_url or config.voice_reader == "none" or not config.anticipation.p_voice:
+    """The process that reads the voice beside a recognizer that cannot, if it is wanted and can be.
+
+    Raises: ConfigError as `plan` does.
+    """
+    if config.voice_reader == "none" or not config.anticipation.p_voice:
         return None
+    if not config.stt_url:
+        hearing = plan(config)[2].get("recognizer")  # workers elsewhere look after their own
+        if hearing is None or hearing.model == MOONSHINE_TINY:
+            return None
     reader = resolve_preset_model(MOONSHINE_TINY, hub_folder())
     if reader.model != MOONSHINE_TINY:
         return None  # its wheel is not installed, and only its encoder knows the voice

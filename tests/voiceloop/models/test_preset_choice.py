@@ -508,6 +508,22 @@ def test_a_remote_recognizer_has_the_voice_read_by_the_embedded_one(
     assert voice_reader_spec(load_config(flags=flags)) is None
 
 
+@pytest.mark.parametrize("preset", [CPU, GPU])
+def test_a_recognizer_here_that_tells_nothing_of_the_voice_has_it_read_by_the_embedded_one(
+    preset: Preset, hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_preset(hub, preset)
+    monkeypatch.setattr(resolve, "installed_version", WHEELS.get)
+    spec = voice_reader_spec(Config(preset=preset.name))
+    assert spec is not None
+    [role] = spec.roles
+    assert role.options["end_of_voice"] and not role.options["hears_words"]
+    assert voice_reader_spec(Config(preset=preset.name, voice_reader="none")) is None
+    elsewhere = load_config(flags={"preset": preset.name, "workers": {"recognizer": ["a:1"]}})
+    assert voice_reader_spec(elsewhere) is None  # it tells by itself what it hears
+    assert voice_reader_spec(Config(preset="embedded")) is None
+
+
 async def test_a_server_starts_without_the_readers_where_they_cannot_load(
     service: Service, connect: Callable[..., RemoteService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
