@@ -134,8 +134,9 @@ def _kernel_device(config: EngineConfig) -> Device:
     from .kernels.launch import compiling
 
     kernels = KernelSet(
-        is_reference=name == "reference", rounds_inputs=config.prompt_activations == "int8"
-    )
+        is_reference=name == "reference", rounds_inputs=config.prompt_activations == "int8",
+        fuses=config.fused_launches,
+    )  # fmt: skip
 
     def make_runner(
         decoder: Decoder, pool: KvPool, config: EngineConfig, end_ids: tuple[int, ...]

@@ -29,12 +29,14 @@ from engine.kernels import (
     ngram,
     norm,
     probability,
+    product,
     sample,
     silu_mul,
 )
 from engine.kernels import rows as step_rows
 from engine.kernels.attention import Partials, Pieces
 from engine.kernels.launch import STREAMED_ROWS, compiling
+from engine.kernels.product import Streamed
 from engine.kernels.sample import Draws, SampleSpace
 from engine.kernels.slots import Slots
 from engine.kv_format import KV_FORMATS
@@ -105,6 +107,14 @@ def _cases() -> Iterator[tuple[str, Callable[[], Case]]]:
             partial(_attention, kv_format, 1, 256, 4096),
         )
         yield f"kv write, {kv_format}, 32 rows", partial(_kv_write, kv_format, 32)
+    for batch, context in ((1, 1024), (1, 4096), (32, 1024)):
+        yield (
+            f"decode attention and merge in one, kv int8, {batch} x 1 over {context}",
+            partial(_attention, "int8", batch, 1, context, is_fused=True),
+        )
+    for m in (1, 8, 32):
+        for quant in (None, "int4", "int8", "fp8"):
+            yield f"{quant or 'bf16'} project, kv int8, {m} rows", partial(_project, quant, m)
     for m in (1, 32):
         yield f"add norm, {m} rows", partial(_add_norm, m)
         yield f"silu mul, {m} rows", partial(_silu_mul, m)
@@ -214,17 +224,22 @@ def _poisoned(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.full(shape, torch.nan, dtype=dtype, device=DEVICE)
 
 
-def _gemm(quant: str, m: int, n_out: int, n_in: int) -> Case:
-    weight, x = _random(n_out, n_in).mul_(n_in**-0.5), _random(m, n_in)
-    kernels: tuple[Callable[..., None], ...]
-    packed: Any
+def _packed(quant: str | None, n_out: int, n_in: int) -> Streamed:
+    """Random weights; None: bf16, as `KernelLinear` gives them to fused kernels."""
+    weight = _random(n_out, n_in).mul_(n_in**-0.5)
+    if quant is None:
+        return gemm_8bit.pack_8bit(weight, torch.ones(n_out, device=DEVICE))
     if quant == "int4":
-        packed = gemm_int4.pack_int4(quantize_int4(weight, 128))
+        return gemm_int4.pack_int4(quantize_int4(weight, 128))
+    codes = quantize_int8(weight) if quant == "int8" else quantize_fp8(weight)
+    return gemm_8bit.pack_8bit(codes.codes, codes.scale)
+
+
+def _gemm(quant: str, m: int, n_out: int, n_in: int) -> Case:
+    packed, x = _packed(quant, n_out, n_in), _random(m, n_in)
+    kernels: tuple[Callable[..., None], ...] = gemm_8bit.gemm_8bit, gemm_8bit.gemm_8bit_reference
+    if quant == "int4":
         kernels = gemm_int4.gemm_int4, gemm_int4.gemm_int4_reference
-    else:
-        codes = quantize_int8(weight) if quant == "int8" else quantize_fp8(weight)
-        packed = gemm_8bit.pack_8bit(codes.codes, codes.scale)
-        kernels = gemm_8bit.gemm_8bit, gemm_8bit.gemm_8bit_reference
     is_few = m <= STREAMED_ROWS
     dtype = torch.float32 if is_few else torch.bfloat16
     out = _poisoned(packed.n_splits if is_few else 1, m, n_out, dtype=dtype)
@@ -270,7 +285,9 @@ def _int32(values: Any) -> Tensor:
     return torch.as_tensor(values, dtype=torch.int32, device=DEVICE)
 
 
-def _attention(kv_format: str, batch: int, n_rows: int, context: int) -> Case:
+def _attention(
+    kv_format: str, batch: int, n_rows: int, context: int, is_fused: bool = False
+) -> Case:
     n_blocks = context // BLOCK_TOKENS
     blocks, scales = _pool(kv_format, batch * context)
     tables = _int32(torch.randperm(batch * n_blocks).view(batch, n_blocks))
@@ -281,6 +298,8 @@ def _attention(kv_format: str, batch: int, n_rows: int, context: int) -> Case:
     n_split = len(queries) if attention.is_split(most_rows, HEADS, KV_HEADS) else 1
     partials = Partials.allocate(n_split, HEADS, HEAD_DIM, context, queries.device)
     arguments = [queries, blocks, scales, pieces, most_rows, 0, partials, out]
+    if is_fused:
+        arguments += [0, _int32([0] * (len(pieces.starts) * KV_HEADS))]
     kernels = attention.paged_attention, attention.paged_attention_reference
     return Case(kernels[0], kernels[1], arguments, [out], n_bytes)
 
@@ -317,6 +336,21 @@ def _kv_write(kv_format: str, m: int) -> Case:
     per_row = blocks[0, 0].nbytes + 2 * HEAD_DIM * queries.element_size()  # codes, and the angles
     n_bytes = qkv.nbytes + queries.nbytes + m * per_row
     return Case(kv_write.kv_write, kv_write.kv_write_reference, arguments, outputs, n_bytes)
+
+
+def _project(quant: str | None, m: int) -> Case:
+    packed = _packed(quant, (HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN)
+    written = _kv_write("int8", m)
+    h = _random(m, HIDDEN)
+    squares = h.float().square().view(m, 64, -1).sum(2)
+    sums = _poisoned(packed.n_splits, m, product.sizes(packed)[0])
+    tickets = _int32([0] * (product.MAX_ROW_TILES * (HEADS + 2 * KV_HEADS)))
+    arguments = [h, squares, packed, None, *written.arguments[1:], sums, tickets]
+    return Case(
+        kv_write.project, kv_write.project_reference, arguments, written.outputs,
+        packed.nbytes + h.nbytes + written.n_bytes,
+        predicted_us=gpu_model.product_us(*product.sizes(packed), m, quant),
+    )  # fmt: skip
 
 
 def _add_norm(m: int) -> Case:

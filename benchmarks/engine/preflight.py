@@ -57,6 +57,7 @@ class Serving:
     kv_format: str
     has_head: bool = False  # an EAGLE-3 head drafts, in the place of n-grams
     has_int8_inputs: bool = False  # `engine.prompt_activations`
+    is_fused: bool = False  # `engine.fused_launches`
 
 
 def servings() -> tuple[Serving, ...]:
@@ -66,7 +67,9 @@ def servings() -> tuple[Serving, ...]:
     large = Serving("qwen3-8b", "int4", "int8")
     rounded = replace(shipped, has_int8_inputs=True)
     fp8 = Serving("qwen3-8b", "fp8", "fp8")
-    return (shipped, rounded, large, fp8, replace(large, has_head=True))
+    dense = Serving("qwen3-4b", None, "plain")
+    fused = (replace(serving, is_fused=True) for serving in (shipped, large, fp8, dense))
+    return (shipped, rounded, large, fp8, replace(large, has_head=True), *fused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +187,9 @@ def _programs(serving: Serving, n_layers: int) -> Iterator[tuple[str, Any]]:
     options = {**GPU.options["engine"], "quant": serving.quant, "kv_format": serving.kv_format}
     options.pop("device")
     config = EngineConfig(**options, ngram_draft=not serving.has_head)
-    kernels = KernelSet(is_reference=False, rounds_inputs=serving.has_int8_inputs)
+    kernels = KernelSet(
+        is_reference=False, rounds_inputs=serving.has_int8_inputs, fuses=serving.is_fused
+    )
     with tempfile.TemporaryDirectory() as folder:
         model_dir = write_folder(Path(folder), Shape(**sizes))
         decoder = Decoder(

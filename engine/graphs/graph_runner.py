@@ -58,13 +58,12 @@ class Launch:
 class GraphRunner:
     """Replays a decoder's step graphs on one KV pool; see `runner.Runner` for the interface."""
 
-    layers = "Triton"
-
     def __init__(
         self, decoder: Decoder, pool: KvPool, config: EngineConfig, end_ids: tuple[int, ...],
         kernels: KernelSet,
     ) -> None:  # fmt: skip
         self.decoder, self.pool = decoder, pool
+        self.layers = "Triton, in fewer launches" if kernels.fuses else "Triton"
         device = torch.device(decoder.device)
         self._is_cuda = device.type == "cuda"
         head = decoder.eagle

@@ -18,6 +18,7 @@ from ..layer import Rope
 from ..load.packed import Int4Weight, ScaledWeight, Stored, Weight, format_of
 from ..load.quant import quantize
 from ..model import Decoder
+from ..types import ConfigError
 from . import (
     adjust,
     attention,
@@ -32,7 +33,8 @@ from . import (
     silu_mul,
 )
 from .attention import Partials, Pieces
-from .launch import STREAMED_ROWS
+from .halves import Halves
+from .launch import LEAST_ROWS, STREAMED_ROWS
 
 INT4_GROUP = 128  # inputs that share a scale: its word is 1/16 of their codes' bytes, 1/4 at 32
 NO_TAPS: Mapping[int, Tensor] = {}
@@ -48,6 +50,7 @@ _NAMES = (
     "gemm_int4",
     "gemm_int8",
     "kv_write",
+    "project",
     "add_norm",
     "place_rows",
     "probability",
@@ -61,9 +64,14 @@ _NAMES = (
 class KernelSet:
     """The kernels, or their references, by name."""
 
-    def __init__(self, is_reference: bool, *, rounds_inputs: bool = False) -> None:
-        """rounds_inputs: of many rows, to eight bits, where the weights are int8."""
-        self.is_reference, self.rounds_inputs = is_reference, rounds_inputs
+    def __init__(
+        self, is_reference: bool, *, rounds_inputs: bool = False, fuses: bool = False
+    ) -> None:
+        """rounds_inputs: of many rows, to eight bits, where the weights are int8.
+
+        fuses: in steps of few rows, what is launched apart otherwise (see `halves`).
+        """
+        self.is_reference, self.rounds_inputs, self.fuses = is_reference, rounds_inputs, fuses
         suffix = "_reference" if is_reference else ""
         found = {name: f"{name}{suffix}" for name in _NAMES}
         self.call: Any = SimpleNamespace(
@@ -109,6 +117,10 @@ class KernelLinear:
             case _:
                 self.out_features = weight.shape[0]
                 self.packed = weight.to(device=device, dtype=dtype).contiguous()
+        self.streamed = self.packed
+        if self._multiply is None:  # as codes with scales of 1, which is all `product` reads
+            ones = torch.ones(self.out_features, device=device)
+            self.streamed = gemm_8bit.pack_8bit(self.packed, ones)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._multiply is None:
@@ -151,6 +163,7 @@ class KernelDecoder:
         """For steps of up to `n_rows` rows and sequences of up to `n_tokens`.
 
         n_split: most rows of a step whose attention is split over the KV.
+        Raises: ConfigError where launches are to be fused and no tile holds a part of one head.
         """
         config = decoder.config
         self.decoder, self.pool, self.call, self.config = decoder, pool, kernels.call, config
@@ -164,6 +177,14 @@ class KernelDecoder:
         self._mixed = torch.zeros(
             n_rows, config.n_heads * config.head_dim, dtype=decoder.dtype, device=device
         )
+        self._halves: Halves | None = None
+        if kernels.fuses:
+            if config.head_dim % LEAST_ROWS and not kernels.is_reference:
+                raise ConfigError(
+                    f"fused_launches: expected heads of a multiple of {LEAST_ROWS}, found "
+                    f"{config.head_dim}"
+                )
+            self._halves = Halves(decoder, pool, kernels.call, self.partials, self._mixed)
 
     def forward(
         self, tokens: Tensor, positions: Tensor, slots: Tensor,
@@ -178,22 +199,35 @@ class KernelDecoder:
         """
         decoder, config, call = self.decoder, self.config, self.call
         x = decoder.embedding[tokens].float()
-        h = torch.empty(x.shape, dtype=decoder.dtype, device=x.device)
         delta = None
+        if self._halves is not None and len(x) <= STREAMED_ROWS:
+            self._halves.run(x, positions, slots, pieces, taps)
+        else:
+            delta = self._run(x, positions, slots, pieces, taps)
+        if len(decoder.layers) in taps:
+            total = x if delta is None else x + delta.sum(0, dtype=torch.float32)
+            taps[len(decoder.layers)].copy_(total)
+        states = x.new_empty(len(wanted), x.shape[1], dtype=decoder.dtype)
+        call.add_norm(x, delta, decoder.norm.weight, config.norm_eps, states, wanted)
+        self.head.write(states, logits)
+        return states
+
+    def _run(
+        self, x: Tensor, positions: Tensor, slots: Tensor, pieces: Items[tuple[Pieces, int]],
+        taps: Mapping[int, Tensor],
+    ) -> Tensor | None:  # fmt: skip
+        """All layers, every kernel launched apart; what is to be added to x comes back."""
+        decoder, delta = self.decoder, None
+        h = torch.empty(x.shape, dtype=decoder.dtype, device=x.device)
         for index, layer in enumerate(decoder.layers):
-            call.add_norm(x, delta, layer.input_norm.weight, config.norm_eps, h)
+            norm = layer.input_norm.weight
+            self.call.add_norm(x, delta, norm, self.config.norm_eps, h)
             if index in taps:
                 taps[index].copy_(x)
             delta = self.advance(
                 layer, index, layer.qkv(h), x, h, positions, slots, pieces, decoder.rope
             )
-        if len(decoder.layers) in taps:
-            assert delta is not None
-            taps[len(decoder.layers)].copy_(x + delta.sum(0, dtype=torch.float32))
-        states = h[: len(wanted)]
-        call.add_norm(x, delta, decoder.norm.weight, config.norm_eps, states, wanted)
-        self.head.write(states, logits)
-        return states
+        return delta
 
     def advance(
         self, layer: Any, index: int, qkv: Tensor, x: Tensor, h: Tensor, positions: Tensor,

@@ -159,25 +159,19 @@ def _scales(
     return low, high
 
 
-@triton.jit(do_not_specialize=["n_rows"])
-def _gemm_int4(
-    x_ptr, codes_ptr, scales_ptr, bias_ptr, out_ptr, n_rows,
-    N_IN: tl.constexpr, N_OUT: tl.constexpr, N_PAIRS: tl.constexpr, HALF: tl.constexpr,
-    GROUP: tl.constexpr, PAIRS_PER_SPLIT: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
+@triton.jit
+def tile_int4(
+    x_ptr, codes_ptr, scales_ptr, row, output, split, n_rows,
+    N_IN: tl.constexpr, N_OUT: tl.constexpr, HALF: tl.constexpr, GROUP: tl.constexpr,
+    PAIRS_PER_SPLIT: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
 ):  # fmt: skip
-    """One tile of rows and outputs over one split of the inputs.
-
-    Tiles of rows are the fastest to change: those that read the same weights run side by side.
-    """
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
-    split = tl.program_id(2)
+    """The sums of some rows and outputs over one split of the inputs."""
     k = tl.arange(0, HALF)
     is_row, is_output = row < n_rows, output < N_OUT
     sums = tl.zeros((ROWS, OUTPUTS), tl.float32)
+    n_pairs: tl.constexpr = (N_IN + 2 * HALF - 1) // (2 * HALF)
     begin = split * PAIRS_PER_SPLIT
-    for pair in range(begin, tl.minimum(begin + PAIRS_PER_SPLIT, N_PAIRS)):
+    for pair in range(begin, tl.minimum(begin + PAIRS_PER_SPLIT, n_pairs)):
         # 32 bits count the bytes of any matrix of up to 4 billion weights.
         tile = codes_ptr + (pair * N_OUT + output)[None, :] * HALF + k[:, None]
         low_scales, high_scales = _scales(
@@ -191,6 +185,28 @@ def _gemm_int4(
         sums = tl.dot(tl.load(x, mask=inside, other=0.0).to(OPERAND), low, sums)
         inside = is_row[:, None] & (column + HALF < N_IN)[None, :]
         sums = tl.dot(tl.load(x + HALF, mask=inside, other=0.0).to(OPERAND), high, sums)
+    return sums
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def _gemm_int4(
+    x_ptr, codes_ptr, scales_ptr, bias_ptr, out_ptr, n_rows,
+    N_IN: tl.constexpr, N_OUT: tl.constexpr, HALF: tl.constexpr, GROUP: tl.constexpr,
+    PAIRS_PER_SPLIT: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+):  # fmt: skip
+    """One tile of rows and outputs over one split of the inputs.
+
+    Tiles of rows are the fastest to change: those that read the same weights run side by side.
+    """
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    split = tl.program_id(2)
+    sums = tile_int4(
+        x_ptr, codes_ptr, scales_ptr, row, output, split, n_rows, N_IN, N_OUT, HALF, GROUP,
+        PAIRS_PER_SPLIT, ROWS, OUTPUTS,
+    )  # fmt: skip
+    is_row, is_output = row < n_rows, output < N_OUT
     if HAS_BIAS:
         if split == 0:
             sums += tl.load(bias_ptr + output, mask=is_output, other=0.0).to(tl.float32)[None, :]
@@ -254,8 +270,8 @@ def gemm_int4(x: Tensor, weight: PackedInt4, bias: Tensor | None, out: Tensor) -
     outputs = tile_outputs(weight.n_out, x.device)
     _gemm_int4[(triton.cdiv(rows, tile_rows), triton.cdiv(weight.n_out, outputs), weight.n_splits)](
         x, weight.codes, weight.scales, x if bias is None else bias, out, rows,
-        N_IN=weight.n_in, N_OUT=weight.n_out, N_PAIRS=n_pairs, HALF=weight.half,
-        GROUP=weight.group, PAIRS_PER_SPLIT=triton.cdiv(n_pairs, weight.n_splits),
+        N_IN=weight.n_in, N_OUT=weight.n_out, HALF=weight.half, GROUP=weight.group,
+        PAIRS_PER_SPLIT=triton.cdiv(n_pairs, weight.n_splits),
         ROWS=tile_rows, OUTPUTS=outputs, HAS_BIAS=bias is not None,
         num_warps=4, num_stages=6, enable_fp_fusion=True,  # 4 KiB a stage: see `choose_splits`
         maxnreg=MAX_REGISTERS,

@@ -9,9 +9,9 @@ from .launch import next_power_of_2
 
 @triton.jit(do_not_specialize=["n_rows"])
 def _add_norm(
-    residual_ptr, delta_ptr, weight_ptr, out_ptr, wanted_ptr, n_rows,
+    residual_ptr, delta_ptr, weight_ptr, out_ptr, wanted_ptr, squares_ptr, n_rows,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, N_SPLITS: tl.constexpr, EPS: tl.constexpr,
-    IS_LAST: tl.constexpr,
+    IS_LAST: tl.constexpr, N_SQUARES: tl.constexpr, N_SQUARES_PAD: tl.constexpr,
 ):  # fmt: skip
     target = tl.program_id(0).to(tl.int64)
     row = tl.load(wanted_ptr + target) if IS_LAST else target
@@ -24,15 +24,20 @@ def _add_norm(
             x += tl.load(part, mask=inside, other=0.0).to(tl.float32)
         if not IS_LAST:
             tl.store(residual_ptr + row * SIZE + at, x, mask=inside)
-    scale = tl.rsqrt(tl.sum(x * x, 0) / SIZE + EPS)
     weight = tl.load(weight_ptr + at, mask=inside, other=0.0)
-    y = x * scale * weight
+    if N_SQUARES > 0:
+        part = tl.arange(0, N_SQUARES_PAD)
+        squares = tl.where(part == 0, tl.sum(x * x, 0), 0.0)
+        tl.store(squares_ptr + row * N_SQUARES + part, squares, mask=part < N_SQUARES)
+        y = x * weight
+    else:
+        y = x * tl.rsqrt(tl.sum(x * x, 0) / SIZE + EPS) * weight
     tl.store(out_ptr + target * SIZE + at, y.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def add_norm(
     residual: Tensor, delta: Tensor | None, weight: Tensor, eps: float, out: Tensor,
-    wanted: Tensor | None = None,
+    wanted: Tensor | None = None, squares: Tensor | None = None,
 ) -> None:  # fmt: skip
     """residual += delta.sum(0), then out = RMSNorm(residual) * weight.
 
@@ -40,25 +45,35 @@ def add_norm(
     add): the partial sums of a product are summed here, in order. weight: fp32 [size].
     out: [rows, size]. wanted: int64, rows: the last norm is of these alone, in this order, any of
     them more than once; the residual then stays as it is.
+    squares: fp32 [rows, parts], written: the rows are left for the product that reads them to scale
+    (see `halves.Residual`), and this is the sum it needs for that, in the first part, and zeros.
     """
     rows, size = residual.shape
     block = next_power_of_2(size)
+    n_squares = 0 if squares is None else squares.shape[1]
     _add_norm[(len(out),)](
         residual, residual if delta is None else delta, weight, out,
-        residual if wanted is None else wanted, rows,
+        residual if wanted is None else wanted, residual if squares is None else squares, rows,
         SIZE=size, BLOCK=block, N_SPLITS=0 if delta is None else delta.shape[0], EPS=eps,
-        IS_LAST=wanted is not None, num_warps=min(max(block // 512, 1), 16), enable_fp_fusion=True,
+        IS_LAST=wanted is not None, N_SQUARES=n_squares,
+        N_SQUARES_PAD=next_power_of_2(max(n_squares, 1)),
+        num_warps=min(max(block // 512, 1), 16), enable_fp_fusion=True,
     )  # fmt: skip
 
 
 def add_norm_reference(
     residual: Tensor, delta: Tensor | None, weight: Tensor, eps: float, out: Tensor,
-    wanted: Tensor | None = None,
+    wanted: Tensor | None = None, squares: Tensor | None = None,
 ) -> None:  # fmt: skip
     if wanted is not None:
         residual = residual[wanted]
         delta = None if delta is None else delta[:, wanted]
     if delta is not None:
         residual += delta.float().sum(0)
+    if squares is not None:
+        squares.zero_()
+        squares[:, 0] = residual.square().sum(-1)
+        out.copy_(residual * weight.float())
+        return
     scale = (residual.square().mean(-1, keepdim=True) + eps).rsqrt()
     out.copy_(residual * scale * weight.float())

@@ -44,7 +44,8 @@ def engine_options(
     Raises:
         ConfigError: `engine.drafter` asks for a draft model or a head, and there is none, or for a
             draft model on a GPU; `engine.kv_tokens` cannot hold the context that is asked for;
-            `engine.prompt_activations` is int8 where no product has it.
+            `engine.prompt_activations` is int8 where no product has it, or
+            `engine.fused_launches` set where there is no GPU.
     """
     engine = config.engine
     options: dict[str, Any] = {
@@ -69,6 +70,8 @@ def engine_options(
         options["device"] = engine.device
     if engine.prompt_activations != AUTO:
         options["prompt_activations"] = engine.prompt_activations
+    if engine.fused_launches:
+        options["fused_launches"] = True
     if engine.step_budget_ms != type(engine)().step_budget_ms:
         options["step_budget_ms"] = engine.step_budget_ms
     if not engine.native:
@@ -82,7 +85,7 @@ def engine_options(
             "engine.drafter: expected a language model on a GPU with eagle, found device cpu, "
             "whose layers keep to themselves what a head reads; 'ngram' is the default"
         )
-    _check_prompt_activations(options)
+    _check_gpu_keys(options)
     return options | _memory(config, options)
 
 
@@ -97,10 +100,15 @@ def _without_draft_model(config: Config, options: dict[str, Any]) -> None:
         )
 
 
-def _check_prompt_activations(options: Mapping[str, Any]) -> None:
-    """Raises: ConfigError where eight bits are asked for and nothing has them."""
+def _check_gpu_keys(options: Mapping[str, Any]) -> None:
+    """Raises: ConfigError where something is asked for that nothing here has."""
     device, weights = str(options.get("device", "cpu")), options.get("quant") or DENSE
-    is_served = device.startswith("cuda") and weights == "int8"
+    is_gpu = device.startswith("cuda")
+    if "fused_launches" in options and not is_gpu:
+        raise ConfigError(
+            f"engine.fused_launches: expected a language model on a GPU, found device {device}"
+        )
+    is_served = is_gpu and weights == "int8"
     if options.get("prompt_activations", DENSE) != DENSE and not is_served:
         raise ConfigError(
             "engine.prompt_activations: expected a GPU and engine.weights int8 beside int8, found "
