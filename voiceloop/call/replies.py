@@ -22,6 +22,7 @@ from voiceloop.listening.evidence import CONTINUES_MS
 from voiceloop.realtime.items import McpApprovalRequest, Message
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.context import FixedAnswer, ReplyContext
+from voiceloop.reply.figures import figures_of, shadow_turn_of
 from voiceloop.reply.plan import plan_of_response
 from voiceloop.reply.preemptive import PreemptiveReplies
 from voiceloop.reply.reply import Reply
@@ -377,9 +378,10 @@ class Replies:
         if (slide := self._context.protocol.conversation.take_slide()) is not None:
             facts["window"] = slide.facts()
         self._metrics.observe_turn(reply.timeline, outcome)
-        figures, call_id = reply.figures(outcome), self._context.protocol.session_id
+        figures, call_id = figures_of(reply, outcome), self._context.protocol.session_id
         self._observe_in_trial(figures)
-        self._metrics.trial.offer_shadow(call_id, lambda: reply.shadow_turn(figures))
+        shadow = partial(shadow_turn_of, reply, self._context, figures)
+        self._metrics.trial.offer_shadow(call_id, shadow)
         self._metrics.observe_work(reply.usage, reply.speech.wasted_ms)
         self._context.trace.turn(self._traced(reply, outcome))
         self.preemptive.observe_waste(reply)
@@ -393,7 +395,6 @@ class Replies:
 
     def _traced(self, reply: Reply, outcome: str) -> TracedTurn:
         heard = reply.answers.text if reply.answers is not None else ""
-        item_id = reply.response.item_id
-        item = self._context.protocol.conversation.get(item_id) if item_id is not None else None
+        item = self._context.protocol.conversation.get(reply.response.item_id or "")
         said = item.text if isinstance(item, Message) else ""
         return TracedTurn(reply.timeline, outcome, reply.usage, heard, said)

@@ -23,7 +23,7 @@ from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.anticipation import Anticipation
 from voiceloop.reply.plan import ReplyPlan
-from voiceloop.reply.sound.kept_lines import KeptLines
+from voiceloop.reply.sound.kept_lines import KeptLine, KeptLines
 from voiceloop.reply.sound.line_ahead import LineAhead
 from voiceloop.reply.sound.playout import LEAD_MS
 from voiceloop.slots.form import Form, Forms, Stand, exchanges, notes_of
@@ -70,7 +70,7 @@ class ReplyContext:
         self.waiting_lines = cycle(self.agent.waiting.say)
         self._forms = Forms(self.agent.slots)
 
-    def kept_sound(self, line: str, options: VoiceOptions) -> Voice | None:
+    def kept_sound(self, line: str, options: VoiceOptions) -> KeptLine | None:
         """A voice that has spoken this line already, where its sound is kept."""
         return self.kept_lines.line(line, options)
 

@@ -18,7 +18,7 @@ from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.response import CloseReason, ResponseHandle, ResponseStatus
 from voiceloop.realtime.settings import AudioFormat
 from voiceloop.reply.sound.playout import Chunk
-from voiceloop.reply.speech import ReplySpeech
+from voiceloop.reply.spoken.speech import ReplySpeech
 from voiceloop.reply.steps import ReplyRound
 from voiceloop.telemetry.timeline import TurnTimeline
 from voiceloop.tools.pending import PendingCall

@@ -18,8 +18,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from voiceloop.backends import PreemptiveDone, ToolCall, Usage, Voice
-from voiceloop.canary.trial import ShadowTurn
-from voiceloop.canary.turns import TurnFigures
 from voiceloop.errors import VoiceLoopError, error_of
 from voiceloop.listening.events import UserTurn
 from voiceloop.realtime.response import ResponseHandle
@@ -29,7 +27,8 @@ from voiceloop.reply.live_branch import LiveBranch
 from voiceloop.reply.output import ReplyOutput
 from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.sound.playout import Chunk, Pacer, Playout
-from voiceloop.reply.speech import ReplySpeech
+from voiceloop.reply.spoken.silence import SilenceWatch
+from voiceloop.reply.spoken.speech import ReplySpeech
 from voiceloop.reply.steps import MAX_ROUNDS, Outcome, ReplyRound, ReplyState
 from voiceloop.reply.waiting import ModelDeadline, ReplyWait
 from voiceloop.telemetry.timeline import TurnTimeline
@@ -69,6 +68,9 @@ class Reply:
         self._wait = ReplyWait(waiting, context.waiting_lines, context.clock, has_spoken=is_bridged)
         first_s = plan.params.within_ms / 1000
         deadline = ModelDeadline(first_s, self._waited_s, self._quiet_s, self._ask_to_wait)
+        self._silence = SilenceWatch(
+            self._may_be_silent_s, self._waits_since_s, self._bridge_silence, context.clock
+        )
         self._generation = Generation(context, plan, failure, live, deadline)
         self._output = ReplyOutput(context.protocol)  # open while it is ANSWERING
         self._task: asyncio.Task[None] | None = None
@@ -167,35 +169,10 @@ class Reply:
         """Tokens of all rounds so far; those of text that nobody heard are counted apart."""
         return self._generation.rounds.usage(self.speech.unheard)
 
-    def figures(self, outcome: Outcome) -> TurnFigures:
-        """What it is counted as where a canary is tried."""
-        usage, (n_called, n_wrong) = self.usage, self._generation.rounds.called
-        n_written = usage.n_reply_tokens + usage.n_unheard_tokens
-        return TurnFigures(
-            gap_ms=self.timeline.gap_ms,
-            has_failed=outcome == "failed",
-            n_tokens=n_written if usage.n_prompt_tokens else None,
-            n_tool_calls=n_called,
-            n_wrong_tool_calls=n_wrong,
-            token_ms=usage.token_ms or None,
-        )
-
-    def shadow_turn(self, figures: TurnFigures) -> ShadowTurn | None:
-        """What it was asked, for a canary to answer too; None where no model answered a turn."""
-        prompt, is_beside = self.plan.prompt, self.response.is_out_of_band
-        if is_beside or figures.n_tokens is None or not prompt or prompt[-1].role != "user":
-            return None
-        protocol = self._context.protocol
-        called = (m for m in protocol.conversation.messages() if m.tool_calls or m.role == "tool")
-        return ShadowTurn(
-            protocol.session_id,
-            prompt,
-            tuple(self.plan.tools),
-            self.plan.params,
-            self._context.anticipation.tenant,
-            tuple(called),
-            figures,
-        )
+    @property
+    def called(self) -> tuple[int, int]:
+        """As `Rounds.called`."""
+        return self._generation.rounds.called
 
     @property
     def is_calling(self) -> bool:
@@ -310,7 +287,9 @@ class Reply:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._generate())
             if self.plan.speaks:
-                tasks.create_task(self.speech.run())
+                speech = self.speech
+                watching = tasks.create_task(self._silence.run(speech.silence, speech.changed))
+                tasks.create_task(speech.run()).add_done_callback(lambda _: watching.cancel())
         await self._output.ready()
         if self.plan.speaks:
             self._output.send_rest(self.speech)
@@ -372,7 +351,31 @@ class Reply:
         if is_silent and (line := self._wait.take_line()) is not None:
             self.timeline.mark("first_token", self._context.clock())
             self.timeline.facts["waiting_line"] = line
-            self.speech.say_ahead(f"{line} ")
+            if not self._say_as_kept(line):
+                self.speech.say_ahead(f"{line} ")
+
+    def _may_be_silent_s(self) -> float | None:
+        """How long the voice may be silent that has words to say; None: for ever."""
+        is_heard = not self.response.is_out_of_band
+        return self._context.agent.waiting.say_after_ms / 1000 if is_heard else None
+
+    def _waits_since_s(self) -> float:
+        marks = self.timeline.marks if self._generation.rounds.is_first else {}
+        return marks.get("speech_end", self.released_s or self._context.clock())
+
+    def _bridge_silence(self) -> bool:
+        """Say a line that needs no voice, unless one was said; False where there is none."""
+        is_said, line = self._wait.has_spoken, self._wait.take_line()
+        return is_said or (line is not None and self._say_as_kept(line))
+
+    def _say_as_kept(self, line: str) -> bool:
+        """Let the line be heard as the voice once spoke it; False where it never has."""
+        kept = self._context.kept_sound(line, self.plan.voice_options)
+        if kept is None:
+            return False
+        self.timeline.facts["waiting_line"] = line
+        self.speech.say_kept(line, kept)
+        return True
 
     async def _write(self, text: str) -> None:
         self.timeline.mark("first_token", self._context.clock())

@@ -115,7 +115,7 @@ class ReplyWait:
         self._clock = clock
         self._waited_s = 0.0
         self._began_s: float | None = None
-        self._has_spoken = has_spoken
+        self.has_spoken = has_spoken
 
     def begin(self) -> None:
         self._began_s = self._clock()
@@ -143,14 +143,14 @@ class ReplyWait:
 
         play_end_s: when what was said before has sounded. own_line: a tool's, which is due then.
         """
-        if self._has_spoken or not (own_line or self._waiting.say):
+        if self.has_spoken or not (own_line or self._waiting.say):
             return None
         after_ms = 0 if own_line else self._waiting.say_after_ms
         return max(0.0, play_end_s - self._clock()) + after_ms / 1000
 
     def take_line(self, own_line: str = "") -> str | None:
         """What to say now; None where that has been said, or there is no time for it."""
-        if self._has_spoken or self.is_spent or not (own_line or self._waiting.say):
+        if self.has_spoken or self.is_spent or not (own_line or self._waiting.say):
             return None
-        self._has_spoken = True
+        self.has_spoken = True
         return own_line or next(self._lines)

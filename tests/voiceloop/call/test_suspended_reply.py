@@ -13,7 +13,7 @@ from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_ba
 from voiceloop.backends import ChatMessage, VoiceOptions
 from voiceloop.config import Config
 from voiceloop.reply.sound.playout import KEPT_MS, Chunk, Pacer
-from voiceloop.reply.speech import ReplySpeech
+from voiceloop.reply.spoken.speech import ReplySpeech
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]

@@ -520,7 +520,8 @@ async def test_a_reply_that_fails_while_it_is_cut_short_says_so(clock: Clock, br
     recognizer.script = lambda n: ["tell me a story", ""][n % 2]  # type: ignore[method-assign]
     faults = [Fault("commit", after=17)] if broken == "model" else []
     model = FakeLanguageModel([LONG], ms_per_token=120, faults=faults)
-    voice = FakeVoice(faults=[Fault("feed", nth=17)] if broken == "voice" else [])
+    lost = [Fault("feed", nth=17), Fault("feed", nth=18)]  # and the one that follows it
+    voice = FakeVoice(faults=lost if broken == "voice" else [])
     backends = instant_backends(recognizer=recognizer, language_model=model, voice=voice)
     async with Caller(clock, backends, AgentConfig(fallback="Pardon?"), chunk_ms=40) as caller:
         await caller.say(700)

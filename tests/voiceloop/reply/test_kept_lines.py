@@ -152,7 +152,8 @@ async def test_a_reply_whose_voice_fails_ends_in_the_kept_fallback(
     kept = KeptLines()
     for text in AgentConfig().kept_lines:  # so that the call's own voice is not asked for them
         await kept.keep(FakeVoice(), text, DEFAULT)
-    backends = instant_backends(voice=FakeVoice(faults=[Fault(at)]))
+    faults = [Fault(at), *([Fault(at, nth=1)] if at == "feed" else [])]  # a lost one is asked twice
+    backends = instant_backends(voice=FakeVoice(faults=faults))
     async with Caller(clock, backends, kept_lines=kept) as caller:
         caller.send("response.create", response={"output_modalities": ["audio"]})
         await caller.wait_for("response.done", count=2)

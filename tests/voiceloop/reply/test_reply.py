@@ -70,7 +70,9 @@ async def test_a_reply_at_its_token_limit_is_incomplete(clock: Clock) -> None:
 @pytest.mark.parametrize("at", ["open", "feed", "finish"])
 @pytest.mark.parametrize("action", ["fail", "hang", "overload"])
 async def test_a_voice_that_breaks_fails_its_turn_only(clock: Clock, at: str, action: str) -> None:
-    backends = instant_backends(voice=FakeVoice(faults=[Fault(at, action)]))  # type: ignore[arg-type]
+    # A stream that is lost is opened anew, once.
+    faults = [Fault(at, action, nth=n) for n in range(1 if at == "open" or action == "hang" else 2)]  # type: ignore[arg-type]
+    backends = instant_backends(voice=FakeVoice(faults=faults))
     async with Caller(clock, backends) as caller:
         ask(caller)
         await caller.wait_for("response.done")

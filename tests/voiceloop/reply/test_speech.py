@@ -12,7 +12,7 @@ from tests.fakes import FakeVoice
 from voiceloop.backends import VoiceOptions
 from voiceloop.errors import BackendError
 from voiceloop.reply.sound.playout import Chunk, Pacer
-from voiceloop.reply.speech import ReplySpeech
+from voiceloop.reply.spoken.speech import ReplySpeech
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]

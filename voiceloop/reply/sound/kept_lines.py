@@ -13,8 +13,12 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from voiceloop.backends import Speech, SpeechEnd, Voice, VoiceEvent, VoiceOptions
+import numpy as np
+
+from audio.resample import Resampler
+from voiceloop.backends import Speech, SpeechEnd, SpokenWord, Voice, VoiceEvent, VoiceOptions
 from voiceloop.errors import BackendError, VoiceLoopError
+from voiceloop.reply.sound.loudness import Samples
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +50,14 @@ class KeptLine:
 
     async def close(self) -> None:
         """Nothing is open."""
+
+    def sound(self, rate_hz: int) -> tuple[Samples, tuple[SpokenWord, ...]]:
+        """All of it, int16 [n] at this rate, and its words."""
+        spoken = [piece for piece in self.pieces if isinstance(piece, Speech)]
+        samples = np.frombuffer(b"".join(piece.samples for piece in spoken), "<i2")
+        resampler = Resampler(self.rate_hz, rate_hz)
+        whole = resampler.push(samples.astype(np.int16, copy=False)), resampler.flush()
+        return np.concatenate(whole), tuple(word for piece in spoken for word in piece.words)
 
 
 class KeptLines:

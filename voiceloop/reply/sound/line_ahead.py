@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from enum import Enum
 
 from voiceloop.backends import Speech, SpeechEnd, Voice, VoiceEvent, VoiceOptions, VoiceStream
-from voiceloop.errors import BackendError, VoiceLoopError
+from voiceloop.errors import BackendError, VoiceLoopError, WorkerLost
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,7 @@ class SpokenAhead:
         self._changed = asyncio.Event()
         self._speaking: asyncio.Task[None] | None = None
         self._is_taken = False
+        self._is_lost = False  # with its worker: another stream may say it
 
     def start(self, tasks: asyncio.TaskGroup, stream_id: str) -> None:
         self._speaking = tasks.create_task(self._speak(stream_id), name="line ahead")
@@ -62,6 +63,7 @@ class SpokenAhead:
                     await stream.close()
         except (VoiceLoopError, TimeoutError) as error:
             log.warning("a line was not spoken ahead: %s", error or "no voice in time")
+            self._is_lost = isinstance(error, WorkerLost)
         except Exception:  # a voice's bug costs a line, not the call
             log.exception("a line was not spoken ahead")
         if self.stand is Stand.UNDER_WAY:
@@ -105,7 +107,8 @@ class SpokenAhead:
             if self.stand is Stand.WHOLE:
                 return
             if self.stand is Stand.FAILED:
-                raise BackendError("expected the end of the line, found that the voice failed")
+                kind = WorkerLost if self._is_lost else BackendError
+                raise kind("expected the end of the line, found that the voice failed")
             self._changed.clear()
             await self._changed.wait()
 

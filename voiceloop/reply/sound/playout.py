@@ -272,6 +272,10 @@ class Playout:
         while self.pacer.buffered_ms > MAX_BUFFERED_MS and not self.pacer.is_stopped:
             self._room.clear()
             await self._room.wait()
+        self.push_line(samples, words)
+
+    def push_line(self, samples: Samples, words: tuple[SpokenWord, ...] = ()) -> None:
+        """Add a line's audio at once: short, and bounded where it was kept."""
         self.pacer.push(samples, words)
         self._changed.set()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+CLAUSE_MARKS = ".,;:?!"
 ECHO_CHARACTERS = 80  # about five seconds of speech, at some 16 characters a second
 
 
@@ -61,6 +62,15 @@ class ReplyText:
         self.n_confirmed += len(text)
         self._written.append((len(self.whole), at_s))
 
+    def put_ahead(self, line: str, at_s: float) -> None:
+        """Say this before all that is written, of which nothing was said yet."""
+        n_line = len(line)
+        self.whole = line + self.whole
+        self.n_confirmed += n_line
+        self.n_ahead = n_line
+        behind = ((count + n_line, written_s) for count, written_s in self._written)
+        self._written = [(n_line, at_s), *behind]
+
     @property
     def confirmed(self) -> str:
         return self.whole[: self.n_confirmed]
@@ -81,6 +91,12 @@ class ReplyText:
             if count >= max(n_chars, 1):
                 return at_s
         return self._written[-1][1] if self._written else 0.0
+
+    def behind_marks(self, n_chars: int) -> int:
+        """Where the text goes on behind a word that ends there, and the marks said with it."""
+        while self.whole[n_chars : n_chars + 1] in tuple(CLAUSE_MARKS):
+            n_chars += 1
+        return n_chars
 
     # --- said ---
 

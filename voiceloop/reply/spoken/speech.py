@@ -10,26 +10,26 @@ keep their audio; the rest is thrown away and spoken anew. What was sent is neve
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
-from typing import NamedTuple
 
-import numpy as np
+from voiceloop.backends import SpokenWord, Voice, VoiceOptions
+from voiceloop.errors import BackendError, WorkerLost
+from voiceloop.reply.sound.kept_lines import KeptLine
+from voiceloop.reply.sound.loudness import Samples
+from voiceloop.reply.sound.playout import Chunk, Pacer, PacerState, Playout
+from voiceloop.reply.spoken.silence import Silence
+from voiceloop.reply.spoken.text import CLAUSE_MARKS, ReplyText, TextEnd
+from voiceloop.reply.spoken.utterance import Place, Stand, Utterance
 
-from audio.resample import Resampler
-from voiceloop.backends import Speech, SpeechEnd, SpokenWord, Voice, VoiceOptions, VoiceStream
-from voiceloop.errors import BackendError, BackendTimeout, Overloaded
-from voiceloop.reply.sound.playout import Chunk, Pacer, Playout
-from voiceloop.reply.text import ReplyText, TextEnd
+log = logging.getLogger(__name__)
 
-# For a stream to open, and between two pieces of audio once all text is there. Chosen: a voice that
-# keeps up with playing needs a fraction of it, and no caller waits longer for the next word.
-VOICE_DEADLINE_S = 10.0
-CLAUSE_MARKS = ".,;:?!"
-FEED_RETRY_S = 0.02  # to a voice with no room for text: one chunk of playout (20 ms) later
 # A reply made ahead may be thrown away, so no more of it is spoken before its release than plays
 # while the rest is synthesized: a clause or two. Chosen, not measured.
 MOST_HELD_MS = 2500.0
+ROUNDING_MS = 1.0  # between the times of words and the samples that they lie in
 
 
 class Release(Enum):
@@ -39,13 +39,6 @@ class Release(Enum):
     EARLY = "early"  # all that is made, which may be taken back
     CONFIRMED = "confirmed"  # clauses that the newest version of the text has confirmed
     ALL = "all"
-
-
-class Place(NamedTuple):
-    """A place in the text and in its audio."""
-
-    n_chars: int
-    at_ms: float
 
 
 class ReplySpeech:
@@ -86,6 +79,7 @@ class ReplySpeech:
         self._heard: Place | None = None  # up to where, while it is interrupted
         self._tasks: asyncio.TaskGroup | None = None
         self._speaking: asyncio.Task[None] | None = None
+        self._utterance = self._utterance_from(Place(0, 0.0))  # the newest
         if speaks_ahead:
             self._speaks.set()
 
@@ -95,7 +89,7 @@ class ReplySpeech:
         """Raises: BackendError, BackendTimeout, Overloaded of the voice."""
         async with asyncio.TaskGroup() as self._tasks:
             if self._speaking is None:
-                self._speak_from(Place(0, 0.0))
+                self._speaking = self._tasks.create_task(self._speak())
             self._tasks.create_task(self.playout.run())
 
     def say(self, text: str) -> None:
@@ -159,7 +153,9 @@ class ReplySpeech:
         self._words = [word for word in self._words if word.text_end <= kept.n_chars]
         if self._speaking is not None:
             self._speaking.cancel()
-        self._speak_from(kept)
+        self._utterance = self._utterance_from(kept)
+        if self._tasks is not None:
+            self._speaking = self._tasks.create_task(self._speak())
 
     # --- sent ---
 
@@ -272,9 +268,7 @@ class ReplySpeech:
         text, is_whole = self.text.whole, self.text.end is not TextEnd.NOTHING
         found = Place(0, 0.0)
         for index, word in enumerate(self._words):
-            end = word.text_end
-            while end < len(text) and text[end] in CLAUSE_MARKS:
-                end += 1
+            end = self.text.behind_marks(word.text_end)
             if end > n_chars:
                 break
             is_last = is_whole and not text[end:].strip()
@@ -283,93 +277,119 @@ class ReplySpeech:
                 found = Place(end, follows[0].start_ms if follows else word.end_ms)
         return found
 
-    def _speak_from(self, place: Place) -> None:
-        if self._tasks is not None:
-            self._speaking = self._tasks.create_task(self._speak(place))
+    def _utterance_from(self, place: Place) -> Utterance:
+        rate_hz, may_make = self._pacer.rate_hz, self._may_make
+        return Utterance(
+            self.text, place, rate_hz, self._changed, may_make, self._take, self._clock
+        )
 
-    async def _speak(self, place: Place) -> None:
+    async def _speak(self) -> None:
         """A stream of the voice, and another where more is said after it had been told the end."""
         await self._speaks.wait()
+        has_lost = False
         while True:
+            utterance = self._utterance
             try:
-                n_chars = await self._speak_stream(place)
-            except Exception:
-                self.has_failed = True  # at once: `run` raises it only when its tasks have ended
-                raise
-            while not self.text.whole[n_chars:].strip():
-                if self.text.end is TextEnd.REPLY:
-                    self.playout.finish()
-                    return
-                self._changed.clear()
-                await self._changed.wait()
-            place = Place(n_chars, self._pacer.sent_ms + self._pacer.buffered_ms)
+                await utterance.run(self._voice, self._new_stream_id(), self._options)
+            except Exception as error:
+                is_lost = isinstance(error, WorkerLost) and utterance.stand is Stand.LOST
+                place = self._resumes_at if is_lost and not has_lost else None
+                if place is None:
+                    self.has_failed = True  # at once: `run` raises it when its tasks have ended
+                    raise
+                log.warning("a voice was lost in a reply; the rest is spoken anew")
+                has_lost = True
+                self._words = [word for word in self._words if word.text_end <= place.n_chars]
+                self.wasted_ms += self._pacer.cut(place.at_ms)
+            else:
+                while not self.text.whole[utterance.n_fed :].strip():
+                    if self.text.end is TextEnd.REPLY:
+                        self.playout.finish()
+                        return
+                    self._changed.clear()
+                    await self._changed.wait()
+                place = Place(utterance.n_fed, self._made_ms)
+            self._utterance = self._utterance_from(place)
+            self._changed.set()
 
-    async def _speak_stream(self, place: Place) -> int:
-        """Speak from there to where a version ends; returns how many characters that is."""
-        try:
-            async with asyncio.timeout(VOICE_DEADLINE_S):
-                stream = await self._voice.open(self._new_stream_id(), self._options)
-        except TimeoutError:
-            raise BackendTimeout(f"expected a voice in {VOICE_DEADLINE_S:.0f} s") from None
-        try:
-            async with asyncio.timeout(None) as stall, asyncio.TaskGroup() as tasks:
-                feeding = tasks.create_task(self._feed(stream, place.n_chars, stall))
-                await self._take_audio(stream, place, stall)
-        except TimeoutError:
-            raise BackendTimeout(f"expected audio within {VOICE_DEADLINE_S:.0f} s") from None
-        finally:
-            await stream.close()
-        return feeding.result()
-
-    async def _feed(self, stream: VoiceStream, n_fed: int, stall: asyncio.Timeout) -> int:
-        while True:
-            self._changed.clear()
-            text = self.text.whole[n_fed:]
-            if text and not self._holds_enough():
-                try:
-                    stream.feed(text)
-                    n_fed += len(text)
-                except Overloaded:
-                    await asyncio.sleep(FEED_RETRY_S)
-                continue
-            if self.text.end is not TextEnd.NOTHING and not text:
-                break
-            await self._changed.wait()
-        stream.finish()
-        stall.reschedule(asyncio.get_running_loop().time() + VOICE_DEADLINE_S)
-        return n_fed
-
-    def _holds_enough(self) -> bool:
+    def _may_make(self) -> bool:
         is_held = self._release in (Release.NONE, Release.EARLY)
-        return is_held and self._pacer.buffered_ms >= MOST_HELD_MS
+        return not is_held or self._pacer.buffered_ms < MOST_HELD_MS
 
-    async def _take_audio(self, stream: VoiceStream, place: Place, stall: asyncio.Timeout) -> None:
-        resampler = Resampler(self._voice.rate_hz, self._pacer.rate_hz)
-        async for event in stream.events():
-            if isinstance(event, SpeechEnd):
-                await self.playout.push(resampler.flush())
-                return
-            words = tuple(_moved(word, place) for word in event.words)
-            self._mark_audio(words)
-            due_s = stall.when()
-            stall.reschedule(None)  # a full playout is no fault of the voice
-            await self.playout.push(resampler.push(_samples(event)), words)
+    async def _take(self, samples: Samples, words: tuple[SpokenWord, ...]) -> None:
+        if len(samples) or words:
+            n_chars = max((word.text_end for word in words), default=0)
+            self._on_first_audio(self.text.written_at_s(n_chars))
+        await self.playout.push(samples, words)
+        self._words += words
+        self._raise_limit()
+        self._changed.set()
+
+    # --- a voice that is lost, or stands still ---
+
+    @property
+    def _made_ms(self) -> float:
+        """Of the reply's audio."""
+        return self._pacer.sent_ms + self._pacer.buffered_ms
+
+    @property
+    def _resumes_at(self) -> Place | None:
+        """Where a lost voice is followed by another: behind the last word that is there whole.
+
+        None where sound was sent whose words nobody knows.
+        """
+        begins = self._utterance.begins
+        spoken = [word for word in self._words if word.text_end > begins.n_chars]
+        if not spoken:
+            return None if self._pacer.has_sent_beyond(begins.at_ms) else begins
+        made_ms, place = self._made_ms, begins
+        for index, word in enumerate(spoken):
+            if word.end_ms > made_ms + ROUNDING_MS:
+                break
+            follows = spoken[index + 1 : index + 2]
+            place = Place(
+                self.text.behind_marks(word.text_end), follows[0].start_ms if follows else made_ms
+            )
+        return Place(place.n_chars, max(place.at_ms, self._pacer.sent_ms))
+
+    def silence(self) -> Silence | None:
+        """Where the voice owes the caller sound, since when; None where it owes none."""
+        utterance, pacer, now_s = self._utterance, self._pacer, self._clock()
+        if self._release is not Release.ALL or pacer.is_stopped:
+            return None
+        n_spoken = max(utterance.begins.n_chars, *(w.text_end for w in self._words[-1:]), 0)
+        if utterance.stand is Stand.OVER:
+            n_spoken = utterance.n_fed
+        if not any(map(str.isalnum, self.text.whole[n_spoken:])):
+            return None
+        since_s = pacer.play_end_s
+        if pacer.state is PacerState.PAUSED or pacer.buffered_ms:
+            since_s = max(since_s, now_s) + pacer.buffered_ms / 1000.0
+        is_lost = utterance.stand in (Stand.OPENING, Stand.LOST)
+        return Silence(since_s, utterance.fed_at_s, is_lost=is_lost)
+
+    async def changed(self, within_s: float | None) -> None:
+        """Wait until something has changed of text or sound, or for so long."""
+        self._changed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._changed.wait()
+
+    def say_kept(self, line: str, kept: KeptLine) -> None:
+        """Let this be heard before what is still to come, whatever the voice does.
+
+        Before the reply's first sound its text goes ahead of the reply's own. In the middle of it
+        the line is sound alone: no part of the sentence that it stands in.
+        """
+        samples, words = kept.sound(self._pacer.rate_hz)
+        n_chars, at_ms = 0, self._made_ms
+        if at_ms == 0.0:
+            n_chars = len(line) + 1
+            self.text.put_ahead(f"{line} ", self._clock())
             self._words += words
-            self._raise_limit()
-            if due_s is not None:
-                stall.reschedule(asyncio.get_running_loop().time() + VOICE_DEADLINE_S)
-        raise BackendError("expected the end of speech, found the voice closed")
-
-    def _mark_audio(self, words: tuple[SpokenWord, ...]) -> None:
-        n_chars = max((word.text_end for word in words), default=0)
-        self._on_first_audio(self.text.written_at_s(n_chars))
-
-
-def _moved(word: SpokenWord, by: Place) -> SpokenWord:
-    """The word of a later stream, in the times and characters of the whole reply."""
-    start_ms, end_ms = word.start_ms + by.at_ms, word.end_ms + by.at_ms
-    return SpokenWord(word.text, start_ms, end_ms, word.text_end + by.n_chars)
-
-
-def _samples(speech: Speech) -> np.ndarray[tuple[int], np.dtype[np.int16]]:
-    return np.frombuffer(speech.samples, "<i2").astype(np.int16, copy=False)
+            self._on_first_audio(self._clock())
+        self._utterance.move(n_chars, 1000.0 * len(samples) / self._pacer.rate_hz)
+        self.playout.push_line(samples, words if n_chars else ())
+        if self._release is Release.CONFIRMED:
+            self.release()
+        self._changed.set()
