@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from benchmarks.cluster.load import call
 from benchmarks.cluster.scripted import SLOWLY
 from benchmarks.cluster.text_call import TypedCall
 from voiceloop.cluster.control.status import Status
+from voiceloop.workers.waits import call_of
 
 RAMP_S = 15.0  # of the calls that are placed at once
 N_LOOKS = 8  # at the loads, a second apart
@@ -28,12 +30,15 @@ async def spread(control: Any, url: str, folder: Path, n_calls: int) -> dict[str
 
     placed = [asyncio.create_task(later(index)) for index in range(n_calls)]
     await asyncio.sleep(RAMP_S + 2.0)
+    since_s = time.time()
     loads = [await loads_of(control) for _ in range(N_LOOKS)]
+    of_calls = calls_of_engines(folder, since_s, time.time())
     ended = await asyncio.gather(*placed)
     of_gateways, of_engines = (
         [sum(of_one) for of_one in zip(*(load[group] for load in loads), strict=True)]
         for group in ("gateways", "engine")
     )
+    of_calls += [0] * (len(of_engines) - len(of_calls))  # who was asked by nobody wrote nothing
     hits, hits_of_one = prefix_hits(folder)
     return {
         "calls": n_calls,
@@ -41,8 +46,9 @@ async def spread(control: Any, url: str, folder: Path, n_calls: int) -> dict[str
         "why": sorted({one.lost for one in ended if one.lost})[:3],
         "calls_of_gateways": of_gateways,
         "imbalance_gateways": imbalance(of_gateways),
-        "calls_of_engines": of_engines,
-        "imbalance_engines": imbalance(of_engines),
+        "calls_of_engines": of_calls,
+        "imbalance_engines": imbalance(of_calls),
+        "streams_of_engines": of_engines,
         "prefix_hits": round(hits, 4),
         "prefix_hits_of_one_engine": round(hits_of_one, 4),
         "share_of_one_engines": round(hits / hits_of_one, 4) if hits_of_one else None,
@@ -57,6 +63,16 @@ async def loads_of(control: Any) -> dict[str, list[int]]:
     for one in status.processes:
         if one.group in found:
             found[one.group].append(one.streams)
+    return found
+
+
+def calls_of_engines(folder: Path, since_s: float, until_s: float) -> list[int]:
+    """How many calls each engine was asked by meanwhile."""
+    found = []
+    for path in sorted(folder.glob("engine-*.jsonl")):
+        opened = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+        calls = {call_of(stream) for at_s, stream, _ in opened if since_s <= at_s <= until_s}
+        found.append(len(calls))
     return found
 
 

@@ -12,7 +12,7 @@ from websockets.http11 import Response
 
 from benchmarks.cluster.__main__ import Found, bars_of
 from benchmarks.cluster.load import FaultResult, Load
-from benchmarks.cluster.spread import imbalance, prefix_hits
+from benchmarks.cluster.spread import calls_of_engines, imbalance, prefix_hits
 from benchmarks.cluster.text_call import MOST_PLACED_AGAIN, TypedCall
 from clients.errors import ConnectionFailed
 from clients.resuming import ResumingConnection
@@ -66,6 +66,16 @@ def test_one_engine_for_all_would_have_read_what_another_has(tmp_path: Path) -> 
         lines = [json.dumps([at_s, "stream", chain]) for at_s, chain in opened]
         (tmp_path / name).write_text("\n".join(lines))
     assert prefix_hits(tmp_path) == (pytest.approx(2 / 6), pytest.approx(4 / 6))
+
+
+def test_engines_have_the_calls_that_they_were_asked_by_meanwhile(tmp_path: Path) -> None:
+    for name, opened in (
+        ("engine-1.jsonl", [(1.0, "a.b1/g.1"), (2.0, "b.b1/g.2"), (3.0, "b.b2/g.3")]),
+        ("engine-2.jsonl", [(2.0, "c.b1/h.1"), (9.0, "d.b1/h.2")]),
+    ):
+        lines = [json.dumps([at_s, stream, []]) for at_s, stream in opened]
+        (tmp_path / name).write_text("\n".join(lines))
+    assert calls_of_engines(tmp_path, 1.5, 5.0) == [1, 1]
 
 
 def test_loads_differ_by_the_largest_beside_the_mean() -> None:

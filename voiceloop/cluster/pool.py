@@ -1,10 +1,11 @@
 """Which of several workers takes a new stream. Pure.
 
 A language model keeps what it has read: callers of one agent go to the worker that has read that
-agent's prompt, by rendezvous hashing, unless it has a quarter more than its share already; a call
-stays where it began. Recognizers and voices keep nothing between streams: of two drawn at random
-the one that is less behind. Where workers of several versions are there, each call has one of them,
-by the shares that new calls are given in, and stays with it while it has a worker.
+agent's prompt, by rendezvous hashing, unless it has so much more than its share already that with
+what others send there meanwhile it would have a quarter; a call stays where it began. Recognizers
+and voices keep nothing between streams: of two drawn at random the one that is less behind. Where
+workers of several versions are there, each call has one of them, by the shares that new calls are
+given in, and stays with it while it has a worker.
 
 Sources: Thaler and Ravishankar, Using name-based mappings to increase hit rates (1998); Mirrokni,
 Thorup and Zadimoghaddam, Consistent hashing with bounded loads, arXiv:1608.01350; Mitzenmacher,
@@ -20,7 +21,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-LOAD_BOUND = 1.25
+LOAD_BOUND = 1.25  # of its share, what a worker has at most, of calls that are placed one by one
+# Where one is passed over. A worker tells four times a second how many it has: what other gateways
+# send there meanwhile, two calls of 67 at a dozen new ones a second, is to fit in below the bound.
+FULL_AT = 1.2
 MOST_PINS = 10_000  # calls that are remembered; the oldest is chosen for anew
 
 
@@ -28,11 +32,12 @@ MOST_PINS = 10_000  # calls that are remembered; the oldest is chosen for anew
 class Member:
     """A worker that takes new streams.
 
+    n_held: calls whose conversation it has, streams of one that keeps nothing between them.
     oldest_s: what waits longest for an answer of it. version: as it was labelled at its start.
     """
 
     name: str
-    n_streams: int = 0
+    n_held: int = 0
     oldest_s: float = 0.0
     version: str = ""
 
@@ -42,10 +47,10 @@ Choose = Callable[[Sequence[Member]], Member]  # of members that are all alike; 
 
 def by_prompt(prompt: bytes, members: Sequence[Member]) -> Member:
     """The worker of this prompt, or the next in its order that has room; members: not empty."""
-    share = (sum(member.n_streams for member in members) + 1) / len(members)
-    most = math.ceil(LOAD_BOUND * share)
+    share = (sum(member.n_held for member in members) + 1) / len(members)
+    most = max(math.ceil(share), math.floor(FULL_AT * share))
     in_order = sorted(members, key=lambda member: _weight(prompt, member.name), reverse=True)
-    return next((one for one in in_order if one.n_streams < most), in_order[0])
+    return next((one for one in in_order if one.n_held < most), in_order[0])
 
 
 def _weight(prompt: bytes, name: str) -> bytes:
@@ -55,7 +60,7 @@ def _weight(prompt: bytes, name: str) -> bytes:
 def less_behind(members: Sequence[Member], draw: random.Random) -> Member:
     """Of two at random the one that answers sooner; members: not empty."""
     two = draw.sample(members, 2) if len(members) > 1 else members
-    return min(two, key=lambda member: (member.oldest_s, member.n_streams))
+    return min(two, key=lambda member: (member.oldest_s, member.n_held))
 
 
 def version_of(call: str, shares: Mapping[str, float]) -> str | None:
@@ -100,8 +105,8 @@ def _has_room(
     among = len(alike) / len(members)
     if (total := sum(shares.values())) > 0:
         among = max(among, shares.get(alike[0].version, 0.0) / total)
-    n_all = sum(member.n_streams for member in members) + 1
-    return sum(member.n_streams for member in alike) < math.ceil(LOAD_BOUND * among * n_all)
+    n_all = sum(member.n_held for member in members) + 1
+    return sum(member.n_held for member in alike) < math.ceil(LOAD_BOUND * among * n_all)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,10 @@ class Pins:
 
     def __init__(self) -> None:
         self._of_call: OrderedDict[str, Pin] = OrderedDict()
+
+    def of(self, call: str) -> Pin | None:
+        """Where it was last; None where that is not known."""
+        return self._of_call.get(call)
 
     def stay(
         self,

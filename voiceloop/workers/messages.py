@@ -275,6 +275,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
     """The step loop turns: steps taken so far, and time spent in them.
 
     ``totals``: what the models of the worker count, by name. ``n_streams``: open, of all gateways.
+    ``n_calls``: calls of theirs that have a stream, or had one lately.
     """
 
     n_steps: int
@@ -283,6 +284,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
     sent_at: float = 0.0
     totals: dict[str, float] = {}
     n_streams: int = 0
+    n_calls: int = 0
 
 
 class Draining(msgspec.Struct, frozen=True, tag="draining"):

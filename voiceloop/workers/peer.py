@@ -1,4 +1,4 @@
-"""One gateway at a worker: its messages in order, its streams, and what waits for it to read.
+"""One gateway at a worker: its messages in order, its streams and calls, what waits for it to read.
 
 Nothing here blocks. A gateway that does not read what its streams make is overfull: it loses its
 streams, and after a while its connection; the other gateways of the worker do not notice.
@@ -24,6 +24,7 @@ from voiceloop.workers.messages import (
     decode_to_worker,
     encode,
 )
+from voiceloop.workers.waits import call_of
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ MAX_WAITING_BYTES = 16 * 1024 * 1024
 # The gateway always reads; when it has not for this long it is gone or stuck, and so are its calls.
 UNREAD_S = 10.0
 SENT_AT_ONCE = 256 * 1024
+# A call without a stream is one still for so long: hardly anybody is silent or speaks for longer.
+CALL_S = 30.0
 
 WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -55,6 +58,7 @@ class Peer:
         self.is_parent = is_parent
         self.inbox = deque[ToWorker]()  # arrived, not yet passed on
         self.streams = set[str]()
+        self._calls_left: dict[str, float] = {}  # of calls, when one's last stream had ended
         self.is_gone = False
         self._connection = connection
         self._clock = clock
@@ -74,6 +78,23 @@ class Peer:
     @property
     def is_overfull(self) -> bool:
         return len(self._waiting) > MAX_WAITING_BYTES
+
+    def open(self, stream_id: str) -> None:
+        self.streams.add(stream_id)
+
+    def forget(self, stream_id: str) -> None:
+        """The stream is over; what was read of its call may be needed again."""
+        self.streams.discard(stream_id)
+        named, _, _ = stream_id.partition("/")  # behind that, which gateway asks
+        if "." in named:  # else no call's
+            self._calls_left[call_of(stream_id)] = self._clock()
+
+    def n_calls(self) -> int:
+        """Calls that have a stream, or had one within `CALL_S`; a request over HTTP is one while it
+        lasts."""
+        since_s = self._clock() - CALL_S
+        self._calls_left = {call: at_s for call, at_s in self._calls_left.items() if at_s > since_s}
+        return len({call_of(stream_id) for stream_id in self.streams} | self._calls_left.keys())
 
     def read(self) -> None:
         """Take in what has arrived; a connection that has ended is gone.

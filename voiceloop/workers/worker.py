@@ -280,7 +280,7 @@ class Worker:
                 return
             stream = _Stream(self._roles[opened], peer, _is_batch(message))
             self._streams[message.stream_id] = stream
-            peer.streams.add(message.stream_id)
+            peer.open(message.stream_id)
         if stream is None:
             return  # sent before the gateway learned that this stream had failed
         if opened is not None or not stream.is_batch:
@@ -332,7 +332,7 @@ class Worker:
         stream = self._streams.pop(stream_id, None)
         if stream is None:
             return
-        stream.peer.streams.discard(stream_id)
+        stream.peer.forget(stream_id)
         self._backlog.forget(stream_id)
         self._deadlines.forget(stream_id)
         try:
@@ -349,7 +349,8 @@ class Worker:
         self._next_heartbeat = now + HEARTBEAT_S
         totals = {name: n for role in self._roles.values() for name, n in role.totals().items()}
         busy_ms, n_streams = 1000 * self._busy_s, len(self._streams)
-        beat = Heartbeat(self._n_steps, busy_ms, has_work, now, totals, n_streams)
+        n_calls = sum(peer.n_calls() for peer in self._peers)
+        beat = Heartbeat(self._n_steps, busy_ms, has_work, now, totals, n_streams, n_calls)
         for peer in self._peers:
             peer.send([beat])
 

@@ -15,7 +15,7 @@ from voiceloop.cluster.pooled import PooledWorkers, TriedWorkers
 from voiceloop.cluster.remote_workers import RemoteWorkers
 from voiceloop.errors import ConfigError, WorkerLost
 from voiceloop.operation import CanarySettings, WorkerAddresses
-from voiceloop.workers.messages import Ready
+from voiceloop.workers.messages import Heartbeat, Ready
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Joined:
     is_draining: bool = False
     silence_s: float = 0.0
     n_streams: int = 0
-    pulse: Any = field(default_factory=lambda: SimpleNamespace(last=None))
+    pulse: Any = field(default_factory=lambda: SimpleNamespace(last=None, n_beats=0))
     waits: Any = field(default_factory=lambda: SimpleNamespace(oldest_s=lambda: 0.0))
 
     @property
@@ -95,6 +95,34 @@ async def test_calls_are_told_to_the_trial_by_the_version_they_were_given() -> N
         trial.observe_turn(call, TurnFigures())
     report = trial.report()
     assert report is not None and report.turns.keys() == {Variant.CANARY, Variant.BASELINE}
+
+
+def beat(worker: Joined, n_calls: int) -> None:
+    told = Heartbeat(1, 1.0, False, n_streams=n_calls // 2, n_calls=n_calls)
+    worker.pulse = SimpleNamespace(last=told, n_beats=worker.pulse.n_beats + 1)
+
+
+async def test_engines_are_filled_by_calls_and_not_by_the_streams_open_just_now() -> None:
+    engines = [Joined(name, "") for name in ("a", "b", "c")]
+    pool = PooledWorkers("engine", engines)  # type: ignore[arg-type]
+    gone_to = Counter[str]()
+    for n in range(200):
+        for one in engines:
+            beat(one, gone_to[one.name])
+        gone_to[(await pool.current(f"call{n}.b1", b"cafe")).name] += 1
+    assert max(gone_to.values()) <= 1.25 * 200 / 3
+
+
+async def test_calls_that_a_heartbeat_could_not_tell_of_yet_are_counted() -> None:
+    engines = [Joined(name, "") for name in ("a", "b")]
+    pool = PooledWorkers("engine", engines)  # type: ignore[arg-type]
+    gone_to = Counter([(await pool.current(f"call{n}.b1", b"cafe")).name for n in range(20)])
+    assert max(gone_to.values()) <= 12
+    assert len({(await pool.current(f"call3.b{n}", b"cafe")).name for n in range(20)}) == 1
+    for one in engines:
+        beat(one, gone_to[one.name])
+    again = Counter([(await pool.current(f"call{n}.b2", b"cafe")).name for n in range(20)])
+    assert again == gone_to
 
 
 async def test_what_no_call_waits_for_goes_to_the_workers_that_are_tried_or_to_nobody() -> None:

@@ -291,3 +291,19 @@ def test_what_is_read_ahead_for_nobody_opens_no_stream(running: Running) -> None
         one.send(FeedText("a", "hello"))
         assert spoken(one) == ("a", b"hello")
     assert one.beats[-1].n_streams == 1
+
+
+def test_a_call_between_two_turns_is_counted_and_one_that_is_long_silent_is_not() -> None:
+    now_s = 0.0
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        peer = Peer(ours, "gateway", lambda: now_s)
+        for stream_id in ("sess_1.b1/g.1", "sess_1.b2/g.2", "sess_2.b1/g.3", "http-7/g.4"):
+            peer.open(stream_id)
+        assert peer.n_calls() == 3
+        for stream_id in ("sess_1.b1/g.1", "sess_2.b1/g.3", "http-7/g.4"):
+            peer.forget(stream_id)
+        now_s = peers.CALL_S - 1
+        assert peer.n_calls() == 2  # what was asked over HTTP is over
+        now_s = peers.CALL_S + 1
+        assert peer.n_calls() == 1
