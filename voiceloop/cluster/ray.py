@@ -62,24 +62,25 @@ class _Host:
     """An actor with one keeper."""
 
     def __init__(
-        self, name: str, group: Group, desired: Desired, command: tuple[str, ...], address: str
+        self, start: Start, desired: Desired, command: tuple[str, ...], address: str
     ) -> None:
-        logging.basicConfig(level=logging.INFO, format=f"{name}: %(levelname)s %(message)s")
-        self._name, self._group, self._desired = name, group, desired
+        logging.basicConfig(level=logging.INFO, format=f"{start.name}: %(levelname)s %(message)s")
+        self._start, self._desired = start, desired
         self._command = command
         self._address = address
 
     def __repr__(self) -> str:
-        return self._name  # before each line of its log, as Ray passes it on
+        return self._start.name  # before each line of its log, as Ray passes it on
 
     async def run(self) -> None:
         """Return when the process was drained and has ended."""
-        with tempfile.TemporaryDirectory(prefix=f"voiceloop-{self._name}-") as folder:
+        name, group = self._start.name, self._start.group
+        with tempfile.TemporaryDirectory(prefix=f"voiceloop-{name}-") as folder:
             keeper = Keeper(
-                self._name,
-                self._group.name,
-                self._group.version,
-                self._group.launch,
+                name,
+                group.name,
+                group.version,
+                group.launch,
                 folder=Path(folder),
                 node=ray.get_runtime_context().get_node_id(),
                 address=self._address or await asyncio.to_thread(_own_address),
@@ -87,6 +88,7 @@ class _Host:
                 environ=self._desired.environ,
                 desired=self._desired,
                 command=self._command,
+                yields=self._start.yields,
             )
             await keeper.run()
 
@@ -94,8 +96,7 @@ class _Host:
 def _own_address() -> str:
     """This machine's, as the others of the cluster know it."""
     own = ray.get_runtime_context().get_node_id()
-    nodes = ray.nodes()
-    return str(next(node["NodeManagerAddress"] for node in nodes if node["NodeID"] == own))
+    return str(next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == own))
 
 
 async def _ask(report: HostReport) -> Orders:
@@ -238,7 +239,7 @@ class _Directory:
             label_selector=avoided or None,
             scheduling_strategy=strategy,
             max_restarts=0,  # the directory replaces it, where that is still wanted
-        ).remote(start.name, start.group, self._directory.desired, self._command, self._address)
+        ).remote(start, self._directory.desired, self._command, self._address)
         log.info("places %s", start)
         self._keep(self._outlive(start.name, host))
 

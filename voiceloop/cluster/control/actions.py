@@ -12,7 +12,8 @@ class Start:
     """Place one process of this group, on none of the machines to avoid.
 
     machine: where, as long as it is there and has room; anywhere where none is named. relieves: the
-    machine that another one leaves for it.
+    machine that another one leaves for it. yields: there are enough without it, and while it loads
+    those that serve beside it come first.
     """
 
     name: str
@@ -20,6 +21,7 @@ class Start:
     avoid: tuple[str, ...]
     machine: str = ""
     relieves: str = ""
+    yields: bool = False
 
     def __str__(self) -> str:
         told = f" on {self.machine}, for one that leaves {self.relieves}" if self.relieves else ""

@@ -299,6 +299,7 @@ class Directory:
             n_spare=group.spare,
         )
         n_missing = n_wanted - len(good)
+        are_enough = sum(one.is_ready(now_s) for one in staying) >= n_wanted
         if old:
             self._make_way(good, old, n_wanted, now_s)
             n_missing = min(n_missing, SURGE - sum(not one.is_ready(now_s) for one in good))
@@ -307,7 +308,7 @@ class Directory:
             self._thin_out(good, -n_missing, now_s)
             if n_missing == 0:
                 return self._even_out(group, good, now_s)
-        return [self._place(group, now_s) for _ in range(n_missing)]
+        return self._place(group, n_missing, now_s, yields=are_enough)
 
     def _thin_out(self, good: Sequence[Host], n_too_many: int, now_s: float) -> None:
         """Drain so many: of the machine that has most the youngest, with the least to lose."""
@@ -319,14 +320,18 @@ class Directory:
 
     def _even_out(self, group: Group, good: Sequence[Host], now_s: float) -> list[Action]:
         """Start one more where fewest are; once it has settled, one leaves where most are."""
-        is_draining = any(one.drains for one in self.hosts.values() if one.group == group.name)
-        is_at_rest = not is_draining and all(one.is_settled(now_s) for one in good)
+        is_at_rest = not self._is_replacing() and all(one.is_settled(now_s) for one in good)
         way = self.way_for(group, now_s, STEADY_S)
         if way is None or not is_at_rest or not self.moves.may_begin(now_s):
             return []
-        start = self._place(group, now_s, way)
+        start = self._start(group, now_s, way.machine, way.origin, yields=True)
         self.moves.begin(group.name, start.name, way, now_s)
         return [start]
+
+    def _is_replacing(self) -> bool:
+        """Whether a process of any group is going, or is to go."""
+        of = [(host, self.desired.group(host.group)) for host in self.hosts.values()]
+        return any(h.drains or g is None or not self.is_wanted(h, g) for h, g in of)
 
     def way_for(self, group: Group, now_s: float, there_for_s: float = 0.0) -> Way | None:
         """From which machine to which one of this group is to move, where it lies unevenly."""
@@ -369,17 +374,22 @@ class Directory:
         ]
         return min(1.0, max(process.used, max(waits) / ANSWER_S))
 
-    def _place(self, group: Group, now_s: float, way: Way | None = None) -> Start:
-        """Apart from the others of its group, as far as machines are known."""
-        name, origin = self._new_name(group.name), way.origin if way is not None else ""
-        hosts = self.hosts.values()
-        machine = (
-            way.machine
-            if way is not None
-            else self.machines.emptiest(group, self.desired, hosts, now_s)
-        )
+    def _place(self, group: Group, n: int, now_s: float, *, yields: bool) -> list[Action]:
+        """So many, apart from the others of their group; fewer where these are to wait."""
+        starts: list[Action] = []
+        for _ in range(n):
+            hosts = self.hosts.values()
+            machine = self.machines.place_for(group, self.desired, hosts, now_s, yields=yields)
+            if machine is not None:
+                starts.append(self._start(group, now_s, machine, yields=yields))
+        return starts
+
+    def _start(
+        self, group: Group, now_s: float, machine: str, origin: str = "", *, yields: bool
+    ) -> Start:
+        name = self._new_name(group.name)
         self.hosts[name] = Host(name, group.name, group.version, now_s, now_s, machine=machine)
-        return Start(name, group, self.desired.cordoned, machine, origin)
+        return Start(name, group, self.desired.cordoned, machine, origin, yields)
 
     def _drain(self, host: Host) -> None:
         self.hosts[host.name] = replace(host, drains=True)

@@ -2,8 +2,8 @@
 
     scripted_process.py FOLDER [worker|gateway ...]
 
-Files in the folder script it: ``crash`` ends it at once with code 3, ``hold`` has it drain until it
-is gone. What it was started with stands in ``started``, a line each time.
+Files in the folder script it: ``crash`` ends it at once with code 3, ``load`` has it load and
+``hold`` drain until it is gone. What it was started with stands in ``started``, a line each time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ if (folder / "crash").exists():
 print("this is no report", flush=True)
 try:
     while not drained or (folder / "hold").exists():
-        state = "draining" if drained else "ready"
+        is_loading = (folder / "load").exists()
+        state = "draining" if drained else "loading" if is_loading else "ready"
         print(json.dumps({"state": state, "address": f"127.0.0.1:{os.getpid()}"}), flush=True)
         time.sleep(0.02)
 except BrokenPipeError:

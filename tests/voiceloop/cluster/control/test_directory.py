@@ -150,7 +150,7 @@ def test_another_version_replaces_one_with_never_fewer_than_are_wanted() -> None
 
 
 def test_new_calls_go_to_a_version_before_the_old_one_is_drained() -> None:
-    cluster = ScriptedCluster(group("engine"))
+    cluster = ScriptedCluster(group("engine"), places={"a": 10, "b": 10})
     cluster.run(30)
     cluster.directory.want([group("engine", "two")], {})
     while not cluster.ready(version="two"):

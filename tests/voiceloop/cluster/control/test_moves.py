@@ -11,7 +11,7 @@ from tests.voiceloop.cluster.control.scripted_cluster import (
     group,
 )
 from voiceloop.cluster.control.moves import MOVE_EVERY_S, MOVE_WITHIN_S, RETRY_S, STEADY_S
-from voiceloop.cluster.control.plan import Needs
+from voiceloop.cluster.control.plan import Group, Needs
 from voiceloop.cluster.control.status import status_of, text_of
 
 
@@ -24,6 +24,10 @@ def three_machines() -> ScriptedCluster:
     )
     cluster.run(60)
     return cluster
+
+
+def groups_of(cluster: ScriptedCluster) -> list[Group]:
+    return [host.start.group for host in cluster.hosts.values()]
 
 
 def is_settled(cluster: ScriptedCluster) -> bool:
@@ -203,6 +207,49 @@ def test_a_process_that_does_not_get_ready_in_its_new_place_takes_nothing_of_the
     assert cluster.nodes() == ["a", "a"] and is_settled(cluster)
     cluster.run(RETRY_S)
     assert len(cluster.moves) == 2  # and once more, later
+
+
+def test_nothing_moves_while_a_process_of_any_group_is_being_replaced() -> None:
+    cluster = ScriptedCluster(group("engine"), group("voice"), places={"a": 10})
+    cluster.run(30)
+    cluster.directory.want([group("engine", version="two"), group("voice")], {})
+    cluster.run(4)
+    cluster.places["b"] = 10
+    while any((group.name, group.version) == ("engine", "one") for group in groups_of(cluster)):
+        assert cluster.moves == []
+        cluster.run(TICK_S)
+    cluster.run(120)
+    assert cluster.nodes("engine") == cluster.nodes("voice") == ["a", "b"]
+
+
+def test_of_what_replaces_others_one_loads_on_a_machine_at_a_time_and_yields() -> None:
+    cluster = three_machines()
+    wanted = [
+        group("gateways", "two", least=4, most=4),
+        group("engine", "two", least=3, most=3),
+        group("voice", "two"),
+    ]
+    cluster.directory.want(wanted, {})
+    for _ in range(300):
+        cluster.run(TICK_S)
+        hosts = cluster.directory.hosts.values()
+        coming = [one.node for one in hosts if one.ready_s is None and not one.drains]
+        assert len(set(coming)) == len(coming)
+    assert all(len(cluster.ready(one.name, "two")) == one.least for one in wanted)
+    news = [one for one in cluster.hosts.values() if one.start.group.version == "two"]
+    assert len(news) == 9 and all(one.start.yields for one in news)
+
+
+def test_what_takes_the_place_of_one_that_was_lost_does_not_yield() -> None:
+    cluster = three_machines()
+    assert not any(one.start.yields for one in cluster.hosts.values())
+    before = set(cluster.hosts)
+    cluster.lose_node("a")
+    wanted = [group("gateways", least=4, most=4), group("engine", "two", 3, 3), group("voice")]
+    cluster.directory.want(wanted, {})  # a deploy meanwhile
+    cluster.run(2)
+    coming = [one for name, one in cluster.hosts.items() if name not in before]
+    assert coming and not any(one.start.yields for one in coming)
 
 
 def test_another_version_in_the_middle_of_a_move_comes_to_rest_evenly() -> None:
