@@ -11,31 +11,23 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
-
-import httpx
+from typing import TYPE_CHECKING, Any, Literal
 
 from voiceloop.config_reader import from_environment
 from voiceloop.errors import ConfigError
 from voiceloop.knowledge.fused import FusedRetriever
 from voiceloop.knowledge.retriever import FolderRetriever, Retriever, passages_in
-from voiceloop.knowledge.services import MAX_BODY_BYTES, QdrantRetriever, Service, UrlRetriever
-from voiceloop.knowledge.vectors import (
-    BATCH,
-    MOST_NUMBERS,
-    Embedder,
-    KeptVectors,
-    ServiceEmbeddings,
-    StaticEmbeddings,
-    VectorRetriever,
-)
+
+if TYPE_CHECKING:  # httpx costs a start without it 0.2 s
+    from voiceloop.knowledge.services import Service, UrlRetriever
+    from voiceloop.knowledge.vectors import Embedder, VectorRetriever
 
 log = logging.getLogger(__name__)
 
 MAX_SOURCES = 16
 # Of one search: one is begun every 150 ms, and what is later than the pause is of no use.
 MOST_DEADLINE_MS = 150
-MAX_VECTORS_BYTES = 25 * BATCH * MOST_NUMBERS  # a number in JSON has up to 24 characters, a comma
+NUMBER_BYTES = 25  # a number in JSON has up to 24 characters, and a comma
 VECTORS_FILE = "vectors.sqlite"  # in $VOICELOOP_CACHE, else the user's cache folder
 
 
@@ -138,16 +130,19 @@ async def _by_vectors(
     source: KnowledgeSource, folder: Path, language: str, environment: Mapping[str, str]
 ) -> VectorRetriever:
     """Raises: ConfigError."""
+    from voiceloop.knowledge import vectors
+
     known = source.embeddings or ""
     if is_address(known):
         url = _address(known, environment, "knowledge.embeddings")
-        service = _asked_with(source.embeddings_headers, source, environment, MAX_VECTORS_BYTES)
-        embedder: Embedder = ServiceEmbeddings(url, source.embedding_model, service)
+        n_most_bytes = NUMBER_BYTES * vectors.BATCH * vectors.MOST_NUMBERS
+        service = _asked_with(source.embeddings_headers, source, environment, n_most_bytes)
+        embedder: Embedder = vectors.ServiceEmbeddings(url, source.embedding_model, service)
         identity = f"{url} {source.embedding_model}"
-        kept = KeptVectors(_cache_folder(environment) / VECTORS_FILE, identity)
+        kept = vectors.KeptVectors(_cache_folder(environment) / VECTORS_FILE, identity)
     else:
-        embedder, kept = await asyncio.to_thread(StaticEmbeddings, Path(known)), None
-    return VectorRetriever(
+        embedder, kept = await asyncio.to_thread(vectors.StaticEmbeddings, Path(known)), None
+    return vectors.VectorRetriever(
         await asyncio.to_thread(passages_in, folder),
         embedder,
         kept,
@@ -171,20 +166,24 @@ def _asked_with(
     headers: Mapping[str, Any],
     source: KnowledgeSource,
     environment: Mapping[str, str],
-    n_most_bytes: int = MAX_BODY_BYTES,
+    n_most_bytes: int | None = None,
 ) -> Service:
     """Raises: ConfigError."""
+    from voiceloop.knowledge.services import MAX_BODY_BYTES, Service
+
     known = {
         name: from_environment(str(value), environment, "knowledge")
         for name, value in headers.items()
     }
-    return Service(known, source.deadline_ms, n_most_bytes)
+    return Service(known, source.deadline_ms, n_most_bytes or MAX_BODY_BYTES)
 
 
 def _service(
     source: KnowledgeSource, language: str, environment: Mapping[str, str]
 ) -> UrlRetriever:
     """Raises: ConfigError."""
+    from voiceloop.knowledge.services import QdrantRetriever, UrlRetriever
+
     where = "knowledge"
     url = _address(source.url, environment, f"{where}.url")
     service = _asked_with(source.headers, source, environment)
@@ -202,6 +201,8 @@ def _service(
 
 
 def _address(text: str | None, environment: Mapping[str, str], where: str) -> str:
+    import httpx
+
     found = from_environment(text or "", environment, where)
     try:
         is_address = httpx.URL(found).scheme in ("http", "https") and bool(httpx.URL(found).host)

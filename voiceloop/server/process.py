@@ -249,12 +249,14 @@ async def serve(
                     models.callback(telling.cancel)
                 known = open_retriever(gateway.agent.knowledge, gateway.agent.language, os.environ)
                 gateway.retriever = await models.enter_async_context(known)
+                deriving = asyncio.create_task(asyncio.to_thread(gateway.derive_keys))
+                models.callback(deriving.cancel)
                 loaded = await _unless_stopped(_load(gateway, models, on_progress), stop)
                 if loaded is None:
                     return
                 gateway.backends, gateway.is_ready = loaded
                 models.push_async_callback(gateway.kept_lines.close)
-                await asyncio.to_thread(gateway.derive_keys)
+                await deriving
                 await gateway.keep_lines()
                 await gateway.toolbox.start()
                 if config.canary.shadow and gateway.backends.tried is not None:

@@ -19,21 +19,20 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import httpx
-
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import ToolCall
 from voiceloop.errors import ConfigError
 from voiceloop.tools.arguments import canonical, read_arguments
 from voiceloop.tools.cache import CallKey, ResultCache
 from voiceloop.tools.executor import Executor, ToolFailed
-from voiceloop.tools.http import HttpTool, new_client
 from voiceloop.tools.python_tool import PythonTool
 from voiceloop.tools.result import shaped
 from voiceloop.tools.single_flight import SingleFlight
 from voiceloop.tools.slots import Slots
 
-if TYPE_CHECKING:  # it imports the package mcp, which only agents with such servers need
+if TYPE_CHECKING:  # mcp only agents with such servers need, and httpx takes a start 0.2 s
+    import httpx
+
     from voiceloop.tools.mcp_servers import McpServers
 
 log = logging.getLogger(__name__)
@@ -295,6 +294,8 @@ def toolbox_of(
     for tool in agent.tools:
         executor: Executor
         if tool.url is not None:
+            from voiceloop.tools.http import HttpTool, new_client
+
             client = client or new_client()
             executor = HttpTool(tool, variables, client)
         elif tool.python is not None:
