@@ -4,8 +4,11 @@ A cluster on Ray is started here, on three machines as Ray sees them, of gateway
 engines (no models). First so many typed calls are placed at once: how evenly they lie, and how much
 of what engines read they had read before, beside what one engine would have. Then, in calls that go
 on all the while, an engine, a gateway, the directory and a whole machine are killed, each so many
-times, another version is rolled out and a machine is drained. Told is how many calls were lost, and
-the longest that anybody waited for an answer; a run that is interrupted writes what it has by then.
+times. Then, beside callers who speak, as many processes are started as a deploy would start, which
+serve nobody (what that costs is this machine's share of what comes after it), another version is
+rolled out, and a machine is drained. Told is how many calls were lost, the longest that anybody
+waited for an answer, and the gap's p95 over that before each change; a run that is interrupted
+writes what it has by then.
 """
 
 from __future__ import annotations
@@ -18,14 +21,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cluster.load import FaultResult, Load
+from benchmarks.cluster.bystanders import Bystanders
+from benchmarks.cluster.load import FaultResult, Load, spoken
 from benchmarks.cluster.machines import Machines, machines
 from benchmarks.cluster.scripted import FOLDER
+from benchmarks.cluster.spoken_call import utterances
 from benchmarks.cluster.spread import spread
 from benchmarks.harness.command_line import (
     add_check,
@@ -41,6 +47,7 @@ from clients.outputs import prepare_folder
 from clients.server_process import free_port, running_server
 from voiceloop.cluster.control.plan import Group, read_plan
 from voiceloop.cluster.control.status import Status
+from voiceloop.cluster.worker_list import WorkerList
 
 COMMAND = (sys.executable, "-m", "benchmarks.cluster.scripted")
 PLAN = """
@@ -63,9 +70,11 @@ resources = {{ place = 1.0 }}
 """
 SETTLED_WITHIN_S = 90.0
 BEFORE_S, NOTICED_S = 0.5, 1.0  # of a fault: calls begin anew, and it shows in the status
-CALM_S = 10.0  # before a change on purpose, to tell what waits are without one
+CALM_S = 40.0  # before a change on purpose, to tell what gaps are without one: some 70 turns
 N_STARTS = 3
 FAULTS = ("engine", "gateway", "directory", "node")
+CHANGES = ("bystanders", "deploy", "drain")
+CALLERS_FIRST = -5  # of this process, where it may: callers are elsewhere, and so is most of Ray
 MOST_IMBALANCE, LEAST_HITS = 1.25, 0.95
 MOST_SILENT_S, MOST_RESUMING_S = 3.0, 5.0
 MOST_P95_RATIO = 1.2
@@ -142,15 +151,15 @@ async def with_change(
     control: Any,
     url: str,
     named: str,
-    change: Callable[[], object],
+    change: Callable[[], Awaitable[object]],
     holds: Callable[[Status], bool],
     at_once: int,
 ) -> FaultResult:
     """What is done on purpose, beside calls that go on: nobody is to notice it."""
-    async with Load(url, at_once) as load:
+    async with Load(url, at_once, spoken) as load:
         await asyncio.sleep(CALM_S)
         changed_s = time.monotonic()
-        await asyncio.to_thread(change)
+        await change()
         await settled(control, holds)
         await asyncio.sleep(NOTICED_S)
     return load.result(named, 1, changed_s=changed_s)
@@ -166,9 +175,25 @@ async def with_deploy(
         control,
         url,
         "deploy",
-        lambda: control.deploy(groups, {}),
+        lambda: asyncio.to_thread(control.deploy, groups, {}),
         lambda status: all(one.version not in before for one in status.processes),
         at_once,
+    )
+
+
+async def with_bystanders(
+    control: Any, url: str, folder: Path, groups: Sequence[Group], at_once: int
+) -> FaultResult:
+    """Nothing changes, and as much is started as if all did."""
+    status: Status = await asyncio.to_thread(control.status)
+    engines, speech = (
+        tuple(one.address for one in status.processes if role in one.roles)
+        for role in ("engine", "voice")
+    )
+    workers = WorkerList(engine=engines, recognizer=speech, voice=speech)
+    beside = Bystanders(groups, KEYS, COMMAND, workers, folder)
+    return await with_change(
+        control, url, "bystanders", beside.start_and_end, lambda status: True, at_once
     )
 
 
@@ -183,7 +208,7 @@ async def with_drain(control: Any, url: str, at_once: int) -> FaultResult:
         control,
         url,
         "drain",
-        lambda: control.drain(left),
+        lambda: asyncio.to_thread(control.drain, left),
         lambda status: all(one.machine != left for one in status.processes),
         at_once,
     )
@@ -223,9 +248,20 @@ async def measure(chosen: Any, places: Machines, folder: Path, found: Found) -> 
         for fault in chosen.faults:
             times = chosen.node_kills if fault == "node" else chosen.kills
             tell(found, await with_fault(control, places, url, fault, times, chosen.at_once))
-        deployed = groups_of(folder, port, *sizes, "two")
-        tell(found, await with_deploy(control, url, deployed, chosen.at_once))
-        tell(found, await with_drain(control, url, chosen.at_once))
+        utterances()  # read and resampled before anybody is waited for
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, CALLERS_FIRST)
+        for change in chosen.changes:
+            match change:
+                case "bystanders":
+                    beside = groups_of(folder, free_port(), *sizes, "beside")
+                    told = with_bystanders(control, url, folder, beside, chosen.at_once)
+                case "deploy":
+                    groups = groups_of(folder, port, *sizes, "two")
+                    told = with_deploy(control, url, groups, chosen.at_once)
+                case _:
+                    told = with_drain(control, url, chosen.at_once)
+            tell(found, await told)
     finally:
         control.leave()
 
@@ -250,7 +286,7 @@ def bars_of(found: Found) -> list[Bar]:
         bars.append(Bar(f"{one.fault}: calls lost", one.lost, 0, "", n=one.calls))
         most_s = MOST_RESUMING_S if one.fault == "gateway" else MOST_SILENT_S
         if one.p95_ratio is not None:
-            bars.append(Bar(f"{one.fault}: wait p95", one.p95_ratio, MOST_P95_RATIO, "x"))
+            bars.append(Bar(f"{one.fault}: gap p95", one.p95_ratio, MOST_P95_RATIO, "x"))
         bars.append(Bar(f"{one.fault}: silent at most", one.silent_s, most_s, "s", n=one.times))
         bars.append(Bar(f"{one.fault}: never at rest again", one.n_restless, 0, "", n=one.times))
     return bars
@@ -265,8 +301,12 @@ def main() -> int:
     parser.add_argument("--node-kills", type=whole_number(1, 100), default=20)
     parser.add_argument("--at-once", type=whole_number(1, 100), default=8)
     parser.add_argument(
-        "--faults", nargs="+", choices=FAULTS, default=FAULTS, help="which kills (default: all)"
+        "--faults", nargs="*", choices=FAULTS, default=FAULTS, help="which kills (default: all)"
     )
+    parser.add_argument(
+        "--changes", nargs="*", choices=CHANGES, default=CHANGES,
+        help="what is done on purpose (default: all)",
+    )  # fmt: skip
     add_check(parser)
     chosen = parser.parse_args()
     prepare_folder(RESULTS)

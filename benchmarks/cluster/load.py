@@ -7,9 +7,11 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from benchmarks.cluster.spoken_call import SpokenCall
 from benchmarks.cluster.text_call import TypedCall
 
 N_AGENTS = 8  # instructions that calls begin with, by Zipf
@@ -22,6 +24,7 @@ class FaultResult:
     placed_again: calls that broke with nothing to show. p95_s: of all these waits. rest_s: until
     the cluster was as it is wanted again, in the median and at most; n_restless: times that it was
     not in `SETTLED_WITHIN_S`. p95_ratio: that after a change on purpose, over that before.
+    unanswered: turns of callers who speak; their waits are gaps.
     """
 
     fault: str
@@ -37,6 +40,28 @@ class FaultResult:
     n_restless: int = 0
     p95_ratio: float | None = None
     why: tuple[str, ...] = ()
+    p95_before_s: float | None = None
+    unanswered: int = 0
+
+
+class Caller(Protocol):
+    """One call: how long each answer took from when on, and what became of the line."""
+
+    waits: list[tuple[float, float]]
+    n_unanswered: int
+    n_resumed: int
+    n_placed_again: int
+    lost: str
+
+    def run(self) -> Awaitable[object]: ...
+
+
+def typed(url: str, draw: random.Random) -> Caller:
+    return call(url, draw, 40, 0.25)
+
+
+def spoken(url: str, draw: random.Random) -> Caller:
+    return SpokenCall(url, draw.randrange(1000))
 
 
 def call(
@@ -49,9 +74,11 @@ def call(
 class Load:
     """Calls that go on, one after the other, until it is left."""
 
-    def __init__(self, url: str, at_once: int) -> None:
-        self.ended: list[TypedCall] = []
-        self._url, self._at_once = url, at_once
+    def __init__(
+        self, url: str, at_once: int, begun: Callable[[str, random.Random], Caller] = typed
+    ) -> None:
+        self.ended: list[Caller] = []
+        self._url, self._at_once, self._begun = url, at_once, begun
         self._is_over = False
         self._began_s = time.monotonic()
         self._callers: list[asyncio.Task[None]] = []
@@ -68,7 +95,9 @@ class Load:
         draw = random.Random(seed)
         await asyncio.sleep(draw.random())
         while not self._is_over:
-            self.ended.append(await call(self._url, draw, 40, 0.25).run())
+            one = self._begun(self._url, draw)
+            await one.run()
+            self.ended.append(one)
 
     def result(
         self,
@@ -83,10 +112,11 @@ class Load:
         lost = [one.lost for one in self.ended if one.lost]
         waits = [wait for one in self.ended for wait in one.waits]
         rested_s = sorted(one for one in rests_s if one is not None)
-        ratio = None
+        ratio = before_s = None
         if changed_s is not None:
             before = [wait_s for asked_s, wait_s in waits if asked_s < changed_s]
             after = [wait_s for asked_s, wait_s in waits if asked_s >= changed_s]
+            before_s = round(p95(before), 3)
             ratio = round(p95(after) / p95(before), 3)
         return FaultResult(
             fault,
@@ -102,6 +132,8 @@ class Load:
             n_restless=len(rests_s) - len(rested_s),
             p95_ratio=ratio,
             why=tuple(lost[:3]),
+            p95_before_s=before_s,
+            unanswered=sum(one.n_unanswered for one in self.ended),
         )
 
 

@@ -2,9 +2,10 @@
 
     python -m benchmarks.cluster.scripted worker --role engine --listen 127.0.0.1:0 --json
 
-The engine answers each turn at once, after two seconds where it is asked slowly. It remembers which
-messages it has read, as a prefix cache would, and writes a line for each branch into the folder
-that ``CLUSTER_BENCH_FOLDER`` names.
+The recognizer hears one question in whatever is said, the engine is sure that it is over and
+answers at once, after two seconds where it is asked slowly, and the voice is a tone. The engine
+remembers which messages it has read, as a prefix cache would, and writes a line for each branch
+into the folder that ``CLUSTER_BENCH_FOLDER`` names.
 """
 
 from __future__ import annotations
@@ -12,13 +13,28 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import os
 import sys
 import time
+from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
-from voiceloop.backends import ChatMessage, Generated, Speech, SpeechEnd, Staged, TextDelta, Usage
+from voiceloop.backends import (
+    ChatMessage,
+    Generated,
+    Partial,
+    Speech,
+    SpeechEnd,
+    Staged,
+    TextDelta,
+    Transcript,
+    Usage,
+    Word,
+)
 from voiceloop.cli import build_parser
 from voiceloop.cli import main as voiceloop
 from voiceloop.cluster.address import read_address
@@ -27,7 +43,9 @@ from voiceloop.config import load_config
 from voiceloop.workers.messages import (
     Commit,
     FeedText,
+    Finalize,
     FinishText,
+    Flush,
     HeldModel,
     OpenBranch,
     RoleSpec,
@@ -41,7 +59,11 @@ from voiceloop.workers.messages import (
 
 FOLDER = "CLUSTER_BENCH_FOLDER"
 RATE_HZ = 24_000
+HEARD = ("what", "do", "you", "have", "to", "eat")
+WORDS = tuple(Word(text, 200.0 * index, 200.0 * (index + 1)) for index, text in enumerate(HEARD))
+P_END = 0.98
 ANSWER = "Certainly, that is noted."
+TONE_HZ, TONE_S = 220, 0.3
 SLOWLY, SLOWLY_S = "slowly", 2.0  # about as long as a caller keeps a branch open in each turn
 HELD = {
     "engine": HeldModel("scripted engine", context_tokens=4096),
@@ -59,6 +81,14 @@ def chain_of(history: Sequence[ChatMessage]) -> list[str]:
     return found
 
 
+@cache
+def tone() -> bytes:
+    """PCM16, some 20 dB below the loudest."""
+    turn = 2 * math.pi * TONE_HZ / RATE_HZ
+    samples = (round(3000 * math.sin(turn * index)) for index in range(int(TONE_S * RATE_HZ)))
+    return array("h", samples).tobytes()
+
+
 class Scripted:
     """Any role. What it is asked is answered at its next step."""
 
@@ -68,6 +98,7 @@ class Scripted:
 
     def __init__(self) -> None:
         self._due: list[tuple[float, StreamEvent | StreamFailed]] = []
+        self._segments = Counter[str]()
         self._log = Path(os.environ[FOLDER]) / f"engine-{os.getpid()}.jsonl"
 
     def warm_up(self) -> None:
@@ -79,14 +110,22 @@ class Scripted:
                 line = [time.time(), message.stream_id, chain_of(message.history)]
                 with self._log.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
+            case Flush():
+                segment = self._segments[message.stream_id]
+                self._answer(message.stream_id, Partial(segment, HEARD, (), True))
+            case Finalize():
+                self._answer(
+                    message.stream_id, Transcript(self._segments[message.stream_id], WORDS)
+                )
+                self._segments[message.stream_id] += 1
             case Stage():
-                self._answer(message.stream_id, Staged(message.stage_id, 1, 1, 0.5))
+                self._answer(message.stream_id, Staged(message.stage_id, 1, 1, P_END))
             case Commit():
                 wait_s = SLOWLY_S if SLOWLY in message.tail[-1].content else 0.0
                 self._answer(message.stream_id, TextDelta(ANSWER), wait_s)
                 self._answer(message.stream_id, Generated("stop", Usage()), wait_s)
             case FeedText():
-                self._answer(message.stream_id, Speech(bytes(2 * RATE_HZ // 10), RATE_HZ))
+                self._answer(message.stream_id, Speech(tone(), RATE_HZ))
             case FinishText():
                 self._answer(message.stream_id, SpeechEnd(0))
 
@@ -95,6 +134,7 @@ class Scripted:
 
     def close(self, stream_id: str) -> None:
         self._due = [(due_s, one) for due_s, one in self._due if one.stream_id != stream_id]
+        self._segments.pop(stream_id, None)
 
     def has_work(self) -> bool:
         return any(due_s <= time.monotonic() for due_s, _ in self._due)

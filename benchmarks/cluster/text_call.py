@@ -33,6 +33,7 @@ class TypedCall:
     waits: list[tuple[float, float]] = field(default_factory=list)  # asked at, seconds
     n_resumed: int = 0
     n_placed_again: int = 0
+    n_unanswered: int = 0  # a turn without an answer is a call that is lost
     lost: str = ""
     _began_s: float = 0.0
 
