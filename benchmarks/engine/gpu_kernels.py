@@ -35,7 +35,7 @@ from engine.kernels import (
 )
 from engine.kernels import rows as step_rows
 from engine.kernels.attention import Partials, Pieces
-from engine.kernels.launch import STREAMED_ROWS, compiling
+from engine.kernels.launch import STREAMED_ROWS, compiling, tile_outputs
 from engine.kernels.product import Streamed
 from engine.kernels.sample import Draws, SampleSpace
 from engine.kernels.slots import Slots
@@ -50,6 +50,7 @@ HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 4096, 14336, 32, 8, 128, 12825
 N_CALLS = 20  # at least, in one timed graph; every copy of the data has its turn
 CACHE_BYTES = 100e6  # copies of a kernel's data exceed this together: two caches of an H200
 MAX_COPIES = 128
+FINISH_US = 4 * gpu_model.ROUND_TRIP_US  # behind a fused product: sums and a ticket, there and back
 TOLERANCE = 0.02  # of the largest entry: bf16 products against fp32
 
 
@@ -114,7 +115,11 @@ def _cases() -> Iterator[tuple[str, Callable[[], Case]]]:
         )
     for m in (1, 8, 32):
         for quant in (None, "int4", "int8", "fp8"):
-            yield f"{quant or 'bf16'} project, kv int8, {m} rows", partial(_project, quant, m)
+            kept = quant or "bf16"
+            yield f"{kept} project, kv int8, {m} rows", partial(_project, quant, m)
+            for name, n_in in (("o", HIDDEN), ("down", INNER)):
+                yield f"{kept} {name} into the residual, {m} rows", partial(_add, quant, m, n_in)
+            yield f"{kept} gate and up, {m} rows", partial(_gate, quant, m)
     for m in (1, 32):
         yield f"add norm, {m} rows", partial(_add_norm, m)
         yield f"silu mul, {m} rows", partial(_silu_mul, m)
@@ -350,6 +355,36 @@ def _project(quant: str | None, m: int) -> Case:
         kv_write.project, kv_write.project_reference, arguments, written.outputs,
         packed.nbytes + h.nbytes + written.n_bytes,
         predicted_us=gpu_model.product_us(*product.sizes(packed), m, quant),
+    )  # fmt: skip
+
+
+def _workspace(packed: Streamed, m: int) -> list[Tensor]:
+    """Partial sums that nobody wrote, and tickets."""
+    n_out = product.sizes(packed)[0]
+    return [_poisoned(packed.n_splits, m, n_out), _int32([0] * product.MAX_ROW_TILES * n_out)]
+
+
+def _add(quant: str | None, m: int, n_in: int) -> Case:
+    packed, x = _packed(quant, HIDDEN, n_in), _random(m, n_in)
+    residual, h = _random(m, HIDDEN, dtype=torch.float32), _poisoned(m, HIDDEN).bfloat16()
+    squares = _poisoned(m, -(-HIDDEN // tile_outputs(HIDDEN, x.device)))
+    weight = torch.rand(HIDDEN, device=DEVICE)
+    return Case(
+        norm.add_product, norm.add_product_reference,
+        [x, packed, None, residual, weight, h, squares, *_workspace(packed, m)], [residual, h],
+        packed.nbytes + x.nbytes + 2 * residual.nbytes + h.nbytes,
+        predicted_us=gpu_model.product_us(HIDDEN, n_in, m, quant) + FINISH_US,
+    )  # fmt: skip
+
+
+def _gate(quant: str | None, m: int) -> Case:
+    packed, h = _packed(quant, 2 * INNER, HIDDEN), _random(m, HIDDEN)
+    squares, out = h.float().square().view(m, 64, -1).sum(2), _poisoned(m, INNER).bfloat16()
+    return Case(
+        silu_mul.gate_product, silu_mul.gate_product_reference,
+        [h, packed, None, squares, 1e-5, out, *_workspace(packed, m)], [out],
+        packed.nbytes + h.nbytes + out.nbytes,
+        predicted_us=gpu_model.product_us(2 * INNER, HIDDEN, m, quant) + FINISH_US,
     )  # fmt: skip
 
 

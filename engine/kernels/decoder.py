@@ -52,6 +52,8 @@ _NAMES = (
     "kv_write",
     "project",
     "add_norm",
+    "add_product",
+    "gate_product",
     "place_rows",
     "probability",
     "round_rows",

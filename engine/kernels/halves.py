@@ -100,13 +100,21 @@ class Halves:
 
         next_norm: weight of the norm that comes after this layer.
         """
-        x, h = residual.x, residual.h
-        self.call.add_norm(x, layer.output(mixed), layer.post_norm.weight, self._eps, h)
-        gate_up = layer.gate_up(h)
-        inner = h.new_empty(len(h), gate_up.shape[2] // 2)
-        self.call.silu_mul(gate_up, inner)
-        delta = layer.down(inner)
-        self.call.add_norm(x, delta, next_norm, self._eps, h, squares=residual.squares)
+        h, gate_up = residual.h, layer.gate_up
+        inner = h.new_empty(len(h), gate_up.out_features // 2)
+        self._add(layer.output, mixed, residual, layer.post_norm.weight)
+        self.call.gate_product(
+            h, gate_up.streamed, gate_up.bias, residual.squares, self._eps, inner,
+            self._sums(gate_up, len(h)), self._tickets,
+        )  # fmt: skip
+        self._add(layer.down, inner, residual, next_norm)
+
+    def _add(self, product: Any, inputs: Tensor, residual: Residual, norm: Tensor) -> None:
+        """The residual takes in a product, and is left for the norm that comes next."""
+        self.call.add_product(
+            inputs, product.streamed, product.bias, residual.x, norm, residual.h, residual.squares,
+            self._sums(product, len(inputs)), self._tickets,
+        )  # fmt: skip
 
     def _sums(self, product: Any, n_rows: int) -> Tensor:
         """Room for a product's partial sums."""

@@ -1,10 +1,25 @@
-"""Owns the residual stream: add what a layer gave, and RMS-norm the sum, in one pass."""
+"""Owns the residual stream: add what a layer gave, and RMS-norm the sum, in one pass.
+
+`add_norm` adds a product's partial sums; `add_product` is that product itself: see `product`.
+"""
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import next_power_of_2
+from .launch import next_power_of_2, tile_outputs
+from .product import (
+    EPILOGUE_ROWS,
+    Streamed,
+    begin_early,
+    collect,
+    is_last,
+    layout,
+    leave,
+    operands,
+    product_reference,
+    product_tile,
+)
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -77,3 +92,69 @@ def add_norm_reference(
         return
     scale = (residual.square().mean(-1, keepdim=True) + eps).rsqrt()
     out.copy_(residual * scale * weight.float())
+
+
+@triton.jit(do_not_specialize=["n_rows"])
+def _add_product(
+    inputs_ptr, codes_ptr, scales_ptr, bias_ptr, residual_ptr, norm_ptr, h_ptr, squares_ptr,
+    sums_ptr, tickets_ptr, n_rows,
+    N_IN: tl.constexpr, N_OUT: tl.constexpr, STEP: tl.constexpr, STEPS_PER_SPLIT: tl.constexpr,
+    GROUP: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, N_SPLITS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+):  # fmt: skip
+    """One tile of rows and outputs over one split; the last of a tile's splits finishes it."""
+    begin_early()
+    begin, tile, split = tl.program_id(0) * ROWS, tl.program_id(1), tl.program_id(2)
+    row = begin + tl.arange(0, ROWS)
+    output = tile * OUTPUTS + tl.arange(0, OUTPUTS)
+    sums = product_tile(
+        inputs_ptr, codes_ptr, scales_ptr, row, output, split, n_rows,
+        N_IN, N_OUT, STEP, STEPS_PER_SPLIT, GROUP, ROWS, OUTPUTS,
+    )  # fmt: skip
+    leave(sums_ptr, sums, row, output, split, n_rows, N_OUT)
+    n_tiles = tl.num_programs(1)
+    if is_last(tickets_ptr, tl.program_id(0) * n_tiles + tile, N_SPLITS):
+        is_output = output < N_OUT
+        norm = tl.load(norm_ptr + output, mask=is_output, other=0.0)
+        for first in range(begin, tl.minimum(begin + ROWS, n_rows), EPILOGUE_ROWS):
+            some = first + tl.arange(0, EPILOGUE_ROWS)
+            inside = (some < n_rows)[:, None] & is_output[None, :]
+            at = some[:, None] * N_OUT + output[None, :]
+            x = tl.load(residual_ptr + at, mask=inside, other=0.0)
+            x += collect(sums_ptr, some, output, inside, n_rows, N_OUT, N_SPLITS)
+            if HAS_BIAS:
+                x += tl.load(bias_ptr + output, mask=is_output, other=0.0).to(tl.float32)[None, :]
+            tl.store(residual_ptr + at, x, mask=inside)
+            tl.store(h_ptr + at, (x * norm[None, :]).to(h_ptr.dtype.element_ty), mask=inside)
+            tl.store(squares_ptr + some * n_tiles + tile, tl.sum(x * x, 1), mask=some < n_rows)
+
+
+def add_product(
+    inputs: Tensor, weight: Streamed, bias: Tensor | None, residual: Tensor, norm: Tensor,
+    h: Tensor, squares: Tensor, sums: Tensor, tickets: Tensor,
+) -> None:  # fmt: skip
+    """residual += inputs W^T + bias, and h = residual * norm, whose rows the next product scales.
+
+    inputs: [rows, n_in]. residual: fp32 [rows, n_out], changed. norm: fp32 [n_out], of the RMSNorm
+    that follows. h: [rows, n_out], written. squares: fp32 [rows, tiles of outputs], written: what
+    each tile adds to the sum of a row's squares. sums, tickets: workspace, see `product`.
+    """
+    n_rows, n_out = residual.shape
+    sizes = layout(weight, n_rows, tile_outputs(n_out, residual.device))
+    grid = triton.cdiv(n_rows, sizes["ROWS"]), squares.shape[1], weight.n_splits
+    _add_product[grid](
+        inputs, *operands(weight), inputs if bias is None else bias, residual, norm, h, squares,
+        sums, tickets, n_rows, HAS_BIAS=bias is not None, **sizes,
+    )  # fmt: skip
+
+
+def add_product_reference(
+    inputs: Tensor, weight: Streamed, bias: Tensor | None, residual: Tensor, norm: Tensor,
+    h: Tensor, squares: Tensor, sums: Tensor, tickets: Tensor,
+) -> None:  # fmt: skip
+    residual += product_reference(inputs, weight)
+    if bias is not None:
+        residual += bias.float()
+    h.copy_(residual * norm)
+    squares.zero_()
+    squares[:, 0] = residual.square().sum(1)

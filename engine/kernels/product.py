@@ -127,16 +127,17 @@ def layout(weight: Streamed, n_rows: int, outputs: int) -> dict[str, Any]:
     outputs: of a tile. Its grid has tiles of rows first: those read the same weights side by side.
     """
     n_out, n_in = sizes(weight)
-    step, group, options = STEP, 0, {"num_stages": 4}
+    step, group, n_stages = STEP, 0, 4
     if isinstance(weight, PackedInt4):
-        step, group = 2 * weight.half, weight.group
-        options = {"num_stages": 6, "maxnreg": MAX_REGISTERS}
+        step, group, n_stages = 2 * weight.half, weight.group, 6
     return {
         "N_IN": n_in, "N_OUT": n_out, "STEP": step, "GROUP": group, "OUTPUTS": outputs,
         "STEPS_PER_SPLIT": triton.cdiv(triton.cdiv(n_in, step), weight.n_splits),
         "N_SPLITS": weight.n_splits,
         "ROWS": LEAST_ROWS if n_rows <= LEAST_ROWS else MAX_TILE_ROWS,
-        "num_warps": 4, "enable_fp_fusion": True, "launch_pdl": True, **options,
+        "num_warps": 4, "num_stages": n_stages, "enable_fp_fusion": True, "launch_pdl": True,
+        # Left to itself ptxas stops short of these registers, and spills: see `gemm_int4`.
+        "maxnreg": MAX_REGISTERS,
     }  # fmt: skip
 
 
