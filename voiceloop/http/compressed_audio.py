@@ -31,6 +31,7 @@ ENCODINGS: dict[str, tuple[str, str, int, str]] = {
 }
 # Containers that libsndfile reads as well.
 PLAIN = ("wav", "flac", "ogg", "mp3")
+HEAD_BYTES = 12  # that name a container
 BLOCK_FRAMES = 65_536  # decoded at once
 MAX_CHANNELS = 8
 BIT_RATE = 48_000  # one voice needs no more at any of them
@@ -120,7 +121,7 @@ class Encoder:
 
 def container_of(data: bytes) -> str:
     """The container that a file's first bytes name. Raises: InvalidRequest."""
-    head = data[:12]
+    head = data[:HEAD_BYTES]
     if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
         return "wav"
     if head[4:8] == b"ftyp":

@@ -7,11 +7,11 @@ ahead of the calls.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from tempfile import SpooledTemporaryFile
+from typing import Any, BinaryIO, cast
 from uuid import uuid4
 
 import numpy as np
@@ -22,7 +22,6 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from audio.frames import RECOGNIZER_HZ, Samples
-from audio.vad import Vad
 from voiceloop.backends import (
     Backends,
     RecognizerOptions,
@@ -39,15 +38,10 @@ MAX_UPLOAD_BYTES = 25 * 1024 * 1024  # OpenAI's own limit
 MAX_PROMPT_CHARACTERS = 4096
 FORMATS = ("json", "text", "verbose_json")
 
-SPEECH_PROBABILITY = 0.4
-PAUSE_MS = 600.0  # a cut there falls between sentences rather than within a word
-PADDING_MS = 300.0  # kept of the quiet on both sides
-MAX_SEGMENT_MS = 20_000.0
-
 
 @dataclass(frozen=True, slots=True)
 class TranscriptionRequest:
-    data: bytes
+    file: BinaryIO
     options: RecognizerOptions
     response_format: str
     wants_words: bool
@@ -70,16 +64,12 @@ def transcription_routes(door: Door, *, max_s: float, language: str = "en") -> l
     """Args:
     max_s: the longest audio that is taken. language: what is spoken where the request is silent.
     """
-    # A file at a time is cut: each thread that does holds up the event loop for the interpreter.
-    cutting = asyncio.Lock()
 
     async def transcriptions(request: Request) -> Response:
-        asked = await _read_form(request, language)
-        models = door.models()
-        models.capabilities.check_language(asked.options.language, "language")
-        samples = await decode_upload(asked.data, max_s)
-        async with cutting:
-            spans = await asyncio.to_thread(speech_spans, samples)
+        async with _read_form(request, language) as asked:
+            models = door.models()
+            models.capabilities.check_language(asked.options.language, "language")
+            samples, spans = await decode_upload(asked.file, max_s)
         segments = await _recognize(models, asked.options, samples, spans)
         return _answer(asked, segments, len(samples) / RECOGNIZER_HZ)
 
@@ -87,8 +77,9 @@ def transcription_routes(door: Door, *, max_s: float, language: str = "en") -> l
     return [Route("/v1/audio/transcriptions", handler, methods=["POST"])]
 
 
-async def _read_form(request: Request, language: str) -> TranscriptionRequest:
-    """Raises: InvalidRequest, FrameTooLarge."""
+@asynccontextmanager
+async def _read_form(request: Request, language: str) -> AsyncIterator[TranscriptionRequest]:
+    """The upload lies in a file until it is left. Raises: InvalidRequest, FrameTooLarge."""
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise InvalidRequest("expected multipart/form-data, found another content type")
     try:
@@ -108,7 +99,10 @@ async def _read_form(request: Request, language: str) -> TranscriptionRequest:
             is_batch=True,
         )
         kinds = form.getlist("timestamp_granularities[]")
-        return TranscriptionRequest(await file.read(), options, response_format, "word" in kinds)
+        spooled = cast("SpooledTemporaryFile[bytes]", file.file)
+        spooled.rollover()  # to where another process can read it; most of it lies there already
+        upload = cast(BinaryIO, spooled)
+        yield TranscriptionRequest(upload, options, response_format, "word" in kinds)
     finally:
         await form.close()
 
@@ -130,38 +124,6 @@ def _field(form: FormData, name: str, default: str) -> str:
     if not isinstance(value, str):
         raise expected(name, "a text", value)
     return value or default
-
-
-def speech_spans(samples: Samples) -> list[tuple[int, int]]:
-    """Stretches of speech as (first, last) samples, cut at pauses and before they grow long.
-
-    Blocks for 0.1 ms a window of 32 ms: call it from a thread.
-    """
-    pause, padding = _n(PAUSE_MS), _n(PADDING_MS)
-    spans: list[tuple[int, int]] = []
-    start = end = -1
-    position = 0
-    for window in Vad().feed(samples):
-        first, position = position, window.end_position
-        is_speech = window.probability >= SPEECH_PROBABILITY
-        if start >= 0 and (position - end > pause or position - start > _n(MAX_SEGMENT_MS)):
-            spans.append((start, end))
-            start = -1
-        if is_speech:
-            start = first if start < 0 else start
-            end = position
-    if start >= 0:
-        spans.append((start, end))
-    # Padding may reach into the pause, but not over the neighbour's speech.
-    edges = [0, *((a[1] + b[0]) // 2 for a, b in zip(spans, spans[1:], strict=False)), len(samples)]
-    return [
-        (max(edges[i], first - padding), min(edges[i + 1], last + padding))
-        for i, (first, last) in enumerate(spans)
-    ]
-
-
-def _n(ms: float) -> int:
-    return int(ms * RECOGNIZER_HZ / 1000)
 
 
 async def _recognize(

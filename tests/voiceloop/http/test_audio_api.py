@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import os
 import subprocess
 import sys
-import threading
+import tempfile
 import wave
-from typing import Any
+from typing import Any, NoReturn
 
-import httpx
 import numpy as np
 import pytest
 import soundfile
 
+from audio.vad import Vad
 from tests.fakes import (
-    EnergyVad,
     FakeLanguageModel,
     FakeRecognizer,
     FakeVoice,
@@ -66,9 +64,24 @@ def backends(**voice: Any) -> tuple[Backends, FakeVoice]:
     return Backends(FakeRecognizer(("well hello", "and goodbye")), FakeLanguageModel(), fake), fake
 
 
+LOUD_IS_SPEECH = """
+from audio.vad import SpeechProbability
+from voiceloop.http import decoder
+class LoudWindows:
+    def feed(self, samples):
+        ends = range(512, len(samples) + 1, 512)
+        loud = [(samples[end - 512 : end].astype(float) ** 2).mean() > 300**2 for end in ends]
+        return [SpeechProbability(end, float(one)) for end, one in zip(ends, loud)]
+decoder.Vad = LoudWindows
+"""
+
+
 @pytest.fixture(autouse=True)
 def loudness_for_speech(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transcription_api, "Vad", EnergyVad)
+    """In the process that decodes: tones are no speech to the detector."""
+    loud = f"{LOUD_IS_SPEECH}from voiceloop.http.decoder"
+    entry = decoder.ENTRY.replace("from voiceloop.http.decoder", loud)
+    monkeypatch.setattr(decoder, "ENTRY", entry)
 
 
 # --- speech ---
@@ -285,12 +298,18 @@ def test_speech_is_cut_at_pauses_and_before_it_grows_long(monkeypatch: pytest.Mo
             speech = [True] * 100 + [False] * 10 + [True] * 100 + [False] * 40 + [True] * 700
             return [SpeechProbability(512 * (i + 1), float(one)) for i, one in enumerate(speech)]
 
-    monkeypatch.setattr(transcription_api, "Vad", Scripted)
-    spans = transcription_api.speech_spans(np.zeros(512 * 1000, np.int16))
+    monkeypatch.setattr(decoder, "Vad", Scripted)
+    spans = decoder.speech_spans(np.zeros(512 * 1000, np.int16))
     lengths_s = [(last - first) / 16_000 for first, last in spans]
     assert len(spans) == 3 and lengths_s[0] > 6.5  # a short pause does not cut
     assert max(lengths_s) < 21
     assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
+
+
+async def decoded_of(data: bytes, max_s: float) -> np.ndarray:
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        return (await decode_upload(file, max_s)).samples
 
 
 def forged_flac(rate_hz: int, n_frames: int = 4, block: int = 4096) -> bytes:
@@ -316,9 +335,9 @@ def forged_flac(rate_hz: int, n_frames: int = 4, block: int = 4096) -> bytes:
 
 
 async def test_a_rate_no_sound_has_is_refused_before_it_is_resampled() -> None:
-    assert len(await decode_upload(forged_flac(16_000), 60.0)) == 4 * 4096
+    assert len(await decoded_of(forged_flac(16_000), 60.0)) == 4 * 4096
     with pytest.raises(InvalidRequest, match="it claims 1 Hz in 1 channels"):
-        await decode_upload(forged_flac(1), 60.0)
+        await decoded_of(forged_flac(1), 60.0)
 
 
 DECODED_BADLY = """
@@ -351,34 +370,36 @@ def test_a_decoder_that_is_taken_over_can_do_nothing(body: str) -> None:
 
 async def test_what_decodes_stands_behind_what_calls_need(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = decoder.ENTRY.partition("from voiceloop")[0]
-    tells = "sys.stdout.buffer.write(os.nice(0).to_bytes(2, 'little'))"
+    tells = "sys.stdout.buffer.write(bytes(8) + os.nice(0).to_bytes(2, 'little'))"
     monkeypatch.setattr(decoder, "ENTRY", begun + tells)
-    assert list(await decode_upload(wav(caller()), 60.0)) == [
-        min(19, os.nice(0) + decoder.NICENESS)
-    ]
+    assert list(await decoded_of(wav(caller()), 60.0)) == [min(19, os.nice(0) + decoder.NICENESS)]
 
 
-async def test_one_upload_at_a_time_is_cut_into_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    met: list[bool] = []
-    meeting = threading.Barrier(2, timeout=0.5)
+async def test_the_gateway_computes_nothing_of_an_upload(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of it that did would hold up its event loop for the interpreter."""
 
-    def cut(samples: np.ndarray) -> list[tuple[int, int]]:
-        try:
-            meeting.wait()
-        except threading.BrokenBarrierError:
-            met.append(False)
-        else:
-            met.append(True)
-        return []
+    def computed(*args: object) -> NoReturn:
+        raise AssertionError("expected another process")
 
-    async def upload(http: httpx.AsyncClient) -> None:
-        file = {"file": ("a.wav", wav(caller()))}
-        await http.post(TRANSCRIPTIONS, files=file, data={"model": "any"})
+    monkeypatch.setattr(decoder, "speech_spans", computed)
+    monkeypatch.setattr(decoder, "decode_audio", computed)
+    monkeypatch.setattr(Vad, "feed", computed)
+    fakes, _ = backends()
+    async with http_client(fakes) as http:
+        files = {"file": ("a.wav", wav(caller()), "audio/wav")}
+        response = await http.post(TRANSCRIPTIONS, files=files, data={"model": "any"})
+    assert response.status_code == 200 and response.json()["text"]
 
-    monkeypatch.setattr(transcription_api, "speech_spans", cut)
-    async with http_client() as http:
-        await asyncio.gather(upload(http), upload(http))
-    assert met == [False, False]
+
+@pytest.mark.parametrize("n_bytes", [3_000, 3_000_000])  # in memory, and on disk already
+async def test_an_upload_of_any_size_is_read_where_it_lies(n_bytes: int) -> None:
+    sound = wav(np.resize(caller(), n_bytes // 2))
+    fakes, _ = backends()
+    async with http_client(fakes) as http:
+        files = {"file": ("a.wav", sound, "audio/wav")}
+        form = {"model": "any", "response_format": "verbose_json"}
+        response = await http.post(TRANSCRIPTIONS, files=files, data=form)
+    assert response.json()["duration"] == pytest.approx(n_bytes / 2 / 16_000, abs=0.05)
 
 
 async def test_an_upload_that_breaks_the_decoder_is_refused(
@@ -386,7 +407,7 @@ async def test_an_upload_that_breaks_the_decoder_is_refused(
 ) -> None:
     monkeypatch.setattr(decoder, "ENTRY", "import os; os.abort()")
     with pytest.raises(InvalidRequest, match="breaks the decoder"):
-        await decode_upload(wav(caller()), 60.0)
+        await decoded_of(wav(caller()), 60.0)
 
 
 async def test_without_pyav_the_message_names_what_brings_it(
@@ -421,7 +442,7 @@ def plain(kind: str, samples: np.ndarray, rate_hz: int = 24_000, n_channels: int
 @pytest.mark.parametrize("kind", ["WAV", "FLAC", "OGG", "MP3"])
 async def test_a_base_installation_takes_what_libsndfile_reads(without_av: None, kind: str) -> None:
     samples = caller()
-    decoded = await decode_upload(plain(kind, samples, 24_000, n_channels=2), 60.0)
+    decoded = await decoded_of(plain(kind, samples, 24_000, n_channels=2), 60.0)
     seconds = len(samples) / 24_000
     assert len(decoded) / 16_000 == pytest.approx(seconds, abs=0.1)
     assert np.abs(decoded.astype(float)).max() > 0.5 * np.abs(samples.astype(float)).max()
@@ -431,11 +452,11 @@ async def test_a_base_installation_names_the_extra_for_the_rest_and_keeps_the_bo
     without_av: None,
 ) -> None:
     with pytest.raises(MissingExtra, match="voiceloop.uploads"):
-        await decode_upload(b"\0\0\0\x20ftypM4A " + bytes(64), 60.0)
+        await decoded_of(b"\0\0\0\x20ftypM4A " + bytes(64), 60.0)
     with pytest.raises(InvalidRequest, match="at most 0.2 s"):
-        await decode_upload(plain("FLAC", caller()), 0.2)
+        await decoded_of(plain("FLAC", caller()), 0.2)
     with pytest.raises(InvalidRequest, match="Hz in"):
-        await decode_upload(plain("WAV", caller(), rate_hz=1000), 60.0)
+        await decoded_of(plain("WAV", caller(), rate_hz=1000), 60.0)
     for damaged in (b"fLaC" + bytes(64), plain("FLAC", caller())[:60]):
         with pytest.raises(InvalidRequest):
-            await decode_upload(damaged, 60.0)
+            await decoded_of(damaged, 60.0)
