@@ -10,7 +10,7 @@ import argparse
 import dataclasses
 from typing import Any, Literal, TypeAlias, get_args, get_origin
 
-from voiceloop.config_reader import field_types, nearest
+from voiceloop.config_reader import BOOLEANS, field_types, nearest
 
 # The package that a missing module belongs to, and the extra that brings it.
 EXTRAS = {
@@ -69,7 +69,7 @@ def add_table(command: argparse.ArgumentParser, table: str, kind: type[Any]) -> 
         options: dict[str, Any] = {"dest": f"{table}.{field.name}", "default": None}
         value = kinds[field.name]
         if value is bool:
-            options["action"] = argparse.BooleanOptionalAction
+            options |= {"nargs": "?", "const": True, "type": _boolean, "metavar": "true|false"}
         elif get_origin(value) is Literal:
             options["choices"] = get_args(value)
         elif value in (int, float):
@@ -77,6 +77,17 @@ def add_table(command: argparse.ArgumentParser, table: str, kind: type[Any]) -> 
         else:
             options["metavar"] = "NAME" if value is str else "PATH"
         group.add_argument(name, help=f"{told} (default: {_written(field.default)})", **options)
+        if value is bool:
+            off, dest = name.replace("--", "--no-", 1), options["dest"]
+            told = f"the same as {name} false"
+            group.add_argument(off, dest=dest, action="store_const", const=False, help=told)
+
+
+def _boolean(text: str) -> bool:
+    found = BOOLEANS.get(text.lower())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"expected {', '.join(BOOLEANS)}, found {text!r}")
+    return found
 
 
 def _written(default: Any) -> str:

@@ -22,6 +22,7 @@ T = TypeVar("T")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 LIKENESS = 0.5  # of two names: less helps nobody
+BOOLEANS = {"1": True, "true": True, "0": False, "false": False}  # in the environment and in flags
 
 
 def read_toml(path: Path, wanted: str = "expected a configuration file") -> dict[str, Any]:
@@ -189,6 +190,10 @@ def _new(kind: Any, value: Any, source: str, where: str) -> Any:
     """A dataclass without defaults for all its fields (a tool in a list of tools)."""
     if not isinstance(value, Mapping):
         raise _wrong(source, where, "a table", value)
+    unknown = [key for key in value if key not in field_types(kind)]
+    if unknown:  # before what is missing: it may be that, mistyped
+        name = f"{where}.{unknown[0]}"
+        raise ConfigError(_unknown(name, unknown[0], field_types(kind), source))
     for entry in dataclasses.fields(kind):
         is_required = (
             entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
@@ -200,10 +205,6 @@ def _new(kind: Any, value: Any, source: str, where: str) -> Any:
         for name, hint in field_types(kind).items()
         if name in value
     }
-    unknown = [key for key in value if key not in field_types(kind)]
-    if unknown:
-        name = f"{where}.{unknown[0]}"
-        raise ConfigError(_unknown(name, unknown[0], field_types(kind), source))
     return kind(**required)
 
 
@@ -225,7 +226,7 @@ def _from_text(text: str, kind: Any) -> Any:
         return [part.strip() for part in text.split(",") if part.strip()]
     wanted = next((arg for arg in args if arg is not type(None)), kind) if args else kind
     if wanted is bool:
-        return {"1": True, "true": True, "0": False, "false": False}.get(text.lower(), text)
+        return BOOLEANS.get(text.lower(), text)
     try:
         return wanted(text) if wanted in (int, float) else text
     except ValueError:

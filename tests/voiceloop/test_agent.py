@@ -137,6 +137,7 @@ def test_a_tool_without_an_answer_is_the_clients() -> None:
     ("[barge_in]\nduck = 3", "found 'barge_in.duck'; the nearest is 'duck_ms'"),
     ("[tools.a]\nname = 'a'", "tools: expected a list: [[tools]], found {'a'"),
     ("[[tools]]\ndescription = 'x'", "tools[0].name: expected a value, found nothing"),
+    ("[[tools]]\nnam = 'x'", "found 'tools[0].nam'; the nearest is 'name'"),
     ("[[tools]]\nname = 'x'\nparams = {}", "found 'tools[0].params'; the nearest is 'parameters'"),
     ("hotwords = 'latte'", "hotwords: expected a list"),
     ("hotwords = ['latte', ' ']", "hotwords[1]: expected words, found ' '"),

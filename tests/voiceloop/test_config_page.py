@@ -57,7 +57,8 @@ def flags_of_serve() -> dict[str, str]:
         if isinstance(action, argparse._SubParsersAction)
     ]
     actions = commands.choices["serve"]._actions
-    return {one.dest: one.option_strings[0] for one in actions if one.dest != "help"}
+    flags = [(one.dest, one.option_strings[0]) for one in actions if one.dest != "help"]
+    return {dest: flag for dest, flag in flags if not flag.startswith("--no-")}
 
 
 def test_every_key_of_the_server_is_on_the_page_with_its_default() -> None:

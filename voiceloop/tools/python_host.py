@@ -46,6 +46,11 @@ def find_function(spec: str) -> Callable[..., Any]:
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{module_name}.".startswith(f"{missing}."):
+            raise LookupError(
+                f"no module {missing!r} beside the agent file, nor installed"
+            ) from None
         traceback.print_exc()
         raise LookupError(f"the module {module_name!r} cannot be imported ({error})") from error
     for part in name.split("."):

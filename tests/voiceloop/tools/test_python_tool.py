@@ -17,7 +17,7 @@ from tests.voiceloop.tools import author_tools
 from voiceloop.errors import ConfigError
 from voiceloop.tools import python_tool
 from voiceloop.tools.executor import ToolFailed
-from voiceloop.tools.python_host import Host
+from voiceloop.tools.python_host import Host, find_function
 from voiceloop.tools.python_messages import (
     HEADER_BYTES,
     Abandon,
@@ -90,7 +90,8 @@ async def test_a_process_that_ends_fails_its_calls_and_the_next_call_has_another
 
 
 @pytest.mark.parametrize(("spec", "words"), [
-    ("no_such_module:f", "cannot be imported"),
+    ("no_such_module:f", "no module 'no_such_module' beside the agent file"),
+    ("author_tools.no_part:f", "no module 'author_tools.no_part'"),
     ("author_tools:nothing", "has no 'nothing'"),
     ("author_tools:annotations", "is no function"),
 ])  # fmt: skip
@@ -100,6 +101,19 @@ async def test_a_function_that_is_not_there_ends_the_start(spec: str, words: str
         await tool.start()
     assert caught.value.message.startswith("tool 'price': python: expected the function")
     await tool.close()
+
+
+def test_only_a_module_that_is_there_and_fails_shows_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "needs_another.py").write_text("import no_such_package\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(LookupError, match="no module 'mistyped'"):
+        find_function("mistyped:f")
+    assert capsys.readouterr().err == ""
+    with pytest.raises(LookupError, match="'needs_another' cannot be imported .*no_such_package"):
+        find_function("needs_another:f")
+    assert "needs_another.py" in capsys.readouterr().err
 
 
 async def test_a_coroutine_that_nobody_waits_for_stops_and_its_process_stays() -> None:
