@@ -16,7 +16,7 @@ from enum import Enum
 from voiceloop.agent import AgentSlot
 from voiceloop.listening.slots.question import PHONE_DIGITS, named_in
 from voiceloop.slots.corrections import Verdict, judged
-from voiceloop.slots.values import Value, fits, spoken, value_in
+from voiceloop.slots.values import Value, fits, may_fit, spoken, value_in
 
 MAX_FAILED = 2  # of one answer: who is asked a third time hangs up
 ASK_AGAIN = "Sorry, could you say it again?"
@@ -186,7 +186,9 @@ def _answered(form: Form, about: Filled, said: str) -> Form:
         value = value_in(about.slot, said)
         if value is None:
             return form.put(_let_go(about))
-        if _is_rest(about, value):
+        if value.text == about.value and may_fit(about.slot, value.text):
+            value = Value(value.text)  # said twice the same: no digit of it was lost
+        elif _is_rest(about, value):
             value = Value(about.value + value.text)
         return _heard(form, about.slot, value, about.n_failed)
     found = judged(about.slot, about.value, said)

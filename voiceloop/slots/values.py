@@ -20,6 +20,10 @@ MAX_SAID_CHARS = 2000  # of a turn that is read: a value is said in far less
 MAX_NAME_WORDS = 4
 MAX_ADDRESS_WORDS = 16
 LEAST_PHONE_DIGITS, MOST_PHONE_DIGITS = LOCAL_DIGITS, 15  # E.164 has 15 at most
+# Behind a + or a 0, which no number of ten begins with that has neither: New Zealand's mobile
+# numbers and those of small countries have nine.
+LEAST_PREFIXED_DIGITS = 9
+NATIONAL_PREFIX = "1"  # of numbers of ten digits
 # What is nobody's name, number or street, and might be read as markup where the value is shown.
 NEVER_SAID = re.compile(r"[^\w\s.,!?;:\"'()+@/#&%\u2019-]")
 NAME_WORD = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
@@ -67,9 +71,19 @@ def fits(slot: AgentSlot, text: str) -> bool:
     n_digits = len(text.lstrip("+"))
     if slot.digits is not None:
         return n_digits == slot.digits
-    if slot.kind == "phone" and slot.pattern is None:
-        return LEAST_PHONE_DIGITS <= n_digits <= MOST_PHONE_DIGITS
-    return True
+    if slot.kind != "phone" or slot.pattern is not None:
+        return True
+    if text.startswith(("+", "0")):
+        return LEAST_PREFIXED_DIGITS <= n_digits <= MOST_PHONE_DIGITS
+    return n_digits == PHONE_DIGITS + text.startswith(NATIONAL_PREFIX)
+
+
+def may_fit(slot: AgentSlot, text: str) -> bool:
+    """Whether a value that does not fit may be whole all the same, as a local number is."""
+    is_counted = slot.digits is not None or slot.pattern is not None
+    n_digits = len(text.lstrip("+"))
+    is_long_enough = LEAST_PHONE_DIGITS <= n_digits <= MOST_PHONE_DIGITS
+    return slot.kind == "phone" and not is_counted and is_long_enough
 
 
 def is_written(slot: AgentSlot, text: str) -> bool:

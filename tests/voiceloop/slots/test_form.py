@@ -76,6 +76,22 @@ def test_the_rest_of_a_number_completes_it() -> None:
     assert whole.line == READ_BACK
 
 
+@pytest.mark.parametrize("n_digits", [7, 8, 9, 11])
+def test_a_number_of_another_length_is_asked_for_again_and_taken_where_it_stays(
+    n_digits: int,
+) -> None:
+    said = "five five five oh one four two one one two six"
+    other = " ".join(said.split()[:n_digits])
+    unclear = after(ASKED, other)
+    assert unclear.line.startswith("Sorry, I only got 5 5 5") and unclear.get("phone") is not None
+    again = after(ASKED, other, unclear.line, other)
+    assert again.line.startswith("I have 5 5 5") and again.line.endswith("is that right?")
+    assert after(ASKED, other, unclear.line, NUMBER).line == READ_BACK
+    seven = AgentSlot("phone number", "phone", name="phone", digits=10)  # as the author counts it
+    refused = after(ASKED, other, unclear.line, other, slots=(seven,))
+    assert stand(refused) == ("", Stand.GIVEN_UP)
+
+
 def test_a_read_back_that_is_cut_off_counts_as_said() -> None:
     cut = "I have 5 5 5, 0"
     assert stand(after(ASKED, NUMBER, cut, OTHER)) == ("5550142116", Stand.HEARD)
