@@ -250,8 +250,9 @@ class Reply:
         """Until they are over, or the reply has waited long enough for all its tools."""
         wait = self._wait
         wait.begin()
-        own_line = next(filter(None, (call.say for call in calls)), "")
-        quiet_s = wait.quiet_s(self.play_end_s, own_line)
+        own = next((call for call in calls if call.say), None)
+        own_line, due_s = (own.say, own.line_due_s) if own is not None else ("", None)
+        quiet_s = wait.quiet_s(self.play_end_s, due_s)
         if quiet_s is not None and not await are_settled(calls, min(wait.left_s, quiet_s)):
             if self.plan.speaks and (line := wait.take_line(own_line)) is not None:
                 await self._say_line(line, self._context.kept_sound(line, self.plan.voice_options))

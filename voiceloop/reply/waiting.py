@@ -138,15 +138,18 @@ class ReplyWait:
     def is_spent(self) -> bool:
         return self.left_s <= 0.0
 
-    def quiet_s(self, play_end_s: float, own_line: str = "") -> float | None:
+    def quiet_s(self, play_end_s: float, own_due_s: float | None = None) -> float | None:
         """How long nothing needs to be said; None: never.
 
-        play_end_s: when what was said before has sounded. own_line: a tool's, which is due then.
+        play_end_s: when what was said before has sounded. own_due_s: in how long a tool's own line
+        is due, if there is one.
         """
-        if self.has_spoken or not (own_line or self._waiting.say):
+        if self.has_spoken or (own_due_s is None and not self._waiting.say):
             return None
-        after_ms = 0 if own_line else self._waiting.say_after_ms
-        return max(0.0, play_end_s - self._clock()) + after_ms / 1000
+        sounds_s = max(0.0, play_end_s - self._clock())
+        if own_due_s is not None:
+            return max(sounds_s, own_due_s)
+        return sounds_s + self._waiting.say_after_ms / 1000
 
     def take_line(self, own_line: str = "") -> str | None:
         """What to say now; None where that has been said, or there is no time for it."""

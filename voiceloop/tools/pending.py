@@ -27,6 +27,10 @@ INTERRUPTED = json.dumps({"error": "not answered: the caller spoke meanwhile"})
 TOO_MANY = ToolResult(json.dumps({"error": "too busy at the moment"}), Fate.FAILED)
 BROKEN = ToolResult(json.dumps({"error": "failed"}), Fate.FAILED)
 
+# A call that is over so soon has no line said for it: the answer would have to wait for its end, a
+# second or so. Chosen: less than the 120 ms that a tool may add to the gap. One that was called in
+# the caller's pause has had this time before the turn is over.
+QUICK_S = 0.1
 # Beyond its deadline, for a call with side effects that has not even begun by then: it is given up,
 # and says so at once.
 GIVING_UP_S = 0.05
@@ -76,6 +80,12 @@ class PendingCall:
     def say(self) -> str:
         """The line that asks the caller to wait for it; "" where there is none, or no need."""
         return "" if self.is_over else self._tool.say
+
+    @property
+    def line_due_s(self) -> float:
+        """In how long it is no quick call any more, one that needs no such line."""
+        age_s = asyncio.get_running_loop().time() - self._begun_s
+        return max(0.0, QUICK_S - age_s)
 
     @property
     def is_awaited(self) -> bool:

@@ -310,6 +310,21 @@ async def test_a_line_of_a_tool_is_left_out_where_its_result_is_there_in_time(cl
     assert caller.transcript() == "It is 3."
 
 
+@pytest.mark.parametrize(("takes_s", "said"), [(0.05, "It is 3."), (0.2, "One second.It is 3.")])
+async def test_a_tool_called_once_the_turn_is_over_may_be_quick_without_its_line(
+    clock: Clock, takes_s: float, said: str
+) -> None:
+    tool = replace(WRITE, say="One second.")
+    agent, toolbox = AgentConfig(tools=(tool,)), box(clock, order=(tool, Service(takes_s)))
+    async with Caller(clock, calling("order"), agent, toolbox=toolbox) as caller:
+        await caller.say(800)
+        await caller.listen_until("voiceloop.timeline")
+        called = caller.of("response.function_call_arguments.done")[0]
+        waited_s = caller.first_audio_s() - called.at_s
+    assert caller.transcript() == said
+    assert waited_s == pytest.approx(min(takes_s, 0.1), abs=0.03)
+
+
 async def test_a_slow_tool_has_the_caller_told_to_wait_once(clock: Clock) -> None:
     agent = AgentConfig(tools=(READ,), waiting=Waiting(1500, ("One moment.",)))
     service = Service(takes_s=2.9)
