@@ -16,6 +16,7 @@ from clients.command import EXIT_FAILED, EXIT_INTERRUPTED
 from clients.connection import RealtimeConnection, own_key
 from clients.errors import ClientError, EndpointError, ScenarioError
 from clients.evaluate.judge import Judge
+from clients.evaluate.offered_tools import check_calls
 from clients.evaluate.outcome import Played
 from clients.evaluate.report import has_passed, print_report, report_of
 from clients.evaluate.scenario import Scenario, ScenarioFile, load_scenarios
@@ -73,10 +74,11 @@ async def _play_all(
 ) -> None:
     """Add to `played`. One that cannot be played is broken, and the others go on.
 
-    Raises: ClientError: none could be played.
+    Raises: ClientError: none could be played, or one wants a tool called that there is not.
     """
     errors: list[ClientError] = []
     async with _served(chosen) as (url, key):
+        await check_calls(scenarios, url, key)
         for scenario in scenarios:
             try:
                 one = await _play(chosen, scenario, file.results, url, key)

@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from clients.connection import Received
-from clients.errors import ConnectionFailed, EndpointError
-from clients.evaluate import command, judge
+from clients.errors import ConnectionFailed, EndpointError, ScenarioError
+from clients.evaluate import command, judge, offered_tools
 from clients.evaluate.judge import Judge
 from clients.evaluate.outcome import Called, Played, PlayedTurn, failures
 from clients.evaluate.report import has_passed, report_of
@@ -166,6 +166,34 @@ async def test_a_tool_that_is_left_to_the_client_gets_the_result_of_the_file(
     async with agent_server(agent, FakeLanguageModel(model)) as url:
         [one] = await played(url, file)
     assert failures(one) == []
+
+
+@pytest.mark.parametrize(
+    ("tools", "named", "found"),
+    [
+        (("place_order", "cancel"), "place_oder", "'place_oder'; the nearest is 'place_order'"),
+        ((), "place_order", r"\(none\), found 'place_order'$"),
+    ],
+)
+async def test_a_tool_that_the_agent_does_not_offer_is_told_before_anything_is_played(
+    tmp_path: Path, tools: tuple[str, ...], named: str, found: str
+) -> None:
+    agent = AgentConfig(tools=tuple(AgentTool(name) for name in tools))
+    file = file_of(
+        tmp_path,
+        "[[scenarios]]\nname = 'hi'\nlines = ['hi']\n"
+        "[[scenarios]]\nname = 'order'\n[[scenarios.turns]]\nsay = 'A latte.'\n"
+        f"calls = [{{ name = '{named}' }}]\n",
+    )
+    async with agent_server(agent, FakeLanguageModel(["Well."])) as url:
+        with pytest.raises(ScenarioError, match=f"^scenario 'order': .*{found}"):
+            await played(url, file)
+        assert len(await played(url, file, "hi")) == 1
+
+
+@pytest.mark.parametrize("session", [{}, {"tools": [{"type": "mcp", "server_label": "shop"}]}])
+def test_a_session_that_does_not_name_all_its_tools_is_no_reason_to_refuse(session: Any) -> None:
+    assert offered_tools._named_in(session) is None
 
 
 async def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
