@@ -183,6 +183,7 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     late the same, beyond what is usual on this machine. n_streams: of this server;
     n_streams_of_all: of all that the process serves, 0 where it says none. restarts: how often, by
     cause. totals: what its models count. trouble: why it is not ready, where that is known.
+    served: of its language model the weights, kv, layers, drafter and gate.
     """
 
     name: str
@@ -198,3 +199,4 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     trouble: str = ""
     n_streams_of_all: int = 0
     version: str = ""
+    served: dict[str, str] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from voiceloop.backends import Partial
 from voiceloop.workers.messages import FeedAudio, StreamEvent, StreamFailed, ToRole
@@ -14,6 +14,7 @@ class Echo:
     rate_hz = 0
     detail = "echo"
     tokenizer = b""
+    served: Mapping[str, str] = {}
 
     def __init__(self) -> None:
         self._due: list[StreamEvent | StreamFailed] = []

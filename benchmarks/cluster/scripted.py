@@ -19,7 +19,7 @@ import sys
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -95,6 +95,7 @@ class Scripted:
     rate_hz = RATE_HZ
     detail = "scripted"
     tokenizer = b""
+    served: Mapping[str, str] = {}
 
     def __init__(self) -> None:
         self._due: list[tuple[float, StreamEvent | StreamFailed]] = []

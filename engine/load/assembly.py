@@ -4,6 +4,7 @@ Target, drafters, tokenizer: read, checked against each other, quantized and cal
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +18,27 @@ from ..drafting.drafters import (
 from ..end_of_turn import read_head
 from ..model import Decoder
 from ..text.text import Text
-from ..types import CheckpointError, ConfigError, EngineConfig, UnsupportedQuantization
+from ..types import (
+    CheckpointError,
+    ConfigError,
+    EngineConfig,
+    EngineError,
+    UnsupportedQuantization,
+)
 from .calibrate import ScaledCheckpoint, calibrate
 from .eagle import read_eagle
 from .loader import ModelConfig
 from .packed import HoldsInt4
 from .source import adapted, open_source
+
+
+@contextmanager
+def _named_by(field: str) -> Iterator[None]:
+    """An error of what lies in a folder beside the model's begins with the field that names it."""
+    try:
+        yield
+    except EngineError as error:
+        raise type(error)(f"{field}: {error}") from error
 
 
 def read_model(
@@ -34,7 +50,8 @@ def read_model(
     """
     source = open_source(model_dir)
     if config.adapter_dir is not None and not is_draft:
-        source = adapted(source, config.adapter_dir)
+        with _named_by("adapter_dir"):
+            source = adapted(source, config.adapter_dir)
     checkpoint, model = source.checkpoint, source.config
     text = Text(source.text, model.eos_ids)
     if text.vocab_size > model.vocab_size:
@@ -47,7 +64,8 @@ def read_model(
     if config.calibration_text is not None:
         if isinstance(checkpoint, HoldsInt4) and checkpoint.has_int4:
             raise UnsupportedQuantization(
-                f"{model_dir}: expected dense weights to calibrate, found a file of four bits"
+                f"calibration_text: expected dense weights to calibrate in {model_dir}, found a "
+                "file of four bits"
             )
         dense = Decoder(
             checkpoint, model, dtype="fp32", quant=None, device="cpu", context_length=length
@@ -69,7 +87,8 @@ def read_model(
             f"{' and '.join(sorted(kept))}"
         )
     if config.eagle_dir is not None and config.max_draft_tokens and not is_draft:
-        decoder.eagle = read_eagle(config.eagle_dir, decoder, config.quant, device.make_linear)
+        with _named_by("eagle_dir"):
+            decoder.eagle = read_eagle(config.eagle_dir, decoder, config.quant, device.make_linear)
     return text, decoder
 
 
@@ -98,15 +117,20 @@ def make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterato
         yield NgramDrafter()
     length = context_length(decoder.config, config)
     if config.draft_dir is not None:
-        plain = replace(config, calibration_text=None)  # its guesses are verified, however rounded
-        draft_text, draft = read_model(config.draft_dir, plain, is_draft=True)
-        if draft_text.tokenizer.get_vocab() != text.tokenizer.get_vocab():
-            raise CheckpointError(
-                f"{config.draft_dir}: expected the target's tokenizer, found another"
-            )
-        if draft.config.vocab_size > decoder.config.vocab_size:  # its guesses index target rows
-            raise CheckpointError(
-                f"{config.draft_dir}: expected at most the target's {decoder.config.vocab_size} "
-                f"vocabulary rows, found {draft.config.vocab_size}"
-            )
+        with _named_by("draft_dir"):
+            draft = _read_draft(config.draft_dir, text, decoder, config)
         yield ModelDrafter(draft, config, length, device.make_runner)
+
+
+def _read_draft(folder: Path, text: Text, decoder: Decoder, config: EngineConfig) -> Decoder:
+    """The small model that drafts for `decoder`. Raises: CheckpointError."""
+    plain = replace(config, calibration_text=None)  # its guesses are verified, however rounded
+    draft_text, draft = read_model(folder, plain, is_draft=True)
+    if draft_text.tokenizer.get_vocab() != text.tokenizer.get_vocab():
+        raise CheckpointError(f"{folder}: expected the target's tokenizer, found another")
+    if draft.config.vocab_size > decoder.config.vocab_size:  # its guesses index target rows
+        raise CheckpointError(
+            f"{folder}: expected at most the target's {decoder.config.vocab_size} vocabulary "
+            f"rows, found {draft.config.vocab_size}"
+        )
+    return draft

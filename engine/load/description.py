@@ -35,10 +35,27 @@ def describe(engine: Engine) -> str:
         f"{n_tokens / n_each:.1f} callers of {n_each}",
         f"{_size(_weight_bytes(engine))} of weights and {_size(n_kv_bytes)} of keys and values",
     ]
+    if engine.context_length < (config.context_length or 0):
+        parts.append(
+            f"contexts of {engine.context_length} tokens ({config.context_length} asked for), "
+            "all that the model was trained for"
+        )
     if engine.tree.tier is not None:
         n_parked = engine.tree.tier.n_slots * BLOCK_TOKENS
         parts.append(f"{n_parked} more of earlier turns in the machine's memory")
     return ", ".join(parts)
+
+
+def served_by(engine: Engine) -> dict[str, str]:
+    """The same in a word each, for labels of metrics: weights, kv, layers, drafter."""
+    config = engine.config
+    plain = KV["plain"] if config.dtype == "bf16" else config.dtype
+    return {
+        "weights": max(_kept(engine).items(), key=lambda one: one[1])[0],
+        "kv": plain if config.kv_format == "plain" else config.kv_format,
+        "layers": engine.runner.layers.partition(" ")[0].lower(),
+        "drafter": " and ".join(_drafters(engine)) or "none",
+    }
 
 
 def _size(n_bytes: float) -> str:

@@ -7,7 +7,7 @@ tenth of a second.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from voiceloop.backends import (
     Generated,
@@ -46,6 +46,7 @@ class EchoRole:
     rate_hz = 24_000
     detail = "scripted"
     tokenizer = b""
+    served: Mapping[str, str] = {}
 
     def __init__(self, raise_at_steps: Sequence[int] = ()) -> None:
         self.open: list[str] = []

@@ -19,7 +19,8 @@ from voiceloop.workers.messages import RoleSpec, WorkerSpec
 from voiceloop.workers.process import WorkerProcess
 from voiceloop.workers.supervisor import Supervisor
 
-ENVIRON = {"PYTHONPATH": str(Path(__file__).parent)}
+HERE = Path(__file__).parent
+ENVIRON = {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parents[1]}"}
 FALLBACK = AgentConfig().fallback
 PLACE = "scripted_roles:load"
 LINE = "One moment, please."

@@ -19,7 +19,8 @@ from voiceloop.backends import Backends
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
 from voiceloop.workers.supervisor import Supervisor
 
-ENVIRON = {"PYTHONPATH": str(Path(__file__).parent)}
+HERE = Path(__file__).parent
+ENVIRON = {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parents[1]}"}
 PLACE = "scripted_roles:load"
 N_CALLS = int(os.environ.get("VOICELOOP_TAGGED_CALLS", "200"))
 AT_ONCE = 25

@@ -24,7 +24,7 @@ from voiceloop.cluster.door import set_line_options
 from voiceloop.cluster.handshake import Challenge, HandshakeError, Welcome
 from voiceloop.operation import WorkerLoad
 from voiceloop.workers.client import WorkerClient, WorkerConnection
-from voiceloop.workers.messages import LENGTH_BYTES, Ready
+from voiceloop.workers.messages import LENGTH_BYTES, Ready, served_of
 from voiceloop.workers.process import RoleState, WorkerState
 
 log = logging.getLogger(__name__)
@@ -143,6 +143,7 @@ class RemoteWorker:
             totals=last.totals if last is not None else {},
             n_streams_of_all=last.n_streams if last is not None else 0,
             version=connection.version,
+            served=served_of(connection.ready),
         )
 
     async def _join(self) -> WorkerConnection:

@@ -3,14 +3,14 @@
 `python -m engine.recipes.quality` runs a format as it is served, beside bf16; what it found stands
 in ``gates.toml`` with the bar. A gate stands for the layers that it was run by: others multiply in
 another order and round otherwise. A format without a passing gate is served where it is asked for,
-and told of in the start's lines; the doctor tells of a preset as it ships.
+and told of in the start's lines and by the doctor.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -18,6 +18,9 @@ from typing import Any, Literal
 FILE = "gates.toml"
 DENSE = "bf16"  # what the others are held against, and the engine's own default
 Layers = Literal["native", "torch", "cuda"]
+Verdict = Literal["dense", "passed", "missed", "none"]  # dense: what others are held against
+RUN_BY: Mapping[str, Layers] = {"native": "native", "torch": "torch", "triton": "cuda"}
+NATIVE_WEIGHTS = ("int8", "int4")  # torch runs all others on a CPU
 COMMAND = "python -m engine.recipes.quality"
 
 
@@ -70,10 +73,11 @@ class Formats:
         kv = options.get("kv_format", "plain")
         if options.get("adapter_dir") is not None:
             model += " with an adapter"  # other weights: no gate of the model stands for them
-        layers: Layers = "native" if options.get("native", True) else "torch"
+        weights, inputs = options.get("quant") or DENSE, options.get("prompt_activations", DENSE)
+        is_native = options.get("native", True) and weights in NATIVE_WEIGHTS
+        layers: Layers = "native" if is_native else "torch"
         if str(options.get("device", "cpu")).startswith("cuda"):
             layers = "cuda"
-        weights, inputs = options.get("quant") or DENSE, options.get("prompt_activations", DENSE)
         return cls(model, weights, DENSE if kv == "plain" else kv, layers, inputs)
 
     @property
@@ -107,6 +111,20 @@ def gates() -> tuple[Gate, ...]:
 
 def gate_of(formats: Formats) -> Gate | None:
     return _table()[1].get(formats)
+
+
+def verdicts(formats: Formats) -> dict[str, Verdict]:
+    """Of these formats by what runs the layers in the end, as an engine names it."""
+    return {told: _verdict(replace(formats, layers=layers)) for told, layers in RUN_BY.items()}
+
+
+def _verdict(formats: Formats) -> Verdict:
+    if formats.is_dense:
+        return "dense"
+    gate = gate_of(formats)
+    if gate is None:
+        return "none"
+    return "passed" if gate.passes(bar()) else "missed"
 
 
 def doubt_of(formats: Formats) -> str | None:

@@ -17,11 +17,12 @@ from typing import Any
 from voiceloop.agent import AgentConfig
 from voiceloop.agent_file import check_models, embedded_agent, load_agent, shipped_agents
 from voiceloop.backends import RoleName
-from voiceloop.config import AUTO, Config
+from voiceloop.config import AUTO, Config, EngineSettings
 from voiceloop.errors import ConfigError
 from voiceloop.models.cache import hub_folder, read_json
 from voiceloop.models.catalog import APART, EMBEDDED, EMBEDDED_AGENT, MOONSHINE_TINY, Preset
 from voiceloop.models.engine_options import engine_options
+from voiceloop.models.gates import Formats, verdicts
 from voiceloop.models.machine import n_cores, this_machine
 from voiceloop.models.preset_check import (
     CPU_BUILD,
@@ -36,7 +37,7 @@ from voiceloop.models.resolve import (
     resolve_models,
     resolve_preset_model,
 )
-from voiceloop.workers.messages import RoleSpec, WorkerSpec
+from voiceloop.workers.messages import HeldModel, RoleSpec, WorkerSpec
 
 log = logging.getLogger(__name__)
 
@@ -109,14 +110,26 @@ def note_on_agent(config: Config) -> str | None:
 
 
 def context_tokens(config: Config) -> int:
-    """The prompt's bound: what the language model takes less a reply. 0: not known, no bound."""
-    n_tokens = config.context_tokens
-    if not n_tokens:
-        config, preset, taken = plan(config)
-        if "engine" not in taken:
-            return 0
-        n_tokens = context_length(config, preset, taken["engine"])
-    return prompt_tokens(n_tokens)
+    """The prompt's bound: what the language model takes less a reply. 0: not known, no bound.
+
+    Raises:
+        ConfigError: more is asked for than the model here takes.
+    """
+    config, preset, taken = plan(config)
+    if "engine" not in taken:
+        return prompt_tokens(config.context_tokens)
+    n_most = context_length(config, preset, taken["engine"])
+    asked = {
+        "engine.context_tokens": config.engine.context_tokens,
+        "context_tokens": config.context_tokens,
+    }
+    for key, n_asked in asked.items():
+        if 0 < n_most < n_asked:
+            raise ConfigError(
+                f"{key}: expected {n_most} at most, which {taken['engine'].model.name} takes "
+                f"here, found {n_asked}"
+            )
+    return prompt_tokens(config.context_tokens or n_most)
 
 
 def prompt_tokens(n_tokens: int) -> int:
@@ -145,6 +158,8 @@ def worker_specs(
     config, preset, planned = plan(config)
     taken = {role: one for role, one in planned.items() if role in wanted}
     _check_package(taken)
+    if "engine" in taken:
+        _check_beside(config.engine)
     lacks = missing_models(preset, taken)
     if lacks:
         commands = dict.fromkeys(one.remedy for one in lacks)
@@ -157,13 +172,19 @@ def worker_specs(
     for process in preset.processes or APART:
         n_threads = max(1, int(process.cores_share * n_cores()))
         roles = tuple(
-            RoleSpec(role, _role_options(config, preset, taken[role], n_threads))
+            _role_spec(taken[role], _role_options(config, preset, taken[role], n_threads))
             for role in process.roles
             if role in taken
         )
         if roles:
             specs.append(WorkerSpec(process.name, roles, n_threads))
     return tuple(specs)
+
+
+def _role_spec(resolved: ResolvedModel, options: dict[str, Any]) -> RoleSpec:
+    model = resolved.model
+    gates = verdicts(Formats.of(model.name, options)) if model.role == "engine" else {}
+    return RoleSpec(model.role, options, model=HeldModel(model.name), gates=dict(gates))
 
 
 def _check_package(taken: Mapping[RoleName, ResolvedModel]) -> None:
@@ -175,6 +196,17 @@ def _check_package(taken: Mapping[RoleName, ResolvedModel]) -> None:
             f"llm_model: expected {model.requires} installed for {model.name}, found another or "
             f"none: {model.install}"
         )
+
+
+def _check_beside(engine: EngineSettings) -> None:
+    """Before gigabytes of weights are read: what goes with them is there. Raises: ConfigError."""
+    draft, text = engine.draft_model, engine.calibration_text
+    if draft is not None and not (draft.is_file() or (draft / "config.json").is_file()):
+        raise ConfigError(
+            f"engine.draft_model: expected a model's folder with config.json, found none at {draft}"
+        )
+    if text is not None and not text.is_file():
+        raise ConfigError(f"engine.calibration_text: expected a text file, found none at {text}")
 
 
 def _without_device(preset: Preset, taken: Mapping[RoleName, ResolvedModel]) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
@@ -38,7 +37,9 @@ from voiceloop.server.connections import (
     raise_descriptor_limit,
 )
 from voiceloop.server.own_report import report_of
+from voiceloop.server.prompt_room import check_prompt_room
 from voiceloop.server.shadow import Shadow
+from voiceloop.server.stop import Stop
 from voiceloop.server.websocket import BoundedWebSocket
 from voiceloop.workers.process import Progress
 
@@ -255,6 +256,7 @@ async def serve(
                 if loaded is None:
                     return
                 gateway.backends, gateway.is_ready = loaded
+                check_prompt_room(gateway.session_agent, config, gateway.backends)
                 models.push_async_callback(gateway.kept_lines.close)
                 await deriving
                 await gateway.keep_lines()
@@ -370,31 +372,3 @@ def _url(config: Config, sock: socket.socket) -> str:
     scheme = "https" if config.certfile else "http"
     host = f"[{config.host}]" if ":" in config.host else config.host
     return f"{scheme}://{host}:{sock.getsockname()[1]}"
-
-
-class Stop:
-    """SIGTERM, SIGINT and a terminal that goes; each ``wait`` is for the next one."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    async def wait(self) -> None:
-        await self._event.wait()
-        self._event.clear()
-
-    @contextmanager
-    def on_signals(self) -> Iterator[None]:
-        """Listen for signals; only the main thread can."""
-        loop = asyncio.get_running_loop()
-        handled: list[signal.Signals] = []
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            try:
-                loop.add_signal_handler(number, self._event.set)
-            except (ValueError, RuntimeError):
-                continue
-            handled.append(number)
-        try:
-            yield
-        finally:
-            for number in handled:
-                loop.remove_signal_handler(number)

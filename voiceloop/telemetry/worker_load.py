@@ -29,6 +29,9 @@ BLOCKS = {
 }
 
 
+SERVED = ("model", "weights", "kv", "layers", "drafter", "gate")
+
+
 class WorkerCollector(Collector):
     """workers: their state at this moment."""
 
@@ -82,7 +85,14 @@ class WorkerCollector(Collector):
             "Blocks of the KV cache: held by conversations, cached, free, parked in memory.",
             labels=["worker", "state"],
         )
+        served = GaugeMetricFamily(
+            "voiceloop_engine_info",
+            "1; the labels say what a language model is served with.",
+            labels=["worker", *SERVED],
+        )
         for one in workers:
+            if one.served:
+                served.add_metric([one.name, *(one.served.get(name, "") for name in SERVED)], 1)
             for cause, n_times in one.restarts.items():
                 restarts.add_metric([one.name, cause], n_times)
             for name, kind in TOKENS.items():
@@ -93,7 +103,7 @@ class WorkerCollector(Collector):
                     blocks.add_metric([one.name, state], one.totals[name])
             if "steps" in one.totals:
                 steps.add_metric([one.name], one.totals["steps"])
-        yield from (restarts, tokens, steps, blocks)
+        yield from (restarts, tokens, steps, blocks, served)
 
     def _gauge(
         self,

@@ -57,13 +57,15 @@ class RoleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One model a worker holds: ``factory`` is "module:callable", called with ``options``.
 
     An empty factory takes the role's own (``role.FACTORIES``). model: what is known of it, for the
-    gateways of other machines.
+    gateways of other machines. gates: of a language model by what may run its layers, whether its
+    formats have passed their quality gate.
     """
 
     role: RoleName
     options: dict[str, Any] = {}
     factory: str = ""
     model: HeldModel = HeldModel()
+    gates: dict[str, str] = {}
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -246,7 +248,8 @@ class RoleReady(msgspec.Struct, frozen=True):
     """A loaded role: how long it took and what the gateway needs to know of it.
 
     ``rate_hz`` is the voice's sample rate (0 elsewhere); ``detail`` is for a person to read;
-    ``tokenizer`` the language model's, as JSON, packed by zlib (empty elsewhere).
+    ``tokenizer`` the language model's, as JSON, packed by zlib (empty elsewhere). ``served``: what
+    of it is served, for a metric's labels.
     """
 
     role: RoleName
@@ -255,6 +258,7 @@ class RoleReady(msgspec.Struct, frozen=True):
     detail: str = ""
     tokenizer: bytes = b""
     model: HeldModel = HeldModel()
+    served: dict[str, str] = {}
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -262,6 +266,14 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
     roles: tuple[RoleReady, ...]
     version: str = ""
+
+
+def served_of(ready: Ready | None) -> dict[str, str]:
+    """What a worker's language model is served with, and its name where that is known."""
+    for role in ready.roles if ready is not None else ():
+        if role.served:
+            return {"model": role.model.name, **role.served}
+    return {}
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):

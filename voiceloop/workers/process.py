@@ -37,7 +37,7 @@ from voiceloop.workers.heartbeat import (
     peak_memory_mb,
     thread_times,
 )
-from voiceloop.workers.messages import LoadFailed, Loading, WorkerSpec
+from voiceloop.workers.messages import LoadFailed, Loading, WorkerSpec, served_of
 from voiceloop.workers.profile_request import WRITTEN_S
 
 log = logging.getLogger(__name__)
@@ -239,6 +239,7 @@ class WorkerProcess:
             hop_ms=connection.hop_ms,
             restarts=restarts,
             totals=last.totals if last is not None else {},
+            served=served_of(connection.ready),
         )
 
     async def _spawn(self) -> WorkerConnection:

@@ -369,8 +369,7 @@ def serve(
     worker = Worker(connection, spec)
     try:
         worker.load()
-    except RoleError as error:
-        print(f"worker {spec.name}: {error}", file=sys.stderr)
+    except RoleError:  # whoever has started it tells why
         return EXIT_LOAD_FAILED
     if open_door is not None:
         worker.let_in_by(open_door())

@@ -7,7 +7,7 @@ import gguf
 import pytest
 
 from engine.engine import Engine
-from engine.load.description import describe
+from engine.load.description import describe, served_by
 from engine.types import EngineConfig
 from tests.engine.load.gguf_files import write_gguf
 
@@ -17,7 +17,12 @@ def test_formats_layers_drafters_and_room_are_told(tiny_model: Path, shallow_mod
         quant="int8", kv_format="int8", kv_tokens=1024, native=False, ngram_draft=True,
         draft_dir=shallow_model,
     )  # fmt: skip
-    assert describe(Engine.load(tiny_model, config)) == (
+    engine = Engine.load(tiny_model, config)
+    assert served_by(engine) == {
+        "weights": "int8", "kv": "int8", "layers": "torch",
+        "drafter": "grammars and n-grams and a draft model",
+    }  # fmt: skip
+    assert describe(engine) == (
         "int8 weights, layers by torch, drafts by grammars and n-grams and a draft model, "
         "int8 KV for 1024 tokens: 2.0 callers of 512, "
         "0.1 MB of weights and 0.1 MB of keys and values"
@@ -33,6 +38,15 @@ def test_a_long_context_is_told_in_calls_of_4096_tokens(
     assert "int8 KV for 40960 tokens: 10.0 callers of 4096, " in told
     n_kv_bytes = 40960 * 2 * 2 * 2 * (8 + 2)  # layers, keys and values, heads; codes and a scale
     assert told.endswith(f" and {n_kv_bytes / 1e6:.1f} MB of keys and values")
+
+
+def test_a_context_that_is_cut_to_the_models_own_is_told_beside_the_one_asked_for(
+    tiny_model: Path,
+) -> None:
+    asked = EngineConfig(kv_tokens=1024, native=False, context_length=4096)
+    assert "contexts of 512 tokens (4096 asked for)" in describe(Engine.load(tiny_model, asked))
+    shorter = EngineConfig(kv_tokens=1024, native=False, context_length=256)
+    assert "asked for" not in describe(Engine.load(tiny_model, shorter))
 
 
 def test_a_prompt_in_eight_bits_is_told(tiny_model: Path) -> None:
@@ -57,6 +71,8 @@ def test_an_engine_without_quantization_and_drafters_says_so(
     config = EngineConfig(kv_tokens=512, native=False, ngram_draft=True, max_draft_tokens=0)
     told = describe(Engine.load(tiny_model, config))
     assert "bf16 weights" in told and "drafts by nobody" in told and "bf16 KV" in told
+    plain = {"weights": "bf16", "kv": "bf16", "layers": "torch", "drafter": "none"}
+    assert served_by(Engine.load(tiny_model, config)) == plain
     assert describe(make_engine(dtype="fp32")).startswith("fp32 weights")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,7 @@ from voiceloop.workers.messages import RoleSpec, WorkerSpec
 from voiceloop.workers.roles.role import model_name
 from voiceloop.workers.roles.speech import RECOGNIZERS, VOICES
 
+ROOT = Path(__file__).resolve().parents[3]
 H200 = Gpu("NVIDIA H200", 150_000)
 WHEELS = {
     "moonshine-voice": "0.1.0",
@@ -531,7 +533,7 @@ async def test_a_server_starts_without_the_readers_where_they_cannot_load(
         roles = (RoleSpec(role, {}, "scripted_roles:unloadable"),)  # type: ignore[arg-type]
         unloadable = WorkerSpec(name, roles)
         monkeypatch.setattr(opening, f"{name}_spec", lambda config, spec=unloadable: spec)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "faults"))
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'tests' / 'faults'}{os.pathsep}{ROOT}")
     url = connect().url
     config = Config(preset="remote", stt_url=(url,), llm_url=(url,), tts_url=(url,))
     async with opening.open_backends(config) as (backends, is_ready):

@@ -12,6 +12,7 @@ from prometheus_client.core import Metric
 from voiceloop.agent import AgentConfig
 from voiceloop.config import Config
 from voiceloop.server.app import Gateway
+from voiceloop.telemetry.worker_load import SERVED
 
 ROOT = Path(__file__).resolve().parents[3]
 DASHBOARD = json.loads((ROOT / "voiceloop/deploy/grafana.json").read_text(encoding="utf-8"))
@@ -30,7 +31,7 @@ def families() -> list[Metric]:
 
 def labels_of(gateway: Gateway) -> set[str]:
     # Of what workers tell, and of a canary, which a scrape makes anew.
-    found = {"worker", "cause", "kind", "state", "variant", "measure", "bound"}
+    found = {"worker", "cause", "kind", "state", "variant", "measure", "bound", *SERVED}
     for value in (*vars(gateway.metrics).values(), *vars(gateway.metrics.model).values()):
         found.update(getattr(value, "_labelnames", ()))
     return found

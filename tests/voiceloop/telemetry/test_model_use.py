@@ -20,7 +20,11 @@ ENGINE = WorkerLoad(
     hop_ms=0.5,
     restarts={"hung": 2},
     totals={"kv_blocks_held": 5, "drafted_tokens": 40, "accepted_tokens": 30, "steps": 9, "own": 1},
-)
+    served={
+        "model": "embedded", "weights": "int8", "kv": "bf16", "layers": "native",
+        "drafter": "n-grams", "gate": "passed",
+    },
+)  # fmt: skip
 
 
 def use(**prices: float) -> tuple[ModelUse, CollectorRegistry]:
@@ -113,5 +117,7 @@ def test_workers_are_told_as_they_are_when_somebody_asks() -> None:
     assert value("voiceloop_engine_tokens_total", {**of, "kind": "accepted"}) == 30
     assert value("voiceloop_kv_blocks", {**of, "state": "held"}) == 5
     assert value("voiceloop_engine_steps_total", of) == 9
+    assert value("voiceloop_engine_info", {**of, **ENGINE.served}) == 1
     workers[0] = WorkerLoad("engine", ("engine",), "restarting")
     assert value("voiceloop_worker_up", of) == 0
+    assert value("voiceloop_engine_info", {**of, **ENGINE.served}) is None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ import pytest
 
 import engine.types as engine_types
 from engine.engine import Engine
-from engine.types import IntegrityError, InvalidRequest, TemplateError
+from engine.types import CheckpointError, IntegrityError, InvalidRequest, TemplateError
 from voiceloop.backends import (
     ChatMessage,
     Generated,
@@ -26,6 +27,7 @@ from voiceloop.backends import (
     Tool,
     ToolCall,
 )
+from voiceloop.config import Config, EngineSettings
 from voiceloop.workers.messages import (
     BeginPreemptive,
     Commit,
@@ -34,8 +36,9 @@ from voiceloop.workers.messages import (
     StreamEvent,
     StreamFailed,
 )
+from voiceloop.workers.roles import language
 from voiceloop.workers.roles.language import LanguageRole
-from voiceloop.workers.roles.role import RoleBroken, StreamError
+from voiceloop.workers.roles.role import RoleBroken, RoleError, StreamError
 
 PARAMS = GenerateParams(max_tokens=7, seed=3)
 HI = (ChatMessage("user", "hi"),)
@@ -591,3 +594,22 @@ def test_a_reply_made_ahead_stops_behind_its_first_clause_or_where_it_has_none_a
     model.due.append(engine_types.PreemptiveDelta("s#1", 1, made[2], 3))
     role.step()
     assert model.calls[-1][0] == "1 stop"
+
+
+def test_what_the_engine_refuses_is_told_by_the_operators_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise CheckpointError("draft_dir: small: expected the target's tokenizer, found another")
+
+    monkeypatch.setattr(language.Engine, "load", refuse)
+    with pytest.raises(RoleError, match=r"loaded: engine\.draft_model: small: expected the target"):
+        language.load("somewhere", draft_dir="small")
+
+
+def test_every_field_of_the_engine_that_has_another_key_there_is() -> None:
+    assert language.KEYS.keys() <= {field.name for field in fields(engine_types.EngineConfig)}
+    for key in language.KEYS.values():
+        table, _, name = key.rpartition(".")
+        known = EngineSettings if table == "engine" else Config
+        assert name in {field.name for field in fields(known)}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.engine import Engine
-from engine.load.description import describe
+from engine.load.description import describe, served_by
 from engine.tiers.prefix_file import PrefixFiles
 from engine.tiers.public_prefix import PublicPrefix
 from engine.types import (
@@ -47,6 +47,20 @@ log = logging.getLogger(__name__)
 # 1.6 ms at 120 messages. Who is not reached is first in the next pass, behind the engine's step.
 STAGING_BUDGET_S = 0.005
 
+# Of the engine's fields those that a configuration sets under another name.
+KEYS = {
+    "quant": "engine.weights",
+    "kv_format": "engine.kv",
+    "prompt_activations": "engine.prompt_activations",
+    "kv_tokens": "engine.kv_tokens",
+    "kv_memory_share": "engine.kv_memory_share",
+    "device": "engine.device",
+    "threads": "engine.threads",
+    "draft_dir": "engine.draft_model",
+    "eagle_dir": "engine.draft_model",
+    "calibration_text": "engine.calibration_text",
+    "adapter_dir": "llm_adapter",
+}
 WARM_UP_BRANCH = "warm_up"
 WARM_UP_STEPS = 1000  # far more than a prompt of ten words and two tokens take
 # A vocabulary of 260,000 words packs into some 8 MB. What is larger than any known is not sent: the
@@ -74,9 +88,15 @@ class LanguageRole:
 
     rate_hz = 0
 
-    def __init__(self, model: Engine, detail: str, files: PrefixFiles | None = None) -> None:
+    def __init__(
+        self,
+        model: Engine,
+        detail: str,
+        files: PrefixFiles | None = None,
+        served: Mapping[str, str] | None = None,
+    ) -> None:
         """files: where the operator's prefix is kept; None: in memory alone."""
-        self.detail = detail
+        self.detail, self.served = detail, served or {}
         packed = zlib.compress(model.text.tokenizer.to_str().encode(), level=1)
         self.tokenizer = packed if len(packed) <= MAX_TOKENIZER_BYTES else b""
         self._model, self._files = model, files
@@ -230,6 +250,12 @@ class LanguageRole:
                 self._public.close()
 
 
+def _by_key(message: str) -> str:
+    """An error of the engine that names one of its fields, by the operator's key for that."""
+    field, _, rest = message.partition(": ")
+    return f"{KEYS[field]}: {rest}" if field in KEYS else message
+
+
 def load(model_dir: str, prefix_file_bytes: int = 0, **options: Any) -> LanguageRole:
     """Load a Hugging Face folder or a GGUF file; ``options`` are EngineConfig's fields.
 
@@ -242,7 +268,8 @@ def load(model_dir: str, prefix_file_bytes: int = 0, **options: Any) -> Language
     try:
         engine = Engine.load(Path(model_dir), EngineConfig(**options))
     except EngineError as error:
-        raise RoleError(f"the language model cannot be loaded: {error}") from error
+        raise RoleError(f"the language model cannot be loaded: {_by_key(str(error))}") from error
     files = PrefixFiles.of(Path(model_dir), engine, prefix_file_bytes)
     kept = f", the agent's prompt kept in {files.folder}" if files is not None else ""
-    return LanguageRole(engine, f"{Path(model_dir).name}: {describe(engine)}{kept}", files)
+    detail = f"{Path(model_dir).name}: {describe(engine)}{kept}"
+    return LanguageRole(engine, detail, files, served_by(engine))

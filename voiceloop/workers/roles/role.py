@@ -70,6 +70,7 @@ class Role(Protocol):
     rate_hz: int
     detail: str
     tokenizer: bytes  # of a language model: for the gateway to count tokens with; else empty
+    served: Mapping[str, str]  # of a language model: its formats, layers and drafter; else empty
 
     def warm_up(self) -> None:
         """Run the model once, so that the first caller does not pay for it."""
@@ -117,7 +118,10 @@ def load_role(spec: RoleSpec) -> Role:
 def ready_of(spec: RoleSpec, role: Role, load_ms: float) -> RoleReady:
     """What the gateways are told of a role that is loaded."""
     held = msgspec.structs.replace(spec.model, kv_blocks=int(role.totals().get("kv_blocks", 0)))
-    return RoleReady(spec.role, load_ms, role.rate_hz, role.detail, role.tokenizer, held)
+    served = dict(role.served)
+    if served:
+        served["gate"] = spec.gates.get(served.get("layers", ""), "none")
+    return RoleReady(spec.role, load_ms, role.rate_hz, role.detail, role.tokenizer, held, served)
 
 
 def model_name(folder: str) -> str:

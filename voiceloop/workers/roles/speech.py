@@ -70,6 +70,7 @@ class SpeechRole(ABC, Generic[ModelT]):
 
     rate_hz = 0
     tokenizer = b""
+    served: Mapping[str, str] = {}
     name: str  # in a sentence, as is what it is tried with
     trial: str
 
