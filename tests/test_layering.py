@@ -27,10 +27,13 @@ MAY_IMPORT = {
     "cli": {"cluster", "command_parser", "config", "doctor", "errors", "models", "server"},
     "server": {
         "access", "admission", "agent", "backends", "call", "canary", "cluster", "config",
-        "config_reader", "errors", "http", "knowledge", "models", "operation", "reply", "resume",
-        "telemetry", "tools", "workers",
+        "config_reader", "errors", "http", "knowledge", "models", "operation", "realtime", "reply",
+        "resume", "telemetry", "tools", "workers",
     },
-    "doctor": {"agent", "backends", "config", "errors", "models", "tools", "workers"},
+    "doctor": {
+        "agent", "backends", "config", "errors", "knowledge", "models", "remote", "tools",
+        "workers",
+    },
     "models": {
         "access", "agent", "agent_file", "backends", "canary", "capabilities", "cluster", "config",
         "errors", "operation", "remote", "workers",

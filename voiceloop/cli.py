@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -268,11 +269,12 @@ def _add_doctor(commands: Commands) -> None:
         help="check this machine: versions, devices, models, a self-test of each stage",
         description="Check this machine and name the remedy for each problem found.",
     )
+    doctor.add_argument("--preset", metavar="NAME", help="look at this one (default: serve's own)")
     doctor.add_argument(
-        "--preset", metavar="NAME", default="auto", help="look at this one (default: serve's own)"
+        "--config", type=Path, metavar="FILE", help="with these settings of a server"
     )
     doctor.add_argument(
-        "--agent", type=Path, metavar="FILE", help="and ask what answers this agent's tools"
+        "--agent", type=Path, metavar="FILE", help="and ask what its tools and documents need"
     )
     doctor.set_defaults(run=_doctor)
 
@@ -389,7 +391,8 @@ def _models(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
+    from voiceloop.config import load_config
     from voiceloop.doctor.report import run_doctor
 
-    code: int = run_doctor(preset=arguments.preset, agent_file=arguments.agent)
-    return code
+    flags = {"preset": arguments.preset, "agent": arguments.agent}
+    return run_doctor(load_config(arguments.config, environ=os.environ, flags=flags))

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from tests.passage_service import PassageService
 from voiceloop.agent import AgentConfig, AgentTool, McpServer
-from voiceloop.config import Config
+from voiceloop.config import Config, load_config
 from voiceloop.doctor import report as doctor
+from voiceloop.doctor.agent_knowledge import check_agent_knowledge
 from voiceloop.doctor.agent_tools import check_agent_tools
 from voiceloop.doctor.finding import Finding
 from voiceloop.doctor.report import (
+    check_agent,
+    check_formats,
     check_machine,
     check_models,
     check_origins,
@@ -27,7 +33,10 @@ from voiceloop.doctor.report import (
     run_doctor,
     self_test,
 )
+from voiceloop.doctor.services import check_services
+from voiceloop.knowledge.sources import KnowledgeSource
 from voiceloop.models import resolve
+from voiceloop.models.chosen_preset import with_preset
 from voiceloop.models.machine import Machine
 from voiceloop.models.preset_check import choose
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
@@ -104,8 +113,11 @@ def test_few_cores_are_noted_and_the_machine_is_told() -> None:
     assert [finding.level for finding in check_machine(one_core)] == ["note", "ok"]
 
 
-def looked_at(name: str, machine: Machine, hub: Path) -> list[Finding]:
-    return list(check_preset(choose(Config(preset=name), machine, hub), machine, hub))
+def looked_at(name: str, machine: Machine, hub: Path, **flags: object) -> list[Finding]:
+    """hub: with no model in it, which has to be the one that the environment names too."""
+    config = load_config(flags={"preset": name, **flags})
+    choice = choose(config, machine, hub)
+    return list(check_preset(replace(config, preset=choice.preset.name), choice, machine, hub))
 
 
 def test_what_a_preset_lacks_is_named_with_its_command(tmp_path: Path) -> None:
@@ -152,9 +164,9 @@ def test_little_memory_is_a_problem_of_the_embedded_preset(tmp_path: Path) -> No
 
 
 async def test_each_stage_is_tested_in_the_worker_a_server_would_use(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(FAULTS))
+    monkeypatch.setenv("PYTHONPATH", f"{FAULTS}{os.pathsep}{FAULTS.parents[1]}")
     good = RoleSpec("recognizer", {}, "scripted_roles:load")
     bad = RoleSpec("engine", {}, "scripted_roles:unloadable")
     specs = [WorkerSpec("speech", (good,)), WorkerSpec("engine", (bad,))]
@@ -166,6 +178,7 @@ async def test_each_stage_is_tested_in_the_worker_a_server_would_use(
         ("worker engine (engine)", "problem"),
     ]
     assert "found nothing at /nowhere" in findings[-1].found
+    assert "/nowhere" not in capfd.readouterr().err  # it is told once
     assert findings[-1].remedy
 
 
@@ -179,7 +192,7 @@ def test_only_a_problem_fails_the_command(
     monkeypatch.setattr(doctor, "check_python", lambda: found)
     monkeypatch.setattr(doctor, "worker_specs", lambda config: ())
     printed = io.StringIO()
-    assert run_doctor(Console(width=200, file=printed)) == code
+    assert run_doctor(Config(), Console(width=200, file=printed)) == code
     text = printed.getvalue()
     assert "thing: as [found]" in text
     assert "-> do this" in text
@@ -232,3 +245,95 @@ async def test_an_mcp_server_that_lacks_what_the_agent_wants_is_named() -> None:
     assert found["mcp shop"].found == "lists 5 tools; offered: price"
     assert found["tool refund"].level == "problem" and "price" in found["tool refund"].remedy
     assert found["mcp away"].level == "problem"
+
+
+IN_TIME_MS = 30_000  # a call's 120 ms are too few for a socket on a machine under load
+
+
+async def test_folders_of_documents_are_read_and_one_that_is_missing_or_empty_is_told(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "handbook").mkdir()
+    (tmp_path / "handbook" / "films.md").write_text("# Films\nLent for one week.\n")
+    (tmp_path / "bare").mkdir()
+    names = ("handbook", "bare", "gone")
+    agent = AgentConfig(knowledge=tuple(KnowledgeSource(folder=tmp_path / n) for n in names))
+    found = {one.subject: one async for one in check_agent_knowledge(agent, {})}
+    assert found["knowledge handbook"].found.startswith("1 passages in ")
+    assert "found none in" in found["knowledge bare"].found
+    assert "expected a folder, found none at" in found["knowledge gone"].found
+    levels = [found[f"knowledge {name}"].level for name in names]
+    assert levels == ["ok", "problem", "problem"]
+    assert all(one.remedy for one in found.values() if one.level == "problem")
+
+
+async def test_a_variable_that_a_source_names_and_nobody_has_set_is_told_and_no_value_is_shown(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.txt").write_text("Lent for one week.")
+    embeddings = KnowledgeSource(
+        folder=tmp_path, embeddings="http://127.0.0.1:9/v1/embeddings", least_score=0.5,
+        embedding_model="small", embeddings_headers={"key": "${NOT_SET}"},
+    )  # fmt: skip
+    service = KnowledgeSource(url="http://127.0.0.1:9/", headers={"key": "${NOT_SET}"})
+    secret = KnowledgeSource(url="${AT}/search")
+    agent = AgentConfig(knowledge=(service, embeddings, secret))
+    at = {"AT": "http://user:s3cret@127.0.0.1:9"}
+    found = [one async for one in check_agent_knowledge(agent, at)]
+    assert [one.level for one in found] == ["problem", "ok", "problem", "problem"]
+    unset = "expected $NOT_SET in the environment, found it not set"
+    assert unset in found[0].found and unset in found[2].found
+    assert found[3].subject == "knowledge ${AT}/search"
+    assert not any("s3cret" in f"{one.subject} {one.found}" for one in found)
+
+
+async def test_services_that_search_and_embed_are_asked_and_those_that_are_away_told(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.txt").write_text("Lent for one week.")
+    answers = {"/search": {"passages": []}, "/v1/embeddings": {"data": [{"embedding": [1.0, 0.0]}]}}
+    service = PassageService(answers)
+    async with service.running():
+        here, away = service.url, "http://127.0.0.1:9"
+        folder = KnowledgeSource(
+            folder=tmp_path, embeddings=f"{here}/v1/embeddings", embedding_model="small",
+            least_score=0.5, deadline_ms=IN_TIME_MS,
+        )  # fmt: skip
+        searched = KnowledgeSource(url=f"{here}/search", deadline_ms=IN_TIME_MS)
+        slow = KnowledgeSource(url=f"{here}/search", deadline_ms=0)
+        others = (KnowledgeSource(url=f"{away}/"), replace(folder, embeddings=f"{away}/v1"))
+        agent = AgentConfig(knowledge=(searched, slow, folder, *others))
+        found = [one async for one in check_agent_knowledge(agent, {})]
+    assert [one.level for one in found] == ["ok", "note", "ok", "ok", "problem", "ok", "problem"]
+    assert "after knowledge.deadline_ms = 0" in found[1].found
+    assert found[3].found.startswith("2 numbers in ")
+    assert "127.0.0.1:9: expected passages" in found[4].found
+
+
+async def test_services_in_the_place_of_models_are_asked_as_a_server_would() -> None:
+    config = load_config(flags={"llm_url": "http://127.0.0.1:9/v1", "stt_url": "ws://127.0.0.1:9"})
+    found = [one async for one in check_services(config)]
+    assert [(one.subject, one.level) for one in found] == [
+        ("engine at http://127.0.0.1:9/v1", "problem"),
+        ("recognizer at ws://127.0.0.1:9", "problem"),
+    ]
+    assert all(one.remedy for one in found)
+
+
+def test_a_servers_own_settings_are_what_is_looked_at(tmp_path: Path) -> None:
+    found = looked_at("embedded", machine(), tmp_path, llm_url="http://127.0.0.1:9/v1")
+    assert "engine" not in [one.subject for one in found]
+    config = load_config(flags={"preset": "embedded", "engine.weights": "int4"})
+    [finding] = check_formats(config)
+    assert finding.level == "note" and "--weights int4" in finding.remedy
+    [note] = [one for one in with_preset(config)[1] if one.startswith("quality gate: ")]
+    assert note == f"quality gate: {finding.found}"
+
+
+def test_what_the_start_says_of_an_agent_of_ones_own_the_doctor_says_too(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("name = 'Mine'")
+    config = load_config(flags={"preset": "embedded", "agent": path})
+    [finding] = check_agent(config)
+    assert finding.level == "note" and finding.found in with_preset(config)[1]
+    assert list(check_agent(load_config(flags={"preset": "embedded", "agent": Path("cafe")}))) == []

@@ -7,10 +7,12 @@ preset's own workers, so what passes here is what a server would run.
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,20 +21,33 @@ from typing import Any
 from rich.console import Console
 
 from voiceloop import __version__
-from voiceloop.agent import AgentConfig
 from voiceloop.config import AUTO, Config
+from voiceloop.doctor.agent_knowledge import check_agent_knowledge
 from voiceloop.doctor.agent_tools import check_agent_tools
 from voiceloop.doctor.finding import Finding, Level
+from voiceloop.doctor.services import check_services
 from voiceloop.errors import ConfigError, VoiceLoopError
 from voiceloop.models.cache import hub_folder
 from voiceloop.models.catalog import PRESETS, Preset
 from voiceloop.models.chosen_preset import formats_of
 from voiceloop.models.engine_options import DRAFT_MODEL_ON_GPU
-from voiceloop.models.gates import COMMAND, bar, doubt_of
+from voiceloop.models.gates import COMMAND, DENSE, bar, doubt_of
 from voiceloop.models.machine import Machine, installed_version, this_machine
-from voiceloop.models.preset_check import Choice, choose, missing_pieces, replaced_models
-from voiceloop.models.presets import embedded_model_dir, resolve_agent, worker_specs
-from voiceloop.models.resolve import resolve_preset_model
+from voiceloop.models.preset_check import (
+    Choice,
+    choose,
+    missing_models,
+    missing_pieces,
+    replaced_models,
+)
+from voiceloop.models.presets import (
+    context_tokens,
+    embedded_model_dir,
+    note_on_agent,
+    resolve_agent,
+    worker_specs,
+)
+from voiceloop.models.resolve import resolve_models, roles_elsewhere, roles_here
 from voiceloop.workers.messages import WorkerSpec
 from voiceloop.workers.supervisor import Supervisor
 
@@ -70,18 +85,19 @@ MARKS: dict[Level, str] = {
 }
 
 
-def run_doctor(
-    console: Console | None = None, preset: str = AUTO, agent_file: Path | None = None
-) -> int:
+def run_doctor(config: Config, console: Console | None = None) -> int:
     """Print every finding as it is made. Returns 0, or 1 when there is a problem.
 
-    preset: the one to look at; "auto" is the one that ``serve`` would take here. agent_file: whose
-    tools are asked whether they answer; none of them is called.
+    config: as ``serve`` would be given it. What answers its agent's tools is asked whether it is
+    there, and none of them is called.
 
     Raises:
         ConfigError: no such preset, or the agent file is wrong.
     """
-    agent = None if agent_file is None else resolve_agent(Config(preset=preset, agent=agent_file))
+    machine, hub = this_machine(), hub_folder()
+    choice = choose(config, machine, hub)
+    config = replace(config, preset=choice.preset.name)
+    agent = None if config.agent is None else resolve_agent(config)
     console = console or Console()
     console.print(f"[bold]voiceloop {__version__}[/] on {platform.platform()}")
     n_problems, has_pip = 0, False
@@ -96,9 +112,6 @@ def run_doctor(
             lines.append(f"        -> {finding.remedy}")
         console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
-    machine = this_machine()
-    hub = hub_folder()
-    choice = choose(Config(preset=preset), machine, hub)
     for findings in (
         check_python(),
         check_packages(),
@@ -107,21 +120,27 @@ def run_doctor(
         check_machine(machine),
         check_microphone(),
         check_models(),
-        check_preset(choice, machine, hub),
-        check_drafter(choice.preset),
-        check_formats(choice.preset.name),
+        check_preset(config, choice, machine, hub),
+        check_drafter(config, choice.preset),
+        check_formats(config),
+        check_agent(config),
     ):
         for finding in findings:
             show(finding)
+    specs: Sequence[WorkerSpec] = ()
     try:
-        specs = worker_specs(Config(preset=choice.preset.name))
-    except ConfigError:
-        specs = ()  # models are missing, and told above
+        specs = worker_specs(config)
+        context_tokens(config)
+    except ConfigError as error:
+        if not missing_models(choice.preset, resolve_models(config, choice.preset, hub)):
+            show(Finding("problem", "configuration", error.message, "mend the configuration"))
     with console.status("testing each stage"):
-        asyncio.run(_self_test(specs, show))
-        if agent is not None:
-            folder = str(agent_file.resolve().parent) if agent_file is not None else ""
-            asyncio.run(_ask_tools(agent, folder, show))
+        asyncio.run(_show_all(self_test(specs), show))
+        asyncio.run(_show_all(check_services(config), show))
+        if agent is not None and config.agent is not None:
+            folder = str(config.agent.resolve().parent)
+            asyncio.run(_show_all(check_agent_tools(agent, folder), show))
+            asyncio.run(_show_all(check_agent_knowledge(agent, os.environ), show))
     if has_pip:
         console.print(f"pip is this environment's: {sys.executable} -m pip", soft_wrap=True)
     if n_problems:
@@ -162,15 +181,17 @@ def check_packages(
     yield from missing
 
 
-def check_preset(choice: Choice, machine: Machine, hub: Path) -> Iterator[Finding]:
+def check_preset(config: Config, choice: Choice, machine: Machine, hub: Path) -> Iterator[Finding]:
     """The chosen preset: which model has which role, what stands in for another, what it lacks."""
     preset = choice.preset
-    taken = {role: resolve_preset_model(model, hub) for role, model in preset.models.items()}
+    taken = resolve_models(config, preset, hub)
     found = f"{preset.summary}; {choice.reason}"
     yield Finding("ok", f"preset {preset.name}", found, choice.better)
     for role, resolved in taken.items():
         if resolved.in_place_of is None:
             yield Finding("ok", role, resolved.model.name)
+    for role in sorted(roles_elsewhere(config)):
+        yield Finding("ok", role, "at workers elsewhere, which are not asked")
     for one in replaced_models(preset, taken):
         yield Finding("note", f"without {one.subject}", one.found, one.remedy)
     for one in missing_pieces(preset, taken, machine, hub):
@@ -181,16 +202,28 @@ def check_preset(choice: Choice, machine: Machine, hub: Path) -> Iterator[Findin
     yield Finding("ok", "other presets", f"{others}: voiceloop doctor --preset NAME looks at one")
 
 
-def check_drafter(preset: Preset) -> Iterator[Finding]:
+def check_drafter(config: Config, preset: Preset) -> Iterator[Finding]:
     """What guesses tokens where a GPU runs the language model."""
-    if preset.device == "cuda":
+    engine = config.engine
+    device = preset.device if engine.device == AUTO else engine.device
+    is_here = "engine" in roles_here(config)
+    if is_here and device.startswith("cuda") and engine.drafter in (AUTO, "ngram"):
         found = f"n-grams, inside the steps of the GPU; {DRAFT_MODEL_ON_GPU}"
         yield Finding("ok", "drafter", found)
 
 
-def check_formats(preset: str) -> Iterator[Finding]:
-    """Whether the formats of the language model have passed their quality gate."""
-    formats = formats_of(Config(preset=preset))
+def check_agent(config: Config) -> Iterator[Finding]:
+    """What is to be expected of the language model with this agent."""
+    if (note := note_on_agent(config)) is not None:
+        yield Finding("note", "agent", note)
+
+
+def check_formats(config: Config) -> Iterator[Finding]:
+    """Whether the formats of the language model have passed their quality gate.
+
+    config: with its preset chosen.
+    """
+    formats = formats_of(config)
     if formats is None or formats.is_dense:
         return
     doubt = doubt_of(formats)
@@ -198,7 +231,8 @@ def check_formats(preset: str) -> Iterator[Finding]:
         found = f"{formats.told} passed: {bar().told}"
         yield Finding("ok", "quality gate", found)
     else:
-        remedy = f"{COMMAND} MODEL --weights {formats.weights}, of a checkout; or engine.weights"
+        asked = f"--weights {formats.weights}" + (f" --kv {formats.kv}" * (formats.kv != DENSE))
+        remedy = f"{COMMAND} MODEL {asked}, of a checkout; or engine.weights, engine.kv"
         yield Finding("note", "quality gate", doubt, remedy)
 
 
@@ -293,13 +327,8 @@ def check_models(folder: Path | None = None) -> Iterator[Finding]:
 # --- self-tests ---------------------------------------------------------------------------------
 
 
-async def _self_test(specs: Sequence[WorkerSpec], show: Callable[[Finding], None]) -> None:
-    async for finding in self_test(specs):
-        show(finding)
-
-
-async def _ask_tools(agent: AgentConfig, folder: str, show: Callable[[Finding], None]) -> None:
-    async for finding in check_agent_tools(agent, folder):
+async def _show_all(found: AsyncIterator[Finding], show: Callable[[Finding], None]) -> None:
+    async for finding in found:
         show(finding)
 
 

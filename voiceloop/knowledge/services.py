@@ -86,7 +86,7 @@ class Service:
 
     async def post(self, url: str, asked: Any) -> bytes:
         """Raises: BackendError."""
-        where = httpx.URL(url).host
+        where = httpx.URL(url).netloc.decode()  # with its port, and without a password
         try:
             async with self._client.stream("POST", url, json=asked) as response:
                 body = bytearray()

@@ -132,16 +132,11 @@ async def _by_vectors(
     """Raises: ConfigError."""
     from voiceloop.knowledge import vectors
 
-    known = source.embeddings or ""
-    if is_address(known):
-        url = _address(known, environment, "knowledge.embeddings")
-        n_most_bytes = NUMBER_BYTES * vectors.BATCH * vectors.MOST_NUMBERS
-        service = _asked_with(source.embeddings_headers, source, environment, n_most_bytes)
-        embedder: Embedder = vectors.ServiceEmbeddings(url, source.embedding_model, service)
-        identity = f"{url} {source.embedding_model}"
+    kept = None
+    embedder = await embedder_of(source, environment)
+    if isinstance(embedder, vectors.ServiceEmbeddings):
+        identity = f"{embedder.url} {embedder.model}"
         kept = vectors.KeptVectors(_cache_folder(environment) / VECTORS_FILE, identity)
-    else:
-        embedder, kept = await asyncio.to_thread(vectors.StaticEmbeddings, Path(known)), None
     return vectors.VectorRetriever(
         await asyncio.to_thread(passages_in, folder),
         embedder,
@@ -150,6 +145,19 @@ async def _by_vectors(
         least_score=source.least_score,
         deadline_ms=source.deadline_ms,
     )
+
+
+async def embedder_of(source: KnowledgeSource, environment: Mapping[str, str]) -> Embedder:
+    """What makes the vectors of a folder that has embeddings. Raises: ConfigError."""
+    from voiceloop.knowledge import vectors
+
+    known = source.embeddings or ""
+    if not is_address(known):
+        return await asyncio.to_thread(vectors.StaticEmbeddings, Path(known))
+    url = _address(known, environment, "knowledge.embeddings")
+    n_most_bytes = NUMBER_BYTES * vectors.BATCH * vectors.MOST_NUMBERS
+    service = _asked_with(source.embeddings_headers, source, environment, n_most_bytes)
+    return vectors.ServiceEmbeddings(url, source.embedding_model, service)
 
 
 def is_address(embeddings: str) -> bool:

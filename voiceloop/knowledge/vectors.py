@@ -144,14 +144,14 @@ class ServiceEmbeddings:
     is_local = False
 
     def __init__(self, url: str, model: str, service: Service) -> None:
-        self._url, self._model, self._service = url, model, service
+        self.url, self.model, self._service = url, model, service
 
     async def embed(self, texts: Sequence[str], within_s: float) -> Vectors:
         """Raises: BackendError."""
-        asked = {"model": self._model, "input": list(texts)}
+        asked = {"model": self.model, "input": list(texts)}
         try:
             async with asyncio.timeout(within_s):
-                body = await self._service.post(self._url, asked)
+                body = await self._service.post(self.url, asked)
         except TimeoutError:
             raise BackendTimeout(f"expected vectors in {within_s:g} s, found none") from None
         told: Embeddings = read(body, Embeddings)

@@ -11,7 +11,7 @@ import pytest
 from engine.types import EngineConfig, pool_tokens_for
 from tests.voiceloop.models.test_preset_choice import put_preset
 from voiceloop.cli import build_parser
-from voiceloop.config import EngineSettings, load_config
+from voiceloop.config import Config, EngineSettings, load_config
 from voiceloop.doctor.report import check_drafter
 from voiceloop.errors import ConfigError
 from voiceloop.models.catalog import PRESETS
@@ -28,8 +28,13 @@ DRAFT = embedded_model_dir().parent / "draft"
 
 @pytest.fixture(autouse=True)
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the models of every preset on disk."""
+    """With the models of every preset on disk, and what a configuration names beside them."""
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.chdir(tmp_path)
+    for name in ("small", "head"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    (tmp_path / "calls.txt").write_text("Good morning.")
     for preset in PRESETS:
         put_preset(tmp_path / "hub", preset)
 
@@ -122,8 +127,10 @@ def test_a_gpu_takes_no_draft_model_and_says_why_where_one_is_asked_for() -> Non
             options_of(table)
     off = {"speculative_decoding": False}
     assert options_of({"device": "cuda", "drafter": "model"}, anticipation=off)
-    [finding] = check_drafter(next(preset for preset in PRESETS if preset.name == "gpu"))
+    gpu = next(preset for preset in PRESETS if preset.name == "gpu")
+    [finding] = check_drafter(Config(preset="gpu"), gpu)
     assert "n-grams" in finding.found and "asked on the host" in finding.found
+    assert list(check_drafter(load_config(flags={"engine.drafter": "none"}), gpu)) == []
 
 
 def test_each_model_in_a_folder_runs_on_the_device_it_is_given() -> None:
@@ -226,6 +233,14 @@ def test_room_that_holds_less_than_the_context_asked_for_is_refused(asked: dict[
         engine_options(config, {}, Path("model"), n_threads=1, draft=None)
 
 
+@pytest.mark.parametrize("key", ["engine.context_tokens", "context_tokens"])
+def test_a_context_that_the_model_does_not_take_is_refused(key: str) -> None:
+    assert context_tokens(load_config(flags={"preset": "embedded", key: 2048})) == 2048 - 256
+    config = load_config(flags={"preset": "embedded", key: 100_000})
+    with pytest.raises(ConfigError, match=f"^{key}: expected 2048 at most, .* found 100000$"):
+        context_tokens(config)
+
+
 def test_the_gateway_cuts_prompts_to_the_context_of_the_engine() -> None:
     config = load_config(flags={"preset": "embedded", "engine.context_tokens": 1024})
     assert context_tokens(config) == 1024 - 256
@@ -235,6 +250,41 @@ def test_the_end_reader_drafts_nothing() -> None:
     spec = end_reader_spec(load_config(flags={"llm_url": "http://127.0.0.1:9/v1"}))
     assert spec is not None
     assert "draft_dir" not in spec.roles[0].options
+
+
+@pytest.mark.parametrize("table", [
+    {"draft_model": "nowhere"}, {"draft_model": "empty"},
+    {"weights": "int4", "calibration_text": "nowhere"},
+])  # fmt: skip
+def test_what_is_not_there_beside_the_model_is_named_before_anything_is_loaded(
+    table: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    key = next(name for name in table if name != "weights")
+    with pytest.raises(ConfigError, match=f"^engine.{key}: expected .* found none at {table[key]}"):
+        options_of(table)
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_native"),
+    [
+        (["--engine-native"], True),
+        (["--engine-native", "false"], False),
+        (["--engine-native", "1"], True),
+        (["--no-engine-native"], False),
+        ([], None),
+    ],
+)
+def test_a_flag_of_true_or_false_is_given_alone_or_with_its_value(
+    flags: list[str], is_native: bool | None
+) -> None:
+    assert vars(build_parser().parse_args(["serve", *flags]))["engine.native"] is is_native
+
+
+def test_a_flag_of_true_or_false_takes_no_other_value(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["serve", "--engine-native", "perhaps"])
+    assert "expected 1, true, 0, false, found 'perhaps'" in capsys.readouterr().err
 
 
 def test_flags_of_serve_set_the_table() -> None:

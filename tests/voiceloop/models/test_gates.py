@@ -5,19 +5,26 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from engine.recipes.quality import BOUND
+from engine.runner import Runner
 from tests.voiceloop.models.test_preset_choice import put_preset
 from voiceloop.config import Config, EngineSettings, load_config
 from voiceloop.doctor.report import check_formats
 from voiceloop.models import gates
 from voiceloop.models.catalog import MODELS, PRESETS, Preset
 from voiceloop.models.chosen_preset import formats_of, with_preset
-from voiceloop.models.gates import Bar, Formats, Gate, bar, doubt_of, gate_of
+from voiceloop.models.gates import RUN_BY, Bar, Formats, Gate, bar, doubt_of, gate_of, verdicts
+from voiceloop.models.presets import worker_specs
+from voiceloop.workers.messages import Ready, RoleSpec, served_of
+from voiceloop.workers.roles.role import Role, ready_of
 
 CONFIG_PAGE = Path(gates.__file__).parents[1] / "CONFIG.md"
+GRAPH_RUNNER = Path(gates.__file__).parents[2] / "engine/graphs/graph_runner.py"
 
 
 def test_the_bar_is_one_in_the_table_the_command_and_the_page() -> None:
@@ -46,7 +53,7 @@ def test_what_the_embedded_preset_serves_has_passed() -> None:
     formats = formats_of(Config(preset="embedded"))
     assert formats is not None and formats.weights == "int8"
     assert doubt_of(formats) is None
-    [finding] = check_formats("embedded")
+    [finding] = check_formats(Config(preset="embedded"))
     assert finding.level == "ok" and "99.4% agreement" in finding.found
 
 
@@ -91,6 +98,8 @@ def test_a_format_that_fails_and_one_that_was_never_run_are_told_with_the_bar() 
     [
         ({"engine.device": "cuda"}, "embedded in int8 weights and bf16 keys and values by cuda"),
         ({"engine.native": False}, "by torch layers"),
+        ({"engine.weights": "bf16", "engine.kv": "int8"}, "int8 keys and values by torch layers"),
+        ({"engine.weights": "fp8"}, "fp8 weights and bf16 keys and values by torch layers"),
         ({"llm_adapter": "somewhere"}, "embedded with an adapter in int8 weights"),
     ],
 )
@@ -126,7 +135,7 @@ def test_models_that_are_not_on_disk_have_no_format_yet(
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     assert formats_of(Config(preset="cpu")) is None
-    assert list(check_formats("cpu")) == []
+    assert list(check_formats(Config(preset="cpu"))) == []
 
 
 def test_a_server_whose_language_model_is_behind_a_url_has_no_format() -> None:
@@ -141,3 +150,26 @@ def test_the_start_tells_of_a_format_without_a_passing_gate() -> None:
     assert notes() == []
     [note] = notes(**{"engine.weights": "int4"})
     assert "expected 99.4% agreement" in note and "found" in note
+
+
+def test_the_gate_that_is_told_of_a_server_is_that_of_what_runs_the_layers_in_the_end() -> None:
+    [engine, *_] = [role for spec in worker_specs(Config(preset="embedded")) for role in spec.roles]
+    assert engine.gates == {"native": "passed", "torch": "none", "triton": "none"}
+    assert {Runner.layers, "native", "triton"} == RUN_BY.keys()
+    # Read, not imported: what first imports triton decides for all of a process how it runs.
+    assert 'layers = "Triton"' in GRAPH_RUNNER.read_text(encoding="utf-8")
+    dense = verdicts(Formats("embedded", "bf16", "bf16", "torch"))
+    assert set(dense.values()) == {"dense"}
+    assert verdicts(Formats("embedded", "int4", "bf16", "native"))["native"] == "missed"
+
+    def told(layers: str) -> dict[str, str]:
+        role = SimpleNamespace(
+            totals=dict, rate_hz=0, detail="", tokenizer=b"", served={"layers": layers}
+        )
+        return served_of(Ready((ready_of(engine, cast(Role, role), 1.0),)))
+
+    assert told("native") == {"model": "embedded", "layers": "native", "gate": "passed"}
+    assert told("torch")["gate"] == "none"  # where no compiler is
+    assert served_of(None) == {}
+    silent = SimpleNamespace(totals=dict, rate_hz=0, detail="", tokenizer=b"", served={})
+    assert served_of(Ready((ready_of(RoleSpec("voice"), cast(Role, silent), 1.0),))) == {}

@@ -1,0 +1,46 @@
+"""Services in the place of models: whether each answers, and takes the key and the model's name.
+
+Each is asked what a server asks it at its start, by the same code.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+from voiceloop.config import Config
+from voiceloop.doctor.finding import Finding
+from voiceloop.errors import VoiceLoopError
+from voiceloop.models.opening import REMOTE_RECOGNIZER, REMOTE_VOICE
+from voiceloop.models.resolve import ROLE_KEYS
+from voiceloop.remote.service import RemoteService
+from voiceloop.remote.transcriber import RemoteTranscriber
+
+MODELS = {"stt": REMOTE_RECOGNIZER, "llm": "", "tts": REMOTE_VOICE}  # where none is named
+REMEDY = "start it, or mend its address, remote_key or the name of its model"
+
+
+async def check_services(config: Config) -> AsyncIterator[Finding]:
+    """Every service of the configuration."""
+    for role, key in ROLE_KEYS.items():
+        model: str = getattr(config, f"{key}_model") or MODELS[key]
+        for url in getattr(config, f"{key}_url"):
+            yield await _check(f"{role} at {url}", url, model, config.remote_key)
+
+
+async def _check(subject: str, url: str, model: str, key: str) -> Finding:
+    began_s = time.monotonic()
+    try:
+        if url.startswith(("ws://", "wss://")):
+            await RemoteTranscriber(url, model=model, key=key).start()
+        else:
+            service = RemoteService(url, model=model, key=key)
+            try:
+                await service.start()
+                model = service.model
+            finally:
+                await service.close()
+    except VoiceLoopError as error:
+        return Finding("problem", subject, error.message, REMEDY)
+    took_ms = 1000 * (time.monotonic() - began_s)
+    return Finding("ok", subject, f"answers after {took_ms:.0f} ms; asked for {model}")
