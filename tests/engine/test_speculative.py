@@ -709,7 +709,8 @@ def test_a_draft_model_of_another_tokenizer_is_refused(
     tiny_model: Path, tmp_path: Path, make_engine: MakeEngine
 ) -> None:
     shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
-    vocabulary = (tmp_path / "tokenizer.json").read_text().replace('"Ġtable"', '"Ġtablet"')
-    (tmp_path / "tokenizer.json").write_text(vocabulary.replace('"Ġt"', '"Ġu"', 1))
+    vocabulary = (tmp_path / "tokenizer.json").read_text(encoding="utf-8")
+    other = vocabulary.replace("</tool_call>", "</tool_talk>")
+    (tmp_path / "tokenizer.json").write_text(other, encoding="utf-8")
     with pytest.raises(CheckpointError, match="^draft_dir: .* tokenizer, found another"):
         make_engine(draft_dir=tmp_path)
