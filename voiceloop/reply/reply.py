@@ -32,7 +32,7 @@ from voiceloop.reply.spoken.speech import ReplySpeech
 from voiceloop.reply.steps import MAX_ROUNDS, Outcome, ReplyRound, ReplyState
 from voiceloop.reply.waiting import ModelDeadline, ReplyWait
 from voiceloop.telemetry.timeline import TurnTimeline
-from voiceloop.tools.pending import PendingCall, are_settled, facts_of
+from voiceloop.tools.pending import PendingCall, are_settled, facts_of, own_line_of
 
 
 class Reply:
@@ -250,8 +250,7 @@ class Reply:
         """Until they are over, or the reply has waited long enough for all its tools."""
         wait = self._wait
         wait.begin()
-        own = next((call for call in calls if call.say), None)
-        own_line, due_s = (own.say, own.line_due_s) if own is not None else ("", None)
+        own_line, due_s = own_line_of(calls)
         quiet_s = wait.quiet_s(self.play_end_s, due_s)
         if quiet_s is not None and not await are_settled(calls, min(wait.left_s, quiet_s)):
             if self.plan.speaks and (line := wait.take_line(own_line)) is not None:

@@ -197,6 +197,12 @@ class PendingCall:
             self._record(self.call, text, is_news)
 
 
+def own_line_of(calls: Iterable[PendingCall]) -> tuple[str, float | None]:
+    """The first line of their own that these calls have, and in how long it is due."""
+    own = next((call for call in calls if call.say), None)
+    return ("", None) if own is None else (own.say, own.line_due_s)
+
+
 async def are_settled(calls: Iterable[PendingCall], within_s: float) -> bool:
     """Wait for all of these calls, at most so long; whether none is to be waited for any more."""
     calls = tuple(calls)
