@@ -30,13 +30,16 @@ class Alarm:
         self._clock = clock
         self._ring = ring
         self._due: asyncio.TimerHandle | None = None
+        self._rung = (-1, 0.0)  # behind so many samples, for that point
 
     def ring_after(self, wait_ms: float, now_ms: float) -> None:
-        """In place of what was set before. What a chunk will come before is left to that."""
-        if wait_ms > UNHEARD_MS:
+        """In place of what was set before. What a chunk will come before is left to that, and so is
+        a point that it has rung for already.
+        """
+        at_ms = now_ms + wait_ms + 0.1  # past it, however rounded
+        if wait_ms > UNHEARD_MS or (self._clock.position, at_ms) <= self._rung:
             return
         self.cancel()
-        at_ms = now_ms + wait_ms + 0.1  # past it, however rounded
         delay_s = (at_ms - self._clock.now_ms - self._clock.stalled_ms) / 1000.0
         self._due = asyncio.get_running_loop().call_later(
             max(0.0, delay_s), self._ring_unheard, self._clock.position, at_ms
@@ -44,6 +47,7 @@ class Alarm:
 
     def _ring_unheard(self, position: int, at_ms: float) -> None:
         if position == self._clock.position:
+            self._rung = position, at_ms
             self._ring(at_ms)
 
     def cancel(self) -> None:

@@ -1,11 +1,9 @@
 """The caller's audio in; sounds, words, pauses and ended turns out.
 
 Owns the audio clock (samples received since the session began, at 16 kHz) and the timing of flush
-and finalize. `Onset` tells when speech begins, `Endpointing` whether a turn is over, and
-turn-taking whose turn it is and what follows.
-
-The listener returns what it heard as events. Events that no call asked for (the recognizer's words,
-the end of a wait) go to `deliver`.
+and finalize. `Onset` tells when sound and speech begin, `Endpointing` whether a turn is over, and
+turn-taking whose turn it is and what follows. What was heard is returned as events; those that no
+call asked for (the recognizer's words, the end of a wait) go to `deliver`.
 """
 
 from __future__ import annotations
@@ -237,11 +235,12 @@ class Listener:
         if not segment.is_paused or awaits_p_end:
             return []
         if (wait_ms := self._early.left_ms(now_ms)) is None:
-            decision = self._endpointing.decide(now_ms)
-            if isinstance(decision, End):
-                segment.end = self._endpointing.facts(decision)
-                return [self._over(segment, is_sure=self._endpointing.is_sure(decision))]
-            wait_ms = decision.wait_ms
+            end = self._endpointing.decide(now_ms)
+            if not isinstance(end, End):
+                wait_ms = end.wait_ms
+            elif not (wait_ms := self._onset.unjudged_ms(end.silence_ms - end.needed_ms)):
+                segment.end = self._endpointing.facts(end)
+                return [self._over(segment, is_sure=self._endpointing.is_sure(end))]
         elif wait_ms <= 0.0:
             return [self._over(segment)]
         if wait_ms is not None:

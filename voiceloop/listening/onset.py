@@ -49,6 +49,11 @@ MOST_IN_VAIN = 3
 # For so long a sound that rose may be speech, since noise that beats never falls silent. Chosen:
 # the detector's first loud window comes 182 ms after the onset at p95 (LOG.md, as above).
 LONGEST_RISE_MS = 600.0
+# In a pause so many of the newest frames plainly above the room are a sound that the detector has
+# not judged yet, which it has after two of its windows. One frame may be a click (LOG.md,
+# 2026-11-23, "who is back before the detector hears it").
+RETURN_FRAMES = 2
+RETURN_MS = 2 * VAD_WINDOW_MS
 
 
 class Rise(Enum):
@@ -155,6 +160,13 @@ class Onset:
         if not is_told or not self._is_trusted:
             return "nothing"
         return "likely" if was_loud or max(self._likeness, default=0.0) >= LIKELY else "risen"
+
+    def unjudged_ms(self, overdue_ms: float) -> float:
+        """How much longer a turn should stay open, its wait being over for overdue_ms: 0 unless a
+        sound has just begun that may be its caller again.
+        """
+        is_rising = self._loudness.n_risen(RETURN_FRAMES) == RETURN_FRAMES
+        return max(0.0, RETURN_MS - overdue_ms) if is_rising else 0.0
 
     def _end_rise(self, rise: Rise) -> Heard:
         """No speech came of the sound."""

@@ -125,7 +125,7 @@ async def test_a_caller_who_goes_on_over_the_answer_was_cut_and_one_who_comes_la
     clock: Clock,
 ) -> None:
     counted = {}
-    for after_ms in (450, 2000):
+    for after_ms in (600, 2000):
         recognizer = FakeRecognizer(["i want a latte", "with oat milk"], ms_per_word=200)
         model = FakeLanguageModel([LONG])
         backends = instant_backends(recognizer=recognizer, language_model=model)
@@ -140,7 +140,7 @@ async def test_a_caller_who_goes_on_over_the_answer_was_cut_and_one_who_comes_la
             await caller.wait_quietly(500)
             sample = caller.session._metrics.registry.get_sample_value
             counted[after_ms] = sample("voiceloop_cuts_total", {"kind": "hard"})
-    assert counted == {450: 1.0, 2000: None}
+    assert counted == {600: 1.0, 2000: None}
 
 
 @pytest.mark.parametrize(("soft_ms", "loud_ms", "is_taken_back"), [

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from audio.codec import encode
 from audio.frames import rms_dbfs
 from audio.noise_reduction import is_available
 from audio.resample import Resampler
+from audio.vad import SpeechProbability
 from tests.fakes import (
     EnergyVad,
     FakeRecognizer,
@@ -40,6 +42,7 @@ from voiceloop.listening.events import (
     WordsHeard,
 )
 from voiceloop.listening.listener import Listener
+from voiceloop.listening.onset import RETURN_MS
 from voiceloop.listening.slots.question import Slot, SlotKind
 from voiceloop.realtime.settings import (
     AudioFormat,
@@ -296,6 +299,48 @@ async def test_a_pause_shorter_than_the_wait_stays_one_turn(clock: Clock) -> Non
         await bench.say(500)
         await bench.be_quiet(400)
     assert [turn.text for turn in bench.told.turns] == ["one two three four"]
+
+
+class SlowVad(EnergyVad):
+    """Tells of each window what the one before it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._was = 0.0
+
+    def feed(self, samples: np.ndarray) -> list[SpeechProbability]:
+        told = []
+        for window in super().feed(samples):
+            told.append(replace(window, probability=self._was))
+            self._was = window.probability
+        return told
+
+
+# Of a wait of 300 ms, and so soon before it ends that the detector has not told of it by then.
+@pytest.mark.parametrize("paused_ms", range(248, 264, 4))
+async def test_who_is_back_before_the_detector_hears_it_is_waited_for(
+    clock: Clock, paused_ms: float
+) -> None:
+    recognizer = FakeRecognizer(["one two three four"])
+    async with listening(clock, recognizer) as bench:
+        bench.listener._vad = SlowVad()
+        await bench.say(500)
+        await bench.be_quiet(paused_ms)
+        await bench.play(tone(500, 24_000, 300.0))
+        await bench.be_quiet(600)
+    assert [turn.text for turn in bench.told.turns] == ["one two three four"]
+
+
+async def test_a_sound_that_is_no_voice_keeps_a_turn_open_for_two_windows_at_most(
+    clock: Clock,
+) -> None:
+    async with listening(clock) as bench:
+        bench.listener._vad = SlowVad()
+        await bench.say(500)
+        await bench.be_quiet(260)
+        await bench.play(tone(400, 24_000, 300.0, amplitude=250))  # 20 dB above the room
+    (turn,) = bench.told.turns
+    assert turn.timeline.facts["endpoint"]["silence_ms"] == pytest.approx(300 + RETURN_MS, abs=1)
 
 
 async def test_a_hesitation_is_waited_for_and_a_sentence_is_not(clock: Clock) -> None:
