@@ -33,8 +33,8 @@ class Partial:
 
     stable_words only grow within a segment unless the recognizer revises itself; the unstable
     ones may change with the next update. The hypothesis is stable_words + unstable_words.
-    p_voice: with the answer to a flush, log-odds that the speaker has finished, by the voice alone;
-    None where the model cannot tell.
+    p_voice: with the answer to a flush, and perhaps again once the silence has lasted: log-odds
+    that the speaker has finished, by the voice alone; None where the model cannot tell.
     """
 
     stream_id: str

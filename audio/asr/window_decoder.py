@@ -30,7 +30,7 @@ class DecodeRequest:
     them; "" for a window of its own. hints: phrases that are likelier here than elsewhere.
     guess: tokens that an earlier decode of less sound had behind the prefix; where they still hold
     they need not be found one by one. is_paused: the speaker has fallen silent; say, if you can,
-    whether for good.
+    whether for good. voice_alone: and nothing else, for the words are known.
     """
 
     samples: Samples
@@ -42,6 +42,7 @@ class DecodeRequest:
     hints: tuple[str, ...] = ()
     guess: tuple[int, ...] = ()
     is_paused: bool = False
+    voice_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

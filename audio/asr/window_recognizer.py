@@ -4,7 +4,8 @@ Owns the streams: what of each is due, which share a batch, and the final that i
 At `flush()` (the first low frame of the voice detector) the whole segment is decoded; if only
 silence follows, `finalize()` answers with that at once. A fast model need not wait for the flush:
 it decodes where the voice falls, some 50 ms before the detector is sure, and has the answer when
-it is asked. The model itself is a `WindowDecoder`.
+it is asked. A model that judges the voice is asked for that once more if the silence lasts. The
+model itself is a `WindowDecoder`.
 
 The words depend on where decodes fall, so streaming equals offline only as far as LocalAgreement
 promises: committed words are never retracted. Decodes fall on whole update intervals, so speech
@@ -14,6 +15,7 @@ first second may be decoded oftener, for who waits for its first words; those de
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ..errors import AudioError
 from ..frames import RECOGNIZER_HZ, samples_in
@@ -26,12 +28,23 @@ from .local_agreement import (
 from .queued_recognizer import Finalize, Flush, QueuedRecognizer
 from .speech_level import SpeechLevel
 from .window_decoder import MAX_TOKENS, DecodedWindow, DecodeRequest, WindowDecoder
-from .window_stream import KEPT_SILENCE, EarlyFinal, Segment, WindowStream, tokens_of
+from .window_stream import (
+    KEPT_SILENCE,
+    EarlyFinal,
+    Segment,
+    VoiceRead,
+    WindowStream,
+    tokens_of,
+)
 
 BATCH_WAIT_S = 0.005  # requests of several streams this close share a batch
 MAX_PROMPT_TOKENS = 100
 SHORTEST_WINDOW = RECOGNIZER_HZ // 10  # 100 ms: less holds no word, and the model invents one
 EARLY = RECOGNIZER_HZ  # a segment's first second, in which windows are short and cheap to decode
+# Silence after which the voice before it is read again. Who is sure to have finished is answered
+# sooner; of the others 200 ms behind the detector's pause told more than 100, and a fall is heard
+# 50 before that (benchmarks/LOG.md, 2026-11-23, "who is back before the detector hears it").
+READ_AGAIN = samples_in(240.0, RECOGNIZER_HZ)
 NEVER_CROWDED = RECOGNIZER_HZ  # a second holds 40 tokens at most, whatever the script
 
 
@@ -125,11 +138,23 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
             return False
         is_interval = stream.n_undecoded >= self._n_interval(segment)
         is_new = is_interval and not stream.level.is_quiet_since(segment.decoded_to)
-        return is_new or self._is_fall(stream)
+        return is_new or self._is_fall(stream) or self._is_lasting(stream)
 
     def _is_fall(self, stream: WindowStream) -> bool:
         """Whether the voice has fallen since a pause was last decoded: one may have begun."""
         return self._reads_falls and stream.level.has_fallen_since(stream.segment.paused_to)
+
+    def _is_lasting(self, stream: WindowStream) -> bool:
+        """Whether the silence behind a judgement of the voice has lasted for another one."""
+        early = stream.segment.early
+        if early is None or early.p_voice is None or early.voice_read is not VoiceRead.TOLD:
+            return False
+        has_lasted = stream.segment.end - early.position >= READ_AGAIN
+        return has_lasted and stream.level.is_quiet_since(early.position)
+
+    def _reads_voice_alone(self, stream: WindowStream) -> bool:
+        is_asked = stream.request is not None or stream.segment.is_full
+        return not is_asked and self._is_lasting(stream)
 
     def _answer_without_decoding(self, stream: WindowStream, events: list[Event]) -> bool:
         """Answers a request for which all is known: nothing was said, or nothing new."""
@@ -162,6 +187,8 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
         else:
             early = stream.segment.early
             p_voice = early.p_voice if early is not None else None
+            if early is not None and early.voice_read is VoiceRead.UNASKED:
+                stream.segment.early = replace(early, voice_read=VoiceRead.TOLD)
             events.append(_partial(stream, is_flushed=True, p_voice=p_voice))
 
     def _decode(self, batch: list[WindowStream]) -> list[Event]:
@@ -191,7 +218,8 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
     def _decode_end(self, stream: WindowStream) -> int:
         """Where this decode ends: all there is for a request, else a whole update interval."""
         segment = stream.segment
-        if stream.request is not None or segment.is_full or self._is_fall(stream):
+        is_whole = stream.request is not None or segment.is_full or self._is_fall(stream)
+        if is_whole or self._is_lasting(stream):
             return min(segment.end, segment.window_start + segment.n_longest)
         return segment.end - (segment.end - segment.start) % self._n_interval(segment)
 
@@ -220,13 +248,21 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
             hints=segment.hints,
             guess=tuple(tokens_of(segment.agreement.tail)),
             window_id=f"{stream.serial}/{stream.n_segment}/{segment.window_start}",
-            is_paused=isinstance(stream.request, Flush) or self._is_fall(stream),
+            is_paused=isinstance(stream.request, Flush)
+            or self._is_fall(stream)
+            or self._is_lasting(stream),
+            voice_alone=self._reads_voice_alone(stream),
         )
 
     def _apply(
         self, stream: WindowStream, end: int, result: DecodedWindow, events: list[Event]
     ) -> None:
         segment = stream.segment
+        if self._reads_voice_alone(stream) and segment.early is not None:
+            told = VoiceRead.TOLD_TWICE
+            segment.early = replace(segment.early, p_voice=result.p_voice, voice_read=told)
+            events.append(_partial(stream, is_flushed=False, p_voice=result.p_voice))
+            return
         agreement = segment.agreement
         spoken = (*agreement.prefix, *result.tail)
         words = _timed(spoken, result, segment.window_start)

@@ -6,6 +6,7 @@ segment under way. Decides nothing: `window_recognizer` does.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -24,6 +25,14 @@ LONGEST_WINDOW = samples_in(FORCED_CUT_MS, RECOGNIZER_HZ)
 CROWDED_TOKENS = MAX_TOKENS - 48
 
 
+class VoiceRead(Enum):
+    """What has become of the judgement of a voice that fell silent."""
+
+    UNASKED = "unasked"
+    TOLD = "told"  # with the answer to a flush
+    TOLD_TWICE = "told twice"  # and again, once the silence had lasted
+
+
 @dataclass(frozen=True, slots=True)
 class EarlyFinal:
     """What the segment says if only silence came after position; p_voice: as of `DecodedWindow`."""
@@ -31,6 +40,7 @@ class EarlyFinal:
     position: int
     words: tuple[Word, ...]
     p_voice: float | None
+    voice_read: VoiceRead = VoiceRead.UNASKED
 
 
 class Segment:

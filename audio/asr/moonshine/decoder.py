@@ -96,7 +96,7 @@ class MoonshineDecoder:
         p_voice = None
         if self._end_of_voice is not None and request.is_paused:
             p_voice = self._end_of_voice.log_odds(self._network.rows(context))
-        if not self._hears_words:
+        if request.voice_alone or not self._hears_words:
             return DecodedWindow((), p_voice=p_voice)
         forced = [token for word in request.prefix for token in word.tokens]
         n_most = max_new_tokens(request, TOKENS_PER_S) - len(forced)

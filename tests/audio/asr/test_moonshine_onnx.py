@@ -151,6 +151,8 @@ def test_the_end_of_turn_head_reads_the_encoders_rows_at_a_pause_alone(folder, m
     assert decoder.decode([replace(spoken, is_paused=True)])[0].p_voice == 1.25
     assert Head.asked == [((16_000 + 2 * 3_200) // 384, 8)]  # the silence on both sides too
     parts["decoder_model_merged"].fed.clear()
+    again = decoder.decode([replace(spoken, is_paused=True, voice_alone=True)])[0]
+    assert (again.tail, again.p_voice) == ((), 1.25) and not parts["decoder_model_merged"].fed
     reader = MoonshineDecoder(OnnxNetwork(folder), folder, Head(), hears_words=False)
     read = reader.decode([replace(spoken, is_paused=True)])[0]
     assert (read.tail, read.p_voice) == ((), 1.25) and not parts["decoder_model_merged"].fed

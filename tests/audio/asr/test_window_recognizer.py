@@ -164,6 +164,40 @@ def test_the_answer_to_a_flush_tells_of_the_voice_and_again_while_silence_lasts(
     assert drain(recognizer)[-1].p_voice == 1.0
 
 
+def test_a_voice_is_read_once_more_where_the_silence_lasts(recognizer, decoder):
+    recognizer.open("a", RecognizerOptions())
+    run(recognizer, "a", said(3))
+    run(recognizer, "a", silence(0.5))
+    n_decodes = len(decoder.batches)
+    recognizer.flush("a")
+    (first,) = drain(recognizer)
+    n_decodes += 1
+    assert not run(recognizer, "a", silence(0.2), 320) and len(decoder.batches) == n_decodes
+    (again,) = run(recognizer, "a", silence(0.1), 320)
+    assert decoder.batches[-1][0].voice_alone and len(decoder.batches) == n_decodes + 1
+    assert (again.flushed, again.p_voice, first.p_voice) == (False, 0.75, 0.75)
+    assert again.unstable_words == first.unstable_words and again.stable_words == first.stable_words
+    assert not run(recognizer, "a", silence(2.0), 320)  # once
+    recognizer.flush("a")
+    assert drain(recognizer)[-1].p_voice == 0.75 and len(decoder.batches) == n_decodes + 1
+    run(recognizer, "a", said(1, first=3))
+    recognizer.flush("a")
+    assert drain(recognizer)[-1].p_voice == 1.0
+    assert [one.p_voice for one in run(recognizer, "a", silence(0.3), 320)] == [1.0]
+    recognizer.finalize("a")
+    assert drain(recognizer)[-1].text == " ".join(SCRIPT[:4])
+
+
+def test_a_voice_that_goes_on_is_not_read_again(recognizer, decoder):
+    recognizer.open("a", RecognizerOptions())
+    run(recognizer, "a", said(3))
+    recognizer.flush("a")
+    drain(recognizer)
+    run(recognizer, "a", silence(0.1))
+    run(recognizer, "a", said(2, first=3))
+    assert not any(request.voice_alone for batch in decoder.batches for request in batch)
+
+
 def test_final_after_a_flush_and_silence_needs_no_decode(decoder, clock):
     decoder.clock, decoder.cost_s = clock, 0.150
     recognizer = WindowRecognizer(decoder, clock=clock, update_ms=250.0)
@@ -201,7 +235,7 @@ def test_second_flush_in_the_same_silence_needs_no_decode(recognizer, decoder):
     (again,) = recognizer.step()
     assert again.flushed
     assert [*again.stable_words, *again.unstable_words] == SCRIPT[:2]
-    assert len(decoder.batches) == n_decodes
+    assert all(request.voice_alone for batch in decoder.batches[n_decodes:] for request in batch)
 
 
 def test_silence_alone_is_an_empty_transcript_and_never_decoded(recognizer, decoder):

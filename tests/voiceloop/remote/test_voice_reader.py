@@ -76,6 +76,21 @@ async def test_words_do_not_wait_for_the_voice_which_follows_and_answers_no_flus
     await stream.close()
 
 
+async def test_a_pause_that_lasts_is_told_of_again() -> None:
+    hearing, reader = pair(hears_after_ms=10.0)
+    stream = await opened(hearing, reader)
+    stream.feed(LOUD)
+    stream.flush()
+    await asyncio.sleep(0.05)
+    (reading,) = reader.open_streams
+    reading._pipe.put(Partial(0, (), (), p_voice=2.5))
+    reading._pipe.put(Partial(0, ("its",), ()))
+    told = pauses(await heard_in(stream))
+    assert {p_voice for _, _, p_voice in told} == {1.5, 2.5}
+    assert told[-1] == (("a", "table"), False, 2.5)
+    await stream.close()
+
+
 async def test_a_voice_that_went_on_is_not_judged_by_the_pause_before() -> None:
     """The second pause comes before the reader has told of the first."""
     hearing, reader = pair(reads_after_ms=50.0)

@@ -144,14 +144,15 @@ class VoiceReadingStream(TaskStream[RecognizerEvent]):
     async def _read(self) -> None:
         try:
             async for event in self._reading.events():
-                if isinstance(event, Partial) and event.flushed and event.segment == self._segment:
-                    self._observe(event.p_voice)
+                if isinstance(event, Partial) and event.segment == self._segment:
+                    self._observe(event.p_voice, answers_flush=event.flushed)
         except VoiceLoopError as error:
             log.warning("the voice is no longer read: %s", error)
             self._stop_reading()
 
-    def _observe(self, p_voice: float | None) -> None:
-        self._n_unread -= 1
+    def _observe(self, p_voice: float | None, *, answers_flush: bool) -> None:
+        """What the reader makes of a pause as it begins, and perhaps again while it lasts."""
+        self._n_unread -= answers_flush
         if self._n_unread > 0 or p_voice is None:
             return
         self._p_voice = p_voice
