@@ -240,6 +240,19 @@ def test_of_what_replaces_others_one_loads_on_a_machine_at_a_time_and_yields() -
     assert len(news) == 9 and all(one.start.yields for one in news)
 
 
+def test_who_is_late_with_a_report_has_no_other_hurry() -> None:
+    cluster = three_machines()
+    late = next(one for one in cluster.hosts.values() if one.start.group.name == "engine")
+    late.is_silent = True
+    cluster.run(3)
+    before = set(cluster.hosts)
+    wanted = [group("gateways", least=4, most=4), group("engine", "two", 3, 3), group("voice")]
+    cluster.directory.want(wanted, {})
+    cluster.run(1)
+    coming = [one for name, one in cluster.hosts.items() if name not in before]
+    assert coming and all(one.start.yields for one in coming)
+
+
 def test_what_takes_the_place_of_one_that_was_lost_does_not_yield() -> None:
     cluster = three_machines()
     assert not any(one.start.yields for one in cluster.hosts.values())
