@@ -21,23 +21,22 @@ from torch import Tensor
 from benchmarks.engine import gpu_model
 from engine.graphs.part import FEW_ROWS
 from engine.kernels import (
-    adjust,
     attention,
     gemm_8bit,
     gemm_int4,
     kv_write,
     ngram,
     norm,
-    probability,
     product,
     sample,
     silu_mul,
 )
 from engine.kernels import rows as step_rows
+from engine.kernels.adjust import MASK_BITS, Adjustments
 from engine.kernels.attention import Partials, Pieces
 from engine.kernels.launch import STREAMED_ROWS, compiling, tile_outputs
 from engine.kernels.product import Streamed
-from engine.kernels.sample import Draws, SampleSpace
+from engine.kernels.sample import Draws, Ends, SampleSpace
 from engine.kernels.slots import Slots
 from engine.kv_format import KV_FORMATS
 from engine.load.quant import quantize_fp8, quantize_int4, quantize_int8
@@ -126,14 +125,12 @@ def _cases() -> Iterator[tuple[str, Callable[[], Case]]]:
         for filtered in (False, True):
             name = f"sample, {m} rows{', top-p' if filtered else ''}"
             yield name, partial(_sample, m, filtered)
-    yield "probability, 1 row", _probability
+        for asked in ("adjusted", "staged"):
+            yield f"sample, {m} rows, {asked}", partial(_sample, m, False, asked)
     yield "verify, 16 x 8", _verify
     yield "place rows, 16 x 8", partial(_place_rows, 16, 8)
     yield "place rows, 1 x 256", partial(_place_rows, 1, 256)
     yield "guess, 16 x 4096", _guess
-    for m in (1, 32):
-        yield f"adjust, {m} rows", partial(_adjust, m, True)
-        yield f"adjust, {m} rows of whom nothing is asked", partial(_adjust, m, False)
 
 
 def _measure(make: Callable[[], Case]) -> dict[str, Any]:
@@ -404,35 +401,42 @@ def _silu_mul(m: int) -> Case:
     return Case(silu_mul.silu_mul, silu_mul.silu_mul_reference, [gate_up, out], [out], n_bytes)
 
 
-def _sample(m: int, filtered: bool) -> Case:
-    logits = 3 * torch.randn(m, VOCAB, device=DEVICE)
+def _sample(m: int, is_filtered: bool, asked: str = "") -> Case:
+    """asked: "adjusted", of each row a mask, and penalties for 200 tokens; or "staged"."""
+    logits, each = 3 * torch.randn(m, VOCAB, device=DEVICE), torch.arange(m, device=DEVICE)
 
-    def each(value: float, dtype: torch.dtype) -> Tensor:
-        return torch.full((m,), value, dtype=dtype, device=DEVICE)
+    def doubles(value: float) -> Tensor:
+        return torch.full((m,), value, dtype=torch.float64, device=DEVICE)
 
     draws = Draws(
-        temperature=each(0.8, torch.float64),
-        top_k=each(0, torch.int64),
-        top_p=each(0.9 if filtered else 1.0, torch.float64),
-        seed=each(7, torch.int64),
-        index=torch.arange(m, device=DEVICE),
-        owners=torch.arange(m, device=DEVICE),
-        offsets=torch.zeros(m, dtype=torch.int64, device=DEVICE),
-    )
-    tokens = torch.full((m,), -1, dtype=torch.int64, device=DEVICE)
-    space = SampleSpace.allocate(m, VOCAB, logits.device)
-    arguments = [logits, draws, space, tokens]
-    return Case(sample.sample, sample.sample_reference, arguments, [tokens], logits.nbytes)
+        temperature=doubles(0.8), top_k=each * 0, top_p=doubles(0.9 if is_filtered else 1.0),
+        seed=each * 0 + 7, index=each, offsets=each * 0,
+        owners=each * 0 + sample.STAGED if asked == "staged" else each,
+    )  # fmt: skip
+    space, tokens = SampleSpace.allocate(m, VOCAB, logits.device), each * 0 - 1
+    arguments: list[Any] = [logits, draws, space, tokens]
+    if asked == "staged":
+        ends = Ends(torch.tensor([17, 18, 19], device=DEVICE), _poisoned(m).double())
+        arguments += [None, ends]
+        outputs = [ends.probability]
+    else:
+        arguments += [_adjustments(m, asked == "adjusted")]
+        outputs = [tokens, logits]
+    return Case(sample.sample, sample.sample_reference, arguments, outputs, logits.nbytes)
 
 
-def _probability() -> Case:
-    logits, rows = 3 * torch.randn(1, VOCAB, device=DEVICE), torch.zeros(1, device=DEVICE).long()
-    masses, out = _poisoned(1, probability.n_chunks(VOCAB), 2), _poisoned(1).double()
-    tokens = torch.tensor([17, 18, 19], device=DEVICE)
-    arguments = [logits, rows, tokens, masses, out]
-    return Case(
-        probability.probability, probability.probability_reference, arguments, [out], logits.nbytes
-    )
+def _adjustments(m: int, is_asked: bool) -> Adjustments:
+    _, slots, _ = _going_on(m, 1)
+    slots.history.random_(0, VOCAB)
+    each = torch.arange(m, device=DEVICE)
+    penalty = torch.full((m,), 0.5 * is_asked, dtype=torch.float64, device=DEVICE)
+    return Adjustments(
+        presence=penalty, frequency=penalty, said_from=torch.zeros_like(each), slots=each + 1,
+        rows=each, mask_lines=each if is_asked else each * 0 - 1, kept_lines=each * 0 - 1,
+        masks=torch.full((m, -(-VOCAB // MASK_BITS)), -1, dtype=torch.int32, device=DEVICE),
+        kept=torch.zeros(1, VOCAB, device=DEVICE), positions=_int32([200] * m),
+        history=slots.history,
+    )  # fmt: skip
 
 
 def _going_on(n: int, q: int) -> tuple[step_rows.Fed, Slots, Pieces]:
@@ -473,11 +477,11 @@ def _verify() -> Case:
 def _place_rows(n: int, q: int) -> Case:
     fed, slots, pieces = _going_on(n, q)
     tokens = torch.full((n * q,), -7, device=DEVICE)
-    positions, kv_slots = (torch.full((n * q,), -7, dtype=torch.int32, device=DEVICE) for _ in "ab")
-    outputs = [tokens, positions, kv_slots, pieces.counts, pieces.firsts, fed.firsts, fed.index]
+    fields = [torch.full((n * q,), -7, dtype=torch.int32, device=DEVICE) for _ in range(3)]
+    outputs = [tokens, *fields, pieces.counts, pieces.firsts, fed.firsts, fed.index]
     n_bytes = sum(out.nbytes for out in outputs)
     most_rows = int(fed.piece_widths.max())
-    arguments = [fed, slots, pieces, tokens, positions, kv_slots, most_rows]
+    arguments = [fed, slots, pieces, tokens, *fields, most_rows]
     return Case(step_rows.place_rows, step_rows.place_rows_reference, arguments, outputs, n_bytes)
 
 
@@ -491,22 +495,3 @@ def _guess() -> Case:
         ngram.guess, ngram.guess_reference, arguments, [slots.n_guesses, slots.guesses],
         slots.history.nbytes,
     )  # fmt: skip
-
-
-def _adjust(m: int, is_asked: bool) -> Case:
-    """Of each row a mask, and penalties for 200 tokens; or nothing."""
-    _, slots, _ = _going_on(m, 1)
-    slots.history.random_(0, VOCAB)
-    logits = _random(m, VOCAB, dtype=torch.float32)
-    each = torch.arange(m, device=DEVICE)
-    penalty = torch.full((m,), 0.5 * is_asked, dtype=torch.float64, device=DEVICE)
-    asked = adjust.Adjustments(
-        presence=penalty, frequency=penalty, said_from=torch.zeros_like(each), slots=each + 1,
-        rows=each, owners=each, mask_lines=each if is_asked else each * 0 - 1,
-        kept_lines=each * 0 - 1,
-        masks=torch.full((m, -(-VOCAB // adjust.MASK_BITS)), -1, dtype=torch.int32, device=DEVICE),
-        kept=torch.zeros(1, VOCAB, device=DEVICE),
-    )  # fmt: skip
-    arguments = [logits, _int32([200] * m), asked, slots]
-    n_bytes = 2 * logits.nbytes * is_asked
-    return Case(adjust.adjust, adjust.adjust_reference, arguments, [logits], n_bytes)

@@ -45,6 +45,7 @@ class LateDraw:
             "rows": torch.arange(n, device=device), "offsets": zeros, "starts": zeros,
             "goes_on": zeros, "tokens": zeros, "counts": ones, "n_known": ones,
             "wanted_at": given["owners"], "masks": shared.masks, "kept": shared.kept,
+            "history": shared.slots.history,
         }  # fmt: skip
         fixed |= {name: zeros for name in Fed.__dataclass_fields__ if name.startswith("piece")}
         given = {**fixed, **given}
@@ -52,7 +53,6 @@ class LateDraw:
             kind(**{name: given[name] for name in kind.__dataclass_fields__})
             for kind in (Draws, Adjustments, Fed)
         )
-        self._positions = given["positions"]
         self._logits, self._space = shared.logits[:n], shared.space.of(n)
         self._chosen, self._counts, self._n_accepted = (
             torch.zeros(n, dtype=torch.int64, device=device) for _ in range(3)
@@ -67,8 +67,7 @@ class LateDraw:
     def program(self) -> None:
         """Draw, and leave where each reply goes on."""
         call, slots = self._shared.model.call, self._shared.slots
-        call.adjust(self._logits, self._positions, self._asked, slots)
-        call.sample(self._logits, self._draws, self._space, self._chosen)
+        call.sample(self._logits, self._draws, self._space, self._chosen, self._asked)
         call.verify(self._rows, slots, self._chosen, self._chosen, self._counts, self._n_accepted)
 
     def draw(

@@ -19,9 +19,8 @@ from ..drafting.chain import Chain, KernelEagle
 from ..kernels.adjust import Adjustments
 from ..kernels.attention import Pieces, prefill_piece_rows, split_piece_rows
 from ..kernels.decoder import NO_TAPS, KernelDecoder
-from ..kernels.probability import n_chunks
 from ..kernels.rows import Fed
-from ..kernels.sample import Draws, SampleSpace
+from ..kernels.sample import STAGED, Draws, Ends, SampleSpace
 from ..kernels.slots import Slots
 from ..runner import Draw, Extension, Outcome
 from ..types import MAX_SALVAGED, EngineConfig, SamplingParams
@@ -36,7 +35,7 @@ GREEDY = Draw(SamplingParams(), 0)
 FLOATS = ("temperature", "top_p", "presence", "frequency")
 _OF_SEQUENCE = (
     "starts", "firsts", "counts", "n_known", "index", "slots", "goes_on", "wanted_at", "guessing",
-    "seed", "top_k", "said_from", "staged_at",
+    "seed", "top_k", "said_from",
 )  # fmt: skip
 _OF_WANTED = ("rows", "owners", "offsets", "mask_lines", "kept_lines")
 _OF_PIECE = ("piece_starts", "piece_widths", "piece_offsets", "piece_owners")
@@ -132,7 +131,7 @@ class StepGraph:
         for name in ("counts", "n_accepted"):
             self.results.add(name, self.n_sequences)
         self.results.add("chosen", self.n_wanted)
-        self.results.add("probability", self.n_sequences, torch.float64)
+        self.results.add("probability", self.n_wanted, torch.float64)
         self.fed = torch.zeros(self.inputs.n_words, dtype=torch.int64, device=device)
         self.found = torch.zeros(self.results.n_words, dtype=torch.int64, device=device)
         self._lay_out(device, n_pieces)
@@ -153,17 +152,17 @@ class StepGraph:
         self._pieces = pieces(slice(n_pieces))
         self._few, self._many = pieces(slice(self.n_few)), pieces(slice(self.n_few, n_pieces))
         self._draws = Draws(**{name: given[name] for name in Draws.__dataclass_fields__})
-        asked = {"masks": shared.masks, "kept": shared.kept}
-        names = [name for name in Adjustments.__dataclass_fields__ if name not in asked]
-        self._asked = Adjustments(**{name: given[name] for name in names}, **asked)
-        self._wanted, self._staged_at = given["rows"], given["staged_at"]
-        self._guessing = given["guessing"]
+        self._wanted, self._guessing = given["rows"], given["guessing"]
         self._positions, self._kv_slots, self._before = (
             torch.zeros(self.n_rows, dtype=torch.int32, device=device) for _ in range(3)
         )
+        asked = {"masks": shared.masks, "kept": shared.kept, "positions": self._positions,
+                 "history": shared.slots.history}  # fmt: skip
+        names = [name for name in Adjustments.__dataclass_fields__ if name not in asked]
+        self._asked = Adjustments(**{name: given[name] for name in names}, **asked)
         self._logits = shared.logits[: self.n_wanted]
-        vocab = shared.logits.shape[1]
-        self._masses = torch.zeros(self.n_sequences, n_chunks(vocab), 2, device=device)
+        has_ends = len(shared.end_ids) > 0 and shared.model.decoder.end_head is None
+        self._ends = Ends(shared.end_ids, self._found["probability"]) if has_ends else None
         self._space = shared.space.of(self.n_wanted)
         self.chain: Chain | None = None  # guesses at what the step then verifies
         if shared.eagle is not None:
@@ -181,7 +180,7 @@ class StepGraph:
         """
         given = {name: part.numpy() for name, part in self.inputs.fields(memory).items()}
         memory[: self.inputs.n_words].zero_()
-        for name in ("wanted_at", "staged_at", "owners", "mask_lines", "kept_lines"):
+        for name in ("wanted_at", "owners", "mask_lines", "kept_lines"):
             given[name].fill(-1)
         given["piece_owners"].fill(-1)
         given["top_p"].fill(1.0)
@@ -207,7 +206,6 @@ class StepGraph:
             "n_known": part.n_known, "index": extension.index, "slots": part.slot,
             "goes_on": part.goes_on, "guessing": extension.draw is not None and not part.is_late,
             "wanted_at": part.wanted_at if part.n_wanted and not part.is_late else -1,
-            "staged_at": part.wanted_at if extension.is_staged and part.n_wanted else -1,
         }  # fmt: skip
         for name, value in (values | drawn_as(extension)).items():
             given[name][line] = value
@@ -220,7 +218,8 @@ class StepGraph:
         given["rows"][rows] = np.arange(part.start + part.width - n, part.start + part.width)
         given["offsets"][rows] = np.arange(n)
         # Of staged words the probability alone is asked: nobody draws. Nor here, who draws late.
-        given["owners"][rows] = -1 if part.extension.is_staged or part.is_late else line
+        owner = STAGED if part.extension.is_staged else line
+        given["owners"][rows] = -1 if part.is_late else owner
         if part.is_late:
             return []
         if part.n_kept:
@@ -265,8 +264,8 @@ class StepGraph:
                 part.end = part.position + n_computed, outcome.chosen[-1]
             if part.n_kept:
                 outcome.logits = kept[part.kept_at : part.kept_at + part.n_kept].clone()
-            if extension.is_staged:
-                outcome.probability = float(found["probability"][line])
+            if extension.is_staged and part.n_wanted:
+                outcome.probability = float(found["probability"][part.wanted_at])
             part.outcome = outcome
 
     # -- the device's side -----------------------------------------------------------------------
@@ -291,22 +290,13 @@ class StepGraph:
         )  # fmt: skip
         if eagle is not None:
             eagle.keep(tokens, self._positions, self._kv_slots, self._before)
-        if len(shared.end_ids):
-            self._note_probability(states)
-        call.adjust(self._logits, self._positions, self._asked, slots)
-        call.sample(self._logits, self._draws, self._space, found["chosen"])
+        if len(shared.end_ids) and model.decoder.end_head is not None:
+            found["probability"].copy_(model.decoder.end_head(states))
+        call.sample(
+            self._logits, self._draws, self._space, found["chosen"], self._asked, self._ends
+        )
         call.verify(
             self._rows, slots, tokens, found["chosen"], found["counts"], found["n_accepted"]
         )
         if shared.guess is not None:
             shared.guess(self._rows.slots, self._guessing, slots)
-
-    def _note_probability(self, states: Tensor) -> None:
-        """Of the end of turn after staged words; where none are, a few programs start and end."""
-        found, head = self._found["probability"], self.shared.model.decoder.end_head
-        if head is not None:
-            found.copy_(head(states[self._staged_at.clamp_min(0)]))
-            return
-        self.shared.model.call.probability(
-            self._logits, self._staged_at, self.shared.end_ids, self._masses, found
-        )

@@ -20,14 +20,12 @@ from ..load.quant import quantize
 from ..model import Decoder
 from ..types import ConfigError
 from . import (
-    adjust,
     attention,
     gemm_8bit,
     gemm_int4,
     kv_write,
     ngram,
     norm,
-    probability,
     rows,
     sample,
     silu_mul,
@@ -39,11 +37,9 @@ from .launch import LEAST_ROWS, STREAMED_ROWS
 INT4_GROUP = 128  # inputs that share a scale: its word is 1/16 of their codes' bytes, 1/4 at 32
 NO_TAPS: Mapping[int, Tensor] = {}
 _MODULES = (
-    adjust, attention, gemm_8bit, gemm_int4, kv_write, ngram, norm, probability, rows, sample,
-    silu_mul,
+    attention, gemm_8bit, gemm_int4, kv_write, ngram, norm, rows, sample, silu_mul,
 )  # fmt: skip
 _NAMES = (
-    "adjust",
     "guess",
     "paged_attention",
     "gemm_8bit",
@@ -55,7 +51,6 @@ _NAMES = (
     "add_product",
     "gate_product",
     "place_rows",
-    "probability",
     "round_rows",
     "sample",
     "silu_mul",

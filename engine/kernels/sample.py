@@ -1,5 +1,8 @@
 """Owns the choice of tokens on the device: temperature, filters and replayable noise.
 
+What is asked of logits beside a choice rides in its passes: what `adjust` does, and the probability
+of any of some tokens after staged words, those that end the caller's turn.
+
 It chooses what `sampler.choose` chooses: the same Philox bits for (seed, index, token), the same
 double precision, the same filters in the same order. Two candidates whose scores differ by less
 than a few units in the last place of a double could come out differently; fp32 logits plus
@@ -14,15 +17,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..sampler import COLDEST, NOISE_SPAN, choose
+from ..sampler import choose
 from ..types import SamplingParams
+from .adjust import MASK_BITS, SAID, Adjustments, adjust_reference, adjusted
+from .filters import COLD, NO_TOKEN, SPAN, filter_row, keys, load_logits, row_best
 from .launch import next_power_of_2
 
 CHUNK = 4096  # tokens per program: 32 programs a row for a vocabulary of 128k
-_SPAN = tl.constexpr(NOISE_SPAN)
-_COLDEST = tl.constexpr(COLDEST)
-_FIRST_KEY = tl.constexpr(-(2**31))
-_NO_TOKEN = tl.constexpr(2**31 - 1)
+STAGED = -2  # in the place of a row's owner: nobody draws, a probability alone is asked
+_STAGED = tl.constexpr(STAGED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +35,8 @@ class Draws:
     Of each reply: temperature, top_p: fp64; top_k: int32 or int64; seed: int64 (its low 64 bits);
     index: int32 or int64, that of the next token within the reply. Defaults of `SamplingParams`
     switch off.
-    Of each row: owners: int64, the reply, -1 for a row that nobody wants; offsets: int64, how many
-    tokens after the reply's next one the row's is.
+    Of each row: owners: int64, the reply, -1 for a row that nobody wants, or `STAGED`; offsets:
+    int64, how many tokens after the reply's next one the row's is.
     """
 
     temperature: Tensor
@@ -43,6 +46,14 @@ class Draws:
     index: Tensor
     owners: Tensor
     offsets: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """ids: int64 [k], k > 0, the tokens. probability: fp64 [rows], written where it is asked."""
+
+    ids: Tensor
+    probability: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,195 +100,68 @@ class SampleSpace:
 
 
 @triton.jit
-def _load_logits(logits_ptr, row, token, VOCAB: tl.constexpr):
-    """Logits of one row, -inf past the end."""
-    logits = tl.load(logits_ptr + row * VOCAB + token, mask=token < VOCAB, other=float("-inf"))
-    return logits + 0.0  # -0.0 becomes 0.0: equal logits must have equal keys
+def _share_of(
+    logits_ptr, row, chunk_best_ptr, chunk_sum_ptr, ids_ptr,
+    VOCAB: tl.constexpr, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.constexpr, N_IDS: tl.constexpr,
+    IDS_PAD: tl.constexpr,
+):  # fmt: skip
+    """Of all tokens' weights after a row those of some; the row's logits are finite.
 
-
-@triton.jit
-def _keys(logits):
-    """Integers in the order of the floats."""
-    bits = logits.to(tl.int32, bitcast=True)
-    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
-
-
-@triton.jit
-def _row_best(chunk_best_ptr, row, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.constexpr):
+    chunk_best, chunk_sum: of each chunk the largest logit, and the sum of weights relative to it.
+    """
     chunk = tl.arange(0, CHUNKS_PAD)
-    at = chunk_best_ptr + row * N_CHUNKS + chunk
-    return tl.max(tl.load(at, mask=chunk < N_CHUNKS, other=float("-inf")), 0)
+    at = row * N_CHUNKS + chunk
+    bests = tl.load(chunk_best_ptr + at, mask=chunk < N_CHUNKS, other=float("-inf"))
+    sums = tl.load(chunk_sum_ptr + at, mask=chunk < N_CHUNKS, other=0.0)
+    best = tl.max(bests, 0)
+    total = tl.sum(sums * tl.exp(bests - best), 0)
+    place = tl.arange(0, IDS_PAD)
+    token = tl.load(ids_ptr + place, mask=place < N_IDS, other=0)
+    logits = tl.load(logits_ptr + row * VOCAB + token, mask=place < N_IDS, other=float("-inf"))
+    return tl.sum(tl.exp(logits - best), 0) / total
+
+
+def _share_reference(logits: Tensor, ids: Tensor) -> Tensor:
+    """The same of one row's logits [vocab]."""
+    return logits.softmax(-1)[ids].sum()
 
 
 @triton.jit
 def _survey(
     logits_ptr, owners_ptr, temperature_ptr, top_p_ptr, chunk_best_ptr, chunk_sum_ptr,
-    VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr,
+    presence_ptr, frequency_ptr, said_from_ptr, slots_ptr, rows_ptr, mask_lines_ptr,
+    kept_lines_ptr, masks_ptr, kept_ptr, positions_ptr, history_ptr,
+    VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr, IS_ADJUSTED: tl.constexpr,
+    N_WORDS: tl.constexpr, N_TOKENS: tl.constexpr, SAID: tl.constexpr, MASK_BITS: tl.constexpr,
 ):  # fmt: skip
-    """Largest logit and sum of weights of one chunk of one row."""
+    """Adjust one chunk of one row; its largest logit and sum of weights."""
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
     owner = tl.load(owners_ptr + row)
-    if owner >= 0:
+    is_staged = owner == _STAGED
+    if (owner >= 0) | is_staged:
         token = chunk * CHUNK + tl.arange(0, CHUNK)
-        logits = _load_logits(logits_ptr, row, token, VOCAB)
+        logits = load_logits(logits_ptr, row, token, VOCAB)
+        if IS_ADJUSTED:
+            if owner >= 0:
+                logits = adjusted(
+                    logits, logits_ptr, row, owner, token, presence_ptr, frequency_ptr,
+                    said_from_ptr, slots_ptr, rows_ptr, mask_lines_ptr, kept_lines_ptr, masks_ptr,
+                    kept_ptr, positions_ptr, history_ptr,
+                    VOCAB, CHUNK, N_WORDS, N_TOKENS, SAID, MASK_BITS,
+                )  # fmt: skip
         best = tl.max(logits, 0)
         tl.store(chunk_best_ptr + row * N_CHUNKS + chunk, best)
-        temperature = tl.load(temperature_ptr + owner)
         total = tl.zeros((), tl.float64)
-        # The sum serves top-p alone, and a thousand double exponentials cost a microsecond.
-        if (temperature >= _COLDEST) & (tl.load(top_p_ptr + owner) < 1.0) & (best > float("-inf")):
-            total += tl.sum(tl.exp((logits.to(tl.float64) - best.to(tl.float64)) / temperature), 0)
+        if is_staged:
+            total += tl.sum(tl.exp(logits - best), 0).to(tl.float64)
+        else:
+            temperature = tl.load(temperature_ptr + owner)
+            # It serves top-p alone, and a thousand double exponentials cost a microsecond.
+            has_sum = (temperature >= COLD) & (tl.load(top_p_ptr + owner) < 1.0)
+            if has_sum & (best > float("-inf")):
+                gaps = logits.to(tl.float64) - best.to(tl.float64)
+                total += tl.sum(tl.exp(gaps / temperature), 0)
         tl.store(chunk_sum_ptr + row * N_CHUNKS + chunk, total)
-
-
-@triton.jit
-def _filter(
-    logits_ptr, owners_ptr, temperature_ptr, top_k_ptr, top_p_ptr,
-    chunk_best_ptr, chunk_sum_ptr, ids_ptr, keys_ptr, weights_ptr, floor_ptr,
-    VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.constexpr,
-    STEP: tl.constexpr,
-):  # fmt: skip
-    """Where top-k and top-p cut one row off: `floor`."""
-    row = tl.program_id(0).to(tl.int64)
-    owner = tl.load(owners_ptr + row)
-    temperature = tl.load(temperature_ptr + owner, mask=owner >= 0, other=0.0)
-    top_k = tl.load(top_k_ptr + owner, mask=owner >= 0, other=0).to(tl.int32)
-    top_p = tl.load(top_p_ptr + owner, mask=owner >= 0, other=1.0)
-    floor = tl.full((), _FIRST_KEY, tl.int32)
-    last = tl.full((), _NO_TOKEN, tl.int32)
-    if (temperature >= _COLDEST) & ((top_k > 0) | (top_p < 1.0)):
-        best = _row_best(chunk_best_ptr, row, N_CHUNKS, CHUNKS_PAD)
-        chunk = tl.arange(0, CHUNKS_PAD)
-        at = row * N_CHUNKS + chunk
-        sums = tl.load(chunk_sum_ptr + at, mask=chunk < N_CHUNKS, other=0.0)
-        bests = tl.load(chunk_best_ptr + at, mask=chunk < N_CHUNKS, other=float("-inf"))
-        shares = tl.exp((bests.to(tl.float64) - best.to(tl.float64)) / temperature)
-        total = tl.sum(sums * shares, 0)
-        ids_ptr += row * VOCAB
-        keys_ptr += row * VOCAB
-        weights_ptr += row * VOCAB
-        span = tl.full((), _SPAN, tl.float64)
-        if (top_k == 0) & (top_p < 1.0):
-            # Tokens rarer than this have less than 1 - top_p between them: none is in the nucleus.
-            span = tl.minimum(span, 1e-6 - tl.log((1.0 - top_p) * total / VOCAB))
-        n_found = _gather(
-            logits_ptr, chunk_best_ptr + row * N_CHUNKS, row, best, temperature, span,
-            ids_ptr, keys_ptr, weights_ptr, VOCAB, CHUNK, N_CHUNKS, STEP,
-        )  # fmt: skip
-        tl.debug_barrier()  # the rest reads what other threads of this program have stored
-        top_key = _keys(best).to(tl.int64)
-        cut = tl.full((), _FIRST_KEY, tl.int64)
-        n_tied = tl.full((), _NO_TOKEN, tl.int64)
-        if (top_k > 0) & (top_k < n_found):
-            cut, n_tied, total = _cut_top_k(keys_ptr, weights_ptr, n_found, top_k, top_key, STEP)
-        if top_p < 1.0:
-            cut, n_tied = _cut_top_p(
-                keys_ptr, weights_ptr, n_found, top_p * total, cut, n_tied, top_key, STEP
-            )
-        floor, last = _floor(ids_ptr, keys_ptr, n_found, cut, n_tied, STEP)
-    tl.store(floor_ptr + row * 2, floor)
-    tl.store(floor_ptr + row * 2 + 1, last)
-
-
-@triton.jit
-def _gather(
-    logits_ptr, chunk_best_ptr, row, best, temperature, span,
-    ids_ptr, keys_ptr, weights_ptr,
-    VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr, STEP: tl.constexpr,
-):  # fmt: skip
-    """List the tokens within `span` (in scores) of the best, by id; returns how many."""
-    n_found = tl.full((), 0, tl.int32)
-    for chunk in range(N_CHUNKS):
-        gap = best.to(tl.float64) - tl.load(chunk_best_ptr + chunk).to(tl.float64)
-        if gap / temperature <= span:
-            for base in range(chunk * CHUNK, tl.minimum(chunk * CHUNK + CHUNK, VOCAB), STEP):
-                token = base + tl.arange(0, STEP)
-                logits = _load_logits(logits_ptr, row, token, VOCAB)
-                score = (logits.to(tl.float64) - best.to(tl.float64)) / temperature
-                is_near = score >= -span
-                place = n_found + tl.cumsum(is_near.to(tl.int32), 0) - 1
-                tl.store(ids_ptr + place, token, mask=is_near)
-                tl.store(keys_ptr + place, _keys(logits), mask=is_near)
-                tl.store(weights_ptr + place, tl.exp(score), mask=is_near)
-                n_found += tl.sum(is_near.to(tl.int32), 0)
-    return n_found
-
-
-@triton.jit
-def _above(keys_ptr, weights_ptr, n_found, key, STEP: tl.constexpr):
-    """Of the candidates above `key`: how many, and their weight; and the weight of one at it."""
-    count = tl.full((), 0, tl.int32)
-    mass = tl.full((), 0.0, tl.float64)
-    tied_weight = tl.full((), 0.0, tl.float64)
-    for base in range(0, n_found, STEP):
-        at = base + tl.arange(0, STEP)
-        keys = tl.load(keys_ptr + at, mask=at < n_found, other=_FIRST_KEY).to(tl.int64)
-        weights = tl.load(weights_ptr + at, mask=at < n_found, other=0.0)
-        count += tl.sum((keys > key).to(tl.int32), 0)
-        mass += tl.sum(tl.where(keys > key, weights, 0.0), 0)
-        tied_weight = tl.maximum(tied_weight, tl.max(tl.where(keys == key, weights, 0.0), 0))
-    return count, mass, tied_weight
-
-
-@triton.jit
-def _cut_top_k(keys_ptr, weights_ptr, n_found, top_k, top_key, STEP: tl.constexpr):
-    """The k-th largest key, how many at it are kept, and the weight of all that are."""
-    low = tl.full((), _FIRST_KEY, tl.int64)
-    high = top_key
-    while low < high:  # the largest key with k candidates at or above it
-        middle = (low + high + 1) >> 1
-        count, _, _ = _above(keys_ptr, weights_ptr, n_found, middle - 1, STEP)
-        if count >= top_k:
-            low = middle
-        else:
-            high = middle - 1
-    count, mass, tied_weight = _above(keys_ptr, weights_ptr, n_found, low, STEP)
-    n_tied = (top_k - count).to(tl.int64)
-    return low, n_tied, mass + n_tied.to(tl.float64) * tied_weight
-
-
-@triton.jit
-def _cut_top_p(
-    keys_ptr, weights_ptr, n_found, mass_wanted, cut, n_tied, top_key, STEP: tl.constexpr
-):
-    """The smallest key, not below `cut`, with less than the wanted mass above it."""
-    low = cut
-    high = top_key
-    while low < high:
-        middle = (low + high) >> 1
-        _, mass, _ = _above(keys_ptr, weights_ptr, n_found, middle, STEP)
-        if mass < mass_wanted:
-            high = middle
-        else:
-            low = middle + 1
-    _, mass, tied_weight = _above(keys_ptr, weights_ptr, n_found, low, STEP)
-    if tied_weight > 0.0:  # else `low` is the floor of all keys: everything is kept
-        # A tied token is kept while what comes before it is less than the wanted mass.
-        n_fitting = tl.ceil((mass_wanted - mass) / tied_weight).to(tl.int64)
-        n_tied = tl.where(low > cut, n_fitting, tl.minimum(n_tied, n_fitting))
-    return low, n_tied
-
-
-@triton.jit
-def _floor(ids_ptr, keys_ptr, n_found, cut, n_tied, STEP: tl.constexpr):
-    """The smallest kept key, and the id of the last token kept at it."""
-    least = tl.full((), _NO_TOKEN, tl.int64)  # smallest key of a candidate
-    last = tl.full((), -1, tl.int32)
-    n_seen = tl.full((), 0, tl.int64)
-    for base in range(0, n_found, STEP):
-        at = base + tl.arange(0, STEP)
-        inside = at < n_found
-        keys = tl.load(keys_ptr + at, mask=inside, other=_FIRST_KEY).to(tl.int64)
-        least = tl.minimum(least, tl.min(tl.where(inside, keys, _NO_TOKEN), 0))
-        is_tied = (inside & (keys == cut)).to(tl.int64)
-        is_kept = (is_tied != 0) & (n_seen + tl.cumsum(is_tied, 0) <= n_tied)
-        ids = tl.load(ids_ptr + at, mask=inside, other=0)
-        last = tl.maximum(last, tl.max(tl.where(is_kept, ids, -1), 0))
-        n_seen += tl.sum(is_tied, 0)
-    if least > cut:
-        cut = least
-        last = tl.full((), _NO_TOKEN, tl.int32)
-    return cut.to(tl.int32), last
 
 
 @triton.jit
@@ -291,15 +175,15 @@ def _draw(
     owner = tl.load(owners_ptr + row)
     at = row * N_CHUNKS + chunk
     score = tl.full((), float("-inf"), tl.float64)
-    winner = tl.full((), _NO_TOKEN, tl.int32)
+    winner = tl.full((), NO_TOKEN, tl.int32)
     if owner >= 0:
-        best = _row_best(chunk_best_ptr, row, N_CHUNKS, CHUNKS_PAD)
+        best = row_best(chunk_best_ptr, row, N_CHUNKS, CHUNKS_PAD)
         temperature = tl.load(temperature_ptr + owner)
-        is_greedy = temperature < _COLDEST
+        is_greedy = temperature < COLD
         gap = best.to(tl.float64) - tl.load(chunk_best_ptr + at).to(tl.float64)
-        if gap <= tl.where(is_greedy, 0.0, _SPAN * temperature):  # else none of the chunk can win
+        if gap <= tl.where(is_greedy, 0.0, SPAN * temperature):  # else none of the chunk can win
             token = chunk * CHUNK + tl.arange(0, CHUNK)
-            logits = _load_logits(logits_ptr, row, token, VOCAB)
+            logits = load_logits(logits_ptr, row, token, VOCAB)
             scores = logits.to(tl.float64)
             if not is_greedy:
                 index = (tl.load(index_ptr + owner) + tl.load(offsets_ptr + row)).to(tl.int32)
@@ -308,33 +192,46 @@ def _draw(
                 scores = scores / temperature - tl.log(-tl.log(uniform))
                 floor = tl.load(floor_ptr + row * 2)
                 last = tl.load(floor_ptr + row * 2 + 1)
-                keys = _keys(logits)
-                is_kept = (keys > floor) | ((keys == floor) & (token <= last))
+                key = keys(logits)
+                is_kept = (key > floor) | ((key == floor) & (token <= last))
                 scores = tl.where(is_kept, scores, float("-inf"))
             score = tl.max(scores, 0)
-            winner = tl.min(tl.where(scores == score, token, _NO_TOKEN), 0)  # ties: the smaller id
+            winner = tl.min(tl.where(scores == score, token, NO_TOKEN), 0)  # ties: the smaller id
     tl.store(chunk_score_ptr + at, score)
     tl.store(chunk_winner_ptr + at, winner)
 
 
 @triton.jit
 def _pick(
-    chunk_score_ptr, chunk_winner_ptr, tokens_ptr, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.constexpr
-):
+    logits_ptr, owners_ptr, chunk_best_ptr, chunk_sum_ptr, chunk_score_ptr, chunk_winner_ptr,
+    tokens_ptr, ids_ptr, probability_ptr,
+    VOCAB: tl.constexpr, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.constexpr, N_IDS: tl.constexpr,
+    IDS_PAD: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
+    if N_IDS > 0:
+        if tl.load(owners_ptr + row) == _STAGED:
+            share = _share_of(
+                logits_ptr, row, chunk_best_ptr, chunk_sum_ptr, ids_ptr, VOCAB, N_CHUNKS,
+                CHUNKS_PAD, N_IDS, IDS_PAD,
+            )  # fmt: skip
+            tl.store(probability_ptr + row, share.to(tl.float64))
     chunk = tl.arange(0, CHUNKS_PAD)
     at = row * N_CHUNKS + chunk
     scores = tl.load(chunk_score_ptr + at, mask=chunk < N_CHUNKS, other=float("-inf"))
-    winners = tl.load(chunk_winner_ptr + at, mask=chunk < N_CHUNKS, other=_NO_TOKEN)
-    winner = tl.min(tl.where(scores == tl.max(scores, 0), winners, _NO_TOKEN), 0)
+    winners = tl.load(chunk_winner_ptr + at, mask=chunk < N_CHUNKS, other=NO_TOKEN)
+    winner = tl.min(tl.where(scores == tl.max(scores, 0), winners, NO_TOKEN), 0)
     tl.store(tokens_ptr + row, winner.to(tl.int64))
 
 
-def sample(logits: Tensor, draws: Draws, space: SampleSpace, tokens: Tensor) -> None:
+def sample(
+    logits: Tensor, draws: Draws, space: SampleSpace, tokens: Tensor,
+    asked: Adjustments | None = None, ends: Ends | None = None,
+) -> None:  # fmt: skip
     """tokens[row] = what `sampler.choose` would choose; rows that nobody wants get any number.
 
-    logits: fp32 [rows, vocab], penalized already; one of a row at least is finite.
-    tokens: int64 [rows].
+    logits: fp32 [rows, vocab], changed as `asked`; one of a row at least is finite.
+    tokens: int64 [rows]. ends: what is asked of staged rows, None where none are.
     """
     rows, vocab = logits.shape
     n_chunks = triton.cdiv(vocab, CHUNK)
@@ -342,11 +239,15 @@ def sample(logits: Tensor, draws: Draws, space: SampleSpace, tokens: Tensor) -> 
     sizes = {"VOCAB": vocab, "CHUNK": CHUNK, "N_CHUNKS": n_chunks}
     # Contracting to fused multiply-adds would make doubles differ from numpy's.
     options = {"num_warps": 8, "enable_fp_fusion": False}
+    fields = [getattr(asked, name, logits) for name in Adjustments.__dataclass_fields__]
     _survey[(rows, n_chunks)](
         logits, draws.owners, draws.temperature, draws.top_p, space.chunk_best, space.chunk_sum,
-        **sizes, **options,
+        *fields, IS_ADJUSTED=asked is not None,
+        N_WORDS=1 if asked is None else asked.masks.shape[1],
+        N_TOKENS=1 if asked is None else asked.history.shape[1],
+        SAID=SAID, MASK_BITS=MASK_BITS, **sizes, **options,
     )  # fmt: skip
-    _filter[(rows,)](
+    filter_row[(rows,)](
         logits, draws.owners, draws.temperature, draws.top_k, draws.top_p,
         space.chunk_best, space.chunk_sum, space.ids, space.keys, space.weights, space.floor,
         # A thread of 16 warps may have 128 registers, too few for these doubles.
@@ -358,14 +259,25 @@ def sample(logits: Tensor, draws: Draws, space: SampleSpace, tokens: Tensor) -> 
         space.chunk_best, space.chunk_score, space.chunk_winner,
         CHUNKS_PAD=pad, **sizes, **options,
     )  # fmt: skip
+    n_ids = 0 if ends is None else len(ends.ids)
     _pick[(rows,)](
-        space.chunk_score, space.chunk_winner, tokens, N_CHUNKS=n_chunks, CHUNKS_PAD=pad,
-        num_warps=1, enable_fp_fusion=False,
+        logits, draws.owners, space.chunk_best, space.chunk_sum, space.chunk_score,
+        space.chunk_winner, tokens, tokens if ends is None else ends.ids,
+        tokens if ends is None else ends.probability,
+        VOCAB=vocab, N_CHUNKS=n_chunks, CHUNKS_PAD=pad, N_IDS=n_ids,
+        IDS_PAD=next_power_of_2(n_ids), num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
 
 
-def sample_reference(logits: Tensor, draws: Draws, space: SampleSpace, tokens: Tensor) -> None:
+def sample_reference(
+    logits: Tensor, draws: Draws, space: SampleSpace, tokens: Tensor,
+    asked: Adjustments | None = None, ends: Ends | None = None,
+) -> None:  # fmt: skip
+    if asked is not None:
+        adjust_reference(logits, draws.owners, asked)
     for row, owner in enumerate(draws.owners.tolist()):
+        if owner == STAGED and ends is not None:
+            ends.probability[row] = _share_reference(logits[row], ends.ids)
         if owner < 0:
             continue
         params = SamplingParams(

@@ -5,10 +5,8 @@ import torch
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
-from engine.kernels import adjust as adjusting  # noqa: E402
-from engine.kernels import probability as chances  # noqa: E402
 from engine.kernels import sample as sampling  # noqa: E402
-from engine.kernels.adjust import Adjustments, adjust, adjust_reference  # noqa: E402
+from engine.kernels.adjust import Adjustments  # noqa: E402
 from engine.kernels.attention import Pieces  # noqa: E402
 from engine.kernels.ngram import guess, guess_reference  # noqa: E402
 from engine.kernels.norm import add_norm, add_norm_reference  # noqa: E402
@@ -19,7 +17,14 @@ from engine.kernels.rows import (  # noqa: E402
     verify,
     verify_reference,
 )
-from engine.kernels.sample import Draws, SampleSpace, sample, sample_reference  # noqa: E402
+from engine.kernels.sample import (  # noqa: E402
+    STAGED,
+    Draws,
+    Ends,
+    SampleSpace,
+    sample,
+    sample_reference,
+)
 from engine.kernels.silu_mul import silu_mul, silu_mul_reference  # noqa: E402
 from engine.kernels.slots import Slots  # noqa: E402
 from engine.sampler import penalize  # noqa: E402
@@ -118,20 +123,25 @@ def test_filters_cut_as_the_cpu_sampler_does(monkeypatch) -> None:
     _check_sampling(logits, draws, monkeypatch)
 
 
-def test_some_tokens_probability_is_that_of_the_softmax(monkeypatch) -> None:
+def test_staged_rows_are_told_some_tokens_probability_and_nothing_is_drawn(monkeypatch) -> None:
     torch.manual_seed(4)
-    monkeypatch.setattr(chances, "CHUNK", 128)
-    logits = 6 * torch.randn(5, 300, device=DEVICE)
-    rows = torch.tensor([3, -1, 0, 3], device=DEVICE)
-    tokens = torch.tensor([299, 4, 128], device=DEVICE)
-    masses = torch.full((4, chances.n_chunks(300), 2), torch.nan, device=DEVICE)
+    monkeypatch.setattr(sampling, "CHUNK", 128)
+    logits = 6 * torch.randn(4, 300, device=DEVICE)
+    draws = _draws([(0.0, 0, 1.0)] * 4)
+    draws.owners.copy_(torch.tensor([STAGED, -1, 1, STAGED]))
+    ids = torch.tensor([299, 4, 128], device=DEVICE)
     results = []
-    for measure in (chances.probability, chances.probability_reference):
-        out = torch.full((4,), torch.nan, dtype=torch.float64, device=DEVICE)
-        measure(logits, rows, tokens, masses, out)
-        results.append(out)
+    for choose in (sample, sample_reference):
+        found = torch.full((4,), torch.nan, dtype=torch.float64, device=DEVICE)
+        tokens = torch.zeros(4, dtype=torch.int64, device=DEVICE)
+        space = SampleSpace.allocate(*logits.shape, logits.device)
+        choose(logits, draws, space, tokens, None, Ends(ids, found))
+        results.append(found)
+        assert tokens[2] == logits[2].argmax()
     torch.testing.assert_close(results[0], results[1], rtol=1e-5, atol=1e-9, equal_nan=True)
-    assert results[0].isnan().tolist() == [False, True, False, False]
+    assert results[0].isnan().tolist() == [False, True, True, False]
+    expected = logits[3].double().softmax(-1)[ids].sum()
+    torch.testing.assert_close(results[0][3], expected, rtol=1e-5, atol=1e-9)
 
 
 def _longs(values: list[int]) -> torch.Tensor:
@@ -233,12 +243,14 @@ def test_the_last_place_that_went_before_tells_what_follows(n_tokens: int) -> No
 
 def test_logits_are_kept_then_penalized_as_on_a_cpu_then_masked(monkeypatch) -> None:
     torch.manual_seed(4)
-    monkeypatch.setattr(adjusting, "CHUNK", 64)
+    monkeypatch.setattr(sampling, "CHUNK", 64)
     n_vocab, n_rows = 133, 5
     raw = 3 * torch.randn(n_rows, n_vocab, device=DEVICE)
     masks = torch.randint(-(2**31), 2**31, (n_rows, 5), dtype=torch.int32, device=DEVICE)
+    draws = _draws([(0.0, 0, 1.0)] * n_rows)
+    draws.owners.copy_(_longs([0, 0, 1, 1, -1]))
     results = []
-    for change in (adjust, adjust_reference):
+    for choose in (sample, sample_reference):
         slots = Slots(2, 64, 0, torch.device(DEVICE))
         slots.history[1] = torch.arange(64, dtype=torch.int32) % 23
         kept = torch.full((2, n_vocab), torch.nan, device=DEVICE)
@@ -246,12 +258,14 @@ def test_logits_are_kept_then_penalized_as_on_a_cpu_then_masked(monkeypatch) -> 
             presence=torch.tensor([0.3, 0.0], dtype=torch.float64, device=DEVICE),
             frequency=torch.tensor([0.7, 0.0], dtype=torch.float64, device=DEVICE),
             said_from=_longs([10, 0]), slots=_longs([1, 0]), rows=_longs([3, 4, 5, 6, 7]),
-            owners=_longs([0, 0, 1, 1, -1]), mask_lines=_longs([-1, 3, 4, -1, 2]),
-            kept_lines=_longs([1, -1, -1, 0, -1]), masks=masks, kept=kept,
+            mask_lines=_longs([-1, 3, 4, -1, 2]), kept_lines=_longs([1, -1, -1, 0, -1]),
+            masks=masks, kept=kept, history=slots.history,
+            positions=torch.arange(40, 50, dtype=torch.int32, device=DEVICE),
         )  # fmt: skip
-        logits = raw.clone()
-        positions = torch.arange(40, 50, dtype=torch.int32, device=DEVICE)
-        change(logits, positions, asked, slots)
+        logits, tokens = raw.clone(), torch.zeros(n_rows, dtype=torch.int64, device=DEVICE)
+        space = SampleSpace.allocate(*logits.shape, logits.device)
+        choose(logits, draws, space, tokens, asked)
+        assert tokens[:4].tolist() == logits[:4].argmax(1).tolist()
         results.append((logits, kept))
     torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
     logits, kept = results[0]
