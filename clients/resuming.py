@@ -37,6 +37,7 @@ class ResumingConnection(RealtimeConnection):
         self._ticket: dict[str, Any] = {}
         self._is_broken = False
         self._is_resuming = False  # the ticket was shown, and nothing has come of it yet
+        self._is_closed = False  # by us: there is nothing to go on with
 
     @classmethod
     async def open(
@@ -56,6 +57,11 @@ class ResumingConnection(RealtimeConnection):
         except ConnectionFailed:
             if not self._may_resume():
                 raise
+
+    async def close(self) -> None:
+        """Hang up, also where the line is down and being dialled again."""
+        self._is_closed = True
+        await super().close()
 
     async def events(self) -> AsyncIterator[Received]:
         """Server events, over one line after the other.
@@ -93,11 +99,14 @@ class ResumingConnection(RealtimeConnection):
         returns = {"voiceloop.returns": str(self._ticket["returns"])}
         address = realtime_url(self._url, self._extras | returns)
         tried = 0
-        while self._clock() - broke_at < RESUMABLE_S:
+        while not self._is_closed and self._clock() - broke_at < RESUMABLE_S:
             await asyncio.sleep(WAITS_S[min(tried, len(WAITS_S) - 1)] * random.uniform(0.75, 1.25))
             tried += 1
             try:
                 self._socket = await dial(address, self._key)
+                if self._is_closed:  # meanwhile
+                    await super().close()
+                    break
                 await super().send({"type": "voiceloop.resume", "ticket": ticket})
             except (ConnectionFailed, ConnectionClosed) as error:
                 self.ended_by = str(error)

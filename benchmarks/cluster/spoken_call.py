@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -13,6 +14,7 @@ from clients.resuming import ResumingConnection
 
 QUESTIONS = ("hours", "price", "food")  # of the bundled call: without a pause or an interruption
 ROUNDS = 2
+LONGEST_S = 180.0  # of a call: each of its six turns unanswered takes less
 
 
 @cache
@@ -47,9 +49,10 @@ class SpokenCall:
         options = CallOptions(seed=self.seed, greeting_wait_s=0.0)
         call = SimulatedCall(line, utterances(), options=options)
         try:
-            await call.run()
-        except ClientError as error:
-            self.lost = str(error)
+            async with asyncio.timeout(LONGEST_S):
+                await call.run()
+        except (ClientError, TimeoutError) as error:
+            self.lost = str(error) or "it did not come to its end"
         finally:
             self.n_resumed = line.n_resumed
             await line.close()
