@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 
 from voiceloop.access.origins import check_bind
 from voiceloop.agent import AgentConfig
@@ -190,8 +191,7 @@ def make_server(app: Starlette, config: Config) -> Server:
         )
     )
     for key in ("certfile", "keyfile"):
-        path = getattr(config, key)
-        if path is not None and not path.is_file():
+        if (path := getattr(config, key)) is not None and not path.is_file():
             raise ConfigError(f"{key}: expected a PEM file, found none at {path}")
     try:
         server.config.load()
@@ -241,16 +241,16 @@ async def serve(
     if not shares_port:
         opens.set()
     serving = asyncio.create_task(_serve_once(opens, server, sock), name="uvicorn")
-    stop = Stop()
     try:
-        with stop.on_signals():
+        with (stop := Stop()).on_signals():
             async with AsyncExitStack() as models:
                 if tells:
                     telling = asyncio.create_task(tell_on(lambda: report_of(gateway, url)))
                     models.callback(telling.cancel)
                 known = open_retriever(gateway.agent.knowledge, gateway.agent.language, os.environ)
                 gateway.retriever = await models.enter_async_context(known)
-                deriving = asyncio.create_task(asyncio.to_thread(gateway.derive_keys))
+                # In such threads as write uploads: importing them held the first one's loop 30 ms.
+                deriving = asyncio.create_task(run_in_threadpool(gateway.derive_keys))
                 models.callback(deriving.cancel)
                 loaded = await _unless_stopped(_load(gateway, models, on_progress), stop)
                 if loaded is None:

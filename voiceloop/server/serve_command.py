@@ -14,6 +14,7 @@ from voiceloop.config import Config, load_config
 from voiceloop.errors import ConfigError
 from voiceloop.models.preset_check import REMOTE
 from voiceloop.models.resolve import ROLE_KEYS, roles_here
+from voiceloop.server.memory import give_back_large_blocks
 
 LOG_FORM = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -60,6 +61,7 @@ def _run(
     from voiceloop.server.progress import ServeProgress
 
     log_at(config.log_level)
+    give_back_large_blocks()
     with ServeProgress(config.preset, notes) as progress:
         serving = serve(
             config,

@@ -1,0 +1,51 @@
+"""A gateway does not stay as large as the largest thing that was ever sent to it."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from typing import NoReturn
+
+import pytest
+
+from voiceloop.config import Config
+from voiceloop.server import serve_command
+
+# A large frame is freed; then others come and go, and a little is kept of what comes meanwhile.
+GROWN_MB = """
+from voiceloop.server.memory import give_back_large_blocks
+def resident_mb():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 1e6
+{begin}
+before_mb = resident_mb()
+frame = b"x" * (8 << 20)
+del frame
+kept = []
+for n in range(20):
+    large = [b"y" * (1000 * size) for size in (300 + 80 * n, 700, 1900)]
+    kept.append([bytes(700) for _ in range(30)])
+    del large
+print(resident_mb() - before_mb)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries have other rules")
+def test_large_blocks_that_are_freed_go_back_though_others_are_kept() -> None:
+    def grown_mb(begin: str) -> float:
+        ran = [sys.executable, "-c", GROWN_MB.format(begin=begin)]
+        return float(subprocess.run(ran, capture_output=True, check=True, text=True).stdout)
+
+    assert grown_mb("give_back_large_blocks()") < 2.0 < grown_mb("")  # kept: 0.4 MB
+
+
+def test_a_server_begins_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Begun(Exception):
+        pass
+
+    def begin() -> NoReturn:
+        raise Begun
+
+    monkeypatch.setattr(serve_command, "give_back_large_blocks", begin)
+    with pytest.raises(Begun):
+        serve_command._run(Config(), [])

@@ -1,0 +1,29 @@
+"""What the gateway's process holds of memory that it has freed.
+
+glibc gives blocks over 128 KiB back to the system when they are freed, until the first larger one
+is: then all up to that size come from the heap, where anything that is kept above such a block
+keeps its pages. A frame of megabytes from one client would so make the process larger with the
+next large block of any other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+# Of glibc's malloc.h. To set either also ends the growing of both.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+LARGE_BYTES = 128 * 1024  # glibc's own, before it grows
+
+
+def give_back_large_blocks() -> None:
+    """Have blocks from LARGE_BYTES on go back to the system when they are freed, for good.
+
+    Nothing is done where the C library is not glibc.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
+        mallopt(M_TRIM_THRESHOLD, LARGE_BYTES)
