@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -181,6 +182,28 @@ async def started(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, 
                 yield piece
 
     return whole()
+
+
+async def unless_left(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """What comes of the work; it ends where the client leaves, whose body has been read.
+
+    Raises: ClientDisconnect.
+    """
+
+    async def leaving() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    tasks = working, left = asyncio.create_task(work), asyncio.create_task(leaving())
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(working, left, return_exceptions=True)
 
 
 async def read_json(request: Request) -> Json:

@@ -31,7 +31,7 @@ from voiceloop.backends import (
 )
 from voiceloop.errors import BackendError, FrameTooLarge, InvalidRequest, expected
 from voiceloop.http.decoder import decode_upload
-from voiceloop.http.gate import Door
+from voiceloop.http.gate import Door, unless_left
 from voiceloop.realtime.settings import Json
 
 MAX_UPLOAD_BYTES = 25 * 1024 * 1024  # OpenAI's own limit
@@ -69,7 +69,10 @@ def transcription_routes(door: Door, *, max_s: float, language: str = "en") -> l
         async with _read_form(request, language) as asked:
             models = door.models()
             models.capabilities.check_language(asked.options.language, "language")
-            samples, spans = await decode_upload(asked.file, max_s)
+            return await unless_left(request, transcribed(asked, models))
+
+    async def transcribed(asked: TranscriptionRequest, models: Backends) -> Response:
+        samples, spans = await decode_upload(asked.file, max_s)
         segments = await _recognize(models, asked.options, samples, spans)
         return _answer(asked, segments, len(samples) / RECOGNIZER_HZ)
 

@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
 
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice
 from tests.voiceloop.http_client import http_client
 from voiceloop.backends import Backends
 from voiceloop.config import Config
-from voiceloop.http.gate import UNREAD_S, Stream
+from voiceloop.http.gate import UNREAD_S, Stream, unless_left
 from voiceloop.operation import KeyQuota
 
 URL = "/v1/chat/completions"
@@ -108,3 +110,32 @@ async def test_a_key_with_all_its_requests_under_way_is_refused_and_another_is_n
             await asyncio.sleep(0)
         for each in (*first, other):
             each.cancel()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_work_for_a_client_that_has_left_ends(leaves: bool) -> None:
+    ended: list[str] = []
+    messages = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive() -> Any:
+        if messages:
+            return messages.pop()
+        await asyncio.sleep(1.0 if leaves else 60.0)
+        return {"type": "http.disconnect"}
+
+    async def work() -> Response:
+        try:
+            await asyncio.sleep(5.0)
+            return PlainTextResponse("done")
+        finally:
+            ended.append("work")
+
+    loop = asyncio.get_running_loop()
+    request, began_s = Request({"type": "http"}, receive), loop.time()
+    if leaves:
+        with pytest.raises(ClientDisconnect):
+            await unless_left(request, work())
+    else:
+        assert (await unless_left(request, work())).body == b"done"
+    assert loop.time() - began_s == pytest.approx(1.0 if leaves else 5.0) and ended == ["work"]
