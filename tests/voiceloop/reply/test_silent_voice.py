@@ -139,10 +139,12 @@ async def test_words_and_voice_that_are_late_bring_one_line(clock: Clock) -> Non
 
 @pytest.mark.parametrize(("back_after_s", "heard"), [(0.3, ""), (4.0, LINE)])
 @pytest.mark.parametrize("said_ms", [700, 1900])
+@pytest.mark.parametrize("ms_per_char", [60.0, 57.0])  # whole chunks; and less is left over
 async def test_a_reply_whose_voice_is_lost_in_its_middle_goes_on_at_the_next_word(
-    clock: Clock, back_after_s: float, heard: str, said_ms: float
+    clock: Clock, back_after_s: float, heard: str, said_ms: float, ms_per_char: float
 ) -> None:
-    voice, model = WorkerVoice(), FakeLanguageModel([NINE], ms_per_token=250.0)
+    model, voice = FakeLanguageModel([NINE], ms_per_token=250.0), WorkerVoice()
+    voice.ms_per_char = ms_per_char
     backends = instant_backends(voice=voice, language_model=model)
     async with Caller(clock, backends, AGENT, kept_lines=await kept_lines()) as caller:
         caller.send("response.create")
@@ -152,8 +154,8 @@ async def test_a_reply_whose_voice_is_lost_in_its_middle_goes_on_at_the_next_wor
         await caller.listen_until(DONE, limit_ms=20_000)
         await caller.wait_quietly(1000)
         assert caller.transcript() == NINE and caller.statuses() == ["completed"]
-        letters = f"{heard}{NINE}".replace(" ", "")
-        assert caller.audio_ms() == pytest.approx(60 * len(letters), abs=40)
+        line, reply = (len(text.replace(" ", "")) for text in (heard, NINE))
+        assert caller.audio_ms() == pytest.approx(60 * line + ms_per_char * reply, abs=40)
         before_line, *_ = [*holes_s(caller), 0.0]
         assert before_line <= 1.6
 

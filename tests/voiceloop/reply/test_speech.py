@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.fakes import FakeVoice
-from voiceloop.backends import VoiceOptions
-from voiceloop.errors import BackendError
+from tests.fakes import FakeVoice, Fault, tone
+from voiceloop.backends import Speech, SpokenWord, VoiceOptions
+from voiceloop.errors import BackendError, WorkerLost
+from voiceloop.reply.sound.kept_lines import KeptLines
 from voiceloop.reply.sound.playout import Chunk, Pacer
+from voiceloop.reply.spoken.silence import SilenceWatch
 from voiceloop.reply.spoken.speech import ReplySpeech
 
 pytestmark = pytest.mark.virtual_time
@@ -20,15 +22,15 @@ RATE_HZ, MS_PER_CHAR = 24_000, 60.0
 
 
 class Spoken:
-    def __init__(self, clock: Clock) -> None:
-        self.voice = FakeVoice(ms_per_char=MS_PER_CHAR)
+    def __init__(self, clock: Clock, rate_hz: int = RATE_HZ, faults: Sequence[Fault] = ()) -> None:
+        self.voice = FakeVoice(ms_per_char=MS_PER_CHAR, faults=faults)
         self.chunks: list[Chunk] = []
         self.n_streams = 0
         self.speech = ReplySpeech(
             self.voice,
             VoiceOptions(),
             self.new_stream_id,
-            Pacer(RATE_HZ),
+            Pacer(rate_hz),
             self.chunks.append,
             clock,
             on_first_audio=lambda at_s: None,
@@ -37,6 +39,10 @@ class Spoken:
     def new_stream_id(self) -> str:
         self.n_streams += 1
         return f"voice{self.n_streams}"
+
+    def lose(self) -> None:
+        for stream in self.voice.open_streams:
+            stream._pipe._queue.put_nowait(WorkerLost("expected the voice, found it lost"))
 
     def words(self) -> list[str]:
         return [word.text for chunk in self.chunks for word in chunk.words]
@@ -220,3 +226,76 @@ def test_a_clause_that_was_sent_to_its_end_is_not_sent_beyond_it() -> None:
             pacer = Pacer(RATE_HZ)
             pacer._audio.n_sent = n_samples
             assert not pacer.has_sent_beyond(kept_ms)
+
+
+async def test_a_voice_that_is_lost_behind_the_last_word_is_not_needed_again(clock: Clock) -> None:
+    spoken = Spoken(clock, faults=[Fault("open", nth=1)])
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(spoken.speech.run())
+        spoken.speech.release()
+        spoken.speech.say("Nine to five. ")
+        await asyncio.sleep(0.1)
+        spoken.lose()
+        await asyncio.sleep(5)
+        spoken.speech.finish()
+    assert spoken.words() == ["Nine", "to", "five."]
+
+
+async def test_at_another_rate_a_lost_voice_repeats_no_word_either(clock: Clock) -> None:
+    """Of its last word the resampler still withholds 2 ms."""
+    spoken = Spoken(clock, rate_hz=8000)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(spoken.speech.run())
+        spoken.speech.release()
+        spoken.speech.say("Nine to five ")
+        await asyncio.sleep(2)
+        spoken.lose()
+        await asyncio.sleep(1)
+        spoken.speech.say("today.")
+        spoken.speech.finish()
+    assert spoken.words() == ["Nine", "to", "five", "today."]
+    assert spoken.ms() == pytest.approx(MS_PER_CHAR * len("Ninetofivetoday."), abs=5)
+
+
+async def test_words_that_come_after_a_pause_are_not_overdue_as_they_come(clock: Clock) -> None:
+    spoken, lines = Spoken(clock), list[float]()
+    speech = spoken.speech
+
+    def say_line() -> bool:
+        lines.append(clock())
+        return True
+
+    watch = SilenceWatch(lambda: 1.5, lambda: 0.0, say_line, clock)
+    async with asyncio.TaskGroup() as tasks:
+        watching = tasks.create_task(watch.run(speech.silence, speech.changed))
+        tasks.create_task(speech.run()).add_done_callback(lambda _: watching.cancel())
+        speech.release()
+        for text in ("Nine ", "to ", "five. "):
+            speech.say(text)
+            await asyncio.sleep(5)
+        speech.finish()
+    assert spoken.words() == ["Nine", "to", "five."] and not lines
+
+
+async def test_a_word_that_breaks_off_before_a_line_is_said_anew_behind_it(clock: Clock) -> None:
+    """The voice stands still in the word, and is lost while the line is heard."""
+    spoken, kept, line = Spoken(clock), KeptLines(), "One moment."
+    await kept.keep(FakeVoice(ms_per_char=MS_PER_CHAR), line, VoiceOptions())
+    sound = kept.line(line, VoiceOptions())
+    assert sound is not None
+    begun = SpokenWord("five.", 6 * MS_PER_CHAR, 11 * MS_PER_CHAR, len("Nine to five."))
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(spoken.speech.run())
+        spoken.speech.release()
+        spoken.speech.say("Nine to five.")
+        await asyncio.sleep(0.1)
+        (stream,) = spoken.voice.open_streams
+        stream._pipe.put(Speech(tone(MS_PER_CHAR, RATE_HZ).tobytes(), RATE_HZ, (begun,)))
+        await asyncio.sleep(2)
+        spoken.speech.say_kept(line, sound)
+        await asyncio.sleep(0.2)
+        spoken.lose()
+        spoken.speech.finish()
+    assert spoken.words() == ["Nine", "to", "five.", "five."]
+    whole = MS_PER_CHAR * len("Ninetof" + "Onemoment." + "five.")
+    assert spoken.ms() == pytest.approx(whole, abs=2)

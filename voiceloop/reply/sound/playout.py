@@ -159,12 +159,11 @@ class Pacer:
         n_may = self._n_sendable
         if self.state is not PacerState.SENDING or not n_may:
             return None
-        n_chunk = self.rate_hz * self._chunk_ms // 1000
-        if n_may < n_chunk and n_may == self._audio.n_unsent and not self._is_finished:
+        if n_may == self._audio.n_unsent and self._is_incomplete:
             return None
         if self.wait_s(now_s) > 0:
             return None
-        samples = self._audio.draw(min(n_chunk, n_may))
+        samples = self._audio.draw(min(self._n_chunk, n_may))
         return self._sent(self._loudness.shape(samples), now_s)
 
     def wait_s(self, now_s: float) -> float:
@@ -181,6 +180,15 @@ class Pacer:
         if self._n_limit is None:
             return self._audio.n_unsent
         return max(0, min(self._audio.n_unsent, self._n_limit - self._audio.n_sent))
+
+    @property
+    def _is_incomplete(self) -> bool:
+        """Whether what is unsent is no whole chunk, and waits for more."""
+        return self._audio.n_unsent < self._n_chunk and not self._is_finished
+
+    @property
+    def _n_chunk(self) -> int:
+        return self.rate_hz * self._chunk_ms // 1000
 
     @property
     def _chunk_ms(self) -> int:
@@ -248,6 +256,15 @@ class Pacer:
         if not self._is_finished or self._n_limit is not None:
             return None
         return self.buffered_ms + 1000.0 * max(0.0, self.play_end_s - now_s)
+
+    def silent_from_s(self, now_s: float) -> float:
+        """When the client will have played all that leaves without more audio; while it is paused,
+        as if it went on now.
+        """
+        is_paused = self.state is PacerState.PAUSED
+        ahead_ms = 0.0 if self._is_incomplete else self.buffered_ms
+        since_s = max(self.play_end_s, now_s) if is_paused or ahead_ms else self.play_end_s
+        return since_s + ahead_ms / 1000.0
 
     def is_audible(self, now_s: float) -> bool:
         """The client is playing, or will without any further decision."""

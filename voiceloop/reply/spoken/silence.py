@@ -7,7 +7,9 @@ lost, the reply ends there, for the fallback to be said in its place.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from voiceloop.errors import WorkerLost
@@ -53,12 +55,8 @@ class SilenceWatch:
         self._clock = clock
         self._may_have_line = True
 
-    async def run(
-        self,
-        silence: Callable[[], Silence | None],
-        changed: Callable[[float | None], Awaitable[None]],
-    ) -> None:
-        """silence: as it is now. changed: waits for it to change, for so long at the most.
+    async def run(self, silence: Callable[[], Silence | None], changed: asyncio.Event) -> None:
+        """silence: as it is now. changed: set where it may be another.
 
         Raises: WorkerLost where the voice is lost and there is no line to say.
         """
@@ -66,7 +64,10 @@ class SilenceWatch:
             now = silence()
             left_s = self._left_s(now)
             if left_s is None or left_s > ROUNDING_S:
-                await changed(left_s)
+                changed.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await changed.wait()
             elif self._may_have_line:
                 self._may_have_line = False
                 if self._say_line():

@@ -12,14 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 from enum import Enum
 
 from voiceloop.backends import SpokenWord, Voice, VoiceOptions
 from voiceloop.errors import BackendError, WorkerLost
 from voiceloop.reply.sound.kept_lines import KeptLine
 from voiceloop.reply.sound.loudness import Samples
-from voiceloop.reply.sound.playout import Chunk, Pacer, PacerState, Playout
+from voiceloop.reply.sound.playout import Chunk, Pacer, Playout
 from voiceloop.reply.spoken.silence import Silence
 from voiceloop.reply.spoken.text import CLAUSE_MARKS, ReplyText, TextEnd
 from voiceloop.reply.spoken.utterance import Place, Stand, Utterance
@@ -29,7 +28,9 @@ log = logging.getLogger(__name__)
 # A reply made ahead may be thrown away, so no more of it is spoken before its release than plays
 # while the rest is synthesized: a clause or two. Chosen, not measured.
 MOST_HELD_MS = 2500.0
-ROUNDING_MS = 1.0  # between the times of words and the samples that they lie in
+# So little may be lacking at the end of a word that is there whole: two resamplers, the voice's and
+# the reply's, withhold 2 ms each at the most (audio/resample.py).
+WITHHELD_MS = 5.0
 
 
 class Release(Enum):
@@ -71,7 +72,7 @@ class ReplySpeech:
         self._new_stream_id = new_stream_id
         self._clock = clock
         self._on_first_audio = on_first_audio
-        self._changed = asyncio.Event()
+        self.changed = asyncio.Event()  # of text or sound
         self._release = Release.NONE
         self._speaks = asyncio.Event()
         self._words: list[SpokenWord] = []
@@ -106,7 +107,7 @@ class ReplySpeech:
         self.text.add(text, self._clock())
         if self._release is Release.CONFIRMED:
             self.release()  # past all that was held: what comes from here on is never revised
-        self._changed.set()
+        self.changed.set()
 
     def say_ahead(self, text: str) -> None:
         """Say this before the reply's own words, none of which is there yet."""
@@ -133,7 +134,7 @@ class ReplySpeech:
         if not self.text.is_confirmed:
             self._revise()
         self.text.end = TextEnd.VERSION
-        self._changed.set()
+        self.changed.set()
 
     def finish(self) -> None:
         """The reply ends here. Raises: BackendError as `say`."""
@@ -194,7 +195,7 @@ class ReplySpeech:
             self.held_ms = self._pacer.buffered_ms
         self._release = release
         self._speaks.set()
-        self._changed.set()
+        self.changed.set()
 
     def _raise_limit(self) -> None:
         if self._release is Release.CONFIRMED:
@@ -279,9 +280,7 @@ class ReplySpeech:
 
     def _utterance_from(self, place: Place) -> Utterance:
         rate_hz, may_make = self._pacer.rate_hz, self._may_make
-        return Utterance(
-            self.text, place, rate_hz, self._changed, may_make, self._take, self._clock
-        )
+        return Utterance(self.text, place, rate_hz, self.changed, may_make, self._take, self._clock)
 
     async def _speak(self) -> None:
         """A stream of the voice, and another where more is said after it had been told the end."""
@@ -302,15 +301,21 @@ class ReplySpeech:
                 self._words = [word for word in self._words if word.text_end <= place.n_chars]
                 self.wasted_ms += self._pacer.cut(place.at_ms)
             else:
-                while not self.text.whole[utterance.n_fed :].strip():
-                    if self.text.end is TextEnd.REPLY:
-                        self.playout.finish()
-                        return
-                    self._changed.clear()
-                    await self._changed.wait()
                 place = Place(utterance.n_fed, self._made_ms)
             self._utterance = self._utterance_from(place)
-            self._changed.set()
+            self.changed.set()
+            if not await self._has_more():
+                self.playout.finish()
+                return
+
+    async def _has_more(self) -> bool:
+        """Wait for words behind those that were said; False where the reply ends before."""
+        while self.text.owed_since_s(self._utterance.begins.n_chars) is None:
+            if self.text.end is TextEnd.REPLY:
+                return False
+            self.changed.clear()
+            await self.changed.wait()
+        return True
 
     def _may_make(self) -> bool:
         is_held = self._release in (Release.NONE, Release.EARLY)
@@ -323,7 +328,7 @@ class ReplySpeech:
         await self.playout.push(samples, words)
         self._words += words
         self._raise_limit()
-        self._changed.set()
+        self.changed.set()
 
     # --- a voice that is lost, or stands still ---
 
@@ -344,7 +349,7 @@ class ReplySpeech:
             return None if self._pacer.has_sent_beyond(begins.at_ms) else begins
         made_ms, place = self._made_ms, begins
         for index, word in enumerate(spoken):
-            if word.end_ms > made_ms + ROUNDING_MS:
+            if word.end_ms > made_ms + WITHHELD_MS:
                 break
             follows = spoken[index + 1 : index + 2]
             place = Place(
@@ -354,26 +359,17 @@ class ReplySpeech:
 
     def silence(self) -> Silence | None:
         """Where the voice owes the caller sound, since when; None where it owes none."""
-        utterance, pacer, now_s = self._utterance, self._pacer, self._clock()
+        utterance, pacer = self._utterance, self._pacer
         if self._release is not Release.ALL or pacer.is_stopped:
             return None
         n_spoken = max(utterance.begins.n_chars, *(w.text_end for w in self._words[-1:]), 0)
         if utterance.stand is Stand.OVER:
             n_spoken = utterance.n_fed
-        if not any(map(str.isalnum, self.text.whole[n_spoken:])):
+        if (owed_since_s := self.text.owed_since_s(n_spoken)) is None:
             return None
-        since_s = pacer.play_end_s
-        if pacer.state is PacerState.PAUSED or pacer.buffered_ms:
-            since_s = max(since_s, now_s) + pacer.buffered_ms / 1000.0
         is_lost = utterance.stand in (Stand.OPENING, Stand.LOST)
-        return Silence(since_s, utterance.fed_at_s, is_lost=is_lost)
-
-    async def changed(self, within_s: float | None) -> None:
-        """Wait until something has changed of text or sound, or for so long."""
-        self._changed.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                await self._changed.wait()
+        given_s = max(utterance.fed_at_s, owed_since_s)  # who gives it to the voice may come next
+        return Silence(pacer.silent_from_s(self._clock()), given_s, is_lost=is_lost)
 
     def say_kept(self, line: str, kept: KeptLine) -> None:
         """Let this be heard before what is still to come, whatever the voice does.
@@ -388,8 +384,10 @@ class ReplySpeech:
             self.text.put_ahead(f"{line} ", self._clock())
             self._words += words
             self._on_first_audio(self._clock())
+        else:  # a word that breaks off is whole no more, and said anew by another voice
+            self._words = [w for w in self._words if w.end_ms <= at_ms + WITHHELD_MS]
         self._utterance.move(n_chars, 1000.0 * len(samples) / self._pacer.rate_hz)
         self.playout.push_line(samples, words if n_chars else ())
         if self._release is Release.CONFIRMED:
             self.release()
-        self._changed.set()
+        self.changed.set()

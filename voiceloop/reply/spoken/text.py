@@ -92,6 +92,12 @@ class ReplyText:
                 return at_s
         return self._written[-1][1] if self._written else 0.0
 
+    def owed_since_s(self, n_spoken: int) -> float | None:
+        """When the first word behind so many characters was written; None where there is none."""
+        behind = enumerate(self.whole[n_spoken:], n_spoken + 1)
+        n_chars = next((count for count, mark in behind if mark.isalnum()), None)
+        return None if n_chars is None else self.written_at_s(n_chars)
+
     def behind_marks(self, n_chars: int) -> int:
         """Where the text goes on behind a word that ends there, and the marks said with it."""
         while self.whole[n_chars : n_chars + 1] in tuple(CLAUSE_MARKS):
