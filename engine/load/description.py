@@ -53,7 +53,7 @@ def served_by(engine: Engine) -> dict[str, str]:
     return {
         "weights": max(_kept(engine).items(), key=lambda one: one[1])[0],
         "kv": plain if config.kv_format == "plain" else config.kv_format,
-        "layers": engine.runner.layers.partition(" ")[0].lower(),
+        "layers": engine.runner.layers.replace(",", " ").split()[0].lower(),
         "drafter": " and ".join(_drafters(engine)) or "none",
     }
 
