@@ -226,6 +226,7 @@ async def test_a_reply_that_never_comes_ends_at_its_deadline(clock: Clock) -> No
     assert caller.statuses() == ["failed"]
 
 
+@pytest.mark.timeout(240)  # 70 s of a call: ten seconds of one core, a minute of a busy one
 async def test_sixty_turns_and_none_is_unanswered(clock: Clock) -> None:
     backends = instant_backends(recognizer=FakeRecognizer(["what time is it now"]))
     async with Caller(clock, backends, chunk_ms=40) as caller:
