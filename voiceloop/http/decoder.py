@@ -15,6 +15,7 @@ import os
 import resource
 import struct
 import sys
+from itertools import chain
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -46,7 +47,9 @@ SPEECH_PROBABILITY = 0.4
 PAUSE_MS = 600.0  # a cut there falls between sentences rather than within a word
 PADDING_MS = 300.0  # kept of the quiet on both sides
 MAX_SEGMENT_MS = 20_000.0
+MOST_SPANS_BYTES = 1024 * 1024  # hours of them, and why a file is refused
 
+BROKEN = "it takes more memory or time than its length allows, or breaks the decoder"
 NEEDED_ENVIRONMENT = frozenset(("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG"))
 _SPAN = struct.Struct("<qq")
 _COUNT = struct.Struct("<q")
@@ -104,7 +107,7 @@ async def decode_upload(upload: BinaryIO, max_s: float) -> Decoded:
         )
         try:
             async with asyncio.timeout(DEADLINE_S):
-                told, _ = await process.communicate()
+                told = await _told_by(process, int(max_s * RECOGNIZER_HZ) * 2 + MOST_SPANS_BYTES)
         except TimeoutError:
             raise unusable(f"it takes more than {DEADLINE_S:g} s to decode") from None
         finally:
@@ -115,8 +118,20 @@ async def decode_upload(upload: BinaryIO, max_s: float) -> Decoded:
         refusal = json.loads(told)
         raise InvalidRequest(refusal["message"], param="file", code=refusal["code"])
     if process.returncode != 0:
-        raise unusable("it takes more memory or time than its length allows, or breaks the decoder")
+        raise unusable(BROKEN)
     return unpacked(told)
+
+
+async def _told_by(process: asyncio.subprocess.Process, n_most_bytes: int) -> bytes:
+    """All that it writes until it ends. Raises: InvalidRequest where that is more than it may."""
+    assert process.stdout is not None
+    told = bytearray()
+    while piece := await process.stdout.read(n_most_bytes):
+        told += piece
+        if len(told) > n_most_bytes:
+            raise unusable(BROKEN)
+    await process.wait()
+    return bytes(told)
 
 
 def packed(decoded: Decoded) -> bytes:
@@ -125,10 +140,18 @@ def packed(decoded: Decoded) -> bytes:
 
 
 def unpacked(data: bytes) -> Decoded:
-    (n_spans,) = _COUNT.unpack_from(data)
-    begins = _COUNT.size + n_spans * _SPAN.size
-    spans = list(_SPAN.iter_unpack(data[_COUNT.size : begins]))
-    return Decoded(np.frombuffer(data, np.int16, offset=begins), spans)
+    """Raises: InvalidRequest where it is not what `packed` gives: the file may have taken over."""
+    try:
+        (n_spans,) = _COUNT.unpack_from(data)
+        begins = _COUNT.size + n_spans * _SPAN.size
+        spans: list[tuple[int, int]] = list(_SPAN.iter_unpack(data[_COUNT.size : begins]))
+        samples = np.frombuffer(data, np.int16, offset=begins)
+    except (struct.error, ValueError):
+        raise unusable(BROKEN) from None
+    edges = [0, *chain.from_iterable(spans), len(samples)]
+    if edges != sorted(edges):
+        raise unusable(BROKEN)
+    return Decoded(samples, spans)
 
 
 def main(max_s: float, source: BinaryIO, sink: BinaryIO) -> int:
@@ -188,4 +211,7 @@ def confine(max_s: float) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (now + WORKING_BYTES + n_decoded,) * 2)
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (0, 0)
+    )  # its stdin, the upload's file, can be written
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))  # what is open stays, nothing more opens

@@ -358,14 +358,34 @@ sys.exit(decoder.main(1.0, sys.stdin.buffer, sys.stdout.buffer))
     "import socket; socket.socket(); return bytearray()",
     "return open('/etc/hostname', 'rb').read()",
     "import os; os.abort()",
+    "import os; os.write(0, bytes(1_000_000)); return bytearray()",
 ])  # fmt: skip
 def test_a_decoder_that_is_taken_over_can_do_nothing(body: str) -> None:
     script = DECODED_BADLY.format(body=body)
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    ended = subprocess.run(
-        [sys.executable, "-c", script], input=b"", env=environ, capture_output=True
-    )
+    with tempfile.TemporaryFile() as upload:
+        ended = subprocess.run(
+            [sys.executable, "-c", script], stdin=upload, env=environ, capture_output=True
+        )
+        assert upload.seek(0, os.SEEK_END) == 0
     assert ended.returncode not in (0, decoder.EXIT_REFUSED) and not ended.stdout
+
+
+@pytest.mark.parametrize("writes", [
+    "bytes(9)",  # half a sample
+    "b''",
+    "(-3).to_bytes(8, 'little', signed=True)",
+    "(2**40).to_bytes(8, 'little')",
+    "b''.join(n.to_bytes(8, 'little') for n in (2, 0, 4, 2, 4)) + bytes(8)",  # over each other
+    "b''.join(n.to_bytes(8, 'little') for n in (1, 0, 5)) + bytes(8)",  # beyond the end
+    "bytes(8) + bytes(4_000_000)",  # two minutes
+])  # fmt: skip
+async def test_what_a_decoder_that_is_taken_over_tells_is_refused(
+    writes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder, "ENTRY", f"import sys; sys.stdout.buffer.write({writes})")
+    with pytest.raises(InvalidRequest, match="breaks the decoder"):
+        await decoded_of(wav(caller()), 60.0)
 
 
 async def test_what_decodes_stands_behind_what_calls_need(monkeypatch: pytest.MonkeyPatch) -> None:
