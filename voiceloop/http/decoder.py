@@ -113,7 +113,7 @@ async def decode_upload(upload: BinaryIO, max_s: float) -> Decoded:
         finally:
             if process.returncode is None:
                 process.kill()
-                await process.wait()
+                await process.communicate()  # some versions of Python wait for its pipe as well
     if process.returncode == EXIT_REFUSED:
         refusal = json.loads(told)
         raise InvalidRequest(refusal["message"], param="file", code=refusal["code"])
