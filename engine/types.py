@@ -100,7 +100,8 @@ class EngineConfig:
     calibration_text: real text (a file) on which int4 scales are searched while loading.
     prompt_activations: "int8" has a GPU's steps of more than 128 rows multiply int8 weights with
         inputs that are rounded to int8 as well, for twice the rate; "bf16": as all others.
-    fused_launches: a GPU's steps of up to 128 rows take fewer, larger kernels a layer.
+    fused_launches: a GPU's steps of up to 128 rows take fewer, larger kernels a layer; of compute
+        capability 9.0 (Hopper) or later.
     kv_format: how keys and values are stored, "plain" being the compute dtype.
     kv_tokens: size of the KV pool; `pool_tokens_for` tells what one conversation needs.
     kv_memory_share: above 0, the pool's size instead: this share of the device's memory that is

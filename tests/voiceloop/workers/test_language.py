@@ -596,15 +596,25 @@ def test_a_reply_made_ahead_stops_behind_its_first_clause_or_where_it_has_none_a
     assert model.calls[-1][0] == "1 stop"
 
 
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        (
+            "draft_dir: small: expected the target's tokenizer, found another",
+            r"loaded: engine\.draft_model: small: expected the target",
+        ),
+        ("fused_launches: expected heads", r"loaded: engine\.fused_launches: expected heads"),
+    ],
+)
 def test_what_the_engine_refuses_is_told_by_the_operators_key(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, refused: str, told: str
 ) -> None:
     def refuse(*_: object) -> None:
-        raise CheckpointError("draft_dir: small: expected the target's tokenizer, found another")
+        raise CheckpointError(refused)
 
     monkeypatch.setattr(language.Engine, "load", refuse)
-    with pytest.raises(RoleError, match=r"loaded: engine\.draft_model: small: expected the target"):
-        language.load("somewhere", draft_dir="small")
+    with pytest.raises(RoleError, match=told):
+        language.load("somewhere")
 
 
 def test_every_field_of_the_engine_that_has_another_key_there_is() -> None:
