@@ -213,7 +213,7 @@ class _Directory:
             case GiveUpCanary(why):
                 log.error("the canary is given up: %s", why)
             case GiveUpMove(name):
-                log.error("%s is not ready in its new place; nothing leaves the old one", name)
+                log.error("%s is not ready in the place it was to go to; nothing leaves", name)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

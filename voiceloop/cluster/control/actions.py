@@ -44,7 +44,7 @@ class GiveUpCanary:
 
 @dataclass(frozen=True, slots=True)
 class GiveUpMove:
-    """This process did not get ready in its new place, and is drained by now; to be said too."""
+    """This process did not come to its new place, or not get ready there, and is drained by now."""
 
     name: str
 

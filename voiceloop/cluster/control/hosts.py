@@ -8,6 +8,7 @@ from voiceloop.cluster.control.reports import HostReport
 
 LEASE_S = 2.0  # four reports: who is silent for longer counts for nothing
 LOST_S = 10.0  # and is replaced: a machine under load wakes late, and a start costs more than that
+READY_WITHIN_S = 600.0  # what does not get ready by then, as the slowest model does, never will
 SETTLE_S = 5.0  # a process that has just got ready takes new calls before an old one is drained
 
 
@@ -34,6 +35,11 @@ class Host:
 
     def is_ready(self, now_s: float) -> bool:
         return self.ready_s is not None and self.is_fresh(now_s) and not self.drains
+
+    def is_loading(self, now_s: float) -> bool:
+        """On its way to being ready, or waiting for room; not who has failed at it for too long."""
+        is_late = now_s - self.placed_s > READY_WITHIN_S
+        return self.ready_s is None and not self.drains and not is_late
 
     def is_settled(self, now_s: float) -> bool:
         """Ready for long enough to have taken its part of new calls."""

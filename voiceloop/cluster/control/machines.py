@@ -98,7 +98,7 @@ class Machines:
         serves there pays for it: None where all that have room have one.
         """
         machine = self.emptiest(group, desired, hosts, now_s)
-        busy = loading(hosts)
+        busy = loading(hosts, now_s)
         if not yields or machine not in busy:
             return machine
         return self.emptiest(group, desired, hosts, now_s, but=busy) or None
@@ -117,10 +117,9 @@ def counts(hosts: Collection[Host], group: str) -> Counter[str]:
     return Counter(host.node for host in staying if host.node)
 
 
-def loading(hosts: Collection[Host]) -> set[str]:
+def loading(hosts: Collection[Host], now_s: float) -> set[str]:
     """Machines on which a process is on its way to being ready."""
-    coming = (host for host in hosts if host.ready_s is None and not host.drains)
-    return {host.node for host in coming if host.node}
+    return {host.node for host in hosts if host.is_loading(now_s) and host.node}
 
 
 def _has_room(machine: Machine, needs: Needs, desired: Desired, hosts: Collection[Host]) -> bool:

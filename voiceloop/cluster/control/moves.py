@@ -12,14 +12,13 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from voiceloop.cluster.control.hosts import Host
+from voiceloop.cluster.control.hosts import READY_WITHIN_S, Host
 from voiceloop.cluster.control.machines import Machines, counts
 from voiceloop.cluster.control.plan import Desired, Group
 
 MOST_SKEW = 1  # of three on two machines, two and one; Kubernetes' maxSkew has the same meaning
 STEADY_S = 10.0  # a machine that comes and goes gets nothing of what runs elsewhere
 MOVE_EVERY_S = 10.0  # of the whole cluster: about what a process without a model takes to settle
-MOVE_WITHIN_S = 600.0  # what does not get ready by then, as the slowest model does, never will
 RETRY_S = 600.0  # after one that did not: something is wrong with the machine, and nothing urgent
 
 
@@ -84,13 +83,15 @@ class Moves:
         """Look whether the one under way is over; returns the process where it has failed."""
         if self.current is None:
             return ""
-        name, began_s = self.current.name, self.current.began_s
-        host = hosts.get(name)
-        if host is None or host.drains or host.is_settled(now_s):  # lost, not wanted, or there
+        move, host = self.current, hosts.get(self.current.name)
+        if host is None or host.drains:  # lost, or not wanted any more
             self.current = None
-        elif now_s - began_s > MOVE_WITHIN_S:
+        # Elsewhere there was no room after all: where most are, it would be the one to leave again.
+        elif host.node != move.machine or now_s - move.began_s > READY_WITHIN_S:
             self.current, self._retries_s = None, now_s + RETRY_S
-            return name
+            return move.name
+        elif host.is_settled(now_s):
+            self.current = None
         return ""
 
     def n_beside(self, group: str) -> int:

@@ -10,7 +10,9 @@ from tests.voiceloop.cluster.control.scripted_cluster import (
     ScriptedCluster,
     group,
 )
-from voiceloop.cluster.control.moves import MOVE_EVERY_S, MOVE_WITHIN_S, RETRY_S, STEADY_S
+from voiceloop.cluster.control.hosts import READY_WITHIN_S
+from voiceloop.cluster.control.machines import Machine
+from voiceloop.cluster.control.moves import MOVE_EVERY_S, RETRY_S, STEADY_S
 from voiceloop.cluster.control.plan import Group, Needs
 from voiceloop.cluster.control.status import status_of, text_of
 
@@ -198,7 +200,7 @@ def test_a_crowded_machine_that_goes_in_a_move_is_made_up_for_beside_the_new_one
 
 def test_a_process_that_does_not_get_ready_in_its_new_place_takes_nothing_of_the_old_one() -> None:
     cluster = crowded(b=10)
-    for _ in range(int((STEADY_S + MOVE_WITHIN_S + 60) / TICK_S)):
+    for _ in range(int((STEADY_S + READY_WITHIN_S + 60) / TICK_S)):
         cluster.run(TICK_S)
         for host in cluster.hosts.values():
             host.never_ready = host.node == "b"
@@ -207,6 +209,18 @@ def test_a_process_that_does_not_get_ready_in_its_new_place_takes_nothing_of_the
     assert cluster.nodes() == ["a", "a"] and is_settled(cluster)
     cluster.run(RETRY_S)
     assert len(cluster.moves) == 2  # and once more, later
+
+
+def test_a_process_that_finds_no_room_in_its_new_place_is_not_started_over_and_over() -> None:
+    """As where of two GPUs half of each is free, which is told as one."""
+    cluster = crowded(b=0)
+    there = [Machine("a", "a", free={"CPU": 8.0}), Machine("b", "b", free={"CPU": 1.0})]
+    cluster.machines = lambda: there  # type: ignore[method-assign]
+    cluster.run(STEADY_S + 120)
+    assert len(cluster.moves) == 1 and cluster.moves_given_up == [cluster.moves[0][1].name]
+    assert cluster.nodes() == ["a", "a"] and is_settled(cluster)
+    cluster.run(RETRY_S)
+    assert len(cluster.moves) == 2
 
 
 def test_nothing_moves_while_a_process_of_any_group_is_being_replaced() -> None:
@@ -238,6 +252,18 @@ def test_of_what_replaces_others_one_loads_on_a_machine_at_a_time_and_yields() -
     assert all(len(cluster.ready(one.name, "two")) == one.least for one in wanted)
     news = [one for one in cluster.hosts.values() if one.start.group.version == "two"]
     assert len(news) == 9 and all(one.start.yields for one in news)
+
+
+def test_what_never_gets_ready_does_not_keep_others_from_being_replaced_for_ever() -> None:
+    cluster = ScriptedCluster(group("engine"), group("voice"), places={"a": 20})
+    cluster.run(30)
+    cluster.directory.want([group("engine", "broken"), group("voice", "two")], {})
+    # Of the engines too one begins at a time: the second is waited for as long as the first.
+    for _ in range(int((2 * READY_WITHIN_S + 120) / TICK_S)):
+        cluster.run(TICK_S)
+        for host in cluster.hosts.values():
+            host.never_ready = host.start.group.version == "broken"
+    assert len(cluster.ready("voice", "two")) == len(cluster.ready("engine", "one")) == 2
 
 
 def test_who_is_late_with_a_report_has_no_other_hurry() -> None:
