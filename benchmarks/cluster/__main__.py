@@ -287,6 +287,7 @@ def bars_of(found: Found) -> list[Bar]:
         most_s = MOST_RESUMING_S if one.fault == "gateway" else MOST_SILENT_S
         if one.p95_ratio is not None:
             bars.append(Bar(f"{one.fault}: gap p95", one.p95_ratio, MOST_P95_RATIO, "x"))
+            bars.append(Bar(f"{one.fault}: turns unanswered", one.unanswered, 0, ""))
         bars.append(Bar(f"{one.fault}: silent at most", one.silent_s, most_s, "s", n=one.times))
         bars.append(Bar(f"{one.fault}: never at rest again", one.n_restless, 0, "", n=one.times))
     return bars

@@ -35,6 +35,16 @@ async def test_a_fault_is_told_by_its_calls_and_by_how_long_the_cluster_took_to_
     assert (told.rest_s, told.n_restless, told.why) == ((4.0, 6.0), 1, ("broke",))
 
 
+async def test_a_turn_without_an_answer_is_held_against_a_change() -> None:
+    load = Load("ws://nowhere", 1)
+    load.ended = [ended(*((float(second), 0.1) for second in range(20)))]
+    load.ended[0].n_unanswered = 1
+    found = Found(starts_s=[1.0], faults=[load.result("deploy", 1, changed_s=10.0)])
+    told = {bar.name: bar for bar in bars_of(found)}
+    assert told["deploy: gap p95"].holds
+    assert not told["deploy: turns unanswered"].holds
+
+
 async def test_a_change_on_purpose_is_held_against_the_waits_before_it() -> None:
     load = Load("ws://nowhere", 1)
     load.ended = [ended(*((float(second), 0.1) for second in range(10)), (20.0, 0.3))]
