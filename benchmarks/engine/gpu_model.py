@@ -37,7 +37,7 @@ ATTENTION_START_US = 2.5
 # kernel has started already (programmatic dependent launch).
 ROUND_TRIP_US, EARLY_GAP_US = 0.15, 0.5
 FUSED_NODES = 5  # of a layer, a gap behind each
-TAIL_NODES = 14  # of a step, outside its layers: places, embedding, last norm, choice, results
+TAIL_NODES = 11  # of a step, outside its layers: places, embedding, choice, results (`gpu_counts`)
 TILE_ROWS = 32  # rows that share one unpacking of the weights, in the products of few rows
 STREAMED = {"int4": 0.78, "int8": 0.85, "fp8": 0.85, None: 0.85}  # of the bandwidth, by weights
 # Of the bandwidth's time, what unpacking all weights for one more tile of rows takes: int4 at full
@@ -172,7 +172,7 @@ def step_ms(work: Work) -> float:
         layer_us = multiplied + fused_us(work)
     else:
         # Ten nodes: two norms, four products, the KV write, attention and its merge, SiLU.
-        layer_us = multiplied + attention_us(work) + small_us(work) + 9 * GAP_US
+        layer_us = multiplied + attention_us(work) + small_us(work) + 10 * GAP_US
     # The head stays at eight bits where the rest has four. It is met by as many rows as a step has
     # room to draw from, asked for or not; a whole chunk of a prompt for few.
     head = "int8" if work.quant else None
