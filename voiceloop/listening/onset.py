@@ -49,9 +49,10 @@ MOST_IN_VAIN = 3
 # For so long a sound that rose may be speech, since noise that beats never falls silent. Chosen:
 # the detector's first loud window comes 182 ms after the onset at p95 (LOG.md, as above).
 LONGEST_RISE_MS = 600.0
-# In a pause so many of the newest frames plainly above the room are a sound that the detector has
-# not judged yet, which it has after two of its windows. One frame may be a click (LOG.md,
-# 2026-11-23, "who is back before the detector hears it").
+# In a pause so many frames plainly above the room, of those that the detector has not judged yet,
+# are a caller who may be back: it has after two of its windows. One frame may be a click; between
+# two a stop within the word may be quiet again, as behind the "p" of "please" (LOG.md, 2026-11-23,
+# "who is back before the detector hears it").
 RETURN_FRAMES = 2
 RETURN_MS = 2 * VAD_WINDOW_MS
 
@@ -165,8 +166,8 @@ class Onset:
         """How much longer a turn should stay open, its wait being over for overdue_ms: 0 unless a
         sound has just begun that may be its caller again.
         """
-        is_rising = self._loudness.n_risen(RETURN_FRAMES) == RETURN_FRAMES
-        return max(0.0, RETURN_MS - overdue_ms) if is_rising else 0.0
+        may_be_back = self._loudness.n_risen(int(RETURN_MS / LEVEL_MS)) >= RETURN_FRAMES
+        return max(0.0, RETURN_MS - overdue_ms) if may_be_back else 0.0
 
     def _end_rise(self, rise: Rise) -> Heard:
         """No speech came of the sound."""

@@ -47,10 +47,10 @@ class Patience:
 LEAST_WAIT_MS = 120.0
 # People leave each other 200 ms (Stivers et al., "Universals and cultural variation in turn-taking
 # in conversation", 2009): who answers sooner wins little, and takes commas for ends, which last as
-# long. It allows half the price of a cut, at which the unsure ends wait for a third less and fewer
-# are cut (LOG.md, 2026-11-23, "a least wait instead of a dear cut", and "who is back before the
-# detector hears it").
-PEOPLES_GAP_MS = 200.0
+# long; ten more are a caller's sound on its way, who is back by then. It allows half the price of a
+# cut, at which the unsure ends wait for a third less and fewer are cut (LOG.md, 2026-11-23, "a
+# least wait instead of a dear cut", and "who is back before the detector hears it").
+PEOPLES_GAP_MS = 210.0
 # The costs were chosen on the frontier of the fit's speakers (`python -m benchmarks.endpointing
 # --fit` writes what each comes to). The longest waits are those of semantic_vad of the Realtime
 # protocol, but for auto, which is medium there and waits no longer than high here.

@@ -331,6 +331,21 @@ async def test_who_is_back_before_the_detector_hears_it_is_waited_for(
     assert [turn.text for turn in bench.told.turns] == ["one two three four"]
 
 
+# Its first sound of 24 ms, and a closure: "please".
+@pytest.mark.parametrize("paused_ms", range(240, 276, 4))
+async def test_who_is_back_with_a_stop_is_waited_for(clock: Clock, paused_ms: float) -> None:
+    recognizer = FakeRecognizer(["one two three four"])
+    async with listening(clock, recognizer) as bench:
+        bench.listener._vad = SlowVad()
+        await bench.say(500)
+        await bench.be_quiet(paused_ms)
+        await bench.play(tone(24, 24_000, 300.0))
+        await bench.be_quiet(20)
+        await bench.play(tone(500, 24_000, 300.0))
+        await bench.be_quiet(600)
+    assert [turn.text for turn in bench.told.turns] == ["one two three four"]
+
+
 async def test_a_sound_that_is_no_voice_keeps_a_turn_open_for_two_windows_at_most(
     clock: Clock,
 ) -> None:
