@@ -5,8 +5,9 @@ Definitions (DESIGN.md section 5): the gap runs from the caller's last speech sa
 when the 40 ms buffer lets it out of the loudspeaker. An agent that is audible before the caller has
 ended cut in: that turn has no gap, it counts as a failure. A server that fades its first sound in
 is heard at half of the fade, 6 dB down, and not at the -45 dBFS that a fade passes long before: the
-gap runs to there. A reply belongs to the turn in which it
-was created, so the rest of an interrupted answer is never taken for the next one.
+gap runs to there. A reply belongs to the turn in which it was created, so the rest of an
+interrupted answer is never taken for the next one; a silence is ended by any that was first heard
+in its turn.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -
     told = [(at, reply) for at, reply in audible if reply.status != "failed" and not reply.is_soft]
     answers = [(at, reply) for at, reply in told if at >= end_at]
     first_at, first_reply = answers[0] if answers else (None, None)
-    silent_ms = min((1000.0 * max(0.0, at - end_at) for at, _ in audible), default=None)
+    silent_ms = _silent_ms(record, onset_at, end_at, next_at)
     items = frozenset(reply.item_id for _, reply in told if reply.item_id)
     heard_at = record.playout.first_audible_at(end_at, items) if first_at is not None else None
     gap_ms = audible_ms = None
@@ -213,6 +214,24 @@ def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -
         interrupts=utterance.turn.after == "barge_in",
         silent_ms=silent_ms,
         endpoint=_endpoint([*early, *([first_reply] if first_reply else [])]),
+    )
+
+
+def _silent_ms(record: CallRecord, onset_at: float, end_at: float, next_at: float) -> float | None:
+    """From the caller's end to a sound before the next turn: of a reply that nobody had heard when
+    the caller began this one, so also of an answer to the turn before that was still under way.
+    """
+    unheard = (
+        reply
+        for reply in record.replies
+        if reply.audio
+        and reply.audio[-1].at >= end_at
+        and (first_at := _first_audible_arrival(reply)) is not None
+        and first_at >= onset_at
+    )
+    sounds = (_first_audible_arrival(reply, end_at) for reply in unheard)
+    return min(
+        (1000.0 * (at - end_at) for at in sounds if at is not None and at < next_at), default=None
     )
 
 
@@ -282,10 +301,10 @@ def _heard_over_ms(record: CallRecord, spoken: Spoken, early: Sequence[Reply]) -
     return 1000.0 * max(0.0, min(ends_at, last_at) - goes_on_at)
 
 
-def _first_audible_arrival(reply: Reply) -> float | None:
-    """When the message with the reply's first sample above -45 dBFS arrived."""
+def _first_audible_arrival(reply: Reply, since: float = 0.0) -> float | None:
+    """When the message with the reply's first sample above -45 dBFS arrived, of those ``since``."""
     for piece in reply.audio:
-        if first_audible(piece.samples) is not None:
+        if piece.at >= since and first_audible(piece.samples) is not None:
             return piece.at
     return None
 

@@ -366,6 +366,26 @@ def test_the_answer_to_a_turn_is_not_one_that_was_taken_back() -> None:
     assert turn.answer == "One b"  # its beginning was said once, as the history has it
 
 
+@pytest.mark.parametrize(("first_at", "silent_ms"), [
+    (11.8, 300.0),  # the answer to the turn before was under way, and comes now
+    (11.3, 20.0),  # it began over the caller's word, and goes on behind it
+    (10.9, None),  # the rest of what the caller has heard
+    (12.9, None),  # in the next turn
+])  # fmt: skip
+def test_a_silence_ends_with_any_sound_that_was_first_heard_in_its_turn(
+    first_at: float, silent_ms: float | None
+) -> None:
+    """The caller says a word from 11 to 11.5 s and the next thing from 12.5 s on."""
+    record = CallRecord(sent_at=[10.02 + 0.02 * index for index in range(200)])
+    for begins_s, ms in ((0.0, 500), (1.0, 500), (2.5, 500)):
+        record.spoken.append(Spoken(says(voice(ms)), position=round(RATE_HZ * begins_s)))
+    pieces = [Arrived(first_at + 0.02 * index, voice(20)) for index in range(12)]
+    record.replies.append(Reply("a", 10.8, "i", audio=pieces))
+    turn = call_result(record, "test").turns[1]
+    assert turn.silent_ms == (None if silent_ms is None else pytest.approx(silent_ms, abs=21.0))
+    assert not turn.answered  # it was created before
+
+
 @pytest.mark.parametrize(("heard", "n_lost"), [
     ("A latte with oat milk, please.", 0),
     ("a lot with goat milk please", 0),  # heard wrong, but heard
