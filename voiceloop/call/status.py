@@ -81,6 +81,12 @@ class ReplyStatus:
         age_s = onset_s - self.released_s if self.released_s is not None else 0.0
         return self.answers is not None and age_s <= RETRACT_S
 
+    def yields_to_voice(self, onset_s: float) -> bool:
+        """Whether it gives way to a voice since `onset_s` before any word of it is known: what is
+        said over a line belongs to the turn that it bridges, and words come no sooner than its.
+        """
+        return self.asks_to_wait or self.is_fresh(onset_s)
+
 
 @dataclass(frozen=True, slots=True)
 class CallStatus:

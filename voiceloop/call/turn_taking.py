@@ -150,9 +150,8 @@ class TurnTaking:
             yield from PLAYOUT_FOR[verdict]
         elif judge.state == "idle" and (activity.silence_ms or judge.hears_itself):
             yield Step.RESUME  # nothing will come of it that is worth a short lead
-        had_not_finished = reply.is_fresh(activity.onset_arrival_s)
-        goes_on = had_not_finished and judge.is_paused_by_voice(activity.speech_ms)
-        if goes_on or verdict == "stop":
+        yields = reply.yields_to_voice(activity.onset_arrival_s)
+        if verdict == "stop" or (yields and judge.is_paused_by_voice(activity.speech_ms)):
             yield from self._caller_begins(activity, status, interrupts=True)
         elif verdict == "hold":
             yield Step.REQUEST_WORDS
@@ -273,7 +272,8 @@ class TurnTaking:
                 self._owed = turn
         elif self.caller not in HAS_FLOOR:
             yield from (Step.DROP_USER_ITEM, Step.ABANDON_PREPARATION)
-        asks = pending.is_answered_anyway and pending.is_to_be_answered and not has_item
+        is_due = pending.is_to_be_answered and self._owed is None  # else there are words to answer
+        asks = pending.is_answered_anyway and is_due and not has_item
         if asks and not status.has_answer and self.caller not in HAS_FLOOR:
             yield from self._begin(Step.ASK_AGAIN)
         yield from self._settle(status, has_begun=asks)

@@ -304,20 +304,20 @@ class PreemptiveReplies:
         """Let the reply that is held be heard, in a response of its own; None where there is none
         that is still what would be asked for.
         """
-        reply, protocol = self._reply, self._context.protocol
-        if reply is None or not self._stands or not reply.may_start_early:
+        reply, live, protocol = self._reply, self._live, self._context.protocol
+        if reply is None or live is None or not self._stands or not reply.may_start_early:
             return None
-        if not self._is_up_to_date(reply.plan):
+        if not self._is_up_to_date(reply.plan, live.said_before):
             return None
         self.early_response = protocol.open_response()
         reply.start_early(self.early_response)
         return reply
 
-    def _is_up_to_date(self, made: ReplyPlan) -> bool:
+    def _is_up_to_date(self, made: ReplyPlan, said_before: str) -> bool:
         """Whether the settings, the conversation and what was found are those it was made with."""
         protocol, turn = self._context.protocol, made.prompt[-1]
         history = protocol.conversation.messages(protocol.settings.instructions)
-        if history and history[-1].role == "user":
+        if history and (history[-1].role, history[-1].content) == ("user", said_before):
             history = history[:-1]  # the same turn's first words, which nobody has answered
         turn = msgspec.structs.replace(turn, behind=self._context.notes_ahead(turn.content))
         return plan_of(protocol.settings, self._context.agent, (*history, turn)) == made
