@@ -292,8 +292,11 @@ def test_a_reply_for_which_nobody_waits_any_more_is_given_up_here(
 
     roles: list[Mute] = []
     scripted_roles.mute = lambda: roles.append(Mute()) or roles[-1]
-    seconds = itertools.count(0.0, 0.1)  # between two looks at the clock
-    gateway = Gateway(role("engine", "mute"), clock=lambda: next(seconds))
+    seconds, has_asked = itertools.count(0.0, 0.1), threading.Event()
+    # Stands still until all is asked: the worker would beat at a gateway that is not reading yet.
+    gateway = Gateway(
+        role("engine", "mute"), clock=lambda: next(seconds) if has_asked.is_set() else 0.0
+    )
     after_ready(gateway)
     tail = (ChatMessage("user", "hello"),)
     gateway.send(
@@ -302,6 +305,7 @@ def test_a_reply_for_which_nobody_waits_any_more_is_given_up_here(
         Commit("b", tail, GenerateParams()),
         Commit("a", tail, GenerateParams(within_ms=5000)),
     )
+    has_asked.set()
     assert gateway.next() == StreamFailed("a", TOO_LATE, retryable=True)
     gateway.close()
     assert roles[0].closed[0] == "a"
