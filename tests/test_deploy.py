@@ -81,6 +81,13 @@ def test_the_image_starts_a_server_whose_flags_exist_and_is_asked_whether_it_liv
     assert f"127.0.0.1:{Config().port}/healthz" in by_word["HEALTHCHECK"]
 
 
+def test_a_container_that_is_stopped_lets_its_calls_end() -> None:
+    waits = re.findall(r"docker run (?:.*?)--stop-timeout (\d+)", PAGE)
+    served = [line for line in PAGE.splitlines() if line.startswith("docker run") and "-p " in line]
+    assert len(waits) == len(served) == 2
+    assert all(int(wait) > SERVICE_DRAIN_S + 5 for wait in waits)
+
+
 def test_what_the_image_leaves_out_is_in_no_installation() -> None:
     ignored = {one.strip("*/") for one in text_of("Containerfile.dockerignore").split("\n")[1:]}
     packages = {"voiceloop", "engine", "audio", "clients", "pyproject.toml", "constraints.txt"}
@@ -144,10 +151,10 @@ def test_the_unit_starts_a_server_whose_flags_exist() -> None:
     assert str(given.config) in PAGE and given.keys_file == "%d/keys"
     assert service["LoadCredential"].partition(":")[2] in PAGE
     # The server is let end its calls and its workers before it is killed.
-    (drain_s,) = re.findall(
-        r"^Environment=VOICELOOP_LIMITS_DRAIN_S=(\d+)$", text_of("voiceloop.service"), re.M
-    )
-    assert int(service["TimeoutStopSec"]) > int(drain_s) + 5
+    assert int(service["TimeoutStopSec"]) > SERVICE_DRAIN_S + 5
+    # What the unit sets is stronger than the file that its owner writes.
+    settings = re.findall(r"VOICELOOP_\w+", text_of("voiceloop.service"))
+    assert settings == [], "set it in voiceloop.toml"
     assert "AF_UNIX" in service["RestrictAddressFamilies"]  # the workers' sockets
 
 
