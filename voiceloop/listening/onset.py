@@ -55,6 +55,10 @@ LONGEST_RISE_MS = 600.0
 # "who is back before the detector hears it").
 RETURN_FRAMES = 2
 RETURN_MS = 2 * VAD_WINDOW_MS
+# Where the detector does not rule a voice out in one of its latest two windows it is asked for two
+# more: soft beginnings take it as long (LOG.md, 2026-11-23, "a voice that is half heard").
+RETURN_WINDOWS = 2
+LIKELY_RETURN_MS = 2 * RETURN_MS
 
 
 class Rise(Enum):
@@ -166,8 +170,12 @@ class Onset:
         """How much longer a turn should stay open, its wait being over for overdue_ms: 0 unless a
         sound has just begun that may be its caller again.
         """
-        may_be_back = self._loudness.n_risen(int(RETURN_MS / LEVEL_MS)) >= RETURN_FRAMES
-        return max(0.0, RETURN_MS - overdue_ms) if may_be_back else 0.0
+        longest_ms = 0.0
+        if max(list(self._likeness)[-RETURN_WINDOWS:], default=0.0) >= LIKELY:
+            longest_ms = LIKELY_RETURN_MS
+        elif self._loudness.n_risen(int(RETURN_MS / LEVEL_MS)) >= RETURN_FRAMES:
+            longest_ms = RETURN_MS
+        return max(0.0, longest_ms - overdue_ms)
 
     def _end_rise(self, rise: Rise) -> Heard:
         """No speech came of the sound."""

@@ -30,6 +30,10 @@ RISE_DB = 10.0  # above the room by more than this: a sound, a voiceless consona
 # 2026-11-21, "a sound's true beginning"). Longer is a pause.
 CLOSURE_FRAMES = 10
 PLAIN_RISE_DB = 15.0  # by more: not a breath far from the microphone, nor a fan that swells
+# No room is taken for quieter: behind a gate or a codec that sends nothing in silence, the noise
+# that sets in again is no sound. -75 dBFS; the two rises above it, -65 and -60, are 40 dB below a
+# voice (LOG.md, 2026-11-23, "a voice that is half heard").
+QUIETEST_ROOM_DB = 15.3
 
 PITCH_HZ = 8_000  # rate it is tracked at, every other sample: the pitch of speech lies below 400 Hz
 LOW_HZ, HIGH_HZ = 60, 400
@@ -101,7 +105,7 @@ class LoudnessTrack:
         if len(self._levels) < LEVEL_MIN_FRAMES:
             return 0.0
         levels = np.array(self._levels)
-        room = float(np.percentile(levels, 10))
+        room = max(float(np.percentile(levels, 10)), QUIETEST_ROOM_DB)
         sounding = np.flatnonzero(levels > room + RISE_DB)
         begins = sounding[np.diff(sounding, prepend=-1) > CLOSURE_FRAMES]
         if not len(begins) or len(levels) - 1 - sounding[-1] > CLOSURE_FRAMES:
@@ -113,7 +117,7 @@ class LoudnessTrack:
         if len(self._levels) < LEVEL_MIN_FRAMES:
             return 0
         levels = list(self._levels)
-        plain = sorted(levels)[len(levels) // 10] + PLAIN_RISE_DB
+        plain = max(sorted(levels)[len(levels) // 10], QUIETEST_ROOM_DB) + PLAIN_RISE_DB
         return sum(level > plain for level in levels[-n_frames:])
 
 

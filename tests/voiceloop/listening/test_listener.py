@@ -42,7 +42,7 @@ from voiceloop.listening.events import (
     WordsHeard,
 )
 from voiceloop.listening.listener import Listener
-from voiceloop.listening.onset import RETURN_MS
+from voiceloop.listening.onset import LIKELY, LIKELY_RETURN_MS, RETURN_MS
 from voiceloop.listening.slots.question import Slot, SlotKind
 from voiceloop.realtime.settings import (
     AudioFormat,
@@ -356,6 +356,49 @@ async def test_a_sound_that_is_no_voice_keeps_a_turn_open_for_two_windows_at_mos
         await bench.play(tone(400, 24_000, 300.0, amplitude=250))  # 20 dB above the room
     (turn,) = bench.told.turns
     assert turn.timeline.facts["endpoint"]["silence_ms"] == pytest.approx(300 + RETURN_MS, abs=1)
+
+
+class DoubtfulVad(EnergyVad):
+    """Half hears the next so many windows of a voice."""
+
+    n_doubtful = 0
+
+    def feed(self, samples: np.ndarray) -> list[SpeechProbability]:
+        return [self._doubted(window) for window in super().feed(samples)]
+
+    def _doubted(self, window: SpeechProbability) -> SpeechProbability:
+        if window.probability < LIKELY or not self.n_doubtful:
+            return window
+        self.n_doubtful -= 1
+        return replace(window, probability=LIKELY)
+
+
+# Back 20 to 44 ms before the wait of 300 ms is over, and for three windows no plain voice.
+@pytest.mark.parametrize("paused_ms", range(256, 280, 4))
+async def test_who_is_half_heard_is_waited_for_until_the_voice_is_plain(
+    clock: Clock, paused_ms: float
+) -> None:
+    recognizer = FakeRecognizer(["one two three four"])
+    async with listening(clock, recognizer) as bench:
+        bench.listener._vad = vad = DoubtfulVad()
+        await bench.say(500)
+        await bench.be_quiet(paused_ms)
+        vad.n_doubtful = 3
+        await bench.play(tone(600, 24_000, 300.0))
+        await bench.be_quiet(600)
+    assert [turn.text for turn in bench.told.turns] == ["one two three four"]
+
+
+async def test_half_a_voice_keeps_a_turn_open_for_four_windows_at_most(clock: Clock) -> None:
+    async with listening(clock) as bench:
+        bench.listener._vad = vad = DoubtfulVad()
+        await bench.say(500)
+        await bench.be_quiet(260)
+        vad.n_doubtful = 100
+        await bench.play(tone(600, 24_000, 300.0))
+    (turn,) = bench.told.turns
+    silence_ms = turn.timeline.facts["endpoint"]["silence_ms"]
+    assert silence_ms == pytest.approx(300 + LIKELY_RETURN_MS, abs=1)
 
 
 async def test_a_hesitation_is_waited_for_and_a_sentence_is_not(clock: Clock) -> None:

@@ -52,6 +52,16 @@ def test_noise_as_loud_as_the_voice_hides_its_end() -> None:
     assert track(tone(800, HZ), noise).quiet_ms() == 0.0
 
 
+def test_noise_that_sets_in_behind_digital_silence_is_no_sound_and_a_soft_voice_is() -> None:
+    nothing = np.zeros(HZ // 2, np.int16)
+    noise = np.random.default_rng(1).normal(0, 8, HZ // 5).astype(np.int16)  # -72 dBFS
+    assert track(nothing, noise).n_risen(20) == 0
+    assert track(nothing, noise).sound_ms() == 0.0
+    soft = tone(200, HZ, amplitude=100)  # -53 dBFS
+    assert track(nothing, soft).n_risen(20) == 20
+    assert track(nothing, soft).sound_ms() == pytest.approx(200, abs=10)
+
+
 @pytest.mark.parametrize(("closure_ms", "sound_ms"), [(0, 300), (60, 360), (150, 200)])
 def test_a_sound_reaches_back_over_closures_and_not_over_pauses(
     closure_ms: int, sound_ms: int
