@@ -28,7 +28,6 @@ class Step(Enum):
     PREFILL = "prefill"  # the conversation so far into the language model's cache
     REST_PREEMPTIVE = "rest the preemptive reply"  # the caller goes on: keep it, add nothing
     DROP_PREEMPTIVE = "drop the preemptive reply"  # another turn of the caller begins
-    START_EARLY = "start early"  # let the held reply be heard, though it may be taken back
     ABANDON_PREPARATION = "abandon the preparation"  # no answer to the staged words is due
     ASK_AGAIN = "ask again"  # a turn of the longest kind held no words: say the fallback
     # the sound of the agent's reply
@@ -115,6 +114,15 @@ class InterruptReply(Order, frozen=True):
     heard_ms: float | None
     may_resume: bool
     onset_ms: float
+
+
+class StartEarly(Order, frozen=True):
+    """Let the held reply be heard, though it may be taken back.
+
+    unsure_ms: so much more silence would end the turn for sure.
+    """
+
+    unsure_ms: float
 
 
 class TakeBack(Order, frozen=True):

@@ -90,9 +90,6 @@ class Performer:
                 self._replies.preemptive.rest()
             case Step.DROP_PREEMPTIVE:
                 self._replies.preemptive.reset()
-            case Step.START_EARLY:
-                if (started := self._replies.preemptive.start_early()) is not None:
-                    started.timeline.facts["endpoint"] = self._listener.observe_early_start()
             case Step.ABANDON_PREPARATION:
                 self._replies.abandon_preparation()
             case Step.ASK_AGAIN:
@@ -142,6 +139,9 @@ class Performer:
                     self._retrieval.when_settled(pause.words, consider)
             case do.InterruptReply(heard_ms=heard_ms, may_resume=may_resume, onset_ms=onset_ms):
                 replies.interrupt_current(heard_ms, onset_ms, may_resume=may_resume)
+            case do.StartEarly(unsure_ms=unsure_ms):
+                if (started := replies.preemptive.start_early(unsure_ms)) is not None:
+                    started.timeline.facts["endpoint"] = self._listener.observe_early_start()
             case do.TakeBack(is_cut=is_cut):
                 self._listener.observe_taken_back()
                 replies.preemptive.take_back(is_cut=is_cut)

@@ -213,7 +213,7 @@ class TurnTaking:
             yield do.CloseUserTurn(end.end_ms)
             yield do.CommitUserItem(end.segment, stays_open=True)
             yield Step.DROP_INTERRUPTED
-            yield Step.START_EARLY
+            yield do.StartEarly(end.unsure_ms)
 
     def _end_turn(self, end: heard.EndOfTurn, status: CallStatus) -> Actions:
         activity = self._activity

@@ -363,12 +363,12 @@ class Endpointing:
             return Continue(needed_ms - silence_ms)
         return End(self._reason(needed_ms), silence_ms, needed_ms)
 
-    def is_sure(self, end: End) -> bool:
-        """Whether the turn would be over if every cut were a hard one."""
+    def unsure_ms(self, end: End) -> float:
+        """How much more silence would end the turn if every cut were a hard one; 0: it is sure."""
         if not isinstance(self._settings, SemanticVad):
-            return True
+            return 0.0
         hard_ms = wait_ms(self.evidence, self._weights, self._settings.eagerness, soft_price=1.0)
-        return end.silence_ms >= hard_ms
+        return max(0.0, hard_ms - end.silence_ms)
 
     def facts(self, end: End) -> dict[str, Any]:
         """What decided the end, for the turn's timeline."""

@@ -115,11 +115,14 @@ class PauseWeighed(ListenEvent, frozen=True):
 class EndIsLikely(ListenEvent, frozen=True):
     """The silence is long enough for an answer to begin that may be taken back: the segment stays
     open. Where none begins `EndOfTurn` follows at once.
+
+    unsure_ms: so much more silence would end the turn for sure.
     """
 
     segment: int
     end_ms: float
     hypothesis: tuple[str, ...]
+    unsure_ms: float
 
 
 class EndOfTurn(ListenEvent, frozen=True):

@@ -240,18 +240,18 @@ class Listener:
                 wait_ms = end.wait_ms
             elif not (wait_ms := self._onset.unjudged_ms(end.silence_ms - end.needed_ms)):
                 segment.end = self._endpointing.facts(end)
-                return [self._over(segment, is_sure=self._endpointing.is_sure(end))]
+                return [self._over(segment, self._endpointing.unsure_ms(end))]
         elif wait_ms <= 0.0:
             return [self._over(segment)]
         if wait_ms is not None:
             self._alarm.ring_after(wait_ms, now_ms)
         return []
 
-    def _over(self, segment: SpeechSegment, *, is_sure: bool = True) -> ListenEvent:
+    def _over(self, segment: SpeechSegment, unsure_ms: float = 0.0) -> ListenEvent:
         """The turn has ended; or, unless that is sure, an answer may begin that is taken back."""
         number = self._recognition.segment
-        if not is_sure and segment.has_all_words and self._early.offer():
-            return EndIsLikely(number, segment.last_sound_ms, segment.hypothesis)
+        if unsure_ms and segment.has_all_words and self._early.offer():
+            return EndIsLikely(number, segment.last_sound_ms, segment.hypothesis, unsure_ms)
         return EndOfTurn(number, segment.last_sound_ms, segment.hypothesis)
 
     def observe_early_start(self) -> dict[str, Any]:

@@ -92,12 +92,12 @@ class PreemptiveReply(Reply):
         is_held = self.state is ReplyState.PREEMPTIVE and not self.is_failing
         return is_held and self.speech.may_start_early and not self._generation.begins_with_calls
 
-    def start_early(self, response: ResponseHandle) -> None:
-        """Be heard in this response, until `take_back` or `keep_early`."""
+    def start_early(self, response: ResponseHandle, unsure_ms: float) -> None:
+        """Be heard in this response, until `take_back` or `keep_early`; softly for unsure_ms."""
         self.state, self.released_s = ReplyState.EARLY, self._context.clock()
         self.timeline.note_response(response.id)
         self._output.start_early(response)
-        self.speech.start_early()
+        self.speech.start_early(unsure_ms)
 
     def keep_early(self, timeline: TurnTimeline, plan: ReplyPlan) -> bool:
         """The turn is over, and what has started early is the answer to it.
@@ -300,9 +300,9 @@ class PreemptiveReplies:
         """The reply that has started early."""
         return self._reply if self.early_response is not None else None
 
-    def start_early(self) -> PreemptiveReply | None:
+    def start_early(self, unsure_ms: float) -> PreemptiveReply | None:
         """Let the reply that is held be heard, in a response of its own; None where there is none
-        that is still what would be asked for.
+        that is still what would be asked for. unsure_ms: until the turn will be over for sure.
         """
         reply, live, protocol = self._reply, self._live, self._context.protocol
         if reply is None or live is None or not self._stands or not reply.may_start_early:
@@ -310,7 +310,7 @@ class PreemptiveReplies:
         if not self._is_up_to_date(reply.plan, live.said_before):
             return None
         self.early_response = protocol.open_response()
-        reply.start_early(self.early_response)
+        reply.start_early(self.early_response, unsure_ms)
         return reply
 
     def _is_up_to_date(self, made: ReplyPlan, said_before: str) -> bool:

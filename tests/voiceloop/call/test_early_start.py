@@ -39,7 +39,7 @@ AUDIO, DONE = "response.output_audio.delta", "response.done"
 @pytest.fixture(autouse=True)
 def unsure(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every end is likely and none is sure, whatever the fitted weights say."""
-    monkeypatch.setattr(Endpointing, "is_sure", lambda self, end: False)
+    monkeypatch.setattr(Endpointing, "unsure_ms", lambda self, end: 200.0)
 
 
 def backends() -> Backends:
@@ -159,20 +159,22 @@ async def test_whenever_the_caller_goes_on_no_sound_is_lost_and_none_is_heard_tw
         assert count(caller, "soft") == 1.0
 
 
-async def test_an_answer_that_may_be_taken_back_fades_in_and_one_that_is_sure_does_not(
+async def test_an_answer_that_may_be_taken_back_fades_in_until_it_would_be_sure_100_ms_at_most(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loudest = []
-    for is_sure in (False, True):
-        monkeypatch.setattr(Endpointing, "is_sure", lambda self, end, sure=is_sure: sure)
+    for unsure_ms in (200.0, 40.0, 0.0):
+        monkeypatch.setattr(Endpointing, "unsure_ms", lambda self, end, ms=unsure_ms: ms)
         async with Caller(clock, backends()) as caller:
             await until_it_begins(caller)
             await caller.listen_until(DONE)
         sound = np.abs(sound_of(caller, 0).astype(int))
         loudest.append([int(sound[ms * 24 : (ms + 10) * 24].max()) for ms in (0, 20, 40, 90, 120)])
-    early, sure = loudest
+    early, nearly_sure, sure = loudest
     assert early[0] < 0.05 * sure[0] and early[1] < 0.25 * sure[1] and early[2] < 0.6 * sure[2]
     assert early[3] > 0.9 * sure[3] and early[4] == sure[4]
+    assert nearly_sure[0] < 0.25 * sure[0] and 0.5 * sure[1] < nearly_sure[1] < sure[1]
+    assert nearly_sure[2:] == sure[2:]
 
 
 async def test_a_click_takes_the_answer_back_and_the_same_draft_begins_again_from_its_start(
@@ -325,7 +327,7 @@ async def test_a_draft_that_the_model_gave_up_does_not_begin_early(clock: Clock)
             await caller.wait_quietly(20)
         assert preemptive._live is not None
         preemptive._live.preemptive = Preemptive.LOST
-        assert preemptive.held_words is None and preemptive.start_early() is None
+        assert preemptive.held_words is None and preemptive.start_early(50.0) is None
         await caller.listen_until(DONE)
     assert caller.statuses() == ["completed"]
 

@@ -197,7 +197,7 @@ class Call:
                 self.begin(turn)
             case do.SpeakFirst() | Step.RESUME_INTERRUPTED:
                 self.begin(None)
-            case Step.START_EARLY:
+            case do.StartEarly():
                 assert not self.status.is_answering, "two replies at once"
                 self.status = replace(self.status, has_started_early=True)
             case do.TakeBack():
@@ -276,7 +276,7 @@ class Call:
                 self.take(heard.WordsHeard((), ("stop",), is_full=False))
             case "end is likely":
                 self.status = replace(self.status, held_words=TURN.words)
-                self.take(heard.EndIsLikely(self.n_segments, 800.0, TURN.words))
+                self.take(heard.EndIsLikely(self.n_segments, 800.0, TURN.words, 50.0))
             case "end" | "end with words" if self.status.has_started_early:
                 self.settle()
             case "end" | "end with words":

@@ -123,7 +123,7 @@ async def test_an_answer_on_its_way_is_heard_behind_the_word_that_was_said_meanw
 async def test_an_early_start_leaves_out_no_words_that_came_while_the_caller_went_on(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Endpointing, "is_sure", lambda self, end: False)  # every end is likely
+    monkeypatch.setattr(Endpointing, "unsure_ms", lambda self, end: 100.0)  # none is sure
     recognizer = RestartedRecognizer([ORDER, MORE])
     model = FakeLanguageModel(said_back, p_end_of_turn=lambda text: 0.5)
     backends = instant_backends(recognizer=recognizer, language_model=model)

@@ -87,8 +87,11 @@ def events() -> dict[str, list[tuple[str, told.CallEvent]]]:
         ],
         "PauseWeighed": [("", heard.PauseWeighed(TURN.words, 0.9, 30.0, 200.0))],
         "EndIsLikely": [
-            ("after the words that a reply is held to", heard.EndIsLikely(0, 800.0, TURN.words)),
-            ("after others", heard.EndIsLikely(0, 800.0, ("stop",))),
+            (
+                "after the words that a reply is held to",
+                heard.EndIsLikely(0, 800.0, TURN.words, 50.0),
+            ),
+            ("after others", heard.EndIsLikely(0, 800.0, ("stop",), 50.0)),
         ],
         "EndOfTurn": [
             ("with a stop word", heard.EndOfTurn(0, 800.0, ("stop",))),

@@ -349,6 +349,26 @@ def test_server_vad_is_a_fixed_timer() -> None:
     assert endpointing.decide(1400) == End("server_vad", 400.0, 400.0)
 
 
+def test_an_end_is_unsure_until_a_hard_cut_would_be_worth_no_more_and_a_timers_never() -> None:
+    unsure_ms = []
+    for bias in range(-4, 3):
+        sets = WeightSets({frozenset(): hazard(Weights(bias=float(bias)))})
+        endpointing = Endpointing(SemanticVad(), sets)
+        endpointing.observe_speech(0)
+        endpointing.observe_silence(1000)
+        endpointing.observe_words(("a", "coffee"), full=True)
+        needed_ms = endpointing.needed_ms()
+        left_ms = endpointing.unsure_ms(End("unsure", needed_ms, needed_ms))
+        later_ms = needed_ms + left_ms
+        assert endpointing.unsure_ms(End("unsure", later_ms, needed_ms)) == 0.0
+        if left_ms:
+            assert endpointing.unsure_ms(End("unsure", later_ms - 10.0, needed_ms)) == 10.0
+        unsure_ms.append(left_ms)
+    assert max(unsure_ms) > 0.0 == unsure_ms[-1]
+    timer = Endpointing(ServerVad(silence_duration_ms=400))
+    assert timer.unsure_ms(End("server_vad", 400.0, 400.0)) == 0.0
+
+
 def test_speech_that_goes_on_keeps_the_turn_open() -> None:
     endpointing = Endpointing(SemanticVad())
     endpointing.observe_speech(0)

@@ -15,8 +15,9 @@ DUCK_GAIN = 0.25  # -12 dB: plainly quieter, still intelligible
 GAIN_RAMP_MS = 5  # from one gain to the other: no click, and over within the shortest write (10 ms)
 FADE_OUT_MS = 15  # raised cosine: no click, and over before it is heard as a fade
 FADE_IN_MS = 5  # raised cosine: only the click has to be avoided
-# The same of an early start, which may be taken back: who goes on has hardly heard it. Chosen: at
-# half its length, where the ear has it, it is 6 dB down.
+# The same of an early start, at most: it may be taken back, and who goes on has hardly heard it. It
+# is over once the turn would have ended without it, mostly after 10 to 60 ms: a longer one takes
+# from who has finished what the early start gave. Chosen: at half its length it is 6 dB down.
 EARLY_FADE_IN_MS = 100
 
 

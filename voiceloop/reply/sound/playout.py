@@ -140,9 +140,13 @@ class Pacer:
         self._has_reduced_lead = False
         self._loudness.restore()
 
-    def begin_softly(self) -> None:
-        """What is sent next, the first of the reply, fades in: it may be taken back."""
-        self._loudness.start_again(fade_in_ms=EARLY_FADE_IN_MS)
+    def begin_softly(self, unsure_ms: float) -> None:
+        """What is sent next, the first of the reply, fades in: it may be taken back.
+
+        unsure_ms: until the turn will be over for sure.
+        """
+        fade_in_ms = min(max(round(unsure_ms), FADE_IN_MS), EARLY_FADE_IN_MS)
+        self._loudness.start_again(fade_in_ms=fade_in_ms)
 
     def stop(self) -> Chunk | None:
         """Never send again; the chunk to send now, if any, fades out. Idempotent."""

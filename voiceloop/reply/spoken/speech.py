@@ -175,9 +175,12 @@ class ReplySpeech:
         """Whether a beginning is held, and nobody is writing the text anew."""
         return self._pacer.buffered_ms > 0.0 and self.text.is_confirmed
 
-    def start_early(self) -> None:
-        """Send what is held, faded in; `take_back` or `release` follows."""
-        self._pacer.begin_softly()
+    def start_early(self, unsure_ms: float) -> None:
+        """Send what is held, faded in; `take_back` or `release` follows.
+
+        unsure_ms: until the turn will be over for sure.
+        """
+        self._pacer.begin_softly(unsure_ms)
         self._set_release(Release.EARLY)
         self.playout.send_until(None)
 
