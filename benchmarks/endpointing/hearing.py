@@ -20,7 +20,7 @@ from voiceloop.listening.recipes.pause_evidence import HeardTurn, heard_turn
 from voiceloop.listening.recipes.real_turns import real_turns
 from voiceloop.listening.recipes.reference_replay import replay
 from voiceloop.listening.recipes.synthetic_callers import Part, said_in_training
-from voiceloop.listening.recipes.voice_reading import VoiceReading
+from voiceloop.listening.recipes.voice_reading import VoiceReading, readings_of
 
 SetName = Literal["real", "spliced"]
 Source = Literal["reference", "moonshine", "pocketsphinx"]
@@ -67,8 +67,10 @@ class Hearing:
         ask_end = None if self.ask_end is None else partial(self.ask_end.after, turn.history)
         # The head reads Moonshine's encoder, which is not there where pocketsphinx hears.
         reads = self.voice is not None and source != "pocketsphinx"
-        ask_voice = partial(self.voice.p_voice, turn) if self.voice and reads else None
-        return heard_turn(turn, words, ask_end, ask_voice)
+        if self.voice is None or not reads:
+            return heard_turn(turn, words, ask_end)
+        ask_voice = partial(self.voice.p_voice, turn)
+        return heard_turn(turn, words, ask_end, readings_of(turn), ask_voice)
 
 
 def _after_a_statement(turn: CallerTurn) -> CallerTurn:

@@ -170,12 +170,15 @@ class Onset:
         """How much longer a turn should stay open, its wait being over for overdue_ms: 0 unless a
         sound has just begun that may be its caller again.
         """
-        longest_ms = 0.0
+        return max(0.0, self.may_be_back_ms - overdue_ms)
+
+    @property
+    def may_be_back_ms(self) -> float:
+        """For how long the sound that has just begun may be the caller again; 0 where none has."""
         if max(list(self._likeness)[-RETURN_WINDOWS:], default=0.0) >= LIKELY:
-            longest_ms = LIKELY_RETURN_MS
-        elif self._loudness.n_risen(int(RETURN_MS / LEVEL_MS)) >= RETURN_FRAMES:
-            longest_ms = RETURN_MS
-        return max(0.0, longest_ms - overdue_ms)
+            return LIKELY_RETURN_MS
+        is_risen = self._loudness.n_risen(int(RETURN_MS / LEVEL_MS)) >= RETURN_FRAMES
+        return RETURN_MS if is_risen else 0.0
 
     def _end_rise(self, rise: Rise) -> Heard:
         """No speech came of the sound."""

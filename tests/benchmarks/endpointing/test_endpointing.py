@@ -24,6 +24,7 @@ from voiceloop.listening.endpointing import (
     wait_ms,
 )
 from voiceloop.listening.evidence import Evidence
+from voiceloop.listening.onset import LIKELY_RETURN_MS, RETURN_MS
 from voiceloop.listening.recipes.caller_past import in_calls
 from voiceloop.listening.recipes.endpointing_set import (
     MS,
@@ -42,7 +43,7 @@ from voiceloop.listening.recipes.hazard_fit import (
     ramps,
     samples_of,
 )
-from voiceloop.listening.recipes.heard_turn import Pause
+from voiceloop.listening.recipes.heard_turn import CHUNK_MS, Pause
 from voiceloop.listening.recipes.operating_points import (
     PREEMPTIVE_WAITS_MS,
     as_toml,
@@ -127,6 +128,22 @@ def test_an_end_waits_for_the_eot_probability_that_is_on_its_way() -> None:
         replace(pause, steps=(Step(1230.0, full), Step(at_ms, told))) for at_ms in (1250.0, 1400.0)
     )
     assert hazard_moment(soon, sure) == 1250 and hazard_moment(late, sure) == 1230
+
+
+def test_a_turn_stays_open_for_as_long_as_the_listener_keeps_it_while_a_sound_begins() -> None:
+    sure = weight_sets(Weights(bias=9.0))
+    over_ms = 1000 + PATIENCE["auto"].least_ms
+    back = dict.fromkeys(np.arange(1200.0, 1260.0, CHUNK_MS), RETURN_MS)
+
+    def ends_at(returns_ms: dict[float, float]) -> float | None:
+        return hazard_moment(replace(a_pause(1000, None), returns_ms=returns_ms), sure)
+
+    assert over_ms == 1210 and ends_at(back) == 1260  # quiet again with the next chunk
+    assert ends_at(back | {1220.0: 0.0}) == 1220
+    for longest_ms in (RETURN_MS, LIKELY_RETURN_MS):
+        goes_on = dict.fromkeys(np.arange(0.0, 3000.0, CHUNK_MS), longest_ms)
+        assert ends_at(goes_on) == over_ms + longest_ms
+    assert hazard_moment(replace(a_pause(1000, 1210), returns_ms=back), sure) is None
 
 
 def test_a_cut_that_is_taken_back_is_a_soft_one() -> None:

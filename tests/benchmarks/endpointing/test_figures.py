@@ -16,6 +16,7 @@ from voiceloop.listening.recipes.endpointing_set import CallerTurn
 from voiceloop.listening.recipes.hazard_fit import fit_voice, samples_of
 from voiceloop.listening.recipes.heard_turn import HeardWords, Pause
 from voiceloop.listening.recipes.pause_evidence import HeardPause, HeardTurn, Step, heard_turn
+from voiceloop.listening.recipes.voice_reading import Reading
 
 SAMPLES = np.zeros(16_000, np.int16)
 
@@ -106,11 +107,16 @@ def test_the_voice_is_told_with_the_words_of_its_pause(monkeypatch: pytest.Monke
     pauses = (Pause(1064.0, 1000.0, 1400.0, 900.0, None, None),
               Pause(2064.0, 2000.0, None, 1500.0, None, None))  # fmt: skip
     monkeypatch.setattr(pause_evidence, "pauses_of", lambda turn: pauses)
+    readings = [Reading(1064.0, 1010.0), Reading(1256.0, 1256.0), Reading(2064.0, 2010.0)]
     words = [HeardWords(900.0, ("a",), False), HeardWords(1164.0, ("a", "large"), True),
              HeardWords(2164.0, ("a", "large", "tea"), True)]  # fmt: skip
-    found = heard_turn(turn(), words, None, lambda pause: pause.since_ms / 1000.0)
-    told = [[step.evidence.p_voice for step in pause.steps] for pause in found.pauses]
-    assert told == [[None, 1.0], [None, 2.0]]
+    found = heard_turn(turn(), words, None, readings, lambda reading: reading.heard_to_ms)
+    told = [[(s.from_ms, s.evidence.p_voice) for s in pause.steps] for pause in found.pauses]
+    assert told == [
+        [(1064.0, None), (1164.0, 1010.0), (readings[1].told_ms, 1256.0)],
+        [(2064.0, None), (2164.0, 2010.0)],
+    ]
+    assert found.pauses[0].steps[-1].evidence.words == ("a", "large")
     blind = heard_turn(turn(), words, None)
     assert all(step.evidence.p_voice is None for p in blind.pauses for step in p.steps)
 

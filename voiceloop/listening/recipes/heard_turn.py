@@ -33,9 +33,12 @@ from voiceloop.listening.segment import LONGEST_VAD_LAG_MS
 
 WINDOW = 512
 WINDOW_MS = WINDOW / MS
+CHUNK_MS = 20.0  # of what clients send at once
+CHUNK = int(CHUNK_MS * MS)
 AFTER_END_MS = 900.0  # of room that the recognizer still hears: hypotheses rarely change later
 PAUSES_VERSION = "4"  # of the records
 WORDS_VERSION = "4"
+RETURNS_VERSION = "1"  # to be raised with what `Onset` takes for a caller who is back
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,26 @@ def _paused(listening: Listening, prosody: Prosody, now_ms: float) -> Pause:
         now_ms, since_ms, None, listening.speech_ms,
         prosody.loudness.tail_level_db(), prosody.pitch.tail_semitones(),
     )  # fmt: skip
+
+
+def returns_of(turn: CallerTurn) -> dict[float, float]:
+    """For how long, ms, a sound that has just begun may be the caller again: at the ends of those
+    of the client's chunks at which there is one, as the listener's own `Onset` hears it.
+    """
+    key = digest(RETURNS_VERSION, turn.samples.tobytes())
+    return dict(cached("returns", key, lambda: _returns(turn)))
+
+
+def _returns(turn: CallerTurn) -> list[tuple[float, float]]:
+    vad, onset, found = Vad(), Onset(), list[tuple[float, float]]()
+    for start in range(0, len(turn.samples) - CHUNK + 1, CHUNK):
+        chunk = turn.samples[start : start + CHUNK]
+        onset.feed(chunk)
+        for window in vad.feed(chunk):
+            onset.observe_likeness(window.probability)
+        if longest_ms := onset.may_be_back_ms:
+            found.append(((start + CHUNK) / MS, longest_ms))
+    return found
 
 
 class EmbeddedRecognizer:

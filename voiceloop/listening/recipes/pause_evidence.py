@@ -7,17 +7,25 @@ pause lasts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from voiceloop.listening.evidence import REMEMBERED_PAUSES, Evidence
 from voiceloop.listening.recipes.end_probability import ENGINE_LAG_MS
 from voiceloop.listening.recipes.endpointing_set import CallerTurn
-from voiceloop.listening.recipes.heard_turn import HeardWords, Pause, pauses_of
+from voiceloop.listening.recipes.heard_turn import (
+    CHUNK_MS,
+    WINDOW_MS,
+    HeardWords,
+    Pause,
+    pauses_of,
+    returns_of,
+)
+from voiceloop.listening.recipes.voice_reading import Reading
 from voiceloop.listening.slots.question import asked_in
 
 AskEnd = Callable[[tuple[str, ...]], float]
-AskVoice = Callable[[Pause], float]
+AskVoice = Callable[[Reading], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +38,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class HeardPause:
-    """A pause as heard, and what is known while it lasts; steps begin at its first low window."""
+    """A pause as heard, and what is known while it lasts; steps begin at its first low window.
+
+    returns_ms: by the end of a chunk of the client's, for how long a sound that has just begun may
+    be the caller again.
+    """
 
     since_ms: float
     detected_ms: float
     resumed_ms: float | None
     steps: tuple[Step, ...]
+    returns_ms: Mapping[float, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +61,15 @@ def heard_turn(
     turn: CallerTurn,
     words: Sequence[HeardWords],
     ask_end: AskEnd | None,
+    readings: Sequence[Reading] = (),
     ask_voice: AskVoice | None = None,
 ) -> HeardTurn:
     """One turn with its evidence; ask_end: EOT probability after words, ask_voice: log-odds of the
-    end by the voice before a pause, which come with its words. None: to do without.
+    end by each of the readings of the voice. None: to do without.
     """
     slot = asked_in(turn.history[-1][1]) if turn.history else None
     found = []
+    returns_ms = returns_of(turn)
     before_ms: tuple[float, ...] = ()  # how long the pauses before were
     for pause in pauses_of(turn):
         base = Evidence(
@@ -64,8 +79,16 @@ def heard_turn(
             slot=slot,
             turn_pauses_ms=before_ms,
         )
-        steps = _steps(pause, base, words, ask_end, ask_voice)
-        found.append(HeardPause(pause.since_ms, pause.detected_ms, pause.resumed_ms, steps))
+        steps = _with_voice(pause, _steps(pause, base, words, ask_end), readings, ask_voice)
+        until_ms = pause.resumed_ms if pause.resumed_ms is not None else float("inf")
+        here_ms = {
+            at_ms: longest_ms
+            for at_ms, longest_ms in returns_ms.items()
+            if pause.detected_ms - CHUNK_MS < at_ms <= until_ms + WINDOW_MS
+        }
+        found.append(
+            HeardPause(pause.since_ms, pause.detected_ms, pause.resumed_ms, steps, here_ms)
+        )
         if pause.resumed_ms is not None:
             paused_ms = pause.resumed_ms - pause.since_ms
             before_ms = (*before_ms, paused_ms)[-REMEMBERED_PAUSES:]
@@ -77,7 +100,6 @@ def _steps(
     base: Evidence,
     words: Sequence[HeardWords],
     ask_end: AskEnd | None,
-    ask_voice: AskVoice | None,
 ) -> tuple[Step, ...]:
     until_ms = pause.resumed_ms if pause.resumed_ms is not None else float("inf")
     before = [heard for heard in words if heard.at_ms <= pause.detected_ms]
@@ -87,8 +109,6 @@ def _steps(
     for heard in words:
         if not pause.detected_ms < heard.at_ms < until_ms:
             continue
-        if heard.flushed and not flushed and ask_voice is not None:
-            known = replace(known, p_voice=ask_voice(pause))
         flushed = flushed or heard.flushed
         if heard.words == known.words and flushed == known.words_are_full:
             continue
@@ -107,3 +127,34 @@ def _steps(
                 known = replace(known, p_end=ask_end(heard.words))
                 steps.append(Step(told_ms, known))
     return tuple(steps)
+
+
+def _with_voice(
+    pause: Pause,
+    steps: tuple[Step, ...],
+    readings: Sequence[Reading],
+    ask_voice: AskVoice | None,
+) -> tuple[Step, ...]:
+    """The steps with what each reading of the voice before this pause told: the first of them comes
+    with the words of the flush, and the latest counts.
+    """
+    until_ms = pause.resumed_ms if pause.resumed_ms is not None else float("inf")
+    full = [step.from_ms for step in steps if step.evidence.words_are_full]
+    asked = [r for r in readings if pause.detected_ms <= r.asked_ms < until_ms]
+    if ask_voice is None or not asked or not full:
+        return steps
+    told = [(full[0], asked[0]), *((max(r.told_ms, full[0]), r) for r in asked[1:])]
+    found = list(steps)
+    for from_ms, reading in told:
+        if from_ms >= until_ms:
+            break
+        p_voice = ask_voice(reading)
+        known = [step for step in found if step.from_ms <= from_ms][-1].evidence
+        later = (
+            replace(s, evidence=replace(s.evidence, p_voice=p_voice))
+            for s in found
+            if s.from_ms > from_ms
+        )
+        here = Step(from_ms, replace(known, p_voice=p_voice))
+        found = [*(step for step in found if step.from_ms < from_ms), here, *later]
+    return tuple(found)

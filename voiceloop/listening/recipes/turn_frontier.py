@@ -22,7 +22,7 @@ from voiceloop.listening import release
 from voiceloop.listening.endpointing import WORDS_BY_MS, WeightSets, cut_price
 from voiceloop.listening.listener import P_END_GRACE_MS
 from voiceloop.listening.recipes.endpointing_set import TRAIL_MS
-from voiceloop.listening.recipes.heard_turn import WINDOW_MS
+from voiceloop.listening.recipes.heard_turn import CHUNK_MS, WINDOW_MS
 from voiceloop.listening.recipes.pause_evidence import HeardPause, HeardTurn, Step
 from voiceloop.listening.release import PATIENCE, Eagerness, Patience, Rise
 
@@ -103,10 +103,24 @@ def moment_at(scored: ScoredPause, patience: Patience) -> float | None:
         passed_ms = step.from_ms - since_ms
         here = replace(patience, cut_cost_s=step.cut_price * patience.cut_cost_s)
         needed_ms = release.wait_ms(step.score, step.rise, here, passed_ms)
-        at_ms = max(step.from_ms, since_ms + max(needed_ms, step.least_ms))
+        over_ms = max(step.from_ms, since_ms + max(needed_ms, step.least_ms))
+        at_ms = _released_ms(scored.pause, over_ms)
         if at_ms < step.until_ms:
             return _in_pause(scored.pause, at_ms)
     return None
+
+
+def _released_ms(pause: HeardPause, over_ms: float) -> float:
+    """When a turn ends whose wait is over: not while a sound has just begun, as the listener asks
+    with each chunk and when the sound has had its time.
+    """
+    at_ms = over_ms
+    while True:
+        heard_ms = CHUNK_MS * (at_ms // CHUNK_MS)  # the latest chunk's end
+        released_ms = over_ms + pause.returns_ms.get(heard_ms, 0.0)
+        if released_ms <= at_ms:
+            return at_ms
+        at_ms = min(heard_ms + CHUNK_MS, released_ms)
 
 
 def hazard_moment(

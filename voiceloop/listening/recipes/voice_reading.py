@@ -1,26 +1,105 @@
 """What the recognizer's end-of-turn head makes of the sound before a pause, offline.
 
-Owns the questions put to the head: the window that the recognizer holds when the pause is noticed,
-read by the one that has not heard the speaker. What its encoder made of a window is kept on disk,
-so that other heads answer quickly.
+Owns when the served recognizer asks the head, by its own rules (at the voice's fall, and again once
+the silence has lasted), and the head's answers: of the window that the recognizer holds by then, by
+the head that has not heard the speaker. What its encoder made of a window is kept on disk, so that
+other heads answer quickly.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from audio.asr.moonshine.decoder import EDGE
 from audio.asr.moonshine.onnx_network import SHA256, OnnxNetwork, checked_folder
+from audio.asr.speech_level import VoicedLevel
+from audio.asr.window_decoder import DecodedWindow, DecodeRequest
+from audio.asr.window_recognizer import WindowRecognizer
 from audio.end_of_voice import EndOfVoice, Rows
-from audio.frames import RECOGNIZER_HZ
+from audio.frames import RECOGNIZER_HZ, Samples
+from audio.stream import Partial, RecognizerOptions
 from voiceloop.listening.onset import PRE_ROLL_MS
-from voiceloop.listening.recipes.disk_cache import cache_folder, digest
+from voiceloop.listening.recipes.disk_cache import cache_folder, cached, digest
 from voiceloop.listening.recipes.endpointing_set import MS, CallerTurn
-from voiceloop.listening.recipes.heard_turn import WINDOW, WINDOW_MS, Pause
+from voiceloop.listening.recipes.heard_turn import AFTER_END_MS, WINDOW, WINDOW_MS, pauses_of
+from voiceloop.listening.recipes.recognizers import DEFAULT, OFFLINE, SELDOM_MS
 
 # Of longer turns the last part alone, for the time it takes; in a call the whole window is read.
 KEPT_ROWS = 64  # of the encoder, more than the head reads
 MOST_CONTEXT = 3 * RECOGNIZER_HZ
+STEP = WINDOW // 2  # samples that are heard at once: at most the 20 ms of a client
+READINGS_VERSION = "1"  # of the records
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The head is asked at asked_ms, by the sound up to heard_to_ms. The first of a pause is told
+    with the words of its flush, another told_ms.
+    """
+
+    asked_ms: float
+    heard_to_ms: float
+
+    @property
+    def told_ms(self) -> float:
+        return self.asked_ms + OFFLINE[DEFAULT].lag_ms
+
+
+class _Asked:
+    """A window decoder that hears nothing and notes when a voice that fell silent is judged."""
+
+    languages = ("en",)
+    max_batch = 1
+
+    def __init__(self) -> None:
+        self.now_ms = self.heard_to_ms = 0.0
+
+    def encode_text(self, text: str) -> tuple[int, ...]:
+        return ()
+
+    def decode(self, requests: Sequence[DecodeRequest]) -> list[DecodedWindow]:
+        is_paused = requests[0].is_paused
+        if is_paused:
+            self.heard_to_ms = self.now_ms
+        return [DecodedWindow((), p_voice=0.0 if is_paused else None)]
+
+
+def readings_of(turn: CallerTurn) -> tuple[Reading, ...]:
+    """When the head is asked within a turn's pauses, in order of time."""
+    key = digest(READINGS_VERSION, f"{_first_sample(turn)} {turn.end_ms}", turn.samples.tobytes())
+    found = cached("readings", key, lambda: [asdict(reading) for reading in _readings(turn)])
+    return tuple(Reading(**reading) for reading in found)
+
+
+def _readings(turn: CallerTurn) -> list[Reading]:
+    flush_at = {pause.detected_ms for pause in pauses_of(turn)}
+    decoder, found = _Asked(), list[Reading]()
+    model = WindowRecognizer(
+        decoder, update_ms=SELDOM_MS, reads_falls=True, level=VoicedLevel, clock=lambda: 0.0
+    )
+    model.open(turn.name, RecognizerOptions())
+    last = min(len(turn.samples), int((turn.end_ms + AFTER_END_MS) * MS))
+    for start in range(_first_sample(turn), last - STEP + 1, STEP):
+        decoder.now_ms = (start + STEP) / MS
+        model.feed(turn.name, turn.samples[start : start + STEP])
+        if decoder.now_ms in flush_at:
+            model.flush(turn.name)
+        while model.has_work():
+            found += [
+                Reading(decoder.now_ms, decoder.heard_to_ms)
+                for event in model.step()
+                if isinstance(event, Partial) and event.p_voice is not None
+            ]
+    return found
+
+
+def _first_sample(turn: CallerTurn) -> int:
+    """Where the recognizer begins to hear the turn."""
+    onset_ms = max(0.0, turn.words[0].start_ms if turn.words else 500.0)
+    return int(max(0.0, onset_ms - PRE_ROLL_MS) / WINDOW_MS) * WINDOW
 
 
 class VoiceReading:
@@ -30,15 +109,13 @@ class VoiceReading:
         self._head = EndOfVoice()
         self._network: OnnxNetwork | None = None
 
-    def p_voice(self, turn: CallerTurn, pause: Pause) -> float:
-        """Log-odds that the caller has finished, at this pause's first low window."""
-        onset_ms = max(0.0, turn.words[0].start_ms if turn.words else 500.0)
-        first = int(max(0.0, onset_ms - PRE_ROLL_MS) / WINDOW_MS) * WINDOW
-        heard = turn.samples[first : int(pause.detected_ms * MS)]
+    def p_voice(self, turn: CallerTurn, reading: Reading) -> float:
+        """Log-odds that the caller has finished, by this reading."""
+        heard = turn.samples[_first_sample(turn) : int(reading.heard_to_ms * MS)]
         rows = self._rows(heard[-MOST_CONTEXT:])
         return self._head.unheard_log_odds(rows, turn.speaker)
 
-    def _rows(self, samples: np.ndarray[tuple[int], np.dtype[np.int16]]) -> Rows:
+    def _rows(self, samples: Samples) -> Rows:
         key = digest("1", SHA256["encoder_model.ort"], samples.tobytes())
         path = cache_folder() / "encoder_rows" / key[:2] / f"{key}.npy"
         if not path.is_file():
