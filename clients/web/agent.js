@@ -13,6 +13,17 @@ export async function fetchAgent(key) {
   return { ...UNKNOWN, needsKey: answer.status === 401 };
 }
 
+// What a person should know of a language model before the first word, by its name in MODELS.md.
+const LIMITS = {
+  embedded:
+    "A small demonstration model (13M) thinks here: orders, bookings and short facts of its instructions. "
+    + "Much else it gets wrong.",
+};
+
+export function limitsLine({ models }) {
+  return LIMITS[models.language_model] ?? "";
+}
+
 /** The models in one line. */
 export function modelsLine({ preset, models }) {
   const parts = [

@@ -1,6 +1,6 @@
 // The page: buttons, keys, the status line. What a call does stands in call.js.
 
-import { fetchAgent, modelsLine } from "./agent.js";
+import { fetchAgent, limitsLine, modelsLine } from "./agent.js";
 import { Call } from "./call.js";
 import { Captions } from "./captions.js";
 import { explainStages, showTurns } from "./figures.js";
@@ -85,8 +85,10 @@ async function meetAgent() {
   for (const element of document.querySelectorAll(".agent-name")) {
     element.textContent = agent.name || (element.closest("h1") ? "the agent" : "agent");
   }
-  byId("models").textContent = modelsLine(agent);
-  byId("models").hidden = !byId("models").textContent;
+  for (const [id, line] of [["models", modelsLine(agent)], ["limits", limitsLine(agent)]]) {
+    byId(id).textContent = line;
+    byId(id).hidden = !line;
+  }
   settings.showVoices(agent.voices);
   byId("try-list").replaceChildren(...agent.try_saying.map(suggestion));
   showButtons();

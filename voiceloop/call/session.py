@@ -24,7 +24,7 @@ from voiceloop.admission.slots import Pace
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, ToolCall
 from voiceloop.call import events as told
-from voiceloop.call.connection import Disconnected, Transport
+from voiceloop.call.connection import HUNG_UP, Disconnected, Transport
 from voiceloop.call.greeting import GreetingWait
 from voiceloop.call.idleness import Idleness
 from voiceloop.call.lifetime import Ending, Lifetime, SessionOver
@@ -200,7 +200,9 @@ class Session:
     def _log_end(self, seconds: float, n_turns: int) -> None:
         """One line a call, and not a word of it."""
         (code, how), call_id = self._closing, self.protocol.session_id
-        log.info("call %s: %.1f s, turns: %d; %s (%d)", call_id, seconds, n_turns, how, code)
+        # A client's own code is told by `how`; ours says no more of its hanging up.
+        told = how if code == HUNG_UP else f"{how} ({code})"
+        log.info("call %s: %.1f s, turns: %d; %s", call_id, seconds, n_turns, told)
 
     def _assemble(self, tasks: asyncio.TaskGroup, trace: CallTrace) -> None:
         session_id, settings = self.protocol.session_id, self.protocol.settings

@@ -24,6 +24,7 @@ from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import Backends, ToolCall
 from voiceloop.capabilities import Capabilities
 from voiceloop.config import Config
+from voiceloop.models.catalog import EMBEDDED_AGENT
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.process import listen, make_server
 
@@ -256,6 +257,24 @@ def cafe() -> Gateway:
         FakeRecognizer(("well this is what i said",)), model, FakeVoice(), lambda: known
     )
     return Gateway(Config(preset="embedded"), agent, backends)
+
+
+@pytest.mark.parametrize(("model", "is_told"), [(EMBEDDED_AGENT.name, True), ("qwen", False)])
+async def test_who_meets_the_demonstration_model_is_told_what_it_is(
+    tmp_path: Path, model: str, is_told: bool
+) -> None:
+    assert CHROMIUM is not None
+    wav = microphone(tmp_path / "caller.wav", [30.0])
+    fake = fake_backends()
+    known = Capabilities(language_model=model)
+    backends = Backends(fake.recognizer, fake.language_model, fake.voice, lambda: known)
+    gateway = Gateway(Config(preset="embedded"), AgentConfig(name="Billie"), backends)
+    async with serving(gateway) as port, chromium(CHROMIUM, wav) as page:
+        await page.goto(f"http://127.0.0.1:{port}/")
+        await page.until("document.querySelector('h1').textContent === 'Talk to Billie'")
+        line = await page.evaluate("document.getElementById('limits').textContent")
+        assert ("demonstration model (13M)" in line) is is_told
+        assert await page.evaluate("document.getElementById('limits').hidden") is not is_told
 
 
 async def test_typed_words_are_answered_aloud_and_an_unanswered_tool_is_told_and_ended(
