@@ -31,8 +31,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """The turns for one business, asked in one call or each in a call of its own."""
+    """The turns for one business, in one call or each in a call of its own; file: its agent."""
 
+    file: Path
     agent: dict[str, Any]
     is_one_call: bool
     turns: tuple[Question, ...]
@@ -42,8 +43,10 @@ class Questions:
 def read_questions(business: str) -> Questions:
     """The turns of one of `BUSINESSES` and its agent file."""
     given = tomllib.loads((_FOLDER / f"{business}.toml").read_text())
+    file = _ROOT / given["agent"]
     return Questions(
-        tomllib.loads((_ROOT / given["agent"]).read_text()),
+        file,
+        tomllib.loads(file.read_text()),
         given["is_one_call"],
         tuple(
             Question(
