@@ -129,13 +129,10 @@ class Performer:
                 known = self._anticipation.observe_words(stable, unstable, full=is_full)
                 return self.weigh(*known) if known is not None else ()
             case do.ConsiderPreemptiveReply(pause=pause):
-                consider = partial(
-                    replies.preemptive.consider,
-                    pause.words, pause.p_end, pause.paused_ms, pause.needed_ms,
-                )  # fmt: skip
                 if self._retrieval is None:
-                    consider()
+                    replies.preemptive.consider(pause)
                 else:
+                    consider = partial(replies.preemptive.consider, pause)
                     self._retrieval.when_settled(pause.words, consider)
             case do.InterruptReply(heard_ms=heard_ms, may_resume=may_resume, onset_ms=onset_ms):
                 replies.interrupt_current(heard_ms, onset_ms, may_resume=may_resume)

@@ -103,13 +103,15 @@ class PauseWeighed(ListenEvent, frozen=True):
     """The caller pauses, and the probability that the turn ends after these words is known.
 
     paused_ms: how long ago the pause was noticed. needed_ms: the silence that eagerness auto would
-    wait for on what is known now.
+    wait for on what is known now. is_nearly_over: little of the silence that ends the turn is
+    missing; told once a pause, and mostly for the second time, with what was known at the first.
     """
 
     words: tuple[str, ...]
     p_end: float | None
     paused_ms: float
     needed_ms: float
+    is_nearly_over: bool = False
 
 
 class EndIsLikely(ListenEvent, frozen=True):

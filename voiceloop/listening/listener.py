@@ -215,10 +215,10 @@ class Listener:
         if words == segment.hypothesis:
             segment.p_end_by_ms = 0.0  # nothing more is told of these words
             self._endpointing.observe_p_end(p_end if is_evidence else None)
-            if ended := self.decide():
-                return ended
         paused_ms = 1000.0 * (self._clock() - segment.first_low_s)
-        return [PauseWeighed(words, p_end, paused_ms, self._endpointing.auto_wait_ms())]
+        weighed = PauseWeighed(words, p_end, paused_ms, self._endpointing.auto_wait_ms())
+        segment.weighed = weighed
+        return self.decide() or [weighed]
 
     def decide(self, now_ms: float | None = None) -> list[ListenEvent]:
         """Whether the open turn is over by this point of the audio clock (None: now).
@@ -237,7 +237,8 @@ class Listener:
         if (wait_ms := self._early.left_ms(now_ms)) is None:
             end = self._endpointing.decide(now_ms)
             if not isinstance(end, End):
-                wait_ms = end.wait_ms
+                if nearly_over := segment.take_nearly_over(wait_ms := end.wait_ms):
+                    return nearly_over
             elif not (wait_ms := self._onset.unjudged_ms(end.silence_ms - end.needed_ms)):
                 segment.end = self._endpointing.facts(end)
                 return [self._over(segment, self._endpointing.unsure_ms(end))]

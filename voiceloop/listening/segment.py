@@ -9,11 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from audio.frames import VAD_WINDOW_MS
-from voiceloop.listening.events import Activity, UserTurn
+from voiceloop.listening.events import Activity, ListenEvent, PauseWeighed, UserTurn
 from voiceloop.listening.onset import HYSTERESIS
 from voiceloop.telemetry.timeline import TurnTimeline
 
+# So little silence is missing that the reply is begun now, for who has been silent for so long has
+# mostly finished. A first clause takes the embedded models 60 to 130 ms, quick services some 300.
+# Chosen (LOG.md, 2026-11-23, "a reply to whoever waits longest").
+NEARLY_OVER_MS = 400.0
 # The detector answers some 50 ms after the last sound; beyond three windows the loudness is more
 # likely wrong.
 LONGEST_VAD_LAG_MS = 3 * VAD_WINDOW_MS
@@ -35,6 +41,7 @@ class SpeechSegment:
     sum_of_probabilities: float = 0.0
     end: dict[str, Any] = field(default_factory=dict)  # what decided that it is over
     p_end_by_ms: float = 0.0  # the EOT probability of the present words is awaited until then
+    weighed: PauseWeighed | None = None  # of this pause the latest; None once told as nearly over
 
     def holds_speech(self, probability: float, threshold: float) -> bool:
         """Whether a window of this probability is one of speech; a pause ends only above it."""
@@ -54,8 +61,17 @@ class SpeechSegment:
         quiet_since_ms: the last sound by its loudness, which is nearer than the detector's.
         """
         self.is_paused, self.is_flushed, self.first_low_s = True, False, first_low_s
+        self.weighed = None
         earliest_ms = max(self.onset_ms, self.last_sound_ms - LONGEST_VAD_LAG_MS)
         self.last_sound_ms = min(max(quiet_since_ms, earliest_ms), self.last_sound_ms)
+
+    def take_nearly_over(self, missing_ms: float | None) -> list[ListenEvent]:
+        """What was weighed, where it stands and so little silence is missing; once a pause."""
+        weighed, is_near = self.weighed, missing_ms is not None and missing_ms <= NEARLY_OVER_MS
+        if weighed is None or not is_near or weighed.words != self.hypothesis:
+            return []
+        self.weighed = None
+        return [msgspec.structs.replace(weighed, is_nearly_over=True)]
 
     @property
     def has_all_words(self) -> bool:

@@ -18,7 +18,7 @@ import msgspec
 from voiceloop.backends import ChatMessage
 from voiceloop.config import Ahead
 from voiceloop.listening.endpointing import FITTED
-from voiceloop.listening.events import UserTurn
+from voiceloop.listening.events import PauseWeighed, UserTurn
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.live_branch import LiveBranch, Preemptive
@@ -40,13 +40,16 @@ MAX_UTILIZATION = 0.7
 class WasteBudget:
     """What one session may throw away on replies that nobody heard. Pure: the clock is passed in.
 
-    The only bound on speculative waste: MAX_PER_TURN requests in one turn of the caller, and the
-    tokens and audio that the keys `anticipation.budget_*` allow in WINDOW_S. Their defaults are
+    The only bound on speculative waste: so many requests in one turn of the caller, and the tokens
+    and audio that the keys `anticipation.budget_*` allow in WINDOW_S. Their defaults are
     chosen: of replies of 30 tokens and 6 s of speech they let some 30 be thrown away in a minute
     before anything of them is spoken, or 10 that were synthesized whole.
     """
 
     MAX_PER_TURN = 4  # chosen: a caller who stops at every word must not buy a reply at each
+    # More where the turn is nearly over: whoever dictates has spent the others by the last digit,
+    # and waited longest (LOG.md, 2026-11-23, "a reply to whoever waits longest").
+    MAX_NEARLY_OVER = 2
     WINDOW_S = 60.0  # the keys are stated per minute; older waste is forgiven
 
     def __init__(self, ahead: Ahead) -> None:
@@ -66,9 +69,8 @@ class WasteBudget:
         if n_tokens or speech_ms:
             self._wasted.append((now_s, n_tokens, speech_ms))
 
-    @property
-    def is_turn_spent(self) -> bool:
-        return self._n_begun >= self.MAX_PER_TURN
+    def is_turn_spent(self, *, is_nearly_over: bool) -> bool:
+        return self._n_begun >= self.MAX_PER_TURN + (self.MAX_NEARLY_OVER if is_nearly_over else 0)
 
     def is_spent(self, now_s: float) -> bool:
         while self._wasted and self._wasted[0][0] < now_s - self.WINDOW_S:
@@ -182,24 +184,22 @@ class PreemptiveReplies:
         self._drop_line()
         self._budget.begin_turn()
 
-    def consider(
-        self, words: tuple[str, ...], p_end: float | None, paused_ms: float, needed_ms: float
-    ) -> None:
+    def consider(self, pause: PauseWeighed) -> None:
         """The caller paused after these words: begin a reply if this is likely the end.
 
-        paused_ms: how long ago; needed_ms: the silence that would end the turn, by what is known
-        now. Pauses that need longer are too often no end: their bound is fitted with the waits.
+        Pauses that need long, which is fitted with the waits, are so once they are nearly over.
         """
-        if not self._ahead.speculative_reply or paused_ms > MAX_PAUSED_MS:
+        is_near, words = pause.is_nearly_over, pause.words
+        if not self._ahead.speculative_reply or pause.paused_ms > MAX_PAUSED_MS:
             return
         if self._context.looks_up_late:
             return  # it would be made, and said, without what is found
-        if needed_ms > FITTED.preemptive_needed_ms or p_end is None:
+        is_likely = is_near or pause.needed_ms <= FITTED.preemptive_needed_ms
+        if not is_likely or pause.p_end is None:
             return
-        if self._budget.is_turn_spent or self._has_reply_to(words):
+        if self._budget.is_turn_spent(is_nearly_over=is_near) or self._has_reply_to(words):
             return
-        live = self._context.anticipation.live
-        if live is None:
+        if (live := self._context.anticipation.live) is None:
             return
         fixed = self._context.fixed_answer(text := live.turn_text(words))
         if fixed is not None and not self._may_speak(fixed.text):

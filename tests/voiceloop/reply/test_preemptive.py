@@ -25,7 +25,9 @@ from voiceloop.call.connection import Hello
 from voiceloop.config import Ahead, Config
 from voiceloop.errors import WorkerLost
 from voiceloop.knowledge.answers import ApprovedAnswer
+from voiceloop.listening.endpointing import FITTED
 from voiceloop.listening.events import UserTurn
+from voiceloop.listening.segment import NEARLY_OVER_MS
 from voiceloop.operation import KeyQuota
 from voiceloop.realtime.items import Message, Part
 from voiceloop.reply.preemptive import WasteBudget
@@ -74,6 +76,35 @@ async def test_a_held_reply_leaves_at_the_decision(clock: Clock) -> None:
     marks = timeline["marks"]
     released_ms = 1000 * (marks["first_byte_on_wire"] - marks["endpoint_decision"])
     assert released_ms <= 10
+
+
+async def test_whoever_waits_longest_is_answered_as_soon_as_the_wait_is_over(clock: Clock) -> None:
+    """Such a pause earns no reply when it begins; one is begun when it is nearly over."""
+    model = FakeLanguageModel(["Sure."], ttft_ms=100, p_end_of_turn=lambda text: 0.001)
+    backends = slow_models(model, ("i would like the",))
+    async with Caller(clock, backends) as caller:
+        end_s = await caller.say(800)
+        await caller.wait_quietly(NEARLY_OVER_MS)
+        assert not any(branch.attempts for branch in model.branches)
+        await caller.listen_until("voiceloop.timeline")
+    timeline = caller.of("voiceloop.timeline")[0].event["timeline"]
+    needed_ms = timeline["endpoint"]["needed_ms"]
+    assert needed_ms > FITTED.preemptive_needed_ms  # no earlier reason would have begun it
+    assert 1000 * (caller.first_audio_s() - end_s) < needed_ms + 100
+    marks = timeline["marks"]
+    assert marks["first_byte_on_wire"] - marks["endpoint_decision"] <= 0.01
+    sample = caller.session._metrics.registry.get_sample_value
+    assert sample("voiceloop_drafts_total", {"fate": "released"}) == 1
+
+
+async def test_who_goes_on_before_the_wait_is_nearly_over_costs_no_reply(clock: Clock) -> None:
+    model = FakeLanguageModel(["Sure."], ttft_ms=100, p_end_of_turn=lambda text: 0.001)
+    backends = slow_models(model, ("i would like the",))
+    async with Caller(clock, backends) as caller:
+        await caller.say(800)
+        await caller.wait_quietly(NEARLY_OVER_MS)
+        await caller.say(100)
+        assert not any(branch.attempts for branch in model.branches)
 
 
 async def test_a_caller_who_goes_on_is_answered_once_and_to_all_of_it(clock: Clock) -> None:
@@ -266,19 +297,20 @@ async def test_a_key_that_spent_its_speculative_tokens_is_answered_once_the_turn
     assert caller.statuses() == ["completed"]
 
 
-def test_the_budget_forgives_after_a_minute_and_a_turn_has_four_requests() -> None:
+def test_the_budget_forgives_after_a_minute_and_keeps_two_of_six_requests_for_a_turns_end() -> None:
     budget = WasteBudget(Ahead(budget_tokens=100, budget_speech_ms=5000))
     budget.add_waste(10.0, 60, 0.0)
     budget.add_waste(40.0, 40, 0.0)
     assert budget.is_spent(70.0) and not budget.is_spent(70.1)
     budget.add_waste(70.1, 0, 5000.0)
     assert budget.is_spent(130.1) and not budget.is_spent(130.2)
-    for _ in range(4):
-        assert not budget.is_turn_spent
+    for n_begun in range(6):
+        assert budget.is_turn_spent(is_nearly_over=False) == (n_begun >= 4)
+        assert not budget.is_turn_spent(is_nearly_over=True)
         budget.count_request()
-    assert budget.is_turn_spent
+    assert budget.is_turn_spent(is_nearly_over=True)
     budget.begin_turn()
-    assert not budget.is_turn_spent
+    assert not budget.is_turn_spent(is_nearly_over=False)
 
 
 async def test_a_busy_machine_makes_nothing_ahead(clock: Clock) -> None:
