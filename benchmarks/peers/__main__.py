@@ -297,7 +297,8 @@ def print_account(turns: dict[str, list[MeasuredTurn]]) -> None:
         if waterfalls:
             stages = stage_medians(waterfalls).items()
             told = ", ".join(f"{stage} {ms:g}" for stage, ms in stages)
-            drafts = Counter(turn.facts["anticipation"]["draft"] for turn in measured if turn.facts)
+            of_answers = [turn.facts for turn in measured if turn.facts and turn.waterfall]
+            drafts = Counter(facts["anticipation"]["draft"] for facts in of_answers)
             counts = ", ".join(f"{n} {draft}" for draft, n in drafts.most_common())
             print(f"{name}, median of each stage, ms: {told}; drafts: {counts}")
 

@@ -142,8 +142,9 @@ def faded_in_s(pieces: Sequence[Heard], first_at: float) -> float:
     return float(np.argmax(sound >= sound.max() / 2)) / RATE_HZ
 
 
-def _first_byte_at(told: Mapping[str, Any]) -> float:
-    return float(told["marks"].get("first_byte_on_wire", 0.0))
+def account_of(told: Sequence[Mapping[str, Any]], since: float) -> Mapping[str, Any] | None:
+    """Of the first reply that was sent since then; None where none was."""
+    return next((t for t in told if t["marks"].get("first_byte_on_wire", 0.0) >= since), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,8 @@ class MeasuredTurn:
 
     cut: the agent was audible before the caller's end; of a barge-in: audible again, having fallen
     silent. gap_ms: None where it was cut or nobody answered. wire_ms, audible_ms: from the onset of
-    an interruption to silence. waterfall: where the gap went, by the runtime's own account.
+    an interruption to silence. waterfall: where the gap went, by the runtime's own account. facts:
+    of the same account, or of what cut the turn: why it ended, and the draft.
     """
 
     name: str
@@ -163,7 +165,7 @@ class MeasuredTurn:
     wire_ms: float | None = None
     audible_ms: float | None = None
     waterfall: Waterfall | None = None
-    facts: Mapping[str, Any] | None = None  # of the same account: why the turn ended, the draft
+    facts: Mapping[str, Any] | None = None
 
 
 class PeerCall:
@@ -251,13 +253,13 @@ class PeerCall:
         heard_at = after[0] + faded_in_s(self._pieces, after[0]) if after else 0.0
         gap_ms = 1000.0 * (heard_at - end_at) if after and not cut else None
         measured = MeasuredTurn(turn.name, kind, gap_ms, cut, bool(after))
-        accounts = [t for t in self._line.told if _first_byte_at(t) >= end_at]
-        if gap_ms is None or not accounts:
+        told = account_of(self._line.told, onset_at if cut else end_at)
+        if told is None:
             return measured
-        told = accounts[0]
-        waterfall = waterfall_of(told, end_at, after[0], heard_at)
-        facts = {name: told[name] for name in FACTS if name in told}
-        return replace(measured, waterfall=waterfall, facts=facts)
+        measured = replace(measured, facts={name: told[name] for name in FACTS if name in told})
+        if gap_ms is None:
+            return measured
+        return replace(measured, waterfall=waterfall_of(told, end_at, after[0], heard_at))
 
     async def _say(self, turn: HumanTurn) -> tuple[float, float]:
         """Play the clip; when its first and its last sound were sent."""

@@ -18,7 +18,7 @@ from benchmarks.peers.__main__ import (
     judged_of,
     n_calls,
 )
-from benchmarks.peers.call import Heard, MeasuredTurn, faded_in_s, silent_after
+from benchmarks.peers.call import Heard, MeasuredTurn, account_of, faded_in_s, silent_after
 from benchmarks.peers.earlier_part import EarlierPartError, measured_before
 from benchmarks.peers.stub_services import KnownTurn, spoken, words_inside
 from clients.connection import RATE_HZ
@@ -64,6 +64,17 @@ def test_audio_of_nothing_has_no_words() -> None:
 def test_an_agent_is_silent_at_its_first_break() -> None:
     assert silent_after([20.0, 40.0, 200.0, 900.0]) == 200.0
     assert silent_after([]) == 0.0
+
+
+def test_what_cut_a_turn_is_told_by_the_first_reply_since_its_onset_and_an_answer_by_its_own() -> (
+    None
+):
+    said = ((1.0, "the turn before"), (None, "nothing"), (5.0, "what cut it"), (8.0, "its answer"))
+    told = [{"marks": {} if at is None else {"first_byte_on_wire": at}, "is": x} for at, x in said]
+    cut, answer = account_of(told, 2.0), account_of(told, 6.0)
+    assert cut is not None and cut["is"] == "what cut it"
+    assert answer is not None and answer["is"] == "its answer"
+    assert account_of(told, 9.0) is None
 
 
 def turns(gap_ms: float | None, *, cut: bool = False) -> list[MeasuredTurn]:
