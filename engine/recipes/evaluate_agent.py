@@ -77,11 +77,9 @@ def main() -> None:
     given = parser.parse_args()
     if given.calls is not None and given.calls < 1:
         parser.error(f"--calls: expected 1 or more, found {given.calls}")
-    if given.served and given.adapter is not None:
-        parser.error("--served: expected no --adapter beside it, found one")
     try:
         n_calls = given.calls or (40 if given.quick else 200)
-        served = ServedAgent(given.model, given.draft) if given.served else None
+        served = ServedAgent(given.model, given.draft, given.adapter) if given.served else None
         evaluation = Evaluation(given.model, given.data, n_calls, given.seed, given.adapter, served)
     except (FileNotFoundError, EngineError) as error:
         sys.exit(f"evaluate_agent: {error}")

@@ -1,4 +1,4 @@
-"""The embedded agent as the server runs it: in int8, drafted for, its calls bound and counted.
+"""An agent's model as the server runs it: in int8, drafted for, its calls bound and counted.
 
 Owns one engine that answers whole prompts, one after the other. `decoding` asks the weights alone:
 what differs between the two is what the engine makes of them.
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.engine import Engine
+from engine.load.gguf import is_gguf
 from engine.text.counted_lists import CountedTurn
 from engine.types import Done, EngineConfig, SamplingParams, TextDelta, ToolCall
 
@@ -20,13 +21,21 @@ MAX_TOKENS = 72  # of a reply, as `generate_replies` has it
 
 
 class ServedAgent:
-    """`reply` answers greedily. draft: a smaller model of the same tokenizer, if there is one."""
+    """`reply` answers greedily. draft: a smaller model of the same tokenizer, if there is one.
 
-    def __init__(self, folder: Path, draft: Path | None = None) -> None:
+    A GGUF file, and a model with an adapter merged, have n-grams alone, as they are served.
+    """
+
+    def __init__(
+        self, folder: Path, draft: Path | None = None, adapter: Path | None = None
+    ) -> None:
         """Raises: EngineError."""
         is_drafted = draft is not None and (draft / "config.json").exists()
         config = EngineConfig(
-            quant="int8", ngram_draft=True, draft_dir=draft if is_drafted else None
+            quant="int8",
+            ngram_draft=True,
+            adapter_dir=adapter,
+            draft_dir=draft if is_drafted and adapter is None and not is_gguf(folder) else None,
         )
         self._engine = Engine.load(folder, config)
 
