@@ -30,7 +30,9 @@ BYTES_PER_MS = RATE_HZ * BYTES_PER_SAMPLE / 1000
 MIN_PIECE_BYTES = 960  # 20 ms: what a frame on the wire holds
 MAX_TEXT_CHARACTERS = 100_000
 MAX_CLAUSE_CHARACTERS = 400  # a reply without any mark must still begin to be spoken
-FIRST_CLAUSE_CHARACTERS = 12  # a comma before this many leaves too little to speak well
+# The first comma counts from here on: half a second of speech ("Certainly,"), in which a quick
+# service has made the next clause. Before it, silence would follow.
+FIRST_CLAUSE_CHARACTERS = 8
 CHARACTERS_PER_S = 15.0  # of English at 170 words a minute; replaced by what this voice does
 
 # The end of a sentence, unless a title or an initial comes before its full stop; a figure such as

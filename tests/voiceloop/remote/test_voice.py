@@ -106,6 +106,7 @@ async def test_what_is_no_pcm_is_not_played(
         ("It is 3.50. And more. ", ["It is 3.50. ", "And more. "]),
         ("Good morning, Dr. Brown. Yes", ["Good morning, ", "Dr. Brown. "]),
         ("Yes, of course, sir. ", ["Yes, of course, ", "sir. "]),
+        ("Certainly, that is noted. ", ["Certainly, ", "that is noted. "]),
         ("no mark at all", []),
     ],
 )
