@@ -26,6 +26,7 @@ from voiceloop.slots.checks import check_slots
 
 MINUTE_MS = 60_000
 SUFFIX = ".toml"
+EMBEDDED_AGENT_NAME = "cafe"  # of those that ship, the one that the embedded model was made for
 MAX_TRY_SAYING, MAX_TRY_SAYING_CHARS = 6, 100  # what a phone's screen shows at a glance
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
@@ -75,7 +76,7 @@ def shipped_agent(name: str) -> AgentConfig:
 
 def embedded_agent() -> AgentConfig:
     """The agent that the embedded preset has where none is named."""
-    return shipped_agent("cafe")
+    return shipped_agent(EMBEDDED_AGENT_NAME)
 
 
 def _read(values: dict[str, Any], source: str, beside: Path) -> AgentConfig:

@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from voiceloop.agent import AgentConfig
-from voiceloop.agent_file import check_models, embedded_agent, load_agent, shipped_agents
+from voiceloop.agent_file import (
+    EMBEDDED_AGENT_NAME,
+    check_models,
+    embedded_agent,
+    load_agent,
+)
 from voiceloop.backends import RoleName
 from voiceloop.config import AUTO, Config, EngineSettings
 from voiceloop.errors import ConfigError
@@ -102,11 +107,15 @@ def _with_voice_of(resolved: ResolvedModel, agent: AgentConfig, source: Path) ->
 
 
 def note_on_agent(config: Config) -> str | None:
-    """What whoever wrote an agent file should know of the embedded model; None where it is none."""
+    """What whoever names an agent should know of the embedded model; None where it is none.
+
+    The cafe is the one agent that this model was made for. Of those that ship beside it the
+    pizzeria has 10 of 12 plain turns right, the clinic one of four scenarios (RESULTS.md).
+    """
     _, _, taken = plan(config)
     is_embedded = "engine" in taken and taken["engine"].model == EMBEDDED_AGENT
-    is_own = config.agent is not None and str(config.agent) not in shipped_agents()
-    return EMBEDDED_LIMITS.format(agent=config.agent) if is_embedded and is_own else None
+    is_another = config.agent is not None and str(config.agent) != EMBEDDED_AGENT_NAME
+    return EMBEDDED_LIMITS.format(agent=config.agent) if is_embedded and is_another else None
 
 
 def context_tokens(config: Config) -> int:

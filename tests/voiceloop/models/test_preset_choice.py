@@ -380,17 +380,18 @@ def test_a_preset_of_the_gpu_tells_of_the_missing_gpu_before_anything_is_fetched
     ("flags", "is_told"),
     [
         ({"agent": "my-agent.toml"}, True),
-        ({"agent": "pizzeria"}, False),
+        ({"agent": "clinic"}, True),
+        ({"agent": "cafe"}, False),
         ({}, False),
         ({"agent": "my-agent.toml", "llm_url": "http://127.0.0.1:8000/v1"}, False),
     ],
 )
-def test_who_brings_an_agent_file_is_told_what_the_embedded_model_can_do(
+def test_who_names_another_agent_than_the_cafe_is_told_what_the_embedded_model_can_do(
     flags: dict[str, str], is_told: bool
 ) -> None:
     note = presets.note_on_agent(load_config(flags={"preset": "embedded", **flags}))
     assert (note is not None) is is_told
-    assert note is None or (note.startswith("my-agent.toml") and "--llm-url" in note)
+    assert note is None or (note.startswith(flags["agent"]) and "--llm-url" in note)
 
 
 def without_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
