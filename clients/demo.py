@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
@@ -241,3 +243,12 @@ def _print_end(console: Console, results: dict[str, Any], out: Path) -> None:
         console.print(f"[red]none of {n_turns} turns has a gap[/red]")
     files = ("report.html", "conversation.wav", "waterfall.png", "turns.json")
     console.print("[dim]wrote[/dim] " + "  ".join(str(out / name) for name in files))
+    if not results["partial"]:
+        console.print(f"[dim]talk to it yourself:[/dim] {own_command()} serve")
+
+
+def own_command() -> str:
+    """`voiceloop` as it can be typed here: by its name, else where `make demo` has put it."""
+    if shutil.which("voiceloop") is not None:
+        return "voiceloop"
+    return os.path.relpath(Path(sys.executable).with_name("voiceloop"))

@@ -181,7 +181,7 @@ def turn_summary(turn: TurnResult) -> Group:
         if turn.missing:
             head.append(f"  ✗ missing {', '.join(turn.missing)}", style="red")
         else:
-            head.append(f"  ✓ {found}", style="green")
+            head.append(f"  ✓ said: {found}", style="green")
     rows: list[RenderableType] = [head]
     if turn.waterfall is not None:
         rows += waterfall_rows(turn.waterfall)

@@ -19,7 +19,14 @@ from clients.agent_card import AgentCard, read_card
 from clients.call.script import load_call, load_utterances
 from clients.call.simulated_call import SimulatedCall
 from clients.connection import RATE_HZ
-from clients.demo import DemoOptions, play, recording_as_call, run_demo, write_outputs
+from clients.demo import (
+    DemoOptions,
+    own_command,
+    play,
+    recording_as_call,
+    run_demo,
+    write_outputs,
+)
 from clients.errors import ClientError, ConnectionFailed, OutputError, RecordingError
 from clients.provenance import provenance
 from clients.recording import write_wav
@@ -134,6 +141,34 @@ async def test_a_call_leaves_its_four_files(clock: Callable[[], float], tmp_path
         assert file.getnframes() >= len(caller)
     assert (tmp_path / "waterfall.png").read_bytes().startswith(b"\x89PNG")
     assert "A call" in (tmp_path / "report.html").read_text()
+
+
+def test_the_command_is_told_as_it_can_be_typed_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert own_command() == ".venv/bin/voiceloop"
+    (tmp_path / "voiceloop").touch(mode=0o755)
+    assert own_command() == "voiceloop"
+
+
+@pytest.mark.virtual_time
+async def test_a_whole_call_ends_with_what_to_do_next(
+    clock: Callable[[], float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    utterances = load_utterances(load_call(), "heart", RATE_HZ)[2:3]
+    told = io.StringIO()
+    console = Terminal(file=told, width=200)
+    monkeypatch.setattr("clients.demo.SimulatedCall", partial(SimulatedCall, clock=clock))
+    async with memory_call(clock) as (connection, _):
+        server = ServerProcess(pid=0, port=0, ready_s=1.0)
+        await play(
+            connection, utterances, DemoOptions(out=tmp_path), console, server, "A call", CARD
+        )
+    *_, last = told.getvalue().strip().splitlines()
+    assert last == f"talk to it yourself: {own_command()} serve"
 
 
 async def test_the_agents_card_says_who_answers_or_that_nobody_told() -> None:
