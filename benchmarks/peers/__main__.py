@@ -44,6 +44,7 @@ from benchmarks.peers.envs import PINS, python_of
 from benchmarks.peers.plot import plot
 from benchmarks.peers.stub_services import KnownTurn, read_delays
 from clients.arguments import whole_number
+from clients.call.result import SOFT_CUT_MS
 from clients.outputs import prepare_folder
 from clients.progress import progress_bar
 from clients.report.call_summary import stage_medians
@@ -217,6 +218,7 @@ def figures_of(turns: Sequence[MeasuredTurn]) -> dict[str, Any]:
             "gap_ms": asdict(Distribution.of(gaps)),
             "over_1_s": _share(sum(gap > SLOW_MS for gap in gaps), len(gaps)),
             "cut": _share(sum(turn.cut for turn in of_it), len(of_it)),
+            "cut_hard": _share(sum(turn.is_cut_hard for turn in of_it), len(of_it)),
             "unanswered": sum(not turn.answered for turn in of_it),
         }
     for key in ("wire_ms", "audible_ms"):
@@ -269,14 +271,14 @@ def judged_of(variants: Sequence[str]) -> list[str]:
 
 
 def print_table(figures: dict[str, dict[str, Any]]) -> None:
-    heads = ("n", "p50", "p90", "p95", "most", ">1 s", "cut", "silent")
+    heads = ("n", "p50", "p90", "p95", "most", ">1 s", "cut", "hard", "silent")
     for kind in ("plain", "hesitation"):
         print(f"\n{kind + ', ms':<22}" + "".join(f"{head:>8}" for head in heads))
         for name, row in figures.items():
             part, gap = row[kind], row[kind]["gap_ms"]
-            cells = [gap[key] for key in ("p50", "p90", "p95", "most")]
-            text = [f"{part['n_turns']}"] + [_cell(ms) for ms in cells]
-            text += [_cell(part["over_1_s"], "%"), _cell(part["cut"], "%"), str(part["unanswered"])]
+            text = [f"{part['n_turns']}", *(_cell(gap[key]) for key in heads[1:5])]
+            text += [_cell(part[key], "%") for key in ("over_1_s", "cut", "cut_hard")]
+            text.append(str(part["unanswered"]))
             print(f"{name:<22}" + "".join(f"{cell:>8}" for cell in text))
     print(f"\n{'barge-in, ms':<22}{'n':>8}{'wire p50':>10}{'p95':>8}{'audible':>10}{'p95':>8}")
     for name, row in figures.items():
@@ -285,7 +287,8 @@ def print_table(figures: dict[str, dict[str, Any]]) -> None:
             f"{name:<22}{wire['n']:>8}{_cell(wire['p50']):>10}{_cell(wire['p95']):>8}"
             f"{_cell(audible['p50']):>10}{_cell(audible['p95']):>8}"
         )
-    print("\nsilent: turns without an answer within 6 s. What each was given:")
+    print(f"\nhard: of the cut, heard for over {SOFT_CUT_MS:g} ms once the caller went on")
+    print("silent: turns without an answer within 6 s. What each was given:")
     for name in figures:
         print(f"  {name}: {GIVEN[name]}")
 

@@ -18,14 +18,16 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from audio.frames import RECOGNIZER_HZ
 from audio.resample import Resampler
 from benchmarks.calls.human_turns import HumanTurn
+from clients.call.result import SOFT_CUT_MS
 from clients.call.simulated_call import session_settings
 from clients.connection import RATE_HZ, RealtimeConnection, own_key
 from clients.playout import Playout
 from clients.recording import Samples
 from clients.report.waterfall import Waterfall, waterfall_of
-from clients.report.waveform import audible_amplitude, first_audible
+from clients.report.waveform import FRAME_MS, audible_amplitude, first_audible, speech_frames
 from clients.uplink import Uplink
 
 ANSWER_WITHIN_S = 6.0
@@ -142,6 +144,13 @@ def faded_in_s(pieces: Sequence[Heard], first_at: float) -> float:
     return float(np.argmax(sound >= sound.max() / 2)) / RATE_HZ
 
 
+def goes_on(turn: HumanTurn, after_s: float) -> float:
+    """When the clip first sounds so long after its onset, or later; in s from there, inf: never."""
+    loud_ms = FRAME_MS * speech_frames(turn.samples, RECOGNIZER_HZ) - turn.onset_ms
+    later_ms = loud_ms[loud_ms >= 1000.0 * after_s]
+    return float(later_ms[0]) / 1000.0 if len(later_ms) else float("inf")
+
+
 def account_of(told: Sequence[Mapping[str, Any]], since: float) -> Mapping[str, Any] | None:
     """Of the first reply that was sent since then; None where none was."""
     return next((t for t in told if t["marks"].get("first_byte_on_wire", 0.0) >= since), None)
@@ -152,7 +161,8 @@ class MeasuredTurn:
     """What became of one turn; times in ms.
 
     cut: the agent was audible before the caller's end; of a barge-in: audible again, having fallen
-    silent. gap_ms: None where it was cut or nobody answered. wire_ms, audible_ms: from the onset of
+    silent. over_ms: of a cut turn, for how long the agent was heard once the caller went on.
+    gap_ms: None where it was cut or nobody answered. wire_ms, audible_ms: from the onset of
     an interruption to silence. waterfall: where the gap went, by the runtime's own account. facts:
     of the same account, or of what cut the turn: why it ended, and the draft.
     """
@@ -166,6 +176,12 @@ class MeasuredTurn:
     audible_ms: float | None = None
     waterfall: Waterfall | None = None
     facts: Mapping[str, Any] | None = None
+    over_ms: float | None = None
+
+    @property
+    def is_cut_hard(self) -> bool:
+        """Whether the agent spoke over a caller who went on for longer than a soft cut may last."""
+        return self.over_ms is not None and self.over_ms > SOFT_CUT_MS
 
 
 class PeerCall:
@@ -252,7 +268,8 @@ class PeerCall:
         after = [at for at in self._audible if at >= max(end_at, kept_at)]
         heard_at = after[0] + faded_in_s(self._pieces, after[0]) if after else 0.0
         gap_ms = 1000.0 * (heard_at - end_at) if after and not cut else None
-        measured = MeasuredTurn(turn.name, kind, gap_ms, cut, bool(after))
+        over_ms = self._over_ms(turn, onset_at, end_at) if cut else None
+        measured = MeasuredTurn(turn.name, kind, gap_ms, cut, bool(after), over_ms=over_ms)
         told = account_of(self._line.told, onset_at if cut else end_at)
         if told is None:
             return measured
@@ -260,6 +277,12 @@ class PeerCall:
         if gap_ms is None:
             return measured
         return replace(measured, waterfall=waterfall_of(told, end_at, after[0], heard_at))
+
+    def _over_ms(self, turn: HumanTurn, onset_at: float, end_at: float) -> float:
+        """For how long an agent that began too early was heard from where the caller went on."""
+        began_at = next(at for at in self._audible if onset_at <= at < end_at)
+        goes_on_at = goes_on(turn, began_at - onset_at) + onset_at
+        return float(len(self._heard_ms(goes_on_at, end_at))) if goes_on_at < end_at else 0.0
 
     async def _say(self, turn: HumanTurn) -> tuple[float, float]:
         """Play the clip; when its first and its last sound were sent."""

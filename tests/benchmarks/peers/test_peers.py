@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.calls.human_turns import HumanTurn
 from benchmarks.harness.harness import results, write_results
 from benchmarks.peers.__main__ import (
     Block,
@@ -18,7 +19,14 @@ from benchmarks.peers.__main__ import (
     judged_of,
     n_calls,
 )
-from benchmarks.peers.call import Heard, MeasuredTurn, account_of, faded_in_s, silent_after
+from benchmarks.peers.call import (
+    Heard,
+    MeasuredTurn,
+    account_of,
+    faded_in_s,
+    goes_on,
+    silent_after,
+)
 from benchmarks.peers.earlier_part import EarlierPartError, measured_before
 from benchmarks.peers.stub_services import KnownTurn, spoken, words_inside
 from clients.connection import RATE_HZ
@@ -101,6 +109,24 @@ def test_a_cut_turn_has_no_gap_and_counts() -> None:
     figures = {"voiceloop": own, "pipecat": figures_of(turns(1.0))}
     bars = {bar.name: bar for bar in bars_of(figures, "voiceloop")}
     assert not bars["voiceloop: turns cut, plain: the better peer"].holds
+
+
+def test_a_cut_is_hard_where_the_agent_is_heard_for_long_once_the_caller_goes_on() -> None:
+    over_ms = (None, 0.0, 250.0, 251.0)
+    cuts = [MeasuredTurn("a", "plain", None, True, True, over_ms=ms) for ms in over_ms]
+    own = figures_of([*cuts, *turns(200.0)])["plain"]
+    assert own["cut"] == 80.0 and own["cut_hard"] == 20.0
+
+
+def test_a_caller_goes_on_with_the_first_sound_behind_the_agents() -> None:
+    """The onset lies 100 ms into the clip; it sounds until 300 ms, and from 500 to 700."""
+    samples = np.zeros(HZ, np.int16)
+    for begin, end in ((1600, 4800), (8000, 11200)):
+        samples[begin:end] = RNG.normal(0, 3000, end - begin).astype(np.int16)
+    turn = HumanTurn("a", "b", "hesitation", samples, onset_ms=100.0, end_ms=700.0, words=())
+    assert goes_on(turn, 0.1) == pytest.approx(0.1)  # it had not stopped
+    assert goes_on(turn, 0.25) == pytest.approx(0.4)
+    assert goes_on(turn, 0.7) == float("inf")
 
 
 def test_a_turn_without_an_answer_misses_its_bar() -> None:
