@@ -21,8 +21,9 @@ def main() -> None:
     parser.add_argument("--start", type=Path, help="an exported adapter to go on from")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--tokens", type=float, default=3e6, help="to train on, in all")
+    parser.add_argument("--minutes", type=float, help="of the whole run, instead of --tokens")
     parser.add_argument(
-        "--step-tokens", type=int, default=1024, help="of a step; some 32768 on a GPU"
+        "--step-tokens", type=int, default=2048, help="of a step; some 32768 on a GPU"
     )
     parser.add_argument("--rate", type=float, default=1e-3, help="of learning")
     parser.add_argument("--threads", type=int, default=2)
@@ -39,6 +40,7 @@ def main() -> None:
             start=given.start,
             device=given.device,
             n_tokens=int(given.tokens),
+            minutes=given.minutes,
             step_tokens=given.step_tokens,
             shard_workers=given.shard_workers,
             learning_rate=given.rate,

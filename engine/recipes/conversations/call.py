@@ -25,6 +25,23 @@ class Check:
     tool: dict[str, Any] | None = None
 
 
+class Draws(random.Random):
+    """The draws of a call: its place and prompt by one seed, what is then said by another.
+
+    Calls of one seed begin with the same prompt and tools, and differ behind them.
+    """
+
+    def __init__(self, seed: str, said: str) -> None:
+        super().__init__(seed)
+        self.said, self._has_left = said, False
+
+    def leave_prompt(self) -> None:
+        """Go on with the draws of what is said; a call that is begun anew goes on as it was."""
+        if not self._has_left:
+            self._has_left = True
+            self.seed(self.said)
+
+
 @dataclass(slots=True)
 class Call:
     """Collects a call's messages. `style`: "written", "recognized" or "noisy" user turns."""
@@ -42,6 +59,12 @@ class Call:
     number: str = ""
     caller: str = ""
     pending_prefix: str = ""
+
+    def begin(self, prompt: str) -> None:
+        """Add the system message, the call's first."""
+        self.messages.append({"role": "system", "content": prompt})
+        if isinstance(self.rng, Draws):
+            self.rng.leave_prompt()
 
     def user(self, template: str, exact: bool = False, **slots: str) -> None:
         """Add a caller turn; written or as a recognizer hears it. `exact` keeps every word."""

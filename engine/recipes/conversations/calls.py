@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from .business import Business, random_business
-from .call import Call
+from .call import Call, Draws
 from .plain_questions import BUSINESSES, read_questions
 from .recognizer_noise import RecognizerNoise
 from .skills import booking, info, order, talk, tools
@@ -85,10 +85,15 @@ def generate_call(
     chatter: Chatter,
     held_out: bool = False,
     kind: str | None = None,
+    said: str | None = None,
 ) -> Call:
-    """Make one call. kind: "place", "tools" or "home"; drawn when not given."""
+    """Make one call. kind: "place", "tools" or "home"; drawn when not given.
+
+    said: the seed of what is said behind the prompt; None: `seed` is that of all.
+    """
     for attempt in range(100):
-        rng = random.Random(f"{seed}/{attempt}")
+        whole = f"{seed}/{attempt}"
+        rng = random.Random(whole) if said is None else Draws(whole, f"{said}/{attempt}")
         call = _draw_call(rng, noise, chatter, held_out, kind)
         if not holds_held_out(call):
             return call
@@ -143,7 +148,7 @@ def greeting(call: Call, place: Business) -> None:
 def _place_call(call: Call, chatter: Chatter) -> None:
     rng = call.rng
     place = call.place = random_business(rng, call.held_out)
-    call.messages.append({"role": "system", "content": place.prompt})
+    call.begin(place.prompt)
     silent = "silent" in place.facts
     greeting(call, place)
     moves: list[tuple[Move, float]] = [
@@ -194,30 +199,27 @@ def _tool_call(call: Call, chatter: Chatter) -> None:
     facts = [sentence for _, sentence, _, _ in place.facts.values() if sentence]
     place.facts.pop("silent", None)
     items = join(list(place.items))
-    call.messages.append(
-        {
-            "role": "system",
-            "content": " ".join(
-                filter(
-                    None,
-                    (
-                        expand(
-                            rng,
-                            "you are {a}, the voice of {n}.|you are {a}. you (answer the phone|"
-                            "take calls) (for|at) {n}.|you are the (voice |)assistant {a} (at|of) "
-                            "{n}.",
-                            a=place.agent,
-                            n=place.name,
-                        ),
-                        expand(rng, "(menu|we sell|we serve|on the menu): {i}.", i=items)
-                        if rng.random() < 0.8
-                        else "",
-                        *facts,
-                        tools.tool_instruction(rng),
+    call.begin(
+        " ".join(
+            filter(
+                None,
+                (
+                    expand(
+                        rng,
+                        "you are {a}, the voice of {n}.|you are {a}. you (answer the phone|"
+                        "take calls) (for|at) {n}.|you are the (voice |)assistant {a} (at|of) "
+                        "{n}.",
+                        a=place.agent,
+                        n=place.name,
                     ),
-                )
-            ),
-        }
+                    expand(rng, "(menu|we sell|we serve|on the menu): {i}.", i=items)
+                    if rng.random() < 0.8
+                    else "",
+                    *facts,
+                    tools.tool_instruction(rng),
+                ),
+            )
+        )
     )
     greeting(call, place)
     run_moves(
@@ -242,7 +244,7 @@ def _tool_call(call: Call, chatter: Chatter) -> None:
 def _home_call(call: Call, chatter: Chatter) -> None:
     rng = call.rng
     prompt, states = booking.home_prompt(call)
-    call.messages.append({"role": "system", "content": prompt})
+    call.begin(prompt)
     run_moves(
         call,
         [

@@ -45,7 +45,7 @@ def facts_call(rng: random.Random, noise: RecognizerNoise) -> Call:
     while True:
         call = _begin(rng, noise, _hard_place(rng))
         assert call.place is not None
-        call.messages.append({"role": "system", "content": call.place.prompt})
+        call.begin(call.place.prompt)
         moves: list[tuple[Move, float]] = [
             (info.hours_of_day, 12),
             (info.price, 6),
@@ -68,7 +68,7 @@ def counter_call(rng: random.Random, noise: RecognizerNoise, questions: Sequence
     while True:
         call = _begin(rng, noise, _plain_place(rng))
         assert call.place is not None
-        call.messages.append({"role": "system", "content": call.place.prompt})
+        call.begin(call.place.prompt)
         if rng.random() < 0.8:
             greeting(call, call.place)
         moves: list[tuple[Move, float]] = [
@@ -105,7 +105,7 @@ def front_desk_call(rng: random.Random, noise: RecognizerNoise, questions: Seque
             continue
         desk = PracticeDesk(call, kinds)
         line = tool_instruction(rng)
-        call.messages.append({"role": "system", "content": f"{prompt} {line}".strip()})
+        call.begin(f"{prompt} {line}".strip())
         if rng.random() < 0.8:
             greeting(call, place)
         moves: list[tuple[Move, float]] = [
@@ -143,7 +143,7 @@ def desk_call(rng: random.Random, noise: RecognizerNoise) -> Call:
         kinds = rng.choices(list(_DESK_KINDS), list(_DESK_KINDS.values()), k=rng.choice((1, 2, 3)))
         desk = ToolDesk(call, list(dict.fromkeys(kinds)))
         menu = f" Menu: {join(list(place.items))}." if rng.random() < 0.5 else ""
-        call.messages.append({"role": "system", "content": f"You are {place.agent}.{menu}"})
+        call.begin(f"You are {place.agent}.{menu}")
         for _ in range(rng.choice((3, 4, 5, 6))):
             desk.act()
         if not holds_held_out(call):

@@ -10,26 +10,26 @@ from tokenizers import Tokenizer
 from ..conversations.dialogues import data_directory
 from ..model.chat_format import ChatEncoder
 from ..model.chatml import CHATML_FORMAT
-from .corpus import Corpus
+from .corpus import Conversation, Corpus
+from .family import Family
 
-Encoded = tuple[list[int], list[float]]  # tokens, and the weight of predicting each
-
-# Conversations per thousand. What a general model cannot know comes first: facts of the prompt,
-# calls in our notation and the use of their results, orders, bookings, refusals. It need not learn
-# to copy, so there are no drills.
+# Families of conversations per thousand. What a general model cannot know comes first: facts of the
+# prompt, calls in our notation and the use of their results, orders, bookings, refusals. It need
+# not learn to copy, so there are no drills.
 ADAPTER_MIXTURE = {
-    "calls": 330,
-    "facts": 100,
-    "counter": 150,
-    "front_desk": 120,
-    "desk": 110,
-    "tally": 10,
-    "sgd": 50,
-    "star": 50,
-    "tm4": 40,
-    "webq": 20,
-    "open": 20,
+    "calls": 310,
+    "facts": 80,
+    "counter": 110,
+    "front_desk": 110,
+    "desk": 140,
+    "tally": 90,
+    "sgd": 40,
+    "star": 40,
+    "tm4": 20,
+    "webq": 35,
+    "open": 25,
 }
+N_SIBLINGS = 3  # conversations about one business, whose prompt is computed once for all of them
 MAX_TOKENS = 768  # of a conversation; one in fifty is longer
 # The caller's words are read for the end of the turn, and learned a little for that.
 USER_WEIGHT = 0.1
@@ -42,12 +42,37 @@ class AdapterData:
         self.corpus = Corpus(data_directory(data))
         self.encoder = ChatEncoder(tokenizer, CHATML_FORMAT, USER_WEIGHT)
 
-    def shard(self, seed: str, n_conversations: int, mixture: dict[str, int]) -> list[Encoded]:
-        """Conversations of a mixture: a function of the seed."""
+    def shard(self, seed: str, n_families: int, mixture: dict[str, int]) -> list[Family]:
+        """Conversations of a mixture, those about one business together, by the seed alone."""
         rng = random.Random(seed)
-        drawn = list(self.corpus.conversations(rng, n_conversations, mixture))
-        encoded = self.encoder.encode_batch(drawn)
-        return [(tokens[:MAX_TOKENS], weights[:MAX_TOKENS]) for tokens, weights in encoded]
+        return [
+            self._family(drawn)
+            for drawn in self.corpus.families(rng, n_families, mixture, N_SIBLINGS)
+        ]
+
+    def _family(self, drawn: list[Conversation]) -> Family:
+        """What conversations begin with alike, prompt and tools, comes once."""
+        encoded = [
+            (tokens[:MAX_TOKENS], weights[:MAX_TOKENS])
+            for tokens, weights in self.encoder.encode_batch(drawn)
+        ]
+        n_alike = 0
+        if len(encoded) > 1:
+            n_alike = self._n_alike([tokens for tokens, _ in encoded])
+        return Family(
+            encoded[0][0][:n_alike],
+            tuple((tokens[n_alike:], weights[n_alike:]) for tokens, weights in encoded),
+        )
+
+    def _n_alike(self, conversations: list[list[int]]) -> int:
+        """Tokens of the system message, where it is one and the same and something follows it."""
+        first = conversations[0]
+        spans = self.encoder.spans(first)
+        if not spans or spans[0].role != "system" or len(spans) < 2:
+            return 0
+        stop = spans[0].stop
+        is_one = all(one[:stop] == first[:stop] and len(one) > stop for one in conversations)
+        return stop if is_one else 0
 
 
 _worker: AdapterData | None = None  # of this process, when it is one that builds shards ahead
@@ -59,6 +84,6 @@ def start_data(data: Path | None, tokenizer: str) -> None:
     _worker = AdapterData(data, Tokenizer.from_str(tokenizer))
 
 
-def shard_of(seed: str, n_conversations: int, mixture: dict[str, int]) -> list[Encoded]:
+def shard_of(seed: str, n_families: int, mixture: dict[str, int]) -> list[Family]:
     assert _worker is not None
-    return _worker.shard(seed, n_conversations, mixture)
+    return _worker.shard(seed, n_families, mixture)

@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import csv
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
+from ..model.adapted_model import AdaptedModel
 from ..model.base_model import load_base
 from ..model.chatml import CHATML_TEMPLATE
 from ..model.checkpoint import load_checkpoint, save_checkpoint
-from ..model.lora import adapt, read_adapter, save_adapter
-from .adapter_data import ADAPTER_MIXTURE, AdapterData, Encoded, shard_of, start_data
+from ..model.lora import exported, read_adapter, save_adapter
+from .adapter_data import ADAPTER_MIXTURE, AdapterData, shard_of, start_data
+from .family import Family, in_rows, row_of
 from .shards import ShardsAhead
 
 WARMUP_STEPS = 30
-DECAY_SHARE = 0.3  # of the tokens, over which the rate falls to zero
-PART_TOKENS = 32_768  # that a GPU works on at once, padding included: some 10 GB of activations
+DECAY_SHARE = 0.4  # of the run, over which the rate falls to zero
+# Of a row: a CPU multiplies no faster with more, a GPU has some 4 GB of activations by then.
+ROW_TOKENS = {"cpu": 1024, "cuda": 8192}
+LOGITS_AT_ONCE = 128  # rows of the vocabulary's size in fp32: 25 MB, which a CPU's cache holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,11 @@ class AdapterOptions:
     start: Path | None = None  # an exported adapter to go on from
     device: str = "cpu"
     n_tokens: int = 3_000_000
-    step_tokens: int = 1024  # at least, of whole conversations
+    minutes: float | None = None  # the run ends, and its rate falls, by the clock instead
+    step_tokens: int = 2048  # at least, of whole families
     learning_rate: float = 1e-3
-    average_steps: int = 40  # what is exported: a running average of the adapter
-    shard_conversations: int = 300
+    average_steps: int = 20  # what is exported: a running average of the adapter
+    shard_families: int = 100
     shard_workers: int = 0  # processes that build shards ahead; with a GPU, one a spare core
     checkpoint_minutes: float = 4.0
     threads: int = 2
@@ -54,21 +57,22 @@ class AdapterTrainer:
     def __init__(self, options: AdapterOptions) -> None:
         self.options, self.device = options, torch.device(options.device)
         torch.manual_seed(options.seed)
-        torch.set_num_threads(1)  # each conversation of a step has one core to itself
+        torch.set_num_threads(options.threads)
         options.out.mkdir(parents=True, exist_ok=True)
-        self.model, tokenizer = load_base(options.base)
+        base, tokenizer = load_base(options.base)
         self.data = AdapterData(options.data, tokenizer)
-        self.adapter = adapt(self.model)
+        self.model = AdaptedModel(base)
         if options.start is not None:
-            read_adapter(options.start, self.adapter)
+            read_adapter(options.start, self.model.adapters)
         self.model.to(self.device)
-        self.average = {name: p.detach().clone() for name, p in self.adapter.items()}
+        self.parameters = list(self.model.parameters())
+        self.average = [parameter.detach().clone() for parameter in self.parameters]
         self.optimizer = torch.optim.AdamW(
-            self.adapter.values(), options.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
+            self.parameters, options.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
         )
         self.shards_ahead = self._start_workers(tokenizer.to_str())
-        self.pool = ThreadPoolExecutor(options.threads if self.device.type == "cpu" else 1)
-        self.step = self.n_seen = self.shard = self.place = 0
+        self.step = self.n_seen = self.n_learned = self.shard = self.place = 0
+        self.seconds = 0.0
         self.is_stopping = False
         if self._checkpoint.exists():
             self._resume()
@@ -77,7 +81,7 @@ class AdapterTrainer:
     def _checkpoint(self) -> Path:
         return self.options.out / "adapter.pt"
 
-    def _start_workers(self, tokenizer: str) -> ShardsAhead[list[Encoded]] | None:
+    def _start_workers(self, tokenizer: str) -> ShardsAhead[list[Family]] | None:
         options = self.options
         if not options.shard_workers:
             return None
@@ -86,7 +90,7 @@ class AdapterTrainer:
             start_data,
             (options.data, tokenizer),
             self._shard_seed,
-            options.shard_conversations,
+            options.shard_families,
             options.shard_workers,
         )
 
@@ -96,151 +100,144 @@ class AdapterTrainer:
     def _resume(self) -> None:
         state = load_checkpoint(self._checkpoint)
         with torch.no_grad():
-            for name, parameter in self.adapter.items():
-                parameter.copy_(state["adapter"][name])
-        self.average = {name: tensor.to(self.device) for name, tensor in state["average"].items()}
+            for parameter, stored in zip(self.parameters, state["adapter"], strict=True):
+                parameter.copy_(stored)
+        self.average = [tensor.to(self.device) for tensor in state["average"]]
         self.optimizer.load_state_dict(state["optimizer"])
-        self.step, self.n_seen = state["step"], state["n_seen"]
+        self.step, self.n_seen, self.n_learned = state["step"], state["n_seen"], state["n_learned"]
         self.shard, self.place = state["shard"], state["place"]
+        self.seconds = state["seconds"]
 
     def save(self) -> None:
         """Write the checkpoint and the averaged adapter."""
         save_checkpoint(
             self._checkpoint,
             {
-                "adapter": {name: p.detach() for name, p in self.adapter.items()},
+                "adapter": [parameter.detach() for parameter in self.parameters],
                 "average": self.average,
                 "optimizer": self.optimizer.state_dict(),
                 "step": self.step,
                 "n_seen": self.n_seen,
+                "n_learned": self.n_learned,
                 "shard": self.shard,
                 "place": self.place,
+                "seconds": self.seconds,
             },
         )
-        save_adapter(self.options.out / "adapter", self.average, CHATML_TEMPLATE)
+        weights = exported(self.model.adapters, self.average)
+        save_adapter(self.options.out / "adapter", weights, CHATML_TEMPLATE)
 
     def stop(self) -> None:
         """Make `run` save after the step in progress and return."""
         self.is_stopping = True
 
     def run(self) -> None:
-        """Train until `n_tokens` were seen or `stop`; then save."""
-        saved_at = started = time.monotonic()
-        seen_before = self.n_seen
+        """Train until the run is over or `stop`; then save."""
+        started = time.monotonic() - self.seconds
+        saved_at = self.seconds
         with (self.options.out / "loss.csv").open("a", newline="") as log:
             writer = csv.writer(log)
             while not self._is_over():
                 shard = self._read_shard()
                 while self.place < len(shard) and not self._is_over():
                     loss, agent_loss = self._update(self._next_batch(shard))
-                    seconds = time.monotonic() - started
-                    rate = (self.n_seen - seen_before) / seconds
-                    writer.writerow((self.step, self.n_seen, f"{loss:.4f}", f"{agent_loss:.4f}"))
+                    self.seconds = time.monotonic() - started
+                    rate = self.n_seen / self.seconds
+                    writer.writerow(
+                        (self.step, self.n_seen, self.n_learned, f"{self.seconds:.0f}")
+                        + (f"{loss:.4f}", f"{agent_loss:.4f}")
+                    )
                     log.flush()
                     print(
-                        f"\rstep {self.step}, {self.n_seen} tokens, loss {loss:.3f}, agent "
-                        f"{agent_loss:.3f}, {rate:.0f} tokens/s ", end="", flush=True,
+                        f"\rstep {self.step}, {self.n_seen} tokens, {self.n_learned} of the "
+                        f"agent's, loss {loss:.3f}, agent {agent_loss:.3f}, {rate:.0f} tokens/s ",
+                        end="", flush=True,
                     )  # fmt: skip
-                    if time.monotonic() - saved_at > self.options.checkpoint_minutes * 60:
+                    if self.seconds - saved_at > self.options.checkpoint_minutes * 60:
                         self.save()
-                        saved_at = time.monotonic()
+                        saved_at = self.seconds
                 if self.place >= len(shard):
                     self.shard, self.place = self.shard + 1, 0
         if self.shards_ahead is not None:
             self.shards_ahead.close()
         self.save()
 
-    def _is_over(self) -> bool:
-        return self.is_stopping or self.n_seen >= self.options.n_tokens
+    @property
+    def progress(self) -> float:
+        """The share of the run that is over."""
+        if self.options.minutes is not None:
+            return self.seconds / (60 * self.options.minutes)
+        return self.n_seen / self.options.n_tokens
 
-    def _read_shard(self) -> list[Encoded]:
+    def _is_over(self) -> bool:
+        return self.is_stopping or self.progress >= 1
+
+    def _read_shard(self) -> list[Family]:
         """The conversations that are due."""
         if self.shards_ahead is not None:
             return self.shards_ahead.get(self.shard, ADAPTER_MIXTURE)
-        seed, n_conversations = self._shard_seed(self.shard), self.options.shard_conversations
-        return self.data.shard(seed, n_conversations, ADAPTER_MIXTURE)
+        seed, n_families = self._shard_seed(self.shard), self.options.shard_families
+        return self.data.shard(seed, n_families, ADAPTER_MIXTURE)
 
-    def _next_batch(self, shard: list[Encoded]) -> list[Encoded]:
-        batch: list[Encoded] = []
+    def _next_batch(self, shard: list[Family]) -> list[Family]:
+        batch: list[Family] = []
         n_tokens = 0
         while n_tokens < self.options.step_tokens and self.place < len(shard):
             batch.append(shard[self.place])
-            n_tokens += len(batch[-1][0])
+            n_tokens += batch[-1].n_tokens
             self.place += 1
         return batch
 
-    def _parts(self, batch: list[Encoded]) -> list[list[Encoded]]:
-        """What is worked on at once, the longest first.
-
-        On a CPU a conversation by itself: a packed row of 1,024 tokens takes a sixth longer.
-        """
-        in_order = sorted(batch, key=lambda one: -len(one[0]))
-        if self.device.type == "cpu":
-            return [[one] for one in in_order]
-        parts: list[list[Encoded]] = []
-        for one in in_order:
-            if not parts or (len(parts[-1]) + 1) * len(parts[-1][0][0]) > PART_TOKENS:
-                parts.append([])
-            parts[-1].append(one)
-        return parts
-
-    def _update(self, batch: list[Encoded]) -> tuple[float, float]:
+    def _update(self, batch: list[Family]) -> tuple[float, float]:
         """One step; returns the weighted loss and that of the agent's words."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.options.learning_rate * self._rate_scale()
-        total_weight = sum(sum(weights[1:]) for _, weights in batch)
-        parameters = list(self.adapter.values())
+        self.model.merge()
+        total_weight = sum(family.weight for family in batch)
         loss, agent_loss, n_agent = 0.0, 0.0, 0
-        for gradients, part_loss, part_agent, part_n in self.pool.map(
-            self._gradients, self._parts(batch)
-        ):
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                scaled = gradient / total_weight
-                parameter.grad = scaled if parameter.grad is None else parameter.grad.add_(scaled)
-            loss, agent_loss = loss + part_loss, agent_loss + part_agent
-            n_agent += part_n
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        for families in in_rows(batch, ROW_TOKENS[self.device.type]):
+            row_loss, row_agent, row_n = self._backward(families, total_weight)
+            loss, agent_loss = loss + row_loss, agent_loss + row_agent
+            n_agent += row_n
+        torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         share = max(1 / (self.step + 1), 1 / self.options.average_steps)
         with torch.no_grad():
-            for name, parameter in self.adapter.items():
-                self.average[name].lerp_(parameter, share)
+            torch._foreach_lerp_(self.average, self.parameters, share)
         self.step += 1
-        self.n_seen += sum(len(tokens) for tokens, _ in batch)
+        self.n_seen += sum(family.n_tokens for family in batch)
+        self.n_learned += n_agent
         return loss / total_weight, agent_loss / max(1, n_agent)
 
     def _rate_scale(self) -> float:
-        """Warm up by steps, hold, then fall to zero over the last tokens."""
-        n_total = self.options.n_tokens
-        left = (n_total - self.n_seen) / (DECAY_SHARE * n_total)
+        """Warm up by steps, hold, then fall to zero over the last part of the run."""
+        left = (1 - self.progress) / DECAY_SHARE
         return max(0.0, min(1.0, (self.step + 1) / WARMUP_STEPS, left))
 
-    def _gradients(self, part: list[Encoded]) -> tuple[tuple[Tensor, ...], float, float, int]:
-        """Gradients of the summed loss of some conversations; loss and count of agent's words."""
-        if self.device.type == "cpu":
-            torch.set_num_threads(1)
-        tokens, weights = (tensor.to(self.device) for tensor in padded(part))
-        positions = torch.arange(tokens.shape[1], device=self.device)[None].expand_as(tokens)
-        targets, kept = tokens[:, 1:], weights[:, 1:] > 0
-        with torch.autocast(self.device.type, torch.bfloat16):
-            hidden = self.model(tokens, positions, None)
-            logits = self.model.logits(hidden[:, :-1][kept]).float()
-        losses = F.cross_entropy(logits, targets[kept], reduction="none")
-        kept_weights = weights[:, 1:][kept]
-        agent = kept_weights >= 1.0
-        loss = (losses * kept_weights).sum()
-        gradients = torch.autograd.grad(loss, list(self.adapter.values()))
-        agent_loss = float(losses.detach()[agent].sum())
-        return gradients, float(loss.detach()), agent_loss, int(agent.sum())
+    def _backward(self, families: list[Family], total_weight: float) -> tuple[float, float, int]:
+        """Add a row's gradients of the loss over `total_weight`.
 
-
-def padded(part: list[Encoded]) -> tuple[Tensor, Tensor]:
-    """Tokens and weights [conversations, longest]; what is padded comes last and weighs nothing."""
-    longest = max(len(tokens) for tokens, _ in part)
-    tokens = torch.zeros(len(part), longest, dtype=torch.long)
-    weights = torch.zeros(len(part), longest)
-    for row, (ids, weight) in enumerate(part):
-        tokens[row, : len(ids)] = torch.tensor(ids)
-        weights[row, : len(ids)] = torch.tensor(weight)
-    return tokens, weights
+        Returns the row's summed loss, the agent's own and of how many tokens that is.
+        """
+        row = row_of(families, self.device)
+        hidden = self.model(row.tokens, row.positions, row.segments)
+        d_hidden = torch.zeros_like(hidden)
+        loss, agent_loss, n_agent = 0.0, 0.0, 0
+        # The head by parts: its gradient goes to the hidden states alone.
+        for at in range(0, len(row.sources), LOGITS_AT_ONCE):
+            part = slice(at, at + LOGITS_AT_ONCE)
+            sources, weights = row.sources[part], row.weights[part]
+            states = hidden.detach()[sources].requires_grad_()
+            losses = F.cross_entropy(
+                self.model.logits(states).float(), row.targets[part], reduction="none"
+            )
+            weighted = (losses * weights).sum()
+            (d_states,) = torch.autograd.grad(weighted / total_weight, states)
+            d_hidden[sources] += d_states
+            agent = weights >= 1.0
+            loss += float(weighted.detach())
+            agent_loss += float(losses.detach()[agent].sum())
+            n_agent += int(agent.sum())
+        hidden.backward(d_hidden)
+        return loss, agent_loss, n_agent

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from ..conversations.call import Draws
 from ..conversations.calls import Chatter, generate_call
 from ..conversations.dialogues import SOURCES, Dialogue, as_messages, open_talk, read_dialogues
 from ..conversations.drills import echo, fill, lookup, unlearned
@@ -48,6 +49,8 @@ MIXTURE = {
 }
 # The first stage: nothing but copying.
 DRILLS = {"echo": 50, "lookup": 35, "fill": 15}
+# Sources whose calls begin with a business and its tools: a third to a half of their tokens.
+_SHARED = frozenset(("calls", "facts", "counter", "front_desk", "desk"))
 _SGD_PARTS = frozenset("restaurants hotels movies ridesharing events services rentalcars".split())
 
 Conversation = tuple[list[dict[str, Any]], list[dict[str, Any]], set[int]]
@@ -107,36 +110,51 @@ class Corpus:
     ) -> Iterator[Conversation]:
         """Draw from the mixture."""
         for source in rng.choices(list(mixture), weights=list(mixture.values()), k=count):
-            if source == "calls":
-                call = generate_call(rng.randrange(1 << 60), self.noise, self.chatter)
-                yield call.messages, call.tools, call.unlearned
-            elif source in ("facts", "desk"):
-                practice = facts_call if source == "facts" else desk_call
-                call = practice(rng, self.noise)
-                yield call.messages, call.tools, call.unlearned
-            elif source in ("counter", "front_desk"):
-                desk = counter_call if source == "counter" else front_desk_call
-                call = desk(rng, self.noise, self.chatter.questions)
-                yield call.messages, call.tools, call.unlearned
-            elif source == "tally":
-                messages, tools = tally(rng, self.noise)
-                yield messages, tools, unlearned(messages)
-            elif source in ("echo", "lookup"):
-                drill = echo if source == "echo" else lookup
-                messages = drill(rng, self.vocabulary)
-                yield messages, [], unlearned(messages)
-            elif source == "fill":
-                messages, tools = fill(rng, self.vocabulary)
-                # The schema is message zero of a conversation without a prompt.
-                yield messages, tools, unlearned(messages)
-            elif source == "open":
-                yield open_talk(rng, self.dialogues), [], set()
-            elif source == "webq":
-                # A lone question with a place's prompt: refused, whatever it is.
-                yield refusal_call(rng, self), [], set()
-            else:
-                dialogue = rng.choice(self.dialogues[source])
-                yield as_messages(dialogue, rng, self.noise), [], set()
+            yield self._conversation(source, rng)
+
+    def families(
+        self, rng: random.Random, count: int, mixture: dict[str, int], n_siblings: int
+    ) -> Iterator[list[Conversation]]:
+        """Draw from the mixture; where there are tools and a menu, several calls about them."""
+        for source in rng.choices(list(mixture), weights=list(mixture.values()), k=count):
+            seed = rng.randrange(1 << 60)
+            n_drawn = n_siblings if source in _SHARED else 1
+            yield [
+                self._conversation(source, Draws(str(seed), f"{seed}/{sibling}"))
+                for sibling in range(n_drawn)
+            ]
+
+    def _conversation(self, source: str, rng: random.Random) -> Conversation:
+        if source == "calls":
+            said = rng.said if isinstance(rng, Draws) else None
+            call = generate_call(rng.randrange(1 << 60), self.noise, self.chatter, said=said)
+            return call.messages, call.tools, call.unlearned
+        if source in ("facts", "desk"):
+            practice = facts_call if source == "facts" else desk_call
+            call = practice(rng, self.noise)
+            return call.messages, call.tools, call.unlearned
+        if source in ("counter", "front_desk"):
+            desk = counter_call if source == "counter" else front_desk_call
+            call = desk(rng, self.noise, self.chatter.questions)
+            return call.messages, call.tools, call.unlearned
+        if source == "tally":
+            messages, tools = tally(rng, self.noise)
+            return messages, tools, unlearned(messages)
+        if source in ("echo", "lookup"):
+            drill = echo if source == "echo" else lookup
+            messages = drill(rng, self.vocabulary)
+            return messages, [], unlearned(messages)
+        if source == "fill":
+            messages, tools = fill(rng, self.vocabulary)
+            # The schema is message zero of a conversation without a prompt.
+            return messages, tools, unlearned(messages)
+        if source == "open":
+            return open_talk(rng, self.dialogues), [], set()
+        if source == "webq":
+            # A lone question with a place's prompt: refused, whatever it is.
+            return refusal_call(rng, self), [], set()
+        dialogue = rng.choice(self.dialogues[source])
+        return as_messages(dialogue, rng, self.noise), [], set()
 
 
 def refusal_call(rng: random.Random, corpus: Corpus) -> list[dict[str, Any]]:
@@ -149,7 +167,7 @@ def refusal_call(rng: random.Random, corpus: Corpus) -> list[dict[str, Any]]:
         rng, corpus.noise, random_business(rng), rng.choice(("written", "recognized", "noisy"))
     )
     assert call.place is not None
-    call.messages.append({"role": "system", "content": call.place.prompt})
+    call.begin(call.place.prompt)
     for _ in range(rng.choice((1, 1, 2))):
         refuse(call, corpus.chatter.questions)
     return call.messages

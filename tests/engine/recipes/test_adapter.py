@@ -5,14 +5,20 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from engine.load.source import adapted, open_source
+from engine.recipes.conversations.call import Draws
+from engine.recipes.model.adapted_model import AdaptedModel
+from engine.recipes.model.agent_model import AgentModel
 from engine.recipes.model.base_model import load_base
 from engine.recipes.model.chat_format import ChatEncoder
 from engine.recipes.model.chatml import CHATML_FORMAT, CHATML_TEMPLATE
-from engine.recipes.model.lora import adapt, save_adapter
-from engine.recipes.training.adapter_data import ADAPTER_MIXTURE
+from engine.recipes.model.lora import exported, read_adapter, save_adapter
+from engine.recipes.model.shared_attention import Segment, shared_attention
+from engine.recipes.training.adapter_data import ADAPTER_MIXTURE, MAX_TOKENS
 from engine.recipes.training.adapter_trainer import AdapterOptions, AdapterTrainer
+from engine.recipes.training.family import Encoded, Family, in_rows, row_of
 from engine.text.text import Text
 from engine.text.tool_calls import notation_of
 from tests.engine.conftest import WriteCheckpoint
@@ -63,7 +69,7 @@ def test_the_template_writes_signatures_calls_and_results(base: Path) -> None:
 
 def test_the_engine_renders_what_training_rendered(base: Path, tmp_path: Path) -> None:
     model, tokenizer = load_base(base)
-    save_adapter(tmp_path, adapt(model), CHATML_TEMPLATE)
+    save_adapter(tmp_path, weights_of(AdaptedModel(model)), CHATML_TEMPLATE)
     text = Text(adapted(open_source(base), tmp_path).text)
     assert text.render(MESSAGES, TOOLS, True) == CHATML_FORMAT.render(MESSAGES, TOOLS, True)
     encoder = ChatEncoder(tokenizer, CHATML_FORMAT)
@@ -93,79 +99,196 @@ def test_a_conversation_that_is_cut_keeps_its_last_message(base: Path) -> None:
     assert last.role == "user" and last.stop == len(tokens) - 3
 
 
+def weights_of(model: AdaptedModel) -> dict[str, Tensor]:
+    return exported(model.adapters, [parameter.detach() for parameter in model.parameters()])
+
+
+def shake(model: AdaptedModel, std: float) -> None:
+    """Give every adapter something to say."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=std)
+    model.merge()
+
+
 def test_what_is_saved_merges_into_what_was_trained(base: Path, tmp_path: Path) -> None:
     torch.manual_seed(1)
-    model, _ = load_base(base)
-    tokens = torch.tensor([[5, 40, 77, 9, 300]])
-    before = model(tokens, torch.arange(5)[None], None)
-    adapter = adapt(model, rank=4, alpha=8)
-    assert torch.equal(model(tokens, torch.arange(5)[None], None), before)  # B is zero
-    with torch.no_grad():
-        for parameter in adapter.values():
-            parameter.normal_(std=0.3)
-    save_adapter(tmp_path, adapter, CHATML_TEMPLATE, rank=4, alpha=8)
-    merged, _ = load_base(base, tmp_path)
     plain, _ = load_base(base)
-    x = torch.randn(9, 32).bfloat16()
-    for index, layer in enumerate(model.model.layers):
-        trained = layer.self_attn.k_proj(x)
-        found = merged.model.layers[index].self_attn.k_proj(x)
-        before_it = plain.model.layers[index].self_attn.k_proj(x)
-        assert (found - trained).norm() < 0.05 * (trained - before_it).norm()
+    model = AdaptedModel(plain, rank=4, alpha=8)
+    tokens, segments = torch.tensor([5, 40, 77, 9, 300]), [Segment(0, 5, 0, 0)]
+    before = model(tokens, torch.arange(5), segments)
+    model.merge()
+    assert torch.equal(model(tokens, torch.arange(5), segments), before)  # B is zero
+    shake(model, 0.3)
+    save_adapter(tmp_path, weights_of(model), CHATML_TEMPLATE, rank=4, alpha=8)
+    merged, _ = load_base(base, tmp_path)
+    for index, layer in enumerate(merged.model.layers):
+        for part, weight in (("self_attn", "k_proj"), ("mlp", "up_proj"), ("mlp", "down_proj")):
+            found = getattr(getattr(layer, part), weight).weight.float()
+            trained = trained_weight(model, f"model.layers.{index}.{part}.{weight}").float()
+            was = plain.model.layers[index].get_submodule(f"{part}.{weight}").weight.float()
+            assert (found - trained).norm() < 0.02 * (trained - was).norm()
 
 
-def test_conversations_that_share_a_part_have_the_gradients_of_each(
+def trained_weight(model: AdaptedModel, name: str) -> Tensor:
+    (found,) = [
+        adapter.merged[part.rows]
+        for adapter in model.adapters
+        for part in adapter.parts
+        if part.name == name
+    ]
+    return found
+
+
+def plain_gradients(
+    model: AgentModel, adapter: dict[str, Tensor], conversations: list[Encoded], scale: float
+) -> tuple[list[Tensor], float]:
+    """By torch alone, in fp32, each conversation by itself: W + scale B A, one loss."""
+    leaves = {name: tensor.float().requires_grad_() for name, tensor in adapter.items()}
+    weights = {name: parameter.float() for name, parameter in model.named_parameters()}
+    for name in leaves:
+        if name.endswith("lora_A.weight"):
+            other = name.replace("lora_A", "lora_B")
+            of = name.removeprefix("base_model.model.").replace("lora_A.", "")
+            weights[of] = weights[of] + scale * leaves[other] @ leaves[name]
+    total = torch.zeros(())
+    for tokens, loss_weights in conversations:
+        row = torch.tensor([tokens])
+        places = torch.arange(len(tokens))[None]
+        hidden = torch.func.functional_call(model, weights, (row, places, None))
+        logits = hidden[0, :-1] @ weights["model.embed_tokens.weight"].t()
+        losses = torch.nn.functional.cross_entropy(logits, row[0, 1:], reduction="none")
+        total = total + (losses * torch.tensor(loss_weights[1:])).sum()
+    return list(torch.autograd.grad(total, list(leaves.values()))), float(total.detach())
+
+
+def conversations_of(family: Family) -> list[Encoded]:
+    return [
+        (family.shared + tokens, [0.0] * len(family.shared) + weights)
+        for tokens, weights in family.rests
+    ]
+
+
+def test_the_gradients_are_those_of_each_whole_conversation_by_itself(
     base: Path, dialogues: Path, tmp_path: Path
 ) -> None:
     trainer = AdapterTrainer(AdapterOptions(base, tmp_path, dialogues, threads=1))
-    with torch.no_grad():
-        for parameter in trainer.adapter.values():
-            parameter.normal_(std=0.05)
-    batch = trainer.data.shard("some", 3, ADAPTER_MIXTURE)
-    together, loss, _, n_agent = trainer._gradients(batch)
-    apart = [trainer._gradients([one]) for one in batch]
-    assert loss == pytest.approx(sum(one[1] for one in apart), rel=1e-2)
-    assert n_agent == sum(one[3] for one in apart) > 0
-    for found, *parts in zip(together, *(one[0] for one in apart), strict=True):
-        assert (found - sum(parts)).norm() < 0.1 * found.norm()
+    trainer.model.float()
+    shake(trainer.model, 0.05)
+    adapter = {name: tensor.clone() for name, tensor in weights_of(trainer.model).items()}
+    families = trainer.data.shard("some", 6, ADAPTER_MIXTURE)
+    assert any(family.shared and len(family.rests) > 1 for family in families)
+    (row,) = in_rows(families, 100_000)
+    loss, _, n_agent = trainer._backward(row, total_weight=1.0)
+    gradients = [parameter.grad for parameter in trainer.parameters]
+    assert all(gradient is not None for gradient in gradients)
+    found = exported(trainer.model.adapters, [g for g in gradients if g is not None])
+    whole = [one for family in families for one in conversations_of(family)]
+    expected, expected_loss = plain_gradients(load_base(base)[0], adapter, whole, scale=2.0)
+    assert loss == pytest.approx(expected_loss, rel=1e-4)
+    assert n_agent == sum(weight >= 1 for _, weights in whole for weight in weights[1:]) > 0
+    for name, one in zip(adapter, expected, strict=True):
+        assert (found[name] - one).norm() < 1e-3 * one.norm(), name
+
+
+def test_a_conversation_sees_neither_its_sibling_nor_another_family() -> None:
+    torch.manual_seed(2)
+    q, k, v = torch.randn(4, 300, 16), torch.randn(2, 300, 16), torch.randn(2, 300, 16)
+    segments = [Segment(0, 40, 0, 0), Segment(40, 190, 0, 40), Segment(190, 280, 0, 40)]
+    segments.append(Segment(280, 300, 280, 280))
+    found = shared_attention(q, k, v, segments)
+    for first, stop, shared, shared_stop in segments:
+        places = [*range(shared, shared_stop), *range(first, stop)]
+        keys, values = (x[:, places].repeat_interleave(2, 0) for x in (k, v))
+        alone = torch.nn.functional.scaled_dot_product_attention(
+            q[:, places], keys, values, is_causal=True
+        )
+        torch.testing.assert_close(found[:, first:stop], alone[:, shared_stop - shared :])
+
+
+def test_calls_about_one_business_share_its_prompt_and_say_other_things(
+    base: Path, dialogues: Path, tmp_path: Path
+) -> None:
+    trainer = AdapterTrainer(AdapterOptions(base, tmp_path, dialogues, threads=1))
+    mixture = {"calls": 1, "counter": 1, "front_desk": 1, "desk": 1}
+    families = trainer.data.shard("several", 12, mixture)
+    shared = [family for family in families if family.shared]
+    assert len(shared) >= 8
+    for family in shared:
+        assert len({tuple(tokens) for tokens, _ in family.rests}) > 1
+        assert all(len(one[0]) <= MAX_TOKENS for one in conversations_of(family))
+    again = trainer.data.shard("several", 12, mixture)
+    assert again == families
+
+
+def test_draws_that_have_left_the_prompt_do_not_begin_again() -> None:
+    draws = Draws("place", "said")
+    draws.leave_prompt()
+    first = draws.random()
+    draws.leave_prompt()
+    assert draws.random() != first
+    other = Draws("place", "other")
+    assert other.random() == Draws("place", "said").random()
+    other.leave_prompt()
+    assert other.random() != first
+
+
+def test_a_row_foretells_the_first_word_of_each_sibling_from_what_they_share() -> None:
+    family = Family([7, 8], (([1, 2], [1.0, 0.5]), ([3], [2.0])))
+    row = row_of([family], torch.device("cpu"))
+    assert row.tokens.tolist() == [7, 8, 1, 2, 3]
+    assert row.positions.tolist() == [0, 1, 2, 3, 2]
+    assert row.sources.tolist() == [1, 2, 1] and row.targets.tolist() == [1, 2, 3]
+    assert family.weight == float(row.weights.sum())
+    lone = Family([], (([5, 6], [1.0, 1.0]),))
+    assert lone.weight == 1.0  # nothing foretells a first token
+    assert row_of([lone], torch.device("cpu")).targets.tolist() == [6]
 
 
 def test_a_new_run_may_start_from_an_exported_adapter(
     base: Path, dialogues: Path, tmp_path: Path
 ) -> None:
     first = AdapterTrainer(AdapterOptions(base, tmp_path / "a", dialogues, threads=1))
-    with torch.no_grad():
-        for parameter in first.adapter.values():
-            parameter.normal_()
-    save_adapter(tmp_path / "exported", first.adapter, CHATML_TEMPLATE)
+    shake(first.model, 1.0)
+    weights = weights_of(first.model)
+    save_adapter(tmp_path / "exported", weights, CHATML_TEMPLATE)
     options = AdapterOptions(base, tmp_path / "b", dialogues, tmp_path / "exported", threads=1)
-    for name, parameter in AdapterTrainer(options).adapter.items():
-        assert torch.equal(parameter, first.adapter[name].bfloat16().float())
+    for name, tensor in weights_of(AdapterTrainer(options).model).items():
+        assert torch.equal(tensor, weights[name].bfloat16().float())
+    narrow = AdaptedModel(load_base(base)[0], rank=4)
+    with pytest.raises(ValueError, match="same layers and rank"):
+        read_adapter(tmp_path / "exported", narrow.adapters)
 
 
 def test_the_rate_warms_up_holds_and_falls(base: Path, dialogues: Path, tmp_path: Path) -> None:
     trainer = AdapterTrainer(AdapterOptions(base, tmp_path, dialogues, n_tokens=1000, threads=1))
     scales = []
-    for step, n_seen in ((0, 0), (29, 100), (80, 700), (90, 850), (99, 1000)):
+    for step, n_seen in ((0, 0), (29, 100), (80, 600), (90, 800), (99, 1000)):
         trainer.step, trainer.n_seen = step, n_seen
         scales.append(round(trainer._rate_scale(), 3))
     assert scales == [0.033, 1.0, 1.0, 0.5, 0.0]
+    by_clock = AdapterOptions(base, tmp_path, dialogues, minutes=10, threads=1)
+    trainer = AdapterTrainer(by_clock)
+    trainer.step, trainer.seconds = 50, 480.0
+    assert trainer._rate_scale() == pytest.approx(0.5) and not trainer._is_over()
+    trainer.seconds = 600.0
+    assert trainer._rate_scale() == 0.0 and trainer._is_over()
 
 
 def test_a_run_learns_saves_and_goes_on_where_it_stopped(
     base: Path, dialogues: Path, tmp_path: Path
 ) -> None:
-    options = AdapterOptions(
-        base, tmp_path, dialogues, n_tokens=2500, shard_conversations=6, threads=1
-    )
+    options = AdapterOptions(base, tmp_path, dialogues, n_tokens=2500, shard_families=4, threads=1)
     first = AdapterTrainer(options)
     first.run()
     assert first.step >= 1 and first.n_seen >= 2500
     second = AdapterTrainer(options)
     assert (second.step, second.n_seen, second.place) == (first.step, first.n_seen, first.place)
-    for name, parameter in second.adapter.items():
-        assert torch.equal(parameter, first.adapter[name])
-    assert all(bool(p.any()) for name, p in second.adapter.items() if "lora_B" in name)
+    assert second.seconds == first.seconds > 0 and 0 < second.n_learned < second.n_seen
+    learned = weights_of(second.model)
+    for name, tensor in weights_of(first.model).items():
+        assert torch.equal(tensor, learned[name])
+    assert all(bool(tensor.any()) for name, tensor in learned.items() if "lora_B" in name)
     plain = open_source(base)
     name = "model.layers.0.self_attn.q_proj.weight"
     found = adapted(plain, tmp_path / "adapter").checkpoint.tensor(name)
