@@ -150,7 +150,8 @@ def _add_serve(commands: Commands) -> None:
     serve.add_argument(
         "--llm-adapter",
         metavar="DIR",
-        help="a LoRA adapter in PEFT's format, merged into the language model (default: none)",
+        help="a LoRA adapter in PEFT's format, merged into the language model; none: without the "
+        "one that ships for it (default: that one)",
     )
     add_table(serve, "engine", EngineSettings)
     serve.set_defaults(run=_serve)

@@ -38,6 +38,7 @@ from voiceloop.operation import Limits as Limits  # whoever has a Config has the
 
 PREFIX = "VOICELOOP_"
 PATHS = ("agent", "llm_adapter", "keys_file", "certfile", "keyfile")
+NO_ADAPTER = "none"  # of llm_adapter: not the one that ships for a model either
 TABLE_PATHS = {
     "engine": ("draft_model", "calibration_text"),
     "workers": ("list", "ca", "certfile", "keyfile"),
@@ -161,7 +162,8 @@ class Config:
     tts_model: str = ""
     stt_device: str = AUTO  # cpu, cuda or cuda:N, of the models here; the engine's is in its table
     tts_device: str = AUTO
-    llm_adapter: Path | None = None  # a LoRA folder, merged into the local language model
+    # A LoRA folder, merged into the local language model; None: its own, where one ships for it.
+    llm_adapter: Path | None = None
     end_reader: Literal["embedded", "none"] = "embedded"  # beside a remote language model
     voice_reader: Literal["embedded", "none"] = "embedded"  # where the recognizer tells nothing
     remote_key: str = field(default="", repr=False)
@@ -236,7 +238,7 @@ def _beside(path: Path, values: dict[str, Any]) -> dict[str, Any]:
 
     A model may be an id ``owner/name`` as well as a folder, and beside a URL it is the service's
     own name: it is a path only where it begins with ``./`` or ``../``. An agent that is a bare
-    word, as ``pizzeria``, is one that ships.
+    word, as ``pizzeria``, is one that ships, and an adapter ``none`` is none.
     """
     found = dict(values)
     for key in (*PATHS, *MODELS):
@@ -244,6 +246,8 @@ def _beside(path: Path, values: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(text, str):
             continue  # its type is refused later
         if key == "agent" and BARE_WORD.fullmatch(text):
+            continue
+        if key == "llm_adapter" and text == NO_ADAPTER:
             continue
         if key in PATHS or text.startswith(("./", "../")):
             found[key] = _whole(path, text)

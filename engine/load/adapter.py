@@ -8,8 +8,10 @@ Source: Hu et al., LoRA, arXiv:2106.09685; PEFT's LoraConfig.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +20,11 @@ from ..types import CheckpointError, WrongShape
 from .loader import Checkpoint, FolderCheckpoint, read_json
 from .packed import FinerWeight, HoldsInt4, Int4Weight
 
+# In the configuration beside PEFT's own settings: `fingerprint` of the model that was adapted.
+BASE_KEY = "base_fingerprint"
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
+FINAL_NORM = "model.norm.weight"
+MAX_NAME = 100  # of what a configuration calls its base, in an error
 MAX_RANK = 1024  # beyond it an adapter is larger than what it adapts
 # Settings under which the merged weight would be another than W + scale B A.
 UNKNOWN = (
@@ -34,7 +40,9 @@ class AdaptedCheckpoint:
     def __init__(self, base: Checkpoint, folder: Path) -> None:
         """Raises: CheckpointError."""
         self.source, self._base = base.source, base
-        self._rank, self._scale = _read_settings(folder)
+        settings = read_json(folder / CONFIG_FILE)
+        self._rank, self._scale = _scale_of(folder / CONFIG_FILE, settings)
+        _check_base(folder / CONFIG_FILE, settings, base)
         self._stored = FolderCheckpoint(folder, WEIGHTS_FILE)
         self._names: dict[str, dict[str, str]] = {}  # weight -> part -> stored name
         for name in self._stored:
@@ -85,10 +93,31 @@ class AdaptedCheckpoint:
         return self._base.int4(name, shape)
 
 
-def _read_settings(folder: Path) -> tuple[int, float]:
+def fingerprint(norm: Tensor) -> str:
+    """Tells trained models of one shape apart, whatever format their weights lie in.
+
+    norm: the final norm's scale, which no format quantizes; in bf16, as models are published.
+    """
+    exact = norm.detach().to("cpu", torch.bfloat16).contiguous().view(torch.uint8)
+    return hashlib.sha256(bytes(exact.tolist())).hexdigest()
+
+
+def _check_base(path: Path, values: dict[str, Any], base: Checkpoint) -> None:
+    """Raises: CheckpointError where the adapter says that it was trained on another model."""
+    expected = values.get(BASE_KEY)
+    if expected is None:
+        return  # PEFT's own tell a name alone, which a file on disk need not bear
+    found = fingerprint(base.tensor(FINAL_NORM))
+    if found != expected:
+        name = str(values.get("base_model_name_or_path"))[:MAX_NAME]
+        raise CheckpointError(
+            f"{path}: expected {name}, which it was trained on, found another model in "
+            f"{base.source} ({BASE_KEY} {str(expected)[:12]}, found {found[:12]})"
+        )
+
+
+def _scale_of(path: Path, values: dict[str, Any]) -> tuple[int, float]:
     """Rank and scale. Raises: CheckpointError."""
-    path = folder / CONFIG_FILE
-    values = read_json(path)
     rank, alpha = values.get("r"), values.get("lora_alpha")
     if type(rank) is not int or not 0 < rank <= MAX_RANK:
         raise CheckpointError(f"{path}: expected r of 1 to {MAX_RANK}, found {rank!r}")

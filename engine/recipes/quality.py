@@ -235,6 +235,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("model", type=Path, help="a model's folder, or a GGUF file")
     quants = [quant for quant in QUANTS if quant]
+    parser.add_argument("--adapter", type=Path, help="merged into the model, in every format")
     parser.add_argument("--weights", action="append", choices=quants, help="repeatable")
     parser.add_argument(
         "--kv", action="append", choices=KV_FORMAT_NAMES[1:],
@@ -273,8 +274,9 @@ def main(arguments: Tokens[str] | None = None) -> int:
 
     def load(one: Format) -> Engine:
         base = EngineConfig(
-            kv_tokens=KV_TOKENS, threads=options.threads, device=options.device, max_draft_tokens=0
-        )
+            kv_tokens=KV_TOKENS, threads=options.threads, device=options.device, max_draft_tokens=0,
+            adapter_dir=options.adapter,
+        )  # fmt: skip
         calibration = options.calibrate if one.weights == "int4" else None
         return Engine.load(options.model, replace(one.config(base), calibration_text=calibration))
 

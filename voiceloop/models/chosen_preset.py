@@ -41,4 +41,4 @@ def formats_of(config: Config) -> Formats | None:
     except ConfigError:
         return None  # whoever starts it is told
     options = next((role.options for role in roles if role.role == "engine"), None)
-    return Formats.of(taken["engine"].model.name, options) if options is not None else None
+    return Formats.of(taken["engine"].weights_name, options) if options is not None else None

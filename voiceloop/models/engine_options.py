@@ -32,14 +32,15 @@ def engine_options(
     base: Mapping[str, Any],
     model: Path | None,
     *,
+    adapter: Path | None = None,
     n_threads: int,
     draft: Path | None,
 ) -> dict[str, Any]:
     """The options of the role `engine`.
 
-    base: the model's and the preset's own. model: None where it is not on disk. n_threads: where
-    the configuration names no number. draft: the draft model that goes with `model`; None where
-    there is none.
+    base: the model's and the preset's own. model: None where it is not on disk. adapter: merged
+    into it. n_threads: where the configuration names no number. draft: the draft model that goes
+    with `model`; None where there is none.
 
     Raises:
         ConfigError: `engine.drafter` asks for a draft model or a head, and there is none, or for a
@@ -58,8 +59,8 @@ def engine_options(
     }
     if model is not None:
         options["model_dir"] = str(model)
-    if config.llm_adapter is not None:
-        options["adapter_dir"] = str(config.llm_adapter)
+    if adapter is not None:
+        options["adapter_dir"] = str(adapter)
     if engine.weights != AUTO:
         options["quant"] = None if engine.weights == DENSE else engine.weights
     if engine.calibration_text is not None:

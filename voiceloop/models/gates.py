@@ -69,10 +69,8 @@ class Formats:
 
     @classmethod
     def of(cls, model: str, options: Mapping[str, Any]) -> Formats:
-        """By the options that the engine's worker is loaded with."""
+        """By the options that the engine's worker is loaded with, and what its weights are of."""
         kv = options.get("kv_format", "plain")
-        if options.get("adapter_dir") is not None:
-            model += " with an adapter"  # other weights: no gate of the model stands for them
         weights, inputs = options.get("quant") or DENSE, options.get("prompt_activations", DENSE)
         is_native = options.get("native", True) and weights in NATIVE_WEIGHTS
         layers: Layers = "native" if is_native else "torch"

@@ -33,11 +33,11 @@ DIGEST_BYTES = 8
 def describe_models(config: Config, spec: WorkerSpec) -> WorkerSpec:
     """The spec of a worker with what there is to know of each of its models."""
     config, preset, taken = plan(config)
-    known = capabilities_of(taken, config.llm_adapter)
+    known = capabilities_of(taken)
 
     def held(role: RoleName, options: Mapping[str, Any]) -> HeldModel:
         resolved = taken[role]
-        told = HeldModel(resolved.model.name, digest_of(resolved, config.llm_adapter))
+        told = HeldModel(resolved.model.name, digest_of(resolved))
         match role:
             case "voice":
                 return msgspec.structs.replace(told, voices=tuple(sorted(known.voices)))
@@ -45,7 +45,7 @@ def describe_models(config: Config, spec: WorkerSpec) -> WorkerSpec:
                 return msgspec.structs.replace(
                     told, languages=known.languages, hears_regions=known.hears_regions
                 )
-        formats = Formats.of(resolved.model.name, options)
+        formats = Formats.of(resolved.weights_name, options)
         return msgspec.structs.replace(
             told,
             formats=f"{formats.weights} weights, {formats.kv} keys and values",
@@ -81,15 +81,14 @@ def with_held(known: Capabilities, held: Mapping[RoleName, HeldModel]) -> Capabi
     return known
 
 
-def digest_of(resolved: ResolvedModel, adapter: Path | None = None) -> str:
+def digest_of(resolved: ResolvedModel) -> str:
     """Tells apart models of one name, by what of them lies on disk or by their package."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     model = resolved.model
     package = model.requires.partition("==")[0]
     digest.update(f"{model.name}\0{model.loader}\0{package}".encode())
     digest.update((installed_version(package) or "").encode() if package else b"")
-    is_engine = model.role == "engine"
-    folders = [model_dir(resolved), adapter if is_engine else None, *resolved.parts.values()]
+    folders = [model_dir(resolved), resolved.adapter, *resolved.parts.values()]
     for folder in folders:
         for path in _files(folder) if folder is not None else ():
             _sample(path, digest)

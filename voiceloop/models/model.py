@@ -58,6 +58,7 @@ class Model:
     installed, fallback takes its place in a preset.
     file: of a language model in such a package, where it lies among the installed ones. install:
     the command that brings it, where `pip install` and its name would bring more than is needed.
+    adapter: of a language model, the folder of engine/embedded with what it is taught by.
     language_codes, voices: all that a recognizer or a voice takes, where it is known here.
     """
 
@@ -75,6 +76,7 @@ class Model:
     requires: str = ""
     file: str = ""
     install: str = ""
+    adapter: str = ""
     fallback: Model | None = None
 
     @property

@@ -113,7 +113,7 @@ async def open_backends(
             await stack.enter_async_context(counting.of(language_model))
             if agent is not None:
                 _read_ahead(language_model, agent)
-        here = capabilities_of(plan(config)[2], config.llm_adapter)
+        here = capabilities_of(plan(config)[2])
         backends = Backends(
             recognizer or own.recognizer(),
             language_model,

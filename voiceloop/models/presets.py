@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,7 @@ from voiceloop.models.preset_check import (
 from voiceloop.models.resolve import (
     ResolvedModel,
     capabilities_of,
+    embedded_folder,
     resolve_models,
     resolve_preset_model,
 )
@@ -64,11 +64,8 @@ VOICE_READER_UPDATE_MS = 10_000.0
 
 
 def embedded_model_dir() -> Path:
-    """Where the embedded agent's model lies (found, not imported: models belong to workers)."""
-    spec = find_spec("engine")
-    if spec is None or not spec.submodule_search_locations:
-        raise ConfigError("expected the package engine beside voiceloop, found none")
-    return Path(spec.submodule_search_locations[0]) / "embedded" / "agent"
+    """Where the embedded agent's model lies. Raises: ConfigError."""
+    return embedded_folder() / "agent"
 
 
 def resolve_agent(config: Config) -> AgentConfig:
@@ -192,7 +189,7 @@ def worker_specs(
 
 def _role_spec(resolved: ResolvedModel, options: dict[str, Any]) -> RoleSpec:
     model = resolved.model
-    gates = verdicts(Formats.of(model.name, options)) if model.role == "engine" else {}
+    gates = verdicts(Formats.of(resolved.weights_name, options)) if model.role == "engine" else {}
     return RoleSpec(model.role, options, model=HeldModel(model.name), gates=dict(gates))
 
 
@@ -275,10 +272,16 @@ def _role_options(
 def _engine_options(
     config: Config, resolved: ResolvedModel, base: Mapping[str, Any], n_threads: int
 ) -> dict[str, Any]:
-    is_embedded = resolved.model == EMBEDDED_AGENT and config.llm_adapter is None
-    draft = embedded_model_dir().parent / "draft" if is_embedded else None
-    folder = model_dir(resolved)
-    return engine_options(config, base, folder, n_threads=n_threads, draft=draft)
+    is_embedded = resolved.model == EMBEDDED_AGENT and resolved.adapter is None
+    draft = embedded_folder() / "draft" if is_embedded else None
+    return engine_options(
+        config,
+        base,
+        model_dir(resolved),
+        adapter=resolved.adapter,
+        n_threads=n_threads,
+        draft=draft,
+    )
 
 
 def _bounds_of_named(config: Config) -> dict[str, Any]:

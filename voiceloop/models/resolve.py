@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from audio import noise_reduction
 from voiceloop.backends import RoleName
 from voiceloop.capabilities import Capabilities
-from voiceloop.config import Config
+from voiceloop.config import NO_ADAPTER, Config
 from voiceloop.errors import ConfigError
 from voiceloop.models.cache import find_repo, read_json
 from voiceloop.models.catalog import EMBEDDED_AGENT, MODELS, Preset
@@ -49,6 +50,7 @@ GGUF = ".gguf"
 KOKORO_WEIGHTS = "kokoro-v1_0.pth"
 AUDIO_TOKENIZER = "audio_tokenizer"  # as audio.tts.latent_voice reads it
 END_HEAD = "end_of_turn.safetensors"  # as engine.end_of_turn reads it
+ADAPTER_WEIGHTS = "adapter_model.safetensors"  # as engine.load.adapter reads it
 # Any model: what transformers, CTranslate2 and Kokoro read, and no other format of the weights.
 ANY_FILES = (*TRANSFORMERS_FILES, *CTRANSLATE2_FILES, KOKORO_WEIGHTS, "voices/*")
 ANY_WEIGHTS = ("*.safetensors", "model.bin", KOKORO_WEIGHTS)
@@ -63,7 +65,8 @@ class ResolvedModel:
 
     folder: None for a model that is in a package, or not on disk. parts: the folders that go with
     it, by the loader's option. missing: what is not on disk, or not whole. in_place_of: the
-    preset's own model, where what that requires is not installed.
+    preset's own model, where what that requires is not installed. adapter: what is merged into a
+    language model.
     """
 
     model: Model
@@ -71,6 +74,42 @@ class ResolvedModel:
     parts: Mapping[str, Path] = field(default_factory=dict)
     missing: tuple[Repo, ...] = ()
     in_place_of: Model | None = None
+    adapter: Path | None = None
+
+    @property
+    def weights_name(self) -> str:
+        """What quality gates call it: with an adapter merged its weights are others."""
+        if self.adapter is None:
+            return self.model.name
+        is_own = self.adapter == shipped_adapter(self.model)
+        return f"{self.model.name} with {'its' if is_own else 'an'} adapter"
+
+
+def embedded_folder() -> Path:
+    """Where the models lie that ship (found, not imported: they belong to workers).
+
+    Raises:
+        ConfigError: there is no engine beside voiceloop.
+    """
+    spec = find_spec("engine")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("expected the package engine beside voiceloop, found none")
+    return Path(spec.submodule_search_locations[0]) / "embedded"
+
+
+def shipped_adapter(model: Model) -> Path | None:
+    """The folder of the adapter that ships for a model, where one does and is installed."""
+    if not model.adapter:
+        return None
+    folder = embedded_folder() / model.adapter
+    return folder if (folder / ADAPTER_WEIGHTS).is_file() else None
+
+
+def _adapter_of(config: Config, model: Model) -> Path | None:
+    """The one that is named, else the model's own."""
+    if config.llm_adapter is None:
+        return shipped_adapter(model)
+    return None if str(config.llm_adapter) == NO_ADAPTER else config.llm_adapter
 
 
 def resolve_models(config: Config, preset: Preset, hub: Path) -> dict[RoleName, ResolvedModel]:
@@ -92,6 +131,8 @@ def resolve_models(config: Config, preset: Preset, hub: Path) -> dict[RoleName, 
             found[role] = resolve_preset_model(preset.models[role], hub)
         else:
             absent.append(f"{key}_url")
+    if (engine := found.get("engine")) is not None:
+        found["engine"] = replace(engine, adapter=_adapter_of(config, engine.model))
     if absent:
         raise ConfigError(f"preset {preset.name}: expected {', '.join(absent)}, found nothing")
     return found
@@ -232,10 +273,8 @@ def _lacks(folder: Path, needed: tuple[str, ...]) -> bool:
     return not all(any(folder.glob(pattern)) for pattern in needed)
 
 
-def capabilities_of(
-    resolved: Mapping[RoleName, ResolvedModel], adapter: Path | None = None
-) -> Capabilities:
-    """Of these models; a role without one is a service's. adapter: of the language model."""
+def capabilities_of(resolved: Mapping[RoleName, ResolvedModel]) -> Capabilities:
+    """Of these models; a role without one is a service's."""
     voice, recognizer = resolved.get("voice"), resolved.get("recognizer")
     engine = resolved.get("engine")
     return Capabilities(
@@ -247,15 +286,19 @@ def capabilities_of(
         # The recognizer in a package takes en-US too; one with weights its own names alone.
         hears_regions=recognizer is not None and not recognizer.model.repo,
         reduces_noise=noise_reduction.is_available(),
-        reads_turn_ends=engine is None or _has_end_head(engine, adapter),
+        reads_turn_ends=engine is None or _has_end_head(engine),
         writes_summaries=engine is None or engine.model != EMBEDDED_AGENT,
     )
 
 
-def _has_end_head(engine: ResolvedModel, adapter: Path | None) -> bool:
-    """Whether a network that reads the end of a turn belongs to the model."""
-    folders = (engine.folder, adapter)
-    is_there = any(folder is not None and (folder / END_HEAD).is_file() for folder in folders)
+def _has_end_head(engine: ResolvedModel) -> bool:
+    """Whether a network that reads the end of a turn belongs to the model.
+
+    With an adapter that is the adapter's alone: the model's own was made for other states.
+    """
+    if engine.adapter is not None:
+        return (engine.adapter / END_HEAD).is_file()
+    is_there = engine.folder is not None and (engine.folder / END_HEAD).is_file()
     return engine.model == EMBEDDED_AGENT or is_there
 
 

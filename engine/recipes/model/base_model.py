@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 
 from engine.load.loader import ModelConfig
 from engine.load.source import adapted, open_source
+from engine.types import CheckpointError
 
 from .agent_model import AgentConfig, AgentModel
 
@@ -20,9 +21,15 @@ def load_base(path: Path, adapter: Path | None = None) -> tuple[AgentModel, Toke
         CheckpointError: no such model lies there, or the adapter is for another.
     """
     source = open_source(path)
+    config = source.config
+    has_more = config.qkv_bias or config.output_bias or config.mlp_bias or config.qk_norm
+    if has_more or not config.tied_head:
+        raise CheckpointError(
+            f"{path}: expected a Llama whose head is its embedding, without biases, found another"
+        )
     if adapter is not None:
         source = adapted(source, adapter)
-    model = AgentModel(_shape_of(source.config))
+    model = AgentModel(_shape_of(config))
     for name, parameter in model.named_parameters():
         stored = source.checkpoint.tensor(name, tuple(parameter.shape))
         parameter.data = stored.to(torch.bfloat16)

@@ -17,6 +17,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from engine.load.adapter import BASE_KEY
+
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 RANK = 16  # of all linear layers of SmolLM2-135M: 4.9M parameters, 9.8 MB in bf16
 ALPHA = 32
@@ -133,9 +135,14 @@ def read_adapter(folder: Path, layers: Sequence[AdaptedLinear]) -> None:
 
 
 def save_adapter(
-    folder: Path, weights: dict[str, Tensor], template: str, rank: int = RANK, alpha: float = ALPHA
+    folder: Path,
+    weights: dict[str, Tensor],
+    template: str,
+    base: str,
+    rank: int = RANK,
+    alpha: float = ALPHA,
 ) -> None:
-    """Write a PEFT folder in bf16, with the chat template."""
+    """Write a PEFT folder in bf16, with the chat template. base: the base model's fingerprint."""
     folder.mkdir(parents=True, exist_ok=True)
     half = {
         name: tensor.detach().to("cpu", torch.bfloat16).contiguous()
@@ -153,6 +160,7 @@ def save_adapter(
         "lora_dropout": 0.0,
         "bias": "none",
         "target_modules": list(TARGETS),
+        BASE_KEY: base,
     }
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
     (folder / "chat_template.jinja").write_text(template)

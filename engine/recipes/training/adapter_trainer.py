@@ -14,6 +14,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+from engine.load.adapter import fingerprint
+
 from ..model.adapted_model import AdaptedModel
 from ..model.base_model import load_base
 from ..model.chatml import CHATML_TEMPLATE
@@ -61,6 +63,7 @@ class AdapterTrainer:
         options.out.mkdir(parents=True, exist_ok=True)
         base, tokenizer = load_base(options.base)
         self.data = AdapterData(options.data, tokenizer)
+        self.base = fingerprint(base.model.norm.weight)
         self.model = AdaptedModel(base)
         if options.start is not None:
             read_adapter(options.start, self.model.adapters)
@@ -125,7 +128,7 @@ class AdapterTrainer:
             },
         )
         weights = exported(self.model.adapters, self.average)
-        save_adapter(self.options.out / "adapter", weights, CHATML_TEMPLATE)
+        save_adapter(self.options.out / "adapter", weights, CHATML_TEMPLATE, self.base)
 
     def stop(self) -> None:
         """Make `run` save after the step in progress and return."""

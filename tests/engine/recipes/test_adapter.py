@@ -1,12 +1,18 @@
 """The adapter that is trained is the one that is served; a run goes on where it stopped."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from engine.engine import Engine
+from engine.load.adapter import BASE_KEY, fingerprint
+from engine.load.description import describe
 from engine.load.source import adapted, open_source
 from engine.recipes.conversations.call import Draws
 from engine.recipes.model.adapted_model import AdaptedModel
@@ -14,16 +20,19 @@ from engine.recipes.model.agent_model import AgentModel
 from engine.recipes.model.base_model import load_base
 from engine.recipes.model.chat_format import ChatEncoder
 from engine.recipes.model.chatml import CHATML_FORMAT, CHATML_TEMPLATE
-from engine.recipes.model.lora import exported, read_adapter, save_adapter
+from engine.recipes.model.lora import TARGETS, exported, read_adapter, save_adapter
 from engine.recipes.model.shared_attention import Segment, shared_attention
+from engine.recipes.quality import log_probabilities
 from engine.recipes.training.adapter_data import ADAPTER_MIXTURE, MAX_TOKENS
 from engine.recipes.training.adapter_trainer import AdapterOptions, AdapterTrainer
 from engine.recipes.training.family import Encoded, Family, in_rows, row_of
 from engine.text.text import Text
 from engine.text.tool_calls import notation_of
+from engine.types import CheckpointError, EngineConfig
 from tests.engine.conftest import WriteCheckpoint
 from tests.engine.load.gguf_files import write_gguf
 
+SHIPPED = Path(__file__).resolve().parents[3] / "engine/embedded/smollm2-135m"
 MESSAGES: list[dict[str, Any]] = [
     {"role": "system", "content": "You are Ava."},
     {"role": "user", "content": "a table please"},
@@ -48,9 +57,19 @@ TOOLS: list[dict[str, Any]] = [
 
 @pytest.fixture(scope="module")
 def base(write_checkpoint: WriteCheckpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As the published one: its head is its embedding, its numbers are those of bf16."""
     folder = write_checkpoint(tie_word_embeddings=True, max_position_embeddings=1024)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["lm_head.weight"]
+    rounded = {name: tensor.bfloat16().float() for name, tensor in tensors.items()}
+    save_file(rounded, folder / "model.safetensors", metadata={"format": "pt"})
     path = tmp_path_factory.mktemp("gguf") / "base.gguf"
     return write_gguf(folder, path)
+
+
+def test_a_model_that_the_recipe_would_misread_is_refused(tiny_model: Path) -> None:
+    with pytest.raises(CheckpointError, match="expected a Llama whose head is its embedding"):
+        load_base(tiny_model)
 
 
 def test_the_template_writes_signatures_calls_and_results(base: Path) -> None:
@@ -69,7 +88,7 @@ def test_the_template_writes_signatures_calls_and_results(base: Path) -> None:
 
 def test_the_engine_renders_what_training_rendered(base: Path, tmp_path: Path) -> None:
     model, tokenizer = load_base(base)
-    save_adapter(tmp_path, weights_of(AdaptedModel(model)), CHATML_TEMPLATE)
+    save_adapter(tmp_path, weights_of(AdaptedModel(model)), CHATML_TEMPLATE, base_of(model))
     text = Text(adapted(open_source(base), tmp_path).text)
     assert text.render(MESSAGES, TOOLS, True) == CHATML_FORMAT.render(MESSAGES, TOOLS, True)
     encoder = ChatEncoder(tokenizer, CHATML_FORMAT)
@@ -103,6 +122,10 @@ def weights_of(model: AdaptedModel) -> dict[str, Tensor]:
     return exported(model.adapters, [parameter.detach() for parameter in model.parameters()])
 
 
+def base_of(model: AgentModel) -> str:
+    return fingerprint(model.model.norm.weight)
+
+
 def shake(model: AdaptedModel, std: float) -> None:
     """Give every adapter something to say."""
     with torch.no_grad():
@@ -120,7 +143,7 @@ def test_what_is_saved_merges_into_what_was_trained(base: Path, tmp_path: Path) 
     model.merge()
     assert torch.equal(model(tokens, torch.arange(5), segments), before)  # B is zero
     shake(model, 0.3)
-    save_adapter(tmp_path, weights_of(model), CHATML_TEMPLATE, rank=4, alpha=8)
+    save_adapter(tmp_path, weights_of(model), CHATML_TEMPLATE, base_of(plain), rank=4, alpha=8)
     merged, _ = load_base(base, tmp_path)
     for index, layer in enumerate(merged.model.layers):
         for part, weight in (("self_attn", "k_proj"), ("mlp", "up_proj"), ("mlp", "down_proj")):
@@ -128,6 +151,61 @@ def test_what_is_saved_merges_into_what_was_trained(base: Path, tmp_path: Path) 
             trained = trained_weight(model, f"model.layers.{index}.{part}.{weight}").float()
             was = plain.model.layers[index].get_submodule(f"{part}.{weight}").weight.float()
             assert (found - trained).norm() < 0.02 * (trained - was).norm()
+
+
+def nats(found: Tensor, expected: Tensor) -> float:
+    """KL of log probabilities [tokens, vocabulary], the mean over tokens."""
+    return float((expected.exp() * (expected - found)).sum(-1).mean().detach())
+
+
+def test_what_is_saved_is_served_with_the_likelihoods_it_was_trained_to(
+    base: Path, tmp_path: Path
+) -> None:
+    torch.manual_seed(3)
+    plain, _ = load_base(base)
+    model = AdaptedModel(plain, rank=4, alpha=8)
+    shake(model, 0.1)
+    save_adapter(tmp_path, weights_of(model), CHATML_TEMPLATE, base_of(plain), rank=4, alpha=8)
+    tokens = [5, 40, 77, 9, 300, 12]
+    model.float()
+    hidden = model(torch.tensor(tokens), torch.arange(6), [Segment(0, 6, 0, 0)])
+    trained = model.logits(hidden).log_softmax(-1)
+    served = EngineConfig(dtype="fp32", kv_tokens=256, adapter_dir=tmp_path)
+    engine = Engine.load(base, served)
+    assert nats(log_probabilities(engine, tokens), trained) < 0.002
+    without = Engine.load(base, replace(served, adapter_dir=None))
+    assert nats(log_probabilities(without, tokens), trained) > 0.5
+    assert notation_of(CHATML_TEMPLATE) == engine.notation is not None
+    assert f"the adapter {tmp_path} merged" in describe(engine)
+
+
+def test_it_is_merged_into_no_other_model_of_its_shape(
+    base: Path, write_checkpoint: WriteCheckpoint, tmp_path: Path
+) -> None:
+    model, _ = load_base(base)
+    save_adapter(tmp_path, weights_of(AdaptedModel(model)), CHATML_TEMPLATE, base_of(model))
+    for norm in (model.model.norm.weight, model.model.norm.weight.float()):
+        assert fingerprint(norm) == base_of(model)  # however a file keeps it
+    folder = write_checkpoint(tie_word_embeddings=True, max_position_embeddings=1024)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"] = tensors["model.norm.weight"] * 1.25
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    told = "expected HuggingFaceTB/SmolLM2-135M-Instruct, which it was trained on, found another"
+    with pytest.raises(CheckpointError, match=told):
+        adapted(open_source(folder), tmp_path)
+
+
+def test_what_ships_for_smollm2_is_of_that_model_and_of_this_format() -> None:
+    if not (SHIPPED / "adapter_model.safetensors").is_file():
+        pytest.skip("no adapter ships yet")
+    assert sum(path.stat().st_size for path in SHIPPED.iterdir()) <= 12_000_000
+    config = json.loads((SHIPPED / "adapter_config.json").read_text())
+    # Of the final norm in the package's file, as tests.real_weights checks that.
+    assert config[BASE_KEY].startswith("b1c3b88d13d30d19")
+    assert (SHIPPED / "chat_template.jinja").read_text() == CHATML_TEMPLATE
+    tensors = load_file(SHIPPED / "adapter_model.safetensors")
+    assert len(tensors) == 30 * len(TARGETS) * 2
+    assert all(bool(t.any()) and bool(t.isfinite().all()) for t in tensors.values())
 
 
 def trained_weight(model: AdaptedModel, name: str) -> Tensor:
@@ -251,7 +329,7 @@ def test_a_new_run_may_start_from_an_exported_adapter(
     first = AdapterTrainer(AdapterOptions(base, tmp_path / "a", dialogues, threads=1))
     shake(first.model, 1.0)
     weights = weights_of(first.model)
-    save_adapter(tmp_path / "exported", weights, CHATML_TEMPLATE)
+    save_adapter(tmp_path / "exported", weights, CHATML_TEMPLATE, first.base)
     options = AdapterOptions(base, tmp_path / "b", dialogues, tmp_path / "exported", threads=1)
     for name, tensor in weights_of(AdapterTrainer(options).model).items():
         assert torch.equal(tensor, weights[name].bfloat16().float())

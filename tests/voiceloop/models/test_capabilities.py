@@ -107,16 +107,19 @@ async def test_over_http_it_is_refused_as_the_clients_mistake(
 
 
 def test_only_a_model_that_learned_where_turns_end_is_asked_for_it(tmp_path: Path) -> None:
-    def reads(engine: ResolvedModel | None, adapter: Path | None = None) -> bool:
+    def reads(engine: ResolvedModel | None) -> bool:
         resolved = {"engine": engine} if engine is not None else {}
-        return capabilities_of(resolved, adapter).reads_turn_ends
+        return capabilities_of(resolved).reads_turn_ends
 
     folder = tmp_path / "model"
     folder.mkdir()
     assert reads(ResolvedModel(EMBEDDED_AGENT))
     assert reads(None)  # a service: the embedded agent reads beside it
     assert not reads(ResolvedModel(SMOLLM2, folder))
-    (tmp_path / "end_of_turn.safetensors").touch()
-    assert reads(ResolvedModel(SMOLLM2, folder), adapter=tmp_path)
     (folder / "end_of_turn.safetensors").touch()
     assert reads(ResolvedModel(SMOLLM2, folder))
+    # With an adapter the states are others, and a head of the model's own is not asked.
+    assert not reads(ResolvedModel(SMOLLM2, folder, adapter=tmp_path))
+    assert not reads(ResolvedModel(EMBEDDED_AGENT, adapter=tmp_path))
+    (tmp_path / "end_of_turn.safetensors").touch()
+    assert reads(ResolvedModel(SMOLLM2, adapter=tmp_path))

@@ -63,7 +63,7 @@ def test_models_of_one_name_are_told_apart_by_their_files(
     digests = [digest_of(ResolvedModel(MODEL, folder)) for folder in (one, same, trained, longer)]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
-    assert digest_of(ResolvedModel(MODEL, one), adapter=trained) != digests[0]
+    assert digest_of(ResolvedModel(MODEL, one, adapter=trained)) != digests[0]
     gguf = tmp_path / "model.gguf"
     gguf.write_bytes(b"GGUF")
     assert digest_of(ResolvedModel(MODEL, gguf)) not in digests

