@@ -1,7 +1,8 @@
 """Measures how a turn's end is read: `python -m engine.recipes.evaluate_end_of_turn --model DIR`.
 
-At every word end of caller turns of the test split, by style: the area under the curve of the
-folder's head, and of the tokens that end a turn or a sentence, which are asked where there is none.
+At every word end of caller turns of the test split, by style: the area under the curve of the head
+in the folder, or in its adapter's, and of the tokens that end a turn or a sentence, which are asked
+where there is none.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ def readings(engine: Engine, places: Places) -> dict[str, Tensor]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure how the end of a turn is read.")
     parser.add_argument("--model", type=Path, required=True, help="the checkpoint's folder")
+    parser.add_argument("--adapter", type=Path, help="merged into the model, with its own head")
     parser.add_argument("--data", type=Path, help="folder with dialogues/ (else $VOICELOOP_DATA)")
     parser.add_argument("--quant", default="int8", help="of the weights, as served; or none")
     parser.add_argument("--places", type=int, default=20_000, help="word ends to measure on")
@@ -49,7 +51,10 @@ def main() -> None:
     given = parser.parse_args()
     quant = None if given.quant == "none" else given.quant
     config = EngineConfig(
-        quant=quant, threads=given.threads, kv_tokens=BATCH_TOKENS + 2 * MAX_TOKENS
+        quant=quant,
+        threads=given.threads,
+        kv_tokens=BATCH_TOKENS + 2 * MAX_TOKENS,
+        adapter_dir=given.adapter,
     )
     try:
         corpus = Corpus(data_directory(given.data), "test")

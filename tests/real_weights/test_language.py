@@ -16,11 +16,16 @@ from benchmarks.engine.real_weights import (
     transformers_replies,
 )
 from engine.engine import Engine
+from engine.load.adapter import fingerprint
+from engine.load.source import open_source
+from engine.recipes.measuring.served_agent import ServedAgent
 from engine.recipes.passages import own_replies
 from engine.recipes.quality import Format, measure
 from engine.types import EngineConfig
 from tests.real_weights.packages import QWEN_CODER, SMOLLM2, Weights
+from voiceloop.models.catalog import SMOLLM2 as PACKAGED
 from voiceloop.models.gates import bar, gates
+from voiceloop.models.resolve import shipped_adapter
 
 pytestmark = [pytest.mark.real_weights, pytest.mark.timeout(900)]
 
@@ -78,3 +83,42 @@ def test_formats_are_what_their_gates_say(fetched: Callable[[Weights], Path]) ->
         assert quality.kl_nats <= bar().kl_nats, one
         # Some 600 places: three standard errors of 97 %.
         assert quality.top1_agreement >= told[one].agreement - 0.02, one
+
+
+PRICE = {
+    "name": "get_price",
+    "description": "Look up what something on the menu costs.",
+    "parameters": {
+        "type": "object",
+        "properties": {"item": {"type": "string"}},
+        "required": ["item"],
+    },
+}
+
+
+def test_the_adapter_that_ships_teaches_this_file_to_call_tools(
+    fetched: Callable[[Weights], Path],
+) -> None:
+    """As it is served; what share of calls is right its card tells."""
+    [name] = SMOLLM2.files
+    path = fetched(SMOLLM2) / name
+    # tests/engine/recipes/test_adapter.py holds the adapter to this.
+    norm = open_source(path).checkpoint.tensor("model.norm.weight")
+    assert fingerprint(norm).startswith("b1c3b88d13d30d19")
+    adapter = shipped_adapter(PACKAGED)
+    if adapter is None:
+        pytest.skip("no adapter ships yet")
+    agent = ServedAgent(path, adapter=adapter)
+    menu = "You are Mia at Corner Bakery. We sell: rye bread, plum cake and black tea."
+    messages = [{"role": "system", "content": menu}]
+    messages.append({"role": "user", "content": "hi how much is a plum cake please"})
+    tools = [{"type": "function", "function": PRICE}]
+    reply = agent.reply(messages, tools)
+    call = '<tool_call>{"name": "get_price", "arguments": {"item": "plum cake"}}</tool_call>'
+    assert reply.endswith(call)
+    messages.append({"role": "assistant", "content": reply.replace(call, "")})
+    messages[-1]["tool_calls"] = [
+        {"function": {"name": "get_price", "arguments": {"item": "plum cake"}}}
+    ]
+    messages.append({"role": "tool", "content": '{"price": "$3.80"}'})
+    assert "$3.80" in agent.reply(messages, tools)
