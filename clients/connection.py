@@ -13,7 +13,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import numpy as np
@@ -140,7 +140,7 @@ class RealtimeConnection:
     @classmethod
     async def open(
         cls, url: str, *, key: str | None = None, extras: dict[str, str] | None = None
-    ) -> RealtimeConnection:
+    ) -> Self:
         """Connect. Raises: ConnectionFailed, as `dial`."""
         address = realtime_url(url, extras)
         return cls(await dial(address, key), address)

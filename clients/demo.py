@@ -104,7 +104,7 @@ async def run_demo(options: DemoOptions) -> int:
                 server = await running.enter_async_context(
                     running_server(arguments, log=options.out / "server.log")
                 )
-            card = await read_card(server.port, own_key(server.url))
+            card = await read_card(server.url, own_key(server.url))
             console.print(
                 f"[dim]ready after {server.ready_s:.1f} s at {server.url}: {card}[/dim]\n"
             )

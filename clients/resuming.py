@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, Self
 
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
@@ -42,7 +42,7 @@ class ResumingConnection(RealtimeConnection):
     @classmethod
     async def open(
         cls, url: str, *, key: str | None = None, extras: dict[str, str] | None = None
-    ) -> ResumingConnection:
+    ) -> Self:
         asked = {**(extras or {}), "voiceloop.resume": "1"}
         address = realtime_url(url, asked)
         made = cls(await dial(address, key), address)

@@ -25,9 +25,9 @@ from clients.errors import ConnectionFailed, OutputError
 from clients.live_view import LiveView
 from clients.outputs import check_file
 from clients.recording import Samples, read_recording, write_wav
-from clients.resuming import ResumingConnection
 from clients.talk import echo
 from clients.talk.desk_call import DeskCall
+from clients.talk.desk_line import DeskLine
 from clients.talk.keyboard import key_presses
 from clients.talk.level_meter import LevelMeter
 from clients.talk.sound_card import sound_card
@@ -67,7 +67,7 @@ async def _talk_from_wav(options: TalkOptions, wav: Path, console: Console) -> i
     if options.out is not None:
         _check_out(options.out, wav)
     utterance = utterance_of(turn, read_recording(wav).at_rate(RATE_HZ))
-    connection = await ResumingConnection.open(options.url, key=options.key, extras=EXTRAS)
+    connection = await DeskLine.open(options.url, key=options.key, extras=EXTRAS)
     view = LiveView(console, "agent")
     call = SimulatedCall(connection, (utterance,), observer=view)
     try:
@@ -102,7 +102,7 @@ async def _talk_by_microphone(options: TalkOptions, console: Console) -> None:
     with ExitStack() as desk:
         keys = desk.enter_context(key_presses()) if options.push_to_talk else None
         desk.enter_context(sound_card(microphone, speaker, cancels_echo=cancels_echo))
-        connection = await ResumingConnection.open(options.url, key=options.key, extras=EXTRAS)
+        connection = await DeskLine.open(options.url, key=options.key, extras=EXTRAS)
         await connection.send({"type": "session.update", "session": _desk_session(options)})
         console.print(f"[dim]{_advice(options, cancels_echo=cancels_echo)}; ctrl-C ends[/]\n")
         with LiveView(console, "agent", meter=meter) as view:

@@ -8,7 +8,7 @@ import json
 import sys
 import wave
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -180,10 +180,11 @@ async def test_the_agents_card_says_who_answers_or_that_nobody_told() -> None:
         writer.close()
 
     models = {"recognizer": "ears", "language_model": "brain", "voice": ""}
-    answers = [json.dumps({"name": "Ava", "models": models}), '{"name": "Ava"}']
+    card = {"name": "Ava", "models": models, "client_tools": ["book"]}
+    answers = [json.dumps(card), '{"name": "Ava"}']
     server = await asyncio.start_server(tell, "127.0.0.1", 0)
     async with server:
-        port = server.sockets[0].getsockname()[1]
-        assert await read_card(port, "a-key") == CARD
+        url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/realtime"
+        assert await read_card(url, "a-key") == replace(CARD, client_tools=("book",))
         with pytest.raises(ConnectionFailed, match="expected the agent's card"):
-            await read_card(port, "a-key")
+            await read_card(url, "a-key")
