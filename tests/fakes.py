@@ -177,7 +177,12 @@ class FakeRecognizerStream:
         self._shown = max(self._shown, min(count, len(script)))
         self._pipe.put(
             Partial(
-                self._segment, (), script[: self._shown], flushed=True, p_voice=self._owner.p_voice
+                self._segment,
+                (),
+                script[: self._shown],
+                flushed=True,
+                p_voice=self._owner.p_voice,
+                confidence=self._owner.confidence,
             ),
             self._owner.partial_delay_ms,
         )
@@ -210,7 +215,8 @@ class FakeRecognizer:
     """Hears the scripted utterances in turn, a word per `ms_per_word` of loud audio.
 
     transcripts: the words of each segment, cycled; a segment without loud audio is empty and takes
-    none. `finalize` always answers with the whole utterance. p_voice: comes with every flush.
+    none. `finalize` always answers with the whole utterance. p_voice and confidence: come with
+    every flush.
     """
 
     def __init__(
@@ -222,9 +228,11 @@ class FakeRecognizer:
         final_delay_ms: float = 0.0,
         faults: Sequence[Fault] = (),
         p_voice: float | None = None,
+        confidence: float | None = None,
     ) -> None:
         self.transcripts = tuple(transcripts)
         self.p_voice = p_voice
+        self.confidence = confidence
         self.ms_per_word = ms_per_word
         self.partial_delay_ms = partial_delay_ms
         self.final_delay_ms = final_delay_ms

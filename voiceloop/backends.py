@@ -41,8 +41,7 @@ class Word(msgspec.Struct, frozen=True):
 class RecognizerOptions(msgspec.Struct, frozen=True):
     """How one stream recognizes.
 
-    ``context`` is free text whose words are likely: the agent's instructions. ``is_batch``: nobody
-    waits for it as for the words of a turn.
+    ``context``: free text of likely words, the agent's instructions. ``is_batch``: no turn waits.
     """
 
     language: str = "en"
@@ -54,9 +53,9 @@ class RecognizerOptions(msgspec.Struct, frozen=True):
 class Partial(msgspec.Struct, frozen=True, tag="partial"):
     """The hypothesis so far: ``stable_words`` will not change, ``unstable_words`` may.
 
-    ``flushed`` answers ``flush()``: everything fed before it has been considered; each flush of an
-    open segment has one answer, in order. ``p_voice`` comes with it, or with a later partial, where
-    the recognizer can tell: log-odds that the caller has finished, by the sound of the voice alone.
+    ``flushed`` answers ``flush()``: all that was fed before is considered; each flush of an open
+    segment has one answer, in order. Where the recognizer tells, with it comes ``confidence``, mean
+    log-probability of the newest tokens; there or later ``p_voice``, log-odds of a finished voice.
     """
 
     segment: int
@@ -64,6 +63,7 @@ class Partial(msgspec.Struct, frozen=True, tag="partial"):
     unstable_words: tuple[str, ...]
     flushed: bool = False
     p_voice: float | None = None
+    confidence: float | None = None
 
 
 class Transcript(msgspec.Struct, frozen=True, tag="transcript"):

@@ -50,12 +50,14 @@ class DecodedWindow:
     """The words after the prefix; spans_ms: (start, end) of each word of prefix + tail in ms from
     the window's start, empty unless asked for. is_sure: False where the model itself doubts the
     tail, so that no agreement makes it certain. p_voice: log-odds that the speaker has finished, by
-    the sound alone; None where nobody asked or can tell."""
+    the sound alone; None where nobody asked or can tell. confidence: mean log-probability of the
+    newest tokens of the tail; None where the decoder cannot tell, or broke off."""
 
     tail: tuple[HypothesisWord, ...]
     spans_ms: tuple[tuple[float, float], ...] = ()
     is_sure: bool = True
     p_voice: float | None = None
+    confidence: float | None = None
 
 
 class WindowDecoder(Protocol):

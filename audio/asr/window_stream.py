@@ -35,11 +35,12 @@ class VoiceRead(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EarlyFinal:
-    """What the segment says if only silence came after position; p_voice: as of `DecodedWindow`."""
+    """What the segment says if only silence came after position; the rest is `DecodedWindow`'s."""
 
     position: int
     words: tuple[Word, ...]
     p_voice: float | None
+    confidence: float | None
     voice_read: VoiceRead = VoiceRead.UNASKED
 
 

@@ -46,7 +46,8 @@ FITTED_ON: tuple[Source, ...] = ("reference", "moonshine")
 def fit_weights(hearing: Hearing) -> str:
     """The weights file, fitted on both sets, by true words and the embedded recognizer's."""
     # Spliced voices were not going to stop where they are cut: of them only the words are asked.
-    hearings = {"real": hearing, "spliced": replace(hearing, voice=None)}
+    words_alone = replace(hearing, voice=None, tells_confidence=False)
+    hearings = {"real": hearing, "spliced": words_alone}
     turns = [
         turn
         for name in SETS

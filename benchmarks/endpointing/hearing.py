@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from voiceloop.listening.recipes.end_probability import EndProbability
 from voiceloop.listening.recipes.endpointing_set import COPIES, CallerTurn, caller_turns, marked
-from voiceloop.listening.recipes.heard_turn import EmbeddedRecognizer, pauses_of
+from voiceloop.listening.recipes.heard_turn import EmbeddedRecognizer, HeardWords, pauses_of
 from voiceloop.listening.recipes.pause_evidence import HeardTurn, heard_turn
 from voiceloop.listening.recipes.real_turns import real_turns
 from voiceloop.listening.recipes.reference_replay import replay
@@ -36,11 +36,15 @@ STATEMENT = (("assistant", "Alright, that is done."),)
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """Where turns come from and what is asked about them; None: it is done without."""
+    """Where turns come from and what is asked about them; None: it is done without.
+
+    tells_confidence: of the recognizer in its words.
+    """
 
     data: Path
     ask_end: EndProbability | None
     voice: VoiceReading | None
+    tells_confidence: bool = True
 
     def turns(self, name: SetName, part: Part, source: Source) -> list[HeardTurn]:
         """The turns of a set's part as one transcript source hears them."""
@@ -63,7 +67,9 @@ class Hearing:
             turns = marked(turns, said_in_training(self.data / "dialogues"))
         return [_after_a_statement(turn) for turn in turns]
 
-    def _heard(self, turn: CallerTurn, words: Any, source: Source) -> HeardTurn:
+    def _heard(self, turn: CallerTurn, words: Sequence[HeardWords], source: Source) -> HeardTurn:
+        if not self.tells_confidence:
+            words = [replace(heard, confidence=None) for heard in words]
         ask_end = None if self.ask_end is None else partial(self.ask_end.after, turn.history)
         # The head reads Moonshine's encoder, which is not there where pocketsphinx hears.
         reads = self.voice is not None and source != "pocketsphinx"

@@ -45,7 +45,7 @@ class MoonshineOnnxRecognizer(WindowRecognizer):
     folder: on disk; None for the package's. n_threads: cores that one decode takes. update_ms: how
     much new audio makes a partial due. reads_falls: as of `WindowRecognizer`. end_of_voice: tell at
     a pause whether a voice has finished; only the package's model can, whose encoder the head was
-    trained on. hears_words False: tell nothing else.
+    trained on, and whose certainty of its words is evidence. hears_words False: tell nothing else.
 
     Raises: AudioError if a package or a file is absent or none of Moonshine's; it names the remedy.
     """
@@ -64,7 +64,11 @@ class MoonshineOnnxRecognizer(WindowRecognizer):
         found = Path(folder) if folder is not None else checked_folder()
         head = EndOfVoice() if end_of_voice and folder is None else None
         decoder = MoonshineDecoder(
-            OnnxNetwork(found, n_threads), vocabulary_folder(found), head, hears_words=hears_words
+            OnnxNetwork(found, n_threads),
+            vocabulary_folder(found),
+            head,
+            hears_words=hears_words,
+            tells_confidence=folder is None,
         )
         super().__init__(
             decoder,

@@ -37,7 +37,7 @@ CHUNK_MS = 20.0  # of what clients send at once
 CHUNK = int(CHUNK_MS * MS)
 AFTER_END_MS = 900.0  # of room that the recognizer still hears: hypotheses rarely change later
 PAUSES_VERSION = "4"  # of the records
-WORDS_VERSION = "4"
+WORDS_VERSION = "5"
 RETURNS_VERSION = "1"  # to be raised with what `Onset` takes for a caller who is back
 
 
@@ -59,11 +59,15 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class HeardWords:
-    """From at_ms on this is the hypothesis; flushed: it answers a flush and covers the pause."""
+    """From at_ms on this is the hypothesis; flushed: it answers a flush and covers the pause.
+
+    confidence: as of `Evidence`.
+    """
 
     at_ms: float
     words: tuple[str, ...]
     flushed: bool
+    confidence: float | None = None
 
 
 @dataclass(slots=True)
@@ -174,7 +178,7 @@ class EmbeddedRecognizer:
             WORDS_VERSION, self._fingerprint, self._options.context, turn.samples.tobytes()
         )
         found = cached("heard", key, lambda: [asdict(w) for w in self._decode(turn)])
-        return tuple(HeardWords(w["at_ms"], tuple(w["words"]), w["flushed"]) for w in found)
+        return tuple(HeardWords(**{**w, "words": tuple(w["words"])}) for w in found)
 
     def _decode(self, turn: CallerTurn) -> list[HeardWords]:
         pauses = pauses_of(turn)
@@ -198,6 +202,7 @@ class EmbeddedRecognizer:
                         end_ms + self._lag_ms,
                         event.stable_words + event.unstable_words,
                         event.flushed,
+                        event.confidence,
                     )
                     for event in model.step()
                     if isinstance(event, Partial)

@@ -178,6 +178,7 @@ class RecognizerRole(SpeechRole[RecognizerModel]):
                     event.unstable_words,
                     event.flushed,
                     event.p_voice,
+                    event.confidence,
                 )
             case audio_stream.Transcript():
                 # The model counts from the stream's first sample, the gateway from the segment's.
