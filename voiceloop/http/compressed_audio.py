@@ -29,6 +29,9 @@ ENCODINGS: dict[str, tuple[str, str, int, str]] = {
     "aac": ("adts", "aac", 24_000, "audio/aac"),
     "flac": ("flac", "flac", 24_000, "audio/flac"),
 }
+# Names its length at its start: written when all of it is there. Without a length libsndfile, by
+# which Python reads sound, cannot read it at all.
+WHOLE = ("flac",)
 # Containers that libsndfile reads as well.
 PLAIN = ("wav", "flac", "ogg", "mp3")
 HEAD_BYTES = 12  # that name a container
@@ -76,7 +79,7 @@ class _Sink(io.RawIOBase):
 
 
 class Encoder:
-    """PCM16 mono at ``rate_hz`` to one of ``ENCODINGS``, as it comes.
+    """PCM16 mono at ``rate_hz`` to one of ``ENCODINGS``, as it comes; one of ``WHOLE`` at its end.
 
     Raises: MissingExtra.
     """
@@ -86,7 +89,7 @@ class Encoder:
         container, codec, codec_hz, _ = ENCODINGS[name]
         self._av = av
         self._rate_hz = rate_hz
-        self._sink = _Sink()
+        self._sink = io.BytesIO() if name in WHOLE else _Sink()
         # Without these the mp3 writer would come back to its start when it ends.
         options = {"write_xing": "0", "id3v2_version": "0"} if container == "mp3" else {}
         self._output = av.open(self._sink, "w", format=container, options=options)
@@ -105,14 +108,14 @@ class Encoder:
         frame.pts = self._n_samples
         self._n_samples += len(samples)
         self._encode(frame)
-        return self._sink.take()
+        return self._sink.take() if isinstance(self._sink, _Sink) else b""
 
     def finish(self) -> bytes:
         """The rest of the file."""
         self._encode(None)
         self._output.mux(self._stream.encode(None))
         self._output.close()
-        return self._sink.take()
+        return self._sink.take() if isinstance(self._sink, _Sink) else self._sink.getvalue()
 
     def _encode(self, frame: Any) -> None:
         for resampled in self._resampler.resample(frame):

@@ -1,4 +1,4 @@
-"""``POST /v1/audio/speech``: text to speech, sent while it is spoken.
+"""``POST /v1/audio/speech``: text to speech, sent while it is spoken (``flac``: when it was).
 
 Owns the route and the five forms of its answer. ``stream_format: "sse"`` is answered with the audio
 itself under its own type: clients go by the type.
@@ -23,13 +23,14 @@ from audio.resample import Resampler
 from voiceloop.backends import Backends, Speech, VoiceOptions
 from voiceloop.errors import expected
 from voiceloop.http.compressed_audio import ENCODINGS, Encoder, load_av
-from voiceloop.http.gate import Door, Stream, read_json, started
+from voiceloop.http.gate import Door, Stream, read_json, started, unless_left
 from voiceloop.realtime.session_update import read_number, read_voice
 from voiceloop.realtime.settings import Json, SessionSettings
 
 RATE_HZ = 24_000  # of "pcm", by OpenAI's definition
 MAX_CHARACTERS = 4096
 FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
+PIECE_BYTES = 65_536  # of a file that is sent when it is whole: each has its own time to be read
 UNKNOWN_BYTES = 0xFFFFFFFF  # a WAV whose length is not known when it starts
 
 
@@ -68,7 +69,10 @@ def speech_routes(door: Door, settings: SessionSettings) -> list[Route]:
                 return Stream(await started(_as_wav(pcm)), "audio/wav")
             case name:
                 load_av()  # what is missing is said before anything is spoken
-                return Stream(await started(_encoded(pcm, name)), ENCODINGS[name][3])
+                return await unless_left(request, compressed(pcm, name))
+
+    async def compressed(pcm: AsyncGenerator[bytes, None], name: str) -> Response:
+        return Stream(await started(_encoded(pcm, name)), ENCODINGS[name][3])
 
     return [Route("/v1/audio/speech", door.guard(speech), methods=["POST"])]
 
@@ -117,4 +121,6 @@ async def _encoded(pcm: AsyncGenerator[bytes, None], name: str) -> AsyncGenerato
         async for piece in pcm:
             if data := await asyncio.to_thread(encoder.push, piece):
                 yield data
-    yield await asyncio.to_thread(encoder.finish)
+    rest = await asyncio.to_thread(encoder.finish)
+    for begin in range(0, max(1, len(rest)), PIECE_BYTES):
+        yield rest[begin : begin + PIECE_BYTES]

@@ -221,6 +221,15 @@ def test_every_form_we_write_we_also_read(name: str) -> None:
     assert len(decode_audio(data, 60.0)) / 16_000 == pytest.approx(0.5, abs=0.12)
 
 
+async def test_a_flac_that_was_asked_for_says_how_long_it_is() -> None:
+    async with http_client() as http:
+        pcm = (await http.post(SPEECH, json=SAY | {"response_format": "pcm"})).content
+        flac = (await http.post(SPEECH, json=SAY | {"response_format": "flac"})).content
+    samples, rate_hz = soundfile.read(io.BytesIO(flac), dtype="int16")
+    assert rate_hz == 24_000
+    assert samples.tobytes() == pcm
+
+
 async def test_audio_over_the_limit_is_stopped_while_it_decodes() -> None:
     encoder = Encoder("flac", 24_000)
     silence = bytes(2 * 24_000 * 30)
