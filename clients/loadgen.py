@@ -163,12 +163,12 @@ def figures(load: Load, result: LoadResult) -> dict[str, Any]:
 
 
 def print_figures(data: dict[str, Any]) -> None:
+    n_expected = data["turns_with_expected_words"]  # none of a script that names no words
+    worded = f", {data['turns_with_words_found']} of {n_expected} with the expected words"
     print(
         f"{data['calls']} calls ({data['broken_calls']} broke off, {data['resumed']} resumed), "
         f"{data['n_turns']} turns, "
-        f"{data['unanswered']} unanswered, {data['cut_ins']} cut-ins, "
-        f"{data['turns_with_words_found']} of {data['turns_with_expected_words']} "
-        "with the expected words"
+        f"{data['unanswered']} unanswered, {data['cut_ins']} cut-ins{worded if n_expected else ''}"
     )
     print(f"{'ms':<26}{'n':>5}{'p50':>9}{'p90':>9}{'p95':>9}{'p99':>9}{'most':>9}")
     for key in (

@@ -65,14 +65,13 @@ def report_html(
 
 def _facts(summary: dict[str, Any]) -> str:
     gap, barge_in = summary["gap_ms"], summary["barge_in_audible_ms"]
-    n_turns = summary["n_turns"]
+    n_turns, n_expected = summary["n_turns"], summary["turns_with_expected_words"]
+    found = f"{summary['turns_with_words_found']} of {n_expected}"
     facts = [
         ("p95 gap", _ms(gap["p95"])),
         ("answered", f"{n_turns - summary['unanswered']} of {n_turns}"),
-        (
-            "with the expected words",
-            f"{summary['turns_with_words_found']} of {summary['turns_with_expected_words']}",
-        ),
+        # None are expected of a recording of one's own.
+        *([("with the expected words", found)] if n_expected else []),
         ("slowest gap", _ms(gap["most"])),
         ("cut-ins, hard", str(summary["hard_cuts"])),
         ("cut-ins, soft: taken back", str(summary["soft_cuts"])),

@@ -107,6 +107,16 @@ def test_a_call_without_any_gap_still_has_a_page() -> None:
     assert '<div class="big">–<small></small></div>' in page
 
 
+def test_of_a_recording_of_ones_own_no_words_are_expected_and_none_is_counted(page: str) -> None:
+    call = replace(CALL, turns=(replace(TURN, expect=()),))
+    samples = np.zeros(RATE_HZ, dtype=np.int16)
+    wordless = report_html(
+        call, summary_of([call]), PROVENANCE, (samples, samples), RATE_HZ, title="t", agent="a"
+    )
+    assert "<dt>with the expected words</dt><dd>1 of 3</dd>" in page
+    assert "expected words" not in wordless and "of 0" not in wordless
+
+
 def test_the_summary_counts_failures_and_never_averages_them_in() -> None:
     summary = summary_of([CALL])
     assert summary["n_turns"] == 3
