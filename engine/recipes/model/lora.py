@@ -36,8 +36,8 @@ class AdaptedLinear(nn.Module):
     """Linear layers of one input, frozen, with an adapter each: y = (W + alpha / rank B A) x.
 
     weight: [out of all, in], frozen, bf16; lora_A [parts * rank, in] and lora_B [out of all, rank]
-    in fp32. What is multiplied is the merged weight, made once a step: a row of some hundred tokens
-    costs two products instead of six, and it is in bf16 that the adapter will be merged.
+    in fp32. What is multiplied is the merged weight, made once a step: one product where
+    there were three and a sum, forward and for the gradient of x. It is how the adapter is served.
     """
 
     def __init__(
