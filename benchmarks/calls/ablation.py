@@ -13,7 +13,9 @@ SWITCH = "VOICELOOP_ANTICIPATION_"
 EMBEDDED = ("--preset", "embedded")  # named: the server's own choice is what is on disk
 AGENT = Path(__file__).parent / "juniper.toml"
 # A trained model that is no toy beside what it is asked: 135M, ten times the embedded agent's.
-SMOLLM2 = (*EMBEDDED, "--llm-model", "smollm2-135m", "--agent", str(AGENT))
+# As published: an adapter would say other replies than those that were measured.
+PLAIN = ("--llm-model", "smollm2-135m", "--llm-adapter", "none")
+SMOLLM2 = (*EMBEDDED, *PLAIN, "--agent", str(AGENT))
 ALL_ON, ALL_OFF = "all on", "all off"
 MOST_OF_ALL_OFF = 0.6  # of the gap's p50
 
