@@ -59,6 +59,10 @@ _RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
         lambda m: _time(int(m["hour"]), int(m["minute"]), m["half"]),
     ),
     (
+        rf"\b(?P<hour>1[0-2]|0?[1-9])\.(?P<minute>[0-5]\d)\s?{_HALF_DAY}",  # as the British do
+        lambda m: _time(int(m["hour"]), int(m["minute"]), m["half"]),
+    ),
+    (
         rf"\b(?P<hour>1[0-2]|0?[1-9])\s?{_HALF_DAY}",
         lambda m: _time(int(m["hour"]), 0, m["half"]),
     ),

@@ -17,6 +17,8 @@ from audio.normalize import normalize, number_words, ordinal_words
         ("$1,250.00", "one thousand two hundred fifty dollars"),
         ("9:30 am", "nine thirty ay em"),
         ("7 p.m.", "seven pee em"),
+        ("7.30pm, 8.05 a.m.", "seven thirty pee em, eight oh five ay em"),
+        ("2.75 kg, 13.30 pm", "two point seven five kg, thirteen point three zero pm"),
         ("10:00", "ten o'clock"),
         ("4:05", "four oh five"),
         ("9-5", "nine to five"),

@@ -42,7 +42,10 @@ MANY_FIGURES = 3
 _SAID_AS_NUMBER = re.compile(r"(?:1[1-9]|20)\d\d|\d+00")
 # Words of a number that is said digit by digit; each is one piece, as is a figure.
 _DIGITS = frozenset("zero oh o one two three four five six seven eight nine ten hundred".split())
-_INITIALS = re.compile(r"(?:[A-Za-z]\.)+[?!,]?")
+_INITIALS = re.compile(r"(?:[A-Za-z]\.)+[.?!,]*")
+# Behind figures: what stands before it is a time. Of 48 times of day that hibari said ("at seven
+# thirty pm") it wrote 30 in figures, with a point: 7.30 pm.
+_HALF_DAY = re.compile(r"[ap]\.?m\b[.?!,]*", re.I)
 
 
 class MoonshineVocabulary:
@@ -100,18 +103,28 @@ class MoonshineVocabulary:
                 groups.append([])
             groups[-1].append(token)
             is_joined = not piece.endswith(("-", WORD_MARK))
-        words = [HypothesisWord(self._spoken(group), tuple(group)) for group in groups]
+        written = [self._written(group) for group in groups]
+        words = [
+            HypothesisWord(_spoken(one, following), tuple(group))
+            for group, one, following in zip(groups, written, [*written, ""][1:], strict=True)
+        ]
         return tuple(word for word in words if word.text)
 
-    def _spoken(self, group: Sequence[int]) -> str:
-        written = "".join(self._pieces[token] for token in group).replace(WORD_MARK, " ").strip()
-        if _INITIALS.fullmatch(written):
-            return written.strip("?!,").replace(".", "").lower()
-        figures = written.strip("-.,?!")
-        if figures.isdecimal() and len(figures) >= MANY_FIGURES:
-            if not _SAID_AS_NUMBER.fullmatch(figures):
-                written = " ".join(figures)
-        return " ".join(spoken_words(written))
+    def _written(self, group: Sequence[int]) -> str:
+        return "".join(self._pieces[token] for token in group).replace(WORD_MARK, " ").strip()
+
+
+def _spoken(written: str, following: str) -> str:
+    """A word as it was said. following: the one behind it, "" where none is."""
+    if _INITIALS.fullmatch(written):
+        return written.strip("?!,").replace(".", "").lower()
+    figures = written.strip("-.,?!")
+    if figures.isdecimal() and len(figures) >= MANY_FIGURES:
+        if not _SAID_AS_NUMBER.fullmatch(figures):
+            written = " ".join(figures)
+    if figures[:1].isdecimal() and _HALF_DAY.fullmatch(following):
+        return " ".join(spoken_words(f"{written} pm")[:-1])
+    return " ".join(spoken_words(written))
 
 
 def _has_word(piece: str) -> bool:

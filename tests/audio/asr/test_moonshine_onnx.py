@@ -186,6 +186,9 @@ def test_figures_are_spelled_and_signs_of_no_speech_are_not_written(decode):
         ("\u2581$ 4 . 4 0 \u2581two", "four dollars and forty cents two"),
         ("\u2581 4 0 0 \u2581lattes", "four hundred lattes"),
         ("\u2581 4 4 \u2581p . m .", "forty four pm"),
+        ("\u2581 4 . 4 0 \u2581p . m .", "four forty pm"),
+        ("\u2581 4 . 4 0 \u2581p . m . .", "four forty pm"),  # its full stop beside its own
+        ("\u2581 4 . 4 0 \u2581lattes", "four point four zero lattes"),
     ],
 )
 def test_figures_that_the_model_insists_on_are_read_as_they_were_said(decode, written, spoken):
