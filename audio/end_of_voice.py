@@ -32,16 +32,18 @@ class EndOfVoice:
     Raises: MissingExtra without safetensors; AudioError where the file is none of these heads.
     """
 
+    purpose = "the end-of-turn head"
+
     def __init__(self, path: Path = WEIGHTS) -> None:
         try:
             from safetensors import SafetensorError
             from safetensors.numpy import load_file
         except ImportError:
-            raise MissingExtra("safetensors", "the end-of-turn head", "embedded") from None
+            raise MissingExtra("safetensors", self.purpose, "embedded") from None
         try:
             found = load_file(path)
         except (OSError, SafetensorError) as error:
-            raise AudioError(f"expected an end-of-turn head at {path}, found: {error}") from error
+            raise AudioError(f"expected {self.purpose} at {path}, found: {error}") from error
         missing = [name for name in (*SHAPES, "out_bias") if name not in found]
         if missing:
             raise AudioError(f"expected {', '.join(missing)} in {path}, found none")

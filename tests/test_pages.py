@@ -21,7 +21,7 @@ PAGES = (
     "voiceloop/EVALUATE.md",
     "voiceloop/KNOWLEDGE.md",
     "engine/embedded/README.md", "audio/embedded/recognizer/CARD.md",
-    "audio/embedded/end_of_voice/CARD.md",
+    "audio/embedded/end_of_voice/CARD.md", "audio/embedded/for_agent/CARD.md",
     "CONTRIBUTING.md", "benchmarks/RESULTS.md", "benchmarks/LOG.md",
 )  # fmt: skip
 ROOMS = ("voiceloop", "engine", "audio", "clients", "tests", "benchmarks")

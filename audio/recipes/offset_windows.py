@@ -94,7 +94,7 @@ def varied(offset: Offset, noises: Sequence[Samples], chance: random.Random) -> 
     sound *= 10.0 ** (chance.uniform(-GAIN_DB, GAIN_DB) / 20.0)
     samples = _int16(sound)
     if chance.random() < NARROW_SHARE:
-        samples = _over_u_law(samples)
+        samples = over_u_law(samples)
     return Window(samples, n_silence)
 
 
@@ -124,7 +124,7 @@ def _noise(noise: Samples, n_samples: int, chance: random.Random) -> NDArray[np.
     return piece * wanted / max(float(np.sqrt(np.mean(np.square(piece)))), 1.0)
 
 
-def _over_u_law(samples: Samples) -> Samples:
+def over_u_law(samples: Samples) -> Samples:
     down, up = Resampler(RECOGNIZER_HZ, 8_000), Resampler(8_000, RECOGNIZER_HZ)
     narrow = np.concatenate([down.push(samples), down.flush()])
     heard = decode(encode(narrow, "pcmu"), "pcmu")

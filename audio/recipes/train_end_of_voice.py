@@ -14,6 +14,7 @@ import random
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,12 @@ def balanced(heard: Heard, chosen: NDArray[np.bool_]) -> NDArray[np.float32]:
     return weights
 
 
-def trained(heard: Heard, speakers: Callable[[str], bool], seed: int) -> dict[str, Any]:
+Weigh = Callable[[Heard, NDArray[np.bool_]], NDArray[np.float32]]
+
+
+def trained(
+    heard: Heard, speakers: Callable[[str], bool], seed: int, weigh: Weigh
+) -> dict[str, Any]:
     """One head on the speakers that are chosen; its tensors by name."""
     import torch
 
@@ -136,7 +142,7 @@ def trained(heard: Heard, speakers: Callable[[str], bool], seed: int) -> dict[st
     rows = torch.from_numpy(heard.rows[chosen])
     n_rows = torch.from_numpy(heard.n_rows[chosen].astype(np.int64))
     over = torch.from_numpy(heard.is_over[chosen].astype(np.float32))
-    weights = torch.from_numpy(balanced(heard, chosen)[chosen])
+    weights = torch.from_numpy(weigh(heard, chosen)[chosen])
     mean, scale = _statistics(heard)
     width = len(mean)
 
@@ -195,11 +201,16 @@ def _statistics(heard: Heard) -> tuple[NDArray[np.float32], NDArray[np.float32]]
     return some.mean(axis=0), 1.0 / (some.std(axis=0) + 1e-3)
 
 
-def train(heard: Heard) -> dict[str, NDArray[np.float32]]:
-    """The tensors of the file: those of all folds in one array each."""
+def _is_other(fold: int, speaker: str) -> bool:
+    return fold_of(speaker, N_FOLDS) != fold
+
+
+def train(heard: Heard, weigh: Weigh = balanced) -> dict[str, NDArray[np.float32]]:
+    """The tensors of the file: those of all folds in one array each. weigh: of each window."""
     heads = []
     for fold in range(N_FOLDS):
-        heads.append(trained(heard, lambda s, f=fold: fold_of(s, N_FOLDS) != f, fold))  # type: ignore[misc]
+        others = partial(_is_other, fold)
+        heads.append(trained(heard, others, fold, weigh))
         print(f"fold {fold} trained", file=sys.stderr, flush=True)
     mean, scale = _statistics(heard)
     together = {name: np.stack([head[name] for head in heads]) for name in heads[0]}

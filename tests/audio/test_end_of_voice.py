@@ -77,7 +77,7 @@ def test_a_file_of_something_else_is_refused_with_what_is_missing(tmp_path):
     save_file({"mean": np.zeros(3, np.float32)}, tmp_path / "other.safetensors")
     with pytest.raises(AudioError, match="expected scale, place"):
         EndOfVoice(tmp_path / "other.safetensors")
-    with pytest.raises(AudioError, match="expected an end-of-turn head at"):
+    with pytest.raises(AudioError, match="expected the end-of-turn head at"):
         EndOfVoice(tmp_path / "none.safetensors")
 
 
