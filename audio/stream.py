@@ -37,6 +37,7 @@ class Partial:
     that the speaker has finished, by the voice alone; None where the model cannot tell.
     confidence: with the answer to a flush, the mean log-probability of the newest tokens of its
     words; None where the model cannot tell.
+    for_agent: the latest log-odds that the sound is words for the agent, read while it was young.
     """
 
     stream_id: str
@@ -46,6 +47,7 @@ class Partial:
     flushed: bool
     p_voice: float | None = None
     confidence: float | None = None
+    for_agent: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,27 +12,26 @@ from __future__ import annotations
 
 import math
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from audio.asr.moonshine.onnx_network import MoonshineOnnxRecognizer
 from audio.frames import RECOGNIZER_HZ
-from audio.stream import Partial, RecognizerOptions
+from audio.stream import Partial, RecognizerModel, RecognizerOptions
 from audio.vad import Vad
-from benchmarks.calls.make_call import CALLERS
+from benchmarks.calls.overlapping_sounds import Sound, in_room, others, recorded_noise, sounds
 from benchmarks.harness.command_line import benchmark_parser, exit_code, run
 from benchmarks.harness.data_folder import data_folder
 from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
 from clients.call.script import DEFAULT_CAST, load_call
 from clients.outputs import prepare_folder
-from clients.recording import Samples, read_flac, to_int16
+from clients.recording import Samples, read_flac
 from clients.report.percentiles import percentile
-from clients.report.waveform import FULL_SCALE, room_noise, speech_start
+from clients.report.waveform import speech_start
 from clients.uplink import FRAME_MS
 from voiceloop.agent import BargeIn
 from voiceloop.agent_file import embedded_agent
@@ -41,35 +40,15 @@ from voiceloop.listening.onset import Heard, Onset
 from voiceloop.listening.recipes.endpointing_set import MS
 from voiceloop.listening.recipes.heard_turn import Listening
 from voiceloop.listening.recipes.recognizers import DEFAULT, OFFLINE
-from voiceloop.listening.recipes.synthetic_callers import PITCH_HZ, ScriptedTurn, speak
+from voiceloop.models.presets import VOICE_READER_UPDATE_MS
 
-Kind = Literal["backchannel", "noise", "interruption"]
-BACKCHANNELS = ("mm hmm.", "uh huh.", "yeah.", "right.", "okay.", "I see.", "yeah, right.")
-INTERRUPTIONS = (
-    "Actually, wait a second.", "No, I want a small one.", "Can I change my order?",
-    "Stop, please.", "How much is that?", "Excuse me, I have a question.",
-)  # fmt: skip
-LEAD_MS, TRAIL_MS = 600.0, 1500.0
-# Where within the detector's windows of 32 ms a caller begins is chance, and it decides much: every
-# sound begins at each of these places.
-ALIGNED_MS = (0.0, 8.0, 16.0, 24.0)
-SOUND_DBFS = -25.0
+KINDS = ("backchannel", "noise", "interruption", "caller", "bystander", "echo")
 DUCKED_MS, SILENT_MS = 120, 250
 MOST_WRONG, LEAST_RIGHT = 3, 98  # percent of sounds that stop the agent: not to, and to
 # Of what is judged sound by sound, babble and dishes as loud as the caller: once in ten seconds.
 # Chosen; the detector alone ducks 3.8 times.
 DUCKS_A_MINUTE = 6
 NOISE_DUCKED = 10  # percent of that noise in which the agent is quieter; chosen, it is 6.7
-BURSTS_MS = (120.0, 300.0, 700.0, 3000.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Sound:
-    """A caller's sound in a quiet room, int16 at 16 kHz."""
-
-    name: str
-    kind: Kind
-    samples: Samples
 
 
 @dataclass(slots=True)
@@ -121,85 +100,6 @@ class Verdict:
         return self.over_ms if until_ms is None else until_ms
 
 
-def recorded_noise(data: Path) -> list[Path]:
-    """The recordings of noise of the shared data; none where that is not here."""
-    return sorted((data / "speech" / "noise").glob("*.flac"))
-
-
-def said_by(cast: str, texts: Sequence[str]) -> Iterator[tuple[str, Samples]]:
-    """Each text in each voice of a cast of callers: its name, and int16 at 16 kHz."""
-    if cast == "flite":
-        for voice, pitch_hz in PITCH_HZ.items():
-            for text in texts:
-                turn = ScriptedTurn(text, voice, voice, pitch_hz, 1.0, text, (), "short")
-                yield f"{voice}: {text}", speak(turn)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        for voice in load_call().casts[cast]:
-            for text in texts:
-                recording, _ = CALLERS[voice].speak(text, Path(folder))
-                yield f"{voice}: {text}", recording.at_rate(RECOGNIZER_HZ).samples
-
-
-def sounds(recordings: Sequence[Path], cast: str = DEFAULT_CAST) -> Iterator[Sound]:
-    """All sounds, always the same for the same recordings of noise and voices."""
-    said: dict[Kind, tuple[str, ...]] = {
-        "backchannel": BACKCHANNELS, "interruption": INTERRUPTIONS,
-    }  # fmt: skip
-    for kind, texts in said.items():
-        for name, spoken in said_by(cast, texts):
-            yield from in_room(name, kind, spoken)
-    rng = np.random.default_rng(1)
-    for path in recordings:
-        noise = read_flac(path).samples
-        for length_ms in BURSTS_MS:
-            start = int(rng.integers(0, len(noise) - int(length_ms * MS)))
-            piece = noise[start : start + int(length_ms * MS)]
-            yield from in_room(f"{path.stem}, {length_ms:.0f} ms", "noise", piece)
-    for seed in range(6):
-        yield from in_room(f"cough {seed}", "noise", cough(seed))
-        yield from in_room(f"keyboard {seed}", "noise", keyboard(seed))
-        yield from in_room(f"door {seed}", "noise", door(seed))
-
-
-def cough(seed: int) -> Samples:
-    """Two bursts of noise through a throat's formants, each dying away in 120 ms."""
-    rng = np.random.default_rng(seed)
-    t = np.arange(int(0.45 * RECOGNIZER_HZ)) / RECOGNIZER_HZ
-    shape = np.exp(-t / 0.06) + 0.7 * np.where(t > 0.2, np.exp(-(t - 0.2) / 0.05), 0.0)
-    throat = sum(np.sin(2 * np.pi * f * t + rng.uniform(0, 6)) for f in (450, 1100, 2400))
-    return to_int16(8000 * shape * (rng.standard_normal(len(t)) * (1 + 0.5 * throat)))
-
-
-def keyboard(seed: int) -> Samples:
-    """Eight clicks of 6 ms in a second."""
-    rng = np.random.default_rng(seed)
-    samples = np.zeros(RECOGNIZER_HZ)
-    for start in rng.integers(0, RECOGNIZER_HZ - 200, 8):
-        samples[start : start + 96] += rng.standard_normal(96) * np.exp(-np.arange(96) / 20)
-    return to_int16(9000 * samples)
-
-
-def door(seed: int) -> Samples:
-    """A thump: low noise that dies away in 150 ms."""
-    rng = np.random.default_rng(seed)
-    t = np.arange(int(0.5 * RECOGNIZER_HZ)) / RECOGNIZER_HZ
-    low = np.convolve(rng.standard_normal(len(t)), np.ones(80) / 80, "same")
-    return to_int16(60000 * low * np.exp(-t / 0.08))
-
-
-def in_room(name: str, kind: Kind, samples: Samples) -> Iterator[Sound]:
-    """The sound [n] at 16 kHz in a quiet room, always as loud, at each of its places."""
-    loud = float(np.sqrt(np.mean(np.square(samples.astype(np.float64))))) or 1.0
-    level = samples * (FULL_SCALE * 10.0 ** (SOUND_DBFS / 20.0) / loud)
-    for later_ms in ALIGNED_MS:
-        n_lead, n_trail = int((LEAD_MS + later_ms) * MS), int(TRAIL_MS * MS)
-        n_samples = n_lead + len(samples) + n_trail
-        whole: NDArray[np.float64] = room_noise(n_samples, RECOGNIZER_HZ, 1).astype(float)
-        whole[n_lead : n_lead + len(samples)] += level
-        yield Sound(f"{name} at {later_ms:.0f} ms", kind, to_int16(whole))
-
-
 def frames_of(samples: Samples) -> Iterator[tuple[Samples, float]]:
     """The sound as a client sends it, and when each frame is there, in ms."""
     n_frame = int(FRAME_MS * MS)
@@ -245,20 +145,31 @@ class Overlap:
 
     def __init__(self, options: BargeIn, recognizer: str = DEFAULT) -> None:
         self._options = options
-        self._recognizer = OFFLINE[recognizer].build()
         self._lag_ms = OFFLINE[recognizer].lag_ms
         self._n_streams = 0
+        self._for_agent: float | None = None
+        # Words come as in a call, every 160 ms of a sound's first second, and not at pauses alone.
+        self._recognizer: RecognizerModel
+        self._reader: MoonshineOnnxRecognizer | None = None
+        if recognizer == DEFAULT:
+            self._recognizer = MoonshineOnnxRecognizer(clock=lambda: 0.0)
+        else:
+            self._recognizer = OFFLINE[recognizer].build()
+            self._reader = MoonshineOnnxRecognizer(
+                update_ms=VOICE_READER_UPDATE_MS, hears_words=False, clock=lambda: 0.0
+            )
 
     def judge(self, sound: Sound) -> Verdict:
         """One sound alone, from the room before it to the room after it."""
         ear, judge = Ear(), BargeInJudge(self._options)
+        judge.observe_agent(sound.said)
         onset_ms = (speech_start(sound.samples, RECOGNIZER_HZ) or 0) / MS
         verdict = Verdict(sound, onset_ms, len(sound.samples) / MS - onset_ms)
-        words: list[tuple[float, tuple[str, ...]]] = []
+        partials: list[tuple[float, Partial]] = []
         probabilities: list[float] = []
         for frame, now_ms in frames_of(sound.samples):
             if ear.listening.onset_ms is not None:
-                self._recognizer.feed(self._stream, frame)
+                self._feed(frame)
             found = ear.hear(frame)
             for heard in found:
                 match heard:
@@ -271,13 +182,16 @@ class Overlap:
                     case "lost":  # where it still sounds, it is ducked at once
                         verdict.act("unhold" if "likely" in found else "resume", now_ms)
                     case "paused":
-                        self._recognizer.flush(self._stream)
+                        self._flush()
             listening, probability = ear.listening, ear.probability
             if listening.onset_ms is None or probability is None:
                 continue
-            words += [(now_ms + self._lag_ms, heard) for heard in self._words()]
-            due = [heard for at_ms, heard in words if at_ms <= now_ms]
-            judge.observe_words(due[-1] if due else ())
+            partials += [(now_ms + self._lag_ms, partial) for partial in self._partials()]
+            while partials and partials[0][0] <= now_ms:
+                _, partial = partials.pop(0)
+                verdict.words = partial.stable_words + partial.unstable_words
+                judge.observe_words(verdict.words)
+                judge.observe_sound(partial.for_agent)
             probabilities += [] if listening.paused else [probability]
             speech_ms = listening.last_sound_ms - listening.onset_ms
             silence_ms = now_ms - listening.last_sound_ms if listening.paused else 0.0
@@ -287,16 +201,15 @@ class Overlap:
             )
             if action is not None:
                 verdict.act(action, now_ms)
-            verdict.words = words[-1][1] if words else ()
             if action == "stop":
                 break
             if action == "hold":
-                self._recognizer.flush(self._stream)
+                self._flush()
             if action == "resume":  # the segment was no turn, and is discarded
-                self._recognizer.close(self._stream)
-                ear.listening, probabilities, words = Listening(ear.onset), [], []
+                self._close()
+                ear.listening, probabilities, partials = Listening(ear.onset), [], []
         if ear.listening.onset_ms is not None:
-            self._recognizer.close(self._stream)
+            self._close()
         return verdict
 
     def ducks_in_noise(self, recordings: Sequence[Path]) -> tuple[float, float]:
@@ -316,19 +229,45 @@ class Overlap:
     def _open(self, pre_roll: Sequence[Samples]) -> None:
         """A stream of the recognizer for one segment of speech."""
         self._n_streams += 1
-        self._recognizer.open(self._stream, RecognizerOptions())
+        self._for_agent = None
+        for model in self._models:
+            model.open(self._stream, RecognizerOptions())
         for samples in pre_roll:
-            self._recognizer.feed(self._stream, samples)
+            self._feed(samples)
+
+    @property
+    def _models(self) -> list[RecognizerModel]:
+        return [self._recognizer, *([self._reader] if self._reader is not None else [])]
+
+    def _feed(self, samples: Samples) -> None:
+        for model in self._models:
+            model.feed(self._stream, samples)
+
+    def _flush(self) -> None:
+        for model in self._models:
+            model.flush(self._stream)
+
+    def _close(self) -> None:
+        for model in self._models:
+            model.close(self._stream)
 
     @property
     def _stream(self) -> str:
         return f"{self._n_streams}"
 
-    def _words(self) -> Iterator[tuple[str, ...]]:
-        while self._recognizer.has_work():
-            for event in self._recognizer.step():
-                if isinstance(event, Partial):
-                    yield event.stable_words + event.unstable_words
+    def _partials(self) -> Iterator[Partial]:
+        """The words so far, with what the sound is like as far as that is known."""
+        if self._reader is not None:
+            for read in _partials_of(self._reader):
+                self._for_agent = read.for_agent
+        for heard in _partials_of(self._recognizer):
+            told = heard.for_agent if self._reader is None else self._for_agent
+            yield replace(heard, for_agent=told)
+
+
+def _partials_of(model: RecognizerModel) -> Iterator[Partial]:
+    while model.has_work():
+        yield from (event for event in model.step() if isinstance(event, Partial))
 
 
 def main() -> int:
@@ -346,6 +285,9 @@ def main() -> int:
         "--recognizer", choices=OFFLINE, default=DEFAULT,
         help="whose words are judged (default: %(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--no-by-sound", action="store_true", help="judge without what a sound is like"
+    )
     parser.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
     arguments = parser.parse_args()
     prepare_folder(RESULTS)
@@ -357,11 +299,13 @@ def main() -> int:
             "VOICELOOP_DATA to the folder of dialogues/ and speech/); only made noise is heard",
             file=sys.stderr,
         )
-    overlap = Overlap(embedded_agent().barge_in, arguments.recognizer)
+    options = replace(embedded_agent().barge_in, by_sound=not arguments.no_by_sound)
+    overlap = Overlap(options, arguments.recognizer)
     verdicts = [overlap.judge(sound) for sound in sounds(recordings, arguments.cast)]
+    from_others = [overlap.judge(sound) for sound in others(data)]
     shares: dict[str, float] = {}
-    for kind in ("backchannel", "noise", "interruption"):
-        of_it = [verdict for verdict in verdicts if verdict.sound.kind == kind]
+    for kind in KINDS if from_others else KINDS[:3]:
+        of_it = [v for v in (*verdicts, *from_others) if v.sound.kind == kind]
         stopped = [verdict for verdict in of_it if verdict.stopped_ms is not None]
         shares[kind] = 100.0 * len(stopped) / len(of_it)
         print(
@@ -369,7 +313,7 @@ def main() -> int:
             f"{sum(v.holds for v in of_it)} hold it, {len(stopped)} stop it"
         )
         for verdict in of_it:
-            if (verdict.stopped_ms is None) == (kind == "interruption"):
+            if (verdict.stopped_ms is None) == (kind in ("interruption", "caller")):
                 print(f"  {verdict.sound.name}: heard {' '.join(verdict.words)!r}")
     interruptions = [v for v in verdicts if v.sound.kind == "interruption"]
     ducked_ms = [v.waited_ms(v.ducked_ms) for v in interruptions]
@@ -393,11 +337,22 @@ def main() -> int:
         ]
     print(bar_table(bars))
     times = {
-        name: {f"p{p}": percentile(values, p) for p in (50, 95, 100)}
+        name: {f"p{p}": percentile(values, p) for p in (50, 95, 100)} if values else {}
         for name, values in (
             ("onset_to_duck_ms", ducked_ms),
             ("onset_to_hold_ms", held_ms),
             ("onset_to_stop_ms", stopped_ms),
+            *(
+                (
+                    f"{kind}_onset_to_stop_ms",
+                    [
+                        v.stopped_ms
+                        for v in from_others
+                        if v.sound.kind == kind and v.stopped_ms is not None
+                    ],
+                )
+                for kind in KINDS[3:]
+            ),
         )
     }
     print(times)
@@ -406,6 +361,7 @@ def main() -> int:
         "sounds": len(verdicts),
         "cast": arguments.cast,
         "recognizer": arguments.recognizer,
+        "by_sound": options.by_sound,
     }
     path = write_results(results("backchannels", 0, settings, bars, shares=shares, times=times))
     print(f"results: {path}" + ("" if recordings else " (a smaller set: no recorded noise)"))

@@ -124,7 +124,10 @@ class BargeIn:
     over after two seconds. With ``stop_ms`` at 250 the caller would hear nothing sooner, but nearly
     every "yeah" would end the reply.
     A recognizer that mishears "mm-hm" as a word wants more words.
-    ``echo_guard``: words the agent has just spoken do not count.
+    ``echo_guard``: words the agent has just spoken do not count. ``by_sound``: what the sound is
+    like counts too, where the recognizer can tell a caller from a listener's "mm-hm", a noise, an
+    echo and a bystander: words of those wait, until the sound is over at the latest, and somebody
+    who plainly is a caller takes the floor sooner.
     """
 
     enabled: bool = True
@@ -139,6 +142,7 @@ class BargeIn:
         "i see", "got it", "oh",
     )  # fmt: skip
     echo_guard: bool = True
+    by_sound: bool = True
 
 
 @dataclass(frozen=True, slots=True)

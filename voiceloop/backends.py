@@ -39,10 +39,8 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class RecognizerOptions(msgspec.Struct, frozen=True):
-    """How one stream recognizes.
-
-    ``context``: free text of likely words, the agent's instructions. ``is_batch``: no turn waits.
-    """
+    """How one stream recognizes. ``context``: free text of likely words, the agent's instructions;
+    ``is_batch``: no turn waits."""
 
     language: str = "en"
     hotwords: tuple[str, ...] = ()
@@ -55,7 +53,8 @@ class Partial(msgspec.Struct, frozen=True, tag="partial"):
 
     ``flushed`` answers ``flush()``: all that was fed before is considered; each flush of an open
     segment has one answer, in order. Where the recognizer tells, with it comes ``confidence``, mean
-    log-probability of the newest tokens; there or later ``p_voice``, log-odds of a finished voice.
+    log-probability of the newest tokens; there or later ``p_voice``, log-odds of a finished voice;
+    from the start ``for_agent``, of words for the agent (not "mm-hm", noise, echo, bystander).
     """
 
     segment: int
@@ -64,6 +63,7 @@ class Partial(msgspec.Struct, frozen=True, tag="partial"):
     flushed: bool = False
     p_voice: float | None = None
     confidence: float | None = None
+    for_agent: float | None = None
 
 
 class Transcript(msgspec.Struct, frozen=True, tag="transcript"):

@@ -30,7 +30,8 @@ class DecodeRequest:
     them; "" for a window of its own. hints: phrases that are likelier here than elsewhere.
     guess: tokens that an earlier decode of less sound had behind the prefix; where they still hold
     they need not be found one by one. is_paused: the speaker has fallen silent; say, if you can,
-    whether for good. voice_alone: and nothing else, for the words are known.
+    whether for good. voice_alone: and nothing else, for the words are known. is_beginning: it is
+    all there is of a sound so far; say, if you can, whether that is somebody who takes the floor.
     """
 
     samples: Samples
@@ -43,6 +44,7 @@ class DecodeRequest:
     guess: tuple[int, ...] = ()
     is_paused: bool = False
     voice_alone: bool = False
+    is_beginning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +52,17 @@ class DecodedWindow:
     """The words after the prefix; spans_ms: (start, end) of each word of prefix + tail in ms from
     the window's start, empty unless asked for. is_sure: False where the model itself doubts the
     tail, so that no agreement makes it certain. p_voice: log-odds that the speaker has finished, by
-    the sound alone; None where nobody asked or can tell. confidence: mean log-probability of the
-    newest tokens of the tail; None where the decoder cannot tell, or broke off."""
+    the sound alone; for_agent: that it begins with words for the agent, and is no listener's
+    "mm-hm", noise, echo or bystander; None where nobody asked or can tell. confidence: mean
+    log-probability of the newest tokens of the tail; None where the decoder cannot tell, or broke
+    off."""
 
     tail: tuple[HypothesisWord, ...]
     spans_ms: tuple[tuple[float, float], ...] = ()
     is_sure: bool = True
     p_voice: float | None = None
     confidence: float | None = None
+    for_agent: float | None = None
 
 
 class WindowDecoder(Protocol):

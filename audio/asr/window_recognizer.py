@@ -45,6 +45,9 @@ EARLY = RECOGNIZER_HZ  # a segment's first second, in which windows are short an
 # sooner; of the others 200 ms behind the detector's pause told more than 100, and a fall is heard
 # 50 before that (benchmarks/LOG.md, 2026-11-23, "who is back before the detector hears it").
 READ_AGAIN = samples_in(240.0, RECOGNIZER_HZ)
+# Up to here a sound over the agent is judged: a pre-roll of 300 ms and the second after which a
+# voice that goes on takes the floor (`barge_in.stop_ms`).
+BEGINNING = samples_in(1300.0, RECOGNIZER_HZ)
 NEVER_CROWDED = RECOGNIZER_HZ  # a second holds 40 tokens at most, whatever the script
 
 
@@ -253,12 +256,15 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
             or self._is_fall(stream)
             or self._is_lasting(stream),
             voice_alone=self._reads_voice_alone(stream),
+            is_beginning=end - segment.start <= BEGINNING,
         )
 
     def _apply(
         self, stream: WindowStream, end: int, result: DecodedWindow, events: list[Event]
     ) -> None:
         segment = stream.segment
+        if result.for_agent is not None:
+            segment.for_agent = result.for_agent
         if self._reads_voice_alone(stream) and segment.early is not None:
             told = VoiceRead.TOLD_TWICE
             segment.early = replace(segment.early, p_voice=result.p_voice, voice_read=told)
@@ -286,7 +292,7 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
             self._answer(stream, request, (*segment.left, *words), events)
             if isinstance(request, Finalize):
                 return
-        elif n_known or agreement.committed or agreement.tail:
+        elif n_known or agreement.committed or agreement.tail or result.for_agent is not None:
             events.append(_partial(stream, is_flushed=False))
         if len(words) == len(spoken):
             self._cut_window(segment, end, words, is_cut_short)
@@ -343,4 +349,7 @@ def _partial(stream: WindowStream, *, is_flushed: bool, p_voice: float | None = 
     agreement = stream.segment.agreement
     stable = tuple(word.text for word in agreement.committed)
     unstable = tuple(word.text for word in agreement.tail)
-    return Partial(stream.stream_id, stream.n_segment, stable, unstable, is_flushed, p_voice)
+    return Partial(
+        stream.stream_id, stream.n_segment, stable, unstable, is_flushed, p_voice,
+        for_agent=stream.segment.for_agent,
+    )  # fmt: skip

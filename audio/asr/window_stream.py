@@ -58,6 +58,7 @@ class Segment:
         self.left: list[Word] = []  # the words that left the window, with their times
         self.early: EarlyFinal | None = None
         self.paused_to = start  # where a pause was last decoded, with or without an `early`
+        self.for_agent: float | None = None  # as of `DecodedWindow`, the latest
         self.n_longest = LONGEST_WINDOW  # less once so much sound held more than a context of text
 
     @property

@@ -30,6 +30,13 @@ BACKCHANNEL_PATIENCE = 1.6
 DOUBT_PATIENCE = 2.0
 LONGEST_PAUSED_MS = 2000.0  # nobody waits longer for an agent that went silent at a noise
 SURE_VOICE = 0.8  # mean probability of its windows: voices mostly above, babble and dishes below
+# Log-odds that a sound is words for the agent (`audio.for_agent`): below the first its words wait
+# until it is over or has lasted `stop_ms`, below the second twice as long, and nothing but words
+# takes the floor; from the third on it is plainly a caller, who takes it after SOONER of `stop_ms`.
+# Chosen on people whom the head had not heard, of whose readings 20, 7 and 42 % lie below
+# (benchmarks/LOG.md, 2026-11-23, "a caller by the sound").
+UNSURE_LOG_ODDS, AGAINST_LOG_ODDS, CALLER_LOG_ODDS = 0.0, -1.5, 1.5
+SOONER = 0.6
 ECHO_SHARE = 0.6  # so many of the words are the agent's own: it hears itself
 
 
@@ -40,6 +47,7 @@ class BargeInJudge:
     options: BargeIn
     state: Literal["idle", "ducked", "paused", "talking_over", "stopped"] = "idle"
     words: tuple[str, ...] = ()
+    for_agent: float | None = None  # by the sound of it; None: nobody can tell
     by_words: bool = False  # it took the floor by what was said
     _agent_words: tuple[str, ...] = ()
     hears_itself: bool = False  # what it hears is the agent: only words may duck that
@@ -50,12 +58,17 @@ class BargeInJudge:
         self._backchannel_words = frozenset(listed.split()) | FILLERS
 
     def reset(self) -> None:
-        self.state, self.words = "idle", ()
+        self.state, self.words, self.for_agent = "idle", (), None
 
     def observe_words(self, words: Iterable[str]) -> None:
         """The hypothesis of this segment so far."""
         split = (normalize(part) for word in words for part in word.replace("-", " ").split())
         self.words = tuple(filter(None, split))
+
+    def observe_sound(self, for_agent: float | None) -> None:
+        """The latest log-odds that this segment is words for the agent, by its sound."""
+        if self.options.by_sound:
+            self.for_agent = for_agent
 
     def observe_agent(self, text: str) -> None:
         """What the caller has just heard of the agent; an echo repeats it."""
@@ -94,10 +107,13 @@ class BargeInJudge:
         """
         if self.state == "stopped" or not self.options.enabled:
             return None
-        if self.takes_floor(speech_ms, reply_ends_soon=reply_ends_soon, voice=voice):
+        is_over = silence_ms >= RESUME_SILENCE_MS
+        if self.takes_floor(
+            speech_ms, reply_ends_soon=reply_ends_soon, voice=voice, is_over=is_over
+        ):
             self.state = "stopped"
             return "stop"
-        if silence_ms >= RESUME_SILENCE_MS:
+        if is_over:
             return self._give_back()
         if self.state == "paused" and speech_ms >= LONGEST_PAUSED_MS:
             self.state = "talking_over"
@@ -130,16 +146,29 @@ class BargeInJudge:
         return "resume" if was != "idle" else None
 
     def takes_floor(
-        self, speech_ms: float, *, reply_ends_soon: bool = False, voice: float = 1.0
+        self,
+        speech_ms: float,
+        *,
+        reply_ends_soon: bool = False,
+        voice: float = 1.0,
+        is_over: bool = False,
     ) -> bool:
-        """Whether what was heard so far is enough to end the agent's turn."""
+        """Whether what was heard so far is enough to end the agent's turn. is_over: nothing more of
+        it comes, so words that waited for it count now."""
         if self.is_echo():
             return False
         content = self._content()
-        self.by_words = self._speaks_up(content, speech_ms) or bool(reply_ends_soon and self.words)
+        self.by_words = self._speaks_up(content, speech_ms, is_over) or bool(
+            reply_ends_soon and self.words
+        )
         if self.by_words:
             return True
         is_plain, says_something = voice >= SURE_VOICE, bool(content) and not self._hums()
+        if self.for_agent is not None:
+            is_caller = self.for_agent >= CALLER_LOG_ODDS
+            is_plain = is_caller or (is_plain and self.for_agent > AGAINST_LOG_ODDS)
+            if is_caller and (says_something or not self.words):
+                return speech_ms >= SOONER * self.options.stop_ms
         if not is_plain and not says_something:
             return False
         patience = 1.0 if is_plain else DOUBT_PATIENCE
@@ -153,14 +182,21 @@ class BargeInJudge:
         """The sound is over before that was sure: its words, if there are any, decide."""
         self.observe_words(words)
         return bool(words and self.options.enabled) and self.takes_floor(
-            speech_ms, reply_ends_soon=reply_ends_soon, voice=voice
+            speech_ms, reply_ends_soon=reply_ends_soon, voice=voice, is_over=True
         )
 
-    def _speaks_up(self, content: tuple[str, ...], speech_ms: float) -> bool:
+    def _speaks_up(self, content: tuple[str, ...], speech_ms: float, is_over: bool) -> bool:
         if self.options.stop_words and self._asks_for_floor(content):
             return True
         n_words = len(content) if not self._hums() else 0
-        return n_words >= self.options.least_words and speech_ms >= self.options.words_ms
+        if n_words < self.options.least_words or speech_ms < self.options.words_ms:
+            return False
+        if self.for_agent is None or self.for_agent >= UNSURE_LOG_ODDS:
+            return True
+        # The agent is silent by now, so waiting costs little; and whatever it sounded like, a
+        # caller's words count when the sound is over.
+        patience = 1.0 if self.for_agent > AGAINST_LOG_ODDS else DOUBT_PATIENCE
+        return is_over or speech_ms >= patience * self.options.stop_ms
 
     def _content(self) -> tuple[str, ...]:
         """The words that no backchannel has; single letters are what a hum is heard as."""

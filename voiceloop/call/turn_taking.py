@@ -201,6 +201,7 @@ class TurnTaking:
                 yield do.SendPartial(words.stable, words.unstable)
         elif self.caller is Caller.OVERLAPPING and self._activity is not None:
             self._judge.observe_words(words.stable + words.unstable)
+            self._judge.observe_sound(words.for_agent)
             yield from self._observe(self._activity, status)
 
     # --- the caller's turn ends ---

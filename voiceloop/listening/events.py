@@ -91,12 +91,14 @@ class SpeechWindow(ListenEvent, frozen=True):
 class WordsHeard(ListenEvent, frozen=True):
     """The hypothesis of the open segment.
 
-    is_full: it covers all that was said before the present pause.
+    is_full: it covers all that was said before the present pause. for_agent: as of
+    `backends.Partial`.
     """
 
     stable: tuple[str, ...]
     unstable: tuple[str, ...]
     is_full: bool
+    for_agent: float | None = None
 
 
 class PauseWeighed(ListenEvent, frozen=True):

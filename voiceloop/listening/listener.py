@@ -343,10 +343,9 @@ class Listener:
     def on_partial(self, number: int, partial: Partial) -> None:
         if number != self._recognition.segment:
             return
-        words = partial.stable_words + partial.unstable_words
-        segment = self._segment
-        is_full = partial.flushed
-        if segment is not None:
+        stable, unstable = partial.stable_words, partial.unstable_words
+        words, is_full = stable + unstable, partial.flushed
+        if (segment := self._segment) is not None:
             segment.is_flushed = segment.is_flushed or partial.flushed
             # After the flush the recognizer hears only silence, yet may still change its mind.
             is_full = segment.is_paused and segment.is_flushed
@@ -357,7 +356,7 @@ class Listener:
             self._endpointing.observe_words(words, full=is_full, confidence=partial.confidence)
             if is_new and self._endpointing.awaits_p_end:
                 segment.p_end_by_ms = self.now_ms + P_END_GRACE_MS
-        self._deliver([WordsHeard(partial.stable_words, partial.unstable_words, is_full)])
+        self._deliver([WordsHeard(stable, unstable, is_full, partial.for_agent)])
 
     def on_transcript(self, number: int, transcript: Transcript) -> None:
         if (ended := self._ended.take(number)) is None:

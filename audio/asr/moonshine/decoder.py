@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...end_of_voice import EndOfVoice
+from ...for_agent import ForAgent
 from ...frames import RECOGNIZER_HZ
 from ..window_decoder import DecodedWindow, DecodeRequest, max_new_tokens, proportional_spans
 from .vocabulary import END, START, MoonshineVocabulary, PhraseHints
@@ -65,9 +66,10 @@ class MoonshineDecoder:
     """`WindowDecoder` of a network and the folder of its vocabulary, in English.
 
     It sees neither what was said before the window nor a prompt. end_of_voice: the head that tells
-    of the same encoder's rows whether a voice that fell silent has finished; None for none.
-    hears_words False: that is all it tells, in a third of the time. tells_confidence False: not how
-    sure it is of its words, which is evidence only of the network it was learned for.
+    of the same encoder's rows whether a voice that fell silent has finished; for_agent: the one
+    that tells of a young sound whether it is words for the agent; None for none. hears_words False:
+    that is all it tells, in a third of the time. tells_confidence False: not how sure it is of its
+    words, which is evidence only of the network it was learned for.
 
     Raises: AudioError where the folder has no vocabulary.
     """
@@ -80,6 +82,7 @@ class MoonshineDecoder:
         network: MoonshineNetwork,
         vocabulary: Path,
         end_of_voice: EndOfVoice | None = None,
+        for_agent: ForAgent | None = None,
         *,
         hears_words: bool = True,
         tells_confidence: bool = False,
@@ -87,6 +90,7 @@ class MoonshineDecoder:
         self._tells_confidence = tells_confidence
         self._network = network
         self._end_of_voice = end_of_voice
+        self._for_agent = for_agent
         self._hears_words = hears_words
         self._vocabulary = MoonshineVocabulary(vocabulary)
         self._hints = lru_cache(maxsize=64)(self._read_hints)
@@ -99,11 +103,13 @@ class MoonshineDecoder:
 
     def _decode(self, request: DecodeRequest) -> DecodedWindow:
         context = self._network.encode(np.pad(request.samples.astype(np.float32) / 32768.0, EDGE))
-        p_voice = None
+        p_voice = for_agent = None
+        if self._for_agent is not None and request.is_beginning:
+            for_agent = self._for_agent.log_odds(self._network.rows(context))
         if self._end_of_voice is not None and request.is_paused:
             p_voice = self._end_of_voice.log_odds(self._network.rows(context))
         if request.voice_alone or not self._hears_words:
-            return DecodedWindow((), p_voice=p_voice)
+            return DecodedWindow((), p_voice=p_voice, for_agent=for_agent)
         forced = [token for word in request.prefix for token in word.tokens]
         n_most = max_new_tokens(request, TOKENS_PER_S) - len(forced)
         hints = self._hints(request.hints)
@@ -119,7 +125,7 @@ class MoonshineDecoder:
         confidence = None
         if self._tells_confidence and tail and len(tokens) == len(log_probabilities) < n_most:
             confidence = float(np.mean(log_probabilities[-N_NEWEST:]))
-        return DecodedWindow(tail, spans_ms, is_sure, p_voice, confidence)
+        return DecodedWindow(tail, spans_ms, is_sure, p_voice, confidence, for_agent)
 
     def _greedy(
         self,

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ...end_of_voice import EndOfVoice
 from ...errors import AudioError, MissingExtra
+from ...for_agent import ForAgent
 from ...stream import RecognizerOptions
 from ..speech_level import VoicedLevel
 from ..window_recognizer import WindowRecognizer
@@ -45,7 +46,8 @@ class MoonshineOnnxRecognizer(WindowRecognizer):
     folder: on disk; None for the package's. n_threads: cores that one decode takes. update_ms: how
     much new audio makes a partial due. reads_falls: as of `WindowRecognizer`. end_of_voice: tell at
     a pause whether a voice has finished; only the package's model can, whose encoder the head was
-    trained on, and whose certainty of its words is evidence. hears_words False: tell nothing else.
+    trained on, and whose certainty of its words is evidence; for_agent: the same of a young sound,
+    whether it is words for the agent. hears_words False: tell nothing else.
 
     Raises: AudioError if a package or a file is absent or none of Moonshine's; it names the remedy.
     """
@@ -58,15 +60,18 @@ class MoonshineOnnxRecognizer(WindowRecognizer):
         update_ms: float = UPDATE_MS,
         reads_falls: bool = True,
         end_of_voice: bool = True,
+        for_agent: bool = True,
         hears_words: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         found = Path(folder) if folder is not None else checked_folder()
         head = EndOfVoice() if end_of_voice and folder is None else None
+        judge = ForAgent() if for_agent and folder is None else None
         decoder = MoonshineDecoder(
             OnnxNetwork(found, n_threads),
             vocabulary_folder(found),
             head,
+            judge,
             hears_words=hears_words,
             tells_confidence=folder is None,
         )

@@ -174,6 +174,22 @@ def test_the_end_of_turn_head_reads_the_encoders_rows_at_a_pause_alone(folder, m
     assert (read.tail, read.p_voice) == ((), 1.25) and not parts["decoder_model_merged"].fed
 
 
+def test_the_head_of_sounds_over_the_agent_reads_the_same_rows_at_the_beginning_alone(
+    folder, monkeypatch
+):
+    class Head:
+        def log_odds(self, rows):
+            return float(len(rows))
+
+    parts = {"encoder_model": ScriptedEncoder(), "decoder_model_merged": ScriptedDecoder(TWO)}
+    monkeypatch.setattr(onnx_network, "_session", lambda folder, name, n: parts[name])
+    decoder = MoonshineDecoder(OnnxNetwork(folder), folder, None, Head(), hears_words=False)
+    spoken = DecodeRequest(SPEECH, "en", (), (), True)
+    assert decoder.decode([spoken])[0].for_agent is None
+    begun = decoder.decode([replace(spoken, is_beginning=True)])[0]
+    assert (begun.for_agent, begun.p_voice) == ((16_000 + 2 * 3_200) // 384, None)
+
+
 def test_figures_are_spelled_and_signs_of_no_speech_are_not_written(decode):
     result, _ = decode([{"4": 0.0, "\u2581$": -0.1, "\u266a": 1.0, "\u2581two": -0.5}, LATTES])
     assert texts(result) == ["two", "lattes"]

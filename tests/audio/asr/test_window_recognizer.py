@@ -34,6 +34,7 @@ class ScriptedDecoder:
         self.clock = clock
         self.cost_s = cost_s
         self.fail_on = None
+        self.judges_sounds = False
 
     def encode_text(self, text):
         return tuple(text.encode())
@@ -64,6 +65,7 @@ class ScriptedDecoder:
             tuple(spans) if request.with_times else (),
             p_voice=len(heard) / 4 if request.is_paused else None,
             confidence=-len(heard) / 8,
+            for_agent=len(heard) / 8 if request.is_beginning and self.judges_sounds else None,
         )
 
 
@@ -174,6 +176,30 @@ def test_the_answer_to_a_flush_alone_tells_how_sure_its_words_are(recognizer, de
     n_decodes = len(decoder.batches)
     recognizer.flush("a")  # known from the decode before
     assert drain(recognizer)[-1].confidence == -0.375 and len(decoder.batches) == n_decodes
+
+
+def test_a_young_sound_is_told_to_be_for_the_agent_or_not_and_no_later_decode_changes_that(
+    recognizer, decoder
+):
+    decoder.judges_sounds = True
+    recognizer.open("a", RecognizerOptions())
+    told = [partial.for_agent for partial in run(recognizer, "a", said(6))]
+    assert told[:2] == [0.125, 0.125] and set(told[5:]) == {told[-1]} == {0.375}
+    recognizer.finalize("a")
+    drain(recognizer)
+    (first, *_) = run(recognizer, "a", said(1))
+    assert first.for_agent == 0.125  # of the next segment anew
+
+
+def test_a_sound_without_words_is_told_of_only_where_it_is_judged(recognizer, decoder):
+    hum = np.full(4_000, 500, np.int16)
+    recognizer.open("a", RecognizerOptions())
+    assert not run(recognizer, "a", hum)
+    recognizer.close("a")
+    decoder.judges_sounds = True
+    recognizer.open("b", RecognizerOptions())
+    (partial,) = run(recognizer, "b", hum)
+    assert (partial.unstable_words, partial.flushed, partial.for_agent) == ((), False, 0.0)
 
 
 def test_a_voice_is_read_once_more_where_the_silence_lasts(recognizer, decoder):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.backchannels import ALIGNED_MS, Sound, Verdict, in_room
+from benchmarks.backchannels import Verdict
+from benchmarks.calls.overlapping_sounds import ALIGNED_MS, Sound, in_room
 from clients.report.waveform import speech_start
 from voiceloop.listening.recipes.heard_turn import Listening
 

@@ -216,3 +216,81 @@ def test_a_long_hum_that_is_heard_as_letters_is_given_more_time() -> None:
     judge.observe_words("im im h m".split())
     assert judge_speech(judge, 1200) == ["duck", "hold"]
     assert judge.judge(1650, 0, reply_ends_soon=False) == "stop"
+
+
+def judged(for_agent: float | None, *words: str, by_sound: bool = True) -> list[tuple[int, str]]:
+    """What is done about a plain voice of 1.5 s whose words are known from the beginning on."""
+    judge = BargeInJudge(BargeIn(by_sound=by_sound))
+    judge.observe_words(words)
+    judge.observe_sound(for_agent)
+    found = []
+    for ms in range(32, 2000, 32):
+        action = judge.judge(min(ms, 1504), max(0.0, ms - 1504.0), reply_ends_soon=False)
+        if action is not None:
+            found.append((ms, action))
+        if action in ("stop", "resume"):
+            break
+    return found
+
+
+def test_words_of_a_sound_that_may_be_a_bystanders_wait_for_as_long_as_a_voice() -> None:
+    assert judged(None, "two", "lattes") == [(32, "stop")]
+    assert judged(0.5, "two", "lattes") == [(32, "stop")]
+    assert judged(-1.0, "two", "lattes") == [(64, "duck"), (128, "hold"), (1024, "stop")]
+    assert judged(-1.0, "two", "lattes", by_sound=False) == [(32, "stop")]
+
+
+@pytest.mark.parametrize("for_agent", [-1.0, -9.0])
+def test_a_callers_words_count_when_the_sound_is_over_whatever_it_sounded_like(
+    for_agent: float,
+) -> None:
+    judge = BargeInJudge(BargeIn())
+    judge_speech(judge, 400)
+    judge.observe_words(("lattes",))
+    judge.observe_sound(for_agent)
+    assert judge.judge(400, 100, reply_ends_soon=False) is None
+    assert judge.judge(400, 250, reply_ends_soon=False) == "stop"
+
+
+@pytest.mark.parametrize("for_agent", [-1.0, -9.0])
+def test_a_callers_words_count_where_the_end_comes_before_that_is_judged(for_agent: float) -> None:
+    judge = BargeInJudge(BargeIn())
+    judge_speech(judge, 400)
+    judge.observe_sound(for_agent)
+    assert judge.takes_floor_late(("lattes",), 400, reply_ends_soon=False, voice=0.9)
+
+
+@pytest.mark.parametrize("for_agent", [-1.0, -9.0])
+def test_a_caller_who_goes_on_is_let_in_after_two_seconds_at_the_latest(for_agent: float) -> None:
+    judge = BargeInJudge(BargeIn())
+    judge.observe_words(("two", "lattes"))
+    judge.observe_sound(for_agent)
+    assert judge_speech(judge, 2100)[-1] == "stop"
+
+
+def test_a_voice_plainly_not_for_the_agent_is_talked_over_and_its_words_still_count() -> None:
+    assert judged(-5.0)[-1] == (1728, "resume")
+    judge = BargeInJudge(BargeIn())
+    judge.observe_sound(-5.0)
+    assert judge_speech(judge, 2400) == ["duck", "hold", "go_on"]
+    judge.observe_words(("fire",))
+    assert judge.judge(2432, 0, reply_ends_soon=False) == "stop"
+
+
+def test_a_stop_word_counts_whatever_it_sounds_like() -> None:
+    assert judged(-5.0, "stop") == [(32, "stop")]
+
+
+def test_what_is_plainly_a_caller_takes_the_floor_sooner() -> None:
+    later_ms, sooner_ms = judged(0.5)[-1][0], judged(3.0)[-1][0]
+    assert (later_ms, sooner_ms) == (1024, 608)
+    assert judged(3.0, "mm", "hmm")[-1][1] == "resume"  # but not for what a listener says
+
+
+def test_what_one_sound_was_like_says_nothing_of_the_next() -> None:
+    judge = BargeInJudge(BargeIn())
+    judge.observe_sound(-5.0)
+    judge_speech(judge, 200)
+    assert judge.judge(200, 250, reply_ends_soon=False) == "resume"
+    judge.observe_words(("lattes",))
+    assert judge.judge(64, 0, reply_ends_soon=False) == "stop"

@@ -209,6 +209,16 @@ def act(pacer: Pacer, actions: Sequence[do.Action]) -> None:
                 playout.reduce_lead()
 
 
+def test_what_the_recognizer_makes_of_the_sound_reaches_the_judge() -> None:
+    for for_agent, stops in ((None, True), (-1.0, False)):
+        turn_taking = TurnTaking(BargeIn())
+        turn_taking.on(SpeechStarted(Activity(0.0, 64.0, 0.0, 0.0)), STATUS)
+        turn_taking.on(SpeechWindow(Activity(0.0, 200.0, 0.0, 0.0)), STATUS)
+        heard = WordsHeard((), ("two", "lattes"), is_full=False, for_agent=for_agent)
+        done = turn_taking.on(heard, STATUS)
+        assert any(isinstance(one, do.InterruptReply) for one in done) == stops
+
+
 @pytest.mark.parametrize(
     ("speech_ms", "silence_ms", "echoes", "has_reduced_lead"),
     [(64, 0, False, True), (64, 32, False, False), (640, 0, True, False)],

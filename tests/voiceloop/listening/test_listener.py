@@ -595,6 +595,18 @@ async def test_who_is_heard_doubtfully_is_waited_for_longer(clock: Clock) -> Non
     assert needed_ms[0] < needed_ms[1]
 
 
+async def test_what_the_recognizer_makes_of_a_young_sound_comes_with_its_words(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recognizer = FakeRecognizer(["two lattes"], partial_delay_ms=5000)
+    async with listening(clock, recognizer, SessionSettings()) as bench:
+        await bench.say(400)
+        told: list[object] = []
+        monkeypatch.setattr(bench.listener, "_deliver", told.extend)
+        bench.listener.on_partial(0, Partial(0, (), ("two",), for_agent=-2.5))
+        assert told == [WordsHeard((), ("two",), is_full=False, for_agent=-2.5)]
+
+
 async def test_words_that_change_in_the_pause_are_given_time_for_their_p_end(clock: Clock) -> None:
     settings = SessionSettings(turn_detection=SemanticVad())
     recognizer = FakeRecognizer(["i want a latte and then"], ms_per_word=100)

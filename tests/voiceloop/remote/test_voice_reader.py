@@ -91,6 +91,24 @@ async def test_a_pause_that_lasts_is_told_of_again() -> None:
     await stream.close()
 
 
+async def test_what_a_young_sound_is_like_comes_with_the_words_of_its_segment_alone() -> None:
+    hearing, reader = pair(hears_after_ms=80.0)
+    stream = await opened(hearing, reader)
+    stream.feed(LOUD)
+    (reading,) = reader.open_streams
+    reading._pipe.put(Partial(0, (), (), for_agent=-2.5))
+    await asyncio.sleep(0.02)
+    stream.flush()
+    (told,) = [event for event in await heard_in(stream) if isinstance(event, Partial)][-1:]
+    assert (told.unstable_words or told.stable_words, told.for_agent) == (("a", "table"), -2.5)
+    stream.finalize()
+    stream.feed(LOUD)
+    stream.flush()
+    (told,) = [event for event in await heard_in(stream) if isinstance(event, Partial)][-1:]
+    assert (told.segment, told.for_agent) == (1, None)
+    await stream.close()
+
+
 async def test_a_voice_that_went_on_is_not_judged_by_the_pause_before() -> None:
     """The second pause comes before the reader has told of the first."""
     hearing, reader = pair(reads_after_ms=50.0)

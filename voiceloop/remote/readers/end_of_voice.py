@@ -81,6 +81,7 @@ class VoiceReadingStream(TaskStream[RecognizerEvent]):
     def _begin_segment(self) -> None:
         self._n_unread = 0  # flushes that the reader has not answered
         self._p_voice: float | None = None  # of the newest flush
+        self._for_agent: float | None = None  # the latest
         self._heard: Partial | None = None  # the latest words
 
     def feed(self, samples: bytes) -> None:
@@ -136,15 +137,15 @@ class VoiceReadingStream(TaskStream[RecognizerEvent]):
             self.fail(error)
 
     def _told(self, heard: Partial) -> Partial:
-        """The words with what the voice tells of this pause, if that is known yet."""
-        if self._p_voice is None:
-            return heard
-        return msgspec.structs.replace(heard, p_voice=self._p_voice)
+        """The words with what the voice tells, as far as that is known yet."""
+        return msgspec.structs.replace(heard, p_voice=self._p_voice, for_agent=self._for_agent)
 
     async def _read(self) -> None:
         try:
             async for event in self._reading.events():
                 if isinstance(event, Partial) and event.segment == self._segment:
+                    if event.for_agent is not None:
+                        self._for_agent = event.for_agent
                     self._observe(event.p_voice, answers_flush=event.flushed)
         except VoiceLoopError as error:
             log.warning("the voice is no longer read: %s", error)

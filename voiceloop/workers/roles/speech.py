@@ -179,6 +179,7 @@ class RecognizerRole(SpeechRole[RecognizerModel]):
                     event.flushed,
                     event.p_voice,
                     event.confidence,
+                    event.for_agent,
                 )
             case audio_stream.Transcript():
                 # The model counts from the stream's first sample, the gateway from the segment's.
