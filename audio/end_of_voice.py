@@ -10,6 +10,7 @@ Source: attention pooling over a frozen encoder, as in Smart Turn (Daily, 2025) 
 """
 
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,10 @@ WEIGHTS = Path(__file__).parent / "embedded" / "end_of_voice" / "end_of_voice.sa
 N_ROWS = 48  # the window's last 1.15 s: 24 ms each, the silence that its decoder adds included
 # Even odds before the recipe's calibration and a bound after it: one witness among several.
 LARGEST_LOG_ODDS = 6.0
-SHAPES = ("mean", "scale", "place", "project", "project_bias", "query", "mix", "mix_bias", "out")
+NAMES = (
+    "mean", "scale", "place", "project", "project_bias", "query", "mix", "mix_bias", "out",
+    "out_bias",
+)  # fmt: skip
 
 Rows = NDArray[np.float32]
 
@@ -44,10 +48,16 @@ class EndOfVoice:
             found = load_file(path)
         except (OSError, SafetensorError) as error:
             raise AudioError(f"expected {self.purpose} at {path}, found: {error}") from error
-        missing = [name for name in (*SHAPES, "out_bias") if name not in found]
+        missing = [name for name in NAMES if name not in found]
         if missing:
             raise AudioError(f"expected {', '.join(missing)} in {path}, found none")
-        self._weights = {name: tensor.astype(np.float32) for name, tensor in found.items()}
+        self._weights = {name: found[name].astype(np.float32) for name in NAMES}
+        for name, shape in _shapes(self._weights).items():
+            if self._weights[name].shape != shape:
+                found_shape = list(self._weights[name].shape)
+                raise AudioError(f"expected {name} {list(shape)} in {path}, found {found_shape}")
+            if not np.isfinite(self._weights[name]).all():
+                raise AudioError(f"expected finite numbers in {name} of {path}, found others")
         self.n_folds = len(self._weights["out"])
         self.width = len(self._weights["mean"])
 
@@ -74,6 +84,22 @@ class EndOfVoice:
         log_odds = np.einsum("fo,fo->f", mixed, w["out"]) + w["out_bias"]
         bounded: NDArray[np.float32] = np.clip(log_odds, -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)
         return bounded
+
+
+def _shapes(weights: Mapping[str, Rows]) -> dict[str, tuple[int, ...]]:
+    """The shapes of heads of this size: by how long the first axes are that tell of it."""
+    width = weights["mean"].size
+    n_folds, n_hidden, n_mixed = (
+        weights[name].shape[axis] if weights[name].ndim > axis else 0
+        for name, axis in (("out", 0), ("project_bias", 1), ("out", 1))
+    )
+    n_looks = weights["query"].shape[-1] if weights["query"].ndim else 0
+    return {
+        "mean": (width,), "scale": (width,), "place": (n_folds, N_ROWS, n_hidden),
+        "project": (n_folds, width, n_hidden), "project_bias": (n_folds, n_hidden),
+        "query": (n_folds, n_hidden, n_looks), "mix": (n_folds, n_looks * n_hidden, n_mixed),
+        "mix_bias": (n_folds, n_mixed), "out": (n_folds, n_mixed), "out_bias": (n_folds,),
+    }  # fmt: skip
 
 
 def fold_of(speaker: str, n_folds: int) -> int:

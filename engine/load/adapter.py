@@ -71,6 +71,8 @@ class AdaptedCheckpoint:
         n_out, n_in = tensor.shape
         down = self._stored.tensor(parts["A"], (self._rank, n_in)).float()
         up = self._stored.tensor(parts["B"], (n_out, self._rank)).float()
+        if not (down.isfinite().all() and up.isfinite().all()):
+            raise CheckpointError(f"{self._stored.source}: expected finite numbers for {name}")
         return torch.addmm(tensor.float(), up, down, alpha=self._scale)
 
     @property

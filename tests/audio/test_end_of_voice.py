@@ -81,6 +81,27 @@ def test_a_file_of_something_else_is_refused_with_what_is_missing(tmp_path):
         EndOfVoice(tmp_path / "none.safetensors")
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "told"),
+    [
+        ("scale", lambda scale: scale[1:], r"expected scale \[6\]"),
+        ("project", lambda project: project[:, :-1], r"expected project \[5, 6, 4\]"),
+        ("query", lambda query: query[0, 0, 0], r"expected query \[5, 4, 0\] in .*, found \[\]"),
+        ("mix", lambda mix: mix[:, :-1], r"expected mix \[5, 8, 3\]"),
+        ("out", lambda out: out[:-1], "expected place"),
+        ("out_bias", lambda bias: bias * np.nan, "expected finite numbers in out_bias"),
+    ],
+)
+def test_heads_that_do_not_fit_each_other_are_refused_when_they_are_read(
+    tmp_path, name, change, told
+):
+    changed = tensors()
+    changed[name] = np.array(change(changed[name]))
+    save_file(changed, tmp_path / "changed.safetensors")
+    with pytest.raises(AudioError, match=told):
+        EndOfVoice(tmp_path / "changed.safetensors")
+
+
 def test_the_file_that_ships_is_small_and_fits_the_embedded_recognizer():
     shipped = EndOfVoice()
     assert WEIGHTS.stat().st_size < 1_000_000

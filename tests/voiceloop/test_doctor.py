@@ -139,6 +139,15 @@ def test_presets_that_nobody_asked_for_take_one_line(tmp_path: Path) -> None:
     assert findings[-1].found.startswith("cpu, gpu: voiceloop doctor --preset NAME")
 
 
+def test_an_adapter_that_is_merged_is_told_of_with_its_model(tmp_path: Path) -> None:
+    def told(**flags: object) -> list[str]:
+        found = looked_at("embedded", machine(), tmp_path, **flags)
+        return [one.found for one in found if one.subject == "engine"]
+
+    assert told(llm_adapter=tmp_path) == ["embedded with an adapter"]
+    assert told(llm_adapter=Path("none")) == told() == ["embedded"]
+
+
 def test_models_that_stand_in_for_others_are_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -189,7 +189,7 @@ def check_preset(config: Config, choice: Choice, machine: Machine, hub: Path) ->
     yield Finding("ok", f"preset {preset.name}", found, choice.better)
     for role, resolved in taken.items():
         if resolved.in_place_of is None:
-            yield Finding("ok", role, resolved.model.name)
+            yield Finding("ok", role, resolved.weights_name)
     for role in sorted(roles_elsewhere(config)):
         yield Finding("ok", role, "at workers elsewhere, which are not asked")
     for one in replaced_models(preset, taken):

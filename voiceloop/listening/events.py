@@ -106,7 +106,8 @@ class PauseWeighed(ListenEvent, frozen=True):
 
     paused_ms: how long ago the pause was noticed. needed_ms: the silence that eagerness auto would
     wait for on what is known now. is_nearly_over: little of the silence that ends the turn is
-    missing; told once a pause, and mostly for the second time, with what was known at the first.
+    missing; told once a pause, of a short wait at once, of a long one when it has come to that,
+    with what was known before.
     """
 
     words: tuple[str, ...]

@@ -166,6 +166,16 @@ def test_a_change_of_another_shape_is_named(tiny_model: Path, adapter: Path) -> 
         adapted(open_source(tiny_model), adapter).checkpoint.tensor(f"{LAYER}.weight")
 
 
+@pytest.mark.parametrize("part", ["lora_A", "lora_B"])
+def test_a_change_that_is_no_number_is_named(tiny_model: Path, adapter: Path, part: str) -> None:
+    path = adapter / "adapter_model.safetensors"
+    whole = load_file(path)
+    whole[f"base_model.model.{LAYER}.{part}.weight"][0, 0] = torch.nan
+    save_file(whole, path)
+    with pytest.raises(CheckpointError, match=f"finite numbers for {LAYER}"):
+        Engine.load(tiny_model, EngineConfig(kv_tokens=256, adapter_dir=adapter))
+
+
 def test_a_folder_without_an_adapter_is_named(tiny_model: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"adapter_config\.json"):
         adapted(open_source(tiny_model), tmp_path)
