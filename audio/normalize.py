@@ -157,6 +157,11 @@ def normalize(text: str) -> NormalizedText:
     return NormalizedText("".join(pieces), tuple(starts), tuple(sources))
 
 
+def as_written(text: str) -> NormalizedText:
+    """text as it stands, for a voice of another language."""
+    return NormalizedText(text, (0,), ((0, len(text), False),))
+
+
 def spoken_words(text: str) -> list[str]:
     """Lower-case words as a recognizer writes them, numbers spelled: "At 7pm!" -> at seven pm."""
     spoken = normalize(text).text.lower().replace("\u2019", "'")

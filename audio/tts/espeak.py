@@ -5,6 +5,7 @@ stream at a time.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -32,6 +33,13 @@ _TIMBRES |= dict.fromkeys(("alloy", "coral", "marin", "nova", "sage", "shimmer")
 _TIMBRES |= dict.fromkeys(("ash", "ballad", "cedar", "echo", "onyx", "verse"), _TIMBRES["en-us"])
 _TIMBRES["fable"] = _TIMBRES["en-gb"]
 _TIMBRES["default"] = _TIMBRES["ava"]
+# Other languages by espeak's codes: those of its list that are written in words with spaces.
+LANGUAGES = tuple(
+    "af ar bg bn bs ca cs cy da de el es es-419 et eu fa fi fr fr-be fr-ch ga gu he hi hr hu hy id"
+    " is it ka kk kn ko lt lv mk ml mr ms mt nb nl pa pl pt pt-br ro ru sk sl sq sr sv sw ta te tr"
+    " uk ur uz vi".split()
+)
+_TIMBRES |= {code: Timbre(code, 50, 50) for code in LANGUAGES}  # espeak's own pitch and range
 
 
 class EspeakVoice(ReplyVoice[None]):
@@ -49,6 +57,9 @@ class EspeakVoice(ReplyVoice[None]):
     def close(self, stream_id: str) -> None:
         super().close(stream_id)
         self._pauses_ms.pop(stream_id, None)
+
+    def _speaks_english(self, voice: str) -> bool:
+        return voice not in LANGUAGES
 
     def step(self) -> list[Event]:
         """One clause of each stream that has one."""
@@ -84,6 +95,7 @@ class EspeakVoice(ReplyVoice[None]):
         # reply. A pause is as fast as the speech around it.
         self._pauses_ms[reply.stream_id] = PAUSE_MS.get(fragment.ending, 0.0) * RATE_WPM / rate_wpm
         wave = np.concatenate((pause.astype(np.float32), wave))
+        marks = _of_whole_figures(marks, fragment.text)
         spans = self._spans(marks, fragment, len(pause) - first, len(wave))
         events: list[Event] = []
         size = samples_in(EVENT_MS, self._model_hz)
@@ -105,3 +117,16 @@ class EspeakVoice(ReplyVoice[None]):
             WordSpan(FragmentWord(text[mark.start : mark.end], fragment.text_end(end)), *times)
             for mark, end, *times in zip(marks, ends, edges_ms, edges_ms[1:], strict=False)
         ]
+
+
+def _of_whole_figures(marks: Sequence[WordMark], text: str) -> list[WordMark]:
+    """marks with one for a figure, which espeak marks anew at each word that it reads it as."""
+    whole: list[WordMark] = []
+    for mark in marks:
+        before = text[whole[-1].start : mark.start] if whole else ""
+        if any(map(str.isdigit, before)) and not any(map(str.isspace, before)):
+            end = mark.start + len(text[mark.start : mark.end].rstrip())
+            whole[-1] = replace(whole[-1], end=max(whole[-1].end, end))
+        else:
+            whole.append(mark)
+    return whole

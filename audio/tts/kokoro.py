@@ -61,10 +61,14 @@ class KokoroVoice(ReplyVoice[None]):
         except (OSError, RuntimeError, ValueError, KeyError, AssertionError) as error:
             raise AudioError(f"expected Kokoro-82M in {folder}, found: {error!r}") from error
         self._torch = torch
+        self._is_english = language in ENGLISH
         self._files = voices
         # A clause is read by itself: what was said before is not in its sound.
         self._spoken: ClauseAudio[list[tuple[float, float]]] = ClauseAudio(kept_mb * 2**20)
         super().__init__(tuple(voices), VOICE_HZ)
+
+    def _speaks_english(self, voice: str) -> bool:
+        return self._is_english
 
     def step(self) -> list[Event]:
         """One clause of every stream that has one."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..chunker import Chunker, Clause
 from ..errors import AudioError
 from ..frames import VOICE_HZ, Samples, duration_ms, samples_in
-from ..normalize import normalize
+from ..normalize import as_written, normalize
 from ..resample import Resampler
 from ..stream import Event, Speech, SpeechEnd, SpokenWord
 
@@ -35,11 +35,11 @@ class FragmentWord:
 
 
 class Fragment:
-    """What a model is given at a time: the normalized text of a clause, and the words in it."""
+    """What a model is given at a time: the text of a clause as it is read, and the words in it."""
 
-    def __init__(self, clause: Clause) -> None:
+    def __init__(self, clause: Clause, *, is_english: bool = True) -> None:
         self._clause = clause
-        self._normalized = normalize(clause.text)
+        self._normalized = normalize(clause.text) if is_english else as_written(clause.text)
         self.text = self._normalized.text.strip()
         self.words = tuple(
             FragmentWord(match.group(), self.text_end(match.end()))
@@ -79,10 +79,18 @@ class Reply:
     """One stream in voice, of a model that gives float32 samples at model_hz.
 
     quiet: what is below this level (1.0 is full scale) before the first word is silence.
+    is_english: numbers and signs are spelled out; a voice of another language reads its own.
     """
 
     def __init__(
-        self, stream_id: str, voice: str, *, speed: float, model_hz: int, quiet: float
+        self,
+        stream_id: str,
+        voice: str,
+        *,
+        speed: float,
+        model_hz: int,
+        quiet: float,
+        is_english: bool = True,
     ) -> None:
         self.stream_id = stream_id
         self.voice = voice
@@ -92,6 +100,7 @@ class Reply:
         self._clauses: deque[Clause] = deque()
         self._model_hz = model_hz
         self._quiet = quiet
+        self._is_english = is_english
         self._resampler = Resampler(model_hz, VOICE_HZ)
         self._lead = np.zeros(0, np.float32)  # the silent start, until it ends
         self._has_started = False
@@ -120,7 +129,7 @@ class Reply:
     def next_fragment(self) -> Fragment | None:
         """The next clause that has something to say; what only holds marks is passed over."""
         while self._clauses:
-            fragment = Fragment(self._clauses.popleft())
+            fragment = Fragment(self._clauses.popleft(), is_english=self._is_english)
             if fragment.words:
                 self._fragment_start_ms = duration_ms(self._n_taken, self._model_hz)
                 return fragment

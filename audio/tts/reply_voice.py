@@ -48,7 +48,12 @@ class ReplyVoice(ABC, Generic[WorkT]):
         if not slowest <= options.speed <= fastest:
             raise AudioError(f"expected a speed of {slowest} to {fastest}, found {options.speed}")
         self._replies[stream_id] = Reply(
-            stream_id, voice, speed=options.speed, model_hz=self._model_hz, quiet=self.quiet
+            stream_id,
+            voice,
+            speed=options.speed,
+            model_hz=self._model_hz,
+            quiet=self.quiet,
+            is_english=self._speaks_english(voice),
         )
 
     def feed(self, stream_id: str, text: str) -> None:
@@ -67,6 +72,10 @@ class ReplyVoice(ABC, Generic[WorkT]):
     def has_work(self) -> bool:
         is_due = any(reply.has_fragment or reply.is_finished for reply in self._replies.values())
         return bool(self._under_way) or is_due
+
+    def _speaks_english(self, voice: str) -> bool:
+        """Whether numbers and signs are to be spelled out for it, as is done in English alone."""
+        return True
 
     @abstractmethod
     def step(self) -> list[Event]: ...

@@ -314,7 +314,7 @@ def test_a_voice_that_the_preset_lacks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         resolve_agent(config)
     assert caught.value.message == (
-        f"{config.agent}: voice: expected a voice of espeak (ava, en-gb, en-gb-f, en-us, en-us-f), "
+        f"{config.agent}: voice: expected a voice of espeak ({', '.join(sorted(ESPEAK.voices))}), "
         "found 'nobody'"
     )
     # A service's voices are not known here.

@@ -99,14 +99,19 @@ SMOLLM2 = Model(
     # int8 in 97.26 %, both below the bar), and 0.7 of its time a token.
     options={"quant": "int4"},
 )
+ESPEAK_LANGUAGES = tuple(  # audio.tts.espeak.LANGUAGES
+    "af ar bg bn bs ca cs cy da de el es es-419 et eu fa fi fr fr-be fr-ch ga gu he hi hr hu hy id"
+    " is it ka kk kn ko lt lv mk ml mr ms mt nb nl pa pl pt pt-br ro ru sk sl sq sr sv sw ta te tr"
+    " uk ur uz vi".split()
+)
 ESPEAK = Model(
     name="espeak",
     role="voice",
     loader="espeak",
     licence="GPL-3.0",  # a library loaded at run time
-    languages="English",
+    languages="59",
     why="comes with its package and speaks within a millisecond; it sounds like a machine",
-    voices=("ava", "en-us", "en-us-f", "en-gb", "en-gb-f"),
+    voices=("ava", "en-us", "en-us-f", "en-gb", "en-gb-f", *ESPEAK_LANGUAGES),
     requires="espeakng-loader==0.2.4",
 )
 HIBARI = Model(

@@ -7,8 +7,9 @@ pytest.importorskip("espeakng_loader", reason="the embedded extra is not install
 
 from audio.errors import AudioError, UnknownStream
 from audio.stream import Speech, SpeechEnd, StreamFailed, VoiceOptions
-from audio.tts.espeak import EspeakVoice
+from audio.tts.espeak import LANGUAGES, EspeakVoice
 from audio.tts.reply_voice import STOCK_VOICES
+from voiceloop.models.catalog import ESPEAK
 
 REPLY = "Sure, one large latte. That comes to $7.50, is that right? We open at 8:30 a.m. today!"
 
@@ -161,3 +162,22 @@ def test_impossible_options_are_refused(voice, options):
 
 def test_every_stock_voice_is_spoken(voice):
     assert set(voice.voices) >= STOCK_VOICES
+
+
+def test_every_language_of_the_catalog_is_one_that_espeak_speaks(voice):
+    assert set(ESPEAK.voices) - {"default"} <= set(voice.voices)
+    assert set(LANGUAGES) <= set(ESPEAK.voices)
+    for language in LANGUAGES:
+        samples, words, _ = speak(voice, "A 2.", stream_id=language, voice=language)
+        assert len(words) == 2 and np.abs(samples).max() > 1_000, language
+
+
+def test_another_language_reads_its_own_numbers_each_as_one_word(voice):
+    text = "Das kostet 42 Euro, f\u00fcr \u00fcber 3,50 Mark."
+    _, words, _ = speak(voice, text, voice="de")
+    spoken = "Das kostet 42 Euro f\u00fcr \u00fcber 3,50 Mark".split()
+    assert [word.text for word in words] == spoken
+    assert [text[: word.text_end].split()[-1].strip(",.") for word in words] == spoken
+    assert all(word.start_ms < word.end_ms for word in words)
+    _, english, _ = speak(voice, "It is 42.", voice="en-us")
+    assert [word.text for word in english] == ["It", "is", "forty", "two"]

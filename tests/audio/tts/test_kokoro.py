@@ -82,6 +82,13 @@ def test_words_have_the_packages_own_times(folder):
     ]
 
 
+def test_only_an_english_voice_has_its_numbers_spelled_out(folder):
+    for language, read in (("a", "Room forty two"), ("e", "Room 42")):
+        voice = kokoro_voice.KokoroVoice(folder, language=language, device="cpu")
+        speak(voice, "Room 42")
+        assert [text for text, *_ in voice._pipeline.calls] == [read]
+
+
 def test_words_without_times_are_proportional(folder, monkeypatch):
     monkeypatch.setattr(ScriptedPipeline, "has_times", False)
     events = speak(kokoro_voice.KokoroVoice(folder, device="cpu"), "Good morning.")
