@@ -197,7 +197,7 @@ class TurnTaking:
             yield do.StageWords(words.stable, words.unstable, words.is_full)
             if has_floor and words.stable:
                 yield Step.DROP_INTERRUPTED
-            if has_floor:
+            if has_floor and (words.stable or words.unstable or words.is_full):
                 yield do.SendPartial(words.stable, words.unstable)
         elif self.caller is Caller.OVERLAPPING and self._activity is not None:
             self._judge.observe_words(words.stable + words.unstable)

@@ -219,6 +219,15 @@ def test_what_the_recognizer_makes_of_the_sound_reaches_the_judge() -> None:
         assert any(isinstance(one, do.InterruptReply) for one in done) == stops
 
 
+def test_of_a_sound_without_words_the_client_is_told_at_its_end_alone() -> None:
+    status = replace(STATUS, reply=None)
+    turn_taking = TurnTaking(BargeIn())
+    turn_taking.on(SpeechStarted(Activity(0.0, 64.0, 0.0, 0.0)), status)
+    for is_full in (False, True):
+        done = turn_taking.on(WordsHeard((), (), is_full=is_full, for_agent=0.5), status)
+        assert any(isinstance(one, do.SendPartial) for one in done) == is_full
+
+
 @pytest.mark.parametrize(
     ("speech_ms", "silence_ms", "echoes", "has_reduced_lead"),
     [(64, 0, False, True), (64, 32, False, False), (640, 0, True, False)],
