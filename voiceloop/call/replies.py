@@ -26,7 +26,6 @@ from voiceloop.reply.figures import figures_of, shadow_turn_of
 from voiceloop.reply.plan import plan_of_response
 from voiceloop.reply.preemptive import PreemptiveReplies
 from voiceloop.reply.reply import Reply
-from voiceloop.reply.sound.loudness import EARLY_FADE_IN_MS
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.timeline import TurnTimeline, anticipation_facts
 from voiceloop.telemetry.traces import TracedTurn
@@ -240,7 +239,6 @@ class Replies:
             self.preemptive.take_back()
             return False
         self._context.add_notes(response, turn.timeline)
-        turn.timeline.facts["fade_in_ms"] = EARLY_FADE_IN_MS
         reply = self.preemptive.take(response, plan, turn)
         if reply is not None:
             self._adopt(reply, turn)

@@ -99,16 +99,16 @@ class PreemptiveReply(Reply):
         self.state, self.released_s = ReplyState.EARLY, self._context.clock()
         self.timeline.note_response(response.id)
         self._output.start_early(response)
-        self.speech.start_early(unsure_ms)
+        self.timeline.facts["fade_in_ms"] = self.speech.start_early(unsure_ms)
 
     def keep_early(self, timeline: TurnTimeline, plan: ReplyPlan) -> bool:
         """The turn is over, and what has started early is the answer to it.
 
-        False where the branch does not promise that the reply goes on as it was heard to begin:
-        then it is to be dropped.
+        False where the branch does not promise that it goes on as it was heard: it is to go.
         """
         is_promised = self._generation.commit_preemptive(plan)
         if is_promised:
+            timeline.facts["fade_in_ms"] = self.timeline.facts["fade_in_ms"]
             self._take_timeline(timeline)
             self._answer_in(self.response)
             self.speech.text.begin_version()

@@ -162,12 +162,13 @@ async def test_whenever_the_caller_goes_on_no_sound_is_lost_and_none_is_heard_tw
 async def test_an_answer_that_may_be_taken_back_fades_in_until_it_would_be_sure_100_ms_at_most(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loudest = []
+    loudest, told = [], []
     for unsure_ms in (200.0, 40.0, 0.0):
         monkeypatch.setattr(Endpointing, "unsure_ms", lambda self, end, ms=unsure_ms: ms)
         async with Caller(clock, backends()) as caller:
             await until_it_begins(caller)
-            await caller.listen_until(DONE)
+            await caller.listen_until("voiceloop.timeline")
+        told += [one.event["timeline"].get("fade_in_ms") for one in caller.of("voiceloop.timeline")]
         sound = np.abs(sound_of(caller, 0).astype(int))
         loudest.append([int(sound[ms * 24 : (ms + 10) * 24].max()) for ms in (0, 20, 40, 90, 120)])
     early, nearly_sure, sure = loudest
@@ -175,6 +176,7 @@ async def test_an_answer_that_may_be_taken_back_fades_in_until_it_would_be_sure_
     assert early[3] > 0.9 * sure[3] and early[4] == sure[4]
     assert nearly_sure[0] < 0.25 * sure[0] and 0.5 * sure[1] < nearly_sure[1] < sure[1]
     assert nearly_sure[2:] == sure[2:]
+    assert told == [100, 40, None]  # clients take half of it for a part of the gap
 
 
 async def test_a_click_takes_the_answer_back_and_the_same_draft_begins_again_from_its_start(

@@ -140,13 +140,14 @@ class Pacer:
         self._has_reduced_lead = False
         self._loudness.restore()
 
-    def begin_softly(self, unsure_ms: float) -> None:
+    def begin_softly(self, unsure_ms: float) -> int:
         """What is sent next, the first of the reply, fades in: it may be taken back.
 
-        unsure_ms: until the turn will be over for sure.
+        unsure_ms: until the turn will be over for sure. Returns for how many ms it fades in.
         """
         fade_in_ms = min(max(round(unsure_ms), FADE_IN_MS), EARLY_FADE_IN_MS)
         self._loudness.start_again(fade_in_ms=fade_in_ms)
+        return fade_in_ms
 
     def stop(self) -> Chunk | None:
         """Never send again; the chunk to send now, if any, fades out. Idempotent."""

@@ -175,14 +175,15 @@ class ReplySpeech:
         """Whether a beginning is held, and nobody is writing the text anew."""
         return self._pacer.buffered_ms > 0.0 and self.text.is_confirmed
 
-    def start_early(self, unsure_ms: float) -> None:
+    def start_early(self, unsure_ms: float) -> int:
         """Send what is held, faded in; `take_back` or `release` follows.
 
-        unsure_ms: until the turn will be over for sure.
+        unsure_ms: until the turn will be over for sure. Returns for how many ms it fades in.
         """
-        self._pacer.begin_softly(unsure_ms)
+        fade_in_ms = self._pacer.begin_softly(unsure_ms)
         self._set_release(Release.EARLY)
         self.playout.send_until(None)
+        return fade_in_ms
 
     def take_back(self) -> None:
         """After `start_early` and `playout.pause`: hold all of it again, from its first sample."""
