@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from tests.fakes import FakeRecognizer, Fault
+from voiceloop.agent import BargeIn
 from voiceloop.backends import Partial, RecognizerEvent, RecognizerOptions, Transcript
+from voiceloop.call.barge_in import BargeInJudge
 from voiceloop.errors import BackendError
 from voiceloop.remote.readers.end_of_voice import VoiceReadingRecognizer, VoiceReadingStream
 
@@ -96,17 +98,34 @@ async def test_what_a_young_sound_is_like_comes_with_the_words_of_its_segment_al
     stream = await opened(hearing, reader)
     stream.feed(LOUD)
     (reading,) = reader.open_streams
-    reading._pipe.put(Partial(0, (), (), for_agent=-2.5))
+    reading._pipe.put(Partial(0, (), (), for_agent=-0.5))
     await asyncio.sleep(0.02)
     stream.flush()
     (told,) = [event for event in await heard_in(stream) if isinstance(event, Partial)][-1:]
-    assert (told.unstable_words or told.stable_words, told.for_agent) == (("a", "table"), -2.5)
+    assert (told.unstable_words or told.stable_words, told.for_agent) == (("a", "table"), -0.5)
     stream.finalize()
     stream.feed(LOUD)
     stream.flush()
     (told,) = [event for event in await heard_in(stream) if isinstance(event, Partial)][-1:]
     assert (told.segment, told.for_agent) == (1, None)
     await stream.close()
+
+
+async def test_no_plain_voice_is_kept_out_on_the_readers_word_alone() -> None:
+    hearing, reader = pair(hears_after_ms=80.0)
+    stream = await opened(hearing, reader)
+    stream.feed(LOUD)
+    (reading,) = reader.open_streams
+    reading._pipe.put(Partial(0, (), (), for_agent=-6.0))
+    await asyncio.sleep(0.02)
+    stream.flush()
+    (told,) = [event for event in await heard_in(stream) if isinstance(event, Partial)][-1:]
+    await stream.close()
+    judge = BargeInJudge(BargeIn())
+    for for_agent, stops in ((-6.0, False), (told.for_agent, True)):
+        judge.reset()
+        judge.observe_sound(for_agent)
+        assert judge.takes_floor(1000.0, voice=0.9) == stops
 
 
 async def test_a_voice_that_went_on_is_not_judged_by_the_pause_before() -> None:

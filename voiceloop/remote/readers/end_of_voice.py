@@ -25,6 +25,11 @@ from voiceloop.event_stream import TaskStream
 
 log = logging.getLogger(__name__)
 
+# Log-odds, the least that is told of words for the agent: doubt (`barge_in.AGAINST_LOG_ODDS` is
+# below). The reader hears a sound once, and a service's words may come when the sound is over: on
+# its word alone no plain voice is kept out (LOG.md, 2026-11-23, "a caller by the sound").
+LEAST_FOR_AGENT = -1.0
+
 
 class VoiceReadingRecognizer:
     """``Recognizer`` that hears words by one model and reads the voice by another.
@@ -145,7 +150,7 @@ class VoiceReadingStream(TaskStream[RecognizerEvent]):
             async for event in self._reading.events():
                 if isinstance(event, Partial) and event.segment == self._segment:
                     if event.for_agent is not None:
-                        self._for_agent = event.for_agent
+                        self._for_agent = max(event.for_agent, LEAST_FOR_AGENT)
                     self._observe(event.p_voice, answers_flush=event.flushed)
         except VoiceLoopError as error:
             log.warning("the voice is no longer read: %s", error)
