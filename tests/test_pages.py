@@ -20,7 +20,8 @@ PAGES = (
     "voiceloop/OPERATIONS.md", "voiceloop/BENCH.md", "voiceloop/CLUSTER.md",
     "voiceloop/EVALUATE.md",
     "voiceloop/KNOWLEDGE.md",
-    "engine/embedded/README.md", "audio/embedded/recognizer/CARD.md",
+    "engine/embedded/README.md", "engine/embedded/smollm2-135m/README.md",
+    "audio/embedded/recognizer/CARD.md",
     "audio/embedded/end_of_voice/CARD.md", "audio/embedded/for_agent/CARD.md",
     "CONTRIBUTING.md", "benchmarks/RESULTS.md", "benchmarks/LOG.md",
 )  # fmt: skip
