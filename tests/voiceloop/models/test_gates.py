@@ -35,7 +35,9 @@ def test_the_bar_is_one_in_the_table_the_command_and_the_page() -> None:
 
 
 def test_every_gate_is_of_a_model_and_of_formats_that_there_are() -> None:
-    names = {model.name for model in MODELS if model.role == "engine"}
+    models = [model for model in MODELS if model.role == "engine"]
+    names = {model.name for model in models}
+    names |= {f"{model.name} with its adapter" for model in models if model.adapter}
     known = {*EngineSettings.__dataclass_fields__}
     assert {"weights", "kv"} <= known
     for gate in gates.gates():
