@@ -32,6 +32,8 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
+    if given.minutes is not None and given.minutes <= 0.0:
+        parser.error(f"--minutes: expected more than 0, found {given.minutes:g}")
     trainer = AdapterTrainer(
         AdapterOptions(
             given.base,

@@ -1,6 +1,7 @@
 """The adapter that is trained is the one that is served; a run goes on where it stopped."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from engine.engine import Engine
 from engine.load.adapter import BASE_KEY, fingerprint
 from engine.load.description import describe
 from engine.load.source import adapted, open_source
+from engine.recipes import train_adapter
 from engine.recipes.conversations.call import Draws
 from engine.recipes.model.adapted_model import AdaptedModel
 from engine.recipes.model.agent_model import AgentModel
@@ -371,3 +373,11 @@ def test_a_run_learns_saves_and_goes_on_where_it_stopped(
     name = "model.layers.0.self_attn.q_proj.weight"
     found = adapted(plain, tmp_path / "adapter").checkpoint.tensor(name)
     assert not torch.equal(found, plain.checkpoint.tensor(name))
+
+
+def test_a_run_of_no_minutes_is_refused(monkeypatch, capsys) -> None:
+    given = ["train_adapter", "--base", "x.gguf", "--out", "out", "--minutes", "0"]
+    monkeypatch.setattr(sys, "argv", given)
+    with pytest.raises(SystemExit):
+        train_adapter.main()
+    assert "--minutes: expected more than 0, found 0" in capsys.readouterr().err
