@@ -120,18 +120,29 @@ def exported(layers: Sequence[AdaptedLinear], values: Sequence[Tensor]) -> dict[
 
 
 def read_adapter(folder: Path, layers: Sequence[AdaptedLinear]) -> None:
-    """Fill the adapters of `layers` from an exported folder.
+    """Fill the adapters of `layers` from an exported folder; ranks that it lacks add nothing yet.
 
     Raises:
-        ValueError: the folder's adapter is of another shape.
+        ValueError: the folder's adapter is of other layers, a higher rank or another scale.
     """
     stored = load_file(folder / "adapter_model.safetensors")
+    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    rank = config["r"]
     parameters = [tensor for layer in layers for tensor in (layer.lora_A, layer.lora_B)]
     ours = exported(layers, [parameter.detach() for parameter in parameters])
-    if {name: t.shape for name, t in stored.items()} != {name: t.shape for name, t in ours.items()}:
-        raise ValueError(f"expected an adapter of the same layers and rank in {folder}")
+    places = {
+        name: rows[:rank] if name.endswith("lora_A.weight") else rows[:, :rank]
+        for name, rows in ours.items()
+    }
+    is_same = {name: t.shape for name, t in stored.items()} == {
+        name: t.shape for name, t in places.items()
+    }
+    if not is_same or any(config["lora_alpha"] / rank != layer.scale for layer in layers):
+        raise ValueError(f"expected an adapter of the same layers and scale, no wider, in {folder}")
     for name, rows in ours.items():
-        rows.copy_(stored[name])
+        if name.endswith("lora_B.weight"):
+            rows.zero_()
+        places[name].copy_(stored[name])
 
 
 def save_adapter(

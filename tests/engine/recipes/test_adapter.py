@@ -15,16 +15,17 @@ from engine.engine import Engine
 from engine.load.adapter import BASE_KEY, fingerprint
 from engine.load.description import describe
 from engine.load.source import adapted, open_source
-from engine.recipes import train_adapter
+from engine.recipes import reduce_adapter, train_adapter
 from engine.recipes.conversations.call import Draws
 from engine.recipes.model.adapted_model import AdaptedModel
 from engine.recipes.model.agent_model import AgentModel
 from engine.recipes.model.base_model import load_base
 from engine.recipes.model.chat_format import ChatEncoder
 from engine.recipes.model.chatml import CHATML_FORMAT, CHATML_TEMPLATE
-from engine.recipes.model.lora import TARGETS, exported, read_adapter, save_adapter
+from engine.recipes.model.lora import RANK, TARGETS, exported, read_adapter, save_adapter
 from engine.recipes.model.shared_attention import Segment, shared_attention
 from engine.recipes.quality import log_probabilities
+from engine.recipes.reduce_adapter import reduced
 from engine.recipes.training.adapter_data import ADAPTER_MIXTURE, MAX_TOKENS
 from engine.recipes.training.adapter_trainer import AdapterOptions, AdapterTrainer
 from engine.recipes.training.family import Encoded, Family, in_rows, row_of
@@ -336,8 +337,48 @@ def test_a_new_run_may_start_from_an_exported_adapter(
     for name, tensor in weights_of(AdapterTrainer(options).model).items():
         assert torch.equal(tensor, weights[name].bfloat16().float())
     narrow = AdaptedModel(load_base(base)[0], rank=4)
-    with pytest.raises(ValueError, match="same layers and rank"):
+    with pytest.raises(ValueError, match="same layers and scale, no wider"):
         read_adapter(tmp_path / "exported", narrow.adapters)
+
+
+def products(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """B A of each layer."""
+    ups = [name for name in weights if name.endswith("lora_B.weight")]
+    return {up: weights[up] @ weights[up.replace("lora_B", "lora_A")] for up in ups}
+
+
+def test_a_reduced_adapter_is_the_nearest_of_its_rank(base: Path) -> None:
+    model = AdaptedModel(load_base(base)[0])
+    shake(model, 1.0)
+    weights = weights_of(model)
+    whole, part = products(weights), {}
+    for rank in (RANK, 3):
+        part, left = reduced(weights, rank)
+        of_all = sum(float(t.square().sum()) for t in whole.values())
+        lost = sum(float((whole[name] - t).square().sum()) for name, t in products(part).items())
+        assert lost / of_all == pytest.approx(1.0 - left, abs=1e-5)
+        assert left == pytest.approx(1.0) if rank == RANK else 0.2 < left < 0.999
+        least = sum(float(torch.linalg.svdvals(t)[rank:].square().sum()) for t in whole.values())
+        assert lost == pytest.approx(least, rel=1e-3, abs=1e-5)
+    with pytest.raises(ValueError, match="expected a rank of 4 or more, found 3"):
+        reduced(part, 4)
+
+
+def test_a_run_may_start_from_a_reduced_adapter(
+    base: Path, dialogues: Path, tmp_path: Path
+) -> None:
+    first = AdapterTrainer(AdapterOptions(base, tmp_path / "a", dialogues, threads=1))
+    shake(first.model, 1.0)
+    save_adapter(tmp_path / "whole", weights_of(first.model), CHATML_TEMPLATE, first.base)
+    command = ["reduce_adapter", str(tmp_path / "whole"), str(tmp_path / "small"), "--rank", "5"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", command)
+        reduce_adapter.main()
+    stored = load_file(tmp_path / "small" / "adapter_model.safetensors")
+    options = AdapterOptions(base, tmp_path / "b", dialogues, tmp_path / "small", threads=1)
+    found = products(weights_of(AdapterTrainer(options).model))
+    for name, product in products({name: t.float() for name, t in stored.items()}).items():
+        torch.testing.assert_close(found[name], product)
 
 
 def test_the_rate_warms_up_holds_and_falls(base: Path, dialogues: Path, tmp_path: Path) -> None:
