@@ -4,7 +4,8 @@
 
 An attribute is a name assigned on the instance by a method, in whatever form (plain, annotated,
 augmented, unpacked, deleted, target of a loop or a `with`), or an annotated field of the class's
-body. It changes when anything but `__init__` and `__post_init__` assigns it.
+body. It changes when anything but `__init__` and `__post_init__` assigns it. A class holds what its
+bases hold, those outside the given paths apart.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,6 +29,7 @@ class ClassState:
     name: str
     attributes: frozenset[str]
     changed: frozenset[str]
+    bases: tuple[str, ...] = ()
 
 
 def assigned(node: ast.AST, instance: str, is_construction: bool) -> Iterator[tuple[str, bool]]:
@@ -46,7 +48,7 @@ def assigned(node: ast.AST, instance: str, is_construction: bool) -> Iterator[tu
 
 
 def state_of(path: Path, node: ast.ClassDef) -> ClassState:
-    """Attributes of one class; those that only its base assigns are the base's."""
+    """Attributes that one class assigns itself, and the names of its bases."""
     fields = {
         statement.target.id
         for statement in node.body
@@ -60,7 +62,24 @@ def state_of(path: Path, node: ast.ClassDef) -> ClassState:
             instance = method.args.args[0].arg
             found += assigned(method, instance, method.name in CONSTRUCTION)
     changed = frozenset(name for name, is_construction in found if not is_construction)
-    return ClassState(path, node.name, frozenset(fields) | {name for name, _ in found}, changed)
+    bases = tuple(ast.unparse(base).split(".")[-1] for base in node.bases)
+    attributes = frozenset(fields) | {name for name, _ in found}
+    return ClassState(path, node.name, attributes, changed, bases)
+
+
+def inherited(state: ClassState, known: dict[str, list[ClassState]]) -> ClassState:
+    """The class with what its bases assign; of two bases of one name, that of its own file."""
+    for name in state.bases:
+        bases = [base for base in known.get(name, []) if base is not state]
+        if bases:
+            near = [base for base in bases if base.path == state.path]
+            base = inherited((near or bases)[0], known)
+            state = replace(
+                state,
+                attributes=state.attributes | base.attributes,
+                changed=state.changed | base.changed,
+            )
+    return state
 
 
 def states(*paths: Path) -> list[ClassState]:
@@ -72,6 +91,10 @@ def states(*paths: Path) -> list[ClassState]:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef)
     ]
+    known: dict[str, list[ClassState]] = {}
+    for state in found:
+        known.setdefault(state.name, []).append(state)
+    found = [inherited(state, known) for state in found]
     return sorted(found, key=lambda s: (-len(s.changed), -len(s.attributes), s.name))
 
 

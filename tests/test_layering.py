@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import subprocess
 import tomllib
-from collections import Counter
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -111,9 +110,9 @@ GATEWAY_AUDIO = {
     "audio.frames", "audio.codec", "audio.resample", "audio.vad", "audio.noise_reduction",
 }  # fmt: skip
 HEAVY = ("torch", "transformers", "engine", "pocketsphinx", "espeakng_loader", "hibari")
-MAX_LINES = 400
-MAX_FLAT = 14  # modules at the top of voiceloop/
-MAX_IN_FOLDER = {"voiceloop": 16, "engine": 19, "audio": 20, "clients": 20, "benchmarks": 20}
+# How many of our own modules a composition root imports: it wires, and decides nothing. The aim is
+# 20 of each; a number here only falls.
+MAX_IMPORTS = {"call/session.py": 39, "server/app.py": 33}
 
 
 def python_files(room: str) -> list[Path]:
@@ -258,13 +257,13 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def test_no_folder_is_crowded() -> None:
-    flat = list((ROOT / "voiceloop").glob("*.py"))
-    assert len(flat) <= MAX_FLAT, f"{len(flat)} modules lie flat in voiceloop/"
-    for room, most in MAX_IN_FOLDER.items():
-        folders = Counter(path.parent.relative_to(ROOT) for path in python_files(room))
-        crowded = {str(folder): count for folder, count in folders.items() if count > most}
-        assert not crowded, crowded
+@pytest.mark.parametrize("root", MAX_IMPORTS)
+def test_a_composition_root_imports_few_modules(root: str) -> None:
+    ours = {module_name(path) for room in ROOMS for path in python_files(room)}
+    named = imports(ROOT / "voiceloop" / root) & ours
+    # `from voiceloop.call import session` names the package and the module: it is one import.
+    modules = {n for n in named if not any(other.startswith(f"{n}.") for other in named)}
+    assert len(modules) <= MAX_IMPORTS[root], sorted(modules)
 
 
 def test_the_wheel_holds_no_recipes() -> None:
@@ -293,13 +292,6 @@ def test_every_queue_is_bounded() -> None:
             for node in ast.walk(tree_of(path)):
                 if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Queue"):
                     assert node.args or node.keywords, f"{path}:{node.lineno}: queue with no bound"
-
-
-def test_files_stay_readable() -> None:
-    for room in ROOMS:
-        for path in python_files(room):
-            n_lines = len(path.read_text(encoding="utf-8").splitlines())
-            assert n_lines <= MAX_LINES, f"{path.relative_to(ROOT)} has {n_lines} lines"
 
 
 def test_files_open_with_what_they_own() -> None:

@@ -1,18 +1,21 @@
-"""No class of the call's wings changes more than a reader can hold in mind."""
+"""What a class changes is counted in full, and each state of the call's machines is drawn."""
 
 from __future__ import annotations
 
+import ast
+from enum import Enum
 from pathlib import Path
 
 import pytest
 
 from tests.state import ROOT, states
+from voiceloop.call.status import Agent, Caller
 
-# Beyond so many attributes that change nobody can say which of their combinations are legal: such a
-# class is two.
-MAX_CHANGED = 10
-WINGS = ("call", "reply", "listening", "workers")
-HELD = (*(f"voiceloop/{wing}" for wing in WINGS), "engine/branch.py")  # the rooms that keep to it
+DRAWN = (Caller, Agent)  # machines whose every state stands in CONTRIBUTING.md
+# Enums of the call and its replies that are no machine of their own: kinds, causes, results.
+KINDS = {"Step", "Ending", "Opening", "Breakage", "TextEnd"}
+# Machines that are still without a drawing. None is added here.
+NOT_YET = {"Phase", "PacerState", "Stand", "Release", "Preemptive", "ReplyState"}
 SAMPLE = """
 from dataclasses import dataclass
 from typing import ClassVar
@@ -57,6 +60,14 @@ class Fields:
 
     def turn(self) -> None:
         self.turned = True
+
+
+class Heir(Fields):
+    def __init__(self) -> None:
+        self.added = 1
+
+    def turn(self) -> None:
+        self.derived = 2
 """
 
 
@@ -69,10 +80,27 @@ def test_every_form_of_assignment_after_construction_is_counted(tmp_path: Path) 
     assert (found["Inner"].attributes, found["Inner"].changed) == ({"own"}, frozenset())
     assert found["Fields"].attributes == {"held", "turned", "derived"}
     assert found["Fields"].changed == {"turned"}
-    assert [state.name for state in states(tmp_path)] == ["Sample", "Fields", "Inner"]
+    assert found["Heir"].attributes == {"held", "turned", "derived", "added"}
+    assert found["Heir"].changed == {"turned", "derived"}
+    names = [state.name for state in states(tmp_path)]
+    assert names == ["Sample", "Heir", "Fields", "Inner"]
 
 
-@pytest.mark.parametrize("room", HELD)
-def test_no_class_changes_more_than_ten_of_its_attributes(room: str) -> None:
-    worst = states(ROOT / room)[0]
-    assert len(worst.changed) <= MAX_CHANGED, (worst.name, sorted(worst.changed))
+@pytest.mark.parametrize("machine", DRAWN)
+def test_each_state_of_a_machine_is_drawn(machine: type[Enum]) -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    drawing = page[page.index("## The state table") :]
+    assert not [state.value for state in machine if state.value not in drawing]
+
+
+def test_each_machine_of_the_call_and_its_replies_is_drawn() -> None:
+    files = [
+        path for wing in ("call", "reply") for path in (ROOT / "voiceloop" / wing).rglob("*.py")
+    ]
+    enums = {
+        node.name
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and any("Enum" in ast.unparse(b) for b in node.bases)
+    }
+    assert enums <= {machine.__name__ for machine in DRAWN} | KINDS | NOT_YET
