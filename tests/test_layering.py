@@ -67,14 +67,15 @@ MAY_IMPORT = {
     "canary": {"backends", "operation"},
     "access": {"admission", "errors", "operation"},
     "admission": {"errors", "operation"},
-    "command_parser": {"config_reader"},
-    "config": {"config_reader", "errors", "operation"},
+    "command_parser": {"config_reader", "removed_keys"},
+    "config": {"config_reader", "errors", "operation", "removed_keys"},
     "event_stream": {"backends", "errors"},
     "backends": {"capabilities", "errors", "operation"},
     "capabilities": {"errors"},
-    "config_reader": {"errors"},
+    "config_reader": {"errors", "removed_keys"},
     "operation": set(),
     "errors": set(),
+    "removed_keys": set(),
     "rooms": set(),
 }  # fmt: skip
 MODEL_MODULES = {

@@ -11,6 +11,7 @@ import dataclasses
 from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 from voiceloop.config_reader import BOOLEANS, field_types, nearest
+from voiceloop.removed_keys import instead_of_flag
 
 # The package that a missing module belongs to, and the extra that brings it.
 EXTRAS = {
@@ -46,6 +47,9 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
+            instead = instead_of_flag(unknown[0])
+            if instead is not None:
+                self.error(f"{unknown[0]}: removed. {instead}")
             options = [name for action in self._actions for name in action.option_strings]
             self.error(f"expected a known option, found {unknown[0]}{nearest(unknown[0], options)}")
         return found, unknown

@@ -35,6 +35,7 @@ from voiceloop.operation import (
     WorkerAddresses,
 )
 from voiceloop.operation import Limits as Limits  # whoever has a Config has these
+from voiceloop.removed_keys import instead_of_variable
 
 PREFIX = "VOICELOOP_"
 PATHS = ("agent", "llm_adapter", "keys_file", "certfile", "keyfile")
@@ -272,6 +273,8 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         if not name.startswith(PREFIX) or name in FOREIGN:
             continue
         if name not in places:
+            if (instead := instead_of_variable(name, PREFIX)) is not None:
+                raise ConfigError(f"the environment: {name}: removed. {instead}")
             near = nearest(name, places)
             raise ConfigError(f"the environment: expected a known variable, found {name}{near}")
         table, key = places[name]

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from urllib.parse import urlsplit
 
 from voiceloop.errors import ConfigError
+from voiceloop.removed_keys import instead_of
 
 T = TypeVar("T")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
@@ -138,7 +139,7 @@ def _overlay(base: Any, values: Mapping[str, Any], source: str, path: str, is_te
     for key, value in values.items():
         where = f"{path}{key}"
         if key not in fields:
-            raise ConfigError(_unknown(where, key, fields, source))
+            raise _unknown(where, key, fields, source)
         kind = fields[key]
         if dataclasses.is_dataclass(kind):
             if not isinstance(value, Mapping):
@@ -156,8 +157,11 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; the nearest is {near[0]!r}" if near else ""
 
 
-def _unknown(where: str, key: str, fields: Mapping[str, Any], source: str) -> str:
-    return f"{source}: expected a known key, found {where!r}{nearest(key, fields)}"
+def _unknown(where: str, key: str, fields: Mapping[str, Any], source: str) -> ConfigError:
+    instead = instead_of(where)
+    if instead is not None:
+        return ConfigError(f"{source}: {where}: removed. {instead}")
+    return ConfigError(f"{source}: expected a known key, found {where!r}{nearest(key, fields)}")
 
 
 def _value(value: Any, kind: Any, source: str, where: str) -> Any:
@@ -193,7 +197,7 @@ def _new(kind: Any, value: Any, source: str, where: str) -> Any:
     unknown = [key for key in value if key not in field_types(kind)]
     if unknown:  # before what is missing: it may be that, mistyped
         name = f"{where}.{unknown[0]}"
-        raise ConfigError(_unknown(name, unknown[0], field_types(kind), source))
+        raise _unknown(name, unknown[0], field_types(kind), source)
     for entry in dataclasses.fields(kind):
         is_required = (
             entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING

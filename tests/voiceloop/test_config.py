@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from voiceloop.config import Config, load_config
+from voiceloop.agent_file import load_agent
+from voiceloop.cli import main
+from voiceloop.config import Config, _places_of_variables, load_config
 from voiceloop.errors import ConfigError
 from voiceloop.models.presets import worker_specs
+from voiceloop.removed_keys import REMOVED
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("tests", "benchmarks", "engine", "audio")
@@ -94,6 +97,41 @@ def test_a_wrong_variable_is_refused_by_name() -> None:
         load_config(environ={"VOICELOOP_PRESETT": "embedded"})
     with pytest.raises(ConfigError, match="found VOICELOOP_LIMITS_X; the nearest is 'VOICELOOP_LI"):
         load_config(environ={"VOICELOOP_LIMITS_X": "1"})
+
+
+@pytest.fixture
+def removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {"engine.bolts": "Set engine.nuts.", "gears": "Take none.", "tools.slow": "Set more."}
+    monkeypatch.setattr("voiceloop.removed_keys.REMOVED", table)
+
+
+@pytest.mark.usefixtures("removed")
+def test_a_key_that_is_gone_says_what_to_do_instead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "v.toml"
+    for text, words in (
+        ("[engine]\nbolts = 3", "engine.bolts: removed. Set engine.nuts."),
+        ("[gears]\nfirst = 3", "gears: removed. Take none."),
+    ):
+        with pytest.raises(ConfigError, match=f"^{re.escape(f'{path}: {words}')}$"):
+            load_config(write(path, text))
+    with pytest.raises(ConfigError, match=r"tools\[1\].slow: removed. Set more.$"):
+        load_agent(write(path, "[[tools]]\nname = 'a'\n[[tools]]\nname = 'b'\nslow = 1"))
+    for name, words in (("ENGINE_BOLTS", "Set engine.nuts."), ("GEARS_FIRST", "Take none.")):
+        with pytest.raises(ConfigError, match=f"VOICELOOP_{name}: removed. {words}$"):
+            load_config(environ={f"VOICELOOP_{name}": "1"})
+    for flag in ("--engine-bolts", "--no-engine-bolts", "--engine-bolts=3"):
+        with pytest.raises(SystemExit):
+            main(["serve", flag])
+        assert f"{flag}: removed. Set engine.nuts." in capsys.readouterr().err
+
+
+def test_a_removed_key_is_no_key_and_its_sentence_is_whole() -> None:
+    kept = {name.lower().removeprefix("voiceloop_") for name in _places_of_variables()}
+    for key, instead in REMOVED.items():
+        assert key.replace(".", "_") not in kept, f"{key} is a key"
+        assert instead[0].isupper() and instead.endswith("."), key
 
 
 def test_origins_are_taken_as_browsers_send_them(tmp_path: Path) -> None:
