@@ -27,6 +27,7 @@ PAGES = (
 )  # fmt: skip
 ROOMS = ("voiceloop", "engine", "audio", "clients", "tests", "benchmarks")
 MOST_README_BYTES = 9000
+MOST_LOG_BYTES = 60_000
 LOG_COLUMNS = 120
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
 SECTION_LINK = re.compile(r"\]\(#([\w-]+)\)")
@@ -183,12 +184,18 @@ def test_the_names_that_contributors_are_told_are_in_the_code() -> None:
             assert code.split(".")[-1] in known, code
 
 
-def test_every_entry_of_the_log_stands_in_its_index() -> None:
-    index, *entries = re.split(r"^## ", text_of("benchmarks/LOG.md"), flags=re.MULTILINE)
-    titles = [entry.splitlines()[0] for entry in entries]
-    rows = re.findall(r"^\| ([\d-]{10}) \| \[(.+?)\]\(#", index, re.MULTILINE)
-    assert [f"{date}: {title}" for date, title in rows] == titles
-    long = [line for entry in entries for line in entry.splitlines() if len(line) > LOG_COLUMNS]
+def test_the_log_is_short_and_sorted_by_room() -> None:
+    text = text_of("benchmarks/LOG.md")
+    assert len(text.encode()) <= MOST_LOG_BYTES
+    index, *rooms = re.split(r"^## ", text, flags=re.MULTILINE)
+    assert re.findall(r"^\| \[(.+?)\]\(#", index, re.MULTILINE) == [
+        room.splitlines()[0] for room in rooms
+    ]
+    for room in rooms:
+        days = re.findall(r"^### ([\d-]{10}): .+$", room, re.MULTILINE)
+        assert days, "a room without an entry"
+        assert days == sorted(days, reverse=True), "the newest entry first"
+    long = [line for line in text.splitlines() if len(line) > LOG_COLUMNS]
     assert all(line.startswith("|") for line in long), long
 
 

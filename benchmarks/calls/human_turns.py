@@ -37,8 +37,8 @@ AFTER_END_MS = 60.0  # of the clip, faded: what is longer is the recording's own
 BEFORE_WORD_MS = 150.0  # what sounds earlier than this before the first word is a breath or a click
 WAIT_MS = 600.0  # after the agent has finished, before the caller speaks
 # The first so many of each kind were played and looked at while the waits of each eagerness were
-# chosen (LOG.md, "what sets the waits"): a figure on them would flatter. The rest was part of the
-# whole set's figures only.
+# chosen (LOG.md, "endpointing, a point for each eagerness"): a figure on them would flatter. The
+# rest was part of the whole set's figures only.
 CHOSEN_ON = 32
 LONGEST_MS = 9000.0  # a turn in a call is rarely longer, and every second is measured in real time
 
