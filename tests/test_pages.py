@@ -28,6 +28,7 @@ PAGES = (
 ROOMS = ("voiceloop", "engine", "audio", "clients", "tests", "benchmarks")
 MOST_README_BYTES = 9000
 MOST_LOG_BYTES = 60_000
+MOST_RESULTS_BYTES = 30_000
 LOG_COLUMNS = 120
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
 SECTION_LINK = re.compile(r"\]\(#([\w-]+)\)")
@@ -197,6 +198,13 @@ def test_the_log_is_short_and_sorted_by_room() -> None:
         assert days == sorted(days, reverse=True), "the newest entry first"
     long = [line for line in text.splitlines() if len(line) > LOG_COLUMNS]
     assert all(line.startswith("|") for line in long), long
+
+
+def test_the_results_are_short_and_every_kept_file_is_named_by_a_page() -> None:
+    assert len(text_of("benchmarks/RESULTS.md").encode()) <= MOST_RESULTS_BYTES
+    pages = "\n".join(text_of(page) for page in PAGES)
+    kept = (ROOT / "benchmarks" / "results").iterdir()
+    assert [path.name for path in kept if path.name not in pages] == []
 
 
 def test_the_pages_name_what_these_tests_look_for() -> None:
