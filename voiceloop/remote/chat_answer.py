@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from voiceloop.backends import Generated, ToolCall, Usage
 from voiceloop.errors import BackendError
+from voiceloop.thoughts import Thoughts
 
 FINISH_REASONS = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
 
@@ -22,10 +23,15 @@ class _Call:
 
 
 class ChatAnswer:
-    """What the chunks of one answer amount to."""
+    """What the chunks of one answer amount to, its thoughts left out.
 
-    def __init__(self) -> None:
+    begins_inside: the service's prompt opens a thought (`Thoughts`).
+    """
+
+    def __init__(self, *, begins_inside: bool = False) -> None:
         self.text = ""
+        self.thoughts = Thoughts(begins_inside=begins_inside)
+        self.has_thought = False
         self.calls: list[_Call] = []
         self.ttft_ms = 0.0
         self.total_ms = 0.0  # 0 until it has come to its end
@@ -33,7 +39,10 @@ class ChatAnswer:
         self._usage: dict[str, Any] = {}
 
     def add(self, chunk: dict[str, Any]) -> str:
-        """Take one chunk; its text. Raises: BackendError when it reports an error or is none."""
+        """Take one chunk. Returns the text that may be passed on.
+
+        Raises: BackendError when the chunk reports an error or is none.
+        """
         try:
             return self._add(chunk)
         except (AttributeError, KeyError, TypeError) as error:
@@ -48,13 +57,17 @@ class ChatAnswer:
         text = ""
         for choice in (chunk.get("choices") or [])[:1]:
             delta = choice.get("delta") or {}
-            text = delta.get("content") or choice.get("text") or ""
+            text = self.thoughts.feed(delta.get("content") or choice.get("text") or "")
+            hidden = delta.get("reasoning_content") or delta.get("reasoning")
+            self.has_thought = self.has_thought or bool(hidden) or self.thoughts.has_thought
             for part in delta.get("tool_calls") or []:
                 call = self._call_of(part)
                 function = part.get("function") or {}
                 call.name = function.get("name") or call.name
                 call.arguments += function.get("arguments") or ""
-            self._finish_reason = choice.get("finish_reason") or self._finish_reason
+            if choice.get("finish_reason"):
+                self._finish_reason = choice["finish_reason"]
+                text += self.thoughts.finish()
         self.text += text
         return text
 
@@ -70,8 +83,8 @@ class ChatAnswer:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the first token has come, be it one without text."""
-        return bool(self.text or self.calls or self._finish_reason)
+        """Whether the first token has come, be it one without text or of a thought."""
+        return bool(self.text or self.calls or self._finish_reason or self.has_thought)
 
     @property
     def usage(self) -> Usage:
