@@ -81,6 +81,12 @@ def with_held(known: Capabilities, held: Mapping[RoleName, HeldModel]) -> Capabi
     return known
 
 
+def with_service(known: Capabilities, name: str, n_tokens: int) -> Capabilities:
+    """The same beside a language model behind a URL. n_tokens: its window, 0 where none is told."""
+    n_prompt = prompt_tokens(n_tokens) or known.context_tokens
+    return replace(known, language_model=name, context_tokens=n_prompt)
+
+
 def digest_of(resolved: ResolvedModel) -> str:
     """Tells apart models of one name, by what of them lies on disk or by their package."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)

@@ -17,11 +17,12 @@ from voiceloop.agent import AgentConfig
 from voiceloop.agent_file import check_models
 from voiceloop.backends import Backends, ChatMessage, LanguageModel, Recognizer, Voice
 from voiceloop.canary.trial import Trial
+from voiceloop.capabilities import Capabilities
 from voiceloop.cluster.placed_models import PlacedModels, TokenCounting
 from voiceloop.cluster.remote_workers import RemoteWorkers
 from voiceloop.config import Config
 from voiceloop.errors import BackendError, ConfigError
-from voiceloop.models.held import with_held
+from voiceloop.models.held import with_held, with_service
 from voiceloop.models.presets import end_reader_spec, plan, voice_reader_spec, worker_specs
 from voiceloop.models.resolve import capabilities_of, roles_elsewhere
 from voiceloop.remote.readers.end_of_voice import VoiceReadingRecognizer
@@ -114,11 +115,18 @@ async def open_backends(
             if agent is not None:
                 _read_ahead(language_model, agent)
         here = capabilities_of(plan(config)[2])
+
+        def known() -> Capabilities:
+            found = with_held(here, elsewhere.held())
+            if service is None:
+                return found
+            return with_service(found, service.name, service.context_tokens)
+
         backends = Backends(
             recognizer or own.recognizer(),
             language_model,
             voice or own.voice(),
-            known=lambda: with_held(here, elsewhere.held()),
+            known=known,
             workers=lambda: [*supervisor.loads(), *elsewhere.loads()],
             take_answers=lambda: [*supervisor.take_answers(), *elsewhere.take_answers()],
             profile=supervisor.profile,

@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -36,12 +37,12 @@ from voiceloop.errors import BackendError, BackendRefused, error_of
 from voiceloop.event_stream import TaskStream
 from voiceloop.remote.chat_answer import ChatAnswer, chunk_of
 from voiceloop.remote.chat_request import request_body, tool_json, unanswered
-from voiceloop.remote.dialect import PriorityOrder, Urgency
+from voiceloop.remote.dialect import MOST_REFUSALS, PriorityOrder, Urgency
 from voiceloop.remote.open_turn import OpenTurn
 from voiceloop.remote.pool import Hedging
 from voiceloop.remote.prompt_cache import Prompt, PromptCache
 from voiceloop.remote.race import Place, Race, first_answer
-from voiceloop.remote.service import RemoteService
+from voiceloop.remote.service import RemoteService, ServiceRefused
 
 log = logging.getLogger(__name__)
 
@@ -69,18 +70,30 @@ class RemoteLanguageModel:
         is_preemptive: bool = True,
         priority: PriorityOrder = "auto",
         salt_of: Callable[[str], str] = lambda tenant: tenant,
+        added: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.reads_ahead = reads_ahead
         self.is_preemptive = is_preemptive
         self.clock = clock
         self.places = {
-            one.url: Place(one, priority, salt_of, PromptCache(clock)) for one in services
+            one.url: Place(one, priority, salt_of, PromptCache(clock), added) for one in services
         }
         self.hedging = Hedging()
         self._pins = Pins()
         self.n_unreported = 0  # tokens read ahead of turns that came to no reply: the next tells
         self._keeps_warm = keeps_warm
+
+    @property
+    def name(self) -> str:
+        """The first service's own name of its model."""
+        return next(iter(self.places.values())).service.model
+
+    @property
+    def context_tokens(self) -> int:
+        """What every service that tells its window takes of prompt and reply; 0: none tells."""
+        told = (place.service.context_tokens for place in self.places.values())
+        return min((n for n in told if n), default=0)
 
     async def branch(
         self,
@@ -326,14 +339,17 @@ class RemoteBranch(TaskStream[LanguageEvent]):
         urgency: Urgency,
     ) -> ChatAnswer:
         """By this service. Raises: as `_ask`, and Overtaken."""
-        fields = place.dialect.fields(urgency, self._tenant)
-        try:
-            answer = await self._ask_once(place, race, turn, params, fields)
-        except BackendRefused as refusal:
-            if "priority" not in fields or not place.dialect.gives_way(refusal):
-                raise
-            fields.pop("priority")
-            answer = await self._ask_once(place, race, turn, params, fields)
+        chat = request_body(place.service.model, self._prompt(turn).messages, self._tools, params)
+        for _ in range(MOST_REFUSALS):
+            body = place.dialect.body(chat, urgency, self._tenant)
+            try:
+                answer = await self._ask_once(place, race, turn, params, body)
+                break
+            except ServiceRefused as refusal:
+                if not place.dialect.learn(refusal.said, body):
+                    raise
+        else:
+            raise BackendRefused(f"{place.service.url} refused a request {MOST_REFUSALS} times")
         self._place = place
         if urgency is Urgency.COMMITTED:
             self._model.hedging.observe(answer.ttft_ms / 1000.0)
@@ -345,13 +361,12 @@ class RemoteBranch(TaskStream[LanguageEvent]):
         race: Race,
         turn: tuple[ChatMessage, ...],
         params: GenerateParams,
-        fields: dict[str, object],
+        body: dict[str, object],
     ) -> ChatAnswer:
         service, cache, prompt = place.service, place.prompt_cache, self._prompt(turn)
-        body = {**request_body(service.model, prompt.messages, self._tools, params), **fields}
         path = "/completions" if params.is_raw else "/chat/completions"
         n_unread, started_s = cache.n_unread(prompt), self._model.clock()
-        answer = ChatAnswer()
+        answer = ChatAnswer(begins_inside=place.dialect.begins_inside)
         async with service.stream(path, is_ahead=params is ONE_TOKEN, json=body) as response:
             # Read to the very end, past "[DONE]": only then the connection can be used again.
             async with aclosing(service.lines(response)) as lines:
@@ -364,6 +379,10 @@ class RemoteBranch(TaskStream[LanguageEvent]):
                     if text:
                         race.on_text(text)
         answer.total_ms = 1000 * (self._model.clock() - started_s)
+        if params is not ONE_TOKEN:
+            place.dialect.observe(
+                has_thought=answer.has_thought, closes_unopened=answer.thoughts.closes_unopened
+            )
         return answer
 
 

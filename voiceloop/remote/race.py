@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from voiceloop.errors import BackendError
 from voiceloop.remote.chat_answer import ChatAnswer
@@ -21,18 +22,22 @@ class Place:
         order: PriorityOrder,
         salt_of: Callable[[str], str],
         prompt_cache: PromptCache,
+        added: Mapping[str, Any] | None = None,
     ) -> None:
         self.service, self.prompt_cache = service, prompt_cache
         self._order, self._salt_of = order, salt_of
-        self._dialect: tuple[str, Dialect] | None = None
+        self._added = added
+        self._dialect: Dialect | None = None
 
     @property
     def dialect(self) -> Dialect:
         """As the service has named itself; one that was not there at the start does so later."""
-        owner = self.service.owner
-        if self._dialect is None or self._dialect[0] != owner:
-            self._dialect = owner, Dialect(owner, self._order, self._salt_of)
-        return self._dialect[1]
+        service = self.service
+        if self._dialect is None or self._dialect.kind is not service.kind:
+            self._dialect = Dialect(
+                service.kind, service.model, self._order, self._salt_of, self._added
+            )
+        return self._dialect
 
 
 class Overtaken(BackendError):

@@ -12,10 +12,11 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import httpx
 
@@ -27,6 +28,7 @@ from voiceloop.errors import (
     PromptTooLong,
 )
 from voiceloop.remote.circuit_breaker import CircuitBreaker
+from voiceloop.remote.dialect import kind_of
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,12 @@ UNNAMED_MODEL = "default"  # servers of one model take any name, and some of the
 TOO_LONG = re.compile(
     r"context (length|window|size)|prompt is too long|too many tokens|tokens. must be <=", re.I
 )
+CODE = re.compile(r"[A-Za-z][\w.-]{0,63}")
+# How services list the window of a model: vLLM and SGLang; Groq; OpenRouter; Mistral.
+WINDOW_KEYS = ("max_model_len", "context_window", "context_length", "max_context_length")
+OLLAMA_CONTEXT_TOKENS = 4096  # what it loads a model with where nothing else is said
+# A refusal that names it, as vLLM, OpenAI and llama.cpp do.
+WINDOW = re.compile(r"(?:context (?:length|window|size)|n_ctx)\D{1,24}(\d{3,8})", re.IGNORECASE)
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 
@@ -63,18 +71,24 @@ class RemoteService:
         *,
         model: str,
         key: str = "",
+        kind: str = "",
+        headers: Mapping[str, str] | None = None,
         clock: Callable[[], float] = monotonic,
         silence_s: float = SILENCE_S,
     ) -> None:
-        self.url = url.rstrip("/")
+        self._named_kind = kind
+        self.kind = kind_of(url, named=kind)
+        self.url, query = _whole_url(url, self.kind.path)
         self.model = model or UNNAMED_MODEL
         self._is_named = bool(model)
-        self.owner = ""  # whom the service names as the owner of its model: "vllm", "openai"
+        self.context_tokens: int | None = None  # of the model, where the service tells
         self._is_known = False  # which models it has
         self._is_there = False  # whether the last request was answered, or might still have been
-        headers = {"authorization": f"Bearer {key}"} if key else {}
+        is_bearer = self.kind.key_header == "authorization"
+        own = {self.kind.key_header: f"Bearer {key}" if is_bearer else key} if key else {}
         self._client = httpx.AsyncClient(
-            headers=headers,
+            headers={**own, **(headers or {})},
+            params=query,
             timeout=httpx.Timeout(silence_s, connect=CONNECT_S),
             limits=httpx.Limits(max_keepalive_connections=32, keepalive_expiry=KEEP_ALIVE_S),
         )
@@ -99,21 +113,47 @@ class RemoteService:
             BackendError: nobody answers.
             ConfigError: the service has several models, and none of them was named.
         """
-        self._learn(await self.warm_up())
+        await self._learn(await self.warm_up())
         self.watch()
 
     def watch(self) -> None:
         """Look after a service from now on, be it one that is not there yet."""
         self._watch = asyncio.create_task(self._look_again(), name=f"watch {self.url}")
 
-    def _learn(self, response: httpx.Response) -> None:
-        """Which models it has. Raises: ConfigError."""
-        owners = _owners_by_model(response)
-        if owners and not self._is_named:
-            self.model = self._only(list(owners))
+    async def _learn(self, response: httpx.Response) -> None:
+        """What it is, which models it has, and how much they read. Raises: ConfigError."""
+        models = _listed_models(response)
+        if models and not self._is_named:
+            self.model = self._only(list(models))
         # An adapter that SGLang is asked for as MODEL:NAME is not among those it lists.
-        self.owner = owners.get(self.model, next(iter(owners.values()), ""))
+        listed = models.get(self.model) or next(iter(models.values()), {})
+        owner = str(listed.get("owned_by") or "")
+        self.kind = kind_of(self.url, owner, list(response.headers), self._named_kind)
+        self.context_tokens = _first_number(listed, WINDOW_KEYS)
+        if self.context_tokens is None:
+            self.context_tokens = await self._asked_window()
         self._is_known = True
+
+    async def _asked_window(self) -> int | None:
+        """The window of a service that tells it beside OpenAI's routes; None where it does not."""
+        root = self.url.removesuffix("/v1")
+        try:
+            match self.kind.name:
+                case "llama.cpp":
+                    props = (await self._client.get(f"{root}/props")).json()
+                    return _first_number(props["default_generation_settings"], ("n_ctx",))
+                case "ollama":
+                    loaded = (await self._client.get(f"{root}/api/ps")).json()["models"]
+                    named = [one for one in loaded if self.model in (one["name"], one["model"])]
+                    if named:
+                        return _first_number(named[0], ("context_length",))
+                    asked = {"model": self.model}
+                    shown = (await self._client.post(f"{root}/api/show", json=asked)).json()
+                    told = re.search(r"^num_ctx\s+(\d+)", shown.get("parameters") or "", re.M)
+                    return int(told[1]) if told else OLLAMA_CONTEXT_TOKENS
+        except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError):
+            pass
+        return None
 
     def _only(self, listed: list[str]) -> str:
         if len(listed) > 1:
@@ -159,7 +199,7 @@ class RemoteService:
         try:
             response = await self.warm_up()
             if not self._is_known:
-                self._learn(response)
+                await self._learn(response)
         except (BackendError, ConfigError) as error:
             log.warning("%s", error)  # the request itself will say so to its stream
 
@@ -232,15 +272,23 @@ class RemoteService:
             raise _Retriable(error.message) from error
         if response.is_success:
             self._is_there = True
+            if response.headers.get("content-type", "").startswith("text/html"):
+                await response.aclose()
+                raise BackendRefused(
+                    f"expected an answer of a model at {self.url}{path}, found a page of HTML: "
+                    "is the address right, up to /v1?"
+                )
             return response
         async with self._failures():
             await response.aread()
-        message = f"{self.url}{path} answered {response.status_code}: {_reason(response)}"
+        message = f"{self.url}{path} answered {response.status_code}: {_codes(response)}"
         if response.status_code in RETRIED_STATUS:
             raise _Retriable(message, _retry_after_s(response))
         if response.status_code == 400 and _is_too_long(response):
+            if self.context_tokens is None and (told := WINDOW.search(response.text)):
+                self.context_tokens = int(told[1])
             raise PromptTooLong(message)
-        raise BackendRefused(message)
+        raise ServiceRefused(message, response.text)
 
     @asynccontextmanager
     async def _failures(self, *, has_answered: bool = False) -> AsyncIterator[None]:
@@ -261,6 +309,14 @@ class RemoteService:
             raise BackendError(f"expected an answer from {self.url}, found: {detail}") from error
 
 
+class ServiceRefused(BackendRefused):
+    """A request that a service takes exception to. said: its answer, never to be logged."""
+
+    def __init__(self, message: str, said: str) -> None:
+        super().__init__(message)
+        self.said = said
+
+
 class _Retriable(Exception):
     """Nothing of the answer has arrived, and asking again may help."""
 
@@ -277,26 +333,55 @@ def _retry_after_s(response: httpx.Response) -> float | None:
         return None  # absent, or a date
 
 
-def _owners_by_model(response: httpx.Response) -> dict[str, str]:
-    """The models that a service lists, and whose they are; none where it does not."""
+def _whole_url(url: str, path: str) -> tuple[str, dict[str, str]]:
+    """The address that routes are added to, and what stands behind its question mark."""
+    parts = urlsplit(url)
+    whole = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/") or path, "", ""))
+    return whole, dict(parse_qsl(parts.query))
+
+
+def _listed_models(response: httpx.Response) -> dict[str, dict[str, Any]]:
+    """What a service lists of each of its models; none where it lists none."""
     try:
-        models = response.json()["data"]
-        return {str(model["id"]): str(model.get("owned_by") or "") for model in models}
+        return {str(model["id"]): dict(model) for model in response.json()["data"]}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
 
 
+def _first_number(told: Mapping[str, Any], keys: Sequence[str]) -> int | None:
+    """The first of these that is a number above 0."""
+    found = (told.get(key) for key in keys)
+    return next((n for n in found if type(n) is int and n > 0), None)
+
+
 def _is_too_long(response: httpx.Response) -> bool:
     """Whether a service refused a prompt for its length: by OpenAI's code, or in its own words."""
-    return "context_length_exceeded" in response.text or bool(TOO_LONG.search(_reason(response)))
+    return "context_length_exceeded" in response.text or bool(TOO_LONG.search(response.text))
+
+
+def _error_of(response: httpx.Response) -> Any:
+    """OpenAI's error object or whatever stands in its place; None where the answer has none."""
+    try:
+        return json.loads(response.text)["error"]
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _codes(response: httpx.Response) -> str:
+    """The codes of a refusal. Its sentence is left out, for many a service quotes in it what it
+    was sent: what a caller has said.
+    """
+    error = _error_of(response)
+    told = [error.get(key) for key in ("type", "code", "param")] if isinstance(error, dict) else []
+    codes = [code for code in told if isinstance(code, str) and CODE.fullmatch(code)]
+    if codes:
+        return ", ".join(codes)
+    kind = response.headers.get("content-type", "").partition(";")[0]
+    return f"no code, {kind or 'of no type'}"
 
 
 def _reason(response: httpx.Response) -> str:
-    """The service's own words, shortened; they may come as OpenAI's error object."""
-    text = response.text
-    try:
-        error = json.loads(text)["error"]
-        text = error["message"] if isinstance(error, dict) else str(error)
-    except (ValueError, KeyError, TypeError):
-        pass
-    return " ".join(text.split())[:MAX_ERROR_CHARACTERS] or "nothing more"
+    """The service's own words, shortened: of an answer to a request that held no conversation."""
+    error = _error_of(response)
+    text = error.get("message") if isinstance(error, dict) else error
+    return " ".join(str(text or response.text).split())[:MAX_ERROR_CHARACTERS] or "nothing more"

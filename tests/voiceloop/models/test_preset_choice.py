@@ -36,7 +36,7 @@ from voiceloop.models.presets import (
     worker_specs,
 )
 from voiceloop.models.resolve import resolve_models, resolve_named
-from voiceloop.remote.dialect import Urgency
+from voiceloop.remote.dialect import KINDS, Urgency
 from voiceloop.remote.language import RemoteLanguageModel
 from voiceloop.remote.readers.end_of_voice import VoiceReadingRecognizer
 from voiceloop.remote.readers.end_of_words import EndReadingModel
@@ -566,7 +566,7 @@ async def test_a_remote_language_model_does_ahead_what_the_configuration_says(
 ) -> None:
     async def vllm(urls: Sequence[str], model: str) -> list[RemoteService]:
         service = connect()
-        service.owner = "vllm"
+        service.kind = KINDS["vllm"]
         return [service]
 
     config = load_config(flags={"llm_url": "http://127.0.0.1:9/v1", "anticipation": table})
@@ -574,7 +574,7 @@ async def test_a_remote_language_model_does_ahead_what_the_configuration_says(
     assert isinstance(model, RemoteLanguageModel)
     assert (model.reads_ahead, model.is_preemptive) == (reads_ahead, is_preemptive)
     [place] = model.places.values()
-    assert place.dialect.fields(Urgency.STAGED, "").get("priority") == priority
+    assert place.dialect.body({}, Urgency.STAGED, "").get("priority") == priority
 
 
 # --- the table ---

@@ -1,0 +1,254 @@
+"""Services as they are: each is spoken to in its own dialect, and no thought of its model is said.
+
+Each is scripted from its own reference: what it refuses, how its model is kept from thinking, and
+which fields it needs. None of the hosted ones was asked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from tests.remote_service import Answer, Remote, Service, scripted_remote
+from voiceloop.backends import ChatMessage, Generated, GenerateParams, TextDelta
+from voiceloop.errors import BackendRefused, PromptTooLong
+from voiceloop.remote.dialect import KINDS, UNKNOWN, Dialect, Urgency, kind_of
+from voiceloop.remote.language import RemoteLanguageModel
+from voiceloop.remote.service import RemoteService
+
+PARAMS = GenerateParams(max_tokens=60, top_k=20, presence_penalty=0.5)
+USER = (ChatMessage("user", "how much is a latte"),)
+THOUGHT = "zxq the caller wants a price"
+REFUSED = {
+    "openai": {"max_tokens", "top_k", "temperature"},
+    "azure": {"max_tokens", "top_k", "temperature"},
+    "groq": {"top_k"},
+    "cerebras": {"max_tokens", "top_k", "presence_penalty"},
+    "gemini": {"top_k", "seed"},
+    "anthropic": {"top_k", "seed"},
+    "mistral": {"top_k", "seed", "stream_options"},
+    "litellm": {"top_k"},
+}
+MODELS = {"openai": "gpt-5-mini", "azure": "gpt-5-mini", "groq": "qwen/qwen3-32b",
+          "cerebras": "gpt-oss-120b", "mistral": "magistral-small", "gemini": "gemini-2.5-flash",
+          "lm-studio": "gpt-oss-20b"}  # fmt: skip
+NAMES = [name for name in KINDS if name != "openai-like"]
+# As each says that it refuses a field.
+REFUSALS: dict[str, Callable[[str], Any]] = {
+    "mistral": lambda name: {"detail": [{"type": "extra_forbidden", "loc": ["body", name]}]},
+    "gemini": lambda name: [
+        {"error": {"code": 400, "message": f'Unknown name "{name}": no field.'}}
+    ],
+}
+
+Connect = Callable[..., RemoteService]
+
+
+def unsupported(name: str) -> Any:
+    return {"error": {"message": f"Unsupported parameter: '{name}'", "param": name}}
+
+
+class DialectService(Service):
+    """Refuses what the service of this name refuses; thinks unless it is kept from it."""
+
+    def __init__(self, name: str, *, thinks_anyway: bool = False) -> None:
+        super().__init__()
+        self.name, self.thinks_anyway = name, thinks_anyway
+        model = MODELS.get(name, "qwen3-8b")
+        owner = KINDS[name].owners[0] if KINDS[name].owners else "somebody"
+        listing = {"data": [{"id": model, "owned_by": owner}]}
+        extra = {"x-litellm-version": "1.80"} if name == "litellm" else {}
+        self.say("/models", Answer([json.dumps(listing).encode()], headers=extra))
+        self.bodies: list[dict[str, Any]] = []
+
+    def answer_to(self, path: str, body: bytes) -> Answer:
+        if not path.endswith("/chat/completions"):
+            return super().answer_to(path, body) if path in self.answers else Answer([b"{}"], 404)
+        asked = json.loads(body)
+        self.bodies.append(asked)
+        for field in sorted(REFUSED.get(self.name, ()) & asked.keys()):
+            refusal = REFUSALS.get(self.name, unsupported)(field)
+            return Answer([json.dumps(refusal).encode()], 400)
+        quiet = [steps for _, steps in KINDS[self.name].quiet for steps in steps]
+        is_quiet = any(all(asked.get(k) == v for k, v in each.items()) for each in quiet)
+        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None}, {"content": ""}]
+        if self.thinks_anyway or (quiet and not is_quiet):
+            deltas += [{"reasoning_content": THOUGHT}, {"content": f"<think>{THOUGHT}</th"},
+                       {"content": "ink>"}]  # fmt: skip
+        deltas += [{"content": "Four "}, {"content": "dollars."}]
+        lines = [{"choices": [{"delta": delta, "finish_reason": None}]} for delta in deltas]
+        lines.append({"choices": [{"delta": {}, "finish_reason": "stop"}]})
+        pieces = [f"data: {json.dumps(line)}\n\n".encode() for line in lines]
+        return Answer([*pieces, b"data: [DONE]\n\n"], content_type="text/event-stream")
+
+
+async def said(model: RemoteLanguageModel) -> str:
+    branch = await model.branch("sess_1/turn_1", ())
+    branch.commit(USER, PARAMS)
+    text = ""
+    async for event in branch.events():
+        if isinstance(event, TextDelta):
+            text += event.text
+        if isinstance(event, Generated):
+            break
+    await branch.close()
+    return text
+
+
+@pytest.fixture
+async def remote_service(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Remote]:
+    name, thinks_anyway = getattr(request, "param", ("openai-like", False))
+    async with scripted_remote(DialectService(name, thinks_anyway=thinks_anyway)) as running:
+        yield running
+
+
+async def started(connect: Connect, name: str, **options: Any) -> RemoteService:
+    named = name if KINDS[name].hosts or name == "openai-like" else ""
+    remote = connect(model=MODELS.get(name, ""), kind=named, **options)
+    await remote.start()
+    return remote
+
+
+@pytest.mark.parametrize("remote_service", [(name, False) for name in NAMES], indirect=True)
+async def test_each_service_answers_without_a_thought(service: Any, connect: Connect) -> None:
+    remote = await started(connect, service.name)
+    assert remote.kind.name == service.name
+    model = RemoteLanguageModel(remote)
+    assert await said(model) == "Four dollars."
+    n_asked = len(service.bodies)
+    assert await said(model) == "Four dollars."
+    assert len(service.bodies) == n_asked + 1  # what it refused once is not asked again
+    assert "zxq" not in json.dumps(service.bodies)
+
+
+@pytest.mark.parametrize("remote_service", [(name, True) for name in NAMES], indirect=True)
+async def test_a_model_that_thinks_anyway_is_given_room_and_not_heard(
+    service: Any, connect: Connect
+) -> None:
+    model = RemoteLanguageModel(await started(connect, service.name))
+    assert await said(model) == "Four dollars."
+    assert await said(model) == "Four dollars."
+    room = service.bodies[-1].get("max_tokens") or service.bodies[-1]["max_completion_tokens"]
+    assert room > PARAMS.max_tokens
+
+
+def test_a_service_is_known_by_its_address_its_answer_or_its_models_owner() -> None:
+    known = {
+        "https://api.openai.com/v1": "openai",
+        "https://us.openai.azure.com": "azure",
+        "https://api.groq.com/openai/v1": "groq",
+        "https://openrouter.ai/api/v1": "openrouter",
+        "http://127.0.0.1:8000/v1": "openai-like",
+        "https://api.openai.com.example.org/v1": "openai-like",
+    }
+    assert {url: kind_of(url).name for url in known} == known
+    assert kind_of("http://gpu:8000/v1", owner="vllm") is KINDS["vllm"]
+    assert kind_of("http://gpu:4000", headers=["X-LiteLLM-Version"]) is KINDS["litellm"]
+    assert kind_of("http://gpu:4000", named="ollama") is KINDS["ollama"]
+
+
+async def test_an_address_without_a_path_is_given_the_services_own() -> None:
+    expected = {
+        "http://127.0.0.1:11434": "http://127.0.0.1:11434/v1",
+        "https://api.groq.com": "https://api.groq.com/openai/v1",
+        "https://x.openai.azure.com/openai/deployments/a?api-version=1":
+            "https://x.openai.azure.com/openai/deployments/a",
+    }  # fmt: skip
+    for url, whole in expected.items():
+        remote = RemoteService(url, model="m")
+        assert remote.url == whole
+        await remote.close()
+
+
+async def test_the_operators_fields_are_sent_and_never_left_out(
+    service: Any, connect: Connect
+) -> None:
+    service.name = "groq"  # refuses top_k
+    remote = await started(connect, "openai-like")
+    model = RemoteLanguageModel(remote, added={"top_k": 5, "provider": {"sort": "latency"}})
+    with pytest.raises(BackendRefused):
+        await said(model)
+    assert service.bodies[-1]["provider"] == {"sort": "latency"}
+
+
+async def test_a_refusal_is_not_told_in_the_services_words(service: Any, connect: Connect) -> None:
+    quoted = {"error": {"message": "invalid request: how much is a latte", "type": "BadRequest"}}
+    service.answer_to = lambda path, body: Answer([json.dumps(quoted).encode()], 400)
+    remote = connect(model="m")
+    with pytest.raises(BackendRefused) as refusal:
+        await said(RemoteLanguageModel(remote))
+    assert "BadRequest" in str(refusal.value) and "latte" not in str(refusal.value)
+
+
+async def test_a_page_of_html_is_named_as_a_wrong_address(service: Any, connect: Connect) -> None:
+    service.answer_to = lambda path, body: Answer([b"<html>"], content_type="text/html")
+    with pytest.raises(BackendRefused, match="page of HTML"):
+        await said(RemoteLanguageModel(connect(model="m")))
+
+
+async def test_the_key_goes_where_the_service_wants_it(connect: Connect) -> None:
+    azure = connect(model="m", kind="azure", key="secret", headers={"x-tenant": "shop"})
+    sent = azure._client.headers
+    assert (sent["api-key"], sent["x-tenant"]) == ("secret", "shop")
+    assert "authorization" not in sent
+
+
+@pytest.mark.parametrize(
+    ("routes", "window"),
+    [
+        ({"/models": {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 8192}]}}, 8192),
+        ({"/models": {"data": [{"id": "m", "owned_by": "llamacpp"}]},
+          "/props": {"default_generation_settings": {"n_ctx": 4096}}}, 4096),
+        ({"/models": {"data": [{"id": "m", "owned_by": "library"}]},
+          "/api/ps": {"models": []}, "/api/show": {"parameters": "num_ctx    16384"}}, 16384),
+        ({"/models": {"data": [{"id": "m", "owned_by": "library"}]},
+          "/api/ps": {"models": [{"name": "m", "model": "m", "context_length": 2048}]}}, 2048),
+        ({"/models": {"data": [{"id": "m", "owned_by": "somebody", "max_model_len": "x"}]}}, None),
+        ({"/models": {"data": [{"id": "m", "owned_by": "llamacpp"}]}, "/props": [1]}, None),
+    ],
+)  # fmt: skip
+async def test_a_services_window_is_learned_where_it_tells_one(
+    service: Any, connect: Connect, routes: dict[str, Any], window: int | None
+) -> None:
+    def answer_to(path: str, body: bytes) -> Answer:
+        found = routes.get(path.removeprefix("/v1"))
+        return Answer([json.dumps(found).encode()], 200 if found is not None else 404)
+
+    service.answer_to = answer_to
+    remote = connect(model="")
+    await remote.start()
+    assert (remote.model, remote.context_tokens) == ("m", window)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "This model's maximum context length is 4096 tokens. However, you requested 5000",
+        "request (5000 tokens) exceeds the available context size (4096 tokens)",
+        "the prompt does not fit: n_ctx: 4096",
+    ],
+)
+async def test_a_window_that_is_not_told_is_learned_from_the_first_refusal(
+    service: Any, connect: Connect, told: str
+) -> None:
+    refusal = {"error": {"message": told, "code": "context_length_exceeded"}}
+    service.answer_to = lambda path, body: Answer([json.dumps(refusal).encode()], 400)
+    model = RemoteLanguageModel(connect(model="m"))
+    assert model.context_tokens == 0
+    with pytest.raises(PromptTooLong):
+        await said(model)
+    assert model.context_tokens == 4096
+
+
+def test_a_dialect_gives_up_where_a_refusal_names_nothing_that_can_go() -> None:
+    dialect = Dialect(UNKNOWN)
+    body = dialect.body({"model": "m", "messages": [], "temperature": 1}, Urgency.COMMITTED, "")
+    assert not dialect.learn('{"error": {"message": "the model is not loaded"}}', body)
+    assert not dialect.learn("<html>", body)
+    assert dialect.learn('{"error": {"message": "temperature must be 1"}}', body)
+    assert "temperature" not in dialect.body(body, Urgency.COMMITTED, "")
