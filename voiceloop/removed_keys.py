@@ -12,7 +12,10 @@ from collections.abc import Iterable, Mapping
 
 # "engine.x" names one key; a table's own name, as "canary", names all keys of the table. Keys of
 # an agent file stand here in the same way; those of a list of tables as "tools.x".
-REMOVED: Mapping[str, str] = {}
+REMOVED: Mapping[str, str] = {
+    "knowledge.kind": "Name a service that answers as KNOWLEDGE.md says in knowledge.url; "
+    "a few lines in front of Qdrant are one.",
+}
 
 _INDEX = re.compile(r"\[\d+\]")
 

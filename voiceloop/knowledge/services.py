@@ -1,4 +1,4 @@
-"""Passages found by somebody else's service: any retriever behind a URL, and Qdrant.
+"""Passages found by a service: any retriever behind a URL.
 
 Owns the requests and how much of an answer counts. What comes back is text from outside: it is
 bounded here, and reads as notes to the model, never as instructions (`placement.py`). A service
@@ -38,23 +38,6 @@ class Found(msgspec.Struct):
     """An answer: the best passage first."""
 
     passages: list[FoundPassage]
-
-
-class Point(msgspec.Struct):
-    """A point of Qdrant. payload: with the same names as of `FoundPassage`."""
-
-    score: float
-    payload: FoundPassage
-
-
-class Points(msgspec.Struct):
-    points: list[Point]
-
-
-class QueryAnswer(msgspec.Struct):
-    """What Qdrant answers to ``points/query``."""
-
-    result: Points
 
 
 class Embedding(msgspec.Struct):
@@ -128,69 +111,20 @@ class UrlRetriever:
         self, words: Sequence[str], n_most: int, so_far: Callable[[Hits], None] = lambda _: None
     ) -> Hits:
         """As `Retriever`; all at once. Raises: BackendError, also where it is late."""
+        asked = {"query": " ".join(words), "k": n_most}
         try:
             async with asyncio.timeout(self._service.deadline_s):
-                found = await self._find(" ".join(words), n_most)
+                body = await self._service.post(self._url, asked)
         except TimeoutError:
             most_ms = 1000 * self._service.deadline_s
             raise BackendTimeout(f"expected passages in {most_ms:.0f} ms, found none") from None
+        found: list[FoundPassage] = read(body, Found).passages
         return tuple(
             Hit(_passage(number, one), -float(number)) for number, one in enumerate(found[:n_most])
         )
 
-    async def _find(self, query: str, n_most: int) -> list[FoundPassage]:
-        body = await self._service.post(self._url, {"query": query, "k": n_most})
-        found: Found = read(body, Found)
-        return found.passages
-
     async def close(self) -> None:
         await self._service.close()
-
-
-class QdrantRetriever(UrlRetriever):
-    """A collection of Qdrant, by the vector of the words.
-
-    url: of the collection. embeddings: the address of a ``/v1/embeddings`` that is asked through
-    `embedder`, and embedding_model its model: those that the collection was made with.
-    least_score: points below it are none.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        service: Service,
-        language: str,
-        *,
-        embeddings: str,
-        embedder: Service,
-        embedding_model: str,
-        least_score: float,
-    ) -> None:
-        super().__init__(f"{url.rstrip('/')}/points/query", service, language)
-        self._embeddings = embeddings
-        self._embedder = embedder  # a client of its own: neither is sent the other's keys
-        self._embedding_model = embedding_model
-        self._least_score = least_score
-
-    async def _find(self, query: str, n_most: int) -> list[FoundPassage]:
-        asked = {"model": self._embedding_model, "input": query}
-        told: Embeddings = read(await self._embedder.post(self._embeddings, asked), Embeddings)
-        if not told.data:
-            raise BackendError("expected an embedding, found none")
-        body = await self._service.post(
-            self._url,
-            {
-                "query": told.data[0].embedding,
-                "limit": n_most,
-                "score_threshold": self._least_score,
-                "with_payload": ["text", "path", "heading"],
-            },
-        )
-        answer: QueryAnswer = read(body, QueryAnswer)
-        return [point.payload for point in answer.result.points]
-
-    async def close(self) -> None:
-        await asyncio.gather(super().close(), self._embedder.close())
 
 
 def _passage(number: int, found: FoundPassage) -> Passage:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from voiceloop.config_reader import from_environment
 from voiceloop.errors import ConfigError
@@ -35,19 +35,17 @@ VECTORS_FILE = "vectors.sqlite"  # in $VOICELOOP_CACHE, else the user's cache fo
 class KnowledgeSource:
     """One `[[knowledge]]` of an agent file: a folder of documents, or a service that searches.
 
-    ``url``: of the service, with these ``headers``; both may name variables of the environment as
-    ``${NAME}``. ``kind``: how it is asked: in our own few words (`UrlRetriever`), or as a
-    collection of Qdrant, by the vector that ``embeddings``, which is sent ``embeddings_headers``,
-    makes with ``embedding_model``; of its points those below ``least_score`` do not count.
+    ``url``: of the service (`UrlRetriever`), with these ``headers``; both may name variables of the
+    environment as ``${NAME}``.
 
-    Beside ``folder``: ``embeddings`` is such an address too, or a folder with a table of word
-    vectors, and the passages are also searched by their vectors; those whose cosine is below
-    ``least_score`` do not count.
+    Beside ``folder``: ``embeddings`` is a folder with a table of word vectors, or the address of a
+    ``/v1/embeddings`` that is sent ``embeddings_headers`` and asked for ``embedding_model``. The
+    passages are then searched by their vectors too; those whose cosine is below ``least_score`` do
+    not count.
     """
 
     folder: Path | None = None
     url: str | None = None
-    kind: Literal["passages", "qdrant"] = "passages"
     headers: Mapping[str, Any] = field(default_factory=dict)
     embeddings: str | None = None
     embeddings_headers: Mapping[str, Any] = field(default_factory=dict)
@@ -65,15 +63,12 @@ def check_sources(sources: Sequence[KnowledgeSource]) -> None:
         if (source.folder is None) == (source.url is None):
             found = "neither" if source.url is None else "both"
             raise _wrong(where, "folder or url", found)
-        is_qdrant, has_embeddings = source.kind == "qdrant", source.embeddings is not None
-        if source.url is not None and is_qdrant != has_embeddings:
-            wanted = "an address beside kind qdrant, and of services only there"
-            raise _wrong(f"{where}.embeddings", wanted, repr(source.embeddings))
+        has_embeddings = source.embeddings is not None
+        if source.url is not None and has_embeddings:
+            raise _wrong(f"{where}.embeddings", "them beside a folder", "them beside a url")
         if source.folder is not None and has_embeddings and not 0.0 < source.least_score <= 1.0:
             wanted = "above 0 to 1 beside the embeddings of a folder"
             raise _wrong(f"{where}.least_score", wanted, f"{source.least_score:g}")
-        if source.folder is not None and is_qdrant:
-            raise _wrong(f"{where}.kind", "qdrant beside a url", "it beside a folder")
         if source.least_score and not has_embeddings:
             raise _wrong(f"{where}.least_score", "it beside embeddings", "none of these")
         is_kept = source.folder is not None and is_address(source.embeddings or "")
@@ -190,22 +185,10 @@ def _service(
     source: KnowledgeSource, language: str, environment: Mapping[str, str]
 ) -> UrlRetriever:
     """Raises: ConfigError."""
-    from voiceloop.knowledge.services import QdrantRetriever, UrlRetriever
+    from voiceloop.knowledge.services import UrlRetriever
 
-    where = "knowledge"
-    url = _address(source.url, environment, f"{where}.url")
-    service = _asked_with(source.headers, source, environment)
-    if source.kind == "passages":
-        return UrlRetriever(url, service, language)
-    return QdrantRetriever(
-        url,
-        service,
-        language,
-        embeddings=_address(source.embeddings, environment, f"{where}.embeddings"),
-        embedder=_asked_with(source.embeddings_headers, source, environment),
-        embedding_model=source.embedding_model,
-        least_score=source.least_score,
-    )
+    url = _address(source.url, environment, "knowledge.url")
+    return UrlRetriever(url, _asked_with(source.headers, source, environment), language)
 
 
 def _address(text: str | None, environment: Mapping[str, str], where: str) -> str:

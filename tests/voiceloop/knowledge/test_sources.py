@@ -49,33 +49,6 @@ async def test_a_service_is_asked_in_the_callers_words_and_its_order_stands() ->
     assert "key: s3cret" in head
 
 
-async def test_a_collection_of_qdrant_is_asked_by_the_vector_of_the_words() -> None:
-    points = [{"id": 7, "version": 0, "score": 0.9, "payload": FILMS}]
-    service = PassageService(
-        {
-            "/v1/embeddings": {"object": "list", "data": [{"index": 0, "embedding": [0.1, 0.2]}]},
-            "/collections/handbook/points/query": {
-                "result": {"points": points}, "status": "ok", "time": 0.001,
-            },
-        }
-    )  # fmt: skip
-    async with service.running():
-        source = KnowledgeSource(
-            url=f"{service.url}/collections/handbook", kind="qdrant",
-            embeddings=f"{service.url}/v1/embeddings", embedding_model="small", least_score=0.5,
-            deadline_ms=IN_TIME_MS,
-            headers={"api-key": "of-qdrant"}, embeddings_headers={"key": "of-embeddings"},
-        )  # fmt: skip
-        hits = await found(source)
-    assert texts(hits) == [FILMS["text"]]
-    (_, embedded, to_embeddings), (_, queried, to_qdrant) = service.asked
-    assert "of-embeddings" in to_embeddings and "of-qdrant" not in to_embeddings
-    assert "of-qdrant" in to_qdrant and "of-embeddings" not in to_qdrant
-    assert embedded == {"model": "small", "input": "how long can i keep a film"}
-    assert queried["query"] == [0.1, 0.2] and queried["limit"] == 4
-    assert queried["score_threshold"] == 0.5 and "text" in queried["with_payload"]
-
-
 @pytest.mark.parametrize(
     ("answer", "status"),
     [
@@ -135,8 +108,7 @@ async def test_where_all_sources_fail_the_search_does() -> None:
     [
         (KnowledgeSource(), "knowledge[0]: expected folder or url, found neither"),
         (KnowledgeSource(url="http://a/", folder=Path(".")), "found both"),
-        (KnowledgeSource(url="http://a/", kind="qdrant"), "knowledge[0].embeddings"),
-        (KnowledgeSource(folder=Path("."), kind="qdrant"), "knowledge[0].kind"),
+        (KnowledgeSource(url="http://a/", embeddings="b"), "knowledge[0].embeddings"),
         (KnowledgeSource(folder=Path("."), least_score=0.5), "knowledge[0].least_score"),
         (KnowledgeSource(url="http://a/", deadline_ms=500), "knowledge[0].deadline_ms"),
         (KnowledgeSource(url="http://a/", headers={"k": 1}), "knowledge[0].headers.k"),
