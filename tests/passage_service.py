@@ -1,4 +1,4 @@
-"""A stub of services that search: a retriever of our own contract, embeddings.
+"""A stub of a service that searches, by our own contract.
 
 On a real socket. It answers as and when it is told, and keeps what it was asked.
 """

@@ -21,7 +21,7 @@ from voiceloop.capabilities import Capabilities
 from voiceloop.config_reader import overlay, read_toml, read_toml_text
 from voiceloop.errors import ConfigError
 from voiceloop.knowledge.answers import ApprovedAnswers
-from voiceloop.knowledge.sources import KnowledgeSource, check_sources, is_address
+from voiceloop.knowledge.sources import KnowledgeSource, check_sources
 from voiceloop.slots.checks import check_slots
 
 MINUTE_MS = 60_000
@@ -95,13 +95,9 @@ def _read(values: dict[str, Any], source: str, beside: Path) -> AgentConfig:
 
 
 def _beside(source: KnowledgeSource, beside: Path) -> KnowledgeSource:
-    """A folder of documents, and one of word vectors, begin where the agent file lies."""
+    """A folder of documents begins where the agent file lies."""
     assert source.folder is not None
-    embeddings = source.embeddings
-    if embeddings is not None and not is_address(embeddings):
-        embeddings = str(beside / os.path.expanduser(embeddings))
-    folder = beside / os.path.expanduser(source.folder)
-    return replace(source, folder=folder, embeddings=embeddings)
+    return replace(source, folder=beside / os.path.expanduser(source.folder))
 
 
 def _small(phrases: tuple[str, ...]) -> tuple[str, ...]:

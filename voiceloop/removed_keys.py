@@ -13,6 +13,11 @@ from collections.abc import Iterable, Mapping
 # "engine.x" names one key; a table's own name, as "canary", names all keys of the table. Keys of
 # an agent file stand here in the same way; those of a list of tables as "tools.x".
 REMOVED: Mapping[str, str] = {
+    "knowledge.embeddings": "Leave it out, or put a service that searches by vectors behind "
+    "knowledge.url (KNOWLEDGE.md).",
+    "knowledge.embeddings_headers": "Leave it out: folders are searched by words and their sound.",
+    "knowledge.embedding_model": "Leave it out: folders are searched by words and their sound.",
+    "knowledge.least_score": "Leave it out: folders are searched by words and their sound.",
     "knowledge.kind": "Name a service that answers as KNOWLEDGE.md says in knowledge.url; "
     "a few lines in front of Qdrant are one.",
 }

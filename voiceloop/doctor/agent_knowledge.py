@@ -1,8 +1,7 @@
 """The documents of an agent file: whether folders can be read, and services find anything in time.
 
 Each source is opened by the code that opens it for a server, so that what passes here starts there.
-A search changes nothing: a service is sent one, with its keys. Of the embeddings beside a folder
-one vector is asked for, and none is kept.
+A search changes nothing: a service is sent one, with its keys.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from voiceloop.agent import AgentConfig
 from voiceloop.doctor.finding import Finding
 from voiceloop.errors import BackendError, ConfigError
 from voiceloop.knowledge.retriever import FolderRetriever
-from voiceloop.knowledge.sources import KnowledgeSource, embedder_of, open_retriever
+from voiceloop.knowledge.sources import KnowledgeSource, open_retriever
 
 PROBE_S = 5.0  # a service further away than this would be of no use to a caller
 ASKED = "hello"
@@ -29,8 +28,6 @@ async def check_agent_knowledge(
     """Each source. environment: where variables that the file names are looked up."""
     for source in agent.knowledge:
         yield await _check_source(source, agent.language, environment)
-        if source.folder is not None and source.embeddings is not None:
-            yield await _check_embeddings(source, environment)
 
 
 async def _check_source(
@@ -62,36 +59,17 @@ async def _check_service(
         return Finding("problem", subject, _plain(error), MEND)
     except BackendError as error:
         return Finding("problem", subject, error.message, START)
-    return _in_time(subject, f"answers in {took_ms:.0f} ms", took_ms, source)
-
-
-async def _check_embeddings(source: KnowledgeSource, environment: Mapping[str, str]) -> Finding:
-    subject = f"embeddings {source.embeddings}"
-    try:
-        embedder = await embedder_of(source, environment)
-    except ConfigError as error:
-        return Finding("problem", subject, _plain(error), MEND)
-    try:
-        [vector] = await embedder.embed([ASKED], PROBE_S)
-        took_ms = await _timed(embedder.embed([ASKED], PROBE_S))
-    except BackendError as error:
-        return Finding("problem", subject, error.message, START)
-    finally:
-        await embedder.close()
-    return _in_time(subject, f"{len(vector)} numbers in {took_ms:.0f} ms", took_ms, source)
+    found = f"answers in {took_ms:.0f} ms"
+    if took_ms <= source.deadline_ms:
+        return Finding("ok", subject, found)
+    late = f"{found}, after knowledge.deadline_ms = {source.deadline_ms}"
+    return Finding("note", subject, late, "what is late is left out of the turn: bring it nearer")
 
 
 async def _timed(asked: Awaitable[object]) -> float:
     began_s = time.monotonic()
     await asked
     return 1000 * (time.monotonic() - began_s)
-
-
-def _in_time(subject: str, found: str, took_ms: float, source: KnowledgeSource) -> Finding:
-    if took_ms <= source.deadline_ms:
-        return Finding("ok", subject, found)
-    late = f"{found}, after knowledge.deadline_ms = {source.deadline_ms}"
-    return Finding("note", subject, late, "what is late is left out of the turn: bring it nearer")
 
 
 def _plain(error: ConfigError) -> str:

@@ -2,10 +2,8 @@
 
 Owns reading a folder (`documents.py`), cutting it into passages (`passages.py`), the sound of a
 word as a key (`sounds.py`), the index (`index.py`) and who asks it off the event loop
-(`retriever.py`), the same by vectors (`vectors.py`), when a search is due while the caller speaks
-(`prefetch.py`), the searches of one session (`retrieval.py`), what the model is given of what was
-found (`placement.py`), answers that an author approved (`answers.py`), and words as they are
-compared (`words.py`). Only `retriever.py`,
-`vectors.py`, `services.py`, `fused.py` and `retrieval.py` know the event loop; start reading at the
-last.
+(`retriever.py`), when a search is due while the caller speaks (`prefetch.py`), the searches of one
+session (`retrieval.py`), what the model is given of what was found (`placement.py`), answers that
+an author approved (`answers.py`), and words as they are compared (`words.py`). Only `retriever.py`,
+`services.py`, `fused.py` and `retrieval.py` know the event loop; start reading at the last.
 """

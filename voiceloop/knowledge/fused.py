@@ -1,22 +1,28 @@
 """Several retrievers as one: all are asked at once, and what they find is fused by rank.
 
-Owns that one which is late or fails takes nothing from the others: what they have found is told as
+A source that is late or fails takes nothing from the others: what they have found is passed on as
 soon as it is there.
+
+Source of the ranking: Cormack, Clarke and Buettcher, "Reciprocal Rank Fusion outperforms Condorcet
+and individual Rank Learning Methods", SIGIR 2009, which also found RANK_OFFSET.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from voiceloop.errors import VoiceLoopError
-from voiceloop.knowledge.fusion import fuse
 from voiceloop.knowledge.index import Hit
 from voiceloop.knowledge.retriever import Hits, Retriever
 
 log = logging.getLogger(__name__)
+
+RANK_OFFSET = 60
+T = TypeVar("T", bound=Hashable)
 
 
 class FusedRetriever:
@@ -68,3 +74,15 @@ def _fused(searches: Sequence[asyncio.Future[Hits]], n_most: int) -> Hits:
     rankings = [[replace(hit.passage, number=0) for hit in answer] for answer in answers]
     found = fuse(rankings)[:n_most]
     return tuple(Hit(passage, -float(rank)) for rank, passage in enumerate(found))
+
+
+def fuse(rankings: Sequence[Sequence[T]]) -> list[T]:
+    """All that any ranking holds, best first; equals in the order in which they were met.
+
+    rankings: each best first, without repetition.
+    """
+    scores: dict[T, float] = {}
+    for ranking in rankings:
+        for rank, found in enumerate(ranking, start=1):
+            scores[found] = scores.get(found, 0.0) + 1.0 / (RANK_OFFSET + rank)
+    return sorted(scores, key=lambda found: -scores[found])

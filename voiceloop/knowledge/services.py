@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import httpx
 import msgspec
@@ -40,44 +39,62 @@ class Found(msgspec.Struct):
     passages: list[FoundPassage]
 
 
-class Embedding(msgspec.Struct):
-    embedding: list[float]
+class UrlRetriever:
+    """Any retriever: it is posted ``{"query", "k"}`` and answers ``{"passages": [...]}``.
 
-
-class Embeddings(msgspec.Struct):
-    """What any server of ``/v1/embeddings`` answers."""
-
-    data: list[Embedding]
-
-
-class Service:
-    """JSON to one address and back. deadline_ms: of one search, all its requests together.
-
-    n_most_bytes: of an answer.
+    Each passage has a ``text``, and may have a ``path`` and a ``heading``; the best comes first.
+    headers: sent along. deadline_ms: of one search.
     """
 
+    is_local = False
+
     def __init__(
-        self, headers: Mapping[str, str], deadline_ms: float, n_most_bytes: int = MAX_BODY_BYTES
+        self, url: str, headers: Mapping[str, str], deadline_ms: float, language: str
     ) -> None:
-        self.deadline_s = deadline_ms / 1000.0
-        self._n_most_bytes = n_most_bytes
+        self._url = url
+        self._deadline_s = deadline_ms / 1000.0
+        self._language = language
         self._client = httpx.AsyncClient(
             headers={**headers, "accept-encoding": "identity"},
             timeout=httpx.Timeout(None, connect=CONNECT_S),
             follow_redirects=False,
         )
 
-    async def post(self, url: str, asked: Any) -> bytes:
-        """Raises: BackendError."""
-        where = httpx.URL(url).netloc.decode()  # with its port, and without a password
+    def is_telling(self, word: str) -> bool:
+        known = FUNCTION_WORDS.get(self._language.split("-")[0], frozenset())
+        return len(word) >= LEAST_LETTERS and word.lower() not in known
+
+    async def search(
+        self, words: Sequence[str], n_most: int, so_far: Callable[[Hits], None] = lambda _: None
+    ) -> Hits:
+        """As `Retriever`; all at once. Raises: BackendError, also where it is late."""
         try:
-            async with self._client.stream("POST", url, json=asked) as response:
+            async with asyncio.timeout(self._deadline_s):
+                body = await self._ask(" ".join(words), n_most)
+        except TimeoutError:
+            most_ms = 1000 * self._deadline_s
+            raise BackendTimeout(f"expected passages in {most_ms:.0f} ms, found none") from None
+        try:
+            found = msgspec.json.decode(body, type=Found)
+        except msgspec.DecodeError as error:
+            raise BackendError(f"expected passages as JSON, found: {error}") from None
+        return tuple(
+            Hit(_passage(number, one), -float(number))
+            for number, one in enumerate(found.passages[:n_most])
+        )
+
+    async def _ask(self, query: str, n_most: int) -> bytes:
+        """The body of the answer. Raises: BackendError."""
+        where = httpx.URL(self._url).netloc.decode()  # with its port, and without a password
+        asked = {"query": query, "k": n_most}
+        try:
+            async with self._client.stream("POST", self._url, json=asked) as response:
                 body = bytearray()
                 async for piece in response.aiter_raw():
                     body += piece
-                    if len(body) > self._n_most_bytes:
+                    if len(body) > MAX_BODY_BYTES:
                         raise BackendError(
-                            f"{where}: expected at most {self._n_most_bytes} bytes, found more"
+                            f"{where}: expected at most {MAX_BODY_BYTES} bytes, found more"
                         )
         except httpx.HTTPError as error:
             found = f"{type(error).__name__} {error}".strip()
@@ -90,51 +107,6 @@ class Service:
         await self._client.aclose()
 
 
-class UrlRetriever:
-    """Any retriever: it is posted ``{"query", "k"}`` and answers ``{"passages": [...]}``.
-
-    Each passage has a ``text``, and may have a ``path`` and a ``heading``; the best comes first.
-    """
-
-    is_local = False
-
-    def __init__(self, url: str, service: Service, language: str) -> None:
-        self._url = url
-        self._service = service
-        self._language = language
-
-    def is_telling(self, word: str) -> bool:
-        known = FUNCTION_WORDS.get(self._language.split("-")[0], frozenset())
-        return len(word) >= LEAST_LETTERS and word.lower() not in known
-
-    async def search(
-        self, words: Sequence[str], n_most: int, so_far: Callable[[Hits], None] = lambda _: None
-    ) -> Hits:
-        """As `Retriever`; all at once. Raises: BackendError, also where it is late."""
-        asked = {"query": " ".join(words), "k": n_most}
-        try:
-            async with asyncio.timeout(self._service.deadline_s):
-                body = await self._service.post(self._url, asked)
-        except TimeoutError:
-            most_ms = 1000 * self._service.deadline_s
-            raise BackendTimeout(f"expected passages in {most_ms:.0f} ms, found none") from None
-        found: list[FoundPassage] = read(body, Found).passages
-        return tuple(
-            Hit(_passage(number, one), -float(number)) for number, one in enumerate(found[:n_most])
-        )
-
-    async def close(self) -> None:
-        await self._service.close()
-
-
 def _passage(number: int, found: FoundPassage) -> Passage:
     path, heading = found.path[:MAX_NAME_CHARS], found.heading[:MAX_NAME_CHARS]
     return Passage(number, path, heading, found.text[:MAX_PASSAGE_CHARS])
-
-
-def read(body: bytes, kind: Any) -> Any:
-    """An answer as one of the kinds above. Raises: BackendError."""
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError as error:
-        raise BackendError(f"expected {kind.__name__} as JSON, found: {error}") from None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from voiceloop.knowledge.fusion import fuse
+from voiceloop.knowledge.fused import fuse
 
 
 def test_what_two_rankings_agree_on_goes_before_what_one_puts_first() -> None:
@@ -14,9 +12,3 @@ def test_what_two_rankings_agree_on_goes_before_what_one_puts_first() -> None:
 def test_nothing_is_lost_and_equals_keep_their_order() -> None:
     assert fuse([["a", "b"], ["c", "d"]]) == ["a", "c", "b", "d"]
     assert fuse([]) == fuse([[], []]) == []
-
-
-def test_a_weight_decides_between_rankings_that_disagree() -> None:
-    assert fuse([["a", "b"], ["b", "a"]], [1.0, 2.0]) == ["b", "a"]
-    with pytest.raises(ValueError):
-        fuse([["a"]], [1.0, 2.0])

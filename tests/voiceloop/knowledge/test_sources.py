@@ -108,11 +108,8 @@ async def test_where_all_sources_fail_the_search_does() -> None:
     [
         (KnowledgeSource(), "knowledge[0]: expected folder or url, found neither"),
         (KnowledgeSource(url="http://a/", folder=Path(".")), "found both"),
-        (KnowledgeSource(url="http://a/", embeddings="b"), "knowledge[0].embeddings"),
-        (KnowledgeSource(folder=Path("."), least_score=0.5), "knowledge[0].least_score"),
         (KnowledgeSource(url="http://a/", deadline_ms=500), "knowledge[0].deadline_ms"),
         (KnowledgeSource(url="http://a/", headers={"k": 1}), "knowledge[0].headers.k"),
-        (KnowledgeSource(url="http://a/", embeddings_headers={"k": "v"}), "embeddings_headers"),
     ],
 )
 def test_what_a_source_lacks_is_told_at_the_start(source: KnowledgeSource, told: str) -> None:
