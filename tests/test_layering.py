@@ -42,7 +42,7 @@ MAY_IMPORT = {
     },
     "call": {
         "admission", "agent", "backends", "canary", "capabilities", "config", "errors", "knowledge",
-        "listening", "memory", "realtime", "reply", "resume", "telemetry", "tools",
+        "listening", "memory", "realtime", "reply", "resume", "slots", "telemetry", "tools",
     },
     "resume": {"access", "agent", "backends", "errors", "realtime"},
     "reply": {
@@ -53,8 +53,8 @@ MAY_IMPORT = {
     "agent_file": {
         "agent", "backends", "capabilities", "config_reader", "errors", "knowledge", "slots",
     },
-    "slots": {"agent", "errors", "listening", "memory"},
-    "listening": {"agent", "backends", "errors", "realtime", "telemetry"},
+        "listening": {"agent", "backends", "errors", "realtime", "slots", "telemetry"},
+    "slots": {"agent", "errors", "memory"},
     "tools": {"admission", "agent", "backends", "config_reader", "errors"},
     "agent": {"backends", "knowledge", "memory", "realtime"},
     "knowledge": {"config_reader", "errors"},
@@ -93,12 +93,11 @@ MODEL_MODULES = {
 PURE_MODULES = (
     "realtime/protocol", "realtime/events", "realtime/conversation", "realtime/response",
     "listening/endpointing", "listening/evidence", "listening/release",
-    "listening/slots/question", "listening/slots/dictation", "listening/slots/progress",
     "listening/segment", "listening/audio_clock",
     "memory/facts", "memory/ledger", "memory/reading", "memory/summary",
-    "slots/checks", "slots/corrections", "slots/dates", "slots/digits", "slots/email", "slots/form",
-    "slots/letters", "slots/values",
-    "call/turn_taking", "call/status", "call/barge_in", "admission/slots", "admission/ladder",
+    "slots/checks", "slots/corrections", "slots/dates", "slots/email", "slots/form",
+    "slots/letters", "slots/numbers", "slots/progress", "slots/question", "slots/values",
+    "call/turn_taking", "call/status", "call/barge_in", "admission/places", "admission/ladder",
     "admission/room", "admission/pools", "admission/allowance", "workers/waits", "access/signing",
     "access/client_secrets", "access/quotas",
     "resume/snapshot", "resume/ticket", "cluster/pool", "cluster/handshake", "cluster/address",

@@ -8,7 +8,7 @@ from typing import Any
 
 from voiceloop.agent import AgentTool
 from voiceloop.tools.executor import ToolFailed
-from voiceloop.tools.slots import Slots
+from voiceloop.tools.limit import CallLimit
 from voiceloop.tools.toolbox import ServedTool, Toolbox
 
 
@@ -53,7 +53,7 @@ class Service:
 def box(clock: Callable[[], float], **executors: tuple[AgentTool, Service]) -> Toolbox:
     """A server's tools, each with its service."""
     served = {
-        name: ServedTool(tool, service, Slots(name, tool.at_once))
+        name: ServedTool(tool, service, CallLimit(name, tool.at_once))
         for name, (tool, service) in executors.items()
     }
     return Toolbox(served, clock)

@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 from benchmarks.simulated.costs import Costs, Stage
+from voiceloop.admission.places import Admission
 from voiceloop.admission.room import Room, for_new_callers, lack_of_room
-from voiceloop.admission.slots import Admission
 from voiceloop.backends import Transcript
 from voiceloop.cluster.pool import Member, Pins, by_prompt, less_behind
 from voiceloop.operation import WorkerLoad
@@ -103,7 +103,7 @@ class SimGateway:
 
     def let_in(self, *, is_returning: bool = False) -> AbstractContextManager[None]:
         """A slot that is held. Raises: Overloaded."""
-        slot = self.admission.slot(is_returning=is_returning)
+        slot = self.admission.place(is_returning=is_returning)
         slot.__enter__()
         return slot
 

@@ -19,7 +19,7 @@ from typing import Literal
 from voiceloop.agent import BargeIn
 from voiceloop.listening.events import Sign
 from voiceloop.listening.evidence import normalize
-from voiceloop.listening.slots.dictation import FILLERS
+from voiceloop.slots.numbers import FILLERS
 
 Verdict = Literal["duck", "hold", "stop", "go_on", "resume"]
 

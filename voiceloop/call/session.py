@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from audio.vad import Vad
 from voiceloop.admission.ladder import Level
-from voiceloop.admission.slots import Pace
+from voiceloop.admission.places import Pace
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, ToolCall
 from voiceloop.call import events as told

@@ -20,7 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from voiceloop.access.keys import KeyRing, client_key, tenant_of
 from voiceloop.access.origins import check_origin, is_loopback
 from voiceloop.access.quotas import Quotas
-from voiceloop.admission.slots import Admission, retry_after
+from voiceloop.admission.places import Admission, retry_after
 from voiceloop.backends import Backends, Usage
 from voiceloop.errors import (
     BackendError,
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")  # headers that proxies add
 CLIENT_LEFT = 499  # nginx's number for it: a body that ended early
 MAX_JSON_BYTES = 2 * 1024 * 1024
-UNREAD_S = 10.0  # a streamed answer that nobody reads gives its slot to another
+UNREAD_S = 10.0  # a streamed answer that nobody reads gives its place to another
 ANSWER_S = 120.0  # for a whole answer; what is streamed may take as long as it is read
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -119,17 +119,17 @@ class Door:
         return checked
 
     def guard(self, handler: Handler) -> Handler:
-        """The handler behind the checks, in a slot, with its errors as answers."""
+        """The handler behind the checks, in a place, with its errors as answers."""
 
         async def guarded(request: Request) -> Response:
-            with ExitStack() as slot:
+            with ExitStack() as place:
                 try:
                     self.check(request)
                     self.models()
                     if not self.keys.is_open:  # else any key is taken: no name of a client's choice
                         tenant = tenant_of(client_key(request.headers))
-                        slot.enter_context(self.quotas.request(tenant))
-                    slot.enter_context(self.admission.slot())
+                        place.enter_context(self.quotas.request(tenant))
+                    place.enter_context(self.admission.place())
                     async with asyncio.timeout(ANSWER_S):
                         response = await handler(request)
                 except ClientDisconnect:
@@ -140,19 +140,19 @@ class Door:
                 except VoiceLoopError as error:
                     return error_response(error)
                 if isinstance(response, Stream):
-                    response.slot = slot.pop_all()  # it ends with the last byte
+                    response.place = place.pop_all()  # it ends with the last byte
                 return response
 
         return guarded
 
 
 class Stream(StreamingResponse):
-    """An answer that is sent as it comes about; its slot and its source end with it."""
+    """An answer that is sent as it comes about; its place and its source end with it."""
 
     def __init__(self, pieces: AsyncGenerator[bytes, None], media_type: str) -> None:
         super().__init__(pieces, media_type=media_type, headers={"Cache-Control": "no-store"})
         self._pieces = pieces
-        self.slot = ExitStack()
+        self.place = ExitStack()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_in_time(message: Message) -> None:
@@ -160,7 +160,7 @@ class Stream(StreamingResponse):
                 await send(message)
 
         # A client that leaves cancels the sending, not the source: close it in any case.
-        with self.slot:
+        with self.place:
             async with aclosing(self._pieces):
                 try:
                     await super().__call__(scope, receive, send_in_time)

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from voiceloop.access.keys import KeyRing, client_key, is_same_key
-from voiceloop.admission.slots import retry_after
+from voiceloop.admission.places import retry_after
 from voiceloop.capabilities import Capabilities
 from voiceloop.errors import InvalidRequest, Unauthorized, VoiceLoopError, expected
 from voiceloop.http.gate import Door, check_is_here, error_response

@@ -33,8 +33,8 @@ from voiceloop.listening.release import (
     Patience,
     Rise,
 )
-from voiceloop.listening.slots.question import asked_last
 from voiceloop.realtime.settings import SemanticVad, ServerVad, TurnDetection
+from voiceloop.slots.question import asked_last
 
 Reason = Literal["confident", "unsure", "timeout", "server_vad", "longest_turn"]
 

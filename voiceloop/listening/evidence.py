@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from voiceloop.listening.slots.dictation import FILLERS
-from voiceloop.listening.slots.progress import Progress, progress
-from voiceloop.listening.slots.question import DICTATED, Slot, SlotKind
+from voiceloop.slots.numbers import FILLERS
+from voiceloop.slots.progress import Progress, progress
+from voiceloop.slots.question import DICTATED, Slot, SlotKind
 
 # After these a sentence goes on: articles, prepositions, conjunctions, possessives, auxiliaries.
 # "to", "on", "in" and "up" end many spoken questions, yet far more often they do not.

@@ -26,7 +26,7 @@ from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.sound.kept_lines import KeptLine, KeptLines
 from voiceloop.reply.sound.line_ahead import LineAhead
 from voiceloop.reply.sound.playout import LEAD_MS
-from voiceloop.slots.form import Form, Forms, Stand, exchanges, notes_of
+from voiceloop.slots.form import Form, Forms, SlotState, exchanges, notes_of
 from voiceloop.telemetry.timeline import TurnTimeline
 from voiceloop.telemetry.traces import CallTrace, NoTraces
 from voiceloop.tools.pending import SessionTools
@@ -178,12 +178,12 @@ class ReplyContext:
         self._told = turn_id, now
         conversation.add_notes(turn_id, self._slot_notes(now))
         for one in now.changes(before):
-            response.slot(turn_id, one.name, one.slot.kind, one.value, one.stand.value)
+            response.slot(turn_id, one.name, one.slot.kind, one.value, one.state.value)
 
     def confirmed(self) -> dict[str, str]:
         """The values that the caller has confirmed, by slot, as far as the conversation goes."""
         form = self._form()[1]
-        return {one.name: one.value for one in form.filled if one.stand is Stand.CONFIRMED}
+        return {one.name: one.value for one in form.filled if one.state is SlotState.CONFIRMED}
 
     def _form(self, turn: str | None = None) -> tuple[Form, Form]:
         """Where the slots stand before the caller's turn, and with it; None: the newest words."""

@@ -24,8 +24,8 @@ from voiceloop.access.origins import check_origin
 from voiceloop.access.quotas import Quotas
 from voiceloop.admission.allowance import Allowance
 from voiceloop.admission.ladder import Level
+from voiceloop.admission.places import Admission, Beginnings, LateCalls
 from voiceloop.admission.room import Room, for_new_callers, lack_of_room
-from voiceloop.admission.slots import Admission, Beginnings, LateCalls
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.call.connection import Hello, Transport
@@ -358,12 +358,12 @@ async def _realtime(gateway: Gateway, websocket: WebSocket) -> None:
         returns = websocket.query_params.get("voiceloop.returns", "")
         late, tickets = gateway.late_calls, gateway.tickets
         is_returning = late.knows(returns) or tickets.knows(returns, entry.tenant)
-        slot = gateway.admission.slot(is_returning=is_returning)
+        place = gateway.admission.place(is_returning=is_returning)
         # Where the door is open any key is taken: no name of a caller's choice is counted.
         tenant = entry.tenant if is_keyed else ""
         hello = _hello(websocket, entry, gateway.quotas.allowance(tenant))
-        with gateway.quotas.call(tenant, is_returning=is_returning), slot:
-            late.take(returns)  # only now: who finds no slot dials again
+        with gateway.quotas.call(tenant, is_returning=is_returning), place:
+            late.take(returns)  # only now: who finds no place dials again
             tickets.let_in(returns, entry.tenant)
             if not is_returning:
                 await gateway.until_it_begins(waiting_at(websocket))

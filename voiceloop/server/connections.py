@@ -23,7 +23,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import get_remote_addr
 
-from voiceloop.admission.slots import retry_after
+from voiceloop.admission.places import retry_after
 from voiceloop.errors import Overloaded
 from voiceloop.http.gate import error_response
 

@@ -19,7 +19,7 @@ from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
-from voiceloop.admission.slots import Pace
+from voiceloop.admission.places import Pace
 from voiceloop.call.connection import HUNG_UP, LINE_BROKE, Disconnected, Hello
 from voiceloop.server.connections import Connections
 

@@ -1,7 +1,7 @@
-"""Structured answers: what the caller gave for a named slot, and whether they confirmed it.
+"""Structured answers: what a question asks for, and what the caller gave and confirmed.
 
-Owns the values (numbers, letters, e-mail addresses, dates, names) that are read from words, how a
-value is said back, how the caller corrects it, and the fold over the conversation that knows where
-each slot stands. What a question asks for, and when its answer is complete, is `listening/slots`.
-English. Pure. Start reading at `form.py`, then `values.py`.
+Owns how a question is read (`question.py`), how far an answer to it has come (`progress.py`: the
+end of a number or a name spelled can be counted, not guessed), the values that words give
+(`values.py`), how the caller corrects one, and the fold over the conversation that knows the state
+of each slot (`form.py`). English. Pure. Start reading at `question.py`, then `form.py`.
 """

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from voiceloop.agent import AgentSlot
-from voiceloop.listening.slots.dictation import FILLERS
-from voiceloop.listening.slots.progress import STREET_TYPES
 from voiceloop.memory.reading import ASSENTS
 from voiceloop.slots.dates import day_in, with_day
-from voiceloop.slots.digits import digit_runs, digits_in
 from voiceloop.slots.letters import letter_runs
+from voiceloop.slots.numbers import FILLERS, digit_runs, digits_in
+from voiceloop.slots.progress import STREET_TYPES
 from voiceloop.slots.values import Value, fits, is_written, value_in, words_said
 
 DENIALS = frozenset("no nope nah not wrong incorrect isn't wasn't".split())

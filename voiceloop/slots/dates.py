@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from voiceloop.listening.slots.dictation import TEENS, TENS, UNITS
+from voiceloop.slots.numbers import ORDINALS, TEENS, TENS, UNITS
 
 MONTHS = (
     "january february march april may june july august september october november december".split()
@@ -20,15 +20,6 @@ SHORT_MONTHS = {month[:3]: index for index, month in enumerate(MONTHS, 1)} | {"s
 DAYS_OF = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
 RELATIVE = frozenset("today tomorrow tonight".split())
-ORDINALS = {
-    word: number
-    for number, word in enumerate(
-        "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth "
-        "thirteenth fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth "
-        "twentieth".split(),
-        1,
-    )
-} | {"thirtieth": 30}
 ISO = re.compile(r"\b(\d{4})-(\d{2})-(\d{2})\b")
 FIGURE_DAY = re.compile(r"(\d{1,2})(?:st|nd|rd|th)?")
 FIRST_YEAR, LAST_YEAR = 1900, 2099  # of birthdays and of appointments

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from voiceloop.listening.slots.dictation import FILLERS, REPEATS, UNITS
-from voiceloop.slots.digits import digits_in
+from voiceloop.slots.numbers import FILLERS, REPEATS, UNITS, digits_in
 
 MAX_CHARS = 254  # RFC 5321, 4.5.3.1.3: a path has 256 with its brackets
 ADDRESS = re.compile(

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from voiceloop.agent import AgentSlot
-from voiceloop.listening.slots.question import PHONE_DIGITS, named_in
 from voiceloop.slots.corrections import Verdict, judged
+from voiceloop.slots.question import PHONE_DIGITS, named_in
 from voiceloop.slots.values import Value, fits, may_fit, spoken, value_in
 
 MAX_FAILED = 2  # of one answer: who is asked a third time hangs up
@@ -25,7 +25,7 @@ OPENING = "\n\n[Noted by the system, not said by the caller:"
 CLOSING = "]"
 
 
-class Stand(Enum):
+class SlotState(Enum):
     """Of one answer."""
 
     HEARD = "heard"  # said back, and not confirmed yet
@@ -41,7 +41,7 @@ class Filled:
 
     slot: AgentSlot
     value: str
-    stand: Stand
+    state: SlotState
     n_failed: int = 0
 
     @property
@@ -52,12 +52,12 @@ class Filled:
     @property
     def note(self) -> str:
         """What the model is told of it; "" where it is not settled."""
-        match self.stand:
-            case Stand.CONFIRMED:
+        match self.state:
+            case SlotState.CONFIRMED:
                 return f"- {self.name} = {self.value}{self._in_words}"
-            case Stand.UNCONFIRMED:
+            case SlotState.UNCONFIRMED:
                 return f"- {self.name} = {self.value}{self._in_words}, not confirmed"
-            case Stand.GIVEN_UP:
+            case SlotState.GIVEN_UP:
                 return f"- {self.name}: not understood, do not ask again"
         return ""
 
@@ -148,14 +148,14 @@ def after_turn(form: Form, turn: Exchange, slots: Sequence[AgentSlot]) -> Form:
         return form
     value = value_in(asked, turn.caller)
     before = form.get(asked.name)
-    is_open = before is not None and before.stand in (Stand.UNCLEAR, Stand.GIVEN_UP)
+    is_open = before is not None and before.state in (SlotState.UNCLEAR, SlotState.GIVEN_UP)
     n_failed = before.n_failed if before is not None and is_open else 0
     return form if value is None else _heard(form, asked, value, n_failed)
 
 
 def before_line(one: Filled) -> str:
     """What the agent said of an answer that is neither confirmed nor let go."""
-    if one.stand is Stand.HEARD:
+    if one.state is SlotState.HEARD:
         assert one.slot.read_back
         return one.slot.read_back.replace("{value}", spoken(one.slot, one.value))
     return ASK_WHOLE.replace("{value}", spoken(one.slot, one.value)) if one.value else ASK_AGAIN
@@ -182,7 +182,7 @@ def _told(name: str, shown: Sequence[str]) -> str:
 
 def _answered(form: Form, about: Filled, said: str) -> Form:
     """The caller answers a read-back, or being asked again."""
-    if about.stand is Stand.UNCLEAR:
+    if about.state is SlotState.UNCLEAR:
         value = value_in(about.slot, said)
         if value is None:
             return form.put(_let_go(about))
@@ -194,15 +194,15 @@ def _answered(form: Form, about: Filled, said: str) -> Form:
     found = judged(about.slot, about.value, said)
     match found.verdict:
         case Verdict.RIGHT:
-            return form.put(replace(about, stand=Stand.CONFIRMED))
+            return form.put(replace(about, state=SlotState.CONFIRMED))
         case Verdict.ELSEWHERE:
             return form.put(_let_go(about))
         case Verdict.CORRECTED if found.value is not None:
             n_failed = about.n_failed + found.value.fits  # one that does not fit counts there
             return _heard(form, about.slot, found.value, n_failed)
-    failed = replace(about, value="", stand=Stand.UNCLEAR, n_failed=about.n_failed + 1)
+    failed = replace(about, value="", state=SlotState.UNCLEAR, n_failed=about.n_failed + 1)
     if failed.n_failed >= MAX_FAILED:
-        return form.put(replace(failed, stand=Stand.GIVEN_UP))
+        return form.put(replace(failed, state=SlotState.GIVEN_UP))
     return form.put(failed, before_line(failed))
 
 
@@ -210,15 +210,15 @@ def _heard(form: Form, slot: AgentSlot, value: Value, n_failed: int) -> Form:
     """A value was given: it is said back, or asked for again, as long as that may be tried."""
     if not value.fits:
         n_failed += 1
-        unclear = Filled(slot, value.text, Stand.UNCLEAR, n_failed)
+        unclear = Filled(slot, value.text, SlotState.UNCLEAR, n_failed)
         if n_failed >= MAX_FAILED:
-            return form.put(replace(unclear, value="", stand=Stand.GIVEN_UP))
+            return form.put(replace(unclear, value="", state=SlotState.GIVEN_UP))
         return form.put(unclear, before_line(unclear))
-    heard = Filled(slot, value.text, Stand.HEARD, n_failed)
+    heard = Filled(slot, value.text, SlotState.HEARD, n_failed)
     if not slot.read_back:
-        return form.put(replace(heard, stand=Stand.CONFIRMED))
+        return form.put(replace(heard, state=SlotState.CONFIRMED))
     if n_failed >= MAX_FAILED:
-        return form.put(replace(heard, stand=Stand.UNCONFIRMED))
+        return form.put(replace(heard, state=SlotState.UNCONFIRMED))
     return form.put(heard, before_line(heard))
 
 
@@ -232,7 +232,7 @@ def _is_rest(about: Filled, value: Value) -> bool:
 
 def _let_go(one: Filled) -> Filled:
     """The call goes on: what was heard stays, unconfirmed; what was not may be asked for anew."""
-    return replace(one, stand=Stand.UNCONFIRMED) if one.stand is Stand.HEARD else one
+    return replace(one, state=SlotState.UNCONFIRMED) if one.state is SlotState.HEARD else one
 
 
 def _is_of(said: str, line: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from voiceloop.listening.slots.dictation import FILLERS, REPEATS, UNITS
+from voiceloop.slots.numbers import FILLERS, JOINTS, REPEATS, UNITS
 
 ALPHABET = {
     word: word[0]
@@ -54,6 +54,20 @@ def letter_runs(words: Sequence[str], *, with_digits: bool = False) -> list[str]
         at += 1
     runs.append(run)
     return [each for each in runs if len(each) >= LEAST_LETTERS]
+
+
+def letters_at_end(words: Sequence[str]) -> str:
+    """The letters that the words end in, as "ana" of "it's ana a n a"."""
+    start = len(words)
+    while start and ((len(words[start - 1]) == 1) or words[start - 1] in JOINTS | set(REPEATS)):
+        start -= 1
+    letters, times = "", 1
+    for word in words[start:]:
+        if word in REPEATS:
+            times = REPEATS[word]
+        elif len(word) == 1:
+            letters, times = letters + times * word, 1
+    return letters
 
 
 def _apart(word: str) -> list[str]:

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from voiceloop.agent import AgentSlot
-from voiceloop.listening.slots.dictation import FILLERS
-from voiceloop.listening.slots.progress import LOCAL_DIGITS, STREET_TYPES
-from voiceloop.listening.slots.question import PHONE_DIGITS
 from voiceloop.memory.reading import name_in
 from voiceloop.slots.dates import date_in, spoken_date
-from voiceloop.slots.digits import digit_runs, digits_in
 from voiceloop.slots.email import email_in
 from voiceloop.slots.letters import letter_runs
+from voiceloop.slots.numbers import FILLERS, digit_runs, digits_in
+from voiceloop.slots.progress import LOCAL_DIGITS, STREET_TYPES
+from voiceloop.slots.question import PHONE_DIGITS
 
 MAX_SAID_CHARS = 2000  # of a turn that is read: a value is said in far less
 MAX_NAME_WORDS = 4

@@ -120,7 +120,7 @@ class FunctionProcess:
         return self._process.returncode is not None
 
     def _write(self, message: bytes) -> None:
-        # Not drained: `Slots` bounds the calls, `read_arguments` each of them.
+        # Not drained: `CallLimit` bounds the calls, `read_arguments` each of them.
         assert self._process.stdin is not None
         if not self._process.stdin.is_closing():
             self._process.stdin.write(message)

@@ -1,6 +1,6 @@
 """The tools of one agent as a server runs them: `call`, and every bound on it.
 
-Owns the executors, the cache of results and the slots, for all calls of a server together. A call
+Owns the executors, the cache of results and the limits, for all calls of a server together. A call
 ends in a text for the model: the result, or why there is none. One that changes nothing does so
 within its tool's deadline. One with side effects has to begin within it; then it goes on for up to
 `MAX_EFFECT_S`, whoever waits. What it began is never begun again by itself, since nobody knows how
@@ -25,10 +25,10 @@ from voiceloop.errors import ConfigError
 from voiceloop.tools.arguments import canonical, read_arguments
 from voiceloop.tools.cache import CallKey, ResultCache
 from voiceloop.tools.executor import Executor, ToolFailed
+from voiceloop.tools.limit import CallLimit
 from voiceloop.tools.python_tool import PythonTool
 from voiceloop.tools.result import shaped
 from voiceloop.tools.single_flight import SingleFlight
-from voiceloop.tools.slots import Slots
 
 if TYPE_CHECKING:  # mcp only agents with such servers need, and httpx takes a start 0.2 s
     import httpx
@@ -80,7 +80,7 @@ class ServedTool:
 
     tool: AgentTool
     executor: Executor
-    slots: Slots
+    limit: CallLimit
 
     @property
     def is_read(self) -> bool:
@@ -94,11 +94,11 @@ class SessionTool(AgentTool):
     """
 
     executor: Executor
-    slots: Slots
+    limit: CallLimit
 
     @property
     def served(self) -> ServedTool:
-        return ServedTool(self, self.executor, self.slots)
+        return ServedTool(self, self.executor, self.limit)
 
 
 @dataclass(slots=True)
@@ -140,8 +140,8 @@ class Toolbox:
             key = tool.mcp, tool.name
             known = self._listed.get(key)
             if known is None or known.tool != tool:
-                slots = Slots(tool.name, tool.at_once)
-                self._listed[key] = ServedTool(tool, self.mcp.executor_of(tool), slots)
+                limit = CallLimit(tool.name, tool.at_once)
+                self._listed[key] = ServedTool(tool, self.mcp.executor_of(tool), limit)
         return replace(agent, tools=tools)
 
     async def start(self) -> None:
@@ -217,7 +217,7 @@ class Toolbox:
                     make = self._reader(served, key, arguments)
                     text = await self._flights.run(key, make)
                 else:
-                    async with served.slots.one():
+                    async with served.limit.one():
                         has_begun = True
                         limit.reschedule(asyncio.get_running_loop().time() + MAX_EFFECT_S)
                         text = await self._write(served, arguments)
@@ -238,7 +238,7 @@ class Toolbox:
     ) -> Callable[[], Coroutine[Any, Any, str]]:
         async def read() -> str:
             version = self.cache.version(key.source)
-            async with served.slots.one():
+            async with served.limit.one():
                 text = await self._run(served, arguments)
             self.cache.put(key, text, served.tool.cache_s, version)
             return text
@@ -302,7 +302,7 @@ def toolbox_of(
             executor = PythonTool(tool.name, tool.python, folder)
         else:
             continue  # a table, an MCP server's, or the client's
-        served[tool.name] = ServedTool(tool, executor, Slots(tool.name, tool.at_once))
+        served[tool.name] = ServedTool(tool, executor, CallLimit(tool.name, tool.at_once))
     mcp = _mcp_servers(agent, variables, folder) if agent.mcp else None
     return Toolbox(served, clock, client, mcp)
 

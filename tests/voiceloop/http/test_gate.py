@@ -45,7 +45,7 @@ async def test_an_answer_that_nobody_reads_gives_its_slot_and_its_source_back(
             events.append("source closed")
 
     @contextmanager
-    def slot() -> Any:
+    def place() -> Any:
         yield
         events.append("slot free")
 
@@ -60,7 +60,7 @@ async def test_an_answer_that_nobody_reads_gives_its_slot_and_its_source_back(
         await asyncio.Event().wait()  # nor does it hang up
 
     stream = Stream(pieces(), "text/plain")
-    stream.slot.enter_context(slot())
+    stream.place.enter_context(place())
     began_s = loop.time()
     asgi, state = {"spec_version": spec_version}, {"connection": connection}
     scope = {"type": "http", "asgi": asgi, "state": state}

@@ -31,8 +31,8 @@ from voiceloop.listening.release import (
     Patience,
     Rise,
 )
-from voiceloop.listening.slots.question import Slot, SlotKind
 from voiceloop.realtime.settings import SemanticVad, ServerVad
+from voiceloop.slots.question import Slot, SlotKind
 
 YES_NO = Slot(SlotKind.YES_NO)
 AT_5_S = Patience(5.0, LEAST_WAIT_MS, 2000.0)

@@ -43,7 +43,6 @@ from voiceloop.listening.events import (
 )
 from voiceloop.listening.listener import Listener
 from voiceloop.listening.onset import LIKELY, LIKELY_RETURN_MS, RETURN_MS
-from voiceloop.listening.slots.question import Slot, SlotKind
 from voiceloop.realtime.settings import (
     AudioFormat,
     NoiseField,
@@ -51,6 +50,7 @@ from voiceloop.realtime.settings import (
     ServerVad,
     SessionSettings,
 )
+from voiceloop.slots.question import Slot, SlotKind
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]

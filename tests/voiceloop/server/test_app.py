@@ -440,7 +440,7 @@ async def test_how_calls_ended_and_were_refused_is_counted() -> None:
 
 async def test_an_answer_over_http_is_finished_before_the_server_ends() -> None:
     async with running() as server:
-        with server.gateway.http_admission.slot():
+        with server.gateway.http_admission.place():
             draining = asyncio.create_task(server.gateway.drain())
             await asyncio.sleep(0)
             assert not draining.done()

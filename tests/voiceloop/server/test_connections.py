@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import instant_backends
-from voiceloop.admission.slots import Beginnings
+from voiceloop.admission.places import Beginnings
 from voiceloop.agent import AgentConfig
 from voiceloop.config import Config, Limits
 from voiceloop.server import process

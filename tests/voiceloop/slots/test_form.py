@@ -14,7 +14,7 @@ from voiceloop.slots.form import (
     Exchange,
     Form,
     Forms,
-    Stand,
+    SlotState,
     exchanges,
     notes_of,
 )
@@ -33,24 +33,24 @@ def after(*turns: str, slots: tuple[AgentSlot, ...] = SLOTS) -> Form:
     return Forms(slots).after(exchanges(zip(roles, turns, strict=False)))
 
 
-def stand(form: Form, name: str = "phone") -> tuple[str, Stand] | None:
+def state(form: Form, name: str = "phone") -> tuple[str, SlotState] | None:
     found = form.get(name)
-    return None if found is None else (found.value, found.stand)
+    return None if found is None else (found.value, found.state)
 
 
 def test_an_answer_is_said_back_and_confirmed() -> None:
     heard = after(ASKED, NUMBER)
-    assert heard.line == READ_BACK and stand(heard) == ("5550142112", Stand.HEARD)
+    assert heard.line == READ_BACK and state(heard) == ("5550142112", SlotState.HEARD)
     agreed = after(ASKED, NUMBER, READ_BACK, "yes that's right")
-    assert agreed.line == "" and stand(agreed) == ("5550142112", Stand.CONFIRMED)
+    assert agreed.line == "" and state(agreed) == ("5550142112", SlotState.CONFIRMED)
 
 
 def test_a_correction_is_said_back_too() -> None:
     form = after(ASKED, NUMBER, READ_BACK, OTHER)
     assert form.line == "I have 5 5 5, 0 1 4, 2 1 1 6, is that right?"
-    assert stand(after(ASKED, NUMBER, READ_BACK, OTHER, form.line, "correct")) == (
+    assert state(after(ASKED, NUMBER, READ_BACK, OTHER, form.line, "correct")) == (
         "5550142116",
-        Stand.CONFIRMED,
+        SlotState.CONFIRMED,
     )
 
 
@@ -60,13 +60,13 @@ def test_after_two_failed_read_backs_the_call_goes_on_without() -> None:
     again = after(ASKED, NUMBER, READ_BACK, "no", ASK_AGAIN, NUMBER)
     assert again.line == READ_BACK
     given_up = after(ASKED, NUMBER, READ_BACK, "no", ASK_AGAIN, NUMBER, READ_BACK, "no")
-    assert given_up.line == "" and stand(given_up) == ("", Stand.GIVEN_UP)
+    assert given_up.line == "" and state(given_up) == ("", SlotState.GIVEN_UP)
 
 
 def test_a_second_correction_is_taken_without_a_third_question() -> None:
     line = after(ASKED, NUMBER, READ_BACK, OTHER).line
     form = after(ASKED, NUMBER, READ_BACK, OTHER, line, "no, seven at the end")
-    assert form.line == "" and stand(form) == ("5550142117", Stand.UNCONFIRMED)
+    assert form.line == "" and state(form) == ("5550142117", SlotState.UNCONFIRMED)
 
 
 def test_the_rest_of_a_number_completes_it() -> None:
@@ -89,29 +89,29 @@ def test_a_number_of_another_length_is_asked_for_again_and_taken_where_it_stays(
     assert after(ASKED, other, unclear.line, NUMBER).line == READ_BACK
     seven = AgentSlot("phone number", "phone", name="phone", digits=10)  # as the author counts it
     refused = after(ASKED, other, unclear.line, other, slots=(seven,))
-    assert stand(refused) == ("", Stand.GIVEN_UP)
+    assert state(refused) == ("", SlotState.GIVEN_UP)
 
 
 def test_a_read_back_that_is_cut_off_counts_as_said() -> None:
     cut = "I have 5 5 5, 0"
-    assert stand(after(ASKED, NUMBER, cut, OTHER)) == ("5550142116", Stand.HEARD)
+    assert state(after(ASKED, NUMBER, cut, OTHER)) == ("5550142116", SlotState.HEARD)
 
 
 def test_a_caller_who_speaks_of_something_else_is_answered_by_the_model() -> None:
     form = after(ASKED, NUMBER, READ_BACK, "when do you open")
-    assert form.line == "" and stand(form) == ("5550142112", Stand.UNCONFIRMED)
+    assert form.line == "" and state(form) == ("5550142112", SlotState.UNCONFIRMED)
     nothing = after(ASKED, "why do you need that")
     assert nothing == Form()
 
 
 def test_what_the_agent_said_instead_of_the_read_back_lets_the_answer_go() -> None:
     form = after(ASKED, NUMBER, "Please call 988.", "yes")
-    assert stand(form) == ("5550142112", Stand.UNCONFIRMED)
+    assert state(form) == ("5550142112", SlotState.UNCONFIRMED)
 
 
 def test_a_slot_without_a_read_back_is_taken_as_heard() -> None:
     form = after("What size would you like?", "a large one please")
-    assert form.line == "" and stand(form, "size") == ("large", Stand.CONFIRMED)
+    assert form.line == "" and state(form, "size") == ("large", SlotState.CONFIRMED)
 
 
 def test_a_statement_with_the_words_of_a_question_asks_nothing() -> None:
@@ -127,7 +127,7 @@ def test_an_answer_that_is_asked_for_anew_replaces_the_one_before() -> None:
         "Fine. " + ASKED,
         "triple four oh one four two one one two",
     )
-    assert stand(after(*told)) == ("4440142112", Stand.HEARD)
+    assert state(after(*told)) == ("4440142112", SlotState.HEARD)
 
 
 def test_words_that_nobody_answered_between_are_one_turn() -> None:
@@ -170,8 +170,8 @@ def test_the_form_is_a_function_of_the_turns(turns: list[Exchange], data: st.Dat
     assert bool(form.line) == bool(form.open)
 
 
-@pytest.mark.parametrize("stands", [Stand.HEARD, Stand.UNCLEAR])
-def test_a_line_is_said_only_while_the_slot_is_open(stands: Stand) -> None:
-    turns = {Stand.HEARD: (ASKED, NUMBER), Stand.UNCLEAR: (ASKED, "five five")}[stands]
+@pytest.mark.parametrize("stands", [SlotState.HEARD, SlotState.UNCLEAR])
+def test_a_line_is_said_only_while_the_slot_is_open(stands: SlotState) -> None:
+    turns = {SlotState.HEARD: (ASKED, NUMBER), SlotState.UNCLEAR: (ASKED, "five five")}[stands]
     form = after(*turns)
-    assert form.open == "phone" and form.get("phone").stand is stands  # type: ignore[union-attr]
+    assert form.open == "phone" and form.get("phone").state is stands  # type: ignore[union-attr]

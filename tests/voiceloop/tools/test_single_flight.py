@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from voiceloop.tools.executor import ToolFailed
+from voiceloop.tools.limit import WAITING_PER_CALL, CallLimit
 from voiceloop.tools.single_flight import SingleFlight
-from voiceloop.tools.slots import WAITING_PER_SLOT, Slots
 
 pytestmark = pytest.mark.virtual_time
 
@@ -76,12 +76,12 @@ async def test_who_waits_when_the_tools_close_is_told_so() -> None:
 
 
 async def test_no_more_calls_run_at_once_and_wait_than_the_slots_allow() -> None:
-    slots, n_running, most = Slots("time", 2), 0, 0
+    limit, n_running, most = CallLimit("time", 2), 0, 0
 
     async def call() -> str:
         nonlocal n_running, most
         try:
-            async with slots.one():
+            async with limit.one():
                 n_running += 1
                 most = max(most, n_running)
                 await asyncio.sleep(1.0)
@@ -90,6 +90,6 @@ async def test_no_more_calls_run_at_once_and_wait_than_the_slots_allow() -> None
             return failure.told
         return "done"
 
-    n_taken = 2 + 2 * WAITING_PER_SLOT
+    n_taken = 2 + 2 * WAITING_PER_CALL
     found = await asyncio.gather(*(call() for _ in range(n_taken + 3)))
     assert found == ["done"] * n_taken + ["too busy at the moment"] * 3 and most == 2

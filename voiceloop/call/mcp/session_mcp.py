@@ -28,10 +28,10 @@ from voiceloop.realtime.items import (
 from voiceloop.realtime.mcp.calls import finished
 from voiceloop.realtime.mcp.entry import MAX_SERVERS, McpEntry
 from voiceloop.realtime.protocol import Protocol
+from voiceloop.tools.limit import CallLimit
 from voiceloop.tools.mcp_connection import McpConnection
 from voiceloop.tools.mcp_servers import McpTool
 from voiceloop.tools.pending import SessionTools
-from voiceloop.tools.slots import Slots
 from voiceloop.tools.toolbox import SessionTool
 
 log = logging.getLogger(__name__)
@@ -207,7 +207,7 @@ def _tools_of(connection: McpConnection) -> dict[str, SessionTool]:
             listed.parameters,
             mcp=label,
             executor=McpTool(connection, listed.name),
-            slots=Slots(listed.name, CALLS_AT_ONCE),
+            limit=CallLimit(listed.name, CALLS_AT_ONCE),
         )
         for listed in connection.tools
     }

@@ -19,7 +19,7 @@ from voiceloop.listening.endpointing import P_END, P_VOICE, Hazard, Weights
 from voiceloop.listening.evidence import Evidence, terms
 from voiceloop.listening.recipes.pause_evidence import HeardPause, HeardTurn
 from voiceloop.listening.release import KNOTS_MS, Rise
-from voiceloop.listening.slots.question import DICTATED
+from voiceloop.slots.question import DICTATED
 
 MOMENTS_MS = (
     80, 100, 125, 150, 175, 200, 250, 300, 375, 450, 575, 700, 850, 1000, 1300, 1600, 1900,

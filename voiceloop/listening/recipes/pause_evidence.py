@@ -22,7 +22,7 @@ from voiceloop.listening.recipes.heard_turn import (
     returns_of,
 )
 from voiceloop.listening.recipes.voice_reading import Reading
-from voiceloop.listening.slots.question import asked_in
+from voiceloop.slots.question import asked_in
 
 AskEnd = Callable[[tuple[str, ...]], float]
 AskVoice = Callable[[Reading], float]

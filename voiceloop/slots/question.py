@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from voiceloop.agent import AgentSlot
+from voiceloop.slots.numbers import UNITS
 
 
 class SlotKind(Enum):
@@ -52,7 +53,6 @@ ORDERS = frozenset("tell give please spell say enter read repeat provide state s
 # "Could you tell me your number?" asks for the number.
 REQUESTS = ("could you", "can you", "would you", "will you", "may i have", "can i have",
             "could i have", "may i get", "can i get", "could i get")  # fmt: skip
-COUNTS = {word: n for n, word in enumerate("zero one two three four five six seven eight".split())}
 N_DIGITS_OF = {
     "zip": 5, "postal": None, "phone": PHONE_DIGITS, "telephone": PHONE_DIGITS,
     "mobile": PHONE_DIGITS, "cell": PHONE_DIGITS, "pin": 4, "ssn": 9,
@@ -171,8 +171,8 @@ def _slot_asked(words: tuple[str, ...]) -> Slot:
 def _n_digits_asked(words: tuple[str, ...]) -> int | None:
     """ "the last four digits", "your 16 digit card number"; else by the number's name."""
     for word, after in zip(words, words[1:], strict=False):
-        if after in ("digit", "digits") and (word in COUNTS or word.isdecimal()):
-            n_digits = COUNTS.get(word) or int(word[:3])
+        if after in ("digit", "digits") and (word in UNITS or word.isdecimal()):
+            n_digits = int(UNITS.get(word) or word[:3])
             return n_digits or None
     named = [N_DIGITS_OF[word] for word in words if word in N_DIGITS_OF]
     return named[0] if named else None

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voiceloop.agent import AgentSlot
-from voiceloop.listening.slots.dictation import digits_at_end, letters_at_end
-from voiceloop.listening.slots.progress import Answer, Progress, progress
-from voiceloop.listening.slots.question import Slot, SlotKind, asked_in, asked_last
+from voiceloop.slots.letters import letters_at_end
+from voiceloop.slots.numbers import digits_at_end
+from voiceloop.slots.progress import Answer, Progress, progress
+from voiceloop.slots.question import Slot, SlotKind, asked_in, asked_last
 
 PHONE = Slot(SlotKind.NUMBER, 10)
 NAME = Slot(SlotKind.SPELLING)

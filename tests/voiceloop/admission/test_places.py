@@ -1,4 +1,4 @@
-"""Slots for sessions."""
+"""Places for sessions."""
 
 from __future__ import annotations
 
@@ -6,42 +6,42 @@ from contextlib import ExitStack
 
 import pytest
 
-from voiceloop.admission.slots import Admission, Beginnings, LateCalls, Pace
+from voiceloop.admission.places import Admission, Beginnings, LateCalls, Pace
 from voiceloop.errors import Overloaded
 
 
 def test_slots_are_bounded_and_come_free() -> None:
     admission = Admission(1, "sessions")
-    with admission.slot():
-        with pytest.raises(Overloaded, match="all 1 of them taken"), admission.slot():
+    with admission.place():
+        with pytest.raises(Overloaded, match="all 1 of them taken"), admission.place():
             pass
         assert admission.n_inside == 1
-    with admission.slot():
+    with admission.place():
         pass
 
 
 def test_a_failed_session_gives_its_slot_back() -> None:
     admission = Admission(1, "sessions")
-    with pytest.raises(ZeroDivisionError), admission.slot():
+    with pytest.raises(ZeroDivisionError), admission.place():
         raise ZeroDivisionError
-    with admission.slot():
+    with admission.place():
         pass
 
 
 def test_a_draining_server_takes_none() -> None:
     admission = Admission(1, "sessions")
-    with admission.slot():
+    with admission.place():
         admission.drain()
         assert admission.n_inside == 1
-    with pytest.raises(Overloaded, match="shutting down"), admission.slot():
+    with pytest.raises(Overloaded, match="shutting down"), admission.place():
         pass
 
 
 def test_the_last_to_leave_is_told_of() -> None:
     told: list[int] = []
     admission = Admission(2, "requests over HTTP", lambda: told.append(admission.n_inside))
-    with admission.slot():
-        with admission.slot():
+    with admission.place():
+        with admission.place():
             pass
         assert not told
     assert told == [0]
@@ -60,20 +60,20 @@ def test_a_burst_passes_and_then_the_pace_holds() -> None:
 
 def test_some_slots_are_kept_for_callers_who_come_back() -> None:
     admission = Admission(2, "sessions", n_reserved=1)
-    with admission.slot():
-        with pytest.raises(Overloaded), admission.slot():
+    with admission.place():
+        with pytest.raises(Overloaded), admission.place():
             pass
-        with admission.slot(is_returning=True):
+        with admission.place(is_returning=True):
             assert admission.n_inside == 2
-            with pytest.raises(Overloaded), admission.slot(is_returning=True):
+            with pytest.raises(Overloaded), admission.place(is_returning=True):
                 pass
 
 
 def test_what_lacks_keeps_a_caller_out_and_is_named() -> None:
     admission = Admission(2, "sessions", lacks=lambda is_back: None if is_back else "an overload")
-    with pytest.raises(Overloaded, match="found an overload"), admission.slot():
+    with pytest.raises(Overloaded, match="found an overload"), admission.place():
         pass
-    with admission.slot(is_returning=True):
+    with admission.place(is_returning=True):
         pass
     assert admission.lack() == "an overload"
 

@@ -1,24 +1,90 @@
-"""Digits as callers say them: one by one, in groups, doubled, or as figures. Pure."""
+"""Numbers as callers say them: the words for them, and the digits that words give.
+
+Digits come one by one, in groups, doubled, or as figures. Pure.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from voiceloop.listening.slots.dictation import (
-    BEFORE_A_ONE,
-    JOINTS,
-    LEAST_RUN,
-    MAGNITUDES,
-    REPEATS,
-    TEENS,
-    TENS,
-    UNITS,
+FILLERS = frozenset("uh um er erm hmm hm ah eh well uhm mm".split())
+UNITS = {
+    word: str(n)
+    for n, word in enumerate("zero one two three four five six seven eight nine".split())
+} | {"oh": "0", "o": "0", "nought": "0"}
+# Two digits each; those of ten a unit may follow that takes the place of their zero.
+TEENS = dict(
+    zip(
+        "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split(),
+        range(10, 20),
+        strict=True,
+    )
 )
-
+TENS = dict(
+    zip(
+        "twenty thirty forty fifty sixty seventy eighty ninety".split(),
+        range(20, 100, 10),
+        strict=True,
+    )
+)
+REPEATS = {"double": 2, "triple": 3}
+MAGNITUDES = {"hundred": 2, "thousand": 3}  # zeros that they add
+# "That one", "I have one": no digit.
+BEFORE_A_ONE = frozenset("have got that this which another the".split())
+# Said between groups of digits or letters.
+JOINTS = FILLERS | frozenset("and then dash hyphen space area code plus".split())
+ORDINALS = {
+    word: number
+    for number, word in enumerate(
+        "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth "
+        "thirteenth fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth "
+        "twentieth".split(),
+        1,
+    )
+} | {"thirtieth": 30}
+LEAST_RUN = 3  # digits or letters in a row that are dictated without being asked for
 OH = frozenset({"oh", "o"})
 PLUS = "plus"
 FIGURES = re.compile(r"[+(]?\d[\d\-().,/]*")
+
+
+@dataclass(frozen=True, slots=True)
+class DigitRun:
+    """The digits that the words end in. n_words: that it takes; is_open: one more must follow."""
+
+    n_digits: int = 0
+    n_words: int = 0
+    is_open: bool = False
+
+
+def digits_at_end(words: Sequence[str]) -> DigitRun:
+    """Digits at the end of the words, in any grouping, as words or figures.
+
+    "double five" and "fifty-five" are two, "eight hundred" three; fillers between them are none.
+    """
+    start = len(words)
+    while start and (is_number(words[start - 1]) or words[start - 1] in JOINTS):
+        start -= 1
+    while start < len(words) and words[start] in JOINTS:
+        start += 1
+    n_digits, times, after_ten = 0, 1, False
+    for word in words[start:]:
+        if word in REPEATS:
+            times = REPEATS[word]
+            continue
+        if word in JOINTS:
+            after_ten = False
+            continue
+        n_digits += 0 if after_ten and word in UNITS else times * len(_digits(word))
+        times, after_ten = 1, word in TENS
+    return DigitRun(n_digits, len(words) - start, is_open=times > 1)
+
+
+def is_number(word: str) -> bool:
+    """Whether a word gives digits, or says how often one comes."""
+    return word in REPEATS or bool(_digits(word))
 
 
 def digit_runs(words: Sequence[str]) -> list[str]:

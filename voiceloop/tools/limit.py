@@ -8,25 +8,25 @@ from contextlib import asynccontextmanager
 
 from voiceloop.tools.executor import ToolFailed
 
-# Chosen: of calls that take a quarter of their deadline each, this many a slot are served in time.
-WAITING_PER_SLOT = 4
+# Chosen: of calls that take a quarter of their deadline each, so many more are served in time.
+WAITING_PER_CALL = 4
 
 
-class Slots:
+class CallLimit:
     """Of one tool, over all calls of the server. First come, first served."""
 
     def __init__(self, tool: str, n_at_once: int) -> None:
         self._tool = tool
         self._free = asyncio.Semaphore(n_at_once)
         self._n_waiting = 0
-        self._n_waiting_most = n_at_once * WAITING_PER_SLOT
+        self._n_waiting_most = n_at_once * WAITING_PER_CALL
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
-        """Hold a slot. Raises: ToolFailed at once, where too many wait already."""
+        """Hold one place. Raises: ToolFailed at once, where too many wait already."""
         if self._free.locked() and self._n_waiting >= self._n_waiting_most:
             raise ToolFailed(
-                f"{self._tool}: expected a free slot, found {self._n_waiting} calls waiting",
+                f"{self._tool}: expected a free place, found {self._n_waiting} calls waiting",
                 told="too busy at the moment",
                 is_unsent=True,
             )

@@ -10,16 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from voiceloop.listening.slots.dictation import (
+from voiceloop.slots.dates import MONTHS, RELATIVE, WEEKDAYS
+from voiceloop.slots.letters import letters_at_end
+from voiceloop.slots.numbers import (
     BEFORE_A_ONE,
     FILLERS,
     JOINTS,
     LEAST_RUN,
+    ORDINALS,
     digits_at_end,
     is_number,
-    letters_at_end,
 )
-from voiceloop.listening.slots.question import DICTATED, PHONE_DIGITS, Slot, SlotKind
+from voiceloop.slots.question import DICTATED, PHONE_DIGITS, Slot, SlotKind
 
 STREET_TYPES = frozenset(
     "street st road rd avenue ave drive dr lane ln way court ct place pl boulevard blvd circle "
@@ -28,16 +30,7 @@ STREET_TYPES = frozenset(
 UNIT_WORDS = frozenset(
     "apartment apt unit suite flat number floor building room block house".split()
 )
-MONTHS = frozenset(
-    "january february march april may june july august september october november december".split()
-)
-DAYS = frozenset(
-    "monday tuesday wednesday thursday friday saturday sunday today tomorrow tonight".split()
-)
-DAY_ORDINALS = frozenset(
-    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth "
-    "fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth thirtieth".split()
-)
+DAYS = RELATIVE.union(WEEKDAYS)
 TIME_ENDS = frozenset("am pm a.m p.m o'clock noon midnight morning afternoon evening".split())
 MAIL_ENDS = frozenset("com org net edu gov io uk de fr in co".split())
 LOCAL_DIGITS = 7  # of a telephone number without its area code
@@ -158,8 +151,8 @@ def _answer(slot: Slot, words: Sequence[str]) -> Progress | None:
     last, kind = words[-1], slot.kind
     match kind:
         case SlotKind.DATE:
-            has_month = bool(MONTHS.intersection(words))
-            is_day = last in DAYS or (has_month and (is_number(last) or last in DAY_ORDINALS))
+            has_month = not set(MONTHS).isdisjoint(words)
+            is_day = last in DAYS or (has_month and (is_number(last) or last in ORDINALS))
             if is_day:
                 return Progress(kind, Answer.COMPLETE)
             return Progress(kind, Answer.UNDER_WAY) if last in MONTHS else None

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from voiceloop.admission.room import LEAST_CALLS
 from voiceloop.errors import Overloaded
 
-RETRY_AFTER_S = (2, 12)  # a call lasts minutes; a slot may come free at any moment
+RETRY_AFTER_S = (2, 12)  # a call lasts minutes; a place may come free at any moment
 # Callers who begin at once are greeted at once, and ask at once what people ask first: nine that
 # came within two seconds had a p95 of 1.6 times that of the same nine within fourteen.
 FILLED_IN_S = 10.0
@@ -26,7 +26,7 @@ def retry_after() -> str:
 
 
 class Admission:
-    """Slots, n_most of them, for what is named. ``drain`` stops new ones; those inside go on.
+    """Places, n_most of them, for what is named. ``drain`` stops new ones; those inside go on.
 
     n_reserved: of them, for callers who come back. on_empty: called when the last one has left.
     lacks: asked before each is let in whether it comes back; what there is none of for it, None
@@ -51,8 +51,8 @@ class Admission:
         self._lacks = lacks
 
     @contextmanager
-    def slot(self, *, is_returning: bool = False) -> Iterator[None]:
-        """Hold a slot. Raises Overloaded when there is none."""
+    def place(self, *, is_returning: bool = False) -> Iterator[None]:
+        """Hold a place. Raises Overloaded when there is none."""
         if (lack := self.lack(is_returning=is_returning)) is not None:
             raise Overloaded(f"expected room for one more of the {self._named}, found {lack}")
         self.n_inside += 1
@@ -64,7 +64,7 @@ class Admission:
                 self._on_empty()
 
     def lack(self, *, is_returning: bool = False) -> str | None:
-        """Why there is no slot at this moment; None where there is one."""
+        """Why there is no place at this moment; None where there is one."""
         if self.is_draining:
             return "a server that is shutting down"
         n_most = self._n_most if is_returning else self._n_most - self._n_reserved
