@@ -1,6 +1,6 @@
 """A cluster planned by simulation: ``python -m benchmarks.cluster_sim cell | plan | canary | ...``.
 
-The product's own admission, ladder and pool run under a virtual clock, with costs that are fitted
+The product's own admission and pool run under a virtual clock, with costs that are fitted
 to two measured points of this machine (``fit``, from a result of ``benchmarks.capacity``) or
 assumed, for GPUs that nobody has measured (``--costs h200``). ``cell`` runs one cell for an hour,
 ``check`` holds the fitted costs against a ramp that they were not fitted to, ``plan`` sizes fleets

@@ -29,6 +29,7 @@ from benchmarks.simulated.faults import (
 from benchmarks.simulated.traffic import Traffic
 from benchmarks.simulated.workers import TICK_S, SimGateway, SimWorker
 from clients.resuming import RESUMABLE_S, WAITS_S
+from voiceloop.admission.overload import Level
 from voiceloop.errors import Overloaded
 
 ZONES = 3
@@ -183,7 +184,7 @@ class Cell:
         if call.line != line or call.gateway is None:
             return
         caller = self.costs.caller
-        is_ahead = call.gateway.watch.level.speculates and self._draw.random() >= caller.missed
+        is_ahead = call.gateway.watch.level is Level.NORMAL and self._draw.random() >= caller.missed
         turn = SimTurn(call, line, self.now_s, caller.wait_s(self._draw), is_ahead)
         self._begin_stage(turn, 0)
 

@@ -74,7 +74,7 @@ class AnswerTimes(Metrics):
 
 
 class SimGateway:
-    """One gateway: admission, ladder, room and pool are the product's."""
+    """One gateway: admission, level of load, room and pool are the product's."""
 
     def __init__(
         self, name: str, costs: Costs, zone: int, clock: Callable[[], float], draw: random.Random

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from voiceloop.admission.allowance import Allowance, Bucket, OnSpent
+from voiceloop.admission.allowance import HOUR_S, Allowance, OnSpent
+from voiceloop.admission.bucket import Bucket
 from voiceloop.errors import RateLimited
 from voiceloop.operation import KeyQuota
 
@@ -86,7 +87,8 @@ class Quotas:
     def _of(self, tenant: str) -> _Use:
         use = self._uses.get(tenant)
         if use is None:
-            minutes = Bucket(60.0 * self._quota.call_minutes, self._clock)
+            whole_s = 60.0 * self._quota.call_minutes
+            minutes = Bucket(whole_s, whole_s / HOUR_S, self._clock)
             use = self._uses[tenant] = _Use(
                 minutes, Allowance(self._quota, self._clock, self._on_spent)
             )

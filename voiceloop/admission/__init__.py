@@ -1,7 +1,8 @@
-"""Who is let in, and what is left out when the machine has too much to do.
+"""Who is let in, and what is left out while the machine has too much to do.
 
-Owns the slots and the pace of connections (`slots`), the ladder of overload (`ladder`), and how
-many calls this machine carries, learnt while it serves (`room`). Pure: load and time are passed in;
-`server/load_watch.py` measures and asks. Others may use all of it.
-Start reading at `ladder.py`.
+Owns the places of a server and who has one kept (`places`), how many calls this machine carries,
+learnt while it serves (`room`, over the workers of each role together, `pools`), the three levels
+of load (`overload`), and rates and quotas (`bucket`, `allowance`). Pure: load and time are passed
+in; `server/load_watch.py` measures and asks. Others may use all of it.
+Start reading at `room.py`.
 """

@@ -1,7 +1,7 @@
-"""How many sessions there may be, who has a place kept, and how fast they begin and send.
+"""The places of a server: how many are inside, who has one kept, and when callers begin.
 
-Owns the count of what is inside, the callers who may come back, when those who come together begin,
-and the pace of a connection. Pure: clock passed in, no sockets.
+Owns the count of what is inside, the callers who may come back, and when those who come together
+begin. Pure: clock passed in, no sockets.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Admission:
     """Places, n_most of them, for what is named. ``drain`` stops new ones; those inside go on.
 
     n_reserved: of them, for callers who come back. on_empty: called when the last one has left.
-    lacks: asked before each is let in whether it comes back; what there is none of for it, None
-    where nothing lacks.
+    lacks: asked, with whether the caller comes back, why there is no room for one more; None where
+    there is.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Beginnings:
 
 
 class LateCalls:
-    """Calls that ended a moment ago, by id: who names one comes back. Nobody can guess an id."""
+    """Calls that ended a moment ago, by id: who names one comes back. No id can be guessed."""
 
     KEPT_S = 60.0  # a line that broke is dialled again within that
     MOST = 4096
@@ -117,29 +117,10 @@ class LateCalls:
             self._ended_at.popitem(last=False)
 
     def knows(self, call_id: str) -> bool:
-        """Whether this call ended within the last minute, and nobody has come back for it."""
+        """Whether this call ended within the last minute and its caller has not come back yet."""
         ended_at = self._ended_at.get(call_id)
         return ended_at is not None and self._clock() - ended_at <= self.KEPT_S
 
     def take(self, call_id: str) -> None:
         """Its caller is back: the id counts once. One that is not known is ignored."""
         self._ended_at.pop(call_id, None)
-
-
-class Pace:
-    """A bucket of tokens: ``burst`` at once, then ``per_s`` of them a second."""
-
-    def __init__(self, per_s: float, burst: float, clock: Callable[[], float]) -> None:
-        self._per_s = per_s
-        self._burst = burst
-        self._clock = clock
-        self._tokens = burst
-        self._at = clock()
-
-    def take(self, n_tokens: float = 1.0) -> float:
-        """Take tokens, on credit if need be; returns the seconds to wait before the next take."""
-        now = self._clock()
-        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_s)
-        self._at = now
-        self._tokens -= n_tokens
-        return max(0.0, -self._tokens / self._per_s)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from math import exp
 
-from voiceloop.admission.ladder import Level
+from voiceloop.admission.overload import Level
 
 # Of one process's time. Above it a queue forms that callers hear: at 0.75 work waits three times as
 # long as it takes (1 / (1 - busy) - 1).
@@ -68,7 +68,7 @@ class Room:
         is_calm: bool,
         others_busy: Mapping[str, float] | None = None,
     ) -> None:
-        """`dt_s` have passed with so many calls talking; is_calm: the ladder is at its foot.
+        """`dt_s` have passed with so many calls talking; is_calm: the level is NORMAL.
 
         busy: what these calls took of each process or pool; others_busy: what is taken of it by
         those who share it.
@@ -147,7 +147,7 @@ def lack_of_room(level: Level, n_places: int, n_talking: int, is_returning: bool
 
     n_places: `Room.n_calls`. is_returning: it was here before, or at another gateway.
     """
-    if level.sheds or not (level.takes_calls or is_returning):
+    if level is Level.FULL and not is_returning:
         return f"an overload (level {level.name.lower()})"
     if n_talking >= (n_places if is_returning else for_new_callers(n_places)):
         return f"as many calls as this machine carries ({n_places})"

@@ -36,13 +36,12 @@ class Ending(Enum):
 
     EXPIRED = 1001, "session expired"
     DRAINED = 1012, "the server restarts"
-    SHED = 1013, "the server has too many calls; nobody has spoken in this one for long"
     RESUMED = 1000, "the call goes on over another connection"
 
     @property
     def lets_turn_end(self) -> bool:
         """Whether what is being said is said to its end."""
-        return self in (Ending.DRAINED, Ending.SHED)
+        return self is Ending.DRAINED
 
 
 class Lifetime:
@@ -61,17 +60,12 @@ class Lifetime:
         self._changed = asyncio.Event()
 
     def drain(self, why: Ending = Ending.DRAINED) -> None:
-        """The server shuts down, or has too much to do: the turn under way is the last."""
+        """The server shuts down: the turn under way is the last."""
         if self._let_go is None:
             self._let_go = why
             self._changed.set()
             if why.lets_turn_end:
                 self._notify(round(self.drain_s))
-
-    @property
-    def is_shed(self) -> bool:
-        """Whether it was told to leave room for others."""
-        return self._let_go is Ending.SHED
 
     @property
     def lived_s(self) -> float:

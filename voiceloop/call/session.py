@@ -19,8 +19,8 @@ from contextlib import suppress
 from typing import NoReturn
 
 from audio.vad import Vad
-from voiceloop.admission.ladder import Level
-from voiceloop.admission.places import Pace
+from voiceloop.admission.bucket import Bucket
+from voiceloop.admission.overload import Level
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, ToolCall
 from voiceloop.call import events as told
@@ -144,16 +144,12 @@ class Session:
             self.protocol, agent, own, tickets, hello.tenant, hello.is_returning, self._lifetime,
             self._open_calls.expect, on_resumed,
         )  # fmt: skip
-        self._turn_starts = Pace(TURN_STARTS_PER_S, TURN_STARTS_AT_ONCE, clock)
+        self._turn_starts = Bucket(TURN_STARTS_AT_ONCE, TURN_STARTS_PER_S, clock)
         self._closing = (1011, "internal error")
 
     def drain(self, why: Ending = Ending.DRAINED) -> None:
-        """Finish what is being said, then close; for a server that shuts down, or makes room."""
+        """Finish what is being said, then close; for a server that shuts down."""
         self._lifetime.drain(why)
-
-    @property
-    def is_shed(self) -> bool:
-        return self._lifetime.is_shed
 
     @property
     def resumed_id(self) -> str:

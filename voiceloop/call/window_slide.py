@@ -36,7 +36,7 @@ class WindowSlide:
     def observe(self, is_quiet: bool) -> None:
         """Nobody speaks and nothing is owed, or that has ended."""
         self._is_quiet = is_quiet
-        if not is_quiet or self._phase is Phase.SUMMARIZING or not self._anticipation.stages_ahead:
+        if not is_quiet or self._phase is Phase.SUMMARIZING or not self._anticipation.has_time:
             return
         conversation = self._protocol.conversation
         instructions = self._protocol.settings.instructions

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from voiceloop.admission.ladder import Level
+from voiceloop.admission.overload import Level
 from voiceloop.backends import (
     ChatMessage,
     Generated,
@@ -68,9 +68,9 @@ class Anticipation:
         return self._live
 
     @property
-    def stages_ahead(self) -> bool:
-        """Whether the machine has time for what nobody waits for yet."""
-        return self._prefills and self._level().stages_ahead
+    def has_time(self) -> bool:
+        """Whether the machine has time for what no caller waits for yet."""
+        return self._prefills and self._level() is Level.NORMAL
 
     @property
     def is_open(self) -> bool:
@@ -113,7 +113,7 @@ class Anticipation:
 
         Returns as `LiveBranch.stage`.
         """
-        if self._live is None or not (full or self.stages_ahead):
+        if self._live is None or not (full or self._prefills):
             return None
         return (
             self._live.stage(stable + unstable)

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from voiceloop.admission.ladder import Level
+from voiceloop.admission.overload import Level
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Voice, VoiceOptions
 from voiceloop.knowledge.answers import ApprovedAnswers

@@ -42,10 +42,6 @@ from voiceloop.tools.pending import PendingCall
 log = logging.getLogger(__name__)
 
 MAX_HALVINGS = 4  # of a prompt that was too long: where a sixteenth is, it is not the conversation
-# Under overload a reply ends with the first sentence that is over behind so many characters, some
-# three seconds of speech: "Sure." alone would be no answer.
-BRIEF_CHARACTERS = 40
-SENTENCE_ENDS = (".", "!", "?")
 
 
 class Generation:
@@ -75,7 +71,6 @@ class Generation:
         self._draft: ToolDraft | None = None
         self._text = self._new_text()
         self._may_ask_again = True  # in this round
-        self._said = ""  # of the answer that is being read
         # What `ask` commits; None where `commit_preemptive` does it instead.
         self._tail: tuple[ChatMessage, ...] | None = None
         self._n_halvings = MAX_HALVINGS  # left; none where the prompt is not the conversation
@@ -230,17 +225,12 @@ class Generation:
 
     async def _answer(self) -> AsyncIterator[str | ToolCall | PreemptiveDone]:
         assert self.live is not None
-        self._said = ""
         async for event in self.live.events():
             said = self.round
             self.deadline.observe()
             match event:
                 case TextDelta(text=text):
-                    if self._is_enough(text):
-                        self.live.close()
-                        return
                     said.n_deltas += 1
-                    self._said += text
                     if sayable := self._text_of(None).feed(text):
                         yield sayable
                     if self._breaks_off():
@@ -326,16 +316,6 @@ class Generation:
         self.round.needs_fallback = self._text.needs_fallback
         self.live.close()
         return True
-
-    def _is_enough(self, coming: str) -> bool:
-        """Whether the reply ends before these words: other calls need the machine."""
-        return (
-            self._context.level().is_brief
-            and not self.round.calls
-            and len(self._said) >= BRIEF_CHARACTERS
-            and self._said.endswith(SENTENCE_ENDS)
-            and coming[:1].isspace()
-        )
 
     def _may_be_made(self, call: ToolCall) -> bool:
         is_known = self._tools.admits(call, self._params.tool_choice)

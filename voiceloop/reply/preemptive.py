@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import msgspec
 
+from voiceloop.admission.overload import Level
 from voiceloop.backends import ChatMessage
 from voiceloop.config import Ahead
 from voiceloop.listening.endpointing import FITTED
@@ -204,7 +205,9 @@ class PreemptiveReplies:
         fixed = self._context.fixed_answer(text := live.turn_text(words))
         if fixed is not None and not self._may_speak(fixed.text):
             return
-        is_busy = self._context.load() > MAX_UTILIZATION or not self._context.level().speculates
+        is_busy = (
+            self._context.load() > MAX_UTILIZATION or self._context.level() is not Level.NORMAL
+        )
         is_spent = self._budget.is_spent(self._context.clock())
         if is_busy or is_spent or not self._context.tools.allowance.may_speculate():
             self._metrics.drafts.labels(fate="forgone").inc()

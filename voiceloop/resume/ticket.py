@@ -125,10 +125,6 @@ class Tickets:
         if self.knows(head, tenant):
             self._returned.take(self._claims(head, tenant).call_id)
 
-    def forget(self, call_id: str) -> None:
-        """This call was sent away to make room: no place is kept for it here."""
-        self._returned.take(call_id)
-
     def read(self, value: str, tenant: str) -> tuple[Claims, Snapshot]:
         """What a ticket says that is good.
 

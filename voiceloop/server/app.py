@@ -23,7 +23,7 @@ from voiceloop.access.keys import Entry, KeyRing, client_key, subprotocol
 from voiceloop.access.origins import check_origin
 from voiceloop.access.quotas import Quotas
 from voiceloop.admission.allowance import Allowance
-from voiceloop.admission.ladder import Level
+from voiceloop.admission.overload import Level
 from voiceloop.admission.places import Admission, Beginnings, LateCalls
 from voiceloop.admission.room import Room, for_new_callers, lack_of_room
 from voiceloop.agent import AgentConfig
@@ -58,10 +58,9 @@ log = logging.getLogger(__name__)
 # Beside the calls, not instead of them: the engine has branches for more, but each request there
 # takes a share of every step from the people on the line.
 MAX_HTTP_REQUESTS = 16
-MAX_HTTP_REQUESTS_IN_NEED = 4  # while the ladder of overload is not at its foot
-# A call in which nobody has spoken for so long costs nothing, and may be told to leave.
+MAX_HTTP_REQUESTS_IN_NEED = 4  # while the machine is busy
+# A call in which nobody has spoken for so long costs nothing.
 QUIET_CALL_S = 30.0
-SHED_EVERY_S = 1.0  # one at a time, for the load to ease between two
 
 
 def _told(lost: WorkerLoad) -> str:
@@ -92,7 +91,6 @@ class Gateway:
     load_watch: LoadWatch = field(init=False)
     tickets: Tickets = field(init=False)
     quotas: Quotas = field(init=False)
-    _shed_at: float = field(init=False, default=0.0)
     kept_lines: KeptLines = field(init=False, default_factory=KeptLines)
     _one_is_empty: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _sessions: list[Session] = field(init=False, default_factory=list)
@@ -198,14 +196,14 @@ class Gateway:
         if not self.n_talking:
             return None  # whatever the load is, nobody on the line waits for it
         level, n_inside = self.load_watch.level, self.http_admission.n_inside
-        if not level.takes_requests:
+        if level is Level.FULL:
             return f"that the calls need the machine (level {level.name.lower()})"
         if level is not Level.NORMAL and n_inside >= MAX_HTTP_REQUESTS_IN_NEED:
             return f"{n_inside} already beside calls that need the machine"
         return None
 
     async def watch_load(self) -> None:
-        """Look at the load for ever, and let quiet calls go where there are too many."""
+        """Look at the load for ever."""
         await self.load_watch.run(self._follow_load)
 
     def _follow_load(self) -> None:
@@ -213,16 +211,6 @@ class Gateway:
         self.metrics.tasks.set(len(asyncio.all_tasks()))
         if self.backends is not None:
             self.metrics.hedged.inc(self.backends.take_hedged())
-        self._shed()
-
-    def _shed(self) -> None:
-        now_s = self.clock()
-        if not self.load_watch.level.sheds or now_s - self._shed_at < SHED_EVERY_S:
-            return
-        quiet = [session for session in self._sessions if session.quiet_s >= QUIET_CALL_S]
-        if quiet:
-            self._shed_at = now_s
-            quiet[-1].drain(Ending.SHED)  # the newest
 
     async def until_it_begins(self, wait: Wait = asyncio.sleep) -> None:
         """Wait until one more call may begin. Raises: Overloaded where none may by then."""
@@ -276,10 +264,7 @@ class Gateway:
             await session.run()
         finally:
             self._sessions.remove(session)
-            if session.is_shed:  # it was sent away to make room, not cut off
-                self.tickets.forget(session.protocol.session_id)
-            else:
-                self.late_calls.add(session.protocol.session_id)
+            self.late_calls.add(session.protocol.session_id)
 
     def _goes_on(self, call_id: str) -> None:
         """This call was resumed here: what is left of it on a line that broke is over."""

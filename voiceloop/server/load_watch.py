@@ -1,7 +1,7 @@
 """How much the server has to do, looked at several times a second, and what follows from it.
 
 Owns the snapshots of the load (the event loop's lateness, the workers' business, what callers wait
-for, memory), the ladder they move, and the room they leave. Every change of level is a line in the
+for, memory), the level they bring, and the room they leave. Every change of level is a line in the
 log and a number in `/metrics`.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from heapq import nlargest
 from time import process_time
 
-from voiceloop.admission.ladder import Ladder, Level, Load, causes
+from voiceloop.admission.overload import Level, Load, Overload, causes
 from voiceloop.admission.pools import pools_of
 from voiceloop.admission.room import Room
 from voiceloop.operation import WorkerLoad
@@ -23,7 +23,7 @@ from voiceloop.telemetry.metrics import Metrics
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.05  # and each look tells how late the event loop woke
-LOOKS_A_TICK = 5  # of the ladder: as often as workers send their heartbeats
+LOOKS_A_TICK = 5  # of the level: as often as workers send their heartbeats
 LAG_LOOKS = 40  # two seconds; the third latest of them is the lag, their p95
 PRESSURE_FILE = "/proc/pressure/memory"
 GATEWAY = "gateway"
@@ -56,25 +56,25 @@ class LoadWatch:
         self._clock = clock
         self._processor_s = processor_s
         self._memory_pressure = memory_pressure or read_memory_pressure
-        self._ladder = Ladder(clock())
+        self._overload = Overload(clock())
         self._lags = deque[float](maxlen=LAG_LOOKS)
         self._ticked_at = clock()
         self._computed_s = processor_s()
 
     @property
     def level(self) -> Level:
-        return self._ladder.level
+        return self._overload.level
 
     @property
     def headroom(self) -> float:
         """The share of what this server can carry that is still free, 0 to 1."""
-        if not self.level.takes_calls:
+        if self.level is Level.FULL:
             return 0.0
         free = min(1.0 - self._n_talking() / self.room.n_calls, 1.0 - self.load.kv_used)
         return max(0.0, free)
 
     async def run(self, on_tick: Callable[[], None]) -> None:
-        """Look for ever; `on_tick` is called after each tick of the ladder."""
+        """Look for ever; `on_tick` is called after each tick."""
         while True:
             for _ in range(LOOKS_A_TICK):
                 due_s = self._clock() + LOOK_EVERY_S
@@ -89,7 +89,7 @@ class LoadWatch:
         self._metrics.loop_lag.observe(seconds)
 
     def tick(self) -> None:
-        """Take a snapshot, and move the ladder and the room by it."""
+        """Take a snapshot, and move the level and the room by it."""
         now_s, computed_s = self._clock(), self._processor_s()
         passed_s = max(1e-6, now_s - self._ticked_at)
         gateway_busy = min(1.0, (computed_s - self._computed_s) / passed_s)
@@ -105,7 +105,7 @@ class LoadWatch:
             kv_used=max((pool.kv_used for pool in pools), default=0.0),
             memory_pressure=self._memory_pressure(),
         )
-        before, level = self.level, self._ladder.observe(self.load, now_s)
+        before, level = self.level, self._overload.observe(self.load, now_s)
         if level is not before:
             self._tell(before, level)
         for ask, seconds in self._take_answers():
@@ -118,7 +118,7 @@ class LoadWatch:
             now_s,
             n_talking,
             {pool.name: pool.own_busy for pool in pools} | {GATEWAY: gateway_busy},
-            is_calm=level <= Level.NO_SPECULATION,
+            is_calm=level is Level.NORMAL,
             others_busy={pool.name: pool.others_busy for pool in pools},
         )
         self._metrics.room.set(self.room.n_calls)

@@ -19,7 +19,7 @@ from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
-from voiceloop.admission.places import Pace
+from voiceloop.admission.bucket import Bucket
 from voiceloop.call.connection import HUNG_UP, LINE_BROKE, Disconnected, Hello
 from voiceloop.server.connections import Connections
 
@@ -52,7 +52,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def __init__(self, open_connections: Connections, **options: Any) -> None:
         super().__init__(**options)
         self._open_connections = open_connections
-        self._controls = Pace(CONTROL_FRAMES_PER_S, CONTROL_FRAMES_AT_ONCE, self.loop.time)
+        self._controls = Bucket(CONTROL_FRAMES_AT_ONCE, CONTROL_FRAMES_PER_S, self.loop.time)
         self._heard_at = self.loop.time()  # when something came last
         self._is_leaving = False  # the close frame is out, and nothing is read any more
         self.lost = asyncio.Event()  # nobody is at the other end any more
@@ -212,8 +212,8 @@ class SocketTransport:
         self, websocket: WebSocket, hello: Hello, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.hello = hello
-        self._frames = Pace(FRAMES_PER_S, 2 * FRAMES_PER_S, clock)
-        self._bytes = Pace(BYTES_PER_S, 4 * BYTES_PER_S, clock)
+        self._frames = Bucket(2 * FRAMES_PER_S, FRAMES_PER_S, clock)
+        self._bytes = Bucket(4 * BYTES_PER_S, BYTES_PER_S, clock)
         self._websocket = websocket
         state = websocket.scope.get("state", {})
         self._connection: BoundedWebSocket | None = state.get("connection")

@@ -148,11 +148,11 @@ class Metrics:
         )
         self.ladder_level = Gauge(
             "voiceloop_ladder_level",
-            "Level of the ladder of overload: 0 normal, 5 calls are told to leave.",
+            "Level of load: 0 normal, 1 busy, 2 full: no new calls.",
             registry=self.registry,
         )
         self.ladder_moves = counter(
-            "voiceloop_ladder_moves", "Times that a level of the ladder was come to.", ["level"]
+            "voiceloop_ladder_moves", "Times that a level of load was come to.", ["level"]
         )
         self.room = Gauge(
             "voiceloop_room_calls",

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from voiceloop.admission.places import Admission, Beginnings, LateCalls, Pace
+from voiceloop.admission.places import Admission, Beginnings, LateCalls
 from voiceloop.errors import Overloaded
 
 
@@ -45,17 +45,6 @@ def test_the_last_to_leave_is_told_of() -> None:
             pass
         assert not told
     assert told == [0]
-
-
-def test_a_burst_passes_and_then_the_pace_holds() -> None:
-    now = [0.0]
-    pace = Pace(10.0, 20.0, lambda: now[0])
-    assert [pace.take() for _ in range(20)] == [0.0] * 20
-    assert pace.take() == pytest.approx(0.1)
-    now[0] += 0.1
-    assert pace.take(2) == pytest.approx(0.2)
-    now[0] += 100.0
-    assert pace.take(20) == 0.0
 
 
 def test_some_slots_are_kept_for_callers_who_come_back() -> None:

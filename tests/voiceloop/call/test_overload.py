@@ -1,4 +1,4 @@
-"""What one call leaves out at each level of the ladder, so that the others are answered."""
+"""What one call leaves out while the machine is busy, so that the others are answered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
-from voiceloop.admission.ladder import Level
+from voiceloop.admission.overload import Level
 from voiceloop.backends import Backends
 
 pytestmark = pytest.mark.virtual_time
@@ -41,33 +41,9 @@ async def test_nothing_is_left_out_while_there_is_no_need(clock: Clock) -> None:
     assert caller.transcript() == ANSWER
 
 
-async def test_without_speculation_no_reply_is_begun_ahead(clock: Clock) -> None:
-    model, caller = await call_at(Level.NO_SPECULATION, clock)
+@pytest.mark.parametrize("level", [Level.BUSY, Level.FULL])
+async def test_on_a_busy_machine_no_reply_is_begun_ahead(clock: Clock, level: Level) -> None:
+    model, caller = await call_at(level, clock)
     assert not any(branch.attempts for branch in model.branches)
     assert len(model.branches[0].staged) > 2
     assert caller.transcript() == ANSWER
-
-
-async def test_without_held_work_words_are_staged_at_the_pause_alone(clock: Clock) -> None:
-    model, caller = await call_at(Level.NO_HELD_WORK, clock)
-    assert model.branches[0].staged == ["", "a large latte please"]
-    assert caller.transcript() == ANSWER
-
-
-@pytest.mark.parametrize("level", [Level.SHORTER, Level.SHEDDING])
-async def test_a_shorter_reply_ends_with_a_sentence_and_is_whole(
-    clock: Clock, level: Level
-) -> None:
-    model, caller = await call_at(level, clock)
-    assert caller.transcript() == "A large latte is four dollars and 50 cents."
-    assert caller.statuses() == ["completed"]
-
-
-async def test_a_short_first_sentence_is_no_answer_and_goes_on(clock: Clock) -> None:
-    model = FakeLanguageModel(["Sure. That is a large latte with oat milk then. Anything else?"])
-    async with Caller(clock, models(model), level=lambda: Level.SHORTER) as caller:
-        await caller.say(800)
-        await caller.listen_until("response.done", limit_ms=30_000)
-    assert caller.transcript() == "Sure. That is a large latte with oat milk then."
-    [said] = [item for item in caller.session.protocol.conversation.items() if item.id][-1:]
-    assert "Anything" not in str(said)

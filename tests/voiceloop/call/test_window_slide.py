@@ -131,7 +131,7 @@ async def test_a_summary_under_way_of_what_the_client_deletes_is_thrown_away(
     written: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     opened: list[Any] = []
     anticipation = SimpleNamespace(
-        stages_ahead=True,
+        has_time=True,
         write=lambda prompt, params: asyncio.ensure_future(written),
         open=lambda history, tools: opened.append(history),
     )

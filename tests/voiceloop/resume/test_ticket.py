@@ -124,9 +124,6 @@ def test_a_place_at_the_door_is_kept_once_for_a_ticket_that_is_known(clock: Hand
     tickets.let_in(head, "t")
     assert not tickets.knows(head, "t")
     tickets.let_in(head, "t")  # nothing happens
-    gone = tickets.issue("t", "sess_2", 0.0, CALL).head
-    tickets.forget("sess_2")
-    assert not tickets.knows(gone, "t")
 
 
 # --- what is in it --------------------------------------------------------------------------------

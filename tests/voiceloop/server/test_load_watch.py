@@ -13,12 +13,11 @@ from typing import cast
 import httpx
 import msgspec
 import pytest
-from websockets.asyncio.client import connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import InvalidStatus
 
 from tests.fakes import instant_backends
 from tests.voiceloop.server.test_app import event, running
-from voiceloop.admission.ladder import Level
+from voiceloop.admission.overload import Level
 from voiceloop.admission.pools import pools_of
 from voiceloop.admission.room import LEAST_CALLS, Room, for_new_callers
 from voiceloop.agent import AgentConfig
@@ -89,14 +88,14 @@ def test_a_change_of_level_is_a_number_and_a_line_that_says_why(
 ) -> None:
     caplog.set_level(logging.INFO)
     watched = Watched((BUSY, ENGINE))
-    assert watched.pass_time(3.0) is Level.NO_HELD_WORK
-    assert watched.sample("voiceloop_ladder_level") == 2
-    assert watched.sample("voiceloop_ladder_moves_total", level="no_held_work") == 1
-    assert "overload: no_held_work after no_speculation: busy 0.93" in caplog.text
+    assert watched.pass_time(3.0) is Level.BUSY
+    assert watched.sample("voiceloop_ladder_level") == 1
+    assert watched.sample("voiceloop_ladder_moves_total", level="busy") == 1
+    assert "overload: busy after normal: busy 0.93" in caplog.text
     watched.workers = (ENGINE,)
     assert watched.pass_time(5.0) is Level.NORMAL
     assert watched.sample("voiceloop_ladder_level") == 0
-    assert "overload: normal after no_speculation" in caplog.text
+    assert "overload: normal after busy" in caplog.text
 
 
 def test_a_late_event_loop_is_load_and_one_late_moment_is_not() -> None:
@@ -108,7 +107,7 @@ def test_a_late_event_loop_is_load_and_one_late_moment_is_not() -> None:
     assert watched.watch.load.loop_lag_s == 0.001
     for _ in range(39):
         watched.watch.observe_lag(0.09)
-    assert watched.pass_time(3.0) is Level.NO_HELD_WORK
+    assert watched.pass_time(3.0) is Level.BUSY
 
 
 def test_what_calls_cost_is_learnt_of_the_gateway_too() -> None:
@@ -126,7 +125,7 @@ def test_a_busy_process_is_no_load_where_nobody_waits_for_another(n_talking: int
     watched.n_talking = n_talking
     assert watched.pass_time(60.0) is Level.NORMAL
     watched.n_talking = 2
-    assert watched.pass_time(3.0) is Level.NO_HELD_WORK
+    assert watched.pass_time(3.0) is Level.BUSY
 
 
 def test_the_two_latest_calls_are_told_apart_whichever_workers_owe_them() -> None:
@@ -137,9 +136,9 @@ def test_the_two_latest_calls_are_told_apart_whichever_workers_owe_them() -> Non
     assert two_latest((late(a=2.0), late(a=4.0))) == (4.0, 0.0)
     assert two_latest((late(a=2.0, c=0.5), late(a=4.0, b=3.0))) == (4.0, 3.0)
     watched = Watched((late(a=2.0), late(a=4.0)))
-    assert watched.pass_time(20.0) is Level.SHORTER
+    assert watched.pass_time(20.0) is Level.BUSY
     watched.workers = (late(a=4.0), late(b=3.5))
-    assert watched.pass_time(20.0) is Level.SHEDDING
+    assert watched.pass_time(20.0) is Level.FULL
 
 
 @pytest.mark.virtual_time
@@ -178,7 +177,7 @@ def test_late_answers_under_load_make_less_room() -> None:
     watched.pass_time(0.25)
     assert watched.watch.room.n_calls > 1  # the machine was not known to be under load
     watched.pass_time(3.0)
-    assert watched.watch.level >= Level.NO_HELD_WORK
+    assert watched.watch.level >= Level.BUSY
     answer_late()
     watched.pass_time(0.25)
     assert watched.watch.room.n_calls == 1  # of two calls that talked, a tenth fewer
@@ -188,14 +187,13 @@ def test_late_answers_under_load_make_less_room() -> None:
 
 
 def climb(gateway: Gateway, level: Level) -> None:
-    """Bring a server's ladder there."""
-    ladder = gateway.load_watch._ladder
-    ladder.level = level
+    """Bring a server's level there."""
+    gateway.load_watch._overload.level = level
 
 
 async def test_a_new_call_is_refused_in_overload_and_told_when_to_come_back() -> None:
     async with running() as server:
-        climb(server.gateway, Level.REFUSING)
+        climb(server.gateway, Level.FULL)
         with pytest.raises(InvalidStatus) as caught:
             async with server.connect():
                 pass
@@ -204,9 +202,9 @@ async def test_a_new_call_is_refused_in_overload_and_told_when_to_come_back() ->
         async with httpx.AsyncClient(base_url=server.http) as http:
             ready = await http.get("/readyz")
             assert ready.status_code == 503
-            assert ready.json()["reason"] == "an overload (level refusing)"
+            assert ready.json()["reason"] == "an overload (level full)"
             assert (await http.get("/healthz")).status_code == 200
-        climb(server.gateway, Level.SHORTER)
+        climb(server.gateway, Level.BUSY)
         async with server.connect():
             pass
 
@@ -218,11 +216,7 @@ async def test_a_caller_whose_call_has_just_ended_is_let_back_in() -> None:
         async with asyncio.timeout(5):
             while server.gateway.n_sessions:  # noqa: ASYNC110 - nobody tells of it
                 await asyncio.sleep(0.01)
-        climb(server.gateway, Level.SHEDDING)
-        with pytest.raises(InvalidStatus):  # and may ask again
-            async with server.connect(f"?voiceloop.returns={call_id}"):
-                pass
-        climb(server.gateway, Level.REFUSING)
+        climb(server.gateway, Level.FULL)
         async with server.connect(f"?voiceloop.returns={call_id}") as client:
             await event(client)
         for other in (call_id, "sess_invented"):
@@ -235,7 +229,7 @@ async def test_one_call_more_than_the_machine_carries_is_refused_unless_load_is_
     for asks, n_let_in in ((True, LEAST_CALLS), (False, 8)):
         config = Config(limits=Limits(admit_by_load=asks))
         async with running(config) as server:
-            climb(server.gateway, Level.NO_HELD_WORK)
+            climb(server.gateway, Level.BUSY)
             server.gateway.load_watch.room.observe(0.0, 0.0, 0, {}, is_calm=False)
             calls = []
             for _ in range(8):
@@ -255,43 +249,17 @@ async def test_requests_over_http_give_way_to_calls() -> None:
         running() as server,
         httpx.AsyncClient(base_url=server.http) as http,
     ):
-        climb(server.gateway, Level.SHEDDING)  # and nobody talks
+        climb(server.gateway, Level.FULL)  # and nobody talks
         assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
         climb(server.gateway, Level.NORMAL)
         async with server.connect() as client:
             await event(client)
-            climb(server.gateway, Level.SHORTER)
+            climb(server.gateway, Level.FULL)
             refused = await http.post("/v1/chat/completions", json=body)
             assert refused.status_code == 503 and "Retry-After" in refused.headers
-            climb(server.gateway, Level.NO_SPECULATION)
+            climb(server.gateway, Level.BUSY)
             assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
         assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
-
-
-async def test_the_newest_quiet_call_is_told_to_leave_and_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("voiceloop.server.app.QUIET_CALL_S", 0.05)
-    async with running() as server:
-        url = f"ws://127.0.0.1:{server.port}/v1/realtime"
-        old = await connect(url, proxy=None)
-        new = await connect(f"{url}?voiceloop.notices=1", proxy=None)
-        await event(old)
-        new_id = (await event(new))["session"]["id"]
-        await asyncio.sleep(0.1)
-        server.gateway._shed()
-        climb(server.gateway, Level.SHEDDING)
-        server.gateway._shed()
-        server.gateway._shed()  # one a second
-        kinds = []
-        with pytest.raises(ConnectionClosed) as caught:
-            while True:
-                kinds.append((await event(new))["type"])
-        assert caught.value.rcvd is not None and caught.value.rcvd.code == 1013
-        assert "voiceloop.session_expiring" in kinds
-        assert server.gateway.n_sessions == 1
-        assert not server.gateway.late_calls.knows(new_id)  # it would take the room that it made
-        await old.close()
 
 
 async def test_a_server_that_lets_nobody_in_has_no_headroom_in_its_metrics_either() -> None:

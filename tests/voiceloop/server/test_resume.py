@@ -17,7 +17,7 @@ from clients.resuming import ResumingConnection
 from tests.fakes import FakeLanguageModel, instant_backends
 from tests.voiceloop.server.test_app import Running, event, running, until
 from voiceloop.access.keys import tenant_of
-from voiceloop.admission.ladder import Level
+from voiceloop.admission.overload import Level
 from voiceloop.backends import Backends
 from voiceloop.config import Config, Limits
 from voiceloop.operation import KeyQuota
@@ -97,7 +97,7 @@ async def test_the_head_of_a_ticket_opens_a_server_that_keeps_places_for_those_w
         async with one.connect("?voiceloop.resume=1", **keyed()) as client:
             await say(client, "two lattes")
             held = await until(client, "voiceloop.resume_ticket")
-        other.gateway.load_watch._ladder.level = Level.REFUSING
+        other.gateway.load_watch._overload.level = Level.FULL
         refused = [("", KEYS[0]), (f"?voiceloop.returns={held['returns']}", KEYS[1])]
         for query, key in refused:
             with pytest.raises(InvalidStatus):

@@ -1,8 +1,10 @@
-"""The ladder of overload: what is left out, step by step, so that the calls that are there go on.
+"""The levels of load: what is left out while the machine has too much to do.
 
-Owns the levels, which load brings each of them, and how long it must last. Pure: a snapshot of the
-load and the time are passed in. A level is entered after its load has lasted a while, and left only
-once the load has been clearly below it for a while: a ladder that flickers would serve nobody.
+Owns three levels, which load brings each of them, and how long it must last. Pure: a snapshot of
+the load and the time are passed in. A level is entered after its load has lasted a while, and left
+once the load has been clearly below it for a while, so that it does not flicker. How many calls
+there may be is `room.py`'s to say: of five levels that were tried, two showed in an ablation
+(benchmarks/LOG.md, "admission").
 """
 
 from __future__ import annotations
@@ -12,38 +14,11 @@ from enum import IntEnum
 
 
 class Level(IntEnum):
-    """Each level keeps what those below it do."""
+    """How much the machine has to do. FULL leaves out what BUSY does."""
 
     NORMAL = 0
-    NO_SPECULATION = 1  # no reply is begun before the caller's turn has ended
-    NO_HELD_WORK = 2  # and nothing is read ahead: words are staged at a pause, not while they come
-    SHORTER = 3  # replies end with a sentence, and requests over HTTP are refused
-    REFUSING = 4  # no new calls
-    SHEDDING = 5  # calls in which nobody has spoken for long are told to leave
-
-    @property
-    def speculates(self) -> bool:
-        return self < Level.NO_SPECULATION
-
-    @property
-    def stages_ahead(self) -> bool:
-        return self < Level.NO_HELD_WORK
-
-    @property
-    def is_brief(self) -> bool:
-        return self >= Level.SHORTER
-
-    @property
-    def takes_requests(self) -> bool:
-        return self < Level.SHORTER
-
-    @property
-    def takes_calls(self) -> bool:
-        return self < Level.REFUSING
-
-    @property
-    def sheds(self) -> bool:
-        return self >= Level.SHEDDING
+    BUSY = 1  # no reply is begun ahead, few requests over HTTP, no more calls than have held
+    FULL = 2  # no new calls, and no request over HTTP beside calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +26,7 @@ class Load:
     """The machine at one moment, each part 0 on a quiet one.
 
     busy: share of its time that the busiest model process computes, while more than one call talks:
-    with fewer nobody waits for another. overdue_s: how long the oldest thing that a caller waits
+    with fewer no call waits for another. overdue_s: how long the oldest thing that a caller waits
     for has had no answer, beyond what it usually takes on this machine; second_overdue_s: the same
     of the call that is next in this, 0 where only one waits. loop_lag_s: how late the event loop
     wakes. kv_used: share of the KV cache that conversations hold. memory_pressure: percent of the
@@ -67,23 +42,20 @@ class Load:
 
 
 NEVER = float("inf")
-# What brings levels 1 to 5. Chosen: a process that computes four fifths of its time answers on
+# What brings BUSY and FULL. Chosen: a process that computes four fifths of its time answers on
 # average five times as late as a quiet one (queueing theory's 1 / (1 - busy)); of what is overdue
 # 0.4 s is a gap that one hears, 1.5 s one that a person asks "hello?" into. A process that is
-# always busy tells no more than that, so by itself it costs nobody a sentence; and what one call
-# alone waits for may be its own doing, so it takes a second one for others to be sent away.
-BRINGS: dict[str, tuple[float, float, float, float, float]] = {
-    "busy": (0.8, 0.9, NEVER, NEVER, NEVER),
-    "overdue_s": (0.4, 0.7, 1.0, NEVER, NEVER),
-    "second_overdue_s": (0.4, 0.7, 1.0, 1.5, 3.0),
-    "loop_lag_s": (0.05, 0.08, 0.12, 0.18, 0.25),
-    "kv_used": (0.8, 0.9, 0.95, 0.98, NEVER),
-    "memory_pressure": (10.0, 20.0, 30.0, 50.0, NEVER),
+# always busy, or one call that waits alone, keeps no other caller out.
+BRINGS: dict[str, tuple[float, float]] = {
+    "busy": (0.8, NEVER),
+    "overdue_s": (0.4, NEVER),
+    "second_overdue_s": (0.4, 1.5),
+    "loop_lag_s": (0.05, 0.18),
+    "kv_used": (0.8, 0.98),
+    "memory_pressure": (10.0, 50.0),
 }
-# Seconds that the load of a level must last before it is entered: what comes first costs least.
-ENTERED_AFTER_S = (0.0, 0.5, 1.5, 2.0, 4.0, 8.0)
-# And that it must have been below it before it is left. From the top it is eight seconds down.
-LEFT_AFTER_S = (0.0, 0.75, 1.5, 1.5, 2.0, 2.0)
+ENTERED_AFTER_S = (0.0, 0.5, 4.0)  # that the load of a level must last
+LEFT_AFTER_S = (0.0, 0.75, 2.0)  # that it must have been clearly below it
 EASED = 0.85  # clearly below: under this share of what brings a level
 
 
@@ -97,7 +69,7 @@ def called_for(load: Load, share: float = 1.0) -> Level:
     )
 
 
-class Ladder:
+class Overload:
     """The level of one server. `observe` several times a second."""
 
     def __init__(self, now_s: float) -> None:
