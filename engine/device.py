@@ -56,7 +56,6 @@ class Device:
     drafts_inside: bool = False  # n-grams, or a head, in its steps, so that nobody else need
     lacks: str = ""  # what it goes without, and what that costs, in words
     int4_head: bool = True  # its steps compute likely logits again, as `Decoder.logits` does
-    int4_group: int = INT4_GROUP  # inputs that share a scale where it rounds weights to int4
 
 
 def _cpu_runner(
@@ -147,7 +146,6 @@ def _kernel_device(config: EngineConfig) -> Device:
     except ImportError:
         raise ConfigError(f"device: expected triton installed for {name}, found it not") from None
     from .graphs.graph_runner import GraphRunner
-    from .kernels.decoder import INT4_GROUP as KERNEL_INT4_GROUP
     from .kernels.decoder import KernelSet
     from .kernels.launch import compiling
 
@@ -163,7 +161,4 @@ def _kernel_device(config: EngineConfig) -> Device:
             return GraphRunner(decoder, pool, config, end_ids, kernels)
 
     torch_name = name if name.startswith("cuda") else "cpu"
-    return Device(
-        torch_name, kernels.make_linear, make_runner, drafts_inside=True, int4_head=False,
-        int4_group=KERNEL_INT4_GROUP,
-    )  # fmt: skip
+    return Device(torch_name, kernels.make_linear, make_runner, drafts_inside=True, int4_head=False)

@@ -97,7 +97,6 @@ class EngineConfig:
 
     dtype: what activations and KV are computed in; "fp32" and "fp64" are for tests.
     quant: weight quantization on load; None keeps the weights in `dtype`.
-    calibration_text: real text (a file) on which int4 scales are searched while loading.
     prompt_activations: "int8" has a GPU's steps of more than 128 rows multiply int8 weights with
         inputs that are rounded to int8 as well, for twice the rate; "bf16": as all others.
     fused_launches: a GPU's steps of up to 128 rows take fewer, larger kernels a layer; of compute
@@ -133,7 +132,6 @@ class EngineConfig:
     dtype: str = "bf16"
     quant: str | None = None
     device: str = "cpu"
-    calibration_text: Path | None = None
     prompt_activations: str = "bf16"
     fused_launches: bool = False
     kv_format: str = "plain"
@@ -164,8 +162,6 @@ class EngineConfig:
         if self.quant not in QUANTS:
             known = ", ".join(str(quant) for quant in QUANTS)
             raise ConfigError(f"quant: expected one of {known}, found {self.quant!r}")
-        if self.calibration_text is not None and self.quant != "int4":
-            raise ConfigError(f"calibration_text: expected quant int4 with it, found {self.quant}")
         if self.prompt_activations not in PROMPT_ACTIVATIONS:
             known = " or ".join(PROMPT_ACTIVATIONS)
             raise ConfigError(

@@ -41,7 +41,7 @@ PREFIX = "VOICELOOP_"
 PATHS = ("agent", "llm_adapter", "keys_file", "certfile", "keyfile")
 NO_ADAPTER = "none"  # of llm_adapter: not the one that ships for a model either
 TABLE_PATHS = {
-    "engine": ("draft_model", "calibration_text"),
+    "engine": ("draft_model",),
     "workers": ("list", "ca", "certfile", "keyfile"),
 }
 MODELS = ("stt_model", "llm_model", "tts_model")
@@ -129,7 +129,6 @@ class EngineSettings:
     draft_model: Path | None = _told(None, "the small model, or the EAGLE-3 head, that drafts")
     device: str = _told("auto", "cpu, cuda or cuda:N")
     threads: int = _told(0, "of the language model on a CPU")
-    calibration_text: Path | None = _told(None, "a text on which int4 scales are searched")
     step_budget_ms: float = _told(10.0, "how long one step of a prompt may take")
     native: bool = _told(True, "int8 and int4 layers by a C library, on a CPU")
     host_tier_mb: int = _told(512, "memory for what the room for keys and values lets go")
@@ -396,8 +395,4 @@ def _check_engine(config: Config) -> None:
         raise ConfigError(
             "engine.draft_model: expected engine.drafter auto, model or eagle, found "
             f"{engine.drafter}"
-        )
-    if engine.calibration_text is not None and engine.weights != "int4":
-        raise ConfigError(
-            f"engine.calibration_text: expected engine.weights int4, found {engine.weights}"
         )

@@ -75,10 +75,6 @@ class AdaptedCheckpoint:
             raise CheckpointError(f"{self._stored.source}: expected finite numbers for {name}")
         return torch.addmm(tensor.float(), up, down, alpha=self._scale)
 
-    @property
-    def has_int4(self) -> bool:
-        return isinstance(self._base, HoldsInt4) and self._base.has_int4
-
     def is_quantized(self, name: str) -> bool:
         """Raises: MissingTensor."""
         return isinstance(self._base, HoldsInt4) and self._base.is_quantized(name)

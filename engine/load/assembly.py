@@ -1,11 +1,10 @@
 """Owns how an engine's parts are put together from a model folder and a config.
 
-Target, drafters, tokenizer: read, checked against each other, quantized and calibrated as asked.
+Target, drafters, tokenizer: read, checked against each other, and quantized as asked.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from ..device import open_device
@@ -23,12 +22,9 @@ from ..types import (
     ConfigError,
     EngineConfig,
     EngineError,
-    UnsupportedQuantization,
 )
-from .calibrate import ScaledCheckpoint, calibrate
 from .eagle import read_eagle
 from .loader import ModelConfig
-from .packed import HoldsInt4
 from .source import adapted, open_source
 
 
@@ -61,18 +57,6 @@ def read_model(
         )
     length = context_length(model, config)
     device = open_device(config)
-    if config.calibration_text is not None:
-        if isinstance(checkpoint, HoldsInt4) and checkpoint.has_int4:
-            raise UnsupportedQuantization(
-                f"calibration_text: expected dense weights to calibrate in {model_dir}, found a "
-                "file of four bits"
-            )
-        dense = Decoder(
-            checkpoint, model, dtype="fp32", quant=None, device="cpu", context_length=length
-        )
-        tokens = _calibration_tokens(text, config.calibration_text, length)
-        checkpoint = ScaledCheckpoint(checkpoint, calibrate(dense, tokens, device.int4_group))
-        del dense  # 4 bytes a weight, before the next decoder is built
     folder = None if is_draft else source.folder
     head = read_head(folder, model.hidden_size, device.torch_name)
     decoder = Decoder(
@@ -90,16 +74,6 @@ def read_model(
         with _named_by("eagle_dir"):
             decoder.eagle = read_eagle(config.eagle_dir, decoder, config.quant, device.make_linear)
     return text, decoder
-
-
-def _calibration_tokens(text: Text, path: Path, n_most: int) -> list[int]:
-    try:
-        tokens = text.encode(path.read_text(encoding="utf-8"))[:n_most]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"calibration_text: expected a UTF-8 text, found {error}") from None
-    if not tokens:
-        raise ConfigError(f"calibration_text: expected some text in {path}, found none")
-    return tokens
 
 
 def context_length(model: ModelConfig, config: EngineConfig) -> int:
@@ -124,8 +98,7 @@ def make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterato
 
 def _read_draft(folder: Path, text: Text, decoder: Decoder, config: EngineConfig) -> Decoder:
     """The small model that drafts for `decoder`. Raises: CheckpointError."""
-    plain = replace(config, calibration_text=None)  # its guesses are verified, however rounded
-    draft_text, draft = read_model(folder, plain, is_draft=True)
+    draft_text, draft = read_model(folder, config, is_draft=True)
     if draft_text.tokenizer.get_vocab() != text.tokenizer.get_vocab():
         raise CheckpointError(f"{folder}: expected the target's tokenizer, found another")
     if draft.config.vocab_size > decoder.config.vocab_size:  # its guesses index target rows

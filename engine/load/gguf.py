@@ -145,10 +145,6 @@ class GgufCheckpoint:
         stored, _ = self._find(name, shape)  # before it is made
         return self._ordered(name, torch.from_numpy(self._file.read(stored)))
 
-    @property
-    def has_int4(self) -> bool:
-        return any(place.format in FOUR_BITS for place in self._file.tensors.values())
-
     def is_quantized(self, name: str) -> bool:
         """Raises: MissingTensor."""
         return self._find(name, None)[1].format in FOUR_BITS + MORE_BITS

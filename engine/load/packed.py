@@ -81,9 +81,6 @@ def format_of(weight: Weight) -> str:
 class HoldsInt4(Protocol):
     """A checkpoint whose matrices may lie in it in four bits."""
 
-    @property
-    def has_int4(self) -> bool: ...
-
     def is_quantized(self, name: str) -> bool:
         """Whether a matrix lies there in eight bits or fewer. Raises: MissingTensor."""
         ...

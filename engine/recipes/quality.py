@@ -253,7 +253,6 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--exact", action="store_true", help="fp32 beside them: bf16's own error")
     parser.add_argument("--instructions", type=Path, help="said before each dialogue, as by agents")
-    parser.add_argument("--calibrate", type=Path, help="text on which int4 scales are searched")
     parser.add_argument("--tokens", type=int, default=16384, help="read at most this many")
     parser.add_argument("--device", default="cpu", help="whose layers run (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1)
@@ -277,8 +276,7 @@ def main(arguments: Tokens[str] | None = None) -> int:
             kv_tokens=KV_TOKENS, threads=options.threads, device=options.device, max_draft_tokens=0,
             adapter_dir=options.adapter,
         )  # fmt: skip
-        calibration = options.calibrate if one.weights == "int4" else None
-        return Engine.load(options.model, replace(one.config(base), calibration_text=calibration))
+        return Engine.load(options.model, one.config(base))
 
     def passages(engine: Engine) -> list[Passage]:
         if options.people:

@@ -58,7 +58,6 @@ def identity(model: Path, config: EngineConfig, layers: str) -> str:
         layers,
         *(config.dtype, config.quant, config.prompt_activations, config.kv_format),
         *(config.device, config.context_length),
-        _digest([config.calibration_text] if config.calibration_text is not None else []),
         *(
             _digest(_files(f) if f is not None else [])
             for f in (config.adapter_dir, config.eagle_dir)

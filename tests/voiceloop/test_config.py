@@ -72,7 +72,6 @@ def test_the_environment_is_read_by_type() -> None:
     ("[engine]\nkv_tokens = 512\nkv_memory_share = 0.5", "expected engine.kv_tokens or"),
     ("context_tokens = 999\n[engine]\ncontext_tokens = 512", "expected engine.context_"),
     ("[engine]\ndrafter = 'none'\ndraft_model = 'x'", "engine.draft_model: expected engine."),
-    ("[engine]\ncalibration_text = 'x'", "engine.calibration_text: expected engine.weights int4"),
     ("llm_url = 'http://a'\n[engine]\nkv = 'int8'", "engine.kv: expected a language model here"),
     ("[engine]\ndrafters = 'none'", "found 'engine.drafters'; the nearest is 'drafter'"),
     ("allowed_origins = ['nonsense']", "expected scheme://host or scheme://host:port, found 'non"),

@@ -63,8 +63,6 @@ def engine_options(
         options["adapter_dir"] = str(adapter)
     if engine.weights != AUTO:
         options["quant"] = None if engine.weights == DENSE else engine.weights
-    if engine.calibration_text is not None:
-        options["calibration_text"] = str(engine.calibration_text)
     if engine.kv != AUTO:
         options["kv_format"] = PLAIN_KV if engine.kv == DENSE else engine.kv
     if engine.device != AUTO:

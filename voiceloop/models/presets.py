@@ -206,13 +206,11 @@ def _check_package(taken: Mapping[RoleName, ResolvedModel]) -> None:
 
 def _check_beside(engine: EngineSettings) -> None:
     """Before gigabytes of weights are read: what goes with them is there. Raises: ConfigError."""
-    draft, text = engine.draft_model, engine.calibration_text
+    draft = engine.draft_model
     if draft is not None and not (draft.is_file() or (draft / "config.json").is_file()):
         raise ConfigError(
             f"engine.draft_model: expected a model's folder with config.json, found none at {draft}"
         )
-    if text is not None and not text.is_file():
-        raise ConfigError(f"engine.calibration_text: expected a text file, found none at {text}")
 
 
 def _without_device(preset: Preset, taken: Mapping[RoleName, ResolvedModel]) -> str:

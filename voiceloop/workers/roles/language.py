@@ -59,7 +59,6 @@ KEYS = {
     "threads": "engine.threads",
     "draft_dir": "engine.draft_model",
     "eagle_dir": "engine.draft_model",
-    "calibration_text": "engine.calibration_text",
     "adapter_dir": "llm_adapter",
 }
 WARM_UP_BRANCH = "warm_up"
@@ -263,7 +262,7 @@ def load(model_dir: str, prefix_file_bytes: int = 0, **options: Any) -> Language
     prefix_file_bytes: what the operator's prefixes may take on disk; 0: none is kept.
     Raises: RoleError.
     """
-    for key in ("draft_dir", "eagle_dir", "adapter_dir", "calibration_text"):
+    for key in ("draft_dir", "eagle_dir", "adapter_dir"):
         if options.get(key) is not None:
             options[key] = Path(options[key])
     try:
