@@ -28,8 +28,6 @@ from .runner import Extension, Outcome, Runner
 from .sequence import Sequence
 from .types import ConfigError, EngineConfig
 
-FUSED_FROM = (9, 0)  # compute capability: Hopper
-
 
 class StepRunner(Protocol):
     """What the engine, drafters and measurements need of a runner; see `runner.Runner`."""
@@ -78,8 +76,6 @@ def open_device(config: EngineConfig) -> Device:
             raise ConfigError(f"device: expected dtype bf16 or fp32 for {name}, found {dtype}")
         case "cuda":
             _take_gpu(name)
-            if config.fused_launches:
-                _check_fused()
             return _kernel_device(config)
         case "reference" | "interpreter":
             return _kernel_device(config)
@@ -95,20 +91,6 @@ def _take_gpu(name: str) -> None:
     if not index.isdecimal() or int(index) >= n_devices:
         raise ConfigError(f"device: expected one of cuda:0 to cuda:{n_devices - 1}, found {name}")
     torch.cuda.set_device(int(index))
-
-
-def _check_fused() -> None:
-    """Raises: ConfigError where this thread's GPU cannot start a kernel before the last has ended.
-
-    For those before Hopper what fused kernels begin with (`kernels.product`) does not compile.
-    """
-    found = torch.cuda.get_device_capability()
-    if found < FUSED_FROM:
-        expected, told = (".".join(map(str, one)) for one in (FUSED_FROM, found))
-        raise ConfigError(
-            f"fused_launches: expected a GPU of compute capability {expected} or later, "
-            f"found {told}"
-        )
 
 
 def _cpu(is_native: bool) -> Device:
@@ -150,9 +132,8 @@ def _kernel_device(config: EngineConfig) -> Device:
     from .kernels.launch import compiling
 
     kernels = KernelSet(
-        is_reference=name == "reference", rounds_inputs=config.prompt_activations == "int8",
-        fuses=config.fused_launches,
-    )  # fmt: skip
+        is_reference=name == "reference", rounds_inputs=config.prompt_activations == "int8"
+    )
 
     def make_runner(
         decoder: Decoder, pool: KvPool, config: EngineConfig, end_ids: tuple[int, ...]

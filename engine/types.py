@@ -99,8 +99,6 @@ class EngineConfig:
     quant: weight quantization on load; None keeps the weights in `dtype`.
     prompt_activations: "int8" has a GPU's steps of more than 128 rows multiply int8 weights with
         inputs that are rounded to int8 as well, for twice the rate; "bf16": as all others.
-    fused_launches: a GPU's steps of up to 128 rows take fewer, larger kernels a layer; of compute
-        capability 9.0 (Hopper) or later.
     kv_format: how keys and values are stored, "plain" being the compute dtype.
     kv_tokens: size of the KV pool; `pool_tokens_for` tells what one conversation needs.
     kv_memory_share: above 0, the pool's size instead: this share of the device's memory that is
@@ -133,7 +131,6 @@ class EngineConfig:
     quant: str | None = None
     device: str = "cpu"
     prompt_activations: str = "bf16"
-    fused_launches: bool = False
     kv_format: str = "plain"
     kv_tokens: int = 32768
     kv_memory_share: float = 0.0
@@ -172,8 +169,6 @@ class EngineConfig:
                 "prompt_activations: expected a GPU and quant int8 with int8, found device "
                 f"{self.device} and quant {self.quant}"
             )
-        if self.fused_launches and self.device == "cpu":
-            raise ConfigError("fused_launches: expected a GPU beside it, found device cpu")
         if self.kv_format not in KV_FORMAT_NAMES:
             known = ", ".join(KV_FORMAT_NAMES)
             raise ConfigError(f"kv_format: expected one of {known}, found {self.kv_format!r}")

@@ -119,7 +119,6 @@ class EngineSettings:
     prompt_activations: Literal["auto", "bf16", "int8"] = _told(
         "auto", "in what a GPU multiplies a prompt's rows with int8 weights"
     )
-    fused_launches: bool = _told(False, "fewer, larger kernels in a GPU's steps of few rows")
     kv_tokens: int = _told(0, "room for keys and values, in tokens")
     kv_memory_share: float = _told(0.0, "or as a share of the free memory")
     context_tokens: int = _told(0, "most tokens of a prompt and its reply")

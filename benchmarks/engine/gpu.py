@@ -202,7 +202,7 @@ def decode(engine: Engine, n_sequences: int, n_context: int) -> dict[str, Any]:
 # -- parts ---------------------------------------------------------------------------------------
 
 
-def matrix(is_fused: bool = False) -> Iterator[Row]:
+def matrix() -> Iterator[Row]:
     """8B: weights x KV format x batch x context; one engine a format."""
     for quant, kv_format in (("int4", "int8"), ("fp8", "fp8"), (None, "plain")):
         engines: list[Engine] = []
@@ -217,24 +217,15 @@ def matrix(is_fused: bool = False) -> Iterator[Row]:
             ) -> dict[str, Any]:
                 if not engines:
                     room = max(n * (seen + 256) for n, seen in MATRIX) + 4096
-                    engine = build(
-                        LARGE, quant=quant, kv_format=kv_format, kv_tokens=room,
-                        fused_launches=is_fused,
-                    )  # fmt: skip
-                    engines.append(engine)
+                    engines.append(build(LARGE, quant=quant, kv_format=kv_format, kv_tokens=room))
                 row = decode(engines[0], batch, context)
                 sizes = SHAPES[LARGE], quant, kv_format, batch, context
-                predicted = decode_ms(*sizes, is_fused=is_fused)
+                predicted = decode_ms(*sizes)
                 told = {"predicted": round(predicted, 2), "unit": "ms"}
                 return {**row, **told, "measured": row["ms_per_step"]["p50"]}
 
             yield f"{quant or 'bf16'}, kv {kv_format}, batch {batch}, context {context}", measure
         engines.clear()
-
-
-def fused() -> Iterator[Row]:
-    """The matrix again with `engine.fused_launches`: each row and its like there are a pair."""
-    yield from matrix(is_fused=True)
 
 
 def small() -> Iterator[Row]:
@@ -289,7 +280,6 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "breakdown": breakdown,
     "sealed": lambda: gpu_serving.sealed(build),
     "matrix": matrix,
-    "fused": fused,
     "mixed": lambda: gpu_serving.mixed(build),
     "shared": lambda: gpu_sharing.shared(build, "cuda" if DEVICE == "cuda" else "cpu"),
     "cold": lambda: gpu_serving.cold(build),

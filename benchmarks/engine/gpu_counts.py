@@ -51,9 +51,8 @@ def measure() -> dict[str, float | None]:
     counts: dict[str, float | None] = _beside_a_call()
     for n in N_REPLIES:
         counts[f"launched ahead, {n} replies"] = _launched_ahead(n)
-    for name, is_fused in (("nodes", False), ("nodes, fused", True)):
-        one, two = _nodes(1, is_fused), _nodes(2, is_fused)
-        counts[name] = one + (two - one) * (N_LAYERS - 1)
+    one, two = _nodes(1), _nodes(2)
+    counts["nodes"] = one + (two - one) * (N_LAYERS - 1)
     counts["graphs"], counts["pinned MB"] = _served()
     return counts
 
@@ -169,12 +168,9 @@ def _counted_launches(nodes: _Nodes) -> Iterator[None]:
         GridExecutor.__call__ = launch
 
 
-def _nodes(n_layers: int, is_fused: bool) -> int:
+def _nodes(n_layers: int) -> int:
     """Of a step that decodes, with int8 weights, of a model of so many layers."""
-    engine = _engine(
-        "interpreter", n_layers, quant="int8", max_branches=2, kv_tokens=1024,
-        fused_launches=is_fused,
-    )  # fmt: skip
+    engine = _engine("interpreter", n_layers, quant="int8", max_branches=2, kv_tokens=1024)
     runner: Any = engine.runner
     name = f"{NODE_ROWS} rows"
     program = next(program for found, program in runner.programs() if found == name)
@@ -231,7 +227,6 @@ def gpu_counts(setting: Setting) -> list[Bar]:
             found.get("tokens of the call a step"), 0.9, "", True),
         *ahead,
         Bar(f"GPU: graph nodes a step, {N_LAYERS} layers", found.get("nodes"), 380, ""),
-        Bar("GPU: those with fused launches", found.get("nodes, fused"), 230, ""),
         Bar("GPU: graphs captured", found.get("graphs"), 14, ""),
         Bar("GPU: pinned host memory, 64 callers", found.get("pinned MB"), 64, "MB"),
     ]  # fmt: skip

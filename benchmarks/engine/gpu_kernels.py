@@ -27,15 +27,13 @@ from engine.kernels import (
     kv_write,
     ngram,
     norm,
-    product,
     sample,
     silu_mul,
 )
 from engine.kernels import rows as step_rows
 from engine.kernels.adjust import MASK_BITS, Adjustments
 from engine.kernels.attention import Partials, Pieces
-from engine.kernels.launch import STREAMED_ROWS, compiling, tile_outputs
-from engine.kernels.product import Streamed
+from engine.kernels.launch import STREAMED_ROWS, compiling
 from engine.kernels.sample import Draws, Ends, SampleSpace
 from engine.kernels.slots import Slots
 from engine.kv_format import KV_FORMATS
@@ -49,7 +47,6 @@ HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 4096, 14336, 32, 8, 128, 12825
 N_CALLS = 20  # at least, in one timed graph; every copy of the data has its turn
 CACHE_BYTES = 100e6  # copies of a kernel's data exceed this together: two caches of an H200
 MAX_COPIES = 128
-FINISH_US = 4 * gpu_model.ROUND_TRIP_US  # behind a fused product: sums and a ticket, there and back
 TOLERANCE = 0.02  # of the largest entry: bf16 products against fp32
 
 
@@ -107,18 +104,6 @@ def _cases() -> Iterator[tuple[str, Callable[[], Case]]]:
             partial(_attention, kv_format, 1, 256, 4096),
         )
         yield f"kv write, {kv_format}, 32 rows", partial(_kv_write, kv_format, 32)
-    for batch, context in ((1, 1024), (1, 4096), (32, 1024)):
-        yield (
-            f"decode attention and merge in one, kv int8, {batch} x 1 over {context}",
-            partial(_attention, "int8", batch, 1, context, is_fused=True),
-        )
-    for m in (1, 8, 32):
-        for quant in (None, "int4", "int8", "fp8"):
-            kept = quant or "bf16"
-            yield f"{kept} project, kv int8, {m} rows", partial(_project, quant, m)
-            for name, n_in in (("o", HIDDEN), ("down", INNER)):
-                yield f"{kept} {name} into the residual, {m} rows", partial(_add, quant, m, n_in)
-            yield f"{kept} gate and up, {m} rows", partial(_gate, quant, m)
     for m in (1, 32):
         yield f"add norm, {m} rows", partial(_add_norm, m)
         yield f"silu mul, {m} rows", partial(_silu_mul, m)
@@ -226,11 +211,8 @@ def _poisoned(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.full(shape, torch.nan, dtype=dtype, device=DEVICE)
 
 
-def _packed(quant: str | None, n_out: int, n_in: int) -> Streamed:
-    """Random weights; None: bf16, as `KernelLinear` gives them to fused kernels."""
+def _packed(quant: str, n_out: int, n_in: int) -> gemm_8bit.Packed8bit | gemm_int4.PackedInt4:
     weight = _random(n_out, n_in).mul_(n_in**-0.5)
-    if quant is None:
-        return gemm_8bit.pack_8bit(weight, torch.ones(n_out, device=DEVICE))
     if quant == "int4":
         return gemm_int4.pack_int4(quantize_int4(weight, 128))
     codes = quantize_int8(weight) if quant == "int8" else quantize_fp8(weight)
@@ -287,9 +269,7 @@ def _int32(values: Any) -> Tensor:
     return torch.as_tensor(values, dtype=torch.int32, device=DEVICE)
 
 
-def _attention(
-    kv_format: str, batch: int, n_rows: int, context: int, is_fused: bool = False
-) -> Case:
+def _attention(kv_format: str, batch: int, n_rows: int, context: int) -> Case:
     n_blocks = context // BLOCK_TOKENS
     blocks, scales = _pool(kv_format, batch * context)
     tables = _int32(torch.randperm(batch * n_blocks).view(batch, n_blocks))
@@ -300,8 +280,6 @@ def _attention(
     n_split = len(queries) if attention.is_split(most_rows, HEADS, KV_HEADS) else 1
     partials = Partials.allocate(n_split, HEADS, HEAD_DIM, context, queries.device)
     arguments = [queries, blocks, scales, pieces, most_rows, 0, partials, out]
-    if is_fused:
-        arguments += [0, _int32([0] * (len(pieces.starts) * KV_HEADS))]
     kernels = attention.paged_attention, attention.paged_attention_reference
     return Case(kernels[0], kernels[1], arguments, [out], n_bytes)
 
@@ -338,51 +316,6 @@ def _kv_write(kv_format: str, m: int) -> Case:
     per_row = blocks[0, 0].nbytes + 2 * HEAD_DIM * queries.element_size()  # codes, and the angles
     n_bytes = qkv.nbytes + queries.nbytes + m * per_row
     return Case(kv_write.kv_write, kv_write.kv_write_reference, arguments, outputs, n_bytes)
-
-
-def _project(quant: str | None, m: int) -> Case:
-    packed = _packed(quant, (HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN)
-    written = _kv_write("int8", m)
-    h = _random(m, HIDDEN)
-    squares = h.float().square().view(m, 64, -1).sum(2)
-    sums = _poisoned(packed.n_splits, m, product.sizes(packed)[0])
-    tickets = _int32([0] * (product.MAX_ROW_TILES * (HEADS + 2 * KV_HEADS)))
-    arguments = [h, squares, packed, None, *written.arguments[1:], sums, tickets]
-    return Case(
-        kv_write.project, kv_write.project_reference, arguments, written.outputs,
-        packed.nbytes + h.nbytes + written.n_bytes,
-        predicted_us=gpu_model.product_us(*product.sizes(packed), m, quant),
-    )  # fmt: skip
-
-
-def _workspace(packed: Streamed, m: int) -> list[Tensor]:
-    """Partial sums that nobody wrote, and tickets."""
-    n_out = product.sizes(packed)[0]
-    return [_poisoned(packed.n_splits, m, n_out), _int32([0] * product.MAX_ROW_TILES * n_out)]
-
-
-def _add(quant: str | None, m: int, n_in: int) -> Case:
-    packed, x = _packed(quant, HIDDEN, n_in), _random(m, n_in)
-    residual, h = _random(m, HIDDEN, dtype=torch.float32), _poisoned(m, HIDDEN).bfloat16()
-    squares = _poisoned(m, -(-HIDDEN // tile_outputs(HIDDEN, x.device)))
-    weight = torch.rand(HIDDEN, device=DEVICE)
-    return Case(
-        norm.add_product, norm.add_product_reference,
-        [x, packed, None, residual, weight, h, squares, *_workspace(packed, m)], [residual, h],
-        packed.nbytes + x.nbytes + 2 * residual.nbytes + h.nbytes,
-        predicted_us=gpu_model.product_us(HIDDEN, n_in, m, quant) + FINISH_US,
-    )  # fmt: skip
-
-
-def _gate(quant: str | None, m: int) -> Case:
-    packed, h = _packed(quant, 2 * INNER, HIDDEN), _random(m, HIDDEN)
-    squares, out = h.float().square().view(m, 64, -1).sum(2), _poisoned(m, INNER).bfloat16()
-    return Case(
-        silu_mul.gate_product, silu_mul.gate_product_reference,
-        [h, packed, None, squares, 1e-5, out, *_workspace(packed, m)], [out],
-        packed.nbytes + h.nbytes + out.nbytes,
-        predicted_us=gpu_model.product_us(2 * INNER, HIDDEN, m, quant) + FINISH_US,
-    )  # fmt: skip
 
 
 def _add_norm(m: int) -> Case:

@@ -16,14 +16,7 @@ from benchmarks.engine.models import DRAFTED, SHAPES, Shape
 from benchmarks.harness.harness import Bar
 from engine.graphs.part import MAX_WANTED
 from engine.graphs.step import CHUNK_WANTED
-from engine.kernels.attention import (
-    MERGED_HERE,
-    MERGED_VECTORS,
-    SPLIT_TOKENS,
-    split_piece_rows,
-)
 from engine.kernels.launch import STREAMED_ROWS, UNPACKING_ROWS, WIDE_OUTPUTS, wide_rows
-from engine.kernels.product import EPILOGUE_ROWS
 
 BANDWIDTH_GB_S = 4300.0  # of a large copy on an H200: 90 % of what its data sheet says
 BF16_TFLOPS = 790.0  # of a large cuBLAS product
@@ -31,12 +24,6 @@ GAP_US = 1.0  # between dependent nodes of a graph
 SMALL_US = 2.3  # a kernel of a row or few: norms, SiLU, KV writes, merges ([P] RMSNorm: 2.9-4.1)
 START_US = 1.5  # of a product: its first loads and its partial sums
 ATTENTION_START_US = 2.5
-# Of a layer in fewer launches: to the L2 cache and back ([P] some 260 cycles on an H100, at 1.755
-# GHz: arXiv:2402.13499); the last program of a tile is behind a fence and a ticket, and goes once
-# there and once back for every few rows it finishes. Assumed: what is left of a gap where the next
-# kernel has started already (programmatic dependent launch).
-ROUND_TRIP_US, EARLY_GAP_US = 0.15, 0.5
-FUSED_NODES = 5  # of a layer, a gap behind each
 TAIL_NODES = 11  # of a step, outside its layers: places, embedding, choice, results (`gpu_counts`)
 TILE_ROWS = 32  # rows that share one unpacking of the weights, in the products of few rows
 STREAMED = {"int4": 0.78, "int8": 0.85, "fp8": 0.85, None: 0.85}  # of the bandwidth, by weights
@@ -70,7 +57,6 @@ class Work:
     n_sequences: int
     n_context: int
     has_int8_inputs: bool = False  # products of many rows round them, see `kernels.gemm_8bit`
-    is_fused: bool = False  # few rows go through a layer in fewer launches, see `kernels.halves`
 
 
 def _head_dim(shape: Shape) -> int:
@@ -124,31 +110,15 @@ def kv_bytes_per_token(shape: Shape, kv_format: str) -> float:
     return 2 * shape.num_key_value_heads * per_head
 
 
-def _kv_us(work: Work) -> float:
-    """To read one layer's keys and values, of all sequences."""
-    n_bytes = work.n_sequences * work.n_context * kv_bytes_per_token(work.shape, work.kv_format)
-    return n_bytes / (BANDWIDTH_GB_S * ATTENTION_STREAMED) / 1e3
-
-
 def attention_us(work: Work) -> float:
     """Of one layer, the merge of its splits included."""
     shape = work.shape
     if work.n_rows <= STREAMED_ROWS:
-        return ATTENTION_START_US + _kv_us(work) + GAP_US + SMALL_US
+        n_bytes = work.n_sequences * work.n_context * kv_bytes_per_token(shape, work.kv_format)
+        read_us = n_bytes / (BANDWIDTH_GB_S * ATTENTION_STREAMED) / 1e3
+        return ATTENTION_START_US + read_us + GAP_US + SMALL_US
     flops = 4 * work.n_rows * work.n_context * shape.num_attention_heads * _head_dim(shape)
     return ATTENTION_START_US + flops / (BF16_TFLOPS * PREFILL_ATTENTION_SHARE) / 1e6
-
-
-def fused_us(work: Work) -> float:
-    """Of one layer in fewer launches: all but its products."""
-    shape = work.shape
-    n_heads, n_kv = shape.num_attention_heads, shape.num_key_value_heads
-    piece_rows = min(-(-work.n_rows // work.n_sequences), split_piece_rows(n_heads, n_kv))
-    n_finished = -(-min(work.n_rows, TILE_ROWS) // EPILOGUE_ROWS.value)
-    n_merged = -(-(n_heads // n_kv * piece_rows) // MERGED_VECTORS)
-    n_merged *= -(-work.n_context // (SPLIT_TOKENS * MERGED_HERE))
-    last_us = (4 * (2 + 2 * n_finished) + 2 + 2 * n_merged) * ROUND_TRIP_US
-    return ATTENTION_START_US + _kv_us(work) + last_us + FUSED_NODES * EARLY_GAP_US
 
 
 def small_us(work: Work) -> float:
@@ -168,11 +138,8 @@ def step_ms(work: Work) -> float:
         product_us(*size, work.n_rows, work.quant, work.has_int8_inputs)
         for size in products(shape).values()
     )
-    if work.is_fused and work.n_rows <= STREAMED_ROWS:
-        layer_us = multiplied + fused_us(work)
-    else:
-        # Ten nodes: two norms, four products, the KV write, attention and its merge, SiLU.
-        layer_us = multiplied + attention_us(work) + small_us(work) + 10 * GAP_US
+    # Ten nodes: two norms, four products, the KV write, attention and its merge, SiLU.
+    layer_us = multiplied + attention_us(work) + small_us(work) + 10 * GAP_US
     # The head stays at eight bits where the rest has four. It is met by as many rows as a step has
     # room to draw from, asked for or not; a whole chunk of a prompt for few.
     head = "int8" if work.quant else None
@@ -183,12 +150,10 @@ def step_ms(work: Work) -> float:
 
 
 def decode_ms(
-    shape: Shape, quant: str | None, kv_format: str, n_replies: int, n_context: int,
-    is_fused: bool = False,
-) -> float:  # fmt: skip
+    shape: Shape, quant: str | None, kv_format: str, n_replies: int, n_context: int
+) -> float:
     """ms per token of each of so many replies side by side."""
-    work = Work(shape, quant, kv_format, n_replies, n_replies, n_context, is_fused=is_fused)
-    return step_ms(work)
+    return step_ms(Work(shape, quant, kv_format, n_replies, n_replies, n_context))
 
 
 def eagle_step_ms(
@@ -231,14 +196,12 @@ def bars(chunk: int) -> list[Bar]:
     """What the pages promise of Qwen3-8B, as modelled. chunk: rows of one prefill step."""
     shape = SHAPES["qwen3-8b"]
     alone = decode_ms(shape, "int4", "int8", 1, 64)
-    fused = decode_ms(shape, "int4", "int8", 1, 64, is_fused=True)
     drafted = eagle_step_ms(shape, "int4", "int8", 3, 64) / sum(STANDS**i for i in range(4))
     together = decode_ms(shape, "int4", "int8", 64, 1024)
     cold = {quant: cold_ttft_ms(shape, quant, "int8", 4096, chunk) for quant in ("int4", "int8")}
     rounded = cold_ttft_ms(shape, "int8", "int8", 4096, chunk, has_int8_inputs=True)
     return [
         Bar("8B int4, one reply, 64 tokens of context: ms a token (model)", alone, 2.4),
-        Bar("8B int4, the same with `engine.fused_launches`: ms a token (model)", fused, 1.9),
         Bar("8B int4, 3 guesses of an EAGLE-3 head, of which 0.7 stand (model)", drafted, 1.5),
         Bar("8B int4, 64 replies, 1,024 each: ms a token (model)", together, 5.5),
         Bar("8B int4, a cold prompt of 4,096 tokens: TTFT (model)", cold["int4"], 110.0),

@@ -57,7 +57,6 @@ class Serving:
     kv_format: str
     has_head: bool = False  # an EAGLE-3 head drafts, in the place of n-grams
     has_int8_inputs: bool = False  # `engine.prompt_activations`
-    is_fused: bool = False  # `engine.fused_launches`
 
 
 def servings() -> tuple[Serving, ...]:
@@ -68,8 +67,7 @@ def servings() -> tuple[Serving, ...]:
     rounded = replace(shipped, has_int8_inputs=True)
     fp8 = Serving("qwen3-8b", "fp8", "fp8")
     dense = Serving("qwen3-4b", None, "plain")
-    fused = (replace(serving, is_fused=True) for serving in (shipped, large, fp8, dense))
-    return (shipped, rounded, large, fp8, replace(large, has_head=True), *fused)
+    return shipped, rounded, large, fp8, dense, replace(large, has_head=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +185,7 @@ def _programs(serving: Serving, n_layers: int) -> Iterator[tuple[str, Any]]:
     options = {**GPU.options["engine"], "quant": serving.quant, "kv_format": serving.kv_format}
     options.pop("device")
     config = EngineConfig(**options, ngram_draft=not serving.has_head)
-    kernels = KernelSet(
-        is_reference=False, rounds_inputs=serving.has_int8_inputs, fuses=serving.is_fused
-    )
+    kernels = KernelSet(is_reference=False, rounds_inputs=serving.has_int8_inputs)
     with tempfile.TemporaryDirectory() as folder:
         model_dir = write_folder(Path(folder), Shape(**sizes))
         decoder = Decoder(

@@ -63,7 +63,7 @@ class GraphRunner:
         kernels: KernelSet,
     ) -> None:  # fmt: skip
         self.decoder, self.pool = decoder, pool
-        self.layers = "Triton, in fewer launches" if kernels.fuses else "Triton"
+        self.layers = "Triton"
         device = torch.device(decoder.device)
         self._is_cuda = device.type == "cuda"
         head = decoder.eagle

@@ -17,7 +17,6 @@ from ..kv_format import KV_FORMATS
 from ..types import BLOCK_TOKENS
 from .kv_write import kv_format_of
 from .launch import LEAST_ROWS, n_processors, next_power_of_2
-from .product import begin_early, is_last
 from .softmax_tiles import LOG2_E, load_queries, walk_tiles
 
 SPLIT_TOKENS = 128  # at 8 KV heads and 4k tokens 256 programs per sequence: two per processor
@@ -25,9 +24,6 @@ MAX_SPLIT_TILE = 64  # query rows (of all heads of a group) of a piece
 # By registers three fit side by side; of codes, which are converted, two: those take two turns.
 PROGRAMS_PER_PROCESSOR = 3
 MERGED_SPLITS = 32
-# Where the last program of a piece merges: so many heads, and splits of each, at a time. Together
-# they are 64 registers a thread, and what most models share a KV head by.
-MERGED_VECTORS, MERGED_HERE = 4, 16
 PREFILL_ROWS = 128  # query rows (of all heads of a group) in one tile: two warp groups of 64
 
 
@@ -96,15 +92,13 @@ def prefill_piece_rows(n_heads: int, n_kv: int) -> int:
 @triton.jit
 def _decode(
     queries_ptr, blocks_ptr, scales_ptr, starts_ptr, counts_ptr, firsts_ptr, owners_ptr,
-    tables_ptr, sums_ptr, weights_ptr, out_ptr, tickets_ptr,
+    tables_ptr, sums_ptr, weights_ptr,
     N_HEADS: tl.constexpr, N_KV: tl.constexpr, HALF: tl.constexpr, HALF_PAD: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, N_SPLITS: tl.constexpr,
     MAX_BLOCKS: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, SCALE: tl.constexpr,
-    SINCE: tl.constexpr, MERGES: tl.constexpr, MERGED: tl.constexpr, VECTORS: tl.constexpr,
+    SINCE: tl.constexpr,
 ):  # fmt: skip
-    """One piece, one KV head, every n-th split of the KV; the last to end merges all, if asked."""
-    if MERGES:
-        begin_early()
+    """One piece, one KV head, every n-th split of the KV."""
     piece, kv_head = tl.program_id(0), tl.program_id(1)
     count = tl.load(counts_ptr + piece)
     if count > 0:
@@ -132,55 +126,6 @@ def _decode(
             tl.store(target + HALF, sum_high, mask=inside)
             tl.store(weights_ptr + part * 2, best, mask=positions >= 0)
             tl.store(weights_ptr + part * 2 + 1, total, mask=positions >= 0)
-        if MERGES:
-            n_working = tl.minimum(n_splits - first_split, tl.num_programs(2))
-            if tl.program_id(2) < n_working:
-                if is_last(tickets_ptr, piece * N_KV + kv_head, n_working):
-                    for begin in range(0, count * group, VECTORS):
-                        at = begin + tl.arange(0, VECTORS)
-                        row = (start + at // group).to(tl.int64)
-                        _merge_vectors(
-                            sums_ptr, weights_ptr, out_ptr,
-                            row * N_HEADS + kv_head * group + at % group, at < count * group,
-                            first_split, n_splits, 2 * HALF, 2 * HALF_PAD, N_SPLITS, MERGED,
-                            VECTORS,
-                        )  # fmt: skip
-
-
-@triton.jit
-def _merge_vectors(
-    sums_ptr, weights_ptr, out_ptr, vector, is_vector, first_split, n_splits,
-    DIM: tl.constexpr, DIM_PAD: tl.constexpr, N_SPLITS: tl.constexpr, MERGED: tl.constexpr,
-    VECTORS: tl.constexpr,
-):  # fmt: skip
-    """Add up the splits of some vectors (int64 [VECTORS]), each a head of a row."""
-    d = tl.arange(0, DIM_PAD)
-    best = tl.full((VECTORS,), float("-inf"), tl.float32)
-    total = tl.zeros((VECTORS,), tl.float32)
-    sums = tl.zeros((VECTORS, DIM_PAD), tl.float32)
-    # From a multiple of MERGED: the order of the sum must not depend on the rows beside it.
-    for base in range(first_split // MERGED * MERGED, n_splits, MERGED):
-        split = base + tl.arange(0, MERGED)
-        exists = is_vector[:, None] & ((split >= first_split) & (split < n_splits))[None, :]
-        part = vector[:, None] * N_SPLITS + split[None, :]
-        # Past the first level of the cache: other processors may have written them just now.
-        weight = weights_ptr + part * 2
-        bests = tl.load(weight, mask=exists, other=float("-inf"), cache_modifier=".cg")
-        totals = tl.load(weight + 1, mask=exists, other=0.0, cache_modifier=".cg")
-        new_best = tl.maximum(best, tl.max(bests, 1))
-        shift = tl.where(new_best == float("-inf"), 0.0, new_best)
-        shares = tl.exp2(bests - shift[:, None])
-        decay = tl.exp2(best - shift)
-        tile = tl.load(
-            sums_ptr + part[:, :, None] * DIM + d[None, None, :],
-            mask=exists[:, :, None] & (d < DIM)[None, None, :], other=0.0, cache_modifier=".cg",
-        )  # fmt: skip
-        sums = sums * decay[:, None] + tl.sum(tile * shares[:, :, None], 1)
-        total = total * decay + tl.sum(totals * shares, 1)
-        best = new_best
-    y = (sums / tl.where(is_vector, total, 1.0)[:, None]).to(out_ptr.dtype.element_ty)
-    inside = is_vector[:, None] & (d < DIM)[None, :]
-    tl.store(out_ptr + vector[:, None] * DIM + d[None, :], y, mask=inside)
 
 
 @triton.jit
@@ -189,17 +134,39 @@ def _merge(
     N_HEADS: tl.constexpr, DIM: tl.constexpr, DIM_PAD: tl.constexpr, MAX_ROWS: tl.constexpr,
     SPLIT: tl.constexpr, N_SPLITS: tl.constexpr, MERGED: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Add up the splits of one head of one row."""
+    """Add up the splits of one head of one row, MERGED at a time."""
     piece, offset = tl.program_id(0) // MAX_ROWS, tl.program_id(0) % MAX_ROWS
     count = tl.load(counts_ptr + piece)
     if offset < count:
         first = tl.load(firsts_ptr + piece)
-        row = (tl.load(starts_ptr + piece) + offset + tl.arange(0, 1)).to(tl.int64)
+        row = (tl.load(starts_ptr + piece) + offset).to(tl.int64)
+        vector = row * N_HEADS + tl.program_id(1)
         first_split = (tl.maximum(first + 1 - WINDOW, 0) // SPLIT) if WINDOW > 0 else 0
-        _merge_vectors(
-            sums_ptr, weights_ptr, out_ptr, row * N_HEADS + tl.program_id(1), row >= 0,
-            first_split, (first + count + SPLIT - 1) // SPLIT, DIM, DIM_PAD, N_SPLITS, MERGED, 1,
-        )  # fmt: skip
+        n_splits = (first + count + SPLIT - 1) // SPLIT
+        d = tl.arange(0, DIM_PAD)
+        best = tl.full((), float("-inf"), tl.float32)
+        total = tl.full((), 0.0, tl.float32)
+        sums = tl.zeros((DIM_PAD,), tl.float32)
+        # From a multiple of MERGED: the order of the sum must not depend on the rows beside it.
+        for base in range(first_split // MERGED * MERGED, n_splits, MERGED):
+            split = base + tl.arange(0, MERGED)
+            exists = (split >= first_split) & (split < n_splits)
+            part = vector * N_SPLITS + split
+            bests = tl.load(weights_ptr + part * 2, mask=exists, other=float("-inf"))
+            totals = tl.load(weights_ptr + part * 2 + 1, mask=exists, other=0.0)
+            new_best = tl.maximum(best, tl.max(bests, 0))
+            shift = tl.where(new_best == float("-inf"), 0.0, new_best)
+            shares = tl.exp2(bests - shift)
+            decay = tl.exp2(best - shift)
+            tile = tl.load(
+                sums_ptr + part[:, None] * DIM + d[None, :],
+                mask=exists[:, None] & (d < DIM)[None, :], other=0.0,
+            )  # fmt: skip
+            sums = sums * decay + tl.sum(tile * shares[:, None], 0)
+            total = total * decay + tl.sum(totals * shares, 0)
+            best = new_best
+        y = (sums / total).to(out_ptr.dtype.element_ty)
+        tl.store(out_ptr + vector * DIM + d, y, mask=d < DIM)
 
 
 @triton.jit
@@ -244,7 +211,6 @@ def paged_attention(
     partials: Partials,
     out: Tensor,
     since: int = 0,
-    tickets: Tensor | None = None,
 ) -> None:
     """Attention of a step's rows over their sequences' KV; their own is in the pool already.
 
@@ -255,8 +221,6 @@ def paged_attention(
     partials: of at least as many rows as the step has, where `is_split` says it is used.
     out: [rows, n_heads * head_dim]; rows of no piece keep what they hold.
     since: the first position that anybody sees; each row sees one at least.
-    tickets: int32, zeros before and after, one for each piece and KV head: splits are merged within
-        the launch that made them. None: in a launch of their own.
     """
     (_, n_heads, dim), n_kv = queries.shape, blocks.shape[3]
     n_pieces, max_blocks = len(pieces.starts), pieces.tables.shape[1]
@@ -293,15 +257,10 @@ def paged_attention(
     # converted, more than a thread has, but at the fewest rows.
     has_room = n_rows <= (32 if kv_format == "plain" else LEAST_ROWS)
     _decode[(n_pieces, n_kv, n_programs)](
-        *inputs, partials.sums, partials.weights, out,
-        pieces.starts if tickets is None else tickets,
+        *inputs, partials.sums, partials.weights,
         ROWS=n_rows, TILE=64, SPLIT=SPLIT_TOKENS, N_SPLITS=n_splits, **layout,
-        MERGES=tickets is not None, MERGED=MERGED_HERE, VECTORS=MERGED_VECTORS,
         num_warps=4, num_stages=5 if has_room else 3, enable_fp_fusion=True,
-        launch_pdl=tickets is not None,
     )  # fmt: skip
-    if tickets is not None:
-        return
     _merge[(n_pieces * max_rows, n_heads)](
         partials.sums, partials.weights, pieces.starts, pieces.counts, pieces.firsts, out,
         N_HEADS=n_heads, DIM=dim, DIM_PAD=next_power_of_2(dim), MAX_ROWS=max_rows,
@@ -320,7 +279,6 @@ def paged_attention_reference(
     partials: Partials,
     out: Tensor,
     since: int = 0,
-    tickets: Tensor | None = None,
 ) -> None:
     n_heads, head_dim = queries.shape[1:]
     stored = KV_FORMATS[kv_format_of(blocks)](head_dim, torch.float32)

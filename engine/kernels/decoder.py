@@ -18,7 +18,6 @@ from ..layer import Rope
 from ..load.packed import Int4Weight, ScaledWeight, Stored, Weight, format_of
 from ..load.quant import quantize
 from ..model import Decoder
-from ..types import ConfigError
 from . import (
     attention,
     gemm_8bit,
@@ -31,8 +30,7 @@ from . import (
     silu_mul,
 )
 from .attention import Partials, Pieces
-from .halves import Halves
-from .launch import LEAST_ROWS, STREAMED_ROWS
+from .launch import STREAMED_ROWS
 
 INT4_GROUP = 128  # inputs that share a scale: its word is 1/16 of their codes' bytes, 1/4 at 32
 NO_TAPS: Mapping[int, Tensor] = {}
@@ -46,10 +44,7 @@ _NAMES = (
     "gemm_int4",
     "gemm_int8",
     "kv_write",
-    "project",
     "add_norm",
-    "add_product",
-    "gate_product",
     "place_rows",
     "round_rows",
     "sample",
@@ -61,14 +56,9 @@ _NAMES = (
 class KernelSet:
     """The kernels, or their references, by name."""
 
-    def __init__(
-        self, is_reference: bool, *, rounds_inputs: bool = False, fuses: bool = False
-    ) -> None:
-        """rounds_inputs: of many rows, to eight bits, where the weights are int8.
-
-        fuses: in steps of few rows, what is launched apart otherwise (see `halves`).
-        """
-        self.is_reference, self.rounds_inputs, self.fuses = is_reference, rounds_inputs, fuses
+    def __init__(self, is_reference: bool, *, rounds_inputs: bool = False) -> None:
+        """rounds_inputs: of many rows, to eight bits, where the weights are int8."""
+        self.is_reference, self.rounds_inputs = is_reference, rounds_inputs
         suffix = "_reference" if is_reference else ""
         found = {name: f"{name}{suffix}" for name in _NAMES}
         self.call: Any = SimpleNamespace(
@@ -114,10 +104,6 @@ class KernelLinear:
             case _:
                 self.out_features = weight.shape[0]
                 self.packed = weight.to(device=device, dtype=dtype).contiguous()
-        self.streamed = self.packed
-        if self._multiply is None:  # as codes with scales of 1, which is all `product` reads
-            ones = torch.ones(self.out_features, device=device)
-            self.streamed = gemm_8bit.pack_8bit(self.packed, ones)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._multiply is None:
@@ -160,7 +146,6 @@ class KernelDecoder:
         """For steps of up to `n_rows` rows and sequences of up to `n_tokens`.
 
         n_split: most rows of a step whose attention is split over the KV.
-        Raises: ConfigError where launches are to be fused and no tile holds a part of one head.
         """
         config = decoder.config
         self.decoder, self.pool, self.call, self.config = decoder, pool, kernels.call, config
@@ -174,14 +159,6 @@ class KernelDecoder:
         self._mixed = torch.zeros(
             n_rows, config.n_heads * config.head_dim, dtype=decoder.dtype, device=device
         )
-        self._halves: Halves | None = None
-        if kernels.fuses:
-            if config.head_dim % LEAST_ROWS and not kernels.is_reference:
-                raise ConfigError(
-                    f"fused_launches: expected heads of a multiple of {LEAST_ROWS}, found "
-                    f"{config.head_dim}"
-                )
-            self._halves = Halves(decoder, pool, kernels.call, self.partials, self._mixed)
 
     def forward(
         self, tokens: Tensor, positions: Tensor, slots: Tensor,
@@ -196,11 +173,7 @@ class KernelDecoder:
         """
         decoder, config, call = self.decoder, self.config, self.call
         x = decoder.embedding[tokens].float()
-        delta = None
-        if self._halves is not None and len(x) <= STREAMED_ROWS:
-            self._halves.run(x, positions, slots, pieces, taps)
-        else:
-            delta = self._run(x, positions, slots, pieces, taps)
+        delta = self._run(x, positions, slots, pieces, taps)
         if len(decoder.layers) in taps:
             total = x if delta is None else x + delta.sum(0, dtype=torch.float32)
             taps[len(decoder.layers)].copy_(total)
@@ -213,7 +186,7 @@ class KernelDecoder:
         self, x: Tensor, positions: Tensor, slots: Tensor, pieces: Items[tuple[Pieces, int]],
         taps: Mapping[int, Tensor],
     ) -> Tensor | None:  # fmt: skip
-        """All layers, every kernel launched apart; what is to be added to x comes back."""
+        """All layers; what is to be added to x comes back."""
         decoder, delta = self.decoder, None
         h = torch.empty(x.shape, dtype=decoder.dtype, device=x.device)
         for index, layer in enumerate(decoder.layers):

@@ -1,10 +1,8 @@
 """Owns the way from the merged q, k, v product into attention: norm, rotate, quantize, store.
 
 One pass in place of six: partial sums are added, queries and keys normed and rotated, and keys and
-values coded into the KV pool in whatever format it has. `project` does the product as well.
+values coded into the KV pool in whatever format it has.
 """
-
-from typing import Any
 
 import torch
 import triton
@@ -12,22 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ..kv_format import SMALLEST, Fp8Kv
-from .launch import next_power_of_2, tile_outputs
+from .launch import next_power_of_2
 from .operands import ROUNDER
-from .product import (
-    EPILOGUE_ROWS,
-    Streamed,
-    begin_early,
-    collect,
-    is_last,
-    layout,
-    leave,
-    operands,
-    product_reference,
-    product_tile,
-    row_scale,
-    sizes,
-)
 
 FORMATS = {torch.float8_e4m3fn: "fp8", torch.int8: "int8", torch.uint8: "int4"}
 LARGEST = {"plain": 1.0, "fp8": Fp8Kv.LARGEST, "int8": 127.0, "int4": 7.0}
@@ -47,48 +31,28 @@ def _kv_write(
     N_SPLITS: tl.constexpr, HAS_NORM: tl.constexpr, EPS: tl.constexpr, FORMAT: tl.constexpr,
     LARGEST: tl.constexpr,
 ):  # fmt: skip
-    """One head of one row."""
-    row = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
-    head = tl.program_id(1)
-    at = tl.arange(0, HALF_PAD)
-    inside = (at < HALF)[None, :]
-    low = tl.zeros((1, HALF_PAD), tl.float32)
-    high = tl.zeros((1, HALF_PAD), tl.float32)
-    for split in tl.static_range(N_SPLITS):
-        vector = (split * n_rows + row) * (N_HEADS + 2 * N_KV) + head
-        part = qkv_ptr + vector[:, None] * (2 * HALF) + at[None, :]
-        low += tl.load(part, mask=inside, other=0.0).to(tl.float32)
-        high += tl.load(part + HALF, mask=inside, other=0.0).to(tl.float32)
-    _write_head(
-        low, high, row, row >= 0, head, positions_ptr, slots_ptr, cos_ptr, sin_ptr, q_weight_ptr,
-        k_weight_ptr, queries_ptr, blocks_ptr, scales_ptr,
-        N_HEADS, N_KV, HALF, HALF_PAD, HAS_NORM, EPS, FORMAT, LARGEST,
-    )  # fmt: skip
-
-
-@triton.jit
-def _write_head(
-    low, high, row, is_row, head, positions_ptr, slots_ptr, cos_ptr, sin_ptr, q_weight_ptr,
-    k_weight_ptr, queries_ptr, blocks_ptr, scales_ptr,
-    N_HEADS: tl.constexpr, N_KV: tl.constexpr, HALF: tl.constexpr, HALF_PAD: tl.constexpr,
-    HAS_NORM: tl.constexpr, EPS: tl.constexpr, FORMAT: tl.constexpr, LARGEST: tl.constexpr,
-):  # fmt: skip
-    """One head of some rows (int64), in two halves [rows, HALF_PAD], which RoPE and int4 pair."""
+    """One head of one row, in two halves, which RoPE pairs."""
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     size: tl.constexpr = 2 * HALF
     at = tl.arange(0, HALF_PAD)
-    is_at = at < HALF
-    inside = is_row[:, None] & is_at[None, :]
+    inside = at < HALF
+    low = tl.zeros((HALF_PAD,), tl.float32)
+    high = tl.zeros((HALF_PAD,), tl.float32)
+    for split in tl.static_range(N_SPLITS):
+        vector = (split * n_rows + row) * (N_HEADS + 2 * N_KV) + head
+        part = qkv_ptr + vector * size + at
+        low += tl.load(part, mask=inside, other=0.0).to(tl.float32)
+        high += tl.load(part + HALF, mask=inside, other=0.0).to(tl.float32)
     if head < N_HEADS + N_KV:  # values are neither normed nor rotated
         if HAS_NORM:
-            scale = tl.rsqrt((tl.sum(low * low, 1) + tl.sum(high * high, 1)) / size + EPS)[:, None]
+            scale = tl.rsqrt((tl.sum(low * low, 0) + tl.sum(high * high, 0)) / size + EPS)
             if head < N_HEADS:
-                low *= scale * tl.load(q_weight_ptr + at, mask=is_at, other=0.0)[None, :]
-                high *= scale * tl.load(q_weight_ptr + HALF + at, mask=is_at, other=0.0)[None, :]
+                low *= scale * tl.load(q_weight_ptr + at, mask=inside, other=0.0)
+                high *= scale * tl.load(q_weight_ptr + HALF + at, mask=inside, other=0.0)
             else:
-                low *= scale * tl.load(k_weight_ptr + at, mask=is_at, other=0.0)[None, :]
-                high *= scale * tl.load(k_weight_ptr + HALF + at, mask=is_at, other=0.0)[None, :]
-        position = tl.load(positions_ptr + row, mask=is_row, other=0).to(tl.int64)
-        angle = position[:, None] * size + at[None, :]
+                low *= scale * tl.load(k_weight_ptr + at, mask=inside, other=0.0)
+                high *= scale * tl.load(k_weight_ptr + HALF + at, mask=inside, other=0.0)
+        angle = tl.load(positions_ptr + row).to(tl.int64) * size + at
         cos_low = tl.load(cos_ptr + angle, mask=inside, other=0.0).to(tl.float32)
         cos_high = tl.load(cos_ptr + angle + HALF, mask=inside, other=0.0).to(tl.float32)
         sin_low = tl.load(sin_ptr + angle, mask=inside, other=0.0).to(tl.float32)
@@ -100,95 +64,45 @@ def _write_head(
     low_out = low.to(queries_ptr.dtype.element_ty)
     high_out = high.to(queries_ptr.dtype.element_ty)
     if head < N_HEADS:
-        query = queries_ptr + (row * N_HEADS + head)[:, None] * size + at[None, :]
+        query = queries_ptr + (row * N_HEADS + head) * size + at
         tl.store(query, low_out, mask=inside)
         tl.store(query + HALF, high_out, mask=inside)
     else:
-        slot = tl.load(slots_ptr + row, mask=is_row, other=-1).to(tl.int64)
-        # k heads come before v heads, in the product as in the pool.
-        vector = slot * (2 * N_KV) + head - N_HEADS
-        _store_vectors(
-            blocks_ptr, scales_ptr, vector, slot >= 0, low_out.to(tl.float32),
-            high_out.to(tl.float32), HALF, HALF_PAD, FORMAT, LARGEST,
-        )  # fmt: skip
+        slot = tl.load(slots_ptr + row).to(tl.int64)
+        if slot >= 0:
+            # k heads come before v heads, in the product as in the pool.
+            _store_vector(
+                blocks_ptr, scales_ptr, slot * (2 * N_KV) + head - N_HEADS, low_out.to(tl.float32),
+                high_out.to(tl.float32), HALF, HALF_PAD, FORMAT, LARGEST,
+            )  # fmt: skip
 
 
 @triton.jit
-def _store_vectors(
-    blocks_ptr, scales_ptr, vector, is_stored, low, high,
+def _store_vector(
+    blocks_ptr, scales_ptr, vector, low, high,
     HALF: tl.constexpr, HALF_PAD: tl.constexpr, FORMAT: tl.constexpr, LARGEST: tl.constexpr,
 ):  # fmt: skip
-    """Code keys or values [rows]; `vector` (int64) counts heads over slots, keys and values."""
+    """Code a key or value; `vector` (int64) counts heads over slots, keys and values."""
     coded = blocks_ptr.dtype.element_ty
     at = tl.arange(0, HALF_PAD)
-    inside = is_stored[:, None] & (at < HALF)[None, :]
+    inside = at < HALF
     if FORMAT != "plain":
-        largest = tl.maximum(tl.max(tl.abs(low), 1), tl.max(tl.abs(high), 1))
+        largest = tl.maximum(tl.max(tl.abs(low), 0), tl.max(tl.abs(high), 0))
         scale = (tl.maximum(largest, FLOOR) / LARGEST).to(scales_ptr.dtype.element_ty)
-        tl.store(scales_ptr + vector, scale, mask=is_stored)
+        tl.store(scales_ptr + vector, scale)
         # Coded against the scale as stored, so that its rounding costs nothing.
-        low = low / scale.to(tl.float32)[:, None]
-        high = high / scale.to(tl.float32)[:, None]
+        low = low / scale.to(tl.float32)
+        high = high / scale.to(tl.float32)
         if FORMAT != "fp8":
             low = tl.clamp((low + ROUNDER) - ROUNDER, -LARGEST, LARGEST)
             high = tl.clamp((high + ROUNDER) - ROUNDER, -LARGEST, LARGEST)
     if FORMAT == "int4":
         both = (low + 8.0).to(tl.int32) | ((high + 8.0).to(tl.int32) << 4)
-        tl.store(blocks_ptr + vector[:, None] * HALF + at[None, :], both.to(coded), mask=inside)
+        tl.store(blocks_ptr + vector * HALF + at, both.to(coded), mask=inside)
     else:
-        target = blocks_ptr + vector[:, None] * (2 * HALF) + at[None, :]
+        target = blocks_ptr + vector * (2 * HALF) + at
         tl.store(target, low.to(coded), mask=inside)
         tl.store(target + HALF, high.to(coded), mask=inside)
-
-
-@triton.jit(do_not_specialize=["n_rows"])
-def _project(
-    h_ptr, squares_ptr, codes_ptr, code_scales_ptr, bias_ptr, positions_ptr, slots_ptr, cos_ptr,
-    sin_ptr, q_weight_ptr, k_weight_ptr, queries_ptr, blocks_ptr, scales_ptr, sums_ptr, tickets_ptr,
-    n_rows,
-    N_IN: tl.constexpr, N_OUT: tl.constexpr, STEP: tl.constexpr, STEPS_PER_SPLIT: tl.constexpr,
-    N_SPLITS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
-    N_SQUARES: tl.constexpr, N_SQUARES_PAD: tl.constexpr, HAS_BIAS: tl.constexpr,
-    N_HEADS: tl.constexpr, N_KV: tl.constexpr, HALF: tl.constexpr, HALF_PAD: tl.constexpr,
-    HAS_NORM: tl.constexpr, EPS: tl.constexpr, FORMAT: tl.constexpr, LARGEST: tl.constexpr,
-):  # fmt: skip
-    """One tile of rows and outputs over one split; the last of a head turns and stores it."""
-    begin_early()
-    first = tl.program_id(0) * ROWS
-    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
-    split = tl.program_id(2)
-    row = first + tl.arange(0, ROWS)
-    sums = product_tile(
-        h_ptr, codes_ptr, code_scales_ptr, row, output, split, n_rows,
-        N_IN, N_OUT, STEP, STEPS_PER_SPLIT, GROUP, ROWS, OUTPUTS,
-    )  # fmt: skip
-    leave(sums_ptr, sums, row, output, split, n_rows, N_OUT)
-    size: tl.constexpr = 2 * HALF
-    n_heads: tl.constexpr = N_HEADS + 2 * N_KV
-    head = tl.program_id(1) * OUTPUTS // size
-    ticket = tl.program_id(0) * n_heads + head
-    if is_last(tickets_ptr, ticket, size // OUTPUTS * N_SPLITS):
-        at = tl.arange(0, HALF_PAD)
-        is_at = at < HALF
-        entry = head * size + at
-        for begin in range(first, tl.minimum(first + ROWS, n_rows), EPILOGUE_ROWS):
-            some = (begin + tl.arange(0, EPILOGUE_ROWS)).to(tl.int64)
-            is_row = some < n_rows
-            inside = is_row[:, None] & is_at[None, :]
-            low = collect(sums_ptr, some, entry, inside, n_rows, N_OUT, N_SPLITS)
-            high = collect(sums_ptr, some, entry + HALF, inside, n_rows, N_OUT, N_SPLITS)
-            scale = row_scale(squares_ptr, some, is_row, N_SQUARES, N_SQUARES_PAD, N_IN, EPS)
-            low *= scale[:, None]
-            high *= scale[:, None]
-            if HAS_BIAS:
-                bias = bias_ptr + entry
-                low += tl.load(bias, mask=is_at, other=0.0).to(tl.float32)[None, :]
-                high += tl.load(bias + HALF, mask=is_at, other=0.0).to(tl.float32)[None, :]
-            _write_head(
-                low, high, some, is_row, head, positions_ptr, slots_ptr, cos_ptr, sin_ptr,
-                q_weight_ptr, k_weight_ptr, queries_ptr, blocks_ptr, scales_ptr,
-                N_HEADS, N_KV, HALF, HALF_PAD, HAS_NORM, EPS, FORMAT, LARGEST,
-            )  # fmt: skip
 
 
 def kv_write(
@@ -216,25 +130,20 @@ def kv_write(
     blocks, scales: one layer of the pool, [n_blocks, 16, 2, n_kv_heads, code_size] and
     [n_blocks, 16, 2, n_kv_heads] (empty for the plain format).
     """
-    rows, n_heads, _ = queries.shape
-    has_norm = q_weight is not None
-    _kv_write[(rows, n_heads + 2 * blocks.shape[3])](
+    (rows, n_heads, head_dim), n_kv, kv_format = (
+        queries.shape,
+        blocks.shape[3],
+        kv_format_of(blocks),
+    )
+    half, has_norm = head_dim // 2, q_weight is not None
+    _kv_write[(rows, n_heads + 2 * n_kv)](
         qkv, positions, slots, cos, sin,
         q_weight if has_norm else cos, k_weight if has_norm else cos,
         queries, blocks, scales if scales.numel() else blocks, rows,
-        N_SPLITS=qkv.shape[0], HAS_NORM=has_norm, EPS=eps, **_heads(queries, blocks),
-        num_warps=1, enable_fp_fusion=True,
+        N_HEADS=n_heads, N_KV=n_kv, HALF=half, HALF_PAD=next_power_of_2(half),
+        N_SPLITS=qkv.shape[0], HAS_NORM=has_norm, EPS=eps, FORMAT=kv_format,
+        LARGEST=LARGEST[kv_format], num_warps=1, enable_fp_fusion=True,
     )  # fmt: skip
-
-
-def _heads(queries: Tensor, blocks: Tensor) -> dict[str, Any]:
-    """What kernels are told of heads and of how the pool stores them."""
-    (_, n_heads, head_dim), kv_format = queries.shape, kv_format_of(blocks)
-    half = head_dim // 2
-    return {
-        "N_HEADS": n_heads, "N_KV": blocks.shape[3], "HALF": half,
-        "HALF_PAD": next_power_of_2(half), "FORMAT": kv_format, "LARGEST": LARGEST[kv_format],
-    }  # fmt: skip
 
 
 def kv_write_reference(
@@ -278,43 +187,3 @@ def kv_write_reference(
 
 def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight.float()
-
-
-def project(
-    h: Tensor, squares: Tensor, weight: Streamed, bias: Tensor | None, positions: Tensor,
-    slots: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor | None, k_weight: Tensor | None,
-    eps: float, queries: Tensor, blocks: Tensor, scales: Tensor, sums: Tensor, tickets: Tensor,
-) -> None:  # fmt: skip
-    """The q, k, v product of a norm's rows, then as `kv_write`, in one launch.
-
-    h: [rows, n_in], up to `STREAMED_ROWS` of them, times the norm's weight and not yet scaled;
-    squares: fp32 [rows, parts], sums of squares of the residual: see `halves.Residual`. eps: of all
-    norms. bias: [n_out] or None.
-    sums: fp32 [n_splits, rows, n_out], workspace. tickets: int32, zeros before and after; one a
-    head for each tile of rows.
-    """
-    rows, n_out, head_dim = len(h), sizes(weight)[0], queries.shape[2]
-    has_norm, n_squares = q_weight is not None, squares.shape[1]
-    # Tiles that no head shares with another; of powers of 2, as all tiles are.
-    outputs = min(tile_outputs(n_out, h.device), head_dim & -head_dim)
-    how = layout(weight, rows, outputs)
-    _project[(triton.cdiv(rows, how["ROWS"]), n_out // outputs, weight.n_splits)](
-        h, squares, *operands(weight), h if bias is None else bias, positions, slots, cos, sin,
-        q_weight if has_norm else cos, k_weight if has_norm else cos,
-        queries, blocks, scales if scales.numel() else blocks, sums, tickets, rows,
-        N_SQUARES=n_squares, N_SQUARES_PAD=next_power_of_2(n_squares), HAS_BIAS=bias is not None,
-        HAS_NORM=has_norm, EPS=eps, **_heads(queries, blocks), **how,
-    )  # fmt: skip
-
-
-def project_reference(
-    h: Tensor, squares: Tensor, weight: Streamed, bias: Tensor | None, positions: Tensor,
-    slots: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor | None, k_weight: Tensor | None,
-    eps: float, queries: Tensor, blocks: Tensor, scales: Tensor, sums: Tensor, tickets: Tensor,
-) -> None:  # fmt: skip
-    scale = (squares.sum(1, keepdim=True) / h.shape[1] + eps).rsqrt()
-    qkv = product_reference(h, weight) * scale
-    kv_write_reference(
-        (qkv if bias is None else qkv + bias.float())[None], positions, slots, cos, sin, q_weight,
-        k_weight, eps, queries, blocks, scales,
-    )  # fmt: skip

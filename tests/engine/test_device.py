@@ -36,16 +36,3 @@ def test_a_gpu_that_is_not_there_is_named(taken: list[int], name: str) -> None:
     with pytest.raises(ConfigError, match=f"expected one of cuda:0 to cuda:1, found {name}"):
         open_device(EngineConfig(device=name))
     assert not taken
-
-
-@pytest.mark.parametrize(("capability", "is_taken"), [((8, 9), False), ((9, 0), True)])
-def test_fused_launches_are_refused_on_a_gpu_that_cannot_compile_them(
-    taken: list[int], monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], is_taken: bool
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    config = EngineConfig(device="cuda", fused_launches=True)
-    if is_taken:
-        assert open_device(config).torch_name == "cuda" and taken == [0]
-        return
-    with pytest.raises(ConfigError, match=r"fused_launches: expected .* 9\.0 or later, found 8\.9"):
-        open_device(config)

@@ -177,18 +177,15 @@ def _has_grammars() -> bool:
     return True
 
 
-@pytest.mark.parametrize(
-    ("temperature", "is_fused"), [(0.0, False), (3.0, False), (3.0, True)],
-    ids=["greedy", "seeded", "seeded, in fewer launches"],
-)  # fmt: skip
+@pytest.mark.parametrize("temperature", [0.0, 3.0], ids=["greedy", "seeded"])
 def test_guesses_of_a_head_that_knows_stand(
-    counting: tuple[Path, Path], temperature: float, is_fused: bool
+    counting: tuple[Path, Path], temperature: float
 ) -> None:
     """With noise too: it draws with the reply's own, of the target's tokens."""
     params = SamplingParams(40, ignore_eos=True, temperature=temperature, seed=5)
     said = []
     for folder in (None, counting[1]):
-        engine = load(counting[0], folder, fused_launches=is_fused)
+        engine = load(counting[0], folder)
         if folder is not None:
             draft(engine, 4)
         branches = [engine.branch(f"b{i}") for i in range(3)]

@@ -89,10 +89,7 @@ def replies(engine: Engine, asked: list[tuple[list[int], SamplingParams]]) -> li
     return found
 
 
-@pytest.mark.parametrize(
-    "drafting", [{}, {"ngram_draft": True}, {"ngram_draft": True, "fused_launches": True}],
-    ids=["plain", "drafted", "fused"],
-)  # fmt: skip
+@pytest.mark.parametrize("drafting", [{}, {"ngram_draft": True}], ids=["plain", "drafted"])
 def test_any_batch_of_replies_is_that_of_the_cpu_path(
     make_reference: MakeReference, drafting: dict[str, object]
 ) -> None:
@@ -448,7 +445,6 @@ def test_quantized_products_give_the_same_model(make_reference: MakeReference, q
         ({"device": "tpu"}, "expected cpu, cuda, reference or interpreter"),
         ({"device": "reference", "dtype": "fp64"}, "bf16 or fp32"),
         ({"device": "cuda"}, "expected a GPU"),
-        ({"device": "cpu", "fused_launches": True}, "fused_launches: expected a GPU"),
     ],
 )
 def test_a_device_that_is_not_there_is_named(
@@ -460,10 +456,7 @@ def test_a_device_that_is_not_there_is_named(
         make_reference(**changes)
 
 
-@pytest.mark.parametrize(
-    "drafting", [{}, {"ngram_draft": True}, {"ngram_draft": True, "fused_launches": True}],
-    ids=["plain", "drafted", "fused"],
-)  # fmt: skip
+@pytest.mark.parametrize("drafting", [{}, {"ngram_draft": True}], ids=["plain", "drafted"])
 def test_calls_are_bound_where_the_device_draws_what_is_said_before_and_behind_them(
     make_reference: MakeReference, drafting: dict[str, object]
 ) -> None:

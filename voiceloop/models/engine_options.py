@@ -45,8 +45,7 @@ def engine_options(
     Raises:
         ConfigError: `engine.drafter` asks for a draft model or a head, and there is none, or for a
             draft model on a GPU; `engine.kv_tokens` cannot hold the context that is asked for;
-            `engine.prompt_activations` is int8 where no product has it, or
-            `engine.fused_launches` set where there is no GPU.
+            `engine.prompt_activations` is int8 where no product has it.
     """
     engine = config.engine
     options: dict[str, Any] = {
@@ -69,8 +68,6 @@ def engine_options(
         options["device"] = engine.device
     if engine.prompt_activations != AUTO:
         options["prompt_activations"] = engine.prompt_activations
-    if engine.fused_launches:
-        options["fused_launches"] = True
     if engine.step_budget_ms != type(engine)().step_budget_ms:
         options["step_budget_ms"] = engine.step_budget_ms
     if not engine.native:
@@ -103,10 +100,6 @@ def _check_gpu_keys(options: Mapping[str, Any]) -> None:
     """Raises: ConfigError where something is asked for that nothing here has."""
     device, weights = str(options.get("device", "cpu")), options.get("quant") or DENSE
     is_gpu = device.startswith("cuda")
-    if "fused_launches" in options and not is_gpu:
-        raise ConfigError(
-            f"engine.fused_launches: expected a language model on a GPU, found device {device}"
-        )
     is_served = is_gpu and weights == "int8"
     if options.get("prompt_activations", DENSE) != DENSE and not is_served:
         raise ConfigError(

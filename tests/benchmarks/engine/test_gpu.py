@@ -212,17 +212,6 @@ def test_the_model_of_a_step_counts_weights_keys_and_row_tiles() -> None:
     assert ms("int4", "int8", 8, 64) == pytest.approx(ms("int4", "int8", 1, 64), rel=0.01)
 
 
-def test_fewer_launches_take_less_of_a_step_of_few_rows_alone() -> None:
-    shape = replace(TINY, num_hidden_layers=36)
-
-    def ms(n_rows: int, is_fused: bool) -> float:
-        work = gpu_model.Work(shape, "int4", "int8", n_rows, 1, 64, is_fused=is_fused)
-        return gpu_model.step_ms(work)
-
-    assert ms(1, True) < ms(16, True) < ms(32, True) < ms(32, False)  # finished 8 rows at a time
-    assert ms(256, True) == ms(256, False)
-
-
 def test_a_head_drafts_as_many_guesses_as_its_row_says(monkeypatch) -> None:
     monkeypatch.setattr(engine_gpu_serving, "N_TOKENS", 12)
     parts = dict(engine_gpu_serving.eagle(engine_gpu.build))

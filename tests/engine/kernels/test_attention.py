@@ -70,12 +70,7 @@ def _check(kind, kv_format, heads, dim, counts, firsts, window, monkeypatch) -> 
     partials = Partials.allocate(n_split, n_heads, dim, MAX_BLOCKS * 16, queries.device)
     partials.sums.fill_(torch.nan)
     partials.weights.fill_(torch.nan)
-    tickets = torch.zeros(len(counts) * n_kv, dtype=torch.int32, device=DEVICE)
-    paged_attention(
-        queries, blocks, scales, rows, max(counts), window, partials, found,
-        tickets=tickets if kind == "merged" else None,
-    )  # fmt: skip
-    assert not tickets.any()
+    paged_attention(queries, blocks, scales, rows, max(counts), window, partials, found)
     paged_attention_reference(
         queries, blocks, scales, rows, max(counts), window, partials, expected
     )
@@ -106,16 +101,15 @@ def test_a_first_position_may_be_left_out(kind, monkeypatch) -> None:
     assert not torch.allclose(results[0][:2], results[2][:2], atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["decode", "merged", "prefill"])
+@pytest.mark.parametrize("kind", ["decode", "prefill"])
 @pytest.mark.parametrize("kv_format", ["plain", "fp8", "int8", "int4"])
 def test_attention_reads_every_kv_format(kind, kv_format, monkeypatch) -> None:
     _check(kind, kv_format, (2, 1), 80, [2, 0, 1], [63, 5, 15], 0, monkeypatch)
 
 
-@pytest.mark.parametrize("kind", ["decode", "merged"])
 @pytest.mark.parametrize("heads, dim", [((1, 1), 64), ((4, 1), 96), ((6, 2), 128), ((8, 1), 64)])
-def test_heads_share_keys_in_any_ratio(kind, heads, dim, monkeypatch) -> None:
-    _check(kind, "plain", heads, dim, [1], [31], 0, monkeypatch)
+def test_heads_share_keys_in_any_ratio(heads, dim, monkeypatch) -> None:
+    _check("decode", "plain", heads, dim, [1], [31], 0, monkeypatch)
 
 
 def test_pieces_of_one_sequence_see_what_lies_before_them(monkeypatch) -> None:
@@ -146,13 +140,12 @@ def test_pieces_of_one_sequence_see_what_lies_before_them(monkeypatch) -> None:
         torch.testing.assert_close(found, results[2], rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("kind", ["decode", "merged"])
-def test_a_short_prompt_is_split_too(kind, monkeypatch) -> None:
+def test_a_short_prompt_is_split_too(monkeypatch) -> None:
     assert attention.is_split(16, 32, 8) and not attention.is_split(32, 32, 8)
-    _check(kind, "plain", (4, 2), 64, [16, 9], [70, 3], 0, monkeypatch)
+    _check("decode", "plain", (4, 2), 64, [16, 9], [70, 3], 0, monkeypatch)
 
 
-@pytest.mark.parametrize("kind", ["decode", "merged", "prefill"])
+@pytest.mark.parametrize("kind", ["decode", "prefill"])
 @pytest.mark.parametrize("window", [1, 16, 20])
 def test_a_window_hides_what_lies_before_it(kind, window, monkeypatch) -> None:
     _check(kind, "plain", (2, 1), 64, [8], [72], window, monkeypatch)

@@ -49,13 +49,10 @@ def folder(write_checkpoint: Callable[..., Path]) -> Path:
     return write_checkpoint(hidden_size=128, intermediate_size=256, num_hidden_layers=2)
 
 
-@pytest.mark.parametrize("is_fused", [False, True])
 @pytest.mark.parametrize(("quant", "kv_format"), WEIGHTS)
 @pytest.mark.parametrize("params", [{}, {"temperature": 0.8, "top_p": 0.9, "seed": 3}])
-def test_a_reply_is_the_same_alone_and_in_a_batch(
-    folder, quant, kv_format, params, is_fused
-) -> None:
-    engine = _engine(folder, "cuda", quant, kv_format, fused_launches=is_fused)
+def test_a_reply_is_the_same_alone_and_in_a_batch(folder, quant, kv_format, params) -> None:
+    engine = _engine(folder, "cuda", quant, kv_format)
     alone = [_replies(engine, [prompt], **params)[0] for prompt in PROMPTS]
     assert _replies(engine, PROMPTS, **params) == alone
 
@@ -78,12 +75,11 @@ def _logits(engine: Engine, prompt: list[int]) -> torch.Tensor:
     return logits.float().cpu()
 
 
-@pytest.mark.parametrize("is_fused", [False, True])
 @pytest.mark.parametrize(("quant", "kv_format"), WEIGHTS)
 @pytest.mark.parametrize("prompt", [PROMPTS[0], LONG_PROMPT], ids=["few rows", "prefill"])
-def test_logits_are_those_of_the_references(folder, quant, kv_format, prompt, is_fused) -> None:
+def test_logits_are_those_of_the_references(folder, quant, kv_format, prompt) -> None:
     found, expected = (
-        _logits(_engine(folder, device, quant, kv_format, fused_launches=is_fused), prompt)
+        _logits(_engine(folder, device, quant, kv_format), prompt)
         for device in ("cuda", "reference")
     )
     assert (found - expected).norm() <= TOLERANCES[kv_format] * expected.norm()

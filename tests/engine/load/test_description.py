@@ -59,13 +59,8 @@ def test_a_prompt_in_eight_bits_is_told(tiny_model: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("is_fused", [False, True])
-def test_what_runs_the_layers_of_a_gpu_is_one_word_for_a_label(
-    tiny_model: Path, is_fused: bool
-) -> None:
-    config = EngineConfig(
-        device="reference", quant="int8", kv_tokens=512, fused_launches=is_fused
-    )  # fmt: skip
+def test_what_runs_the_layers_of_a_gpu_is_one_word_for_a_label(tiny_model: Path) -> None:
+    config = EngineConfig(device="reference", quant="int8", kv_tokens=512)
     assert served_by(Engine.load(tiny_model, config))["layers"] == "triton"
 
 

@@ -102,14 +102,6 @@ def test_a_prompt_is_multiplied_in_eight_bits_where_a_gpu_has_int8_weights() -> 
             options_of({**table, **asked}, preset)
 
 
-def test_launches_are_fused_on_a_gpu_where_that_is_asked_for() -> None:
-    asked = {"fused_launches": True}
-    assert options_of(asked, "gpu")["fused_launches"] is True
-    assert "fused_launches" not in options_of({}, "gpu")
-    with pytest.raises(ConfigError, match="fused_launches: expected a language model on a GPU"):
-        options_of(asked, "cpu")
-
-
 def test_the_embedded_agents_own_draft_model_may_be_all_that_drafts() -> None:
     options = options_of({"drafter": "model"})
     assert options["draft_dir"] == str(DRAFT) and "ngram_draft" not in options
@@ -148,7 +140,7 @@ def test_every_key_is_tried_above() -> None:
     marks = test_a_key_changes_what_the_engine_is_told.pytestmark  # type: ignore[attr-defined]
     [mark] = [mark for mark in marks if mark.args[0] == ("table", "expected")]
     tried = {key for table, _ in mark.args[1] for key in table}
-    tried |= {"prompt_activations", "fused_launches"}  # which one preset alone takes: see above
+    tried |= {"prompt_activations"}  # which one preset alone takes: see above
     assert tried == {field.name for field in fields(EngineSettings)}
 
 

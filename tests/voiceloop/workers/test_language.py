@@ -603,7 +603,7 @@ def test_a_reply_made_ahead_stops_behind_its_first_clause_or_where_it_has_none_a
             "draft_dir: small: expected the target's tokenizer, found another",
             r"loaded: engine\.draft_model: small: expected the target",
         ),
-        ("fused_launches: expected heads", r"loaded: engine\.fused_launches: expected heads"),
+        ("kv_format: expected heads", r"loaded: engine\.kv: expected heads"),
     ],
 )
 def test_what_the_engine_refuses_is_told_by_the_operators_key(

@@ -52,7 +52,6 @@ KEYS = {
     "quant": "engine.weights",
     "kv_format": "engine.kv",
     "prompt_activations": "engine.prompt_activations",
-    "fused_launches": "engine.fused_launches",
     "kv_tokens": "engine.kv_tokens",
     "kv_memory_share": "engine.kv_memory_share",
     "device": "engine.device",
