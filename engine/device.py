@@ -131,9 +131,7 @@ def _kernel_device(config: EngineConfig) -> Device:
     from .kernels.decoder import KernelSet
     from .kernels.launch import compiling
 
-    kernels = KernelSet(
-        is_reference=name == "reference", rounds_inputs=config.prompt_activations == "int8"
-    )
+    kernels = KernelSet(is_reference=name == "reference")
 
     def make_runner(
         decoder: Decoder, pool: KvPool, config: EngineConfig, end_ids: tuple[int, ...]

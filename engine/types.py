@@ -14,7 +14,6 @@ DTYPES = ("bf16", "fp32", "fp64")
 QUANTS = (None, "int8", "int4", "fp8")
 MAX_LOGPROBS = 20  # OpenAI's own limit
 KV_FORMAT_NAMES = ("plain", "fp8", "int8", "int4")
-PROMPT_ACTIVATIONS = ("bf16", "int8")
 
 
 def n_blocks_for(n_tokens: int) -> int:
@@ -97,8 +96,6 @@ class EngineConfig:
 
     dtype: what activations and KV are computed in; "fp32" and "fp64" are for tests.
     quant: weight quantization on load; None keeps the weights in `dtype`.
-    prompt_activations: "int8" has a GPU's steps of more than 128 rows multiply int8 weights with
-        inputs that are rounded to int8 as well, for twice the rate; "bf16": as all others.
     kv_format: how keys and values are stored, "plain" being the compute dtype.
     kv_tokens: size of the KV pool; `pool_tokens_for` tells what one conversation needs.
     kv_memory_share: above 0, the pool's size instead: this share of the device's memory that is
@@ -130,7 +127,6 @@ class EngineConfig:
     dtype: str = "bf16"
     quant: str | None = None
     device: str = "cpu"
-    prompt_activations: str = "bf16"
     kv_format: str = "plain"
     kv_tokens: int = 32768
     kv_memory_share: float = 0.0
@@ -159,16 +155,6 @@ class EngineConfig:
         if self.quant not in QUANTS:
             known = ", ".join(str(quant) for quant in QUANTS)
             raise ConfigError(f"quant: expected one of {known}, found {self.quant!r}")
-        if self.prompt_activations not in PROMPT_ACTIVATIONS:
-            known = " or ".join(PROMPT_ACTIVATIONS)
-            raise ConfigError(
-                f"prompt_activations: expected {known}, found {self.prompt_activations!r}"
-            )
-        if self.prompt_activations == "int8" and (self.device == "cpu" or self.quant != "int8"):
-            raise ConfigError(
-                "prompt_activations: expected a GPU and quant int8 with int8, found device "
-                f"{self.device} and quant {self.quant}"
-            )
         if self.kv_format not in KV_FORMAT_NAMES:
             known = ", ".join(KV_FORMAT_NAMES)
             raise ConfigError(f"kv_format: expected one of {known}, found {self.kv_format!r}")

@@ -116,9 +116,6 @@ class EngineSettings:
     kv: Literal["auto", "bf16", "fp8", "int8", "int4"] = _told(
         "auto", "how its keys and values are kept"
     )
-    prompt_activations: Literal["auto", "bf16", "int8"] = _told(
-        "auto", "in what a GPU multiplies a prompt's rows with int8 weights"
-    )
     kv_tokens: int = _told(0, "room for keys and values, in tokens")
     kv_memory_share: float = _told(0.0, "or as a share of the free memory")
     context_tokens: int = _told(0, "most tokens of a prompt and its reply")

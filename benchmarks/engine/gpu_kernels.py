@@ -81,11 +81,6 @@ def _cases() -> Iterator[tuple[str, Callable[[], Case]]]:
                     f"{quant} gemm {m} x {n_in} x {n_out}",
                     partial(_gemm, quant, m, n_out, n_in),
                 )
-            if m > STREAMED_ROWS:
-                name = f"int8 x int8 gemm {m} x {n_in} x {n_out}"
-                yield name, partial(_gemm_int8, m, n_out, n_in)
-    for n_in in (HIDDEN, INNER):
-        yield f"round rows, 512 x {n_in}", partial(_round_rows, 512, n_in)
     for kv_format in KV_FORMATS:
         for batch, n_rows, context in (
             (1, 1, 1024),
@@ -231,28 +226,6 @@ def _gemm(quant: str, m: int, n_out: int, n_in: int) -> Case:
         kernels[0], kernels[1], [x, packed, None, out], [out],
         packed.nbytes + x.nbytes + out.nbytes, sums=(0,),
         predicted_us=gpu_model.product_us(n_out, n_in, m, quant),
-    )  # fmt: skip
-
-
-def _round_rows(m: int, n_in: int) -> Case:
-    x = _random(m, n_in)
-    codes, scale = torch.full((m, n_in), -128, dtype=torch.int8, device=DEVICE), _poisoned(m)
-    kernels = gemm_8bit.round_rows, gemm_8bit.round_rows_reference
-    return Case(*kernels, [x, codes, scale], [codes, scale], x.nbytes + codes.nbytes)
-
-
-def _gemm_int8(m: int, n_out: int, n_in: int) -> Case:
-    """Of rows that are rounded already."""
-    codes = quantize_int8(_random(n_out, n_in).mul_(n_in**-0.5))
-    packed = gemm_8bit.pack_8bit(codes.codes, codes.scale)
-    x = torch.randint(-127, 128, (m, n_in), dtype=torch.int8, device=DEVICE)
-    scale = torch.rand(m, device=DEVICE)
-    out = _poisoned(1, m, n_out, dtype=torch.bfloat16)
-    rounded_us = gpu_model.streamed_us(3 * m * n_in) + gpu_model.GAP_US
-    return Case(
-        gemm_8bit.gemm_int8, gemm_8bit.gemm_int8_reference, [x, scale, packed, None, out], [out],
-        packed.nbytes + x.nbytes + out.nbytes,
-        predicted_us=gpu_model.product_us(n_out, n_in, m, "int8", True) - rounded_us,
     )  # fmt: skip
 
 

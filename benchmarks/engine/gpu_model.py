@@ -32,9 +32,6 @@ STREAMED = {"int4": 0.78, "int8": 0.85, "fp8": 0.85, None: 0.85}  # of the bandw
 UNPACKED = {"int4": 1.0, "int8": 0.8, "fp8": 0.8, None: 0.0}
 ATTENTION_STREAMED = 0.80
 DENSE_SHARE, PREFILL_ATTENTION_SHARE = 0.85, 0.40  # of BF16_TFLOPS: cuBLAS at some hundred rows
-# What eight bits on both sides multiply, over bf16: 2 by the data sheet (1,979 and 989 a second);
-# [P] 1.75 at 256 rows, 956 by an fp8 variant and 544 (vLLM, pull request 17126; GPU not named).
-EIGHT_BITS_OVER_BF16 = 1.75
 PROCESSORS = 132
 CODE_BYTES = {"int4": 0.5 + 4 / 128, "int8": 1.0, "fp8": 1.0, None: 2.0}  # a weight, with its scale
 KV_BYTES = {"plain": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}  # a number
@@ -56,7 +53,6 @@ class Work:
     n_rows: int
     n_sequences: int
     n_context: int
-    has_int8_inputs: bool = False  # products of many rows round them, see `kernels.gemm_8bit`
 
 
 def _head_dim(shape: Shape) -> int:
@@ -76,10 +72,8 @@ def products(shape: Shape) -> dict[str, tuple[int, int]]:
     }
 
 
-def product_us(
-    n_out: int, n_in: int, n_rows: int, quant: str | None, has_int8_inputs: bool = False
-) -> float:
-    """One product with weights kept as `quant` says; many rows are rounded before it if asked."""
+def product_us(n_out: int, n_in: int, n_rows: int, quant: str | None) -> float:
+    """One product with weights kept as `quant` says."""
     n_weights = n_out * n_in
     read_us = n_weights * CODE_BYTES[quant] / BANDWIDTH_GB_S / 1e3
     if n_rows <= STREAMED_ROWS:
@@ -88,15 +82,11 @@ def product_us(
     tflops = BF16_TFLOPS * DENSE_SHARE
     if quant is None:
         return START_US + max(read_us, 2 * n_weights * n_rows / tflops / 1e6)
-    # Whole rounds of the tiles that are launched, each with its unpacking, or with none.
-    rounded_us, unpacking_rows = 0.0, UNPACKING_ROWS
-    if has_int8_inputs:
-        rounded_us, unpacking_rows = streamed_us(n_rows * n_in * 3) + GAP_US, 0
-        tflops *= EIGHT_BITS_OVER_BF16
-    tile_rows = wide_rows(n_out, n_rows, torch.device("cpu"), unpacking_rows)
+    # Whole rounds of the tiles that are launched, each with its unpacking.
+    tile_rows = wide_rows(n_out, n_rows, torch.device("cpu"))
     n_tiles = -(-n_rows // tile_rows) * -(-n_out // WIDE_OUTPUTS)
-    round_flops = 2 * PROCESSORS * WIDE_OUTPUTS * (tile_rows + unpacking_rows) * n_in
-    return rounded_us + START_US + -(-n_tiles // PROCESSORS) * round_flops / tflops / 1e6
+    round_flops = 2 * PROCESSORS * WIDE_OUTPUTS * (tile_rows + UNPACKING_ROWS) * n_in
+    return START_US + -(-n_tiles // PROCESSORS) * round_flops / tflops / 1e6
 
 
 def streamed_us(n_bytes: int) -> float:
@@ -134,10 +124,8 @@ def small_us(work: Work) -> float:
 def step_ms(work: Work) -> float:
     """The whole step, on the device."""
     shape = work.shape
-    multiplied = sum(
-        product_us(*size, work.n_rows, work.quant, work.has_int8_inputs)
-        for size in products(shape).values()
-    )
+    sizes = products(shape).values()
+    multiplied = sum(product_us(*size, work.n_rows, work.quant) for size in sizes)
     # Ten nodes: two norms, four products, the KV write, attention and its merge, SiLU.
     layer_us = multiplied + attention_us(work) + small_us(work) + 10 * GAP_US
     # The head stays at eight bits where the rest has four. It is met by as many rows as a step has
@@ -174,16 +162,15 @@ def eagle_step_ms(
 
 
 def cold_ttft_ms(
-    shape: Shape, quant: str | None, kv_format: str, n_prompt: int, chunk: int,
-    has_int8_inputs: bool = False,
-) -> float:  # fmt: skip
+    shape: Shape, quant: str | None, kv_format: str, n_prompt: int, chunk: int
+) -> float:
     """From a prompt nobody has read, fed in chunks of so many rows, to its first token."""
     total = HOST_MS
     for first in range(0, n_prompt, chunk):
         rows = min(chunk, n_prompt - first)
         # Half of a chunk's own rows are seen, on average, besides all before it.
         seen = first + rows // 2
-        total += step_ms(Work(shape, quant, kv_format, rows, 1, seen, has_int8_inputs))
+        total += step_ms(Work(shape, quant, kv_format, rows, 1, seen))
     return total
 
 
@@ -199,12 +186,10 @@ def bars(chunk: int) -> list[Bar]:
     drafted = eagle_step_ms(shape, "int4", "int8", 3, 64) / sum(STANDS**i for i in range(4))
     together = decode_ms(shape, "int4", "int8", 64, 1024)
     cold = {quant: cold_ttft_ms(shape, quant, "int8", 4096, chunk) for quant in ("int4", "int8")}
-    rounded = cold_ttft_ms(shape, "int8", "int8", 4096, chunk, has_int8_inputs=True)
     return [
         Bar("8B int4, one reply, 64 tokens of context: ms a token (model)", alone, 2.4),
         Bar("8B int4, 3 guesses of an EAGLE-3 head, of which 0.7 stand (model)", drafted, 1.5),
         Bar("8B int4, 64 replies, 1,024 each: ms a token (model)", together, 5.5),
         Bar("8B int4, a cold prompt of 4,096 tokens: TTFT (model)", cold["int4"], 110.0),
         Bar("8B int8, a cold prompt of 4,096 tokens: TTFT (model)", cold["int8"], 110.0),
-        Bar("8B int8, the same with its inputs in int8: TTFT (model)", rounded, 110.0),
     ]

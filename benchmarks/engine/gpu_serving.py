@@ -301,13 +301,10 @@ def one_reply(engine: Engine, n_stagers: int) -> dict[str, Any]:
 
 def cold(build: Build) -> Iterator[Row]:
     """8B: the first token after a prompt of `N_COLD` tokens that nobody has read."""
-    for quant, activations in (("int8", "bf16"), ("int8", "int8"), ("int4", "bf16")):
+    for quant in ("int8", "int4"):
 
-        def measure(quant: str = quant, activations: str = activations) -> dict[str, Any]:
-            engine = build(
-                LARGE, quant=quant, kv_format="int8", prompt_activations=activations,
-                kv_tokens=4 * N_COLD,
-            )  # fmt: skip
+        def measure(quant: str = quant) -> dict[str, Any]:
+            engine = build(LARGE, quant=quant, kv_format="int8", kv_tokens=4 * N_COLD)
             params = SamplingParams(max_tokens=2, ignore_eos=True)
             ttft = []
             for attempt in range(4):
@@ -317,20 +314,13 @@ def cold(build: Build) -> Iterator[Row]:
             return {
                 "ttft_ms": [round(ms, 1) for ms in ttft],
                 "predicted": round(
-                    cold_ttft_ms(
-                        SHAPES[LARGE],
-                        quant,
-                        "int8",
-                        N_COLD,
-                        engine.config.step_tokens,
-                        activations == "int8",
-                    )
+                    cold_ttft_ms(SHAPES[LARGE], quant, "int8", N_COLD, engine.config.step_tokens)
                 ),
                 "measured": round(median_ms, 1),
                 "unit": "ms",
             }
 
-        yield f"8b {quant}, inputs {activations}, a cold prompt of {N_COLD}", measure
+        yield f"8b {quant}, a cold prompt of {N_COLD}", measure
 
 
 # -- conversations -------------------------------------------------------------------------------

@@ -56,7 +56,6 @@ class Serving:
     quant: str | None
     kv_format: str
     has_head: bool = False  # an EAGLE-3 head drafts, in the place of n-grams
-    has_int8_inputs: bool = False  # `engine.prompt_activations`
 
 
 def servings() -> tuple[Serving, ...]:
@@ -64,10 +63,9 @@ def servings() -> tuple[Serving, ...]:
     options = GPU.options["engine"]
     shipped = Serving("qwen3-4b", options.get("quant"), options.get("kv_format", "plain"))
     large = Serving("qwen3-8b", "int4", "int8")
-    rounded = replace(shipped, has_int8_inputs=True)
     fp8 = Serving("qwen3-8b", "fp8", "fp8")
     dense = Serving("qwen3-4b", None, "plain")
-    return shipped, rounded, large, fp8, dense, replace(large, has_head=True)
+    return shipped, large, fp8, dense, replace(large, has_head=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +183,7 @@ def _programs(serving: Serving, n_layers: int) -> Iterator[tuple[str, Any]]:
     options = {**GPU.options["engine"], "quant": serving.quant, "kv_format": serving.kv_format}
     options.pop("device")
     config = EngineConfig(**options, ngram_draft=not serving.has_head)
-    kernels = KernelSet(is_reference=False, rounds_inputs=serving.has_int8_inputs)
+    kernels = KernelSet(is_reference=False)
     with tempfile.TemporaryDirectory() as folder:
         model_dir = write_folder(Path(folder), Shape(**sizes))
         decoder = Decoder(

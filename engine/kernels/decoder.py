@@ -42,11 +42,9 @@ _NAMES = (
     "paged_attention",
     "gemm_8bit",
     "gemm_int4",
-    "gemm_int8",
     "kv_write",
     "add_norm",
     "place_rows",
-    "round_rows",
     "sample",
     "silu_mul",
     "verify",
@@ -56,9 +54,8 @@ _NAMES = (
 class KernelSet:
     """The kernels, or their references, by name."""
 
-    def __init__(self, is_reference: bool, *, rounds_inputs: bool = False) -> None:
-        """rounds_inputs: of many rows, to eight bits, where the weights are int8."""
-        self.is_reference, self.rounds_inputs = is_reference, rounds_inputs
+    def __init__(self, is_reference: bool) -> None:
+        self.is_reference = is_reference
         suffix = "_reference" if is_reference else ""
         found = {name: f"{name}{suffix}" for name in _NAMES}
         self.call: Any = SimpleNamespace(
@@ -86,10 +83,8 @@ class KernelLinear:
         device: str,
     ) -> None:  # fmt: skip
         self.bias, self.dtype = bias, dtype
-        self._call = kernels.call
         self._multiply: Any = None
         self.kept = format_of(weight)
-        self._rounds_inputs = kernels.rounds_inputs and self.kept == "int8"
         call = kernels.call
         match weight:
             case ScaledWeight(codes, scale):
@@ -111,13 +106,7 @@ class KernelLinear:
         n_rows, is_few = x.shape[0], x.shape[0] <= STREAMED_ROWS
         n_splits, dtype = (self.packed.n_splits, torch.float32) if is_few else (1, self.dtype)
         out = torch.empty(n_splits, n_rows, self.out_features, dtype=dtype, device=x.device)
-        if self._rounds_inputs and not is_few:
-            codes = torch.empty(x.shape, dtype=torch.int8, device=x.device)
-            scale = torch.empty(n_rows, dtype=torch.float32, device=x.device)
-            self._call.round_rows(x, codes, scale)
-            self._call.gemm_int8(codes, scale, self.packed, self.bias, out)
-        else:
-            self._multiply(x, self.packed, self.bias, out)
+        self._multiply(x, self.packed, self.bias, out)
         return out
 
     def write(self, x: Tensor, out: Tensor) -> None:

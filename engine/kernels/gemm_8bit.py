@@ -1,13 +1,8 @@
-"""Owns y = x W with 8-bit weights (int8, or fp8 e4m3), and 16-bit activations or int8 ones.
+"""Owns y = x W with 8-bit weights (int8, or fp8 e4m3) and 16-bit activations.
 
 Both formats are exact in bf16, carry one scale per output and take the same bytes, so the kernels
 serve both. The weights are read as they are stored: few rows are bound by that, many by arithmetic,
 where weights go through registers to the tensor cores (see `gemm_int4`).
-
-With int8 weights many rows may be rounded to int8 too, each with a scale of its own: by a GPU's
-data sheet that is twice the arithmetic a second. Sums are then whole numbers, which no order of
-adding them up changes: a row's result is the same bits in any company, tile and chunk of so many
-rows.
 """
 
 from dataclasses import dataclass
@@ -23,16 +18,13 @@ from .launch import (
     STREAMED_ROWS,
     WIDE_OUTPUTS,
     choose_splits,
-    next_power_of_2,
     tile_outputs,
     wide_rows,
 )
-from .operands import ROUNDER, load_inputs, to_operand
+from .operands import load_inputs, to_operand
 
 STEP = 128  # inputs per tile: a line of the cache
 WIDE_STEP = 64  # of many rows: three stages of 128 would not fit the shared memory
-LARGEST = 127.0
-FLOOR = 1e-10  # of a row's largest number, so that a row of zeros has a scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,96 +155,4 @@ def gemm_8bit(x: Tensor, weight: Packed8bit, bias: Tensor | None, out: Tensor) -
 def gemm_8bit_reference(x: Tensor, weight: Packed8bit, bias: Tensor | None, out: Tensor) -> None:
     y = x.float() @ weight.codes.float().T * weight.scale.float()
     out.zero_()
-    out[0] = (y if bias is None else y + bias.float()).to(out.dtype)
-
-
-@triton.jit
-def _round_rows(
-    x_ptr, codes_ptr, scale_ptr, N_IN: tl.constexpr, BLOCK: tl.constexpr, LARGEST: tl.constexpr,
-    FLOOR: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < N_IN
-    x = tl.load(x_ptr + row * N_IN + at, mask=inside, other=0.0).to(tl.float32)
-    scale = tl.maximum(tl.max(tl.abs(x), 0), FLOOR) / LARGEST
-    tl.store(scale_ptr + row, scale)
-    codes = (x / scale + ROUNDER) - ROUNDER
-    tl.store(codes_ptr + row * N_IN + at, codes.to(tl.int8), mask=inside)
-
-
-def round_rows(x: Tensor, codes: Tensor, scale: Tensor) -> None:
-    """x = codes * scale, to the nearest; a row's largest number is 127.
-
-    x: bf16 [rows, n_in], contiguous. codes: int8 [rows, n_in]; scale: fp32 [rows]; written.
-    """
-    rows, n_in = x.shape
-    block = next_power_of_2(n_in)
-    _round_rows[(rows,)](
-        x, codes, scale, N_IN=n_in, BLOCK=block, LARGEST=LARGEST, FLOOR=FLOOR,
-        num_warps=min(max(block // 512, 1), 16),
-    )  # fmt: skip
-
-
-def round_rows_reference(x: Tensor, codes: Tensor, scale: Tensor) -> None:
-    numbers = x.float()
-    scale.copy_(numbers.abs().amax(1).clamp_min(FLOOR) / LARGEST)
-    codes.copy_((numbers / scale[:, None]).round())
-
-
-@triton.jit(do_not_specialize=["n_rows"])
-def _gemm_int8(
-    x_ptr, x_scale_ptr, codes_ptr, scale_ptr, bias_ptr, out_ptr, n_rows,
-    N_IN: tl.constexpr, N_OUT: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr,
-    OUTPUTS: tl.constexpr, HAS_BIAS: tl.constexpr,
-):  # fmt: skip
-    """One tile of rows and outputs over all inputs; past the ends as in `_gemm_int4_wide`."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
-    is_stored = (row < n_rows)[:, None] & (output < N_OUT)[None, :]
-    x_row, from_output = tl.minimum(row, n_rows - 1), tl.minimum(output, N_OUT - 1)
-    k = tl.arange(0, STEP)
-    x = x_ptr + x_row[:, None] * N_IN + k[None, :]
-    # In 64 bits: 152k x 16k weights, the head of a large model, are more than 2^31.
-    tile = codes_ptr + from_output.to(tl.int64)[None, :] * N_IN + k[:, None]
-    sums = tl.zeros((ROWS, OUTPUTS), tl.int32)
-    for base in range(0, N_IN, STEP):
-        if N_IN % STEP == 0:
-            inputs, codes = tl.load(x + base), tl.load(tile + base)
-        else:
-            is_input = base + k < N_IN
-            inputs = tl.load(x + base, mask=is_input[None, :], other=0)
-            codes = tl.load(tile + base, mask=is_input[:, None], other=0)
-        sums = tl.dot(inputs, codes, sums, out_dtype=tl.int32)
-    y = sums.to(tl.float32) * tl.load(x_scale_ptr + x_row)[:, None]
-    y *= tl.load(scale_ptr + from_output).to(tl.float32)[None, :]
-    if HAS_BIAS:
-        y += tl.load(bias_ptr + from_output).to(tl.float32)[None, :]
-    target = out_ptr + row.to(tl.int64)[:, None] * N_OUT + output[None, :]
-    tl.store(target, y.to(out_ptr.dtype.element_ty), mask=is_stored)
-
-
-def gemm_int8(
-    x: Tensor, x_scale: Tensor, weight: Packed8bit, bias: Tensor | None, out: Tensor
-) -> None:
-    """out[0] = x x_scale W^T + bias.
-
-    x: int8 [rows, n_in], contiguous; x_scale: fp32 [rows]: see `round_rows`. weight: of int8, with
-    fewer than 2^17 inputs, whose sums 32 bits hold. bias: [n_out] or None.
-    out: [1, rows, n_out], every entry written.
-    """
-    rows, (n_out, n_in) = x.shape[0], weight.codes.shape
-    tile_rows = wide_rows(n_out, rows, x.device, unpacking_rows=0)
-    _gemm_int8[(triton.cdiv(rows, tile_rows), triton.cdiv(n_out, WIDE_OUTPUTS))](
-        x, x_scale, weight.codes, weight.scale, x if bias is None else bias, out, rows,
-        N_IN=n_in, N_OUT=n_out, STEP=STEP, ROWS=tile_rows, OUTPUTS=WIDE_OUTPUTS,
-        HAS_BIAS=bias is not None, num_warps=8, num_stages=4, enable_fp_fusion=True,
-    )  # fmt: skip
-
-
-def gemm_int8_reference(
-    x: Tensor, x_scale: Tensor, weight: Packed8bit, bias: Tensor | None, out: Tensor
-) -> None:
-    sums = (x.double() @ weight.codes.double().T).float()  # whole numbers, all exact
-    y = sums * x_scale[:, None] * weight.scale.float()
     out[0] = (y if bias is None else y + bias.float()).to(out.dtype)

@@ -132,18 +132,15 @@ def choose_splits(n_out: int, n_steps: int, device: torch.device) -> int:
     return triton.cdiv(n_steps, triton.cdiv(n_steps, n_splits))
 
 
-def wide_rows(
-    n_out: int, n_rows: int, device: torch.device, unpacking_rows: int = UNPACKING_ROWS
-) -> int:
+def wide_rows(n_out: int, n_rows: int, device: torch.device) -> int:
     """Rows per tile of a product of many rows: what takes least, counted in whole rounds of tiles.
 
-    unpacking_rows: 0 where weights are multiplied as they are stored.
     It does not change the order of a sum.
     """
 
     def cost(tile_rows: int) -> int:
         tiles = triton.cdiv(n_rows, tile_rows) * triton.cdiv(n_out, WIDE_OUTPUTS)
-        return triton.cdiv(tiles, n_processors(device)) * (tile_rows + unpacking_rows)
+        return triton.cdiv(tiles, n_processors(device)) * (tile_rows + UNPACKING_ROWS)
 
     return min(WIDE_ROWS, key=cost)
 

@@ -19,7 +19,6 @@ from ..model import Decoder
 from ..text.text import Text
 from ..types import (
     CheckpointError,
-    ConfigError,
     EngineConfig,
     EngineError,
 )
@@ -64,12 +63,6 @@ def read_model(
         context_length=length, make_linear=device.make_linear,
         end_head=head, int4_head=device.int4_head,
     )  # fmt: skip
-    kept = {product.kept for layer in decoder.layers for product in layer.products()}
-    if config.prompt_activations == "int8" and "int8" not in kept and not is_draft:
-        raise ConfigError(
-            f"prompt_activations: expected weights kept in int8 with int8, found {model_dir} in "
-            f"{' and '.join(sorted(kept))}"
-        )
     if config.eagle_dir is not None and config.max_draft_tokens and not is_draft:
         with _named_by("eagle_dir"):
             decoder.eagle = read_eagle(config.eagle_dir, decoder, config.quant, device.make_linear)

@@ -24,12 +24,9 @@ def describe(engine: Engine) -> str:
     n_tokens = engine.pool.n_blocks * BLOCK_TOKENS
     n_each = min(CALLER_TOKENS, engine.context_length)
     n_kv_bytes = engine.pool.block_bytes * engine.pool.n_blocks
-    inputs = ""
-    if config.prompt_activations != "bf16":
-        inputs = f", a prompt's inputs in {config.prompt_activations} beside int8 weights"
     adapter = "" if config.adapter_dir is None else f", the adapter {config.adapter_dir} merged"
     parts = [
-        f"{_weights(engine)} weights{inputs}{adapter}",
+        f"{_weights(engine)} weights{adapter}",
         f"layers by {engine.runner.layers}" + (f" ({engine.lacks})" if engine.lacks else ""),
         f"drafts by {' and '.join(_drafters(engine)) or 'nobody'}",
         f"{kv or config.kv_format} KV for {n_tokens} tokens: "

@@ -8,10 +8,9 @@ callers hear it. It refuses (exit code 1) what misses the bar. Random weights ca
 
 `--people` takes what people answered in those dialogues, and `--text` any text: a model is less
 sure of these, and its perplexity is of them. In the checkpoint's chat format only the places count
-where the assistant speaks; what stands before them is read as prompts are. `--inputs int8` rounds
-those of products of more than 128 rows: with `--instructions` a prompt has as many. What bf16
-itself differs from fp32 by, computed from the same weights, stands beside (`--exact`): where two
-tokens are nearly equally likely, nothing agrees with both.
+where the assistant speaks; what stands before them is read as prompts are. What bf16 itself differs
+from fp32 by, computed from the same weights, stands beside (`--exact`): where two tokens are nearly
+equally likely, nothing agrees with both.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from ..runner import Extension
 from ..sequence import borrowed
 from ..types import (
     KV_FORMAT_NAMES,
-    PROMPT_ACTIVATIONS,
     QUANTS,
     EngineConfig,
     EngineError,
@@ -72,25 +70,19 @@ BOUND = Bound(kl_nats=0.01, top1_agreement=0.994)
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """weights: as `EngineConfig.quant`, kv: as its `kv_format`, inputs: as `prompt_activations`."""
+    """weights: as `EngineConfig.quant`, kv: as its `kv_format`."""
 
     weights: str | None = None
     kv: str = "plain"
     dtype: str = "bf16"
-    inputs: str = "bf16"
 
     @property
     def name(self) -> str:
         weights = self.weights or self.dtype
-        if self.inputs != "bf16":
-            weights += f", inputs {self.inputs}"
         return weights if self.kv == "plain" else f"{weights}, KV {self.kv}"
 
     def config(self, base: EngineConfig) -> EngineConfig:
-        return replace(
-            base, quant=self.weights, kv_format=self.kv, dtype=self.dtype,
-            prompt_activations=self.inputs,
-        )  # fmt: skip
+        return replace(base, quant=self.weights, kv_format=self.kv, dtype=self.dtype)
 
 
 BF16, FP32 = Format(), Format(dtype="fp32")
@@ -241,10 +233,6 @@ def _parser() -> argparse.ArgumentParser:
         "--kv", action="append", choices=KV_FORMAT_NAMES[1:],
         help="repeatable; each under the first --weights, or bf16",
     )  # fmt: skip
-    parser.add_argument(
-        "--inputs", choices=PROMPT_ACTIVATIONS[1:],
-        help="of a prompt's products, on the GPU path: the last of the above once more, with these",
-    )  # fmt: skip
     parser.add_argument("--text", type=Path, help="UTF-8, special tokens spelled out")
     parser.add_argument("--people", action="store_true", help="what people answered, instead")
     parser.add_argument(
@@ -263,8 +251,6 @@ def _formats(options: argparse.Namespace) -> list[Format]:
     weights = options.weights or ([] if options.kv else ["int8"])
     found = [Format(one) for one in weights]
     found += [Format(weights[0] if weights else None, kv) for kv in options.kv or ()]
-    if options.inputs:
-        found.append(replace(found[-1], inputs=options.inputs))
     return [FP32, *found] if options.exact else found
 
 

@@ -56,7 +56,7 @@ def identity(model: Path, config: EngineConfig, layers: str) -> str:
         torch.backends.cpu.get_cpu_capability(),
         torch.cuda.get_device_name(config.device) if config.device.startswith("cuda") else "",
         layers,
-        *(config.dtype, config.quant, config.prompt_activations, config.kv_format),
+        *(config.dtype, config.quant, config.kv_format),
         *(config.device, config.context_length),
         *(
             _digest(_files(f) if f is not None else [])

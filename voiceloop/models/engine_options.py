@@ -44,8 +44,7 @@ def engine_options(
 
     Raises:
         ConfigError: `engine.drafter` asks for a draft model or a head, and there is none, or for a
-            draft model on a GPU; `engine.kv_tokens` cannot hold the context that is asked for;
-            `engine.prompt_activations` is int8 where no product has it.
+            draft model on a GPU; `engine.kv_tokens` cannot hold the context that is asked for.
     """
     engine = config.engine
     options: dict[str, Any] = {
@@ -66,8 +65,6 @@ def engine_options(
         options["kv_format"] = PLAIN_KV if engine.kv == DENSE else engine.kv
     if engine.device != AUTO:
         options["device"] = engine.device
-    if engine.prompt_activations != AUTO:
-        options["prompt_activations"] = engine.prompt_activations
     if engine.step_budget_ms != type(engine)().step_budget_ms:
         options["step_budget_ms"] = engine.step_budget_ms
     if not engine.native:
@@ -81,7 +78,6 @@ def engine_options(
             "engine.drafter: expected a language model on a GPU with eagle, found device cpu, "
             "whose layers keep to themselves what a head reads; 'ngram' is the default"
         )
-    _check_gpu_keys(options)
     return options | _memory(config, options)
 
 
@@ -93,18 +89,6 @@ def _without_draft_model(config: Config, options: dict[str, Any]) -> None:
         raise ConfigError(
             f"engine.{key}: expected a language model on a CPU, found device {options['device']}: "
             f"{DRAFT_MODEL_ON_GPU}; engine.drafter = 'ngram' is the default there"
-        )
-
-
-def _check_gpu_keys(options: Mapping[str, Any]) -> None:
-    """Raises: ConfigError where something is asked for that nothing here has."""
-    device, weights = str(options.get("device", "cpu")), options.get("quant") or DENSE
-    is_gpu = device.startswith("cuda")
-    is_served = is_gpu and weights == "int8"
-    if options.get("prompt_activations", DENSE) != DENSE and not is_served:
-        raise ConfigError(
-            "engine.prompt_activations: expected a GPU and engine.weights int8 beside int8, found "
-            f"device {device} and weights {weights}"
         )
 
 

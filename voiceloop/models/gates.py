@@ -58,25 +58,24 @@ class Formats:
     """How a server keeps its language model; "bf16": as the checkpoint has it.
 
     layers: what is asked to run it; where the native library cannot be had torch does, and the
-    start's lines say so. inputs: of a prompt's products, as `engine.prompt_activations`.
+    start's lines say so.
     """
 
     model: str
     weights: str
     kv: str
     layers: Layers
-    inputs: str = DENSE
 
     @classmethod
     def of(cls, model: str, options: Mapping[str, Any]) -> Formats:
         """By the options that the engine's worker is loaded with, and what its weights are of."""
         kv = options.get("kv_format", "plain")
-        weights, inputs = options.get("quant") or DENSE, options.get("prompt_activations", DENSE)
+        weights = options.get("quant") or DENSE
         is_native = options.get("native", True) and weights in NATIVE_WEIGHTS
         layers: Layers = "native" if is_native else "torch"
         if str(options.get("device", "cpu")).startswith("cuda"):
             layers = "cuda"
-        return cls(model, weights, DENSE if kv == "plain" else kv, layers, inputs)
+        return cls(model, weights, DENSE if kv == "plain" else kv, layers)
 
     @property
     def is_dense(self) -> bool:
@@ -84,9 +83,7 @@ class Formats:
 
     @property
     def told(self) -> str:
-        inputs = "" if self.inputs == DENSE else f", a prompt's inputs in {self.inputs},"
-        kept = f"{self.weights} weights{inputs} and {self.kv} keys and values"
-        return f"{kept} by {self.layers} layers"
+        return f"{self.weights} weights and {self.kv} keys and values by {self.layers} layers"
 
 
 @cache

@@ -49,16 +49,6 @@ def test_a_context_that_is_cut_to_the_models_own_is_told_beside_the_one_asked_fo
     assert "asked for" not in describe(Engine.load(tiny_model, shorter))
 
 
-def test_a_prompt_in_eight_bits_is_told(tiny_model: Path) -> None:
-    config = EngineConfig(
-        device="reference", quant="int8", kv_tokens=512, prompt_activations="int8"
-    )
-    told = describe(Engine.load(tiny_model, config))
-    assert told.startswith(
-        "int8 weights, a prompt's inputs in int8 beside int8 weights, layers by Triton"
-    )
-
-
 def test_what_runs_the_layers_of_a_gpu_is_one_word_for_a_label(tiny_model: Path) -> None:
     config = EngineConfig(device="reference", quant="int8", kv_tokens=512)
     assert served_by(Engine.load(tiny_model, config))["layers"] == "triton"

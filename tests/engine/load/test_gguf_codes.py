@@ -13,7 +13,7 @@ from engine.load.packed import FinerWeight, Int4Weight, ScaledWeight, dense, rea
 from engine.load.quant import join, quantize
 from engine.load.source import open_source
 from engine.recipes.quality import log_probabilities
-from engine.types import ConfigError, EngineConfig
+from engine.types import EngineConfig
 from tests.engine.conftest import WriteCheckpoint
 from tests.engine.load.gguf_files import write_gguf
 
@@ -71,19 +71,6 @@ def test_a_four_bit_file_is_served_as_the_file(
     exact = said(dtype="fp32")
     apart = {one: float((said(quant=one) - exact).abs().max()) for one in (None, quant)}
     assert apart[quant] < 3 * apart[None]
-
-
-def test_eight_bits_of_a_prompt_are_refused_beside_a_four_bit_file(
-    write_checkpoint: WriteCheckpoint, tmp_path: Path
-) -> None:
-    """None of its products has int8 weights for them."""
-    pytest.importorskip("triton", reason="the GPU path needs triton")
-    path = write_gguf(write_checkpoint(), tmp_path / "m.gguf", form=Q4_1)
-    config = EngineConfig(
-        device="reference", quant="int8", kv_tokens=512, prompt_activations="int8"
-    )
-    with pytest.raises(ConfigError, match="prompt_activations: expected weights kept in int8"):
-        Engine.load(path, config)
 
 
 @pytest.mark.parametrize("name", MORE_BITS[2:])

@@ -199,14 +199,13 @@ def test_a_file_is_for_one_model_one_format_and_one_way_to_compute(
     names = {
         identity(model, config, "torch"),
         identity(model, on_gpu, "torch"),
-        identity(model, replace(on_gpu, prompt_activations="int8"), "torch"),
         identity(model, replace(config, kv_format="int8"), "torch"),
         identity(model, replace(config, dtype="fp32"), "torch"),
         identity(model, replace(config, adapter_dir=write_checkpoint()), "torch"),
         identity(model, config, "native"),
         identity(write_checkpoint(seed=1), config, "torch"),
     }
-    assert len(names) == 8
+    assert len(names) == 7
     assert identity(model, replace(config, max_branches=3), "torch") in names
     template = model / "chat_template.jinja"
     template.write_text("changed")

@@ -93,15 +93,6 @@ AS_EVER: dict[str, tuple[tuple[str, Any], ...]] = {
 }
 
 
-def test_a_prompt_is_multiplied_in_eight_bits_where_a_gpu_has_int8_weights() -> None:
-    asked = {"prompt_activations": "int8"}
-    assert options_of(asked, "gpu")["prompt_activations"] == "int8"
-    assert "prompt_activations" not in options_of({}, "gpu")
-    for table, preset in (({"weights": "int4"}, "gpu"), ({"weights": "bf16"}, "gpu"), ({}, "cpu")):
-        with pytest.raises(ConfigError, match="expected a GPU and engine.weights int8 beside int8"):
-            options_of({**table, **asked}, preset)
-
-
 def test_the_embedded_agents_own_draft_model_may_be_all_that_drafts() -> None:
     options = options_of({"drafter": "model"})
     assert options["draft_dir"] == str(DRAFT) and "ngram_draft" not in options
@@ -140,7 +131,6 @@ def test_every_key_is_tried_above() -> None:
     marks = test_a_key_changes_what_the_engine_is_told.pytestmark  # type: ignore[attr-defined]
     [mark] = [mark for mark in marks if mark.args[0] == ("table", "expected")]
     tried = {key for table, _ in mark.args[1] for key in table}
-    tried |= {"prompt_activations"}  # which one preset alone takes: see above
     assert tried == {field.name for field in fields(EngineSettings)}
 
 

@@ -59,18 +59,6 @@ def test_what_the_embedded_preset_serves_has_passed() -> None:
     assert finding.level == "ok" and "99.4% agreement" in finding.found
 
 
-def test_a_gate_of_bf16_inputs_does_not_stand_for_rounded_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    options = {"quant": "int8", "kv_format": "int8", "device": "cuda"}
-    plain = Formats.of("a-model", options)
-    rounded = Formats.of("a-model", {**options, "prompt_activations": "int8"})
-    gate = Gate("a-model", "int8", "int8", "cuda", 0.999, 0.001, 1000, 0.999)
-    monkeypatch.setattr(gates, "gate_of", {plain: gate}.get)
-    assert doubt_of(plain) is None
-    assert "prompt's inputs in int8" in (doubt_of(rounded) or "")
-
-
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda one: one.name)
 def test_formats_are_those_that_the_worker_is_told(
     preset: Preset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

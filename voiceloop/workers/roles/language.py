@@ -51,7 +51,6 @@ STAGING_BUDGET_S = 0.005
 KEYS = {
     "quant": "engine.weights",
     "kv_format": "engine.kv",
-    "prompt_activations": "engine.prompt_activations",
     "kv_tokens": "engine.kv_tokens",
     "kv_memory_share": "engine.kv_memory_share",
     "device": "engine.device",
