@@ -43,9 +43,9 @@ class KvPool:
         poison: bool = False,
     ) -> None:
         """poison: fill freed blocks with NaN, so that a read of one shows up (tests)."""
-        self.format: KvFormat = KV_FORMATS[kv_format](head_dim, dtype)
+        self.format: KvFormat = KV_FORMATS[kv_format](dtype)
         shape = (n_layers, n_blocks, BLOCK_TOKENS, 2, n_kv_heads)
-        self._codes = _zeros((*shape, self.format.code_size), self.format.code_dtype, device)
+        self._codes = _zeros((*shape, head_dim), self.format.code_dtype, device)
         n_scales = n_kv_heads if self.format.is_scaled else 0
         self._scales = _zeros((*shape[:-1], n_scales), dtype, device)
         # Views by layer: indexing them costs less than indexing the whole.
@@ -148,10 +148,8 @@ class KvPool:
 
     def vectors(self, layer: int, slots: Tensor) -> Tensor:
         """What `write` stored at `slots` [n]: [n, 2, kv_heads, head_dim]."""
-        # As bytes: not every device picks fp8 by index.
-        codes = self.slots[layer].view(torch.uint8)[slots].view(self.format.code_dtype)
         scales = self._scale_slots[layer][slots] if self.format.is_scaled else None
-        return self.format.decode(codes, scales)
+        return self.format.decode(self.slots[layer][slots], scales)
 
     def read(
         self, layer: int, where: "Tensor | slice", first: int, last: int

@@ -13,7 +13,7 @@ MAX_SALVAGED = 63  # tokens of a preemptive reply, verified in the step of a cha
 DTYPES = ("bf16", "fp32", "fp64")
 QUANTS = (None, "int8", "int4", "fp8")
 MAX_LOGPROBS = 20  # OpenAI's own limit
-KV_FORMAT_NAMES = ("plain", "fp8", "int8", "int4")
+KV_FORMAT_NAMES = ("plain", "int8")
 
 
 def n_blocks_for(n_tokens: int) -> int:

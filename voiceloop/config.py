@@ -113,9 +113,7 @@ class EngineSettings:
     weights: Literal["auto", "bf16", "int8", "int4", "fp8"] = _told(
         "auto", "how the language model's weights are kept"
     )
-    kv: Literal["auto", "bf16", "fp8", "int8", "int4"] = _told(
-        "auto", "how its keys and values are kept"
-    )
+    kv: Literal["auto", "bf16", "int8"] = _told("auto", "how its keys and values are kept")
     kv_tokens: int = _told(0, "room for keys and values, in tokens")
     kv_memory_share: float = _told(0.0, "or as a share of the free memory")
     context_tokens: int = _told(0, "most tokens of a prompt and its reply")

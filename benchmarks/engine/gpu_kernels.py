@@ -231,7 +231,7 @@ def _gemm(quant: str, m: int, n_out: int, n_in: int) -> Case:
 
 def _pool(kv_format: str, n_tokens: int) -> tuple[Tensor, Tensor]:
     """One layer of random KV."""
-    stored = KV_FORMATS[kv_format](HEAD_DIM, torch.bfloat16)
+    stored = KV_FORMATS[kv_format](torch.bfloat16)
     vectors = _random(n_tokens // BLOCK_TOKENS, BLOCK_TOKENS, 2, KV_HEADS, HEAD_DIM)
     codes, scales = stored.encode(vectors)
     empty = torch.empty(*vectors.shape[:-1], 0, device=DEVICE, dtype=torch.bfloat16)

@@ -34,8 +34,8 @@ ATTENTION_STREAMED = 0.80
 DENSE_SHARE, PREFILL_ATTENTION_SHARE = 0.85, 0.40  # of BF16_TFLOPS: cuBLAS at some hundred rows
 PROCESSORS = 132
 CODE_BYTES = {"int4": 0.5 + 4 / 128, "int8": 1.0, "fp8": 1.0, None: 2.0}  # a weight, with its scale
-KV_BYTES = {"plain": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}  # a number
-KV_SCALE_BYTES = {"plain": 0, "fp8": 2, "int8": 2, "int4": 2}  # a token, head, and of both
+KV_BYTES = {"plain": 2.0, "int8": 1.0}  # a number
+KV_SCALE_BYTES = {"plain": 0, "int8": 2}  # a token, head, and of both
 # Nodes of an EAGLE-3 head, counted as `gpu_counts` does, products left out: what a step keeps for
 # it, what begins a chain, and a guess.
 KEPT_NODES, BEGUN_NODES, GUESS_NODES = 28, 30, 22

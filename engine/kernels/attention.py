@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..kv_format import KV_FORMATS
 from ..types import BLOCK_TOKENS
-from .kv_write import kv_format_of
+from .kv_write import is_coded
 from .launch import LEAST_ROWS, n_processors, next_power_of_2
 from .softmax_tiles import LOG2_E, load_queries, walk_tiles
 
@@ -93,9 +93,9 @@ def prefill_piece_rows(n_heads: int, n_kv: int) -> int:
 def _decode(
     queries_ptr, blocks_ptr, scales_ptr, starts_ptr, counts_ptr, firsts_ptr, owners_ptr,
     tables_ptr, sums_ptr, weights_ptr,
-    N_HEADS: tl.constexpr, N_KV: tl.constexpr, HALF: tl.constexpr, HALF_PAD: tl.constexpr,
+    N_HEADS: tl.constexpr, N_KV: tl.constexpr, DIM: tl.constexpr, DIM_PAD: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, N_SPLITS: tl.constexpr,
-    MAX_BLOCKS: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, SCALE: tl.constexpr,
+    MAX_BLOCKS: tl.constexpr, WINDOW: tl.constexpr, IS_CODED: tl.constexpr, SCALE: tl.constexpr,
     SINCE: tl.constexpr,
 ):  # fmt: skip
     """One piece, one KV head, every n-th split of the KV."""
@@ -104,26 +104,24 @@ def _decode(
     if count > 0:
         start, first = tl.load(starts_ptr + piece), tl.load(firsts_ptr + piece)
         group: tl.constexpr = N_HEADS // N_KV
-        low, high, positions, vector = load_queries(
-            queries_ptr, start, count, first, kv_head, N_HEADS, group, HALF, HALF_PAD, ROWS
+        queries, positions, vector = load_queries(
+            queries_ptr, start, count, first, kv_head, N_HEADS, group, DIM, DIM_PAD, ROWS
         )
         end = first + count
         first_split = (tl.maximum(first + 1 - WINDOW, 0) // SPLIT) if WINDOW > 0 else 0
-        d = tl.arange(0, HALF_PAD)
-        inside = (positions >= 0)[:, None] & (d < HALF)[None, :]
+        d = tl.arange(0, DIM_PAD)
+        inside = (positions >= 0)[:, None] & (d < DIM)[None, :]
         table_ptr = tables_ptr + tl.load(owners_ptr + piece) * MAX_BLOCKS
         # The grid knows no lengths: as many programs as fill the GPU share whatever splits exist.
         n_splits = (end + SPLIT - 1) // SPLIT
         for split in range(first_split + tl.program_id(2), n_splits, tl.num_programs(2)):
-            sum_low, sum_high, best, total = walk_tiles(
-                low, high, positions, blocks_ptr, scales_ptr, table_ptr, kv_head, split * SPLIT,
+            sums, best, total = walk_tiles(
+                queries, positions, blocks_ptr, scales_ptr, table_ptr, kv_head, split * SPLIT,
                 tl.minimum(split * SPLIT + SPLIT, end),
-                N_KV, HALF, HALF_PAD, ROWS, TILE, WINDOW, FORMAT, SCALE, SINCE,
+                N_KV, DIM, DIM_PAD, ROWS, TILE, WINDOW, IS_CODED, SCALE, SINCE,
             )  # fmt: skip
             part = vector * N_SPLITS + split
-            target = sums_ptr + part[:, None] * (2 * HALF) + d[None, :]
-            tl.store(target, sum_low, mask=inside)
-            tl.store(target + HALF, sum_high, mask=inside)
+            tl.store(sums_ptr + part[:, None] * DIM + d[None, :], sums, mask=inside)
             tl.store(weights_ptr + part * 2, best, mask=positions >= 0)
             tl.store(weights_ptr + part * 2 + 1, total, mask=positions >= 0)
 
@@ -173,9 +171,9 @@ def _merge(
 def _prefill(
     queries_ptr, blocks_ptr, scales_ptr, starts_ptr, counts_ptr, firsts_ptr, owners_ptr,
     tables_ptr, out_ptr,
-    N_HEADS: tl.constexpr, N_KV: tl.constexpr, HALF: tl.constexpr, HALF_PAD: tl.constexpr,
+    N_HEADS: tl.constexpr, N_KV: tl.constexpr, DIM: tl.constexpr, DIM_PAD: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, MAX_BLOCKS: tl.constexpr, WINDOW: tl.constexpr,
-    FORMAT: tl.constexpr, SCALE: tl.constexpr, SINCE: tl.constexpr,
+    IS_CODED: tl.constexpr, SCALE: tl.constexpr, SINCE: tl.constexpr,
 ):  # fmt: skip
     """One piece and KV head, over all the KV that its rows see."""
     piece, kv_head = tl.program_id(0), tl.program_id(1)
@@ -183,22 +181,21 @@ def _prefill(
     if count > 0:
         group: tl.constexpr = N_HEADS // N_KV
         start, first = tl.load(starts_ptr + piece), tl.load(firsts_ptr + piece)
-        low, high, positions, vector = load_queries(
-            queries_ptr, start, count, first, kv_head, N_HEADS, group, HALF, HALF_PAD, ROWS
+        queries, positions, vector = load_queries(
+            queries_ptr, start, count, first, kv_head, N_HEADS, group, DIM, DIM_PAD, ROWS
         )
         begin = (tl.maximum(first + 1 - WINDOW, 0) // TILE * TILE) if WINDOW > 0 else 0
-        sum_low, sum_high, _, total = walk_tiles(
-            low, high, positions, blocks_ptr, scales_ptr,
+        sums, _, total = walk_tiles(
+            queries, positions, blocks_ptr, scales_ptr,
             tables_ptr + tl.load(owners_ptr + piece) * MAX_BLOCKS, kv_head, begin, first + count,
-            N_KV, HALF, HALF_PAD, ROWS, TILE, WINDOW, FORMAT, SCALE, SINCE,
+            N_KV, DIM, DIM_PAD, ROWS, TILE, WINDOW, IS_CODED, SCALE, SINCE,
         )  # fmt: skip
         is_row = positions >= 0
         total = tl.where(is_row, total, 1.0)[:, None]
-        d = tl.arange(0, HALF_PAD)
-        inside = is_row[:, None] & (d < HALF)[None, :]
-        target = out_ptr + vector[:, None] * (2 * HALF) + d[None, :]
-        tl.store(target, (sum_low / total).to(out_ptr.dtype.element_ty), mask=inside)
-        tl.store(target + HALF, (sum_high / total).to(out_ptr.dtype.element_ty), mask=inside)
+        d = tl.arange(0, DIM_PAD)
+        inside = is_row[:, None] & (d < DIM)[None, :]
+        target = out_ptr + vector[:, None] * DIM + d[None, :]
+        tl.store(target, (sums / total).to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def paged_attention(
@@ -224,7 +221,7 @@ def paged_attention(
     """
     (_, n_heads, dim), n_kv = queries.shape, blocks.shape[3]
     n_pieces, max_blocks = len(pieces.starts), pieces.tables.shape[1]
-    group, kv_format = n_heads // n_kv, kv_format_of(blocks)
+    group, has_codes = n_heads // n_kv, is_coded(blocks)
     # The plain format has no scales; a kernel's pointer must still point somewhere.
     inputs = (
         queries, blocks, scales if scales.numel() else blocks, pieces.starts, pieces.counts,
@@ -233,11 +230,11 @@ def paged_attention(
     layout: dict[str, Any] = {
         "N_HEADS": n_heads,
         "N_KV": n_kv,
-        "HALF": dim // 2,
-        "HALF_PAD": max(LEAST_ROWS, next_power_of_2(dim // 2)),
+        "DIM": dim,
+        "DIM_PAD": max(LEAST_ROWS, next_power_of_2(dim)),
         "MAX_BLOCKS": max_blocks,
         "WINDOW": window,
-        "FORMAT": kv_format,
+        "IS_CODED": has_codes,
         "SCALE": LOG2_E * dim**-0.5,
         "SINCE": since,
     }
@@ -245,17 +242,17 @@ def paged_attention(
         _prefill[(n_pieces, n_kv)](
             *inputs, out, ROWS=PREFILL_ROWS, TILE=64, **layout,
             # Of codes a third stage takes no memory, and of 2 Triton 3.6 makes a spill.
-            num_warps=8, num_stages=2 if kv_format == "plain" else 3, enable_fp_fusion=True,
+            num_warps=8, num_stages=3 if has_codes else 2, enable_fp_fusion=True,
         )  # fmt: skip
         return
     n_splits = partials.sums.shape[2]
-    n_side_by_side = PROGRAMS_PER_PROCESSOR + (kv_format != "plain")
+    n_side_by_side = PROGRAMS_PER_PROCESSOR + has_codes
     wanted = n_side_by_side * n_processors(queries.device) // (n_pieces * n_kv)
     n_programs = max(1, min(n_splits, wanted))
     n_rows = max(LEAST_ROWS, next_power_of_2(group * max_rows))
     # Half of the stages are the block table's. Two tiles ahead take registers: for codes that are
     # converted, more than a thread has, but at the fewest rows.
-    has_room = n_rows <= (32 if kv_format == "plain" else LEAST_ROWS)
+    has_room = n_rows <= (LEAST_ROWS if has_codes else 32)
     _decode[(n_pieces, n_kv, n_programs)](
         *inputs, partials.sums, partials.weights,
         ROWS=n_rows, TILE=64, SPLIT=SPLIT_TOKENS, N_SPLITS=n_splits, **layout,
@@ -281,7 +278,7 @@ def paged_attention_reference(
     since: int = 0,
 ) -> None:
     n_heads, head_dim = queries.shape[1:]
-    stored = KV_FORMATS[kv_format_of(blocks)](head_dim, torch.float32)
+    stored = KV_FORMATS["int8" if is_coded(blocks) else "plain"](torch.float32)
     fields = (pieces.starts, pieces.counts, pieces.firsts, pieces.owners)
     for start, count, first, owner in torch.stack(fields, 1).tolist():
         if not count:

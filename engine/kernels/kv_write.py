@@ -1,7 +1,7 @@
 """Owns the way from the merged q, k, v product into attention: norm, rotate, quantize, store.
 
 One pass in place of six: partial sums are added, queries and keys normed and rotated, and keys and
-values coded into the KV pool in whatever format it has.
+values coded into the KV pool in bf16 or int8.
 """
 
 import torch
@@ -9,18 +9,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..kv_format import SMALLEST, Fp8Kv
+from ..kv_format import LARGEST, SMALLEST
 from .launch import next_power_of_2
 from .operands import ROUNDER
 
-FORMATS = {torch.float8_e4m3fn: "fp8", torch.int8: "int8", torch.uint8: "int4"}
-LARGEST = {"plain": 1.0, "fp8": Fp8Kv.LARGEST, "int8": 127.0, "int4": 7.0}
 FLOOR = tl.constexpr(SMALLEST)
 
 
-def kv_format_of(blocks: Tensor) -> str:
-    """The pool's format, told by the dtype of its codes (see `kv_format`)."""
-    return FORMATS.get(blocks.dtype, "plain")
+def is_coded(blocks: Tensor) -> bool:
+    """Whether a pool's keys and values are int8 codes with scales (see `kv_format.Int8Kv`)."""
+    return blocks.dtype == torch.int8
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -28,7 +26,7 @@ def _kv_write(
     qkv_ptr, positions_ptr, slots_ptr, cos_ptr, sin_ptr, q_weight_ptr, k_weight_ptr, queries_ptr,
     blocks_ptr, scales_ptr, n_rows,
     N_HEADS: tl.constexpr, N_KV: tl.constexpr, HALF: tl.constexpr, HALF_PAD: tl.constexpr,
-    N_SPLITS: tl.constexpr, HAS_NORM: tl.constexpr, EPS: tl.constexpr, FORMAT: tl.constexpr,
+    N_SPLITS: tl.constexpr, HAS_NORM: tl.constexpr, EPS: tl.constexpr, IS_CODED: tl.constexpr,
     LARGEST: tl.constexpr,
 ):  # fmt: skip
     """One head of one row, in two halves, which RoPE pairs."""
@@ -71,38 +69,20 @@ def _kv_write(
         slot = tl.load(slots_ptr + row).to(tl.int64)
         if slot >= 0:
             # k heads come before v heads, in the product as in the pool.
-            _store_vector(
-                blocks_ptr, scales_ptr, slot * (2 * N_KV) + head - N_HEADS, low_out.to(tl.float32),
-                high_out.to(tl.float32), HALF, HALF_PAD, FORMAT, LARGEST,
-            )  # fmt: skip
-
-
-@triton.jit
-def _store_vector(
-    blocks_ptr, scales_ptr, vector, low, high,
-    HALF: tl.constexpr, HALF_PAD: tl.constexpr, FORMAT: tl.constexpr, LARGEST: tl.constexpr,
-):  # fmt: skip
-    """Code a key or value; `vector` (int64) counts heads over slots, keys and values."""
-    coded = blocks_ptr.dtype.element_ty
-    at = tl.arange(0, HALF_PAD)
-    inside = at < HALF
-    if FORMAT != "plain":
-        largest = tl.maximum(tl.max(tl.abs(low), 0), tl.max(tl.abs(high), 0))
-        scale = (tl.maximum(largest, FLOOR) / LARGEST).to(scales_ptr.dtype.element_ty)
-        tl.store(scales_ptr + vector, scale)
-        # Coded against the scale as stored, so that its rounding costs nothing.
-        low = low / scale.to(tl.float32)
-        high = high / scale.to(tl.float32)
-        if FORMAT != "fp8":
-            low = tl.clamp((low + ROUNDER) - ROUNDER, -LARGEST, LARGEST)
-            high = tl.clamp((high + ROUNDER) - ROUNDER, -LARGEST, LARGEST)
-    if FORMAT == "int4":
-        both = (low + 8.0).to(tl.int32) | ((high + 8.0).to(tl.int32) << 4)
-        tl.store(blocks_ptr + vector * HALF + at, both.to(coded), mask=inside)
-    else:
-        target = blocks_ptr + vector * (2 * HALF) + at
-        tl.store(target, low.to(coded), mask=inside)
-        tl.store(target + HALF, high.to(coded), mask=inside)
+            vector = slot * (2 * N_KV) + head - N_HEADS
+            low, high = low_out.to(tl.float32), high_out.to(tl.float32)
+            if IS_CODED:
+                largest = tl.maximum(tl.max(tl.abs(low), 0), tl.max(tl.abs(high), 0))
+                scale = (tl.maximum(largest, FLOOR) / LARGEST).to(scales_ptr.dtype.element_ty)
+                tl.store(scales_ptr + vector, scale)
+                # Coded against the scale as stored, so that its rounding costs nothing.
+                low = (low / scale.to(tl.float32) + ROUNDER) - ROUNDER
+                high = (high / scale.to(tl.float32) + ROUNDER) - ROUNDER
+                low = tl.clamp(low, -LARGEST, LARGEST)
+                high = tl.clamp(high, -LARGEST, LARGEST)
+            target = blocks_ptr + vector * size + at
+            tl.store(target, low.to(blocks_ptr.dtype.element_ty), mask=inside)
+            tl.store(target + HALF, high.to(blocks_ptr.dtype.element_ty), mask=inside)
 
 
 def kv_write(
@@ -127,22 +107,18 @@ def kv_write(
     sin negated in its first half.
     q_weight, k_weight: fp32 [head_dim] of the QK-norm, both or neither; eps is theirs.
     queries: [rows, n_heads, head_dim], written.
-    blocks, scales: one layer of the pool, [n_blocks, 16, 2, n_kv_heads, code_size] and
+    blocks, scales: one layer of the pool, [n_blocks, 16, 2, n_kv_heads, head_dim] and
     [n_blocks, 16, 2, n_kv_heads] (empty for the plain format).
     """
-    (rows, n_heads, head_dim), n_kv, kv_format = (
-        queries.shape,
-        blocks.shape[3],
-        kv_format_of(blocks),
-    )
+    (rows, n_heads, head_dim), n_kv = queries.shape, blocks.shape[3]
     half, has_norm = head_dim // 2, q_weight is not None
     _kv_write[(rows, n_heads + 2 * n_kv)](
         qkv, positions, slots, cos, sin,
         q_weight if has_norm else cos, k_weight if has_norm else cos,
         queries, blocks, scales if scales.numel() else blocks, rows,
         N_HEADS=n_heads, N_KV=n_kv, HALF=half, HALF_PAD=next_power_of_2(half),
-        N_SPLITS=qkv.shape[0], HAS_NORM=has_norm, EPS=eps, FORMAT=kv_format,
-        LARGEST=LARGEST[kv_format], num_warps=1, enable_fp_fusion=True,
+        N_SPLITS=qkv.shape[0], HAS_NORM=has_norm, EPS=eps, IS_CODED=is_coded(blocks),
+        LARGEST=LARGEST, num_warps=1, enable_fp_fusion=True,
     )  # fmt: skip
 
 
@@ -170,19 +146,11 @@ def kv_write_reference(
     k = k * cos_rows + k.roll(head_dim // 2, -1) * sin_rows
     vectors = torch.stack((k, v), 1).to(queries.dtype).float()[slots >= 0]
     at = slots[slots >= 0].long()
-    kv_format = kv_format_of(blocks)
-    if kv_format == "plain":
-        blocks.flatten(0, 1)[at] = vectors.to(blocks.dtype)
-        return
-    code_scales = vectors.abs().amax(-1).clamp_min(SMALLEST) / LARGEST[kv_format]
-    scales.flatten(0, 1)[at] = code_scales.to(scales.dtype)
-    codes = vectors / code_scales.to(scales.dtype).float()[..., None]
-    if kv_format != "fp8":
-        codes = codes.round().clamp(-LARGEST[kv_format], LARGEST[kv_format])
-    if kv_format == "int4":
-        low, high = (codes + 8).to(torch.uint8).chunk(2, -1)
-        codes = low | (high << 4)
-    blocks.flatten(0, 1)[at] = codes.to(blocks.dtype)
+    if is_coded(blocks):
+        code_scales = (vectors.abs().amax(-1).clamp_min(SMALLEST) / LARGEST).to(scales.dtype)
+        scales.flatten(0, 1)[at] = code_scales
+        vectors = (vectors / code_scales.float()[..., None]).round().clamp(-LARGEST, LARGEST)
+    blocks.flatten(0, 1)[at] = vectors.to(blocks.dtype)
 
 
 def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -49,24 +49,9 @@ LESS_8 = """
     fma.rn.bf16x2 $2, $2, one, less;
     fma.rn.bf16x2 $3, $3, one, less;
 """
-FROM_INT4 = tl.constexpr("{" + LESS_8 + "}")
 # Adding and taking away 1.5 * 2^23 rounds an fp32 below 2^22 to the nearest even integer, as torch
 # does; Triton has no rounding of its own that the interpreter knows too.
 ROUNDER = tl.constexpr(12582912.0)
-
-
-@triton.jit
-def from_int4(codes):
-    """The low and the high code of each byte, less 8, as operands."""
-    if IS_COMPILED:
-        low, high = tl.inline_asm_elementwise(
-            FROM_INT4, "=&r,=&r,=&r,=&r,r", [codes], dtype=(tl.bfloat16, tl.bfloat16),
-            is_pure=True, pack=4,
-        )  # fmt: skip
-    else:
-        low = (codes & 15).to(OPERAND) - 8
-        high = (codes >> 4).to(OPERAND) - 8
-    return low, high
 
 
 @triton.jit

@@ -1,14 +1,13 @@
 """Owns the inner loop of paged attention: one tile of queries over a stretch of the KV pool.
 
-Decode and prefill share it, so that a row sums the same tiles in the same order in both. A head is
-held as its two halves throughout: that is how int4 stores it, and it costs the others nothing.
+Decode and prefill share it, so that a row sums the same tiles in the same order in both.
 """
 
 import triton
 import triton.language as tl
 
 from .launch import OPERAND
-from .operands import from_int4, to_operand
+from .operands import to_operand
 
 BLOCK_TOKENS = tl.constexpr(16)
 LOG2_E = 1.4426950408889634
@@ -17,35 +16,23 @@ LOG2_E = 1.4426950408889634
 @triton.jit
 def load_queries(
     queries_ptr, start, count, first, kv_head,
-    N_HEADS: tl.constexpr, GROUP: tl.constexpr, HALF: tl.constexpr, HALF_PAD: tl.constexpr,
+    N_HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, DIM_PAD: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
     """The query rows of one piece: all heads that share the KV head, then the next position.
 
-    Returns the halves [ROWS, HALF_PAD], each row's position (-1 for padding: sees nothing), and the
+    Returns the queries [ROWS, DIM_PAD], each row's position (-1 for padding: sees nothing), and the
     index (row * N_HEADS + head, int64) of each row's head.
     """
     at = tl.arange(0, ROWS)
     offset = at // GROUP
     is_row = offset < count
     vector = (start + offset).to(tl.int64) * N_HEADS + kv_head * GROUP + at % GROUP
-    d = tl.arange(0, HALF_PAD)
-    inside = is_row[:, None] & (d < HALF)[None, :]
-    query = queries_ptr + vector[:, None] * (2 * HALF) + d[None, :]
-    low = tl.load(query, mask=inside, other=0.0).to(OPERAND)
-    high = tl.load(query + HALF, mask=inside, other=0.0).to(OPERAND)
-    return low, high, tl.where(is_row, first + offset, -1), vector
-
-
-@triton.jit
-def _halves(pointers, inside, HALF: tl.constexpr, FORMAT: tl.constexpr):
-    """Both halves of a tile of keys or values as operands, without their scales."""
-    if FORMAT == "int4":
-        low, high = from_int4(tl.load(pointers, mask=inside, other=0))
-    else:
-        low = to_operand(tl.load(pointers, mask=inside, other=0.0))
-        high = to_operand(tl.load(pointers + HALF, mask=inside, other=0.0))
-    return low, high
+    d = tl.arange(0, DIM_PAD)
+    inside = is_row[:, None] & (d < DIM)[None, :]
+    query = queries_ptr + vector[:, None] * DIM + d[None, :]
+    queries = tl.load(query, mask=inside, other=0.0).to(OPERAND)
+    return queries, tl.where(is_row, first + offset, -1), vector
 
 
 @triton.jit
@@ -64,22 +51,20 @@ def _load_scales(scales_ptr, vector, exists):
 
 @triton.jit
 def walk_tiles(
-    low, high, positions, blocks_ptr, scales_ptr, table_ptr, kv_head, begin, end,
-    N_KV: tl.constexpr, HALF: tl.constexpr, HALF_PAD: tl.constexpr, ROWS: tl.constexpr,
-    TILE: tl.constexpr, WINDOW: tl.constexpr, FORMAT: tl.constexpr, SCALE: tl.constexpr,
+    queries, positions, blocks_ptr, scales_ptr, table_ptr, kv_head, begin, end,
+    N_KV: tl.constexpr, DIM: tl.constexpr, DIM_PAD: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr, WINDOW: tl.constexpr, IS_CODED: tl.constexpr, SCALE: tl.constexpr,
     SINCE: tl.constexpr,
 ):  # fmt: skip
     """Softmax-weighted sums over the tokens begin..end (begin a multiple of TILE).
 
-    SCALE is that of the scores, times log2(e). Returns (sums of the low and high halves
-    [ROWS, HALF_PAD], largest score [ROWS] in log2, sum of weights relative to it).
+    SCALE is that of the scores, times log2(e). Returns (sums [ROWS, DIM_PAD], largest score [ROWS]
+    in log2, sum of weights relative to it).
     """
-    code_size: tl.constexpr = HALF if FORMAT == "int4" else 2 * HALF
-    d = tl.arange(0, HALF_PAD)
+    d = tl.arange(0, DIM_PAD)
     best = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
-    sum_low = tl.zeros((ROWS, HALF_PAD), tl.float32)
-    sum_high = tl.zeros((ROWS, HALF_PAD), tl.float32)
+    sums = tl.zeros((ROWS, DIM_PAD), tl.float32)
     for tile in range(begin, end, TILE):
         token = tile + tl.arange(0, TILE)
         # Slots past the end hold whatever was there before, NaN too: they are never loaded.
@@ -87,11 +72,10 @@ def walk_tiles(
         block = tl.load(table_ptr + token // BLOCK_TOKENS, mask=exists, other=0)
         # In 64 bits: a pool of 128k tokens x 8 heads x 2 x 128 has more entries than 2^31 can say.
         vector = (block.to(tl.int64) * BLOCK_TOKENS + token % BLOCK_TOKENS) * (2 * N_KV) + kv_head
-        key = blocks_ptr + (vector * code_size)[None, :] + d[:, None]
-        key_low, key_high = _halves(key, (d < HALF)[:, None] & exists[None, :], HALF, FORMAT)
-        scores = tl.dot(low, key_low)
-        scores = tl.dot(high, key_high, scores) * SCALE
-        if FORMAT != "plain":
+        key = blocks_ptr + (vector * DIM)[None, :] + d[:, None]
+        keys = tl.load(key, mask=(d < DIM)[:, None] & exists[None, :], other=0.0)
+        scores = tl.dot(queries, to_operand(keys)) * SCALE
+        if IS_CODED:
             scores *= _load_scales(scales_ptr, vector, exists)[None, :]
         seen = token[None, :] <= positions[:, None]
         if WINDOW > 0:
@@ -105,12 +89,10 @@ def walk_tiles(
         weights = tl.exp2(scores - offset[:, None])
         decay = tl.exp2(best - offset)
         total = total * decay + tl.sum(weights, 1)
-        if FORMAT != "plain":
+        if IS_CODED:
             weights *= _load_scales(scales_ptr, vector + N_KV, exists)[None, :]
-        value = blocks_ptr + ((vector + N_KV) * code_size)[:, None] + d[None, :]
-        value_low, value_high = _halves(value, exists[:, None] & (d < HALF)[None, :], HALF, FORMAT)
-        weights = weights.to(OPERAND)
-        sum_low = tl.dot(weights, value_low, sum_low * decay[:, None])
-        sum_high = tl.dot(weights, value_high, sum_high * decay[:, None])
+        value = blocks_ptr + ((vector + N_KV) * DIM)[:, None] + d[None, :]
+        values = tl.load(value, mask=exists[:, None] & (d < DIM)[None, :], other=0.0)
+        sums = tl.dot(weights.to(OPERAND), to_operand(values), sums * decay[:, None])
         best = new_best
-    return sum_low, sum_high, best, total
+    return sums, best, total

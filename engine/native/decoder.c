@@ -75,7 +75,7 @@ enum {
     MOST_REFINED = 64, /* logits of a row that are computed again, as in engine/model.py */
 };
 
-typedef enum { KV_PLAIN, KV_INT8, KV_INT4, KV_FP8 } KvFormat;
+typedef enum { KV_PLAIN, KV_INT8 } KvFormat;
 
 /* What may be wrong with a step, as `runner.py` spells it out. */
 typedef enum { STEP_OK, BAD_ROWS, BAD_TOKEN, BAD_POSITION, BAD_SEQUENCE, BAD_BLOCK, BAD_LAYER } Fault;
@@ -255,27 +255,6 @@ INLINE vf exponential(vf x) {
     p = muladd(p * r, r, r) + 1.0f;
     vi exponent = ((vi)shifted - (vi)splat(ROUNDER)) << 23;
     return (vf)((vi)p + exponent);
-}
-
-/* 8-bit float e4m3 without infinities. */
-INLINE float from_fp8(uint8_t code) {
-    uint32_t bits = (uint32_t)(code & 127) << 20; /* its bits lie as a float's of a bias 120 less */
-    float value;
-    memcpy(&value, &bits, 4);
-    value = (code & 127) == 127 ? NAN : value * 0x1p120f;
-    return code & 128 ? -value : value;
-}
-
-INLINE uint8_t to_fp8(float value) {
-    uint8_t sign = signbit(value) ? 128 : 0;
-    float size = fabsf(value);
-    if (!(size <= 448.0f)) return sign | (size > 448.0f ? 126 : 127);
-    int exponent;
-    frexpf(size, &exponent); /* size = f * 2^exponent with f in [0.5, 1) */
-    if (exponent < -5) exponent = -5;
-    int steps = (int)rintf(ldexpf(size, 4 - exponent)); /* of 2^(exponent - 4): 8..16 where normal */
-    if (steps == 16) steps = 8, exponent++;
-    return sign | (uint8_t)(steps < 8 ? steps : (exponent + 6) << 3 | (steps & 7));
 }
 
 /* -- threads ----------------------------------------------------------------------------------- */
@@ -652,7 +631,7 @@ static void multiply(Crew *crew, const Multiplication *m) {
 
 INLINE size_t code_bytes(const Model *model) {
     size_t n = (size_t)model->head_dim;
-    return model->kv_format == KV_PLAIN ? 2 * n : model->kv_format == KV_INT4 ? n / 2 : n;
+    return model->kv_format == KV_PLAIN ? 2 * n : n;
 }
 
 /* Which vector of a layer's pool holds the keys (1: values) of a KV head in a slot. */
@@ -669,46 +648,20 @@ static void encode(const Model *model, const Layer *layer, size_t vector, const 
         for (int i = 0; i < n; i++) halves[i] = to_bf16(x[i]);
         return;
     }
-    const float most = model->kv_format == KV_INT8 ? 127 : model->kv_format == KV_INT4 ? 7 : 448;
     float largest = 1e-12f;
     for (int i = 0; i < n; i++) largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
-    layer->kv_scales[vector] = to_bf16(largest / most);
+    layer->kv_scales[vector] = to_bf16(largest / 127);
     float inverse = 1.0f / from_bf16(layer->kv_scales[vector]);
-    int half = n / 2;
     for (int i = 0; i < n; i++) {
-        float scaled = x[i] * inverse;
-        if (model->kv_format == KV_FP8) {
-            codes[i] = to_fp8(scaled);
-            continue;
-        }
-        scaled = rintf(scaled);
-        scaled = scaled > most ? most : scaled < -most ? -most : scaled;
-        if (model->kv_format == KV_INT8)
-            ((int8_t *)codes)[i] = (int8_t)scaled;
-        else if (i < half)
-            codes[i] = (uint8_t)(scaled + 8);
-        else
-            codes[i - half] |= (uint8_t)((uint8_t)(scaled + 8) << 4);
+        float scaled = rintf(x[i] * inverse);
+        ((int8_t *)codes)[i] = (int8_t)(scaled > 127 ? 127 : scaled < -127 ? -127 : scaled);
     }
 }
 
 static void decode_scaled(const Model *model, const Layer *layer, size_t vector, float *x) {
-    int n = model->head_dim, half = n / 2;
-    const uint8_t *codes = layer->kv_codes + vector * code_bytes(model);
+    const int8_t *codes = (const int8_t *)layer->kv_codes + vector * model->head_dim;
     float scale = from_bf16(layer->kv_scales[vector]);
-    switch (model->kv_format) {
-    case KV_INT8:
-        for (int i = 0; i < n; i++) x[i] = (float)((const int8_t *)codes)[i] * scale;
-        break;
-    case KV_INT4:
-        for (int i = 0; i < half; i++) {
-            x[i] = (float)((codes[i] & 15) - 8) * scale;
-            x[i + half] = (float)((codes[i] >> 4) - 8) * scale;
-        }
-        break;
-    default:
-        for (int i = 0; i < n; i++) x[i] = from_fp8(codes[i]) * scale;
-    }
+    for (int i = 0; i < model->head_dim; i++) x[i] = (float)codes[i] * scale;
 }
 
 /* Tokens low..high - 1 of a block as fp32: x [BLOCK_TOKENS][stride]. */

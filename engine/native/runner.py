@@ -33,7 +33,7 @@ from .layout import (
 )
 
 FAULTS = ("", "number of rows", "token", "position", "sequence or block table", "block", "layer")
-KV_NAMES = ("plain", "int8", "int4", "fp8")  # in the order of the library's KvFormat
+KV_NAMES = ("plain", "int8")  # in the order of the library's KvFormat
 KV_NUMBERS = {KV_FORMATS[name]: number for number, name in enumerate(KV_NAMES)}
 
 

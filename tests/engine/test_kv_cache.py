@@ -177,15 +177,13 @@ def test_the_integrity_check_sees_leaks_and_double_frees() -> None:
         pool.release([block])
 
 
-@pytest.mark.parametrize(
-    ("name", "error"), [("plain", 0.0), ("fp8", 0.07), ("int8", 0.005), ("int4", 0.08)]
-)
+@pytest.mark.parametrize(("name", "error"), [("plain", 0.0), ("int8", 0.005)])
 def test_kv_formats_keep_each_token_and_head_to_their_precision(name: str, error: float) -> None:
-    kv_format = KV_FORMATS[name](8, torch.float32)
+    kv_format = KV_FORMATS[name](torch.float32)
     sizes = torch.tensor([1e-6, 1.0, 300.0])[:, None, None]
     vectors = torch.randn(3, 2, 8, generator=torch.Generator().manual_seed(0)) * sizes
     vectors[1, 1] = 0
     codes, scales = kv_format.encode(vectors)
-    assert codes.shape == (3, 2, kv_format.code_size)
+    assert codes.shape == (3, 2, 8)
     largest = vectors.abs().amax(-1, keepdim=True)
     assert ((kv_format.decode(codes, scales) - vectors).abs() <= error * largest).all()

@@ -17,10 +17,10 @@ from engine.types import EngineConfig, SamplingParams
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 PROMPTS = ([5, 6, 7] * 2, [9, 8, 20, 21], [30] * 7, [11, 12])
 LONG_PROMPT = [5 + i % 40 for i in range(150)]
-WEIGHTS = [(None, "plain"), ("int8", "plain"), ("int4", "int8"), ("fp8", "fp8"), ("int8", "int4")]
+WEIGHTS = [(None, "plain"), ("int8", "plain"), ("int4", "int8"), ("int8", "int8")]
 # Of the logits' norm, by KV format: twice what noise of bf16's size on every product's result does
 # to the references themselves, whose codes of few bits jump. What is unrelated is at 1.4.
-TOLERANCES = {"plain": 0.1, "int8": 0.2, "fp8": 0.4, "int4": 0.6}
+TOLERANCES = {"plain": 0.1, "int8": 0.2}
 
 
 def _engine(folder: Path, device: str, quant: str | None, kv_format: str, **changes) -> Engine:

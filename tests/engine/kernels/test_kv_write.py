@@ -3,7 +3,7 @@ import torch
 
 pytest.importorskip("triton", reason="the kernels need triton")
 
-from engine.kernels.kv_write import kv_format_of, kv_write, kv_write_reference  # noqa: E402
+from engine.kernels.kv_write import is_coded, kv_write, kv_write_reference  # noqa: E402
 from engine.kv_format import KV_FORMATS  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -11,11 +11,11 @@ N_HEADS, N_KV = 3, 1
 POISON = 77  # a code no written slot need have, put where nothing may be written
 
 
-@pytest.mark.parametrize("kv_format", ["plain", "fp8", "int8", "int4"])
+@pytest.mark.parametrize("kv_format", ["plain", "int8"])
 @pytest.mark.parametrize("dim, has_norm", [(80, True), (64, False)])
 def test_rows_go_rotated_and_coded_into_their_slots(kv_format, dim, has_norm) -> None:
     torch.manual_seed(0)
-    stored = KV_FORMATS[kv_format](dim, torch.bfloat16)
+    stored = KV_FORMATS[kv_format](torch.bfloat16)
     qkv = torch.randn(2, 4, (N_HEADS + 2 * N_KV) * dim, device=DEVICE)
     positions = torch.tensor([0, 3, 9, 2], dtype=torch.int32, device=DEVICE)
     slots = torch.tensor([15, -1, 16, 40], dtype=torch.int32, device=DEVICE)  # edges; padding
@@ -25,7 +25,7 @@ def test_rows_go_rotated_and_coded_into_their_slots(kv_format, dim, has_norm) ->
     for write in (kv_write, kv_write_reference):
         queries = torch.full((4, N_HEADS, dim), torch.nan, dtype=torch.bfloat16, device=DEVICE)
         shape = (3, 16, 2, N_KV)
-        codes = torch.full((*shape, stored.code_size), POISON, device=DEVICE)
+        codes = torch.full((*shape, dim), POISON, device=DEVICE)
         blocks = codes.to(stored.code_dtype)
         scales = torch.ones(*shape, dtype=torch.bfloat16, device=DEVICE)
         if not stored.is_scaled:
@@ -33,16 +33,15 @@ def test_rows_go_rotated_and_coded_into_their_slots(kv_format, dim, has_norm) ->
         write(qkv, positions, slots, cos, sin, *weights, 1e-6, queries, blocks, scales)
         results.append((queries.float(), stored.decode(blocks, scales).float()))
     (queries, vectors), (expected_queries, expected_vectors) = results
-    assert kv_format_of(blocks) == kv_format
+    assert is_coded(blocks) == (kv_format == "int8")
     torch.testing.assert_close(queries, expected_queries, rtol=2**-6, atol=2**-6)
-    # One step of the code apart at most: the interpreter truncates to bf16 where torch rounds. Its
-    # casts to fp8 lose a carry at powers of two, for a value in forty.
-    step = {"plain": 2**-6, "fp8": 2**-3, "int8": 2**-5, "int4": 2**-1}[kv_format]
+    # One step of the code apart at most: the interpreter truncates to bf16 where torch rounds.
+    step = {"plain": 2**-6, "int8": 2**-5}[kv_format]
     written = expected_vectors.flatten(0, 1)[[15, 16, 40]]
     close = torch.isclose(
         vectors.flatten(0, 1)[[15, 16, 40]], written, rtol=2**-3, atol=step * written.max() / 3
     )
-    assert close.float().mean() >= (0.95 if kv_format == "fp8" and DEVICE == "cpu" else 1.0)
+    assert close.all()
     untouched = torch.ones(48, dtype=torch.bool)
     untouched[[15, 16, 40]] = False
     assert torch.equal(vectors.flatten(0, 1)[untouched], expected_vectors.flatten(0, 1)[untouched])

@@ -90,7 +90,7 @@ static float *logits_of(const Model *m, int n_together) {
 
 int main(void) {
     if (!native_runs_here()) return puts("this CPU lacks what the file was compiled for"), 2;
-    for (int kv_format = KV_PLAIN; kv_format <= KV_FP8; kv_format++)
+    for (int kv_format = KV_PLAIN; kv_format <= KV_INT8; kv_format++)
         for (int is_int4 = 0; is_int4 < 2; is_int4++) {
             Model m = model(kv_format, is_int4);
             const size_t n_bytes = TOKENS * padded(VOCAB) * sizeof(float);

@@ -147,7 +147,7 @@ def test_the_gate_that_is_told_of_a_server_is_that_of_what_runs_the_layers_in_th
     assert engine.gates == {"native": "passed", "torch": "none", "triton": "none"}
     assert {Runner.layers, "native", "triton"} == RUN_BY.keys()
     # Read, not imported: what first imports triton decides for all of a process how it runs.
-    assert 'else "Triton"' in GRAPH_RUNNER.read_text(encoding="utf-8")
+    assert 'self.layers = "Triton"' in GRAPH_RUNNER.read_text(encoding="utf-8")
     dense = verdicts(Formats("embedded", "bf16", "bf16", "torch"))
     assert set(dense.values()) == {"dense"}
     assert verdicts(Formats("embedded", "int4", "bf16", "native"))["native"] == "missed"
