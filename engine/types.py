@@ -11,7 +11,7 @@ BLOCK_TOKENS = 16  # tokens in one KV block: small enough to share most of a tur
 MAX_AHEAD_TOKENS = 16  # of a sequence: two steps of 8 rows (`graphs.graph_runner`)
 MAX_SALVAGED = 63  # tokens of a preemptive reply, verified in the step of a changed prompt
 DTYPES = ("bf16", "fp32", "fp64")
-QUANTS = (None, "int8", "int4", "fp8")
+QUANTS = (None, "int8", "int4")
 MAX_LOGPROBS = 20  # OpenAI's own limit
 KV_FORMAT_NAMES = ("plain", "int8")
 

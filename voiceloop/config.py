@@ -110,7 +110,7 @@ class EngineSettings:
     step_budget_ms: chunks of a prompt are cut so that a step is predicted to end in this time.
     """
 
-    weights: Literal["auto", "bf16", "int8", "int4", "fp8"] = _told(
+    weights: Literal["auto", "bf16", "int8", "int4"] = _told(
         "auto", "how the language model's weights are kept"
     )
     kv: Literal["auto", "bf16", "int8"] = _told("auto", "how its keys and values are kept")

@@ -179,7 +179,7 @@ def _last_logits(engine: Engine, tokens: list[int], n_rows: int) -> torch.Tensor
 
 
 # int8 is served; the others for the record.
-FORMATS = (FP32, Format("int8"), Format("int8", "int8"), Format("int4"), Format("fp8"))
+FORMATS = (FP32, Format("int8"), Format("int8", "int8"), Format("int4"))
 
 
 def quality(setting: Setting) -> list[Bar]:

@@ -231,7 +231,7 @@ def matrix() -> Iterator[Row]:
 def small() -> Iterator[Row]:
     """1B and 4B at batch 1."""
     for shape in ("1b", "4b"):
-        for quant in (None, "int8", "int4", "fp8"):
+        for quant in (None, "int8", "int4"):
             yield f"{shape}, {quant or 'bf16'}", partial(_small, shape, quant)
 
 

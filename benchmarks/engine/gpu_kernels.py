@@ -37,7 +37,7 @@ from engine.kernels.launch import STREAMED_ROWS, compiling
 from engine.kernels.sample import Draws, Ends, SampleSpace
 from engine.kernels.slots import Slots
 from engine.kv_format import KV_FORMATS
-from engine.load.quant import quantize_fp8, quantize_int4, quantize_int8
+from engine.load.quant import quantize_int4, quantize_int8
 from engine.types import BLOCK_TOKENS
 
 Row = tuple[str, Callable[[], dict[str, Any]]]
@@ -76,7 +76,7 @@ def rows() -> Iterator[Row]:
 def _cases() -> Iterator[tuple[str, Callable[[], Case]]]:
     for m in (1, 8, 32, 512):
         for n_out, n_in in ((6144, HIDDEN), (HIDDEN, HIDDEN), (2 * INNER, HIDDEN), (HIDDEN, INNER)):
-            for quant in ("int4", "int8", "fp8"):
+            for quant in ("int4", "int8"):
                 yield (
                     f"{quant} gemm {m} x {n_in} x {n_out}",
                     partial(_gemm, quant, m, n_out, n_in),
@@ -210,7 +210,7 @@ def _packed(quant: str, n_out: int, n_in: int) -> gemm_8bit.Packed8bit | gemm_in
     weight = _random(n_out, n_in).mul_(n_in**-0.5)
     if quant == "int4":
         return gemm_int4.pack_int4(quantize_int4(weight, 128))
-    codes = quantize_int8(weight) if quant == "int8" else quantize_fp8(weight)
+    codes = quantize_int8(weight)
     return gemm_8bit.pack_8bit(codes.codes, codes.scale)
 
 

@@ -26,14 +26,14 @@ START_US = 1.5  # of a product: its first loads and its partial sums
 ATTENTION_START_US = 2.5
 TAIL_NODES = 11  # of a step, outside its layers: places, embedding, choice, results (`gpu_counts`)
 TILE_ROWS = 32  # rows that share one unpacking of the weights, in the products of few rows
-STREAMED = {"int4": 0.78, "int8": 0.85, "fp8": 0.85, None: 0.85}  # of the bandwidth, by weights
+STREAMED = {"int4": 0.78, "int8": 0.85, None: 0.85}  # of the bandwidth, by weights
 # Of the bandwidth's time, what unpacking all weights for one more tile of rows takes: int4 at full
 # bandwidth keeps 55 % of the arithmetic units busy, and as much again waits for them.
-UNPACKED = {"int4": 1.0, "int8": 0.8, "fp8": 0.8, None: 0.0}
+UNPACKED = {"int4": 1.0, "int8": 0.8, None: 0.0}
 ATTENTION_STREAMED = 0.80
 DENSE_SHARE, PREFILL_ATTENTION_SHARE = 0.85, 0.40  # of BF16_TFLOPS: cuBLAS at some hundred rows
 PROCESSORS = 132
-CODE_BYTES = {"int4": 0.5 + 4 / 128, "int8": 1.0, "fp8": 1.0, None: 2.0}  # a weight, with its scale
+CODE_BYTES = {"int4": 0.5 + 4 / 128, "int8": 1.0, None: 2.0}  # a weight, with its scale
 KV_BYTES = {"plain": 2.0, "int8": 1.0}  # a number
 KV_SCALE_BYTES = {"plain": 0, "int8": 2}  # a token, head, and of both
 # Nodes of an EAGLE-3 head, counted as `gpu_counts` does, products left out: what a step keeps for

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,10 @@ from benchmarks.engine.models import (
     write_folder,
 )
 from engine.graphs.graph_runner import GraphRunner
-from engine.kernels.decoder import KernelSet
+from engine.kernels.decoder import KernelLinear, KernelSet
 from engine.load.eagle import make_eagle
 from engine.load.loader import read_config
+from engine.load.packed import ScaledWeight, Stored, dense
 from engine.model import Decoder
 from engine.types import BLOCK_TOKENS, EngineConfig
 from voiceloop.models.catalog import GPU
@@ -46,6 +48,9 @@ from voiceloop.models.catalog import GPU
 TARGET = GPUTarget("cuda", 90, 32)
 POOL_TOKENS = 2**21  # on `meta` they take no memory; as many as an H200 would hold
 END_IDS = (1,)  # that some token ends the caller's turn decides what runs, not which
+
+
+FP8 = "fp8"  # of a checkpoint: no weights are rounded to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ def servings() -> tuple[Serving, ...]:
     options = GPU.options["engine"]
     shipped = Serving("qwen3-4b", options.get("quant"), options.get("kv_format", "plain"))
     large = Serving("qwen3-8b", "int4", "int8")
-    fp8 = Serving("qwen3-8b", "fp8", "fp8")
+    fp8 = Serving("qwen3-8b", FP8, "int8")
     dense = Serving("qwen3-4b", None, "plain")
     return shipped, large, fp8, dense, replace(large, has_head=True)
 
@@ -180,25 +185,34 @@ def _programs(serving: Serving, n_layers: int) -> Iterator[tuple[str, Any]]:
     """What the runner of a decoder of so many layers would capture."""
     n_layers = max(n_layers, 2) if serving.has_head else n_layers  # a head reads between layers
     sizes: dict[str, Any] = {**asdict(SHAPES[serving.shape]), "num_hidden_layers": n_layers}
-    options = {**GPU.options["engine"], "quant": serving.quant, "kv_format": serving.kv_format}
+    kernels = KernelSet(is_reference=False)
+    quant, make_linear = serving.quant, kernels.make_linear
+    if serving.quant == FP8:
+        quant, make_linear = None, partial(_make_fp8, kernels)
+    options = {**GPU.options["engine"], "quant": quant, "kv_format": serving.kv_format}
     options.pop("device")
     config = EngineConfig(**options, ngram_draft=not serving.has_head)
-    kernels = KernelSet(is_reference=False)
     with tempfile.TemporaryDirectory() as folder:
         model_dir = write_folder(Path(folder), Shape(**sizes))
         decoder = Decoder(
             RandomCheckpoint(model_dir, "meta"), read_config(model_dir), dtype="bf16",
-            quant=serving.quant, device="meta", context_length=config.context_length or 4096,
-            make_linear=kernels.make_linear,
+            quant=quant, device="meta", context_length=config.context_length or 4096,
+            make_linear=make_linear,
         )  # fmt: skip
         if serving.has_head:
             decoder.eagle = make_eagle(
                 RandomHead(model_dir, "meta"), head_of(Shape(**sizes)), decoder,
-                quant=serving.quant, make_linear=kernels.make_linear,
+                quant=quant, make_linear=make_linear,
             )  # fmt: skip
     pool = decoder.make_pool(POOL_TOKENS // BLOCK_TOKENS, serving.kv_format)
     runner = GraphRunner(decoder, pool, config, END_IDS, kernels)
     yield from runner.programs()
+
+
+def _make_fp8(kernels: KernelSet, weight: Stored, *arguments: Any, **options: Any) -> KernelLinear:
+    numbers = dense(weight)
+    read = ScaledWeight(numbers.to(torch.float8_e4m3fn), numbers.new_ones(len(numbers)))
+    return kernels.make_linear(read, *arguments, **options)
 
 
 def main() -> int:

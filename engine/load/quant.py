@@ -12,7 +12,6 @@ from torch import Tensor
 
 from .packed import FinerWeight, Int4Weight, ScaledWeight, Stored, Weight, dense
 
-FP8_LARGEST = 448.0  # of e4m3
 SLICE_NUMBERS = 1 << 24  # quantized at a time: 64 MB in fp32, and as much again for quotients
 Coded = TypeVar("Coded", ScaledWeight, Int4Weight)
 
@@ -40,8 +39,6 @@ def quantize(
             is_grouped = int8_group is not None and weight.shape[1] % int8_group == 0
             of_scale = int8_group if is_grouped else None
             return _by_slices(lambda some: quantize_int8(some, of_scale), weight, device)
-        case "fp8":
-            return _by_slices(quantize_fp8, weight, device)
         case "int4" if weight.shape[1] % group == 0:
             return _by_slices(lambda some: quantize_int4(some, group), weight, device)
     return weight
@@ -77,14 +74,6 @@ def quantize_int8(weight: Tensor, group: int | None = None) -> ScaledWeight:
     scale = scale.bfloat16().float()
     codes = (grouped / scale[..., None]).round_().clamp_(-127, 127).to(torch.int8)
     return ScaledWeight(codes.view(n_out, n_in), scale if group else scale[:, 0])
-
-
-def quantize_fp8(weight: Tensor) -> ScaledWeight:
-    """e4m3, one scale per output channel. weight: [out, in]."""
-    weight = weight.float()
-    scale = weight.abs().amax(1).clamp_min_(1e-10).div_(FP8_LARGEST).bfloat16().float()
-    codes = (weight / scale[:, None]).clamp_(-FP8_LARGEST, FP8_LARGEST).to(torch.float8_e4m3fn)
-    return ScaledWeight(codes, scale)
 
 
 def quantize_int4(weight: Tensor, group: int) -> Int4Weight:

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import engine.linear
-from engine.linear import ScaledLinear, lay_together, make_linear
-from engine.load.packed import dense
-from engine.load.quant import quantize_fp8, quantize_int4, quantize_int8
+from engine.linear import Linear, ScaledLinear, lay_together, make_linear
+from engine.load.packed import ScaledWeight, dense
+from engine.load.quant import quantize_int4, quantize_int8
 
 ROWS = (1, 2, 4, 5, 8, 16, 70)  # on both sides of every switch between kernels
 
@@ -21,6 +21,20 @@ def example(n_out: int = 96, n_in: int = 64) -> tuple[torch.Tensor, torch.Tensor
     return weight, bias, torch.randn(max(ROWS), n_in, generator=generator).bfloat16()
 
 
+def as_read(weight: torch.Tensor) -> ScaledWeight:
+    """In fp8, as compressed-tensors writes a checkpoint."""
+    scale = weight.abs().amax(1) / 448
+    return ScaledWeight((weight / scale[:, None]).to(torch.float8_e4m3fn), scale.bfloat16().float())
+
+
+def product_of(
+    weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, quant: str | None
+) -> Linear:
+    if quant == "fp8":
+        return make_linear(as_read(weight), bias, dtype=dtype, quant=None, device="cpu")
+    return make_linear(weight, bias, dtype=dtype, quant=quant, device="cpu")
+
+
 def meant(weight: torch.Tensor, quant: str | None) -> torch.Tensor:
     """The weight a quantized one stands for."""
     if quant is None:
@@ -29,7 +43,7 @@ def meant(weight: torch.Tensor, quant: str | None) -> torch.Tensor:
         case "int8":
             return dense(quantize_int8(weight))
         case "fp8":
-            return dense(quantize_fp8(weight))
+            return dense(as_read(weight))
     return dense(quantize_int4(weight, 32))
 
 
@@ -41,7 +55,7 @@ def test_bf16_products_agree_for_any_number_of_rows(
     if not has_bf16_gemm:
         monkeypatch.setattr(engine.linear, "_packs_bf16", lambda: False)
     weight, bias, x = example()
-    product = make_linear(weight, bias, dtype=torch.bfloat16, quant=quant, device="cpu")
+    product = product_of(weight, bias, torch.bfloat16, quant)
     for n_rows in ROWS:
         rows = x[:n_rows]
         expected = rows.double() @ meant(weight, quant).double().T + bias.double()
@@ -57,7 +71,7 @@ def test_without_a_bf16_gemm_codes_times_scale_are_not_rounded(
 ) -> None:
     monkeypatch.setattr(engine.linear, "_packs_bf16", lambda: False)
     weight, _, x = example()
-    product = make_linear(weight, None, dtype=torch.bfloat16, quant=quant, device="cpu")
+    product = product_of(weight, None, torch.bfloat16, quant)
     exact = x.double() @ meant(weight, quant).double().T
     error = (product(x).double() - exact).abs()
     assert (error <= 1.01 * 2**-8 * exact.abs() + 1e-5).all()  # of the result's rounding alone
@@ -66,7 +80,7 @@ def test_without_a_bf16_gemm_codes_times_scale_are_not_rounded(
 @pytest.mark.parametrize("quant", [None, "int8", "fp8", "int4"])
 def test_exact_dtypes_stay_exact(quant: str | None) -> None:
     weight, bias, x = example()
-    product = make_linear(weight, bias, dtype=torch.float64, quant=quant, device="cpu")
+    product = product_of(weight, bias, torch.float64, quant)
     expected = x.double() @ meant(weight, quant).double().T + bias.double()
     assert torch.allclose(product(x.double()), expected, rtol=1e-6, atol=1e-6)
 

@@ -11,7 +11,7 @@ from engine.load.quant import quantize
 
 
 @pytest.mark.parametrize("int8_group", [None, 32])
-@pytest.mark.parametrize("name", ["int8", "fp8", "int4"])
+@pytest.mark.parametrize("name", ["int8", "int4"])
 def test_slices_give_the_codes_of_the_whole(
     name: str, int8_group: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -28,14 +28,14 @@ def test_slices_give_the_codes_of_the_whole(
 
 def test_no_more_than_a_slice_is_there_in_floats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quant, "SLICE_NUMBERS", 4 * 64)
-    seen, rounded = list[int](), quant.quantize_fp8
+    seen, rounded = list[int](), quant.quantize_int8
 
-    def noted(some: torch.Tensor) -> quant.ScaledWeight:
+    def noted(some: torch.Tensor, group: int | None) -> quant.ScaledWeight:
         seen.append(some.numel())
-        return rounded(some)
+        return rounded(some, group)
 
-    monkeypatch.setattr(quant, "quantize_fp8", noted)
-    quantize(torch.ones(10, 64), "fp8", 32)
+    monkeypatch.setattr(quant, "quantize_int8", noted)
+    quantize(torch.ones(10, 64), "int8", 32)
     assert seen == [256, 256, 128]
 
 
