@@ -24,8 +24,6 @@ REMOVED: Mapping[str, str] = {
     "engine.weights = 'int8', or a checkpoint that was quantized with AWQ.",
     "engine.fused_launches": "Leave it out: a GPU's steps have one set of kernels.",
     "engine.prompt_activations": "Leave it out: a prompt's inputs are multiplied in bf16.",
-    "engine.fused_launches": "Leave it out: a GPU's steps have one set of kernels.",
-    "engine.prompt_activations": "Leave it out: a prompt's inputs are multiplied in bf16.",
 }
 
 _INDEX = re.compile(r"\[\d+\]")
