@@ -104,7 +104,7 @@ PURE_MODULES = (
     "resume/snapshot", "resume/ticket", "cluster/pool", "cluster/handshake", "cluster/address",
     "cluster/control/directory", "cluster/control/plan", "cluster/control/reports",
     "cluster/control/scaling", "cluster/control/status", "cluster/control/canary_counts",
-    "cluster/control/actions", "cluster/control/hosts", "cluster/control/machines",
+    "cluster/control/hosts", "cluster/control/machines",
     "cluster/control/moves",
     "canary/judge", "canary/trial", "canary/turns",
 )  # fmt: skip

@@ -53,7 +53,7 @@ class Bystanders:
         return Keeper(
             name, group.name, group.version, group.launch,
             folder=folder, node="", address="127.0.0.1", ask=self._ask, environ=self._environ,
-            desired=Desired(1, tuple(self._groups)), command=self._command, yields=True,
+            desired=Desired(1, tuple(self._groups)), command=self._command,
         )  # fmt: skip
 
     async def _ask(self, report: HostReport) -> Orders:

@@ -23,8 +23,8 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from voiceloop.cluster.control.actions import Action, GiveUpCanary, GiveUpMove, Remove, Start
 from voiceloop.cluster.control.directory import Directory
+from voiceloop.cluster.control.hosts import Action, Remove, Start
 from voiceloop.cluster.control.keeper import COMMAND, Keeper
 from voiceloop.cluster.control.machines import Machine, machine_of
 from voiceloop.cluster.control.plan import Desired, Group
@@ -88,7 +88,6 @@ class _Host:
                 environ=self._desired.environ,
                 desired=self._desired,
                 command=self._command,
-                yields=self._start.yields,
             )
             await keeper.run()
 
@@ -210,10 +209,6 @@ class _Directory:
                     loop.call_later(PAUSE_S, self._directory.forget, name)
             case Remove(name):
                 self._keep(asyncio.to_thread(_remove, name))
-            case GiveUpCanary(why):
-                log.error("the canary is given up: %s", why)
-            case GiveUpMove(name):
-                log.error("%s is not ready in the place it was to go to; nothing leaves", name)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -11,6 +11,7 @@ one is drained for each that has been ready for a while.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +22,8 @@ import msgspec
 from voiceloop.backends import RoleName
 from voiceloop.canary.judge import judge
 from voiceloop.canary.trial import Canary
-from voiceloop.cluster.control.actions import Action, GiveUpCanary, GiveUpMove, Remove, Start
 from voiceloop.cluster.control.canary_counts import CanaryCounts
-from voiceloop.cluster.control.hosts import LEASE_S, LOST_S, Host
+from voiceloop.cluster.control.hosts import LEASE_S, LOST_S, Action, Host, Remove, Start
 from voiceloop.cluster.control.machines import Machine, Machines
 from voiceloop.cluster.control.moves import STEADY_S, Moves, Way
 from voiceloop.cluster.control.plan import Desired, Group
@@ -32,6 +32,8 @@ from voiceloop.cluster.control.scaling import Scaler
 from voiceloop.cluster.pool import shares_beside
 from voiceloop.cluster.worker_list import WorkerList
 from voiceloop.operation import NO_CANARY, CanarySettings
+
+log = logging.getLogger(__name__)
 
 PLACE_WAIT_S = 60.0  # for room beside the old ones; after that one of these makes room
 CANARY = "-canary"  # behind the name of the group that it is tried beside
@@ -242,7 +244,8 @@ class Directory:
         self._ticked_s = now_s
         if self.is_rebuilding(now_s) or self._doubts_itself(now_s, is_late=is_late):
             return []
-        actions: list[Action] = self._judge_canary()
+        actions: list[Action] = []
+        self._judge_canary()
         for host in list(self.hosts.values()):
             is_over = host.report is not None and host.report.state is HostState.ENDED
             if is_over or host.is_lost(now_s) or (host.drains and host.report is None):
@@ -254,7 +257,7 @@ class Directory:
         wanted = () if self.desired.is_stopping else self.desired.all_groups
         if late := self.moves.end(self.hosts, now_s):
             self._drain(self.hosts[late])
-            actions.append(GiveUpMove(late))
+            log.error("%s is not ready in the place it was to go to; nothing leaves", late)
         names = {group.name for group in wanted}
         for host in list(self.hosts.values()):
             if host.group not in names:
@@ -263,13 +266,12 @@ class Directory:
             actions += self._settle(group, now_s)
         return actions
 
-    def _judge_canary(self) -> list[Action]:
+    def _judge_canary(self) -> None:
         """Go back to the plan there is, as a deploy of it would, where the canary is worse."""
         worse = judge(self.trial.turns, self.desired.margins) if self.desired.canary else None
-        if worse is None:
-            return []
-        self._change(self.desired.without_canary(str(worse)))
-        return [GiveUpCanary(str(worse))]
+        if worse is not None:
+            log.error("the canary is given up: %s", worse)
+            self._change(self.desired.without_canary(str(worse)))
 
     def _doubts_itself(self, now_s: float, *, is_late: bool) -> bool:
         """Whether more likely nobody was heard than that most are lost at once; for a while.
@@ -299,8 +301,6 @@ class Directory:
             n_spare=group.spare,
         )
         n_missing = n_wanted - len(good)
-        # Whoever is late with a report on a busy machine serves, as far as is known.
-        are_enough = sum(one.ready_s is not None for one in staying) >= n_wanted
         if old:
             self._make_way(good, old, n_wanted, now_s)
             n_missing = min(n_missing, SURGE - sum(not one.is_ready(now_s) for one in good))
@@ -309,7 +309,7 @@ class Directory:
             self._thin_out(good, -n_missing, now_s)
             if n_missing == 0:
                 return self._even_out(group, good, now_s)
-        return self._place(group, n_missing, now_s, yields=are_enough)
+        return self._place(group, n_missing, now_s)
 
     def _thin_out(self, good: Sequence[Host], n_too_many: int, now_s: float) -> None:
         """Drain so many: of the machine that has most the youngest, with the least to lose."""
@@ -325,7 +325,7 @@ class Directory:
         way = self.way_for(group, now_s, STEADY_S)
         if way is None or not is_at_rest or not self.moves.may_begin(now_s):
             return []
-        start = self._start(group, now_s, way.machine, way.origin, yields=True)
+        start = self._start(group, now_s, way.machine, way.origin)
         self.moves.begin(group.name, start.name, way, now_s)
         return [start]
 
@@ -375,22 +375,18 @@ class Directory:
         ]
         return min(1.0, max(process.used, max(waits) / ANSWER_S))
 
-    def _place(self, group: Group, n: int, now_s: float, *, yields: bool) -> list[Action]:
-        """So many, apart from the others of their group; fewer where these are to wait."""
+    def _place(self, group: Group, n: int, now_s: float) -> list[Action]:
+        """So many, apart from the others of their group."""
         starts: list[Action] = []
         for _ in range(n):
-            hosts = self.hosts.values()
-            machine = self.machines.place_for(group, self.desired, hosts, now_s, yields=yields)
-            if machine is not None:
-                starts.append(self._start(group, now_s, machine, yields=yields))
+            machine = self.machines.emptiest(group, self.desired, self.hosts.values(), now_s)
+            starts.append(self._start(group, now_s, machine))
         return starts
 
-    def _start(
-        self, group: Group, now_s: float, machine: str, origin: str = "", *, yields: bool
-    ) -> Start:
+    def _start(self, group: Group, now_s: float, machine: str, origin: str = "") -> Start:
         name = self._new_name(group.name)
         self.hosts[name] = Host(name, group.name, group.version, now_s, now_s, machine=machine)
-        return Start(name, group, self.desired.cordoned, machine, origin, yields)
+        return Start(name, group, self.desired.cordoned, machine, origin)
 
     def _drain(self, host: Host) -> None:
         self.hosts[host.name] = replace(host, drains=True)

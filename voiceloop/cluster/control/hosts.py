@@ -1,9 +1,10 @@
-"""One host of a cluster, as its directory knows it from its reports. Pure: clock passed in."""
+"""The hosts of a cluster, and what is to be done about them. Pure: clock passed in."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from voiceloop.cluster.control.plan import Group
 from voiceloop.cluster.control.reports import HostReport
 
 LEASE_S = 2.0  # four reports: who is silent for longer counts for nothing
@@ -36,11 +37,6 @@ class Host:
     def is_ready(self, now_s: float) -> bool:
         return self.ready_s is not None and self.is_fresh(now_s) and not self.drains
 
-    def is_loading(self, now_s: float) -> bool:
-        """On its way to being ready, or waiting for room; not who has failed at it for too long."""
-        is_late = now_s - self.placed_s > READY_WITHIN_S
-        return self.ready_s is None and not self.drains and not is_late
-
     def is_settled(self, now_s: float) -> bool:
         """Ready for long enough to have taken its part of new calls."""
         ready_s = self.ready_s
@@ -49,3 +45,32 @@ class Host:
     def is_lost(self, now_s: float) -> bool:
         """Silent for too long; one that was placed and never heard waits for room."""
         return self.report is not None and now_s - self.heard_s > LOST_S
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Place one process of this group, on none of the machines to avoid.
+
+    machine: where, as long as it is there and has room; anywhere where none is named. relieves: the
+    machine that another one leaves for it.
+    """
+
+    name: str
+    group: Group
+    avoid: tuple[str, ...]
+    machine: str = ""
+    relieves: str = ""
+
+    def __str__(self) -> str:
+        told = f" on {self.machine}, for one that leaves {self.relieves}" if self.relieves else ""
+        return f"{self.name}{told}"
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """End what is left of this host."""
+
+    name: str
+
+
+Action = Start | Remove

@@ -30,7 +30,6 @@ from voiceloop.cluster.control.reports import (
     ReportError,
     decode_line,
 )
-from voiceloop.cluster.control.session_weight import LOADING, SERVING, SessionWeights
 from voiceloop.cluster.worker_list import WorkerList
 from voiceloop.errors import VoiceLoopError
 
@@ -52,8 +51,7 @@ class Keeper:
     """One process across its restarts; ``run`` returns when it was drained and has ended.
 
     folder: its own, for files. address: this machine's, where the process listens. ask: the
-    directory; what it raises, and a silence, is no answer. yields: until the process is ready what
-    else computes on this machine comes first, as far as the kernel lets it (`SessionWeights`).
+    directory; what it raises, and a silence, is no answer.
     """
 
     def __init__(
@@ -71,8 +69,6 @@ class Keeper:
         desired: Desired,
         command: Sequence[str] = COMMAND,
         clock: Callable[[], float] = monotonic,
-        yields: bool = False,
-        weights: SessionWeights | None = None,
     ) -> None:
         self._identity = (name, group, version, node)
         self._launch = launch
@@ -83,8 +79,6 @@ class Keeper:
         self._desired = desired
         self._command = tuple(command)
         self._clock = clock
-        self._yields = yields
-        self._weights = weights or SessionWeights()
         self._process: asyncio.subprocess.Process | None = None
         self._said = ProcessReport("loading")
         self._listed: WorkerList | None = None
@@ -160,7 +154,6 @@ class Keeper:
     async def _live(self, process: asyncio.subprocess.Process) -> None:
         """Return once the process has ended. One that hangs is killed; draining is asked for."""
         draining = asyncio.create_task(self._ask_to_drain(process))
-        self._weigh(process)
         try:
             while await self._hear(process):
                 pass
@@ -188,16 +181,7 @@ class Keeper:
             self._said = decode_line(line)
         except ReportError as error:
             log.warning("%s: %s", self._identity[0], error)
-        self._weigh(process)
         return True
-
-    def _weigh(self, process: asyncio.subprocess.Process) -> None:
-        """Have it yield until it is ready; what it has started meanwhile too."""
-        if not self._yields:
-            return
-        is_loading = self._said.state == "loading"
-        is_set = self._weights.set(process.pid, LOADING if is_loading else SERVING)
-        self._yields = is_loading or not is_set
 
     async def _ask_to_drain(self, process: asyncio.subprocess.Process) -> None:
         await self._drains.wait()

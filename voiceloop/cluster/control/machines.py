@@ -63,12 +63,10 @@ class Machines:
         now_s: float,
         *,
         there_for_s: float = 0.0,
-        but: Collection[str] = (),
     ) -> str:
         """The id of one with room for a process of this group: fewest of its own, then of all.
 
-        there_for_s: how long it is to have been there; but: which it is not to be. Empty where no
-        such machine is known.
+        there_for_s: how long it is to have been there. Empty where no such machine is known.
         """
         own = counts(hosts, group.name)
         everybody = Counter(host.node for host in hosts if not host.drains)
@@ -76,32 +74,11 @@ class Machines:
             one.id
             for one in self.seen
             if one.id not in desired.cordoned
-            and one.id not in but
             and now_s - self._since_s[one.id] >= there_for_s
             and not self._is_suspect(one.id, hosts, now_s)
             and _has_room(one, group.needs, desired, hosts)
         ]
         return min(fit, key=lambda node: (own[node], everybody[node], node), default="")
-
-    def place_for(
-        self,
-        group: Group,
-        desired: Desired,
-        hosts: Collection[Host],
-        now_s: float,
-        *,
-        yields: bool,
-    ) -> str | None:
-        """The machine for one more of this group, as `emptiest`.
-
-        yields: there are enough already. Of these one at a time loads on a machine, for what
-        serves there pays for it: None where all that have room have one.
-        """
-        machine = self.emptiest(group, desired, hosts, now_s)
-        busy = loading(hosts, now_s)
-        if not yields or machine not in busy:
-            return machine
-        return self.emptiest(group, desired, hosts, now_s, but=busy) or None
 
     def _is_suspect(self, node: str, hosts: Collection[Host], now_s: float) -> bool:
         there = [host for host in hosts if host.node == node and host.report is not None]
@@ -115,11 +92,6 @@ def counts(hosts: Collection[Host], group: str) -> Counter[str]:
     """How many of a group each machine has that stay, those on their way to it included."""
     staying = (host for host in hosts if host.group == group and not host.drains)
     return Counter(host.node for host in staying if host.node)
-
-
-def loading(hosts: Collection[Host], now_s: float) -> set[str]:
-    """Machines on which a process is on its way to being ready."""
-    return {host.node for host in hosts if host.is_loading(now_s) and host.node}
 
 
 def _has_room(machine: Machine, needs: Needs, desired: Desired, hosts: Collection[Host]) -> bool:

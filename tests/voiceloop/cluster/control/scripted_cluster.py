@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 from voiceloop.canary.trial import Trial
-from voiceloop.cluster.control.actions import GiveUpCanary, GiveUpMove, Remove, Start
 from voiceloop.cluster.control.directory import Directory
+from voiceloop.cluster.control.hosts import Remove, Start
 from voiceloop.cluster.control.machines import Machine
 from voiceloop.cluster.control.plan import Desired, Group, Launch, Needs
 from voiceloop.cluster.control.reports import HostReport, HostState, Orders, ProcessReport
@@ -80,8 +80,8 @@ class ScriptedCluster:
         self.places = places or {"a": 100}
         self.hosts: dict[str, ScriptedHost] = {}
         self.waiting: list[Start] = []
-        self.given_up: list[str] = []
         self.moves: list[tuple[float, Start]] = []  # when each was begun
+        self.given_up: list[str] = []  # why each canary was
         self.moves_given_up: list[str] = []
         self.gone: set[str] = set()  # machines that Ray has not missed yet
         self._serial = itertools.count()
@@ -121,7 +121,14 @@ class ScriptedCluster:
                     report = host.report(self.now_s)
                     host.obey(self.directory.hear(report, self.now_s), self.now_s)
             self.directory.see(self.machines(), self.now_s)
-            for action in self.directory.tick(self.now_s):
+            move, desired = self.directory.moves.current, self.directory.desired
+            actions = self.directory.tick(self.now_s)
+            if desired.canary and not self.directory.desired.canary:
+                self.given_up.append(self.directory.desired.given_up)
+            if move is not None and self.directory.moves.current is None:
+                host = self.directory.hosts.get(move.name)
+                self.moves_given_up += [move.name] if host is not None and host.drains else []
+            for action in actions:
                 match action:
                     case Start():
                         self.waiting.append(action)
@@ -130,10 +137,6 @@ class ScriptedCluster:
                     case Remove(name):
                         self.hosts.pop(name, None)
                         self.waiting = [one for one in self.waiting if one.name != name]
-                    case GiveUpCanary(why):
-                        self.given_up.append(why)
-                    case GiveUpMove(name):
-                        self.moves_given_up.append(name)
             self._place()
 
     def machines(self) -> list[Machine]:

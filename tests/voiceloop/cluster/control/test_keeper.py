@@ -17,7 +17,6 @@ from voiceloop.cluster.control import keeper as keepers
 from voiceloop.cluster.control.keeper import LIST_FILE, Keeper
 from voiceloop.cluster.control.plan import Desired, Launch
 from voiceloop.cluster.control.reports import HostReport, HostState, Orders
-from voiceloop.cluster.control.session_weight import LOADING, SERVING, SessionWeights
 from voiceloop.cluster.worker_list import WorkerList
 from voiceloop.errors import BackendError
 
@@ -49,23 +48,11 @@ class ScriptedDirectory:
         return self.reports[-1]
 
 
-class ScriptedWeights(SessionWeights):
-    """Remembers what it is asked for, and does it at the third time."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[int, int]] = []
-
-    def set(self, pid: int, nice: int) -> bool:
-        self.asked.append((pid, nice))
-        return self.asked.count((pid, nice)) >= 3
-
-
 class Kept:
     """A keeper that runs, its directory and its folder."""
 
-    def __init__(self, tmp_path: Path, command: str = "gateway", *, yields: bool = False) -> None:
+    def __init__(self, tmp_path: Path, command: str = "gateway") -> None:
         self.folder = tmp_path
-        self.weights = ScriptedWeights()
         self.directory = ScriptedDirectory()
         arguments = (command, "--config={folder}/server.toml", "--version={version}")
         launch = Launch(arguments, {"server.toml": "port = 1"})
@@ -81,8 +68,6 @@ class Kept:
             environ={"VOICELOOP_WORKERS_KEY": "of the cluster"},
             desired=Desired(1, ()),
             command=(sys.executable, SCRIPT, str(tmp_path)),
-            yields=yields,
-            weights=self.weights,
         )
         self.task = asyncio.create_task(self.keeper.run())
 
@@ -130,30 +115,6 @@ async def test_one_that_is_killed_is_started_anew(kept: Kept) -> None:
     os.kill(first.pid, signal.SIGKILL)
     second = await kept.directory.until(lambda report: report.n_restarts == 1 and is_ready(report))
     assert second.pid != first.pid
-
-
-async def test_one_that_yields_has_less_of_the_processors_until_it_is_ready(
-    kept: Kept, tmp_path: Path
-) -> None:
-    folder = tmp_path / "yielding"
-    folder.mkdir()
-    (folder / "load").touch()
-    yielding = Kept(folder, yields=True)
-    asked = yielding.weights.asked
-    try:
-        await until(lambda: len(asked) > 4)
-        assert {nice for _, nice in asked} == {LOADING}
-        (folder / "load").unlink()
-        report = await yielding.directory.until(is_ready)
-        await until(lambda: asked.count((report.pid, SERVING)) == 3)  # asked until it is done
-        os.kill(report.pid, signal.SIGKILL)
-        await yielding.directory.until(lambda report: report.n_restarts == 1 and is_ready(report))
-        assert {pid for pid, _ in asked} == {report.pid}  # one that was lost is missed
-    finally:
-        yielding.task.cancel()
-        await asyncio.gather(yielding.task, return_exceptions=True)
-    await kept.directory.until(is_ready)
-    assert kept.weights.asked == []
 
 
 async def test_one_that_does_not_start_is_told_of(kept: Kept) -> None:

@@ -236,59 +236,15 @@ def test_nothing_moves_while_a_process_of_any_group_is_being_replaced() -> None:
     assert cluster.nodes("engine") == cluster.nodes("voice") == ["a", "b"]
 
 
-def test_of_what_replaces_others_one_loads_on_a_machine_at_a_time_and_yields() -> None:
-    cluster = three_machines()
-    wanted = [
-        group("gateways", "two", least=4, most=4),
-        group("engine", "two", least=3, most=3),
-        group("voice", "two"),
-    ]
-    cluster.directory.want(wanted, {})
-    for _ in range(300):
-        cluster.run(TICK_S)
-        hosts = cluster.directory.hosts.values()
-        coming = [one.node for one in hosts if one.ready_s is None and not one.drains]
-        assert len(set(coming)) == len(coming)
-    assert all(len(cluster.ready(one.name, "two")) == one.least for one in wanted)
-    news = [one for one in cluster.hosts.values() if one.start.group.version == "two"]
-    assert len(news) == 9 and all(one.start.yields for one in news)
-
-
 def test_what_never_gets_ready_does_not_keep_others_from_being_replaced_for_ever() -> None:
     cluster = ScriptedCluster(group("engine"), group("voice"), places={"a": 20})
     cluster.run(30)
     cluster.directory.want([group("engine", "broken"), group("voice", "two")], {})
-    # Of the engines too one begins at a time: the second is waited for as long as the first.
     for _ in range(int((2 * READY_WITHIN_S + 120) / TICK_S)):
         cluster.run(TICK_S)
         for host in cluster.hosts.values():
             host.never_ready = host.start.group.version == "broken"
     assert len(cluster.ready("voice", "two")) == len(cluster.ready("engine", "one")) == 2
-
-
-def test_who_is_late_with_a_report_has_no_other_hurry() -> None:
-    cluster = three_machines()
-    late = next(one for one in cluster.hosts.values() if one.start.group.name == "engine")
-    late.is_silent = True
-    cluster.run(3)
-    before = set(cluster.hosts)
-    wanted = [group("gateways", least=4, most=4), group("engine", "two", 3, 3), group("voice")]
-    cluster.directory.want(wanted, {})
-    cluster.run(1)
-    coming = [one for name, one in cluster.hosts.items() if name not in before]
-    assert coming and all(one.start.yields for one in coming)
-
-
-def test_what_takes_the_place_of_one_that_was_lost_does_not_yield() -> None:
-    cluster = three_machines()
-    assert not any(one.start.yields for one in cluster.hosts.values())
-    before = set(cluster.hosts)
-    cluster.lose_node("a")
-    wanted = [group("gateways", least=4, most=4), group("engine", "two", 3, 3), group("voice")]
-    cluster.directory.want(wanted, {})  # a deploy meanwhile
-    cluster.run(2)
-    coming = [one for name, one in cluster.hosts.items() if name not in before]
-    assert coming and not any(one.start.yields for one in coming)
 
 
 def test_another_version_in_the_middle_of_a_move_comes_to_rest_evenly() -> None:
