@@ -34,8 +34,8 @@ from engine.kernels import rows as step_rows
 from engine.kernels.adjust import MASK_BITS, Adjustments
 from engine.kernels.attention import Partials, Pieces
 from engine.kernels.launch import STREAMED_ROWS, compiling
+from engine.kernels.places import Places
 from engine.kernels.sample import Draws, Ends, SampleSpace
-from engine.kernels.slots import Slots
 from engine.kv_format import KV_FORMATS
 from engine.load.quant import quantize_int4, quantize_int8
 from engine.types import BLOCK_TOKENS
@@ -332,28 +332,28 @@ def _sample(m: int, is_filtered: bool, asked: str = "") -> Case:
 
 
 def _adjustments(m: int, is_asked: bool) -> Adjustments:
-    _, slots, _ = _going_on(m, 1)
-    slots.history.random_(0, VOCAB)
+    _, places, _ = _going_on(m, 1)
+    places.history.random_(0, VOCAB)
     each = torch.arange(m, device=DEVICE)
     penalty = torch.full((m,), 0.5 * is_asked, dtype=torch.float64, device=DEVICE)
     return Adjustments(
-        presence=penalty, frequency=penalty, said_from=torch.zeros_like(each), slots=each + 1,
+        presence=penalty, frequency=penalty, said_from=torch.zeros_like(each), places=each + 1,
         rows=each, mask_lines=each if is_asked else each * 0 - 1, kept_lines=each * 0 - 1,
         masks=torch.full((m, -(-VOCAB // MASK_BITS)), -1, dtype=torch.int32, device=DEVICE),
         kept=torch.zeros(1, VOCAB, device=DEVICE), positions=_int32([200] * m),
-        history=slots.history,
+        history=places.history,
     )  # fmt: skip
 
 
-def _going_on(n: int, q: int) -> tuple[step_rows.Fed, Slots, Pieces]:
+def _going_on(n: int, q: int) -> tuple[step_rows.Fed, Places, Pieces]:
     """So many replies of which the device knows a token and `q` - 1 guesses each."""
-    slots = Slots(n, 4096 + BLOCK_TOKENS, max(1, q - 1), torch.device(DEVICE))
-    slots.position[1:] = torch.arange(n) * 37
-    slots.n_guesses.fill_(q - 1)
+    places = Places(n, 4096 + BLOCK_TOKENS, max(1, q - 1), torch.device(DEVICE))
+    places.position[1:] = torch.arange(n) * 37
+    places.n_guesses.fill_(q - 1)
     pieces, most_rows = _cut(n, q, q, _int32(torch.randperm(n * 257).view(n, 257)))
     per_sequence = {
         "starts": range(0, n * q, q), "firsts": [0] * n, "counts": [q] * n, "n_known": [1] * n,
-        "index": [0] * n, "slots": range(1, n + 1), "goes_on": [1] * n,
+        "index": [0] * n, "places": range(1, n + 1), "goes_on": [1] * n,
         "wanted_at": range(0, n * q, q),
     }  # fmt: skip
     offsets = pieces.starts % q
@@ -367,37 +367,37 @@ def _going_on(n: int, q: int) -> tuple[step_rows.Fed, Slots, Pieces]:
         piece_offsets=offsets.long(),
         piece_owners=pieces.owners.long(),
     )
-    return fed, slots, pieces
+    return fed, places, pieces
 
 
 def _verify() -> Case:
     n, q = 16, 8
-    fed, slots, _ = _going_on(n, q)
+    fed, places, _ = _going_on(n, q)
     tokens, chosen = (torch.randint(0, 2, (n * q,), device=DEVICE) for _ in range(2))
     counts, n_accepted = (torch.full((n,), -1, device=DEVICE) for _ in range(2))
-    outputs = [counts, n_accepted, slots.position, slots.token, slots.index]
-    arguments = [fed, slots, tokens, chosen, counts, n_accepted]
+    outputs = [counts, n_accepted, places.position, places.token, places.index]
+    arguments = [fed, places, tokens, chosen, counts, n_accepted]
     return Case(step_rows.verify, step_rows.verify_reference, arguments, outputs, tokens.nbytes * 2)
 
 
 def _place_rows(n: int, q: int) -> Case:
-    fed, slots, pieces = _going_on(n, q)
+    fed, places, pieces = _going_on(n, q)
     tokens = torch.full((n * q,), -7, device=DEVICE)
     fields = [torch.full((n * q,), -7, dtype=torch.int32, device=DEVICE) for _ in range(3)]
     outputs = [tokens, *fields, pieces.counts, pieces.firsts, fed.firsts, fed.index]
     n_bytes = sum(out.nbytes for out in outputs)
     most_rows = int(fed.piece_widths.max())
-    arguments = [fed, slots, pieces, tokens, *fields, most_rows]
+    arguments = [fed, places, pieces, tokens, *fields, most_rows]
     return Case(step_rows.place_rows, step_rows.place_rows_reference, arguments, outputs, n_bytes)
 
 
 def _guess() -> Case:
     """16 conversations of 4,096 tokens, looked through."""
-    fed, slots, _ = _going_on(16, 8)
-    slots.history.random_(0, 40)
-    slots.position[1:] = 4095
-    arguments = [fed.slots, torch.ones_like(fed.slots), slots]
+    fed, places, _ = _going_on(16, 8)
+    places.history.random_(0, 40)
+    places.position[1:] = 4095
+    arguments = [fed.places, torch.ones_like(fed.places), places]
     return Case(
-        ngram.guess, ngram.guess_reference, arguments, [slots.n_guesses, slots.guesses],
-        slots.history.nbytes,
+        ngram.guess, ngram.guess_reference, arguments, [places.n_guesses, places.guesses],
+        places.history.nbytes,
     )  # fmt: skip

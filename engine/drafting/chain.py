@@ -3,7 +3,7 @@
 `eagle` says what the head is. A step keeps the features of its rows and the head's keys and
 values in the pool, beside its own. One guess at what follows, for every sequence that goes on by
 itself, is a program over the inputs of the coming step: replayed k times before that, it leaves k
-guesses in `Slots`, and the host has seen none of them.
+guesses in `Places`, and the host has seen none of them.
 """
 
 from dataclasses import replace
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ..kernels.attention import Pieces
 from ..kernels.decoder import KernelDecoder
+from ..kernels.places import Places
 from ..kernels.rows import Fed
 from ..kernels.sample import Draws, SampleSpace
-from ..kernels.slots import Slots
 from ..types import BLOCK_TOKENS
 from .eagle import N_STATES, EagleHead
 
@@ -25,9 +25,11 @@ MAX_LINES = 32  # sequences of a step that are guessed at, its first: rows that 
 class KernelEagle:
     """A head beside the decoder it was trained for, on one KV pool."""
 
-    def __init__(self, head: EagleHead, model: KernelDecoder, slots: Slots, *, n_rows: int) -> None:
+    def __init__(
+        self, head: EagleHead, model: KernelDecoder, places: Places, *, n_rows: int
+    ) -> None:
         """For steps of up to `n_rows` rows."""
-        self.head, self.model, self.slots = head, model, slots
+        self.head, self.model, self.places = head, model, places
         device, dtype = head.ids.device, head.embedding.dtype
         hidden, head_dim = model.config.hidden_size, model.config.head_dim
         self._states = torch.zeros(n_rows, N_STATES * hidden, dtype=dtype, device=device)
@@ -80,11 +82,11 @@ class Chain:
         space: SampleSpace,
     ) -> None:  # fmt: skip
         """fed, draws, tables: of the step. logits [rows, vocab] and space: workspace."""
-        n, device = min(len(fed.slots), MAX_LINES, len(logits)), fed.slots.device
+        n, device = min(len(fed.places), MAX_LINES, len(logits)), fed.places.device
         self._eagle, self._tables = eagle, tables
         self._logits, self._space = logits[:n], space.of(n)
         self._lines = torch.arange(n, device=device)
-        self._places, self._goes_on = fed.slots[:n], fed.goes_on[:n]
+        self._places, self._goes_on = fed.places[:n], fed.goes_on[:n]
         n_padded = -(-n // 4) * 4  # kernels are compiled once for aligned pointers
         # Of each line: how many guesses it has, whose it is or -1, and what was guessed.
         self._offsets, self._owners, self._chosen, self._tokens = (
@@ -105,18 +107,18 @@ class Chain:
         eagle, going = self._eagle, self._goes_on > 0
         self._owners.copy_(torch.where(going, self._lines, -1))
         self._offsets.zero_()
-        at = (eagle.slots.position[self._places] - 1).clamp_min(0)
+        at = (eagle.places.position[self._places] - 1).clamp_min(0)
         blocks = self._tables[self._lines, at // BLOCK_TOKENS].long()
         slots = torch.where(going, blocks * BLOCK_TOKENS + at % BLOCK_TOKENS, -1)
         self._x.copy_(eagle.head.features(slots, eagle.model.pool))
 
     def guess(self) -> None:
-        """One guess more for each line that goes on by itself, into `Slots`."""
+        """One guess more for each line that goes on by itself, into `Places`."""
         eagle, x = self._eagle, self._x
-        head, model, slots, call = eagle.head, eagle.model, eagle.slots, eagle.model.call
+        head, model, places, call = eagle.head, eagle.model, eagle.places, eagle.model.call
         positions, kv_slots, before = self._places_of_rows
         call.place_rows(
-            self._fed, slots, self._pieces, self._tokens, positions, kv_slots, before, 1
+            self._fed, places, self._pieces, self._tokens, positions, kv_slots, before, 1
         )
         qkv = eagle.enter(self._tokens, x)
         h = torch.empty(x.shape, dtype=head.embedding.dtype, device=x.device)
@@ -130,6 +132,6 @@ class Chain:
         call.sample(self._logits, self._draws, self._space, self._chosen)
         # Lines that do not go on have a place without guesses, or the first, which is nobody's, and
         # stay at the first guess: a capture makes more than there may be room for.
-        slots.guesses.index_put_((self._places, self._offsets), self._chosen)
-        slots.n_guesses.index_add_(0, self._places, self._goes_on)
+        places.guesses.index_put_((self._places, self._offsets), self._chosen)
+        places.n_guesses.index_add_(0, self._places, self._goes_on)
         self._offsets.add_(self._goes_on)

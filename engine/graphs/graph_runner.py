@@ -24,8 +24,8 @@ from ..drafting.draft_length import DraftLength
 from ..kernels.adjust import MASK_BITS
 from ..kernels.decoder import KernelDecoder, KernelSet
 from ..kernels.launch import CudaGraphs, Replay, next_power_of_2
+from ..kernels.places import Places
 from ..kernels.sample import SampleSpace
-from ..kernels.slots import Slots
 from ..kv_cache import KvPool
 from ..model import Decoder, Interrupted
 from ..runner import Extension, Outcome
@@ -83,17 +83,17 @@ class GraphRunner:
         model = KernelDecoder(
             decoder, pool, kernels, n_rows=max(sizes), n_split=MAX_SPLIT_ROWS, n_tokens=n_tokens
         )
-        slots = Slots(2 * config.max_branches, n_tokens, max(lengths, default=0), device)
+        places = Places(2 * config.max_branches, n_tokens, max(lengths, default=0), device)
         self._shared = Shared(
             model,
-            slots,
+            places,
             SampleSpace.allocate(MAX_WANTED, vocab, device),
             logits=zeros(MAX_WANTED, vocab),
             masks=zeros(MAX_WANTED, n_words, dtype=torch.int32),
             kept=zeros(n_kept, vocab),
             end_ids=torch.tensor(end_ids, dtype=torch.int64, device=device),
             guess=kernels.call.guess if lengths and head is None else None,
-            eagle=KernelEagle(head, model, slots, n_rows=max(sizes)) if head is not None else None,
+            eagle=KernelEagle(head, model, places, n_rows=max(sizes)) if head is not None else None,
             max_blocks=-(-(n_blocks_for(n_tokens) + 1) // 2) * 2,  # a line of tables: whole words
         )
         with torch.inference_mode():
@@ -146,7 +146,7 @@ class GraphRunner:
     def pinned_bytes(self) -> int:
         """Memory of the machine that is kept for copies from and to the device."""
         kept = [*self._inputs, *self._results, *self._late.on_host, self._kept, self._masks]
-        return sum(part.nbytes for part in [*kept, self._shared.slots.staging])
+        return sum(part.nbytes for part in [*kept, self._shared.places.staging])
 
     # -- the interface of every runner -----------------------------------------------------------
 
@@ -289,9 +289,9 @@ class GraphRunner:
             n_most = extension.sequence.n_resident + part.width + width
             if n_most > min(len(table) * BLOCK_TOKENS, n_positions):
                 continue
-            self._shared.slots.touch(extension.sequence)
+            self._shared.places.touch(extension.sequence)
             follows = replace(extension, n_known=1, n_logits=1, index=extension.index + 1)
-            yield Part(follows, -1, [], width, list(table), part.slot, part, goes_on=True)
+            yield Part(follows, -1, [], width, list(table), part.place, part, goes_on=True)
 
     def _width(self, n_replies: int) -> int:
         """Rows of each of so many replies: a token, and what is worth drafting behind it."""
@@ -317,7 +317,7 @@ class GraphRunner:
         for part in parts:
             if part.extension.draw is not None and part.extension.n_logits and not part.goes_on:
                 # Not before: of a part that had no room the device has read nothing.
-                part.slot = self._shared.slots.place(part.sequence, part.first, len(part.fed))
+                part.place = self._shared.places.take(part.sequence, part.first, len(part.fed))
         # Those of few rows first: their attention is split, and has room for the first rows alone.
         # And of those the ones that are guessed at: a chain has room for the first sequences alone.
         # Before them the ones that are drawn late, whose lines and rows are the same numbers.

@@ -22,7 +22,7 @@ from .part import MAX_LATE, Part
 from .step import FLOATS, Layout, Shared, drawn_as
 
 _INTEGERS = (
-    "firsts", "index", "slots", "owners", "mask_lines", "kept_lines", "seed", "top_k", "said_from",
+    "firsts", "index", "places", "owners", "mask_lines", "kept_lines", "seed", "top_k", "said_from",
 )  # fmt: skip
 
 
@@ -45,7 +45,7 @@ class LateDraw:
             "rows": torch.arange(n, device=device), "offsets": zeros, "starts": zeros,
             "goes_on": zeros, "tokens": zeros, "counts": ones, "n_known": ones,
             "wanted_at": given["owners"], "masks": shared.masks, "kept": shared.kept,
-            "history": shared.slots.history,
+            "history": shared.places.history,
         }  # fmt: skip
         fixed |= {name: zeros for name in Fed.__dataclass_fields__ if name.startswith("piece")}
         given = {**fixed, **given}
@@ -66,9 +66,9 @@ class LateDraw:
 
     def program(self) -> None:
         """Draw, and leave where each reply goes on."""
-        call, slots = self._shared.model.call, self._shared.slots
+        call, places = self._shared.model.call, self._shared.places
         call.sample(self._logits, self._draws, self._space, self._chosen, self._asked)
-        call.verify(self._rows, slots, self._chosen, self._chosen, self._counts, self._n_accepted)
+        call.verify(self._rows, places, self._chosen, self._chosen, self._counts, self._n_accepted)
 
     def draw(
         self, copy: int, asked: Items[tuple[Extension, Part]], masks: Tensor, kept: Tensor
@@ -99,7 +99,7 @@ class LateDraw:
             assert extension.grammar is not None
             values = {
                 "firsts": part.position, "positions": part.position, "index": extension.index,
-                "slots": part.slot, "owners": line, **drawn_as(extension),
+                "places": part.place, "owners": line, **drawn_as(extension),
             }  # fmt: skip
             if part.n_kept:
                 values["kept_lines"] = part.kept_at

@@ -28,7 +28,7 @@ class Part:
     fed: list[int]
     width: int
     table: list[int]
-    slot: int = 0
+    place: int = 0
     before: "Part | None" = None
     goes_on: bool = False  # by itself, from where `before` ended
     start: int = 0

@@ -2,7 +2,7 @@
 
 A step of so many rows, of whichever sequences, reads its inputs from one buffer that a single copy
 fills, runs the model once, draws and verifies tokens, and writes its results into one buffer that a
-single copy brings back. Where a reply goes on stays on the device (`Slots`), so that the step that
+single copy brings back. Where a reply goes on stays on the device (`Places`), so that the step that
 follows can be launched at once.
 """
 
@@ -19,9 +19,9 @@ from ..drafting.chain import Chain, KernelEagle
 from ..kernels.adjust import Adjustments
 from ..kernels.attention import Pieces, prefill_piece_rows, split_piece_rows
 from ..kernels.decoder import NO_TAPS, KernelDecoder
+from ..kernels.places import Places
 from ..kernels.rows import Fed
 from ..kernels.sample import STAGED, Draws, Ends, SampleSpace
-from ..kernels.slots import Slots
 from ..runner import Draw, Extension, Outcome
 from ..types import MAX_SALVAGED, EngineConfig, SamplingParams
 from .part import FEW_ROWS, MAX_SEQUENCES, MAX_SPLIT_ROWS, MAX_WANTED, Part
@@ -34,7 +34,7 @@ GREEDY = Draw(SamplingParams(), 0)
 
 FLOATS = ("temperature", "top_p", "presence", "frequency")
 _OF_SEQUENCE = (
-    "starts", "firsts", "counts", "n_known", "index", "slots", "goes_on", "wanted_at", "guessing",
+    "starts", "firsts", "counts", "n_known", "index", "places", "goes_on", "wanted_at", "guessing",
     "seed", "top_k", "said_from",
 )  # fmt: skip
 _OF_WANTED = ("rows", "owners", "offsets", "mask_lines", "kept_lines")
@@ -61,13 +61,13 @@ class Shared:
     """
 
     model: KernelDecoder
-    slots: Slots
+    places: Places
     space: SampleSpace
     logits: Tensor
     masks: Tensor
     kept: Tensor
     end_ids: Tensor
-    guess: Callable[[Tensor, Tensor, Slots], None] | None
+    guess: Callable[[Tensor, Tensor, Places], None] | None
     eagle: KernelEagle | None
     max_blocks: int
 
@@ -157,7 +157,7 @@ class StepGraph:
             torch.zeros(self.n_rows, dtype=torch.int32, device=device) for _ in range(3)
         )
         asked = {"masks": shared.masks, "kept": shared.kept, "positions": self._positions,
-                 "history": shared.slots.history}  # fmt: skip
+                 "history": shared.places.history}  # fmt: skip
         names = [name for name in Adjustments.__dataclass_fields__ if name not in asked]
         self._asked = Adjustments(**{name: given[name] for name in names}, **asked)
         self._logits = shared.logits[: self.n_wanted]
@@ -203,7 +203,7 @@ class StepGraph:
         given["tokens"][part.start : part.start + len(fed)] = fed
         values = {
             "starts": part.start, "firsts": max(0, part.first), "counts": len(fed) or part.width,
-            "n_known": part.n_known, "index": extension.index, "slots": part.slot,
+            "n_known": part.n_known, "index": extension.index, "places": part.place,
             "goes_on": part.goes_on, "guessing": extension.draw is not None and not part.is_late,
             "wanted_at": part.wanted_at if part.n_wanted and not part.is_late else -1,
         }  # fmt: skip
@@ -273,11 +273,11 @@ class StepGraph:
     def program(self) -> None:
         """One step, from the inputs to the results and to where each reply goes on."""
         shared, found = self.shared, self._found
-        model, slots, call = shared.model, shared.slots, shared.model.call
+        model, places, call = shared.model, shared.places, shared.model.call
         most_rows = self.many_rows if self.n_many else self.few_rows
         tokens = found["tokens"]
         call.place_rows(
-            self._rows, slots, self._pieces, tokens, self._positions, self._kv_slots,
+            self._rows, places, self._pieces, tokens, self._positions, self._kv_slots,
             self._before, most_rows,
         )  # fmt: skip
         pieces = [(self._few, self.few_rows)]
@@ -296,7 +296,7 @@ class StepGraph:
             self._logits, self._draws, self._space, found["chosen"], self._asked, self._ends
         )
         call.verify(
-            self._rows, slots, tokens, found["chosen"], found["counts"], found["n_accepted"]
+            self._rows, places, tokens, found["chosen"], found["counts"], found["n_accepted"]
         )
         if shared.guess is not None:
-            shared.guess(self._rows.slots, self._guessing, slots)
+            shared.guess(self._rows.places, self._guessing, places)

@@ -1,8 +1,8 @@
 """Owns what happens to logits before a token is drawn: kept for who asks, penalized, masked.
 
 A row that nothing is asked for costs the start of a program. A penalty counts the reply's own
-tokens where they stand, in the history of `Slots`, so that a step launched before the tokens of the
-one before it were read counts those too.
+tokens where they stand, in the history of `Places`, so that a step launched before the tokens of
+the one before it were read counts those too.
 """
 
 from dataclasses import dataclass
@@ -25,17 +25,17 @@ class Adjustments:
 
     In the order of `adjusted`'s arguments.
     Of each reply: presence, frequency: fp64, `SamplingParams`' penalties; said_from: int64, the
-    position of its first token; slots: int64, its place in `Slots`.
+    position of its first token; places: int64, its place in `Places`.
     Of each row: rows: int64, its number in the step; mask_lines: int64, its line of `masks`, -1 for
     none; kept_lines: int64, the line of `kept` it is copied to as the model gave it, -1 for none.
     masks: int32 [lines, ceil(vocab / 32)], a bit a token that may come. kept: fp32 [lines, vocab].
-    positions: int32, of each of the step's rows. history: `Slots`' tokens.
+    positions: int32, of each of the step's rows. history: `Places`' tokens.
     """
 
     presence: Tensor
     frequency: Tensor
     said_from: Tensor
-    slots: Tensor
+    places: Tensor
     rows: Tensor
     mask_lines: Tensor
     kept_lines: Tensor
@@ -48,7 +48,7 @@ class Adjustments:
 @triton.jit
 def adjusted(
     logits, logits_ptr, row, owner, token,
-    presence_ptr, frequency_ptr, said_from_ptr, slots_ptr, rows_ptr, mask_lines_ptr,
+    presence_ptr, frequency_ptr, said_from_ptr, places_ptr, rows_ptr, mask_lines_ptr,
     kept_lines_ptr, masks_ptr, kept_ptr, positions_ptr, history_ptr,
     VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_WORDS: tl.constexpr, N_TOKENS: tl.constexpr,
     SAID: tl.constexpr, MASK_BITS: tl.constexpr,
@@ -66,7 +66,7 @@ def adjusted(
     if kept_line >= 0:
         tl.store(kept_ptr + kept_line * VOCAB + token, logits, mask=inside)
     if is_penalized:
-        said_ptr = history_ptr + tl.load(slots_ptr + owner) * N_TOKENS
+        said_ptr = history_ptr + tl.load(places_ptr + owner) * N_TOKENS
         begin = tl.load(said_from_ptr + owner)
         end = tl.load(positions_ptr + tl.load(rows_ptr + row)) + 1
         times = tl.zeros((CHUNK,), tl.int32)
@@ -99,7 +99,7 @@ def adjust_reference(logits: Tensor, owners: Tensor, asked: Adjustments) -> None
             frequency_penalty=asked.frequency[owner].item(),
         )
         end = int(asked.positions[asked.rows[row]]) + 1
-        said = asked.history[int(asked.slots[owner]), int(asked.said_from[owner]) : end]
+        said = asked.history[int(asked.places[owner]), int(asked.said_from[owner]) : end]
         logits[row] = penalize(logits[row], params, said.tolist())
         if (line := int(asked.mask_lines[row])) >= 0:
             may_come = (asked.masks[line][:, None] >> bits & 1).flatten()[:vocab].bool()

@@ -129,7 +129,7 @@ def _share_reference(logits: Tensor, ids: Tensor) -> Tensor:
 @triton.jit
 def _survey(
     logits_ptr, owners_ptr, temperature_ptr, top_p_ptr, chunk_best_ptr, chunk_sum_ptr,
-    presence_ptr, frequency_ptr, said_from_ptr, slots_ptr, rows_ptr, mask_lines_ptr,
+    presence_ptr, frequency_ptr, said_from_ptr, places_ptr, rows_ptr, mask_lines_ptr,
     kept_lines_ptr, masks_ptr, kept_ptr, positions_ptr, history_ptr,
     VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr, IS_ADJUSTED: tl.constexpr,
     N_WORDS: tl.constexpr, N_TOKENS: tl.constexpr, SAID: tl.constexpr, MASK_BITS: tl.constexpr,
@@ -145,7 +145,7 @@ def _survey(
             if owner >= 0:
                 logits = adjusted(
                     logits, logits_ptr, row, owner, token, presence_ptr, frequency_ptr,
-                    said_from_ptr, slots_ptr, rows_ptr, mask_lines_ptr, kept_lines_ptr, masks_ptr,
+                    said_from_ptr, places_ptr, rows_ptr, mask_lines_ptr, kept_lines_ptr, masks_ptr,
                     kept_ptr, positions_ptr, history_ptr,
                     VOCAB, CHUNK, N_WORDS, N_TOKENS, SAID, MASK_BITS,
                 )  # fmt: skip

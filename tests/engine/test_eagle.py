@@ -282,7 +282,7 @@ def test_a_chain_that_is_captured_makes_guesses_for_nobody(
                 begin()
                 for _ in range(3):
                     guess()
-    assert not runner._shared.slots.n_guesses.any()
+    assert not runner._shared.places.n_guesses.any()
 
 
 def test_a_head_is_read_where_tokens_are_drafted_alone(tiny_model: Path, head: Path) -> None:
@@ -387,7 +387,7 @@ def test_a_speculators_folder_says_the_same(tiny_model: Path, head: Path, tmp_pa
         assert head_read.embedding is runner.decoder.embedding, "expected one copy of it"
         seen: list[list[int]] = []
         runner._chains = {
-            n: (begin, _recorded(guess, runner._shared.slots, seen))
+            n: (begin, _recorded(guess, runner._shared.places, seen))
             for n, (begin, guess) in runner._chains.items()
         }
         draft(engine, 3)
@@ -397,10 +397,10 @@ def test_a_speculators_folder_says_the_same(tiny_model: Path, head: Path, tmp_pa
     assert guesses[0] == guesses[1] and guesses[0]
 
 
-def _recorded(guess: Callable[[], None], slots: Any, seen: list[list[int]]) -> Callable[[], None]:
+def _recorded(guess: Callable[[], None], places: Any, seen: list[list[int]]) -> Callable[[], None]:
     def recorded() -> None:
         guess()
-        seen.append(slots.guesses.flatten().tolist())
+        seen.append(places.guesses.flatten().tolist())
 
     return recorded
 

@@ -199,18 +199,18 @@ def test_a_reply_does_not_keep_the_steps_it_went_through(make_reference: MakeRef
 
 def test_ngrams_on_the_device_continue_what_was_said_before() -> None:
     from engine.kernels.ngram import guess_reference
-    from engine.kernels.slots import Slots
+    from engine.kernels.places import Places
 
-    slots = Slots(2, 12, 3, torch.device("cpu"))
-    slots.history[1, :8] = torch.tensor([10, 11, 12, 13, 14, 10, 11, 12])
-    places, guessing = torch.tensor([1, 0, 2]), torch.tensor([1, 1, 0])
-    slots.position[1] = 7
-    guess_reference(places, guessing, slots)
-    assert slots.guesses[1].tolist() == [13, 14, 10]
-    assert slots.n_guesses.tolist() == [0, 3, 0]
-    slots.position[1] = 6
-    guess_reference(places, guessing, slots)
-    assert slots.n_guesses.tolist() == [0, 0, 0], "10 11 was said, 14 10 11 was not"
+    places = Places(2, 12, 3, torch.device("cpu"))
+    places.history[1, :8] = torch.tensor([10, 11, 12, 13, 14, 10, 11, 12])
+    which, guessing = torch.tensor([1, 0, 2]), torch.tensor([1, 1, 0])
+    places.position[1] = 7
+    guess_reference(which, guessing, places)
+    assert places.guesses[1].tolist() == [13, 14, 10]
+    assert places.n_guesses.tolist() == [0, 3, 0]
+    places.position[1] = 6
+    guess_reference(which, guessing, places)
+    assert places.n_guesses.tolist() == [0, 0, 0], "10 11 was said, 14 10 11 was not"
 
 
 def test_a_wide_step_near_the_end_of_the_context_stays_inside_the_history(
@@ -227,23 +227,23 @@ def test_a_wide_step_near_the_end_of_the_context_stays_inside_the_history(
 
 
 def test_only_resident_tokens_nobody_fed_are_uploaded() -> None:
-    from engine.kernels.slots import Slots
+    from engine.kernels.places import Places
     from engine.kv_cache import KvPool
     from engine.prefix_tree import PrefixTree
     from engine.sequence import Sequence
 
     pool = KvPool(n_layers=1, n_kv_heads=1, head_dim=2, n_blocks=4, dtype=torch.float32)
-    slots = Slots(1, 16, 0, torch.device("cpu"))
+    places = Places(1, 16, 0, torch.device("cpu"))
     sequence = Sequence(pool, PrefixTree(pool))
     sequence.tokens = [3, 4, 5, 6, 7]
-    place = slots.place(sequence, 3, 2)
+    place = places.take(sequence, 3, 2)
     assert place > 0, "place 0 is for padding"
-    assert slots.history[place, :6].tolist() == [3, 4, 5, 0, 0, 0], "a step writes the other two"
-    assert slots.place(sequence, 5, 0) == place
-    assert slots.history[place, :6].tolist() == [3, 4, 5, 0, 0, 0], "they were fed"
+    assert places.history[place, :6].tolist() == [3, 4, 5, 0, 0, 0], "a step writes the other two"
+    assert places.take(sequence, 5, 0) == place
+    assert places.history[place, :6].tolist() == [3, 4, 5, 0, 0, 0], "they were fed"
     sequence.tokens = [3, 9, 8, 1]
-    slots.place(sequence, 4, 0)
-    assert slots.history[place, :4].tolist() == [3, 9, 8, 1], "revised words are uploaded"
+    places.take(sequence, 4, 0)
+    assert places.history[place, :4].tolist() == [3, 9, 8, 1], "revised words are uploaded"
 
 
 class Stubborn:
@@ -368,7 +368,7 @@ def test_the_device_has_read_what_the_host_believes_it_has(make_reference: MakeR
     """Also of a prompt that had no room in the step it was asked for."""
     engine = make_reference(kv_tokens=4096)
     runner: Any = engine.runner
-    slots, n_left_out = runner._shared.slots, 0
+    places, n_left_out = runner._shared.places, 0
     branches = [engine.branch(f"b{i}") for i in range(5)]
     params = SamplingParams(max_tokens=31, ignore_eos=True, presence_penalty=0.5)
     for branch in branches:
@@ -381,8 +381,8 @@ def test_the_device_has_read_what_the_host_believes_it_has(make_reference: MakeR
     while engine.has_work():
         engine.step()
         n_left_out += runner._ahead is not None and len(runner._ahead.parts) < len(branches)
-        for place, known in slots._places.values():
-            assert slots.history[place, : len(known)].tolist() == known
+        for place, known in places._places.values():
+            assert places.history[place, : len(known)].tolist() == known
     assert n_left_out > 0
 
 

@@ -61,10 +61,10 @@ class LateDevice(TorchFunctionMode):
     def drive(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have the engine work on this device from now on; it must be entered around its steps."""
         runner: Any = engine.runner
-        slots = runner._shared.slots
+        places = runner._shared.places
         runner._is_cuda = True
         monkeypatch.setattr(torch.cuda, "Event", self.event)
-        slots._uploaded = [self.event() for _ in slots._uploaded]
+        places._uploaded = [self.event() for _ in places._uploaded]
         for n_rows, replay in runner._replays.items():
             runner._replays[n_rows] = lambda replay=replay: self.enter(replay)
         runner._late.replay = partial(self.enter, runner._late.replay)
@@ -181,6 +181,6 @@ def test_a_device_that_is_late_says_what_the_cpu_says(
     assert isinstance(around, LateDevice) and around.n_most_waiting > 4
     around.run_to(len(around._queue))
     runner = engine.runner
-    slots = runner._shared.slots
-    for place, known in slots._places.values():
-        assert slots.history[place, : len(known)].tolist() == known
+    places = runner._shared.places
+    for place, known in places._places.values():
+        assert places.history[place, : len(known)].tolist() == known

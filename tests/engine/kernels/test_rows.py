@@ -10,6 +10,7 @@ from engine.kernels.adjust import Adjustments  # noqa: E402
 from engine.kernels.attention import Pieces  # noqa: E402
 from engine.kernels.ngram import guess, guess_reference  # noqa: E402
 from engine.kernels.norm import add_norm, add_norm_reference  # noqa: E402
+from engine.kernels.places import Places  # noqa: E402
 from engine.kernels.rows import (  # noqa: E402
     Fed,
     place_rows,
@@ -26,7 +27,6 @@ from engine.kernels.sample import (  # noqa: E402
     sample_reference,
 )
 from engine.kernels.silu_mul import silu_mul, silu_mul_reference  # noqa: E402
-from engine.kernels.slots import Slots  # noqa: E402
 from engine.sampler import penalize  # noqa: E402
 from engine.types import SamplingParams  # noqa: E402
 
@@ -154,35 +154,35 @@ TABLES = [[4, 2, 9], [7, 1, -5], [3, 6, 8]]
 FED = {
     "tokens": [5, 6, 7, 8, 9, 0, 0, 0, 0, 20, 21, 0],
     "starts": [0, 5, 9], "firsts": [14, 0, 33], "counts": [5, 4, 2], "n_known": [5, 1, 1],
-    "index": [0, 0, 6], "slots": [0, 2, 1], "goes_on": [0, 1, 0], "wanted_at": [-1, 0, 4],
+    "index": [0, 0, 6], "places": [0, 2, 1], "goes_on": [0, 1, 0], "wanted_at": [-1, 0, 4],
     "piece_starts": [0, 2, 4, 5, 7, 9, 11, 0], "piece_widths": [2, 2, 1, 2, 2, 2, 1, 0],
     "piece_offsets": [0, 2, 4, 0, 2, 0, 0, 0], "piece_owners": [0, 0, 0, 1, 1, 2, -1, -1],
 }  # fmt: skip
 
 
-def _step_state() -> tuple[Fed, Slots]:
-    slots = Slots(2, 48, 3, torch.device(DEVICE))
-    slots.position[2], slots.token[2], slots.index[2], slots.n_guesses[2] = 30, 11, 4, 2
-    slots.guesses[2] = _longs([12, 13, 14])
-    return Fed(**{name: _longs(values) for name, values in FED.items()}), slots
+def _step_state() -> tuple[Fed, Places]:
+    places = Places(2, 48, 3, torch.device(DEVICE))
+    places.position[2], places.token[2], places.index[2], places.n_guesses[2] = 30, 11, 4, 2
+    places.guesses[2] = _longs([12, 13, 14])
+    return Fed(**{name: _longs(values) for name, values in FED.items()}), places
 
 
 def test_rows_find_their_tokens_and_slots_wherever_their_sequence_stands() -> None:
     results = []
     for place in (place_rows, place_rows_reference):
-        fed, slots = _step_state()
+        fed, places = _step_state()
         parts = [torch.full((8,), -9, dtype=torch.int32, device=DEVICE) for _ in range(4)]
         tables = torch.tensor(TABLES, dtype=torch.int32, device=DEVICE)
         pieces = Pieces(*parts, tables)
         tokens = torch.full((12,), -9, device=DEVICE)
         fields = [torch.full((12,), -9, dtype=torch.int32, device=DEVICE) for _ in range(3)]
-        place(fed, slots, pieces, tokens, *fields, 2)
+        place(fed, places, pieces, tokens, *fields, 2)
         some = parts[1] > 0  # of the others nothing is read
         results.append(
             [
                 tokens.tolist(), *(field.tolist() for field in fields), parts[1].tolist(),
                 *(part[some].tolist() for part in parts), fed.firsts.tolist(), fed.index.tolist(),
-                slots.history.tolist(),
+                places.history.tolist(),
             ]
         )  # fmt: skip
     assert results[0] == results[1]
@@ -206,15 +206,15 @@ def test_guesses_stand_up_to_the_first_wrong_one_and_the_reply_goes_on_there() -
     chosen = _longs([12, 40, 41, 42, 21, 22])
     results = []
     for check in (verify, verify_reference):
-        fed, slots = _step_state()
+        fed, places = _step_state()
         fed.firsts[1], fed.index[1] = 30, 4  # as `place_rows` leaves them
         counts, n_accepted = torch.full((2, 3), -5, device=DEVICE)
-        check(fed, slots, tokens, chosen, counts, n_accepted)
+        check(fed, places, tokens, chosen, counts, n_accepted)
         results.append(
             [
                 part.tolist()
-                for part in (counts, n_accepted, slots.position, slots.token, slots.index,
-                             slots.history, slots.n_guesses)
+                for part in (counts, n_accepted, places.position, places.token, places.index,
+                             places.history, places.n_guesses)
             ]
         )  # fmt: skip
     assert results[0] == results[1]
@@ -230,12 +230,12 @@ def test_the_last_place_that_went_before_tells_what_follows(n_tokens: int) -> No
     history = [1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 3] + [7, 6, 5] * 9 + [1, 2, 3] * 3
     results = []
     for look in (guess, guess_reference):
-        slots = Slots(2, 48, 3, torch.device(DEVICE))
-        slots.history[2, : len(history)] = torch.tensor(history, dtype=torch.int32)
-        slots.position[2], slots.n_guesses[1] = n_tokens - 1, 3
-        look(_longs([0, 2, 1]), _longs([1, 1, 0]), slots)
-        n_found = slots.n_guesses.tolist()
-        results.append((n_found, slots.guesses[2, : n_found[2]].tolist()))
+        places = Places(2, 48, 3, torch.device(DEVICE))
+        places.history[2, : len(history)] = torch.tensor(history, dtype=torch.int32)
+        places.position[2], places.n_guesses[1] = n_tokens - 1, 3
+        look(_longs([0, 2, 1]), _longs([1, 1, 0]), places)
+        n_found = places.n_guesses.tolist()
+        results.append((n_found, places.guesses[2, : n_found[2]].tolist()))
     assert results[0] == results[1]
     expected = {3: [], 4: [], 20: [7, 6, 5], 47: [1, 2, 3]}[n_tokens]
     assert results[0] == ([0, 0, len(expected)], expected)
@@ -251,15 +251,15 @@ def test_logits_are_kept_then_penalized_as_on_a_cpu_then_masked(monkeypatch) -> 
     draws.owners.copy_(_longs([0, 0, 1, 1, -1]))
     results = []
     for choose in (sample, sample_reference):
-        slots = Slots(2, 64, 0, torch.device(DEVICE))
-        slots.history[1] = torch.arange(64, dtype=torch.int32) % 23
+        places = Places(2, 64, 0, torch.device(DEVICE))
+        places.history[1] = torch.arange(64, dtype=torch.int32) % 23
         kept = torch.full((2, n_vocab), torch.nan, device=DEVICE)
         asked = Adjustments(
             presence=torch.tensor([0.3, 0.0], dtype=torch.float64, device=DEVICE),
             frequency=torch.tensor([0.7, 0.0], dtype=torch.float64, device=DEVICE),
-            said_from=_longs([10, 0]), slots=_longs([1, 0]), rows=_longs([3, 4, 5, 6, 7]),
+            said_from=_longs([10, 0]), places=_longs([1, 0]), rows=_longs([3, 4, 5, 6, 7]),
             mask_lines=_longs([-1, 3, 4, -1, 2]), kept_lines=_longs([1, -1, -1, 0, -1]),
-            masks=masks, kept=kept, history=slots.history,
+            masks=masks, kept=kept, history=places.history,
             positions=torch.arange(40, 50, dtype=torch.int32, device=DEVICE),
         )  # fmt: skip
         logits, tokens = raw.clone(), torch.zeros(n_rows, dtype=torch.int64, device=DEVICE)

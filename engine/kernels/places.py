@@ -11,7 +11,7 @@ from ..sequence import Sequence, common_prefix
 N_STAGING = 32  # uploads of tokens under way at once; the next waits for the first
 
 
-class Slots:
+class Places:
     """A place for each sequence that tokens are drawn for; place 0 is for those without.
 
     history: int32 [places, tokens], what was fed and drawn: n-grams and penalties read it.
@@ -40,7 +40,7 @@ class Slots:
         self._free = list(range(n_sequences, 0, -1))
         self._places: OrderedDict[int, tuple[int, list[int]]] = OrderedDict()
 
-    def place(self, sequence: Sequence, n_tokens: int, n_fed: int) -> int:
+    def take(self, sequence: Sequence, n_tokens: int, n_fed: int) -> int:
         """The sequence's place, its first `n_tokens` in the history.
 
         n_fed: tokens behind them that the coming step is fed, and writes there itself.
