@@ -7,12 +7,13 @@ become.
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
-from .runner import Draw
+from .runner import Draw, Outcome
+from .sampler import choose, penalize
 from .text.detokenizer import Detokenizer, StopStrings
 from .text.grammar import ComingGrammar, Grammar, OfferedCalls
-from .text.logprobs import describe
 from .text.text import Text
 from .text.tool_calls import Notation, ParsedCall, ToolCallParser
 from .types import SamplingParams, Timings, TokenLogprob, Usage
@@ -67,9 +68,8 @@ class Reply:
         self.seed = seed if params.seed is None else params.seed
         self.draw = Draw(params, self.seed, n_prompt)
         self.tokens: list[int] = []
-        self.pieces: list[
-            str | ParsedCall
-        ] = []  # all output so far, sent anew when a preemptive reply is adopted
+        # All output so far, sent anew when a preemptive reply is adopted.
+        self.pieces: list[str | ParsedCall] = []
         self.proposals: list[int] = []  # guessed continuation, to be verified by the next extend
         self.finish_reason: str | None = None
         self.usage = Usage(prompt_tokens=n_prompt)
@@ -128,11 +128,71 @@ class Reply:
         if self.grammar is not None and n_logits:
             self.grammar.prepare(self.proposals)
 
-    def note(self, row: Tensor, before: list[int], token: int) -> None:
-        """Remember how likely `token` was under the model's own logits, if that is asked for."""
-        if self.params.logprobs is not None:
-            n_top = self.params.logprobs
-            self._logprobs.append(describe(self._text, row, before, token, n_top))
+    def verify(self, outcome: Outcome, has_guesses: bool) -> list[int]:
+        """Sample at every row of a step while the choice before it agreed with what was proposed.
+
+        What was made ahead and is left to verify stays proposed, for a later step.
+
+        has_guesses: whether a drafter proposed it.
+        Returns the tokens sampled, at least one.
+        Raises: GrammarError.
+        """
+        sampled: list[int] = []
+        proposals, later = outcome.proposals, list[int]()
+        for i in range(len(proposals) + 1):
+            grammar = self.grammar
+            sampled.append(self._sample(sampled, outcome, i))
+            # Behind an opening mark a grammar binds, behind the closing one none: what a runner
+            # chose there, it chose as before the mark.
+            is_released = outcome.chosen is not None and self.grammar is not grammar
+            if self.opens_call(sampled[-1]) or is_released:
+                later = proposals[i + 1 :]
+                break
+            if sampled[-1] in self.stop_ids or sampled[-1:] != proposals[i : i + 1]:
+                break
+        if proposals:
+            n_verified = len(proposals) - len(later)
+            n_kept = len(sampled) - 1
+            self.count(drafted_tokens=n_verified, accepted_tokens=n_kept)
+            if has_guesses:
+                self.count(guessed_tokens=n_verified, confirmed_tokens=n_kept)
+        self.proposals = [] if has_guesses else later
+        return sampled
+
+    def _sample(self, sampled: list[int], outcome: Outcome, i: int) -> int:
+        """The token after those `sampled` in this step. Raises: GrammarError."""
+        logits = outcome.logits[i] if outcome.logits is not None else None
+        said = [*self.tokens, *sampled]
+        if outcome.chosen is not None:
+            token = outcome.chosen[i]
+        else:
+            assert logits is not None
+            row = penalize(logits, self.params, said)
+            if self.grammar is not None:
+                row = self.grammar.mask(row, len(sampled))
+            token = choose(row, self.params, self.seed, len(said))
+        if logits is not None and self.params.logprobs is not None:
+            self._logprobs.append(self._logprob(logits, said, token, self.params.logprobs))
+        self.advance_grammar(token)
+        return token
+
+    def _logprob(self, logits: Tensor, said: list[int], token: int, n_top: int) -> TokenLogprob:
+        """How likely `token` and the `n_top` likeliest are under the model's own logits [vocab].
+
+        Before penalties, grammar and temperature: what was likely, not what was allowed. A token's
+        text is what it adds to the token before it, as in the reply.
+        """
+        logprobs = torch.log_softmax(logits.float(), -1)
+        text, context = self._text, said[-1:]
+        start = len(text.decode(context))
+
+        def spelled(one: int) -> str:
+            return text.special.get(one) or text.decode([*context, one])[start:]
+
+        values, ids = logprobs.topk(n_top) if n_top else (logprobs[:0], logprobs[:0])
+        likeliest = zip(ids.tolist(), values.tolist(), strict=True)
+        top = tuple((spelled(int(one)), value) for one, value in likeliest)
+        return TokenLogprob(spelled(token), float(logprobs[token]), top)
 
     def new_logprobs(self) -> tuple[TokenLogprob, ...]:
         """Of the tokens accepted since the last report; an end-of-turn token is no text."""

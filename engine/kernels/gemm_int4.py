@@ -24,13 +24,33 @@ from .launch import (
     tile_outputs,
     wide_rows,
 )
-from .operands import LESS_8, load_inputs
+from .operands import load_inputs
 
 # Left to itself ptxas 12.8 stops at 96 registers at 32 rows, and spills. Shared memory holds three
 # programs at 32 rows and five at 16, which take 127 and 95 registers: no fewer fit side by side.
 MAX_REGISTERS = 128
 MAX_HALF = 64  # compiled for sm_90, 128 at 32 rows takes more registers than a thread has
 
+# Four bytes ($4) to their low ($0, $1) and high ($2, $3) codes, less 8: the bits of a code below
+# those of 128.0 (0x4300) are the number 128 + code, and 136 (0xc308 with its sign) is taken off
+# exactly. Two codes an instruction, where a conversion takes one, on the unit with fewest lanes.
+LESS_8 = """
+    .reg .b32 pair0, pair1, one, less;
+    mov.b32 one, 0x3f803f80;
+    mov.b32 less, 0xc308c308;
+    prmt.b32 pair0, $4, 0, 0x4140;
+    prmt.b32 pair1, $4, 0, 0x4342;
+    lop3.b32 $0, pair0, 0x000f000f, 0x43004300, 0xea;
+    lop3.b32 $1, pair1, 0x000f000f, 0x43004300, 0xea;
+    shr.u32 pair0, pair0, 4;
+    shr.u32 pair1, pair1, 4;
+    lop3.b32 $2, pair0, 0x000f000f, 0x43004300, 0xea;
+    lop3.b32 $3, pair1, 0x000f000f, 0x43004300, 0xea;
+    fma.rn.bf16x2 $0, $0, one, less;
+    fma.rn.bf16x2 $1, $1, one, less;
+    fma.rn.bf16x2 $2, $2, one, less;
+    fma.rn.bf16x2 $3, $3, one, less;
+"""
 # Four bytes ($4), and the word of scale and zero (bf16) of each one's low ($5 to $8) and high code
 # ($9 to $12), to their weights as bf16: the code less 8 is exact, one fused operation rounds once.
 # Where the four share an output their words are one register, and the compiler has the same

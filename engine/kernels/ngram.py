@@ -32,12 +32,12 @@ def _guess(
             said_ptr = history_ptr + place * N_TOKENS
             best = tl.zeros((), tl.int64)
             for base in range(SIZE, n_tokens, TILE):
-                place = base + tl.arange(0, TILE)
-                alike = place < n_tokens
+                end = base + tl.arange(0, TILE)  # behind where they might stand
+                alike = end < n_tokens
                 for i in tl.static_range(SIZE):
-                    token = tl.load(said_ptr + place - SIZE + i, mask=alike, other=-1)
+                    token = tl.load(said_ptr + end - SIZE + i, mask=alike, other=-1)
                     alike &= token == tl.load(said_ptr + n_tokens - SIZE + i)
-                best = tl.maximum(best, tl.max(tl.where(alike, place, 0), 0).to(tl.int64))
+                best = tl.maximum(best, tl.max(tl.where(alike, end, 0), 0).to(tl.int64))
             n_found += tl.where(best > 0, tl.minimum(n_tokens - best, N_GUESSES), 0)
             at = tl.arange(0, GUESSES_PAD)
             guesses = tl.load(said_ptr + best + at, mask=at < n_found, other=0)

@@ -28,27 +28,6 @@ FROM_FP8 = tl.constexpr("""
 }
 """)
 
-
-# Four bytes ($4) to their low ($0, $1) and high ($2, $3) codes, less 8: the bits of a code below
-# those of 128.0 (0x4300) are the number 128 + code, and 136 (0xc308 with its sign) is taken off
-# exactly. Two codes an instruction, where a conversion takes one, on the unit with fewest lanes.
-LESS_8 = """
-    .reg .b32 pair0, pair1, one, less;
-    mov.b32 one, 0x3f803f80;
-    mov.b32 less, 0xc308c308;
-    prmt.b32 pair0, $4, 0, 0x4140;
-    prmt.b32 pair1, $4, 0, 0x4342;
-    lop3.b32 $0, pair0, 0x000f000f, 0x43004300, 0xea;
-    lop3.b32 $1, pair1, 0x000f000f, 0x43004300, 0xea;
-    shr.u32 pair0, pair0, 4;
-    shr.u32 pair1, pair1, 4;
-    lop3.b32 $2, pair0, 0x000f000f, 0x43004300, 0xea;
-    lop3.b32 $3, pair1, 0x000f000f, 0x43004300, 0xea;
-    fma.rn.bf16x2 $0, $0, one, less;
-    fma.rn.bf16x2 $1, $1, one, less;
-    fma.rn.bf16x2 $2, $2, one, less;
-    fma.rn.bf16x2 $3, $3, one, less;
-"""
 # Adding and taking away 1.5 * 2^23 rounds an fp32 below 2^22 to the nearest even integer, as torch
 # does; Triton has no rounding of its own that the interpreter knows too.
 ROUNDER = tl.constexpr(12582912.0)

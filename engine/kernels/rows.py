@@ -118,10 +118,11 @@ def place_rows(
         fed.tokens, fed.firsts, fed.counts, fed.index, fed.places, fed.goes_on,
         fed.piece_starts, fed.piece_widths, fed.piece_offsets, fed.piece_owners, pieces.tables,
         places.history, places.position, places.token, places.index, places.guesses,
-        places.n_guesses, pieces.starts, pieces.counts, pieces.firsts, pieces.owners, tokens, positions, kv_slots,
-        before, N_TOKENS=places.history.shape[1], N_GUESSES=places.guesses.shape[1],
-        MAX_BLOCKS=pieces.tables.shape[1], WIDTH=next_power_of_2(most_rows),
-        BLOCK_TOKENS=BLOCK_TOKENS, num_warps=1, enable_fp_fusion=True,
+        places.n_guesses, pieces.starts, pieces.counts, pieces.firsts, pieces.owners, tokens,
+        positions, kv_slots, before, N_TOKENS=places.history.shape[1],
+        N_GUESSES=places.guesses.shape[1], MAX_BLOCKS=pieces.tables.shape[1],
+        WIDTH=next_power_of_2(most_rows), BLOCK_TOKENS=BLOCK_TOKENS, num_warps=1,
+        enable_fp_fusion=True,
     )  # fmt: skip
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine import reply as replies
 from engine.branch import Branch
-from engine.drafting import verification
 from engine.engine import Engine
 from engine.text.grammar import ComingGrammar
 from engine.types import Event, SamplingParams, TextDelta, ToolCall
@@ -45,14 +45,14 @@ def hold_up(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 
 def begin_with(monkeypatch: pytest.MonkeyPatch, engine: Engine, begun: str) -> SamplingParams:
     """Parameters of a reply that begins with this text wherever it may."""
-    script, drawn = engine.text.encode(begun), verification.choose
+    script, drawn = engine.text.encode(begun), replies.choose
 
     def choose(row: Tensor, params: SamplingParams, seed: int, n_said: int) -> int:
         if seed == SEED and n_said < len(script) and row[script[n_said]] > -torch.inf:
             return script[n_said]
         return drawn(row, params, seed, n_said)
 
-    monkeypatch.setattr(verification, "choose", choose)
+    monkeypatch.setattr(replies, "choose", choose)
     # The penalty has the engine choose each token itself, where the script stands.
     return may_call(SEED, presence_penalty=0.1) if begun else may_call(SEED)
 

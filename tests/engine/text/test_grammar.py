@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 
 import engine.text.grammar as grammar_module
-from engine.drafting import verification
+from engine import reply as replies
 from engine.engine import Engine
 from engine.text.grammar import GrammarCompiler, OfferedCalls
 from engine.text.text import Text
@@ -418,12 +418,12 @@ def test_a_schema_that_would_be_spelled_without_end_binds_the_name_alone(spaced:
 
 def begun_with(monkeypatch: pytest.MonkeyPatch, engine: Engine, begun: str) -> list[int]:
     """Have the next reply begin with this text; what is left of it to be said."""
-    script, drawn = engine.text.encode(begun), verification.choose
+    script, drawn = engine.text.encode(begun), replies.choose
 
     def choose(row: Tensor, params: SamplingParams, seed: int, n_said: int) -> int:
         return script.pop(0) if script else drawn(row, params, seed, n_said)
 
-    monkeypatch.setattr(verification, "choose", choose)
+    monkeypatch.setattr(replies, "choose", choose)
     return script
 
 
