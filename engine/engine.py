@@ -20,7 +20,6 @@ from .branch import Branch, Phase
 from .device import open_device
 from .drafting.drafters import Drafter
 from .drafting.speculation import Speculation
-from .drafting.verification import verify
 from .end_of_turn import end_ids
 from .load.assembly import context_length, make_drafters, read_model
 from .load.kv_budget import with_kv_tokens
@@ -155,20 +154,10 @@ class Engine:
         it stays asked, and the step after it is not given up.
         """
         guessed = self._draft(interrupted)
-        coming = self._coming_grammars()
-        tasks = self.scheduler.compose(self._branches.values())
-        self._is_stalled = not (tasks or coming or self.scheduler.n_restored)
-        if not tasks and self.speculation.is_behind:
-            self.speculation.stage(self._opened(), interrupted)
-        elif not tasks:
-            wait(coming, GRAMMAR_WAIT_S, FIRST_COMPLETED)
+        tasks = self._schedule(interrupted)
         started = self.clock()
-        if tasks and (computed := self._run(tasks, started, interrupted)):
-            self._deliver(computed)
-            self._measure([task for task, _ in computed], (self.clock() - started) * 1e3)
-        for reply in guessed:
-            if self.speculation.has_guessed(reply):  # unverified, and so not made ahead
-                reply.proposals = []
+        computed = self._run(tasks, started, interrupted) if tasks else []
+        self._postprocess(computed, guessed, started)
         events, self.outbox = self.outbox, []
         return events
 
@@ -265,6 +254,17 @@ class Engine:
                 )
         return [reply for _, _, reply in decoding]
 
+    def _schedule(self, interrupted: Interrupted | None) -> list[Task]:
+        """The tasks of the step; where there is none, read ahead or wait for a grammar instead."""
+        coming = self._coming_grammars()
+        tasks = self.scheduler.compose(self._branches.values())
+        self._is_stalled = not (tasks or coming or self.scheduler.n_restored)
+        if not tasks and self.speculation.is_behind:
+            self.speculation.stage(self._opened(), interrupted)
+        elif not tasks:
+            wait(coming, GRAMMAR_WAIT_S, FIRST_COMPLETED)
+        return tasks
+
     def _coming_grammars(self) -> list[Future[Any]]:
         """What replies wait for, and is not here at this moment."""
         replies = [branch.reply for branch in self._branches.values()]
@@ -306,8 +306,10 @@ class Engine:
         found = zip(tasks, outcomes, strict=True)
         return [(task, outcome) for task, outcome in found if outcome is not None]
 
-    def _deliver(self, computed: list[tuple[Task, Outcome]]) -> None:
-        """Turn what a step computed into tokens of the replies, and these into events."""
+    def _postprocess(
+        self, computed: list[tuple[Task, Outcome]], guessed: list[Reply], started: float
+    ) -> None:
+        """Turn what a step computed into tokens and events, and learn from it what rows cost."""
         for task, outcome in computed:
             extension, sequence = task.extension, task.extension.sequence
             sequence.n_resident += extension.n_known
@@ -318,6 +320,11 @@ class Engine:
             self.speculation.words_staged()
             p_end_of_turn = outcome.probability if extension.n_logits else None
             task.branch.prefilled(extension.n_known, p_end_of_turn)
+        if computed:
+            self._measure([task for task, _ in computed], (self.clock() - started) * 1e3)
+        for reply in guessed:
+            if self.speculation.has_guessed(reply):  # unverified, and so not made ahead
+                reply.proposals = []
 
     def _measure(self, tasks: list[Task], elapsed_ms: float) -> None:
         """Learn from a step what rows and guesses cost."""
@@ -365,7 +372,7 @@ class Engine:
         task.n_verified = 0 if is_own else len(extension.proposals)
         has_guesses = is_own or self.speculation.has_guessed(reply)
         try:
-            sampled = verify(reply, outcome, has_guesses)
+            sampled = reply.verify(outcome, has_guesses)
         except GrammarError as refused:
             sequence.n_resident, error = n_known, str(refused)
         else:
