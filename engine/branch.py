@@ -94,7 +94,7 @@ class PreemptiveReply:
     def answers(self, prompt: list[int], params: SamplingParams) -> bool:
         """Whether it was made for exactly this prompt and these parameters, and has begun."""
         made = self.reply
-        is_sound = bool(made.tokens) and made.finish_reason != "error"
+        is_sound = bool(made.tokens) and made.finish_reason not in ("error", "malformed_call")
         return is_sound and (self.prompt, made.params) == (prompt, params)
 
     def release(self) -> None:

@@ -386,11 +386,11 @@ class Engine:
             try:
                 output = reply.accept(sampled)
             except MalformedToolCall as malformed:
-                error = str(malformed)
+                error, reply.finish_reason = str(malformed), "malformed_call"
             sequence.truncate(n_known + len(reply.tokens) - n_before)
             if not reply.tokens:  # it begins again, for which the prompt's last logits are needed
                 sequence.retreat(len(sequence.tokens) - 1)
-        if error is not None:
+        if error is not None and reply.finish_reason != "malformed_call":
             reply.finish_reason = "error"
         if task.service is Service.PREEMPTIVE:
             # What an attempt before it said counts once; what was guessed is new.

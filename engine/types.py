@@ -343,7 +343,8 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The committed reply ended: "stop", "length", "cancelled" or "error" (then `error` says why).
+    """The committed reply ended: "stop", "length", "cancelled", or, where `error` says why,
+    "malformed_call" (the model began a tool call and did not write one) or "error".
 
     Nothing about this reply comes after it.
     """

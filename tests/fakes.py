@@ -266,13 +266,14 @@ async def _fail_or_hang(fault: Fault) -> None:
 class Reply:
     """What the fake language model says to one commit; is_cancelled: and is then told to stop.
 
-    text_after: behind the calls.
+    text_after: behind the calls. is_malformed: it ends with a call that was never written whole.
     """
 
     text: str
     tool_calls: tuple[ToolCall, ...] = ()
     is_cancelled: bool = False
     text_after: str = ""
+    is_malformed: bool = False
 
 
 Replies = Sequence[str | Reply] | Callable[[tuple[ChatMessage, ...]], str | Reply]
@@ -364,9 +365,11 @@ class FakeBranch:
         events = events[: params.max_tokens]
         events.extend(reply.tool_calls)
         events.extend(map(TextDelta, _tokens(reply.text_after)))
-        reason: Literal["stop", "length", "tool_calls", "cancelled"] = "length" if cut else "stop"
+        reason: Any = "length" if cut else "stop"
         if reply.tool_calls:
             reason = "tool_calls"
+        if reply.is_malformed:
+            reason = "malformed_call"
         if reply.is_cancelled:
             reason = "cancelled"
         n_reply = len(events)

@@ -62,7 +62,7 @@ MAY_IMPORT = {
     "memory": {"backends"},
     "remote": {"backends", "cluster", "errors", "event_stream", "thoughts"},
     "cluster": {"backends", "canary", "config_reader", "errors", "operation", "workers"},
-    "workers": {"backends", "errors", "event_stream", "operation", "rooms"},
+    "workers": {"backends", "errors", "event_stream", "operation", "rooms", "thoughts"},
     "telemetry": {"backends", "canary", "errors", "operation"},
     "canary": {"backends", "operation"},
     "access": {"admission", "errors", "operation"},

@@ -253,9 +253,12 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Generated(msgspec.Struct, frozen=True, tag="generated"):
-    """The reply is complete; nothing follows it until the next ``commit``."""
+    """The reply is complete; nothing follows it until the next ``commit``.
 
-    finish_reason: Literal["stop", "length", "tool_calls", "cancelled"]
+    "malformed_call": the model began a tool call and did not write one.
+    """
+
+    finish_reason: Literal["stop", "length", "tool_calls", "cancelled", "malformed_call"]
     usage: Usage
 
 

@@ -1,6 +1,6 @@
 """Branches from the outside: staging, committing, replying ahead, sharing, ending."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -8,7 +8,7 @@ from engine import model
 from engine.branch import Branch
 from engine.engine import Engine
 from engine.reply import Reply
-from engine.text.tool_calls import ParsedCall
+from engine.text.tool_calls import MalformedToolCall, ParsedCall
 from engine.types import (
     Done,
     Event,
@@ -147,6 +147,30 @@ def test_an_unfinished_reply_made_ahead_is_adopted_and_continued(
         engine.step()
     branch.commit(turn.closed, SEEDED, attempt)
     assert reply_of(drain(engine)) == turn.cold(make_engine, SEEDED)
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_a_call_that_breaks_off_ends_its_reply_by_name_and_is_never_adopted(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, is_ahead: bool
+) -> None:
+    engine = make_engine()
+    turn = Turn(engine, "good morning")
+    branch = engine.branch("b", turn.history)
+    branch.stage(turn.open)
+
+    def breaks_off(self: Reply, tokens: Sequence[int]) -> list[str]:
+        raise MalformedToolCall("expected a tool call as JSON")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Reply, "accept", breaks_off)
+        attempt = branch.begin_preemptive(turn.tail, SEEDED) if is_ahead else None
+        if not is_ahead:
+            branch.commit(turn.closed, SEEDED)
+        ends = [e for e in drain(engine) if isinstance(e, Done | PreemptiveDone)]
+    assert [end.finish_reason for end in ends] == ["malformed_call"]
+    if is_ahead:
+        branch.commit(turn.closed, SEEDED, attempt)
+        assert reply_of(drain(engine)) == turn.cold(make_engine, SEEDED)
 
 
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])

@@ -193,6 +193,8 @@ async def _reply(
                 wants_logprobs = wants_logprobs and not isinstance(event, TextDelta)
                 if isinstance(event, Generated) and event.finish_reason == "cancelled":
                     raise BackendError("expected a whole reply, found it cancelled by the model")
+                if isinstance(event, Generated) and event.finish_reason == "malformed_call":
+                    raise BackendError("expected a whole tool call, found it broken off")
                 if isinstance(event, TextDelta | ToolCall | Generated):
                     yield event
                 if isinstance(event, Generated):

@@ -330,15 +330,17 @@ class Generation:
     async def _ask_again(self) -> bool:
         """Where the model called nothing that can be called, though it tried: once more.
 
-        A call begun as text is asked for as a call, if its tool is one that was offered. Of one
-        that lacked arguments the model is told so: it asks the caller for them, or calls again.
+        A call begun as text, or broken off, is asked for as a call, if its tool is one that was
+        offered. Of one that lacked arguments the model is told so: it asks the caller for them, or
+        calls again.
         """
-        said, is_bare = self.round, bool(self._text.bare_call)
+        said, is_malformed = self.round, self.round.finish_reason == "malformed_call"
+        is_bare = bool(self._text.bare_call) or is_malformed
         said.n_wrong_calls += is_bare
         if said.calls or not (is_bare or said.refused):
             return False
-        is_first = self.rounds.is_first
-        if not self._may_ask_again or (is_bare and not (is_first and self._text.names_tool)):
+        may_be_bound = self.rounds.is_first and (is_malformed or self._text.names_tool)
+        if not self._may_ask_again or (is_bare and not may_be_bound):
             said.needs_fallback = True
             return False
         self._may_ask_again, self._attempt, self._text = False, None, self._new_text()

@@ -216,6 +216,32 @@ async def test_the_model_may_make_up_for_a_call_that_lacked_something(clock: Clo
     assert done.event["response"]["usage"]["output_tokens"] == 2  # the calls, both
 
 
+@pytest.mark.parametrize("said", ["", "Sure, one moment."])
+async def test_a_call_that_breaks_off_is_asked_for_once_more_and_bound(
+    clock: Clock, said: str
+) -> None:
+    model = FakeLanguageModel([Reply(said, is_malformed=True)])
+    agent = AgentConfig(tools=(AgentTool("book"),))
+    async with Caller(clock, instant_backends(language_model=model), agent) as caller:
+        ask(caller)
+        await caller.wait_for("response.done")
+    assert len(model.prompts) == 2 and len(called(caller)) == 1
+    assert (caller.transcript(), caller.statuses()) == (said, ["completed"])
+
+
+async def test_a_call_that_keeps_breaking_off_is_spoken_for(clock: Clock) -> None:
+    class Stubborn(FakeLanguageModel):
+        def reply_to(self, messages: tuple[ChatMessage, ...], index: int | None = None) -> Reply:
+            return Reply("One moment.", is_malformed=True)
+
+    model = Stubborn([""])
+    agent = AgentConfig(fallback="Pardon me?")  # without tools nothing can be bound
+    async with Caller(clock, instant_backends(language_model=model), agent) as caller:
+        ask(caller)
+        await caller.wait_for("response.done")
+    assert caller.transcript().endswith("Pardon me?")
+
+
 async def test_a_model_that_never_gives_what_is_required_is_asked_twice_and_spoken_for(
     clock: Clock,
 ) -> None:

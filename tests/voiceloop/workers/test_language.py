@@ -623,3 +623,24 @@ def test_every_field_of_the_engine_that_has_another_key_there_is() -> None:
         table, _, name = key.rpartition(".")
         known = EngineSettings if table == "engine" else Config
         assert name in {field.name for field in fields(known)}
+
+
+def test_no_thought_of_the_model_leaves_the_worker(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    pieces = ("<thi", "nk>the caller", " waits</think>", "A latte", ".<")
+    role.receive(OpenBranch("s", (SYSTEM,)))
+    role.receive(BeginPreemptive("s", 4, HI, PARAMS))
+    model.due += [engine_types.PreemptiveDelta("s#1", 1, piece, 1) for piece in pieces]
+    model.due.append(engine_types.PreemptiveDone("s#1", 1, "stop", 5))
+    assert [event for event in answers(role) if isinstance(event, PreemptiveDelta)] == [
+        PreemptiveDelta(4, text) for text in ("A latte", ".", "<")
+    ]
+    model.reply = lambda branch_id: [  # type: ignore[method-assign]
+        *(engine_types.TextDelta(branch_id, piece, 1) for piece in pieces),
+        engine_types.Done(branch_id, "malformed_call"),
+    ]
+    role.receive(Commit("s", HI, PARAMS))
+    *said, generated = answers(role)
+    assert said == [TextDelta(text) for text in ("A latte", ".", "<")]
+    assert isinstance(generated, Generated) and generated.finish_reason == "malformed_call"

@@ -8,7 +8,7 @@ turn) opens another engine branch, which shares the blocks of the first through 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -35,6 +35,7 @@ from voiceloop.backends import (
     ToolCall,
     Usage,
 )
+from voiceloop.thoughts import Thoughts
 from voiceloop.workers.messages import OpenBranch, StreamEvent, StreamFailed
 from voiceloop.workers.roles.chat_template import (
     History,
@@ -75,17 +76,23 @@ class PreemptiveReply:
     attempt: int
     turn: CountedTurn
     text: str = ""
+    thoughts: Thoughts = field(default_factory=Thoughts)
 
-    def told(self, event: FromPreemptive) -> PreemptiveDelta | PreemptiveCall | PreemptiveDone:
-        """An event of it as the gateway is told."""
+    def told(self, event: FromPreemptive) -> Iterator[LanguageEvent]:
+        """What the gateway is told of an event of it."""
         match event:
             case engine_types.PreemptiveDelta(text=text):
-                self.text += text
-                return PreemptiveDelta(self.number, text)
+                yield from self._said(self.thoughts.feed(text))
             case engine_types.PreemptiveCall(name=name, arguments_json=arguments):
-                return PreemptiveCall(self.number, name, self.turn.settle(name, arguments))
+                yield PreemptiveCall(self.number, name, self.turn.settle(name, arguments))
             case engine_types.PreemptiveDone(finish_reason=reason):
-                return PreemptiveDone(self.number, reason)
+                yield from self._said(self.thoughts.finish())
+                yield PreemptiveDone(self.number, reason)
+
+    def _said(self, text: str) -> Iterator[LanguageEvent]:
+        if text:
+            self.text += text
+            yield PreemptiveDelta(self.number, text)
 
     @property
     def is_enough_to_hold(self) -> bool:
@@ -101,20 +108,26 @@ class Reply:
     n_before_turn: int
     pieces: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
+    thoughts: Thoughts = field(default_factory=Thoughts)
 
-    def told(self, event: FromReply) -> TextDelta | ToolCall | Generated:
-        """An event of it as the gateway is told."""
+    def told(self, event: FromReply) -> Iterator[LanguageEvent]:
+        """What the gateway is told of an event of it."""
         match event:
             case engine_types.TextDelta(text=text):
-                self.pieces.append(text)
-                told = tuple(TokenLogprob(t.token, t.logprob, t.top) for t in event.logprobs)
-                return TextDelta(text, told)
+                logprobs = tuple(TokenLogprob(t.token, t.logprob, t.top) for t in event.logprobs)
+                yield from self._said(self.thoughts.feed(text), logprobs)
             case engine_types.ToolCall(call_id=call_id, name=name, arguments_json=arguments):
                 settled = self.turn.settle(name, arguments)
                 self.calls.append(ToolCall(call_id, name, settled))
-                return self.calls[-1]
+                yield self.calls[-1]
             case engine_types.Done():
-                return self._generated(event)
+                yield from self._said(self.thoughts.finish())
+                yield self._generated(event)
+
+    def _said(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> Iterator[LanguageEvent]:
+        if text or logprobs:
+            self.pieces.append(text)
+            yield TextDelta(text, logprobs)
 
     def message(self) -> dict[str, Any]:
         """The reply as a message of the history."""
@@ -232,21 +245,21 @@ class ChatBranch:
         self._reply = Reply(answered, n_turn_tokens, n_before_turn)
         self._history.append(turn)
 
-    def event(self, event: engine_types.Event) -> StreamEvent | StreamFailed | None:
-        """What the gateway is told of an engine event; None for what stays in the worker."""
-        told: LanguageEvent | None = None
+    def events(self, event: engine_types.Event) -> list[StreamEvent | StreamFailed]:
+        """What the gateway is told of an engine event."""
+        told: list[LanguageEvent] = []
         match event:
             case engine_types.Staged(_, n_resident, n_prefilled, p_end):
-                told = Staged(self._staging.stage_id, n_resident, n_prefilled, p_end)
+                told = [Staged(self._staging.stage_id, n_resident, n_prefilled, p_end)]
             case engine_types.Done(finish_reason="error"):
-                return StreamFailed(self.stream_id, event.error or "the reply failed", True)
+                return [StreamFailed(self.stream_id, event.error or "the reply failed", True)]
             case engine_types.TextDelta() | engine_types.ToolCall() | engine_types.Done():
-                told = self._reply.told(event) if self._reply is not None else None
+                told = [*self._reply.told(event)] if self._reply is not None else []
             case _ if self._ahead is not None and event.attempt == self._ahead.attempt:
-                told = self._ahead.told(event)
+                told = [*self._ahead.told(event)]
                 if self._ahead.is_enough_to_hold:
                     self.stop_preemptive()  # the rest costs little once it is wanted
-        return StreamEvent(self.stream_id, told) if told is not None else None
+        return [StreamEvent(self.stream_id, each) for each in told]
 
     def close(self) -> None:
         self._branch.close()

@@ -212,9 +212,8 @@ class LanguageRole:
                 continue
             stream_id = event.branch_id.rpartition("#")[0]
             owner = self._streams.get(stream_id)
-            message = owner.event(event) if owner is not None else None
-            if message is not None:
-                messages.append(message)
+            if owner is not None:
+                messages += owner.events(event)
         return messages
 
     def _stage_due(self) -> Iterator[StreamFailed]:
