@@ -103,7 +103,7 @@ PURE_MODULES = (
     "access/client_secrets", "access/quotas",
     "resume/snapshot", "resume/ticket", "cluster/pool", "cluster/handshake", "cluster/address",
     "cluster/control/directory", "cluster/control/plan", "cluster/control/reports",
-    "cluster/control/scaling", "cluster/control/status", "cluster/control/canary_counts",
+    "cluster/control/scaling", "cluster/control/status",
     "cluster/control/hosts", "cluster/control/machines",
     "cluster/control/moves",
     "canary/judge", "canary/trial", "canary/turns",

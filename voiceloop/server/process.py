@@ -22,6 +22,7 @@ from starlette.concurrency import run_in_threadpool
 from voiceloop.access.origins import check_bind
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
+from voiceloop.cluster.control.reports import ProcessReport, ProcessState
 from voiceloop.cluster.control.telling import tell_on
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
@@ -37,7 +38,6 @@ from voiceloop.server.connections import (
     Connections,
     raise_descriptor_limit,
 )
-from voiceloop.server.own_report import report_of
 from voiceloop.server.prompt_room import check_prompt_room
 from voiceloop.server.shadow import Shadow
 from voiceloop.server.stop import Stop
@@ -281,6 +281,28 @@ async def serve(
             sock.close()
         await asyncio.wait([serving])
         await asyncio.to_thread(gateway.traces.close)
+
+
+def report_of(gateway: Gateway, url: str) -> ProcessReport:
+    """What a gateway tells whoever started it (``voiceloop gateway --json``).
+
+    used: of its places, or of the calls that its load leaves room for, whichever is more.
+    """
+    most = gateway.config.limits.max_sessions
+    used = max(
+        gateway.n_sessions / most, gateway.n_talking / max(1, gateway.load_watch.room.n_calls)
+    )
+    trouble = gateway.not_ready()
+    state: ProcessState = "ready" if trouble is None else "loading"
+    return ProcessReport(
+        "draining" if gateway.admission.is_draining else state,
+        url,
+        used=round(min(1.0, used), 3),
+        n_streams=gateway.n_sessions,
+        queue_age_s={one.name: round(one.oldest_s, 3) for one in gateway.workers() if one.oldest_s},
+        trouble=trouble or "",
+        canary=gateway.metrics.trial.report(),
+    )
 
 
 async def _serve_once(opens: asyncio.Event, server: Server, sock: socket.socket) -> None:

@@ -27,8 +27,7 @@ from voiceloop.errors import ConfigError
 from voiceloop.operation import NO_CANARY
 from voiceloop.server.app import Gateway
 from voiceloop.server.cluster_command import new_keys, run_cluster, settings_for
-from voiceloop.server.own_report import report_of
-from voiceloop.server.process import listen, serve
+from voiceloop.server.process import listen, report_of, serve
 
 PLAN = "[[workers]]\nroles = ['engine', 'recognizer', 'voice']\n"
 

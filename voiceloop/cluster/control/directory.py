@@ -22,12 +22,11 @@ import msgspec
 from voiceloop.backends import RoleName
 from voiceloop.canary.judge import judge
 from voiceloop.canary.trial import Canary
-from voiceloop.cluster.control.canary_counts import CanaryCounts
 from voiceloop.cluster.control.hosts import LEASE_S, LOST_S, Action, Host, Remove, Start
 from voiceloop.cluster.control.machines import Machine, Machines
 from voiceloop.cluster.control.moves import STEADY_S, Moves, Way
 from voiceloop.cluster.control.plan import Desired, Group
-from voiceloop.cluster.control.reports import HostReport, HostState, Orders
+from voiceloop.cluster.control.reports import CanaryCounts, HostReport, HostState, Orders
 from voiceloop.cluster.control.scaling import Scaler
 from voiceloop.cluster.pool import shares_beside
 from voiceloop.cluster.worker_list import WorkerList

@@ -31,46 +31,46 @@ NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
 VERSION = re.compile(r"[A-Za-z0-9._-]{0,40}")
 DIGEST_CHARACTERS = 6
 OWN_KEYS = {"CPU": "cpus", "GPU": "gpus", "memory": "memory_mb", "object_store_memory": "memory_mb"}
+MOST_MEMORY_MB = 2**30
 LEAST_AMOUNT = 0.0001  # of a resource: Ray counts in such parts
 
 
-@dataclass(frozen=True, slots=True)
-class Gateways:
-    """The processes that callers reach. Those of one machine share its port.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processes:
+    """How many processes of a kind there are, and what one takes of its machine, as Ray counts it.
 
     least, most: how many, most 0 for as many as `least`. spare: how many more than the load needs,
-    warm and taking calls, so that one may go. cpus, memory_mb, resources: what one takes of its
-    machine, as Ray counts it.
+    warm and taking calls, so that one may go.
     """
 
     least: int = 2
     most: int = 0
     spare: int = 1
-    host: str = "127.0.0.1"
-    port: int = 8080
     cpus: float = 1.0
     memory_mb: int = 0
     resources: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """Processes that hold the same models, counted as gateways are."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateways(Processes):
+    """The processes that callers reach. Those of one machine share its port."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers(Processes):
+    """Processes that hold the same models."""
 
     roles: tuple[RoleName, ...]
     name: str = ""
-    least: int = 2
-    most: int = 0
-    spare: int = 1
     preset: str = ""
     stt_model: str = ""
     llm_model: str = ""
     tts_model: str = ""
     version: str = ""
-    cpus: float = 1.0
     gpus: float = 0.0
-    memory_mb: int = 0
-    resources: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +213,9 @@ def _text(path: Path, where: str) -> str:
 
 
 def _check_gateways(gateways: Gateways, where: str) -> None:
-    _check_counts(gateways.least, gateways.most, gateways.spare, f"{where}: gateways")
+    _check_processes(gateways, f"{where}: gateways")
     if not 1 <= gateways.port <= 65535:
         raise ConfigError(f"{where}: gateways.port: expected 1 to 65535, found {gateways.port}")
-    _check_needs(gateways.cpus, gateways.memory_mb, gateways.resources, f"{where}: gateways")
 
 
 def _check_workers(workers: Workers, where: str) -> None:
@@ -228,44 +227,35 @@ def _check_workers(workers: Workers, where: str) -> None:
     if not VERSION.fullmatch(workers.version):
         wanted = "at most 40 letters, digits, dots, - and _"
         raise ConfigError(f"{where}.version: expected {wanted}, found {workers.version!r}")
-    if not 0 <= workers.gpus <= 64:
-        raise ConfigError(f"{where}.gpus: expected 0 to 64, found {workers.gpus}")
+    _check_range(workers.gpus, 0, 64, f"{where}.gpus")
     if workers.gpus > 1 and workers.gpus % 1:  # Ray places nothing of the kind
         wanted = "a share of one, or as many whole ones"
         raise ConfigError(f"{where}.gpus: expected {wanted}, found {workers.gpus}")
-    _check_amount(workers.gpus, f"{where}.gpus")
-    _check_counts(workers.least, workers.most, workers.spare, where)
-    _check_needs(workers.cpus, workers.memory_mb, workers.resources, where)
+    _check_processes(workers, where)
 
 
-def _check_counts(least: int, most: int, spare: int, where: str) -> None:
-    if not 1 <= least <= MOST_PROCESSES:
-        raise ConfigError(f"{where}.least: expected 1 to {MOST_PROCESSES}, found {least}")
-    if most and not least <= most <= MOST_PROCESSES:
-        raise ConfigError(f"{where}.most: expected {least} to {MOST_PROCESSES}, found {most}")
-    if not 0 <= spare <= MOST_PROCESSES:
-        raise ConfigError(f"{where}.spare: expected 0 to {MOST_PROCESSES}, found {spare}")
-
-
-def _check_needs(cpus: float, memory_mb: int, resources: Mapping[str, float], where: str) -> None:
-    if not 0 <= cpus <= 1024:
-        raise ConfigError(f"{where}.cpus: expected 0 to 1024, found {cpus}")
-    if memory_mb < 0:
-        raise ConfigError(f"{where}.memory_mb: expected 0 or more, found {memory_mb}")
-    _check_amount(cpus, f"{where}.cpus")
-    for name, amount in resources.items():
+def _check_processes(one: Processes, where: str) -> None:
+    _check_range(one.least, 1, MOST_PROCESSES, f"{where}.least")
+    if one.most:
+        _check_range(one.most, one.least, MOST_PROCESSES, f"{where}.most")
+    _check_range(one.spare, 0, MOST_PROCESSES, f"{where}.spare")
+    _check_range(one.cpus, 0, 1024, f"{where}.cpus")
+    _check_range(one.memory_mb, 0, MOST_MEMORY_MB, f"{where}.memory_mb")
+    for name, amount in one.resources.items():
         if name in OWN_KEYS:
             wanted = f"the key {OWN_KEYS[name]} for it"
             raise ConfigError(f"{where}.resources: expected {wanted}, found {name}")
         is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
         if not is_number or not 0 < amount < math.inf:
             raise ConfigError(f"{where}.resources.{name}: expected a number, found {amount!r}")
-        _check_amount(amount, f"{where}.resources.{name}")
+        _check_range(amount, 0, math.inf, f"{where}.resources.{name}")
 
 
-def _check_amount(amount: float, where: str) -> None:
-    if 0 < amount < LEAST_AMOUNT:
-        raise ConfigError(f"{where}: expected 0 or at least {LEAST_AMOUNT:g}, found {amount}")
+def _check_range(value: float, least: float, most: float, where: str) -> None:
+    if not least <= value <= most:
+        raise ConfigError(f"{where}: expected {least} to {most}, found {value}")
+    if 0 < value < LEAST_AMOUNT:
+        raise ConfigError(f"{where}: expected 0 or at least {LEAST_AMOUNT:g}, found {value}")
 
 
 def _gateway_group(told: PlanFile, texts: Mapping[str, str]) -> Group:
@@ -279,16 +269,7 @@ def _gateway_group(told: PlanFile, texts: Mapping[str, str]) -> Group:
     if AGENT in texts:
         arguments.append(f"--agent={{folder}}/{AGENT}")
     launch = Launch(tuple(arguments), dict(texts))
-    return Group(
-        name=GATEWAYS,
-        roles=(),
-        version=version_of(told.version, launch),
-        least=gateways.least,
-        most=max(gateways.least, gateways.most),
-        spare=gateways.spare,
-        launch=launch,
-        needs=Needs(gateways.cpus, 0.0, gateways.memory_mb, dict(gateways.resources)),
-    )
+    return _group(GATEWAYS, (), told.version, gateways, 0.0, launch)
 
 
 def _worker_group(told: PlanFile, workers: Workers, texts: Mapping[str, str]) -> Group:
@@ -300,17 +281,23 @@ def _worker_group(told: PlanFile, workers: Workers, texts: Mapping[str, str]) ->
     files = {name: text for name, text in texts.items() if name == CONFIGURATION}
     if files:
         arguments.append(f"--config={{folder}}/{CONFIGURATION}")
+    name, version = workers.name or "-".join(workers.roles), workers.version or told.version
     launch = Launch(tuple(arguments), files)
-    return Group(
-        name=workers.name or "-".join(workers.roles),
-        roles=workers.roles,
-        version=version_of(workers.version or told.version, launch),
-        least=workers.least,
-        most=max(workers.least, workers.most),
-        spare=workers.spare,
-        launch=launch,
-        needs=Needs(workers.cpus, workers.gpus, workers.memory_mb, dict(workers.resources)),
-    )
+    return _group(name, workers.roles, version, workers, workers.gpus, launch)
+
+
+def _group(
+    name: str,
+    roles: tuple[RoleName, ...],
+    version: str,
+    one: Processes,
+    gpus: float,
+    launch: Launch,
+) -> Group:
+    needs = Needs(one.cpus, gpus, one.memory_mb, dict(one.resources))
+    most = max(one.least, one.most)
+    named = version_of(version, launch)
+    return Group(name, roles, named, one.least, most, one.spare, launch, needs)
 
 
 def version_of(named: str, launch: Launch) -> str:

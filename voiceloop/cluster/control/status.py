@@ -24,15 +24,15 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     name: str
     group: str
     roles: tuple[str, ...]
-    machine: str
-    address: str
-    version: str
-    state: str
-    used: float
-    streams: int
-    restarts: int
-    pid: int
-    silent_s: float
+    machine: str = ""
+    address: str = ""
+    version: str = ""
+    state: str = NO_REPORT
+    used: float = 0.0
+    streams: int = 0
+    restarts: int = 0
+    pid: int = 0
+    silent_s: float = 0.0
     trouble: str = ""
 
 
@@ -126,28 +126,26 @@ def _group(directory: Directory, group: Group, now_s: float) -> GroupStatus:
 
 def _process(directory: Directory, host: Host, now_s: float) -> ProcessStatus:
     group, report = directory.desired.group(host.group), host.report
-    roles = group.roles if group is not None else ()
-    silent_s = round(now_s - host.heard_s, 1)
-    if report is None:
-        return ProcessStatus(
-            host.name, host.group, roles, "", "", host.version, NO_REPORT, 0.0, 0, 0, 0, silent_s
-        )
-    process = report.process
-    state = report.state.value if host.is_fresh(now_s) else "silent"
-    return ProcessStatus(
+    told = ProcessStatus(
         host.name,
         host.group,
-        roles,
-        report.node,
-        process.address,
-        host.version,
-        "draining" if host.drains else state,
-        round(directory.used(host), 3),
-        process.n_streams,
-        report.n_restarts,
-        report.pid,
-        silent_s,
-        process.trouble,
+        group.roles if group is not None else (),
+        version=host.version,
+        silent_s=round(now_s - host.heard_s, 1),
+    )
+    if report is None:
+        return told
+    state = report.state.value if host.is_fresh(now_s) else "silent"
+    return msgspec.structs.replace(
+        told,
+        machine=report.node,
+        address=report.process.address,
+        state="draining" if host.drains else state,
+        used=round(directory.used(host), 3),
+        streams=report.process.n_streams,
+        restarts=report.n_restarts,
+        pid=report.pid,
+        trouble=report.process.trouble,
     )
 
 
