@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 # The server's marks and the stage that ends at each, in the order of a turn; the names are the
-# server's own (voiceloop/telemetry/timeline.py), but for the first stage, which only a client can
+# server's own (voiceloop/telemetry/record.py), but for the first stage, which only a client can
 # measure: from the caller's true end to the last sample the server's detector still called speech.
 STAGES = (
     ("speech_end", "speech tail"),

@@ -138,7 +138,7 @@ class Performer:
                 replies.interrupt_current(heard_ms, onset_ms, may_resume=may_resume)
             case do.StartEarly(unsure_ms=unsure_ms):
                 if (started := replies.preemptive.start_early(unsure_ms)) is not None:
-                    started.timeline.facts["endpoint"] = self._listener.observe_early_start()
+                    started.record.facts.endpoint = self._listener.observe_early_start()
             case do.TakeBack(is_cut=is_cut):
                 self._listener.observe_taken_back()
                 replies.preemptive.take_back(is_cut=is_cut)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 from voiceloop.call.actions import Step
 from voiceloop.call.open_tool_calls import OpenToolCalls
@@ -21,14 +22,14 @@ from voiceloop.listening.events import UserTurn
 from voiceloop.listening.evidence import CONTINUES_MS
 from voiceloop.realtime.items import McpApprovalRequest, Message
 from voiceloop.realtime.response import ResponseHandle
+from voiceloop.realtime.window import Slide
 from voiceloop.reply.context import FixedAnswer, ReplyContext
 from voiceloop.reply.figures import figures_of, shadow_turn_of
 from voiceloop.reply.plan import plan_of_response
 from voiceloop.reply.preemptive import PreemptiveReplies
 from voiceloop.reply.reply import Reply
 from voiceloop.telemetry.metrics import Metrics
-from voiceloop.telemetry.timeline import TurnTimeline, anticipation_facts
-from voiceloop.telemetry.traces import TracedTurn
+from voiceloop.telemetry.record import Mark, TurnEnd, TurnRecord, WindowSlide
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +57,17 @@ class Replies:
         self._interrupted: Reply | None = None
         self._beside: dict[str, Reply] = {}
         self._line: Reply | None = None  # said until the words of a turn are there
-        self._bridged: TurnTimeline | None = None  # of the newest turn with such a line
+        self._bridged: int | None = None  # the segment of the newest turn with such a line
         self._behind_line: Callable[..., None] | None = None  # what follows it
         self.n_turns = 0  # turns of the agent in the conversation
+        # Each is given the record of every reply that is over.
+        self._observers: tuple[Callable[[TurnRecord], None], ...] = (
+            metrics.observe_turn,
+            self._observe_in_trial,
+            context.trace.turn,
+            self.preemptive.observe_turn,
+            self._tell_client,
+        )
 
     # --- what is known of them ---
 
@@ -68,6 +77,12 @@ class Replies:
             if reply is not None and reply.response.id == response_id:
                 return reply
         return self._beside.get(response_id)
+
+    def observe_audio(self, response_id: str) -> None:
+        """The first sound of this response has been sent."""
+        self.owed.end()
+        if (reply := self.of(response_id)) is not None:
+            reply.record.mark(Mark.FIRST_BYTE_ON_WIRE, self._context.clock())
 
     @property
     def interrupted_id(self) -> str | None:
@@ -114,15 +129,15 @@ class Replies:
 
     def begin(self, response: ResponseHandle, fixed_text: str | None = None) -> None:
         """A reply that answers no spoken turn by itself: to typed words, or to nothing."""
-        timeline = TurnTimeline(response.id)
+        record = TurnRecord(response.id)
         is_of_call = not response.is_out_of_band and response.request.input is None
         fixed = self._fixed_answer(response) if fixed_text is None and is_of_call else None
         if fixed_text is None and is_of_call:
             self._context.note_slots(response)
         if fixed is not None:
-            timeline.facts["answered_by"] = fixed.table
+            record.facts.answered_by = fixed.table
             fixed_text = fixed.text
-        self._begin(response, timeline, fixed_text)
+        self._begin(response, record, fixed_text)
 
     def _fixed_answer(self, response: ResponseHandle) -> FixedAnswer | None:
         """To what the caller has said last, where the client asks for no answer of its own."""
@@ -146,20 +161,19 @@ class Replies:
 
     def ask_to_wait(self, turn: UserTurn) -> None:
         """Say a line, for the words of this turn are late; no model reads that it was said."""
-        self._bridged = turn.timeline
-        self.owed.owe(turn.timeline.marks["endpoint_decision"])
+        self._bridged = turn.segment
+        self.owed.owe(turn.decided_s)
         response = self._context.protocol.open_response()
-        timeline, line = TurnTimeline(response.id), next(self._context.waiting_lines)
-        turn.timeline.facts["waiting_line"] = line
-        self._begin(response, timeline, line)
+        turn.record.facts.waiting_line = line = next(self._context.waiting_lines)
+        self._begin(response, TurnRecord(response.id), line)
         self._line = self._current
 
     def _begin(
         self,
         response: ResponseHandle,
-        timeline: TurnTimeline,
+        record: TurnRecord,
         fixed_text: str | None = None,
-        answers: UserTurn | None = None,
+        turn: UserTurn | None = None,
         failure: VoiceLoopError | None = None,
     ) -> None:
         """failure: why there will be no reply; the fallback is said, or `fixed_text` before it."""
@@ -167,12 +181,13 @@ class Replies:
         reply = Reply(
             self._context,
             plan_of_response(response, self._context.agent),
-            timeline,
+            record,
+            turn=turn,
             fixed_text=fixed_text,
             failure=failure,
+            was_asked_to_wait=turn is not None and turn.segment == self._bridged,
             not_before_s=before.play_end_s if before is not None else 0.0,
         )
-        reply.answers = answers
         if response.is_out_of_band:
             self._beside[response.id] = reply
         else:
@@ -188,26 +203,26 @@ class Replies:
         pieces = [m.content for m in response.messages()[-1:] if m.role == "user"]
         whole = pieces[0] if pieces else turn.text  # with what was said before, unanswered
         if (fixed := self._context.fixed_answer(whole, turn.text)) is not None:
-            turn.timeline.facts["answered_by"] = fixed.table
+            turn.record.facts.answered_by = fixed.table
             self._context.note_slots(response)
             self.abandon_preparation()
-            self._begin(response, turn.timeline, fixed.text, answers=turn)
+            self._begin(response, turn.record, fixed.text, turn)
             return
         if self._context.owes_notes(response, turn.words):
             self._context.note_slots(response)
-            self._begin(response, turn.timeline, answers=turn)  # which looks them up
+            self._begin(response, turn.record, turn=turn)  # which looks them up
             return
-        self._context.add_notes(response, turn.timeline)
+        self._context.add_notes(response, turn)
         plan = plan_of_response(response, self._context.agent)
         reply = self.preemptive.take(response, plan, turn)
         if reply is None:
-            self._begin(response, turn.timeline, answers=turn)
+            self._begin(response, turn.record, turn=turn)
             return
-        self._adopt(reply, turn)
+        self._adopt(reply)
 
-    def _adopt(self, reply: Reply, turn: UserTurn) -> None:
-        """A preemptive reply is the answer to this turn."""
-        reply.answers, reply.on_done = turn, self._done
+    def _adopt(self, reply: Reply) -> None:
+        """A preemptive reply is the answer to its turn."""
+        reply.on_done = self._done
         self._take_floor(reply)
 
     def fail(self, turn: UserTurn, error: BackendError, *, is_told: bool) -> None:
@@ -217,18 +232,21 @@ class Replies:
             return
         response = self._context.protocol.open_response()
         if is_told:
-            self._begin(response, turn.timeline, "", failure=error)
+            self._begin(response, turn.record, "", turn, failure=error)
         else:
             response.close("failed", error=error)
             self._metrics.turns.labels(outcome="failed").inc()
-            self._observe_in_trial(TurnFigures(has_failed=True))
+            self._metrics.trial.observe_turn(
+                self._context.protocol.session_id, TurnFigures(has_failed=True)
+            )
 
     def _take_floor(self, reply: Reply) -> None:
         self.drop_interrupted()
         self.n_turns += 1
         self._current = reply
-        if reply.plan.speaks and reply.timeline is not self._bridged:
-            self.owed.owe(reply.timeline.marks.get("endpoint_decision"))
+        is_owed_already = reply.turn is not None and reply.turn.segment == self._bridged
+        if reply.plan.speaks and not is_owed_already:
+            self.owed.owe(reply.decided_s)
 
     # --- started early ---
 
@@ -238,10 +256,10 @@ class Replies:
         if response is None or plan is None:
             self.preemptive.take_back()
             return False
-        self._context.add_notes(response, turn.timeline)
+        self._context.add_notes(response, turn)
         reply = self.preemptive.take(response, plan, turn)
         if reply is not None:
-            self._adopt(reply, turn)
+            self._adopt(reply)
         return reply is not None
 
     def abandon_preparation(self) -> None:
@@ -265,12 +283,12 @@ class Replies:
         """
         answered = reply.answers
         if heard_ms is None:
-            cut = "soft"
+            cut: Literal["soft", "hard"] = "soft"
         elif answered is not None and onset_ms - answered.end_ms < CONTINUES_MS:
             cut = "hard"
         else:
             return
-        reply.timeline.facts["cut"] = cut
+        reply.record.facts.cut = cut
         self._metrics.observe_cut(self._context.protocol.session_id, cut)
 
     def cancel(self, response_id: str) -> None:
@@ -367,32 +385,35 @@ class Replies:
             follows(is_told=reply.outcome == "completed")
 
     def _report(self, reply: Reply) -> None:
-        """Log, count, and tell the client where the time of the turn went."""
-        outcome, failure = reply.outcome or "failed", reply.failure
+        """Log why it failed, and show the finished record to all who observe it."""
+        failure, protocol = reply.failure, self._context.protocol
         if failure is not None and not isinstance(failure, InternalError):  # whose traceback is out
             log.warning("a reply failed (%s): %s", failure.wire_code, failure.message)
-        facts = reply.timeline.facts
-        facts["outcome"] = outcome
-        if (slide := self._context.protocol.conversation.take_slide()) is not None:
-            facts["window"] = slide.facts()
-        self._metrics.observe_turn(reply.timeline, outcome)
-        figures, call_id = figures_of(reply, outcome), self._context.protocol.session_id
-        self._observe_in_trial(figures)
-        shadow = partial(shadow_turn_of, reply, self._context, figures)
-        self._metrics.trial.offer_shadow(call_id, shadow)
-        self._metrics.observe_work(reply.usage, reply.speech.wasted_ms)
-        self._context.trace.turn(self._traced(reply, outcome))
-        self.preemptive.observe_waste(reply)
-        facts["anticipation"] = anticipation_facts(
-            reply.usage, reply.speech.wasted_ms, facts.pop("draft", "none")
+        item = protocol.conversation.get(reply.response.item_id or "")
+        slide, (n_called, n_wrong) = protocol.conversation.take_slide(), reply.called
+        end = TurnEnd(
+            reply.outcome or "failed",
+            reply.usage,
+            reply.speech.wasted_ms,
+            n_tool_calls=n_called,
+            n_wrong_tool_calls=n_wrong,
+            window=_slid(slide) if slide is not None else None,
+            heard=reply.answers.text if reply.answers is not None else "",
+            said=item.text if isinstance(item, Message) else "",
         )
-        self._context.protocol.timeline(reply.timeline.payload())
+        reply.record.finish(end)
+        for observe in self._observers:
+            observe(reply.record)
+        shadow = partial(shadow_turn_of, reply, self._context, figures_of(reply.record))
+        self._metrics.trial.offer_shadow(protocol.session_id, shadow)
 
-    def _observe_in_trial(self, figures: TurnFigures) -> None:
-        self._metrics.trial.observe_turn(self._context.protocol.session_id, figures)
+    def _observe_in_trial(self, record: TurnRecord) -> None:
+        self._metrics.trial.observe_turn(self._context.protocol.session_id, figures_of(record))
 
-    def _traced(self, reply: Reply, outcome: str) -> TracedTurn:
-        heard = reply.answers.text if reply.answers is not None else ""
-        item = self._context.protocol.conversation.get(reply.response.item_id or "")
-        said = item.text if isinstance(item, Message) else ""
-        return TracedTurn(reply.timeline, outcome, reply.usage, heard, said)
+    def _tell_client(self, record: TurnRecord) -> None:
+        self._context.protocol.timeline(record.payload())
+
+
+def _slid(slide: Slide) -> WindowSlide:
+    when: Literal["in silence", "in the turn"] = "in silence" if slide.is_ahead else "in the turn"
+    return WindowSlide(when, slide.n_items, slide.n_facts, slide.has_summary)

@@ -131,7 +131,12 @@ class Session:
             ledger=Ledger.of(agent.memory, writes=backends.capabilities.writes_summaries),
         )
         self._writer = Writer(
-            self.protocol, transport, output, limits.slow_client_s, self._end, self._mark_audio
+            self.protocol,
+            transport,
+            output,
+            limits.slow_client_s,
+            self._end,
+            lambda response_id: self._replies.observe_audio(response_id),
         )
         self._greeting = GreetingWait(hello, agent.greeting_wait_ms)
         whole_s = hello.longest_s(60.0 * limits.session_minutes)
@@ -354,11 +359,6 @@ class Session:
                 pending.extend(self._listener.decide())
             if not pending:
                 return
-
-    def _mark_audio(self, response_id: str) -> None:
-        self._replies.owed.end()
-        if (reply := self._replies.of(response_id)) is not None:
-            reply.timeline.mark("first_byte_on_wire", self._clock())
 
     # --- time ---
 

@@ -13,12 +13,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from voiceloop.errors import VoiceLoopError
 from voiceloop.knowledge.placement import Notes, notes_of
 from voiceloop.knowledge.prefetch import GRACE_MS, Phase, Prefetch, Retrieved, Search
 from voiceloop.knowledge.retriever import Retriever
+from voiceloop.telemetry.record import Lookup
 
 log = logging.getLogger(__name__)
 
@@ -44,17 +44,17 @@ class Settled:
         assert self.retrieved.settled_ms is not None
         return self.retrieved.settled_ms / 1000.0
 
-    def facts(self, decided_s: float | None) -> dict[str, Any]:
-        """For the turn's timeline. decided_s: as `Retrieved.fate`."""
+    def lookup(self, decided_s: float | None) -> Lookup:
+        """For the turn's record. decided_s: as `Retrieved.fate`."""
         found = self.retrieved
         fate = found.fate(None if decided_s is None else 1000.0 * decided_s)
-        return {
-            "fate": fate.value,
-            "n_searches": found.n_searches,
-            "n_passages": len(self.notes.sources),
-            "searched_ms": round(found.searched_ms, 2),
-            "waited_ms": round(found.waited_ms, 2),
-        }
+        return Lookup(
+            fate.value,
+            found.n_searches,
+            len(self.notes.sources),
+            round(found.searched_ms, 2),
+            round(found.waited_ms, 2),
+        )
 
 
 class Retrieval:

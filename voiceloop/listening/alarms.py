@@ -87,10 +87,10 @@ class AwaitedTurns:
         self._turns: dict[int, tuple[UserTurn, asyncio.TimerHandle | None]] = {}
 
     def add(self, turn: UserTurn, now_s: float) -> None:
-        """Its words follow. now_s: on the clock of its timeline."""
+        """Its words follow. now_s: on the session's clock."""
         timer = None
         if self._late_s is not None:
-            wait_s = max(FINAL_PASS_S, turn.timeline.marks["speech_end"] + self._late_s - now_s)
+            wait_s = max(FINAL_PASS_S, turn.speech_end_s + self._late_s - now_s)
             timer = asyncio.get_running_loop().call_later(wait_s, self._on_late, turn)
         self._turns[turn.segment] = turn, timer
 

@@ -35,6 +35,7 @@ from voiceloop.listening.release import (
 )
 from voiceloop.realtime.settings import SemanticVad, ServerVad, TurnDetection
 from voiceloop.slots.question import asked_last
+from voiceloop.telemetry.record import Endpoint
 
 Reason = Literal["confident", "unsure", "timeout", "server_vad", "longest_turn"]
 
@@ -377,20 +378,20 @@ class Endpointing:
         hard_ms = wait_ms(self.evidence, self._weights, self._settings.eagerness, soft_price=1.0)
         return max(0.0, hard_ms - end.silence_ms)
 
-    def facts(self, end: End) -> dict[str, Any]:
-        """What decided the end, for the turn's timeline."""
+    def told(self, end: End) -> Endpoint:
+        """What decided the end, for the turn's record."""
         evidence = self._evidence
-        return {
-            "reason": end.reason,
-            "needed_ms": round(end.needed_ms, 1),
-            "silence_ms": round(end.silence_ms, 1),
-            "p_end": evidence.p_end,
-            "p_voice": evidence.p_voice,
-            "confidence": evidence.confidence,
-            "asked": None if evidence.slot is None else evidence.slot.kind.value,
-            "words_are_full": evidence.words_are_full,
-            "tail_level_db": evidence.tail_level_db,
-        }
+        return Endpoint(
+            reason=end.reason,
+            needed_ms=round(end.needed_ms, 1),
+            silence_ms=round(end.silence_ms, 1),
+            p_end=evidence.p_end,
+            p_voice=evidence.p_voice,
+            confidence=evidence.confidence,
+            asked=None if evidence.slot is None else evidence.slot.kind.value,
+            words_are_full=evidence.words_are_full,
+            tail_level_db=evidence.tail_level_db,
+        )
 
     def _reason(self, needed_ms: float) -> Reason:
         if isinstance(self._settings, ServerVad):

@@ -13,7 +13,7 @@ import msgspec
 
 from audio.frames import VAD_WINDOW_MS
 from voiceloop.errors import BackendError
-from voiceloop.telemetry.timeline import TurnTimeline
+from voiceloop.telemetry.record import TurnRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,19 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class UserTurn:
-    """What the caller said in one turn. `segment` is its number in all events."""
+    """What the caller said in one turn. `segment` is its number in all events.
+
+    speech_end_s: when its last sound arrived; decided_s: when the turn was over; both on the
+    session's clock. record: what is measured of it.
+    """
 
     segment: int
     words: tuple[str, ...]
     onset_ms: float
     end_ms: float
-    timeline: TurnTimeline
+    speech_end_s: float
+    decided_s: float
+    record: TurnRecord
 
     @property
     def text(self) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
 
 from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS
 from voiceloop.agent import AgentSlot
@@ -43,7 +43,7 @@ from voiceloop.listening.prosody import Prosody
 from voiceloop.listening.recognition import Recognition
 from voiceloop.listening.segment import SpeechSegment
 from voiceloop.realtime.settings import SemanticVad, ServerVad, SessionSettings
-from voiceloop.telemetry.timeline import TurnTimeline
+from voiceloop.telemetry.record import Endpoint, Mark
 
 # How long the end-of-turn (EOT) probability of words that come or change in a pause is awaited; the
 # engine answers after 10 to 20 ms in calls, the hop included.
@@ -240,7 +240,7 @@ class Listener:
                 if nearly_over := segment.take_nearly_over(wait_ms := end.wait_ms):
                     return nearly_over
             elif not (wait_ms := self._onset.unjudged_ms(end.silence_ms - end.needed_ms)):
-                segment.end = self._endpointing.facts(end)
+                segment.end = self._endpointing.told(end)
                 return [self._over(segment, self._endpointing.unsure_ms(end))]
         elif wait_ms <= 0.0:
             return [self._over(segment)]
@@ -255,7 +255,7 @@ class Listener:
             return EndIsLikely(number, segment.last_sound_ms, segment.hypothesis, unsure_ms)
         return EndOfTurn(number, segment.last_sound_ms, segment.hypothesis)
 
-    def observe_early_start(self) -> dict[str, Any]:
+    def observe_early_start(self) -> Endpoint:
         """An answer has begun: the turn is over in EARLY_MS, or goes on. Returns what decided."""
         assert self._segment is not None  # its end was likely a moment ago
         self._early.begin(self.now_ms, self._clock(), self._segment.hypothesis)
@@ -274,7 +274,7 @@ class Listener:
     def _end_overlong(self, segment: SpeechSegment, now_ms: float) -> list[ListenEvent]:
         """Music, a television, or a caller who never pauses: the turn is ended for its length."""
         self._onset.ignore_what_goes_on()
-        segment.end = self._endpointing.facts(End("longest_turn", 0.0, 0.0))
+        segment.end = self._endpointing.told(End("longest_turn", 0.0, 0.0))
         return [EndOfTurn(self._recognition.segment, now_ms, segment.hypothesis, is_overlong=True)]
 
     def end_turn(self) -> list[ListenEvent]:
@@ -286,27 +286,32 @@ class Listener:
             return []
         early = self._early.start
         decided_s = self._clock() if early is None else early.from_s
-        timeline = segment.timeline(self._audio.arrival_s(segment.last_sound_ms), decided_s)
-        timeline.mark("first_low_frame", segment.first_low_s)
-        timeline.facts["endpoint"]["early"] = early is not None
+        segment.end.early = early is not None
         found: list[ListenEvent] = []
         if segment.has_all_words:
             # The answer to the flush holds all that was said: the final pass has nothing to add,
             # and waiting for it costs 15-40 ms.
-            timeline.mark("transcript_final", decided_s)
-            found = [TurnTranscribed(segment.user_turn(self._recognition.segment, timeline))]
+            turn = self._turn_of(segment, self._recognition.segment, decided_s)
+            turn.record.mark(Mark.FIRST_LOW_FRAME, segment.first_low_s)
+            turn.record.mark(Mark.TRANSCRIPT_FINAL, decided_s)
+            found = [TurnTranscribed(turn)]
             self._recognition.discard()
         else:
-            self._finalize(segment, timeline)
+            turn = self._finalize(segment, decided_s)
+            turn.record.mark(Mark.FIRST_LOW_FRAME, segment.first_low_s)
         self._endpointing.end_turn()
         self._early.end_turn(segment.hypothesis)
         self._close_segment()
         return found
 
-    def _finalize(self, segment: SpeechSegment, timeline: TurnTimeline) -> int:
-        number = self._recognition.finalize()
-        self._ended.add(segment.user_turn(number, timeline), self._clock())
-        return number
+    def _turn_of(self, segment: SpeechSegment, number: int, decided_s: float) -> UserTurn:
+        last_sound_s = self._audio.arrival_s(segment.last_sound_ms)
+        return segment.user_turn(number, last_sound_s, decided_s)
+
+    def _finalize(self, segment: SpeechSegment, decided_s: float) -> UserTurn:
+        turn = self._turn_of(segment, self._recognition.finalize(), decided_s)
+        self._ended.add(turn, self._clock())
+        return turn
 
     def _close_segment(self) -> None:
         self._segment = None
@@ -321,12 +326,11 @@ class Listener:
         if self._segment is None:
             self._take_pre_roll()
         segment = self._segment or SpeechSegment(now_ms, self._clock(), now_ms)
-        segment.end = {"reason": "commit"}
-        last_sound_s = self._audio.arrival_s(segment.last_sound_ms)
-        timeline = segment.timeline(last_sound_s, self._clock())
+        segment.end = Endpoint("commit")
+        turn = self._finalize(segment, self._clock())
         self._endpointing.end_turn()
         self._close_segment()
-        return self._finalize(segment, timeline)
+        return turn.segment
 
     def request_words(self) -> None:
         """Have the fullest hypothesis of the open segment reported now."""
@@ -361,11 +365,10 @@ class Listener:
     def on_transcript(self, number: int, transcript: Transcript) -> None:
         if (ended := self._ended.take(number)) is None:
             return
-        ended.timeline.mark("transcript_final", self._clock())
+        ended.record.mark(Mark.TRANSCRIPT_FINAL, self._clock())
         # A final pass that lost everything is worse than the hypothesis that decided the end.
         words = tuple(word.text for word in transcript.words) or ended.words
-        turn = UserTurn(number, words, ended.onset_ms, ended.end_ms, ended.timeline)
-        self._deliver([TurnTranscribed(turn)])
+        self._deliver([TurnTranscribed(replace(ended, words=words))])
 
     def on_recognition_failed(self, number: int, error: BackendError) -> None:
         if (ended := self._ended.take(number)) is not None:

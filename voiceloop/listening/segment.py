@@ -7,14 +7,13 @@ whether it pauses, and the hypothesis so far. Pure.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
 from audio.frames import VAD_WINDOW_MS
 from voiceloop.listening.events import Activity, ListenEvent, PauseWeighed, UserTurn
 from voiceloop.listening.onset import HYSTERESIS
-from voiceloop.telemetry.timeline import TurnTimeline
+from voiceloop.telemetry.record import Endpoint, Mark, TurnRecord
 
 # So little silence is missing that the reply is begun now, for who has been silent for so long has
 # mostly finished. A first clause takes the embedded models 60 to 130 ms, quick services some 300.
@@ -39,7 +38,7 @@ class SpeechSegment:
     hypothesis: tuple[str, ...] = ()
     n_windows: int = 0
     sum_of_probabilities: float = 0.0
-    end: dict[str, Any] = field(default_factory=dict)  # what decided that it is over
+    end: Endpoint = field(default_factory=Endpoint)  # what decided that it is over
     p_end_by_ms: float = 0.0  # the EOT probability of the present words is awaited until then
     weighed: PauseWeighed | None = None  # of this pause the latest; None once told as nearly over
 
@@ -87,14 +86,16 @@ class SpeechSegment:
             self.onset_ms, speech_ms, silence_ms, self.onset_arrival_s, voice, self.led_in_ms
         )
 
-    def timeline(self, last_sound_s: float, decided_s: float) -> TurnTimeline:
-        """Of the turn that ends here. last_sound_s: when its last sound arrived."""
-        timeline = TurnTimeline("", self.last_sound_ms)
-        timeline.mark("speech_end", last_sound_s)
-        timeline.mark("endpoint_decision", decided_s)
-        timeline.facts["endpoint"] = self.end
-        return timeline
+    def user_turn(self, segment: int, last_sound_s: float, decided_s: float) -> UserTurn:
+        """The segment as a turn of the caller, which ends here, with the hypothesis for its words.
 
-    def user_turn(self, segment: int, timeline: TurnTimeline) -> UserTurn:
-        """The segment as a turn of the caller, with the hypothesis for its words."""
-        return UserTurn(segment, self.hypothesis, self.onset_ms, self.last_sound_ms, timeline)
+        last_sound_s: when its last sound arrived.
+        """
+        record = TurnRecord("", self.last_sound_ms)
+        record.mark(Mark.SPEECH_END, last_sound_s)
+        record.mark(Mark.ENDPOINT_DECISION, decided_s)
+        record.facts.endpoint = self.end
+        return UserTurn(
+            segment, self.hypothesis, self.onset_ms, self.last_sound_ms,
+            last_sound_s, decided_s, record,
+        )  # fmt: skip

@@ -184,12 +184,6 @@ class Slide:
     n_facts: int = 0
     has_summary: bool = False
 
-    def facts(self) -> dict[str, Any]:
-        """For the timeline of the turn before which, or in which, it slid."""
-        slid = "in silence" if self.is_ahead else "in the turn"
-        told = {"n_items": self.n_items, "n_facts": self.n_facts, "summary": self.has_summary}
-        return {"slid": slid, **told}
-
 
 def fitting_tools(
     tools: tuple[Tool, ...], instructions: str, n_tokens: int, count: TokenCount

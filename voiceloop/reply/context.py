@@ -18,6 +18,7 @@ from voiceloop.agent import AgentConfig
 from voiceloop.backends import Voice, VoiceOptions
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.knowledge.retrieval import Retrieval, Settled
+from voiceloop.listening.events import UserTurn
 from voiceloop.realtime.events import Source
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.response import ResponseHandle
@@ -27,11 +28,9 @@ from voiceloop.reply.sound.kept_lines import KeptLine, KeptLines
 from voiceloop.reply.sound.line_ahead import LineAhead
 from voiceloop.reply.sound.playout import LEAD_MS
 from voiceloop.slots.form import Form, Forms, SlotState, exchanges, notes_of
-from voiceloop.telemetry.timeline import TurnTimeline
+from voiceloop.telemetry.record import Mark, TurnRecord
 from voiceloop.telemetry.traces import CallTrace, NoTraces
 from voiceloop.tools.pending import SessionTools
-
-RETRIEVAL = "retrieval"  # the fact of a timeline: its turn was looked up
 
 
 class FixedAnswer(NamedTuple):
@@ -63,6 +62,7 @@ class ReplyContext:
     waiting_lines: Iterator[str] = field(init=False)  # said while a tool takes its time, in turn
     # The newest response that is to look up the turn's last words, and what was found without them.
     _owed: tuple[str, Settled] | None = field(default=None, init=False)
+    _known_in: str = field(default="", init=False)  # the newest response with what was found
     _forms: Forms = field(init=False)
     _told: tuple[str | None, Form] | None = field(default=None, init=False)  # of slots, and of whom
 
@@ -74,12 +74,12 @@ class ReplyContext:
         """A voice that has spoken this line already, where its sound is kept."""
         return self.kept_lines.line(line, options)
 
-    def sound_of(self, text: str, options: VoiceOptions, timeline: TurnTimeline) -> Voice | None:
+    def sound_of(self, text: str, options: VoiceOptions, record: TurnRecord) -> Voice | None:
         """A voice that has spoken this text, or has begun to; None where none has."""
         line = self.line_ahead.take(text, options) if text else None
         if line is None:
             return self.kept_sound(text, options)
-        timeline.facts["held_ms"] = round(line.made_ms, 1)
+        record.note_held(line.made_ms)
         return line
 
     def fixed_answer(self, turn: str, *pieces: str) -> FixedAnswer | None:
@@ -118,19 +118,21 @@ class ReplyContext:
         self._owed = response.id, self.retrieval.settle()
         return True
 
-    def add_notes(self, response: ResponseHandle, timeline: TurnTimeline) -> None:
+    def add_notes(self, response: ResponseHandle, turn: UserTurn) -> None:
         """Put what is known of the caller's turn behind their words: before the plan is made."""
         self.note_slots(response)
         if self.retrieval is not None and self.retrieval.has_words:
             turn_id = self.protocol.conversation.newest_turn_id
-            self._add(self.retrieval.settle(), turn_id, response, timeline)
+            settled = self.retrieval.settle()
+            self._add(settled, turn_id, response, turn.record, turn.decided_s)
 
     async def looked_up(
         self,
         plan: ReplyPlan,
         turn_id: str | None,
         response: ResponseHandle,
-        timeline: TurnTimeline,
+        record: TurnRecord,
+        decided_s: float | None,
     ) -> ReplyPlan:
         """The plan with what is found for a turn for which nobody has searched yet, or not wholly.
 
@@ -138,13 +140,14 @@ class ReplyContext:
         """
         is_turn = bool(plan.prompt) and plan.prompt[-1].role == "user"
         is_of_call = not response.is_out_of_band and response.request.input is None
-        if self.retrieval is None or not is_turn or not is_of_call or RETRIEVAL in timeline.facts:
+        is_known = self._known_in == response.id
+        if self.retrieval is None or not is_turn or not is_of_call or is_known:
             return plan
         turn = plan.prompt[-1]
         response_id, before = self._owed or ("", None)
         is_owed = response_id == response.id
         settled = await self.retrieval.look_up(turn.content, before if is_owed else None)
-        self._add(settled, turn_id, response, timeline)
+        self._add(settled, turn_id, response, record, decided_s)
         behind = self._slot_notes(self._form(turn.content)[1]) + settled.notes.text
         prompt = (*plan.prompt[:-1], msgspec.structs.replace(turn, behind=behind))
         return replace(plan, prompt=prompt)
@@ -154,11 +157,12 @@ class ReplyContext:
         settled: Settled,
         turn_id: str | None,
         response: ResponseHandle,
-        timeline: TurnTimeline,
+        record: TurnRecord,
+        decided_s: float | None,
     ) -> None:
-        notes = settled.notes
-        timeline.mark("passages_known", settled.at_s)
-        timeline.facts[RETRIEVAL] = settled.facts(timeline.marks.get("endpoint_decision"))
+        notes, self._known_in = settled.notes, response.id
+        record.mark(Mark.PASSAGES_KNOWN, settled.at_s)
+        record.facts.retrieval = settled.lookup(decided_s)
         behind = self._slot_notes(self._form()[1]) + notes.text
         if turn_id is not None and self.protocol.conversation.add_notes(turn_id, behind):
             found = (Source(path=source.path, heading=source.heading) for source in notes.sources)

@@ -6,19 +6,19 @@ from voiceloop.canary.trial import ShadowTurn
 from voiceloop.canary.turns import TurnFigures
 from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.reply import Reply
-from voiceloop.reply.steps import Outcome
+from voiceloop.telemetry.record import TurnRecord
 
 
-def figures_of(reply: Reply, outcome: Outcome) -> TurnFigures:
+def figures_of(record: TurnRecord) -> TurnFigures:
     """Of a reply that is over."""
-    usage, (n_called, n_wrong) = reply.usage, reply.called
+    end, usage = record.end, record.end.usage
     n_written = usage.n_reply_tokens + usage.n_unheard_tokens
     return TurnFigures(
-        gap_ms=reply.timeline.gap_ms,
-        has_failed=outcome == "failed",
+        gap_ms=record.gap_ms,
+        has_failed=end.outcome == "failed",
         n_tokens=n_written if usage.n_prompt_tokens else None,
-        n_tool_calls=n_called,
-        n_wrong_tool_calls=n_wrong,
+        n_tool_calls=end.n_tool_calls,
+        n_wrong_tool_calls=end.n_wrong_tool_calls,
         token_ms=usage.token_ms or None,
     )
 

@@ -36,7 +36,7 @@ from voiceloop.reply.steps import IncompleteCall, ReplyRound, Rounds
 from voiceloop.reply.tool_answers import ToolAnswers, as_refusals, as_results
 from voiceloop.reply.tool_draft import ToolDraft
 from voiceloop.reply.waiting import ModelDeadline
-from voiceloop.telemetry.timeline import TurnTimeline
+from voiceloop.telemetry.record import TurnRecord
 from voiceloop.tools.pending import PendingCall
 
 log = logging.getLogger(__name__)
@@ -127,10 +127,14 @@ class Generation:
         self.deadline.ask()
         return is_promised
 
-    async def open(self, response: ResponseHandle, timeline: TurnTimeline) -> None:
+    async def open(
+        self, response: ResponseHandle, record: TurnRecord, decided_s: float | None
+    ) -> None:
         """Take the branch that answers the plan's prompt, with what is looked up for it."""
         anticipation, is_out_of_band = self._context.anticipation, response.is_out_of_band
-        self._plan = await self._context.looked_up(self.plan, self._turn_id, response, timeline)
+        self._plan = await self._context.looked_up(
+            self.plan, self._turn_id, response, record, decided_s
+        )
         self._tools.is_recorded = not is_out_of_band
         if is_out_of_band or response.request.input is not None:
             self._n_halvings = 0

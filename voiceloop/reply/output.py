@@ -20,7 +20,7 @@ from voiceloop.realtime.settings import AudioFormat
 from voiceloop.reply.sound.playout import Chunk
 from voiceloop.reply.spoken.speech import ReplySpeech
 from voiceloop.reply.steps import ReplyRound
-from voiceloop.telemetry.timeline import TurnTimeline
+from voiceloop.telemetry.record import TurnRecord
 from voiceloop.tools.pending import PendingCall
 
 
@@ -43,17 +43,17 @@ class ReplyOutput:
         """Sound alone goes into this response, until `answer_in` says that it stays."""
         self._response = response
 
-    def answer_in(self, response: ResponseHandle, said: ReplyRound, timeline: TurnTimeline) -> None:
+    def answer_in(self, response: ResponseHandle, said: ReplyRound, record: TurnRecord) -> None:
         """Say the round in this response; whoever closes it asks the round what was used."""
         self._response = response
-        timeline.note_response(response.id)
+        record.note_response(response.id)
         response.usage_so_far = said.take_usage
         self._is_open.set()
 
-    def go_on(self, said: ReplyRound, timeline: TurnTimeline) -> None:
+    def go_on(self, said: ReplyRound, record: TurnRecord) -> None:
         """The response has said all it had to: go on in another, which was asked for like it."""
         self.close("completed")
-        self.answer_in(self._protocol.open_response(self.response.request), said, timeline)
+        self.answer_in(self._protocol.open_response(self.response.request), said, record)
 
     def interrupt(self) -> None:
         """The response has ended; `answer_in` may follow."""

@@ -12,11 +12,12 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import msgspec
 
 from voiceloop.admission.overload import Level
-from voiceloop.backends import ChatMessage
+from voiceloop.backends import ChatMessage, Usage
 from voiceloop.config import Ahead
 from voiceloop.listening.endpointing import FITTED
 from voiceloop.listening.events import PauseWeighed, UserTurn
@@ -28,8 +29,8 @@ from voiceloop.reply.reply import Reply
 from voiceloop.reply.sound.line_ahead import MOST_CHARACTERS
 from voiceloop.reply.steps import ReplyState
 from voiceloop.telemetry.metrics import Metrics
-from voiceloop.telemetry.timeline import TurnTimeline
-from voiceloop.tools.pending import PendingCall, facts_of
+from voiceloop.telemetry.record import TurnRecord
+from voiceloop.tools.pending import PendingCall
 
 # The caller's words and P(end of turn) are known some 50 ms into a pause. When that takes five
 # times as long the machine is overloaded, and speculation is what steps down first.
@@ -98,41 +99,38 @@ class PreemptiveReply(Reply):
     def start_early(self, response: ResponseHandle, unsure_ms: float) -> None:
         """Be heard in this response, until `take_back` or `keep_early`; softly for unsure_ms."""
         self.state, self.released_s = ReplyState.EARLY, self._context.clock()
-        self.timeline.note_response(response.id)
+        self.record.note_response(response.id)
         self._output.start_early(response)
-        self.timeline.facts["fade_in_ms"] = self.speech.start_early(unsure_ms)
+        self.record.facts.fade_in_ms = self.speech.start_early(unsure_ms)
 
-    def keep_early(self, timeline: TurnTimeline, plan: ReplyPlan) -> bool:
+    def keep_early(self, turn: UserTurn, plan: ReplyPlan) -> bool:
         """The turn is over, and what has started early is the answer to it.
 
         False where the branch does not promise that it goes on as it was heard: it is to go.
         """
         is_promised = self._generation.commit_preemptive(plan)
         if is_promised:
-            timeline.facts["fade_in_ms"] = self.timeline.facts["fade_in_ms"]
-            self._take_timeline(timeline)
+            self._take_turn(turn)
             self._answer_in(self.response)
             self.speech.text.begin_version()
             self.speech.release()
         return is_promised
 
-    def take_back(self) -> TurnTimeline:
+    def take_back(self) -> TurnRecord:
         """After `playout.pause`: held again, as if not begun. Returns what is told of the start."""
-        started, self.timeline = self.timeline, self.timeline.before_sound()
+        started, self.record = self.record, self.record.before_sound()
         if self.state is ReplyState.EARLY:
             self.state, self.released_s = ReplyState.PREEMPTIVE, None
             self.speech.take_back()
         return started
 
-    def release_preemptive(
-        self, response: ResponseHandle, timeline: TurnTimeline, plan: ReplyPlan
-    ) -> bool:
+    def release_preemptive(self, response: ResponseHandle, turn: UserTurn, plan: ReplyPlan) -> bool:
         """Answer in this response, as `plan` asks; what is ready is sent once it is certain.
 
         Returns whether that is now, because the branch promises that the reply begins with all
         that is ready. Else each clause of it is sent when the reply has confirmed it.
         """
-        self._take_timeline(timeline)
+        self._take_turn(turn)
         self._answer_in(response)
         calls = self._generation.take_draft(plan, calls_at_once=response.calls_at_once)
         if calls:
@@ -146,11 +144,10 @@ class PreemptiveReply(Reply):
             self.speech.release_confirmed()
         return is_promised
 
-    def _take_timeline(self, timeline: TurnTimeline) -> None:
-        """This is the turn's; what was done ahead is marked there too."""
-        for name, at_s in self.timeline.marks.items():
-            timeline.mark(name, at_s)
-        self.timeline = timeline
+    def _take_turn(self, turn: UserTurn) -> None:
+        """It is due to this turn; what was done ahead stands in the turn's record too."""
+        turn.record.take_over(self.record)
+        self.turn, self.record = turn, turn.record
 
     def _pass_round(self, calls: Sequence[PendingCall]) -> None:
         """Its first round was nothing but these calls, and what came of them is known already."""
@@ -158,9 +155,10 @@ class PreemptiveReply(Reply):
             self._output.add_call(each.call, self._generation.round)
         self._output.tell_results(calls)
         self._output.close("completed")
-        self.timeline.note_calls(facts_of(calls, self.released_s), self._context.clock())
+        uses = [each.use(self.released_s) for each in calls]
+        self.record.note_calls(uses, self._context.clock())
         self._generation.begin_round(calls, is_out_of_band=False, is_last=False)
-        self._output.go_on(self._generation.round, self.timeline)
+        self._output.go_on(self._generation.round, self.record)
 
 
 class PreemptiveReplies:
@@ -266,7 +264,7 @@ class PreemptiveReplies:
         self._reply = PreemptiveReply(
             self._context,
             plan,
-            TurnTimeline("preemptive"),
+            TurnRecord("preemptive"),
             live=live,
             speaks_ahead=self._ahead.held_clause,
         )
@@ -347,9 +345,8 @@ class PreemptiveReplies:
         if response.item_id is not None:
             self._context.protocol.conversation.retract(response.item_id)
         started = reply.take_back()
-        started.facts["outcome"] = "cancelled"
+        started.take_back(is_cut=is_cut)
         if is_cut:
-            started.facts["cut"] = "soft"
             self._metrics.observe_cut(self._context.protocol.session_id, "soft")
         self._context.protocol.timeline(started.payload())
 
@@ -367,17 +364,16 @@ class PreemptiveReplies:
             self.drop()
             return None
         if self.early_response is None:
-            is_promised = reply.release_preemptive(response, owed.timeline, plan)
-        elif reply.keep_early(owed.timeline, plan):
+            is_promised = reply.release_preemptive(response, owed, plan)
+        elif reply.keep_early(owed, plan):
             is_promised = True
         else:
             self.drop()
             return None
         self._reply = self._live = self.early_response = None
-        facts = owed.timeline.facts
-        facts["draft_buffered_ms"] = round(reply.speech.held_ms, 1)
-        facts["draft"] = "released" if is_promised else "salvaged"
-        self._metrics.drafts.labels(fate=facts["draft"]).inc()
+        fate: Literal["released", "salvaged"] = "released" if is_promised else "salvaged"
+        owed.record.note_draft(fate, reply.speech.held_ms)
+        self._metrics.drafts.labels(fate=fate).inc()
         return reply
 
     def _done(self, reply: Reply) -> None:
@@ -386,12 +382,15 @@ class PreemptiveReplies:
             self._live.drop_preemptive()
         self._metrics.drafts.labels(fate="dropped").inc()
         self._metrics.observe_work(reply.usage, reply.speech.wasted_ms)
-        self.observe_waste(reply)
+        self._book(reply.usage, reply.speech.wasted_ms)
 
-    def observe_waste(self, reply: Reply) -> None:
-        """Book what a reply threw away, preemptive or interrupted, on the session's budget."""
-        n_tokens = reply.usage.n_discarded_tokens
-        self._budget.add_waste(self._context.clock(), n_tokens, reply.speech.wasted_ms)
+    def observe_turn(self, record: TurnRecord) -> None:
+        self._book(record.end.usage, record.end.wasted_audio_ms)
+
+    def _book(self, usage: Usage, wasted_ms: float) -> None:
+        """What a reply threw away, preemptive or interrupted, on the session's budget."""
+        n_tokens = usage.n_discarded_tokens
+        self._budget.add_waste(self._context.clock(), n_tokens, wasted_ms)
         self._context.tools.allowance.add_waste(n_tokens)
 
 

@@ -29,16 +29,17 @@ from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.sound.playout import Chunk, Pacer, Playout
 from voiceloop.reply.spoken.silence import SilenceWatch
 from voiceloop.reply.spoken.speech import ReplySpeech
-from voiceloop.reply.steps import MAX_ROUNDS, Outcome, ReplyRound, ReplyState
+from voiceloop.reply.steps import MAX_ROUNDS, ReplyRound, ReplyState
 from voiceloop.reply.waiting import ModelDeadline, ReplyWait
-from voiceloop.telemetry.timeline import TurnTimeline
-from voiceloop.tools.pending import PendingCall, are_settled, facts_of, own_line_of
+from voiceloop.telemetry.record import Mark, Outcome, TurnRecord
+from voiceloop.tools.pending import PendingCall, are_settled, own_line_of
 
 
 class Reply:
     """Answers once. `start`, then `cancel` at any time; `on_done` is called when it is over.
 
-    fixed_text: said in place of a model's reply. failure: why there is none; the fallback is said.
+    turn: of the caller, that it is due to. fixed_text: said in place of a model's reply. failure:
+    why there is none; the fallback is said. was_asked_to_wait: the caller, for the turn's words.
     not_before_s: until then the client plays an earlier reply. live: the branch that makes it
     preemptively. speaks_ahead: it is synthesized meanwhile.
     """
@@ -47,25 +48,30 @@ class Reply:
         self,
         context: ReplyContext,
         plan: ReplyPlan,
-        timeline: TurnTimeline,
+        record: TurnRecord,
         *,
+        turn: UserTurn | None = None,
         fixed_text: str | None = None,
         failure: VoiceLoopError | None = None,
+        was_asked_to_wait: bool = False,
         not_before_s: float = 0.0,
         live: LiveBranch | None = None,
         speaks_ahead: bool = True,
     ) -> None:
         self.state = ReplyState.PREEMPTIVE
-        self.timeline = timeline
-        self.answers: UserTurn | None = None  # the caller's turn this is the answer to
+        self.record = record
+        self.turn = turn
+        self._is_apology = failure is not None
         self.outcome: Outcome | None = None
         self.failure: VoiceLoopError | None = None
         self.released_s: float | None = None
         self.on_done: Callable[[Reply], None] | None = None
         self._context = context
         self._fixed_text = fixed_text
-        waiting, is_bridged = context.agent.waiting, "waiting_line" in timeline.facts
-        self._wait = ReplyWait(waiting, context.waiting_lines, context.clock, has_spoken=is_bridged)
+        self._wait = ReplyWait(
+            context.agent.waiting, context.waiting_lines, context.clock,
+            has_spoken=was_asked_to_wait,
+        )  # fmt: skip
         first_s = plan.params.within_ms / 1000
         deadline = ModelDeadline(first_s, self._waited_s, self._quiet_s, self._ask_to_wait)
         self._silence = SilenceWatch(
@@ -75,7 +81,7 @@ class Reply:
         self._output = ReplyOutput(context.protocol)  # open while it is ANSWERING
         self._task: asyncio.Task[None] | None = None
         whole = (fixed_text or "") + (context.agent.fallback if failure is not None else "")
-        voice = context.sound_of(whole, plan.voice_options, timeline)
+        voice = context.sound_of(whole, plan.voice_options, record)
         self.speech = self._new_speech(not_before_s, speaks_ahead=speaks_ahead, voice=voice)
 
     def _new_speech(
@@ -104,7 +110,7 @@ class Reply:
         return self
 
     def _answer_in(self, response: ResponseHandle) -> None:
-        self._output.answer_in(response, self._generation.round, self.timeline)
+        self._output.answer_in(response, self._generation.round, self.record)
         if self.state is not ReplyState.INTERRUPTED:
             self.released_s = self.released_s or self._context.clock()
         self.state = ReplyState.ANSWERING
@@ -137,6 +143,16 @@ class Reply:
             self._task.cancel()
 
     # --- what is known ---
+
+    @property
+    def answers(self) -> UserTurn | None:
+        """The caller's turn that this is the answer to."""
+        return None if self._is_apology else self.turn
+
+    @property
+    def decided_s(self) -> float | None:
+        """When the turn that it is due to was over."""
+        return self.turn.decided_s if self.turn is not None else None
 
     @property
     def plan(self) -> ReplyPlan:
@@ -193,7 +209,7 @@ class Reply:
     async def _run(self) -> None:
         try:
             if self._fixed_text is None and self._generation.live is None:
-                await self._generation.open(self.response, self.timeline)
+                await self._generation.open(self.response, self.record, self.decided_s)
             await self._answer()
             await self.playout.played_out()
         except asyncio.CancelledError:
@@ -211,7 +227,7 @@ class Reply:
         """Tell that nothing more comes, once."""
         if self.state is not ReplyState.DONE and self.on_done is not None:
             self.state = ReplyState.DONE
-            self.timeline.mark("turn_end", self._context.clock())
+            self.record.mark(Mark.TURN_END, self._context.clock())
             self.on_done(self)
 
     def _end(self, outcome: Outcome, error: VoiceLoopError | None = None) -> None:
@@ -270,14 +286,15 @@ class Reply:
 
     def _begin_round(self, calls: Sequence[PendingCall]) -> None:
         """Go on in another response, with the results of these calls."""
-        self.timeline.note_calls(facts_of(calls, self.released_s), self._context.clock())
+        uses = [each.use(self.released_s) for each in calls]
+        self.record.note_calls(uses, self._context.clock())
         is_beside, is_last = self.response.is_out_of_band, self._wait.is_spent
         self._generation.begin_round(calls, is_out_of_band=is_beside, is_last=is_last)
         self._go_on()
 
     def _go_on(self, voice: Voice | None = None) -> None:
         """In another response, once the last one has been played."""
-        self._output.go_on(self._generation.round, self.timeline)
+        self._output.go_on(self._generation.round, self.record)
         wasted_ms = self.speech.wasted_ms
         self.speech = self._new_speech(self.play_end_s, voice=voice)
         self.speech.wasted_ms = wasted_ms
@@ -325,7 +342,7 @@ class Reply:
     async def _follow_model(self) -> None:
         async with self._generation.deadline.round():
             await self._generation.ask()
-            self.timeline.mark("prompt_committed", self._context.clock())
+            self.record.mark(Mark.PROMPT_COMMITTED, self._context.clock())
             async for event in self._generation.events():
                 match event:
                     case str():
@@ -337,8 +354,10 @@ class Reply:
 
     def _waited_s(self) -> float:
         """How long the caller has waited already, while it was decided that the turn was over."""
-        now_s, is_first = self._context.clock(), self._generation.rounds.is_first
-        return now_s - self.timeline.marks.get("speech_end", now_s) if is_first else 0.0
+        is_first = self._generation.rounds.is_first
+        if self.turn is None or not is_first:
+            return 0.0
+        return self._context.clock() - self.turn.speech_end_s
 
     def _quiet_s(self) -> float | None:
         """How long the model may be silent before the caller is asked to wait; None: for ever."""
@@ -349,8 +368,8 @@ class Reply:
         """Say a line, where nothing of the reply is there yet; its words follow behind it."""
         is_silent = self.state is ReplyState.ANSWERING and not self.speech.text.whole
         if is_silent and (line := self._wait.take_line()) is not None:
-            self.timeline.mark("first_token", self._context.clock())
-            self.timeline.facts["waiting_line"] = line
+            self.record.mark(Mark.FIRST_TOKEN, self._context.clock())
+            self.record.facts.waiting_line = line
             if not self._say_as_kept(line):
                 self.speech.say_ahead(f"{line} ")
 
@@ -360,8 +379,9 @@ class Reply:
         return self._context.agent.waiting.say_after_ms / 1000 if is_heard else None
 
     def _waits_since_s(self) -> float:
-        marks = self.timeline.marks if self._generation.rounds.is_first else {}
-        return marks.get("speech_end", self.released_s or self._context.clock())
+        if self.turn is not None and self._generation.rounds.is_first:
+            return self.turn.speech_end_s
+        return self.released_s or self._context.clock()
 
     def _bridge_silence(self) -> bool:
         """Say a line that needs no voice, unless one was said; False where there is none."""
@@ -373,12 +393,12 @@ class Reply:
         kept = self._context.kept_sound(line, self.plan.voice_options)
         if kept is None:
             return False
-        self.timeline.facts["waiting_line"] = line
+        self.record.facts.waiting_line = line
         self.speech.say_kept(line, kept)
         return True
 
     async def _write(self, text: str) -> None:
-        self.timeline.mark("first_token", self._context.clock())
+        self.record.mark(Mark.FIRST_TOKEN, self._context.clock())
         if self.plan.speaks:
             self.speech.say(text)
             return
@@ -391,10 +411,10 @@ class Reply:
     # --- spoken ---
 
     def _mark_audio(self, written_s: float) -> None:
-        self.timeline.mark("first_clause", written_s)
-        self.timeline.mark("first_audio_frame", self._context.clock())
+        self.record.mark(Mark.FIRST_CLAUSE, written_s)
+        self.record.mark(Mark.FIRST_AUDIO_FRAME, self._context.clock())
 
     def _emit(self, chunk: Chunk) -> None:
         self._output.send(chunk, self.speech, self.plan.output_format)
-        self.timeline.mark("first_audio_queued", self._context.clock())
-        self.timeline.facts.setdefault("held_ms", round(self.speech.held_ms, 1))
+        self.record.mark(Mark.FIRST_AUDIO_QUEUED, self._context.clock())
+        self.record.note_held(self.speech.held_ms)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
 
 from msgspec.structs import replace
 
@@ -18,8 +17,6 @@ from voiceloop.errors import VoiceLoopError
 # Three rounds of tool calls that the agent file answers, and one to speak of them. Chosen: a caller
 # waits through all of them, and a model that still calls tools does so without end.
 MAX_ROUNDS = 4
-
-Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
 
 
 class ReplyState(Enum):

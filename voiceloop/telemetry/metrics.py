@@ -18,7 +18,7 @@ from voiceloop.operation import Prices, Slo
 from voiceloop.telemetry.canary import CanaryCollector
 from voiceloop.telemetry.model_use import ModelUse
 from voiceloop.telemetry.owed_answer import OwedAnswer
-from voiceloop.telemetry.timeline import TurnTimeline
+from voiceloop.telemetry.record import Mark, TurnRecord
 
 _STAGE_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, 2.5, 5.0)
 # What is promised of a server with faults stands among them: 1.5, 3 and 5 s.
@@ -175,23 +175,25 @@ class Metrics:
         """The silences of one call."""
         return OwedAnswer(self.turn_silent.observe, clock)
 
-    def observe_turn(self, timeline: TurnTimeline, outcome: str) -> None:
-        self.turns.labels(outcome=outcome).inc()
-        for call in timeline.facts.get("tools", ()):
-            self.tool_calls.labels(fate=call["fate"]).inc()
-        for stage, ms in timeline.stages():
+    def observe_turn(self, record: TurnRecord) -> None:
+        end = record.end
+        self.turns.labels(outcome=end.outcome).inc()
+        self.observe_work(end.usage, end.wasted_audio_ms)
+        for call in record.facts.tools or ():
+            self.tool_calls.labels(fate=call.fate).inc()
+        for stage, ms in record.stages():
             self.stage.labels(stage=stage).observe(ms / 1000.0)
-        if (retrieval := timeline.facts.get("retrieval")) is not None:
-            self.retrievals.labels(fate=retrieval["fate"]).inc()
-        if (window := timeline.facts.get("window")) is not None:
-            self.slides.labels(when=window["slid"].removeprefix("in ").removeprefix("the ")).inc()
-        if (gap_ms := timeline.gap_ms) is not None:
+        if (lookup := record.facts.retrieval) is not None:
+            self.retrievals.labels(fate=lookup.fate).inc()
+        if end.window is not None:
+            self.slides.labels(when=end.window.slid.split()[-1]).inc()
+        if (gap_ms := record.gap_ms) is not None:
             self.gap.observe(gap_ms / 1000.0)
-        if (answer_ms := timeline.answer_ms) is not None:
+        if (answer_ms := record.answer_ms) is not None:
             self._answers_s.append(answer_ms / 1000.0)
-        if "speech_end" in timeline.marks:
+        if Mark.SPEECH_END in record.marks:
             self._count_promise(
-                "gap", gap_ms, self._promised.gap_ms, has_failed=outcome == "failed"
+                "gap", gap_ms, self._promised.gap_ms, has_failed=end.outcome == "failed"
             )
 
     def observe_cut(self, call_id: str, kind: str) -> None:
@@ -200,7 +202,7 @@ class Metrics:
         self.trial.observe_cut(call_id)
 
     def take_answers_s(self) -> list[float]:
-        """`TurnTimeline.answer_ms` of the turns since this was last called, in seconds."""
+        """`TurnRecord.answer_ms` of the turns since this was last called, in seconds."""
         taken = list(self._answers_s)
         self._answers_s.clear()
         return taken

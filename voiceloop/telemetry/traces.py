@@ -1,6 +1,6 @@
 """Each call as a trace of OpenTelemetry: the call, its turns, and the stages of each turn.
 
-Owns the spans. They are built when a turn is over, from its timeline, so that a caller never waits
+Owns the spans. They are built when a turn is over, from its record, so that a caller never waits
 for one; the official SDK sends them from a thread of its own, holds a bounded number, and drops
 what it cannot send. No word of a call is in them unless the operator asks for it, and then under
 ``voiceloop.pii.``, which a collector can strip.
@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from voiceloop.backends import Usage
 from voiceloop.errors import MissingExtra
-from voiceloop.telemetry.timeline import STAGES, TurnTimeline
+from voiceloop.telemetry.record import STAGES, TurnRecord
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -25,21 +23,10 @@ SERVICE = "voiceloop"
 NS = 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class TracedTurn:
-    """A reply that is over. heard: the caller's words; said: those of the agent that were heard."""
-
-    timeline: TurnTimeline
-    outcome: str
-    usage: Usage
-    heard: str = ""
-    said: str = ""
-
-
 class CallTrace(Protocol):
     """One call's."""
 
-    def turn(self, turn: TracedTurn) -> None: ...
+    def turn(self, record: TurnRecord) -> None: ...
 
     def end(self, close_code: int) -> None: ...
 
@@ -59,7 +46,7 @@ class NoTraces:
     def begin(self, call_id: str) -> CallTrace:
         return self
 
-    def turn(self, turn: TracedTurn) -> None:
+    def turn(self, record: TurnRecord) -> None:
         pass
 
     def end(self, close_code: int) -> None:
@@ -86,7 +73,7 @@ def open_traces(url: str, clock: Callable[[], float], *, with_words: bool) -> Tr
 
 
 class SdkTraces:
-    """Traces by the SDK. clock: of the timelines' marks, in seconds."""
+    """Traces by the SDK. clock: of the records' marks, in seconds."""
 
     def __init__(
         self, provider: TracerProvider, clock: Callable[[], float], *, with_words: bool
@@ -118,14 +105,14 @@ class SdkCallTrace:
         self._call = tracer.start_span("voiceloop.call", start_time=self._ns(now_s))
         self._call.set_attribute("gen_ai.conversation.id", call_id)
 
-    def turn(self, turn: TracedTurn) -> None:
+    def turn(self, record: TurnRecord) -> None:
         """The turn, and a span of each stage from one mark to the next."""
-        marks = turn.timeline.marks
+        marks = record.marks
         if not marks:
             return
         first_s, last_s = min(marks.values()), max(marks.values())
         span = self._begin("voiceloop.turn", self._call, first_s)
-        self._describe(span, turn)
+        self._describe(span, record)
         before_s: float | None = None
         for mark, stage in STAGES:
             at_s = marks.get(mark)
@@ -141,24 +128,24 @@ class SdkCallTrace:
         self._call.set_attribute("voiceloop.close_code", close_code)
         self._call.end(end_time=self._ns(self._clock()))
 
-    def _describe(self, span: Span, turn: TracedTurn) -> None:
-        usage, timeline = turn.usage, turn.timeline
+    def _describe(self, span: Span, record: TurnRecord) -> None:
+        end, usage = record.end, record.end.usage
         told: dict[str, str | bool | int | float | None] = {
             "gen_ai.operation.name": "chat",
             "gen_ai.conversation.id": self._call_id,
             "gen_ai.usage.input_tokens": usage.n_prompt_tokens,
             "gen_ai.usage.cache_read.input_tokens": usage.n_cached_tokens,
             "gen_ai.usage.output_tokens": usage.n_reply_tokens + usage.n_unheard_tokens,
-            "voiceloop.turn_id": timeline.turn_id,
-            "voiceloop.outcome": turn.outcome,
-            "voiceloop.was_interrupted": turn.outcome == "cancelled",
-            "voiceloop.gap_ms": timeline.gap_ms,
-            "voiceloop.answer_ms": timeline.answer_ms,
+            "voiceloop.turn_id": record.turn_id,
+            "voiceloop.outcome": end.outcome,
+            "voiceloop.was_interrupted": end.outcome == "cancelled",
+            "voiceloop.gap_ms": record.gap_ms,
+            "voiceloop.answer_ms": record.answer_ms,
             "voiceloop.ttft_ms": usage.ttft_ms,
             "voiceloop.discarded_tokens": usage.n_discarded_tokens,
         }
         if self._with_words:
-            told["voiceloop.pii.heard"], told["voiceloop.pii.said"] = turn.heard, turn.said
+            told["voiceloop.pii.heard"], told["voiceloop.pii.said"] = end.heard, end.said
         for name, value in told.items():
             if value is not None:
                 span.set_attribute(name, value)

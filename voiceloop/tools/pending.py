@@ -11,12 +11,12 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum
-from typing import Any
 
 from voiceloop.admission.allowance import UNBOUNDED, Allowance
 from voiceloop.agent import AgentTool
 from voiceloop.backends import Tool, ToolCall
 from voiceloop.errors import error_of
+from voiceloop.telemetry.record import ToolUse
 from voiceloop.tools.toolbox import LATE_READ, LATE_WRITE, Fate, SessionTool, Toolbox, ToolResult
 
 # Of one session: four rounds of eight calls. Chosen; a reply of 160 tokens has no room for more.
@@ -37,7 +37,7 @@ GIVING_UP_S = 0.05
 # What was read ahead of a reply is asked for again when it is older. Chosen: a pause in which the
 # caller thinks. A tool whose answers stand for longer says so in `cache_s`, and answers at once.
 MAX_EARLY_AGE_S = 5.0
-UNDER_WAY = "under way"  # in a timeline: the reply went on without it
+UNDER_WAY = "under way"  # in a record: the reply went on without it
 
 # Called with a call, what came of it, and whether the caller is to be told of that.
 Record = Callable[[ToolCall, str, bool], None]
@@ -121,20 +121,17 @@ class PendingCall:
             return result.text, False
         return str(json.loads(result.text).get("error", result.text)), True
 
-    def fact(self, released_s: float | None) -> dict[str, Any]:
-        """For the timeline of a turn: which tool, how it ended, and after how long.
-
-        hidden_ms: how much of that had passed when the turn was over, on the loop's clock.
-        """
+    def use(self, released_s: float | None) -> ToolUse:
+        """For the record of a turn, which was over at released_s on the loop's clock."""
         now_s = asyncio.get_running_loop().time()
         ended_s = now_s
-        told: dict[str, Any] = {"name": self._tool.name, "fate": UNDER_WAY, "ms": None}
+        fate, ms = UNDER_WAY, None
         if self._result.done():
             result = self._result.result()
             ended_s = self._begun_s + result.took_s
-            told |= {"fate": result.fate.value, "ms": round(1000 * result.took_s, 1)}
+            fate, ms = result.fate.value, round(1000 * result.took_s, 1)
         hidden_s = min(ended_s, now_s if released_s is None else released_s) - self._begun_s
-        return told | {"hidden_ms": round(1000 * max(0.0, hidden_s), 1)}
+        return ToolUse(self._tool.name, fate, ms, round(1000 * max(0.0, hidden_s), 1))
 
     def when_over(self, then: Callable[[], None]) -> None:
         """Call this when it is over, but not where it was cancelled."""
@@ -213,11 +210,6 @@ async def are_settled(calls: Iterable[PendingCall], within_s: float) -> bool:
     except TimeoutError:
         pass
     return not any(each.is_awaited for each in calls)
-
-
-def facts_of(calls: Iterable[PendingCall], released_s: float | None) -> list[dict[str, Any]]:
-    """As `PendingCall.fact`, of all of them."""
-    return [each.fact(released_s) for each in calls]
 
 
 class SessionTools:

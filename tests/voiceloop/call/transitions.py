@@ -27,14 +27,14 @@ from voiceloop.listening.events import Activity, UserTurn
 from voiceloop.realtime import commands as asked
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.settings import SemanticVad, SessionSettings
-from voiceloop.telemetry.timeline import TurnTimeline
+from voiceloop.telemetry.record import TurnRecord
 
 PAGE = Path(__file__).resolve().parents[3] / "CONTRIBUTING.md"
 BEGIN, END = "<!-- states:begin -->", "<!-- states:end -->"
 
 SETTINGS = SessionSettings(turn_detection=SemanticVad())
 MANUAL = SessionSettings(turn_detection=None)
-TURN = UserTurn(0, ("two", "lattes"), 0.0, 800.0, TurnTimeline("turn"))
+TURN = UserTurn(0, ("two", "lattes"), 0.0, 800.0, 0.0, 0.0, TurnRecord("turn"))
 REPLY = ReplyStatus("resp", is_audible=True, heard_ms=900.0, item_heard_ms=900.0, released_s=-9.0)
 STATUS_OF = {
     Agent.IDLE: CallStatus(SETTINGS, held_words=TURN.words),

@@ -203,7 +203,7 @@ async def test_what_was_not_spoken_is_looked_up_within_its_budget(
         settled = await retrieval.look_up("return my boots")
         assert 1000 * (now() - began_s) == pytest.approx(min(takes_ms, LOOK_UP_MS))
         assert len(settled.notes.sources) == n_passages
-        assert settled.facts(None)["fate"] == ("waited" if n_passages else "failed")
+        assert settled.lookup(None).fate == ("waited" if n_passages else "failed")
 
 
 async def test_without_looking_ahead_nothing_is_searched_while_the_caller_speaks() -> None:

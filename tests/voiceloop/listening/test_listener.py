@@ -199,7 +199,7 @@ async def test_a_turn_is_timed_on_the_audio_clock_in_every_format(
     assert turn.text == "one two three"
     assert turn.onset_ms == pytest.approx(960, abs=33)
     assert turn.end_ms == pytest.approx(1760, abs=33)
-    marks = turn.timeline.marks
+    marks = turn.record.marks
     waited_ms = 1000 * (marks["endpoint_decision"] - marks["speech_end"])
     assert waited_ms == pytest.approx(300, abs=40)
 
@@ -210,7 +210,7 @@ async def test_a_wait_may_end_between_two_chunks(clock: Clock) -> None:
         await bench.say(800)
         await bench.be_quiet(500)
     (turn,) = bench.told.turns
-    assert turn.timeline.facts["endpoint"]["silence_ms"] == pytest.approx(313, abs=0.2)
+    assert turn.record.facts.endpoint.silence_ms == pytest.approx(313, abs=0.2)
 
 
 async def test_the_recognizer_hears_the_sound_before_the_onset(clock: Clock) -> None:
@@ -355,7 +355,7 @@ async def test_a_sound_that_is_no_voice_keeps_a_turn_open_for_two_windows_at_mos
         await bench.be_quiet(260)
         await bench.play(tone(400, 24_000, 300.0, amplitude=250))  # 20 dB above the room
     (turn,) = bench.told.turns
-    assert turn.timeline.facts["endpoint"]["silence_ms"] == pytest.approx(300 + RETURN_MS, abs=1)
+    assert turn.record.facts.endpoint.silence_ms == pytest.approx(300 + RETURN_MS, abs=1)
 
 
 class DoubtfulVad(EnergyVad):
@@ -397,7 +397,7 @@ async def test_half_a_voice_keeps_a_turn_open_for_four_windows_at_most(clock: Cl
         vad.n_doubtful = 100
         await bench.play(tone(600, 24_000, 300.0))
     (turn,) = bench.told.turns
-    silence_ms = turn.timeline.facts["endpoint"]["silence_ms"]
+    silence_ms = turn.record.facts.endpoint.silence_ms
     assert silence_ms == pytest.approx(300 + LIKELY_RETURN_MS, abs=1)
 
 
@@ -673,7 +673,7 @@ async def test_a_caller_who_never_pauses_has_a_turn_of_the_longest_kind(clock: C
             len(bench.told.turns) == 1 and len(bench.told.onsets) == 1
         )  # what goes on is nobody's
         assert bench.told.turns[0].words[:2] == ("on", "and")
-        assert bench.told.turns[0].timeline.facts["endpoint"]["reason"] == "longest_turn"
+        assert bench.told.turns[0].record.facts.endpoint.reason == "longest_turn"
         await bench.be_quiet(600)
         await bench.say(500)
         assert len(bench.told.onsets) == 2

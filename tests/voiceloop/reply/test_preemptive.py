@@ -31,7 +31,7 @@ from voiceloop.listening.segment import NEARLY_OVER_MS
 from voiceloop.operation import KeyQuota
 from voiceloop.realtime.items import Message, Part
 from voiceloop.reply.preemptive import WasteBudget
-from voiceloop.telemetry.timeline import TurnTimeline
+from voiceloop.telemetry.record import TurnRecord
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -155,7 +155,8 @@ async def test_a_turn_that_ends_as_the_voice_of_the_held_reply_dies_is_answered(
         said = Part(type="input_audio", transcript="what time is it")
         caller.session.protocol.conversation.insert(Message(id="i", role="user", content=(said,)))
         words = ("what", "time", "is", "it")
-        turn = UserTurn(0, words, 0.0, 800.0, TurnTimeline("resp"))
+        now_s = asyncio.get_running_loop().time()
+        turn = UserTurn(0, words, 0.0, 800.0, now_s, now_s, TurnRecord("resp"))
         caller.session._replies.answer(turn)
         await caller.wait_for("response.done")
         if n_passes > 2:  # before, the voice had not died for anybody to know

@@ -29,7 +29,7 @@ from voiceloop.server import load_watch
 from voiceloop.server.app import Gateway
 from voiceloop.server.load_watch import LoadWatch, read_memory_pressure, two_latest
 from voiceloop.telemetry.metrics import Metrics
-from voiceloop.telemetry.timeline import TurnTimeline
+from voiceloop.telemetry.record import Mark, TurnEnd, TurnRecord
 
 BUSY = WorkerLoad("speech", ("recognizer", "voice"), "ready", busy=0.93, oldest_s=0.9)
 ENGINE = WorkerLoad("engine", ("engine",), "ready", totals={"kv_blocks": 8, "kv_blocks_held": 2})
@@ -168,10 +168,11 @@ def test_late_answers_under_load_make_less_room() -> None:
 
     def answer_late() -> None:
         for number in range(20):
-            timeline = TurnTimeline(str(number))
-            timeline.mark("endpoint_decision", 0.0)
-            timeline.mark("first_byte_on_wire", 0.9)
-            watched.metrics.observe_turn(timeline, "completed")
+            record = TurnRecord(str(number))
+            record.mark(Mark.ENDPOINT_DECISION, 0.0)
+            record.mark(Mark.FIRST_BYTE_ON_WIRE, 0.9)
+            record.finish(TurnEnd("completed"))
+            watched.metrics.observe_turn(record)
 
     answer_late()
     watched.pass_time(0.25)

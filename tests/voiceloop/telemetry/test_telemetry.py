@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,50 +10,59 @@ from hypothesis import strategies as st
 from voiceloop.backends import Usage
 from voiceloop.operation import Slo
 from voiceloop.telemetry.metrics import Metrics
-from voiceloop.telemetry.timeline import STAGES, TurnTimeline, anticipation_facts
+from voiceloop.telemetry.record import STAGES, Mark, Outcome, TurnEnd, TurnRecord, Work
 
 MARKS = [mark for mark, _ in STAGES]
 
 
 @given(st.dictionaries(st.sampled_from(MARKS[1:-1]), st.floats(10.0, 20.0)))
-def test_stages_sum_to_the_gap_whatever_was_marked(middle: dict[str, float]) -> None:
-    timeline = TurnTimeline("t")
-    timeline.mark("speech_end", 10.0)
-    timeline.mark("first_byte_on_wire", 20.0)
+def test_stages_sum_to_the_gap_whatever_was_marked(middle: dict[Mark, float]) -> None:
+    record = TurnRecord("t")
+    record.mark(Mark.SPEECH_END, 10.0)
+    record.mark(Mark.FIRST_BYTE_ON_WIRE, 20.0)
     for name, at_s in middle.items():
-        timeline.mark(name, at_s)
-    stages = timeline.stages()
+        record.mark(name, at_s)
+    stages = record.stages()
     assert sum(ms for _, ms in stages) == pytest.approx(10_000.0)
-    assert timeline.gap_ms == pytest.approx(10_000.0)
+    assert record.gap_ms == pytest.approx(10_000.0)
     assert all(ms >= 0 and name for name, ms in stages)
 
 
 def test_what_was_done_ahead_of_the_decision_costs_nothing() -> None:
-    timeline = TurnTimeline("t")
-    for mark, at_s in [("speech_end", 1.0), ("first_token", 1.1), ("endpoint_decision", 1.3),
-                       ("first_byte_on_wire", 1.31)]:  # fmt: skip
-        timeline.mark(mark, at_s)
-    stages = dict(timeline.stages())
+    record = TurnRecord("t")
+    ahead = [(Mark.SPEECH_END, 1.0), (Mark.FIRST_TOKEN, 1.1)]
+    for mark, at_s in [*ahead, (Mark.ENDPOINT_DECISION, 1.3), (Mark.FIRST_BYTE_ON_WIRE, 1.31)]:
+        record.mark(mark, at_s)
+    stages = dict(record.stages())
     assert stages["first token"] == 0.0
     assert stages["silence wait"] == pytest.approx(300)
 
 
-def test_a_mark_is_set_once_and_must_be_known() -> None:
-    timeline = TurnTimeline("t")
-    timeline.mark("first_token", 1.0)
-    timeline.mark("first_token", 2.0)
-    assert timeline.marks["first_token"] == 1.0
-    with pytest.raises(ValueError, match="found 'other'"):
-        timeline.mark("other", 1.0)
+def test_a_mark_is_set_once() -> None:
+    record = TurnRecord("t")
+    record.mark(Mark.FIRST_TOKEN, 1.0)
+    record.mark(Mark.FIRST_TOKEN, 2.0)
+    assert record.marks[Mark.FIRST_TOKEN] == 1.0
+
+
+def test_facts_are_told_in_the_order_in_which_they_were_noted() -> None:
+    """A client that compares bytes sees no difference between two servers."""
+    record = TurnRecord("t")
+    record.facts.cut = "soft"
+    record.facts.waiting_line = "One moment."
+    record.finish(TurnEnd("cancelled"))
+    names = list(record.payload())
+    assert names[-4:] == ["cut", "waiting_line", "outcome", "anticipation"]
 
 
 def test_a_turn_is_counted_with_its_stages() -> None:
     metrics = Metrics()
-    timeline = TurnTimeline("t")
-    timeline.mark("speech_end", 1.0)
-    timeline.mark("endpoint_decision", 1.4)
-    timeline.mark("first_byte_on_wire", 1.5)
-    metrics.observe_turn(timeline, "completed")
+    record = TurnRecord("t")
+    record.mark(Mark.SPEECH_END, 1.0)
+    record.mark(Mark.ENDPOINT_DECISION, 1.4)
+    record.mark(Mark.FIRST_BYTE_ON_WIRE, 1.5)
+    record.finish(TurnEnd("completed"))
+    metrics.observe_turn(record)
     sample = metrics.registry.get_sample_value
     assert sample("voiceloop_turns_total", {"outcome": "completed"}) == 1
     assert sample("voiceloop_gap_seconds_sum") == pytest.approx(0.5)
@@ -62,7 +72,7 @@ def test_a_turn_is_counted_with_its_stages() -> None:
 def test_what_was_done_ahead_is_told_by_the_names_that_clients_read() -> None:
     usage = Usage(40, 36, 12, 5, 3, n_turn_tokens=9, n_turn_resident=8,
                   n_drafted_tokens=6, n_accepted_tokens=4)  # fmt: skip
-    assert anticipation_facts(usage, 31.26, "salvaged") == {
+    assert msgspec.to_builtins(Work.of(usage, 31.26, "salvaged")) == {
         "draft": "salvaged",
         "n_turn_tokens": 9,
         "n_turn_resident": 8,
@@ -76,23 +86,26 @@ def test_what_was_done_ahead_is_told_by_the_names_that_clients_read() -> None:
     }
 
 
-def timeline_of(gap_s: float, *, decided_s: float = 0.25) -> TurnTimeline:
-    timeline = TurnTimeline("t")
-    timeline.mark("speech_end", 0.0)
-    timeline.mark("endpoint_decision", decided_s)
-    timeline.mark("first_byte_on_wire", gap_s)
-    return timeline
+def record_of(
+    gap_s: float, outcome: Outcome = "completed", *, decided_s: float = 0.25
+) -> TurnRecord:
+    record = TurnRecord("t")
+    record.mark(Mark.SPEECH_END, 0.0)
+    record.mark(Mark.ENDPOINT_DECISION, decided_s)
+    record.mark(Mark.FIRST_BYTE_ON_WIRE, gap_s)
+    record.finish(TurnEnd(outcome))
+    return record
 
 
 def test_turns_are_counted_against_what_is_promised() -> None:
     metrics = Metrics(promised=Slo(gap_ms=500))
-    metrics.observe_turn(timeline_of(0.4), "completed")
-    metrics.observe_turn(timeline_of(0.6), "cancelled")
-    metrics.observe_turn(timeline_of(0.4), "failed")
-    metrics.observe_turn(TurnTimeline("a greeting"), "completed")
-    silent = TurnTimeline("the caller went on")
-    silent.mark("speech_end", 0.0)
-    metrics.observe_turn(silent, "cancelled")
+    greeting, silent = TurnRecord("a greeting"), TurnRecord("the caller went on")
+    greeting.finish(TurnEnd("completed"))
+    silent.mark(Mark.SPEECH_END, 0.0)
+    silent.finish(TurnEnd("cancelled"))
+    turns = (record_of(0.4), record_of(0.6, "cancelled"), record_of(0.4, "failed"))
+    for record in (*turns, greeting, silent):
+        metrics.observe_turn(record)
     counted = {
         outcome: metrics.registry.get_sample_value(
             "voiceloop_promises_total", {"promise": "gap", "outcome": outcome}
@@ -114,7 +127,7 @@ def test_a_barge_in_is_counted_against_its_promise_once_the_agent_is_silent() ->
 
 def test_the_time_of_an_answer_counts_from_the_decision_and_is_taken_once() -> None:
     metrics = Metrics()
-    metrics.observe_turn(timeline_of(2.4, decided_s=2.1), "completed")
+    metrics.observe_turn(record_of(2.4, decided_s=2.1))
     assert metrics.take_answers_s() == [pytest.approx(0.3)]
     assert not metrics.take_answers_s()
 

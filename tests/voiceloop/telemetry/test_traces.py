@@ -20,8 +20,8 @@ from voiceloop.backends import Usage
 from voiceloop.config import Config
 from voiceloop.errors import MissingExtra
 from voiceloop.server.app import Gateway
-from voiceloop.telemetry.timeline import TurnTimeline
-from voiceloop.telemetry.traces import NoTraces, SdkTraces, TracedTurn, open_traces
+from voiceloop.telemetry.record import Mark, TurnEnd, TurnRecord
+from voiceloop.telemetry.traces import NoTraces, SdkTraces, open_traces
 
 
 class Collected:
@@ -37,14 +37,15 @@ class Collected:
         return [s for s in self._exporter.get_finished_spans() if name in ("", s.name)]
 
 
-def a_turn() -> TracedTurn:
-    timeline = TurnTimeline("resp_1")
-    marks = {"speech_end": 10.0, "endpoint_decision": 10.3, "first_token": 10.2,
-             "first_byte_on_wire": 10.45, "turn_end": 12.0}  # fmt: skip
-    for name, at_s in marks.items():
-        timeline.mark(name, at_s)
+def a_turn() -> TurnRecord:
+    record = TurnRecord("resp_1")
+    marks = {Mark.SPEECH_END: 10.0, Mark.ENDPOINT_DECISION: 10.3, Mark.FIRST_TOKEN: 10.2,
+             Mark.FIRST_BYTE_ON_WIRE: 10.45, Mark.TURN_END: 12.0}  # fmt: skip
+    for mark, at_s in marks.items():
+        record.mark(mark, at_s)
     usage = Usage(n_prompt_tokens=90, n_cached_tokens=60, n_reply_tokens=9, n_unheard_tokens=3)
-    return TracedTurn(timeline, "cancelled", usage, heard="a latte", said="Sure.")
+    record.finish(TurnEnd("cancelled", usage, heard="a latte", said="Sure."))
+    return record
 
 
 def length_ms(span: ReadableSpan) -> float:
