@@ -24,11 +24,10 @@ from audio.frames import RECOGNIZER_HZ
 from audio.stream import Partial, RecognizerModel, RecognizerOptions
 from audio.vad import Vad
 from benchmarks.calls.overlapping_sounds import Sound, in_room, others, recorded_noise, sounds
-from benchmarks.harness.command_line import benchmark_parser, exit_code, run
+from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.data_folder import data_folder
-from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
+from benchmarks.harness.harness import Bar
 from clients.call.script import DEFAULT_CAST, load_call
-from clients.outputs import prepare_folder
 from clients.recording import Samples, read_flac
 from clients.report.percentiles import percentile
 from clients.report.waveform import speech_start
@@ -271,26 +270,16 @@ def _partials_of(model: RecognizerModel) -> Iterator[Partial]:
 
 
 def main() -> int:
-    parser = benchmark_parser(
+    command = Benchmark(
         "backchannels",
         "Which of a caller's sounds stop the agent: backchannels, noise, true interruptions. Its "
-        "recorded noise is the shared data's (VOICELOOP_DATA). A run that is "
-        "interrupted writes nothing.",
+        "recorded noise is the shared data's (VOICELOOP_DATA).",
     )
-    parser.add_argument(
-        "--cast", choices=load_call().casts, default=DEFAULT_CAST,
-        help="the voices that say them; flite needs Debian's flite (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--recognizer", choices=OFFLINE, default=DEFAULT,
-        help="whose words are judged (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--no-by-sound", action="store_true", help="judge without what a sound is like"
-    )
-    parser.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
-    arguments = parser.parse_args()
-    prepare_folder(RESULTS)
+    told = "the voices that say them; flite needs Debian's flite"
+    command.choice("--cast", load_call().casts, DEFAULT_CAST, told)
+    command.choice("--recognizer", OFFLINE, DEFAULT, "whose words are judged")
+    command.switch("--no-by-sound", "judge without what a sound is like")
+    arguments = command.parse()
     data = data_folder()
     recordings = recorded_noise(data)
     if not recordings:
@@ -335,25 +324,21 @@ def main() -> int:
             Bar("a minute of noise, ducks", per_minute, DUCKS_A_MINUTE, "", n=n),
             Bar("noise in which the agent is quieter", quieter, NOISE_DUCKED, "%", n=n),
         ]
-    print(bar_table(bars))
+    stops_of = {
+        kind: [v.stopped_ms for v in from_others if v.sound.kind == kind] for kind in KINDS[3:]
+    }
+    listed: dict[str, list[float]] = {
+        "onset_to_duck_ms": ducked_ms,
+        "onset_to_hold_ms": held_ms,
+        "onset_to_stop_ms": stopped_ms,
+        **{
+            f"{kind}_onset_to_stop_ms": [ms for ms in stops if ms is not None]
+            for kind, stops in stops_of.items()
+        },
+    }
     times = {
         name: {f"p{p}": percentile(values, p) for p in (50, 95, 100)} if values else {}
-        for name, values in (
-            ("onset_to_duck_ms", ducked_ms),
-            ("onset_to_hold_ms", held_ms),
-            ("onset_to_stop_ms", stopped_ms),
-            *(
-                (
-                    f"{kind}_onset_to_stop_ms",
-                    [
-                        v.stopped_ms
-                        for v in from_others
-                        if v.sound.kind == kind and v.stopped_ms is not None
-                    ],
-                )
-                for kind in KINDS[3:]
-            ),
-        )
+        for name, values in listed.items()
     }
     print(times)
     settings = {
@@ -363,9 +348,7 @@ def main() -> int:
         "recognizer": arguments.recognizer,
         "by_sound": options.by_sound,
     }
-    path = write_results(results("backchannels", 0, settings, bars, shares=shares, times=times))
-    print(f"results: {path}" + ("" if recordings else " (a smaller set: no recorded noise)"))
-    return exit_code(bars, None, is_checked=arguments.check)
+    return command.finish(settings, bars, shares=shares, times=times)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.harness.command_line import add_check, add_seed, benchmark_parser, run
+from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
 from benchmarks.simulated.canary import NO_MARGINS, WORSE, n_given_up, turns_until
 from benchmarks.simulated.cell import Cell
@@ -40,7 +40,7 @@ from benchmarks.simulated.plan import (
 from benchmarks.simulated.plots import plot_fleets, plot_recovery
 from benchmarks.simulated.report import HOUR_S, Figures, figures, windows
 from clients.arguments import number, whole_number
-from clients.outputs import prepare_folder, writing
+from clients.outputs import writing
 from voiceloop.operation import CanarySettings
 
 FLEETS = (100, 10_000, 1_000_000)
@@ -76,9 +76,7 @@ def run_fit(chosen: Namespace) -> list[Bar]:
 
 
 def run_check(chosen: Namespace) -> list[Bar]:
-    found = compare(
-        read_costs(chosen.costs), read_levels(chosen.capacity), admits_by_load=chosen.admitted
-    )
+    found = compare(read_costs(chosen.costs), read_levels(chosen.capacity))
     print("calls  measured p95  simulated  apart   let in: measured  simulated")
     for one in found:
         print(
@@ -86,11 +84,7 @@ def run_check(chosen: Namespace) -> list[Bar]:
             f"{100 * one.p95_apart:>4.0f} %  {one.measured.n_let_in:>16}  {one.found.n_let_in:>9}"
         )
     last = found[-1]
-    bars = [Bar("gap p95 of the last level, apart", 100 * last.p95_apart, 100 * MOST_APART, "%")]
-    if chosen.admitted:
-        apart = 100 * last.let_in_apart
-        bars.append(Bar("calls let in of the last level, apart", apart, 100 * MOST_APART, "%"))
-    return bars
+    return [Bar("gap p95 of the last level, apart", 100 * last.p95_apart, 100 * MOST_APART, "%")]
 
 
 def simulate(
@@ -187,10 +181,8 @@ def run_canary(chosen: Namespace) -> list[Bar]:
 
 
 def main() -> int:
-    parser = benchmark_parser("cluster_sim", __doc__ or "")
-    add_check(parser)
-    add_seed(parser, "of the calls")
-    acts = parser.add_subparsers(metavar="WHAT", required=True)
+    command = Benchmark("cluster_sim", __doc__ or "", seed="the calls")
+    acts = command.parser.add_subparsers(metavar="WHAT", required=True)
     fitting = acts.add_parser("fit", help="costs from two levels of a result of capacity")
     fitting.add_argument("capacity", type=Path)
     fitting.add_argument("--points", type=int, nargs=2, default=(1, 8), metavar="CALLS")
@@ -198,9 +190,6 @@ def main() -> int:
     checking = acts.add_parser("check", help="hold fitted costs against another ramp")
     checking.add_argument("capacity", type=Path)
     checking.add_argument("--costs", default=str(COSTS_FILE))
-    checking.add_argument(
-        "--admitted", action="store_true", help="the ramp was run with admission (--admit)"
-    )
     checking.set_defaults(act=run_check)
     one = acts.add_parser("cell", help="one cell")
     one.add_argument("--calls", type=whole_number(1), default=CELL_CALLS)
@@ -216,13 +205,12 @@ def main() -> int:
     trying.add_argument("--trials", type=whole_number(1, 100_000), default=200)
     trying.add_argument("--turns", type=whole_number(50, 1_000_000), default=1000)
     trying.set_defaults(act=run_canary)
-    chosen = parser.parse_args()
+    chosen = command.parse()
     logging.getLogger("voiceloop").setLevel(logging.ERROR)  # each gateway tells of each level
-    prepare_folder(RESULTS)
     bars: list[Bar] = chosen.act(chosen)
     if bars:
         print(bar_table(bars))
-    return int(chosen.check and not all(bar.holds for bar in bars))
+    return command.exit_code(bars)
 
 
 if __name__ == "__main__":

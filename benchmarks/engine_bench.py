@@ -35,11 +35,9 @@ from benchmarks.engine import tiers as engine_tiers
 from benchmarks.engine import true_size as engine_true_size
 from benchmarks.engine.models import SHAPES, embedded_model, sources, write_random_model
 from benchmarks.engine.setting import Setting
-from benchmarks.harness.command_line import benchmark_parser, exit_code, run
-from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
-from clients.arguments import whole_number
+from benchmarks.harness.command_line import Benchmark, run
+from benchmarks.harness.harness import RESULTS, Bar
 from clients.errors import ClientError
-from clients.outputs import prepare_folder
 from clients.provenance import provenance
 from engine.load.gguf import is_gguf
 
@@ -118,50 +116,31 @@ def model_digest(folder: Path | None) -> str:
     return digest.hexdigest()[:16]
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = benchmark_parser(
+def parsed(arguments: Sequence[str] | None) -> tuple[Benchmark, argparse.Namespace]:
+    command = Benchmark(
         "engine_bench",
         "The engine's table: exactness, speed beside peers, latency after commit, sharing, "
         "speculation. A run that is interrupted goes on with --resume.",
+        seed="random words and places",
     )
-    parser.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
-    parser.add_argument("--resume", action="store_true", help="go on where a run was interrupted")
-    parser.add_argument(
-        "--part", action="append", metavar="NAME",
-        help=f"only this part; repeatable (default: all of {', '.join(PARTS)})",
-    )  # fmt: skip
-    parser.add_argument(
+    command.switch("--resume", "go on where a run was interrupted")
+    command.several("--part", tuple(PARTS), "only this part")
+    command.parser.add_argument(
         "--model", type=Path, metavar="PATH",
         help="a model's folder, or a GGUF file (default: the embedded agent's)",
     )  # fmt: skip
-    parser.add_argument(
-        "--threads", type=whole_number(1), default=1, metavar="N",
-        help="threads of the engine and its peers (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--repeats", type=whole_number(1), default=5, metavar="N",
-        help="rounds of each measurement (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--seed", type=whole_number(0), default=0, metavar="N",
-        help="seed of random words and places (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--json", action="store_true", help="print the results as JSON instead of a table"
-    )
-    options = parser.parse_args(arguments)
-    unknown = set(options.part or ()) - set(PARTS)
-    if unknown:
-        parser.error(f"--part: expected of {', '.join(PARTS)}, found {', '.join(sorted(unknown))}")
+    command.count("--threads", 1, "of the engine and its peers")
+    command.count("--repeats", 5, "rounds of each measurement")
+    options = command.parse(arguments)
     if options.model and not is_gguf(options.model):
         if not (options.model / "config.json").is_file():
-            parser.error(f"--model: expected a model in {options.model}, found no config.json")
-    return options
+            found = f"expected a model in {options.model}, found no config.json"
+            command.parser.error(f"--model: {found}")
+    return command, options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parse(arguments)
-    prepare_folder(RESULTS)
+    command, options = parsed(arguments)
     torch.set_num_threads(options.threads)
     names = options.part or list(PARTS)
     model_dir = options.model or embedded_model()
@@ -177,14 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     progress = Progress(RESULTS / "engine_bench.json", of)
     due = [name for name in names if name not in progress.parts or not options.resume]
     measure(options, due, progress)
-    bars = progress.bars(names)
-    parts = {name: progress.parts[name] for name in names}
-    data = results("engine_bench", options.seed, settings, bars, parts=parts)
-    path = write_results(data)
-    table = bar_table(bars)
-    path.with_suffix(".txt").write_text(f"{data['machine']}\n{data['date']}\n\n{table}\n")
-    print(json.dumps(data, indent=1) if options.json else f"{table}\nresults: {path}")
-    return exit_code(bars, None, is_checked=options.check)
+    return command.finish(
+        settings, progress.bars(names), parts={name: progress.parts[name] for name in names}
+    )
 
 
 if __name__ == "__main__":

@@ -24,11 +24,9 @@ from typing import Any
 import torch
 
 from benchmarks.engine import gpu, gpu_model
-from benchmarks.harness.command_line import benchmark_parser, run
+from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS, bar_table
-from clients.arguments import whole_number
 from clients.command import EXIT_BAD_INPUT, EXIT_FAILED
-from clients.outputs import prepare_folder
 from engine.types import EngineConfig
 
 CHUNK = EngineConfig().step_tokens  # rows of one prefill step, as served
@@ -51,36 +49,20 @@ def table_of(data: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = benchmark_parser("gpu_first_run", "All that is to be known of the first GPU.")
-    parser.add_argument(
-        "--minutes", type=whole_number(1), default=25, metavar="N",
-        help="for all runs together (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--command-minutes", type=whole_number(1), default=9, metavar="N",
-        help="for this run; no row is begun in its last two (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--part", action="append", metavar="NAME",
-        help=f"only this part; repeatable (default: all of {', '.join(gpu.PARTS)})",
-    )  # fmt: skip
-    options = parser.parse_args(arguments)
-    unknown = set(options.part or ()) - set(gpu.PARTS)
-    if unknown:
-        parser.error(
-            f"--part: expected of {', '.join(gpu.PARTS)}, found {', '.join(sorted(unknown))}"
-        )
-    return options
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    command = Benchmark("gpu_first_run", "All that is to be known of the first GPU.", check=False)
+    command.count("--minutes", 25, "for all runs together")
+    command.count("--command-minutes", 9, "for this run; no row begins in its last two")
+    command.several("--part", tuple(gpu.PARTS), "only this part")
+    return command.parse(arguments)
 
 
 def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:
-    options = _parse(arguments)
+    options = parsed(arguments)
     print(f"{bar_table(gpu_model.bars(CHUNK))}\n")
     if gpu.DEVICE == "cuda" and not torch.cuda.is_available():
         print("gpu_first_run: expected a CUDA GPU, found none", file=sys.stderr)
         return EXIT_BAD_INPUT
-    prepare_folder(results)
     # A row takes two minutes at most, a model's weights and graphs included.
     command_s = 60.0 * max(1, options.command_minutes - 2)
     rows = gpu.Rows(

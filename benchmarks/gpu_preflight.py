@@ -11,7 +11,6 @@ wheel cannot be had, its half is skipped and says so.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -25,10 +24,9 @@ from typing import Any
 
 from benchmarks.engine.models import sources
 from benchmarks.engine.preflight import Variant
-from benchmarks.harness.command_line import benchmark_parser, run
+from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS
 from clients.command import EXIT_FAILED
-from clients.outputs import prepare_folder
 from clients.provenance import provenance
 
 GPU_TRITON = "3.6.0"  # torch 2.11, with which GPU images come, is built with it
@@ -167,22 +165,18 @@ def table_of(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = benchmark_parser(
-        "gpu_preflight", "Compile every kernel of the gpu preset for sm_90, without a GPU."
-    )
-    parser.add_argument("--fresh", action="store_true", help="compile again what is kept")
-    parser.add_argument("--all", action="store_true", help="print every variant")
-    return parser.parse_args(arguments)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parse(arguments)
+    command = Benchmark(
+        "gpu_preflight", "Compile every kernel of the gpu preset for sm_90, without a GPU.",
+        check=False,
+    )  # fmt: skip
+    command.switch("--fresh", "compile again what is kept")
+    command.switch("--all", "print every variant")
+    options = command.parse(arguments)
     versions: dict[str, Path | None] = {installed_triton(): None}
     if GPU_TRITON not in versions and (wheel := wheel_of(GPU_TRITON)) is not None:
         versions[GPU_TRITON] = wheel
     found = compiled(versions, is_fresh=options.fresh)
-    prepare_folder(RESULTS)
     path = RESULTS / "gpu_preflight.json"
     path.write_text(json.dumps({**provenance(), "tritons": found}, indent=1), encoding="utf-8")
     print(table_of(found))

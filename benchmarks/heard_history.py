@@ -24,20 +24,12 @@ import uvicorn
 
 from benchmarks.calls.cutting_caller import CuttingCaller, Kind, Played
 from benchmarks.calls.told_models import SENTENCES, Told
-from benchmarks.harness.command_line import (
-    benchmark_parser,
-    early_end,
-    exit_code,
-    run,
-    without_results,
-)
-from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
+from benchmarks.harness.command_line import Benchmark, run
+from benchmarks.harness.harness import RESULTS, Bar
 from benchmarks.recognizer_bench import edit_distance
-from clients.arguments import whole_number
 from clients.call.script import CALL_FOLDER
 from clients.connection import RATE_HZ, RealtimeConnection, own_key
 from clients.errors import ClientError
-from clients.outputs import prepare_folder
 from clients.recording import Samples, read_flac
 from clients.report.waveform import pauses, speech_end, speech_start
 from clients.server_process import ServerProcess, free_port, running_server
@@ -210,39 +202,26 @@ def off_by_counts(cuts: Sequence[Cut]) -> dict[int, int]:
 
 
 def main() -> int:
-    parser = benchmark_parser(
+    command = Benchmark(
         "heard_history",
         "What the model is told it said against what was heard, of replies cut at random moments. "
         "A run that is interrupted writes the cuts made by then.",
+        seed="the places where they are cut",
     )
-    parser.add_argument(
-        "--cuts", type=whole_number(len(KINDS)), default=200, metavar="N",
-        help=f"replies that are cut, by {', '.join(KINDS)} (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--seed", type=whole_number(0), default=0, metavar="N",
-        help="seed of the places where they are cut (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
-    chosen = parser.parse_args()
-    prepare_folder(RESULTS)
+    command.count(
+        "--cuts", 200, f"replies that are cut, by {', '.join(KINDS)}", at_least=len(KINDS)
+    )
+    chosen = command.parse()
     cuts: list[Cut] = []
-    partial = early_end(measure(chosen.cuts, chosen.seed, cuts))
-    if partial and not cuts:
-        return without_results(partial)
-    bars = [] if partial else bars_of(cuts, shares_of(chosen.cuts))
+    command.measure(measure(chosen.cuts, chosen.seed, cuts))
+    if not cuts:
+        return command.without_results()
     counts = {kind: off_by_counts([c for c in cuts if c.kind == kind]) for kind in KINDS}
-    rows = [{**asdict(cut), "off_by": cut.off_by} for cut in cuts]
-    settings = {"cuts": chosen.cuts}
-    data = results(
-        "heard_history", chosen.seed, settings, bars, partial=partial, off_by=counts, cuts=rows
-    )
-    path = write_results(data)
     for kind, of_it in counts.items():
         print(f"{sum(of_it.values())} cuts by {kind}; off by so many words: {of_it}")
-    print(bar_table(bars))
-    print(f"results: {path}")
-    return exit_code(bars, partial, is_checked=chosen.check)
+    rows = [{**asdict(cut), "off_by": cut.off_by} for cut in cuts]
+    bars = [] if command.partial else bars_of(cuts, shares_of(chosen.cuts))
+    return command.finish({"cuts": chosen.cuts}, bars, off_by=counts, cuts=rows)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 """How well retrieval finds the page that answers, where words were misheard; and what it costs.
 
-    python -m benchmarks.knowledge_bench [--share X ...] [--seed N] [--tune] [--check]
+    python -m benchmarks.knowledge_bench [--check]
 
 A made-up folder of 300 pages (50 products, 6 subjects each) and four questions about each. A share
 of each question's words is heard wrong: one in five of these is lost, the others become one of the
 eight words that sound nearest by CMU's pronouncing dictionary, which knows nothing of the index.
 Either any words are, or as many of the words that carry the content, which is harder.
 Recall@4: the share of questions of which one of the four passages found is of the page that
-answers. Weights were chosen on every other product (`--tune` measures these); the figures are of
-the rest. Beside it, spelling alone: the same index without the column of sounds.
+answers. Weights were chosen on every other product; the figures are of the rest. Beside it stands
+spelling alone: the same index without the column of sounds.
 Searches are timed one after the other, on the machine as it is.
 """
 
@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from benchmarks.harness.command_line import benchmark_parser, exit_code, run
-from benchmarks.harness.harness import Bar, bar_table, results, write_results
+from benchmarks.harness.command_line import Benchmark, run
+from benchmarks.harness.harness import Bar
 from benchmarks.knowledge.corpus import PRODUCTS, Question, pages, questions
 from benchmarks.knowledge.mishear import Mishearing
 from clients.errors import ClientError
@@ -61,23 +61,19 @@ def recall(
 
 
 def main() -> int:
-    parser = benchmark_parser("knowledge_bench", "Recall of misheard questions, and its cost.")
-    parser.add_argument("--share", type=float, nargs="+", default=list(SHARES))
-    parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--tune", action="store_true", help="the products that choices are made on")
-    parser.add_argument("--check", action="store_true", help="fail where a bar is missed")
-    asked_for = parser.parse_args()
-    chosen = set(PRODUCTS[0 if asked_for.tune else 1 :: 2])
+    command = Benchmark("knowledge_bench", "Recall of misheard questions, and its cost.")
+    command.parse()
+    chosen = set(PRODUCTS[1::2])
     asked = [question for question in questions() if question.product in chosen]
     began_s = time.perf_counter()
-    passages = tuple(passages_of(pages(asked_for.seed)))
+    passages = tuple(passages_of(pages(SEED)))
     full = KnowledgeIndex(passages)
     build_ms = (time.perf_counter() - began_s) * 1e3
     spelling = KnowledgeIndex(passages, with_sounds=False)
     rows = []
     spared = {"any": frozenset[str](), "content": FUNCTION_WORDS["en"]}
-    for share, kind in product(asked_for.share, spared):
-        mishearing = Mishearing(dictionary(), asked_for.seed)
+    for share, kind in product(SHARES, spared):
+        mishearing = Mishearing(dictionary(), SEED)
         heard = [mishearing.hear(question.text, share, spared[kind]) for question in asked]
         found, took_ms = recall(full, asked, heard)
         by_spelling, _ = recall(spelling, asked, heard)
@@ -102,13 +98,8 @@ def main() -> int:
             )
             bars.append(Bar("search p95", row["search_p95_ms"], MOST_SEARCH_MS))
     print(f"{len(passages)} passages indexed in {build_ms:.0f} ms")
-    print(bar_table(bars))
-    settings = {"seed": asked_for.seed, "tune": asked_for.tune, "n_passages": len(passages)}
-    data = results(
-        "knowledge", asked_for.seed, settings, bars, rows=rows, build_ms=round(build_ms, 1)
-    )
-    print(write_results(data))
-    return exit_code(bars, None, is_checked=asked_for.check)
+    settings = {"seed": SEED, "n_passages": len(passages)}
+    return command.finish(settings, bars, rows=rows, build_ms=round(build_ms, 1))
 
 
 if __name__ == "__main__":

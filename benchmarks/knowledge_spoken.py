@@ -18,22 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.calls.make_call import HibariCaller
-from benchmarks.harness.command_line import (
-    add_check,
-    add_seed,
-    benchmark_parser,
-    early_end,
-    judged,
-    run,
-    without_results,
-)
+from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS, Bar
 from benchmarks.knowledge.corpus import PRODUCTS, Question, pages, questions
-from clients.arguments import whole_number
 from clients.call.script import ScriptedTurn, Utterance, utterance_of
 from clients.call.simulated_call import CallOptions, SimulatedCall
 from clients.connection import RATE_HZ, RealtimeConnection, own_key
-from clients.outputs import prepare_folder
 from clients.server_process import running_server
 
 EXTRAS = {"greeting": "1", "voiceloop.timeline": "1"}
@@ -124,19 +114,15 @@ def figures(timelines: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> int:
-    arguments = benchmark_parser("knowledge_spoken", "Retrieval in a served call.")
-    arguments.add_argument(
-        "--turns", type=whole_number(1), default=20, metavar="N",
-        help="questions that are asked (default: %(default)s)",
-    )  # fmt: skip
-    add_seed(arguments, "seed of the pages and of the room noise")
-    add_check(arguments)
-    options = arguments.parse_args()
-    prepare_folder(RESULTS)
+    command = Benchmark(
+        "knowledge_spoken", "Retrieval in a served call.", seed="the pages and the room noise"
+    )
+    command.count("--turns", 20, "questions that are asked")
+    options = command.parse()
     timelines: list[dict[str, Any]] = []
-    partial = early_end(measure(chosen(options.turns), options.seed, timelines))
-    if partial is not None and not timelines:
-        return without_results(partial)
+    command.measure(measure(chosen(options.turns), options.seed, timelines))
+    if command.partial is not None and not timelines:
+        return command.without_results()
     found = figures(timelines)
     for name, value in found.items():
         print(f"{name:<16} {value}")
@@ -144,9 +130,8 @@ def main() -> int:
     bars = [
         Bar("turns with passages, none added", hidden, LEAST_HIDDEN_PERCENT, "%", at_least=True),
         Bar("tokens of the words read again", float(found["n_read_again"]), 0.0, ""),
-    ]  # fmt: skip
-    settings = {"turns": options.turns}
-    return judged("knowledge_spoken", options, settings, bars, partial, figures=found)
+    ]
+    return command.finish({"turns": options.turns}, bars, figures=found)
 
 
 if __name__ == "__main__":

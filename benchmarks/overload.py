@@ -18,24 +18,14 @@ from dataclasses import asdict, dataclass, field
 
 from websockets.exceptions import InvalidStatus
 
-from benchmarks.harness.command_line import (
-    add_check,
-    add_seed,
-    benchmark_parser,
-    early_end,
-    judged,
-    run,
-    without_results,
-)
+from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS, Bar
-from clients.arguments import number, whole_number
 from clients.call.result import TurnResult
 from clients.call.script import Utterance
 from clients.call.simulated_call import CallOptions, SimulatedCall
 from clients.connection import RealtimeConnection, own_key
 from clients.errors import ClientError, ConnectionFailed
 from clients.loadgen import EXTRAS, Load, voices_of
-from clients.outputs import prepare_folder
 from clients.report.percentiles import Distribution
 from clients.server_process import SERVE, ServerProcess, running_server
 
@@ -187,30 +177,24 @@ def show(name: str, phase: Phase) -> None:
 
 
 def main() -> int:
-    parser = benchmark_parser("overload", "So many times the calls that this machine carries.")
-    parser.add_argument("--times", type=number("times", above=1.0), default=4.0, metavar="X",
-                        help="as many as it carries (default: %(default)g)")  # fmt: skip
-    parser.add_argument("--most", type=whole_number(1), default=64, metavar="N",
-                        help="calls at once at most (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--turns", type=whole_number(1), default=None, metavar="N",
-                        help="only the first turns of each call")  # fmt: skip
-    parser.add_argument("--fakes", action="store_true", help="scripted models in their place")
-    parser.add_argument("--cold", action="store_true", help="the rush meets a fresh server")
-    add_seed(parser, "of the room noise")
-    add_check(parser)
-    chosen = parser.parse_args()
-    prepare_folder(RESULTS)
+    command = Benchmark(
+        "overload", "So many times the calls that this machine carries.", seed="the room noise"
+    )
+    command.amount("--times", 4.0, "times", "as many as it carries", above=1.0)
+    command.count("--most", 64, "calls at once at most")
+    command.count("--turns", None, "only the first turns of each call")
+    command.switch("--fakes", "scripted models in their place")
+    command.switch("--cold", "the rush meets a fresh server")
+    chosen = command.parse()
     found = Found()
-    partial = early_end(measure(found, chosen))
+    command.measure(measure(found, chosen))
     show("one by one", found.filling)
     if not found.rush.turns:
-        return without_results(partial or "no call of the rush was let in and answered")
+        return command.without_results("no call of the rush was let in and answered")
     show("the rush", found.rush)
     settings = {key: getattr(chosen, key) for key in ("times", "most", "turns", "fakes", "cold")}
-    return judged(
-        "overload", chosen, settings, bars_of(found), partial,
-        filling=asdict(found.filling), rush=asdict(found.rush),
-    )  # fmt: skip
+    figures = {"filling": asdict(found.filling), "rush": asdict(found.rush)}
+    return command.finish(settings, bars_of(found), **figures)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,8 @@ import asyncio
 import sys
 
 from benchmarks.calls.typed_call import TypedCall, typed_call
-from benchmarks.harness.command_line import benchmark_parser, exit_code, run
-from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
-from clients.outputs import prepare_folder
+from benchmarks.harness.command_line import Benchmark, run
+from benchmarks.harness.harness import RESULTS, Bar
 from clients.server_process import running_server
 from engine.recipes.conversations.plain_questions import (
     BUSINESSES,
@@ -55,23 +54,18 @@ async def measure(business: str) -> list[Answer]:
 
 
 def main() -> int:
-    arguments = benchmark_parser("plain_questions", "Plain questions to an agent as it is served.")
-    arguments.add_argument("--agent", choices=BUSINESSES, default="cafe", help="who is asked")
-    arguments.add_argument("--check", action="store_true", help="exit 1 where the bar is missed")
-    options = arguments.parse_args()
-    prepare_folder(RESULTS)
-    answers = asyncio.run(measure(options.agent))
+    command = Benchmark("plain_questions", "Plain questions to an agent as it is served.")
+    command.choice("--agent", BUSINESSES, "cafe", "who is asked")
+    chosen = command.parse()
+    answers = asyncio.run(measure(chosen.agent))
     for answer in answers:
         if not answer.is_good:
             print(f"{answer.question.text}\n    {answer.reply}")
     n_good = sum(answer.is_good for answer in answers)
-    least = LEAST_GOOD[options.agent]
+    least = LEAST_GOOD[chosen.agent]
     bar = Bar(f"of {len(answers)} answered", float(n_good), least, "", at_least=True)
-    print(bar_table([bar]))
     said = [{"asked": one.question.text, "said": one.reply, "good": one.is_good} for one in answers]
-    settings = {"agent": options.agent}
-    print(write_results(results("plain_questions", 0, settings, [bar], answers=said)))
-    return exit_code([bar], None, is_checked=options.check)
+    return command.finish({"agent": chosen.agent}, [bar], answers=said)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """What recognizers hear: words, words in what holds none, and how long the last ones take.
 
     python -m benchmarks.recognizer_bench [--models NAME ...] [--folder NAME=PATH] [--most N]
-                                          [--sources NAME ...] [--scores FILE] [--check]
-                                          [--noise-reduction] [--no-waits]
+                                          [--sources NAME ...] [--noise-reduction]
+                                          [--no-waits] [--check]
 
 Word errors: every clip is a call of its own (a fresh stream, nothing known of the speaker, audio
 streamed in 20 ms frames), as it is, through a telephone (8 kHz, u-law), and with a recorded noise
@@ -13,13 +13,11 @@ wait: in real time, from the end of a sound to the full hypothesis, of one call 
 it wants a quiet machine.
 
 Where flite is installed, `flite` is benchmarks/cafe_sentences.txt in four of its voices: what
-pocketsphinx's language model is made for, and chosen on. With `--scores` each clip's score is
-appended to a file and what stands there is not measured again: a stopped run goes on. A run that is
-interrupted writes the table of the clips it has heard.
+pocketsphinx's language model is made for, and chosen on. A run that is interrupted writes the table
+of the clips it has heard.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -32,18 +30,11 @@ from audio.frames import RECOGNIZER_HZ, Samples
 from audio.noise_reduction import LEVELS
 from audio.recipes.hear_turns import CHUNK, recognize
 from audio.stream import RecognizerModel, RecognizerOptions
-from benchmarks.harness.command_line import (
-    INTERRUPTED,
-    benchmark_parser,
-    exit_code,
-    run,
-    without_results,
-)
-from benchmarks.harness.data_folder import data_folder, data_with
-from benchmarks.harness.harness import Bar, bar_table, results, write_results
+from benchmarks.harness.command_line import Benchmark, run
+from benchmarks.harness.data_folder import data_with
+from benchmarks.harness.harness import Bar
 from benchmarks.harness.speech_models import RECOGNIZERS, load
 from benchmarks.recognizers.clips import (
-    SEED,
     SNR_DB,
     Clip,
     conditions,
@@ -53,9 +44,7 @@ from benchmarks.recognizers.clips import (
 )
 from benchmarks.recognizers.flush_wait import flush_waits_ms
 from benchmarks.recognizers.wordless import wordless
-from clients.arguments import whole_number
 from clients.errors import ClientError
-from clients.outputs import check_file, prepare_folder
 from clients.report.percentiles import percentile
 
 DEFAULT_MODELS = ("pocketsphinx", "moonshine-tiny")
@@ -86,53 +75,23 @@ class Score:
     cpu_s: float = 0.0
 
 
-def parser() -> argparse.ArgumentParser:
-    arguments = benchmark_parser(
+def parsed(arguments: Sequence[str] | None) -> tuple[Benchmark, argparse.Namespace]:
+    command = Benchmark(
         "recognizer_bench",
-        "Word error rates, inventions and waits of recognizers on the shared data. A run that is "
-        "interrupted writes the table of what it has heard.",
-        folder="--out",
+        "Word error rates, inventions and waits of recognizers on the shared data "
+        "(VOICELOOP_DATA). A run that is interrupted writes the table of what it has heard.",
     )
-    arguments.add_argument(
-        "--data", type=Path, metavar="DIR",
-        help=f"the shared data (default: VOICELOOP_DATA, here {data_folder()})",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--models", nargs="+", metavar="NAME", choices=RECOGNIZERS, default=DEFAULT_MODELS,
-        help=f"of {', '.join(RECOGNIZERS)} (default: {' '.join(DEFAULT_MODELS)})",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--folder", action="append", default=[], type=_folder, metavar="NAME=PATH",
-        help="the weights of a model that lies in no package; repeat for each",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--sources", nargs="+", metavar="NAME",
-        help="only these (fsdd, flite, commands, ...; default: all)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--most", type=whole_number(1), default=10**6, metavar="N",
-        help="clips of one source at most (default: all)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--noise-reduction", action="store_true",
-        help="hear the noisy clips with each kind of noise reduction too (extra noise)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--no-waits", action="store_true", help="leave out what needs a quiet machine"
-    )
-    arguments.add_argument(
-        "--out", type=Path, metavar="DIR", default=Path("benchmarks/results"),
-        help="folder of the results (default: %(default)s)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--scores", type=Path, metavar="FILE",
-        help="keep the scores of single clips here, and measure none again that it holds "
-        "(default: none are kept)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--check", action="store_true", help="exit 1 where moonshine-tiny misses a bar"
-    )
-    return arguments
+    add = command.parser.add_argument
+    add("--models", nargs="+", metavar="NAME", choices=RECOGNIZERS, default=DEFAULT_MODELS,
+        help=f"of {', '.join(RECOGNIZERS)} (default: {' '.join(DEFAULT_MODELS)})")  # fmt: skip
+    add("--folder", action="append", default=[], type=_folder, metavar="NAME=PATH",
+        help="the weights of a model that lies in no package; repeat for each")  # fmt: skip
+    add("--sources", nargs="+", metavar="NAME",
+        help="only these (fsdd, flite, commands, ...; default: all)")  # fmt: skip
+    command.count("--most", 10**6, "clips of one source at most")
+    command.switch("--noise-reduction", "hear the noisy clips with noise reduction too")
+    command.switch("--no-waits", "leave out what needs a quiet machine")
+    return command, command.parse(arguments)
 
 
 def _folder(text: str) -> tuple[str, Path]:
@@ -145,17 +104,12 @@ def _folder(text: str) -> tuple[str, Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+    command, options = parsed(arguments)
     data = data_with(
-        "speech/manifest.jsonl", "speech/commands.jsonl", "speech/slots.jsonl", "speech/noise",
-        folder=options.data,
-    )  # fmt: skip
-    prepare_folder(options.out)
-    if options.scores is not None:
-        check_file(options.scores)
-    known = read_scores(options.scores)
+        "speech/manifest.jsonl", "speech/commands.jsonl", "speech/slots.jsonl", "speech/noise"
+    )
+    known: dict[Key, Score] = {}
     waits: dict[str, dict[str, float | None]] = {}
-    partial = None
     try:
         with tempfile.TemporaryDirectory() as scratch:
             for name in options.models:
@@ -164,30 +118,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if not options.no_waits:
                     waits[name] = waits_of(model, data / "speech")
     except KeyboardInterrupt:
-        partial = INTERRUPTED
+        command.interrupt()
         if not known:
-            return without_results(partial)
+            return command.without_results()
     table = as_table(known)
-    bars = [] if partial else bars_of(table, waits)
-    settings = {"snr_db": SNR_DB, "most": options.most, "chunk_ms": 1000 * CHUNK / RECOGNIZER_HZ}
-    path = write_results(
-        results(
-            "recognizer", SEED, settings, bars, partial=partial, rows=as_rows(table), waits=waits
-        ),
-        options.out,
-    )
     print_table(table, waits)
-    if bars:
-        print(bar_table(bars))
-    print(path)
-    return exit_code(bars, partial, is_checked=options.check)
+    settings = {"snr_db": SNR_DB, "most": options.most, "chunk_ms": 1000 * CHUNK / RECOGNIZER_HZ}
+    return command.finish(settings, bars_of(table, waits), rows=as_rows(table), waits=waits)
 
 
 def built(name: str, folders: dict[str, Path], scratch: Path) -> RecognizerModel:
     """The model on the CPU. Raises: ClientError where its weights lie in no package."""
     if RECOGNIZERS[name][1] and name not in folders:
         raise ClientError(f"--models {name}: expected --folder {name}=PATH with it, found none")
-    model: RecognizerModel = load(name, folders, "cpu", scratch)[0]
+    model: RecognizerModel = load(name, folders, scratch)[0]
     return model
 
 
@@ -220,7 +164,6 @@ def measure(
             key = (f"{clip.source}, {condition}", name, clip.name)
             if key not in known:
                 known[key] = score_clip(model, clip, samples)
-                keep_score(options.scores, key, known[key])
         if sys.stderr.isatty():
             print(f"\r{name} {index + 1}/{len(clips)}", end="", file=sys.stderr)
     if "wordless" in is_wanted:
@@ -229,7 +172,6 @@ def measure(
             if key not in known:
                 heard, cpu_s = hear(model, samples)
                 known[key] = Score(1, int(bool(heard)), 1, len(samples) / RECOGNIZER_HZ, cpu_s)
-                keep_score(options.scores, key, known[key])
 
 
 def hear(model: RecognizerModel, samples: Samples) -> tuple[list[str], float]:
@@ -266,27 +208,6 @@ def waits_of(model: RecognizerModel, speech: Path) -> dict[str, float | None]:
         waited = flush_waits_ms(model, clips, n_calls)
         found |= {f"{n_calls} calls, p{p}": percentile(waited, p) for p in (50, 95)}
     return found
-
-
-def read_scores(path: Path | None) -> dict[Key, Score]:
-    """(row, model, clip) -> score of the clips that `keep_score` has written.
-
-    Raises:
-        ClientError: the file holds something else.
-    """
-    if path is None or not path.exists():
-        return {}
-    try:
-        records = [json.loads(line) for line in path.read_text().splitlines()]
-        return {tuple(record["key"]): Score(**record["score"]) for record in records}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ClientError(f"expected scores of single clips in {path}, found: {error}") from error
-
-
-def keep_score(path: Path | None, key: Key, score: Score) -> None:
-    if path is not None:
-        with path.open("a") as file:
-            file.write(json.dumps({"key": key, "score": asdict(score)}) + "\n")
 
 
 def as_table(scores: dict[Key, Score]) -> dict[str, dict[str, Score]]:

@@ -26,19 +26,9 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from benchmarks.harness.command_line import (
-    add_check,
-    add_seed,
-    benchmark_parser,
-    early_end,
-    judged,
-    run,
-    without_results,
-)
-from benchmarks.harness.harness import RESULTS, Bar, interleaved
-from clients.arguments import number, whole_number
+from benchmarks.harness.command_line import Benchmark, run
+from benchmarks.harness.harness import Bar, interleaved
 from clients.bench.prompt import prompt_of
-from clients.outputs import prepare_folder
 from clients.report.percentiles import Distribution
 from clients.server_process import free_port
 from voiceloop.backends import ChatMessage, Generated, GenerateParams
@@ -153,27 +143,24 @@ def hidden_percent(found: dict[str, list[float]]) -> float | None:
 
 
 def main() -> int:
-    parser = benchmark_parser("remote_prefill", __doc__ or "")
-    parser.add_argument("--url", help="a chat service, as http://host:8000/v1 (default: the stub)")
-    parser.add_argument("--model", default="", help="its model (default: the only one it lists)")
-    parser.add_argument("--repeats", type=whole_number(1), default=20)
-    parser.add_argument("--prompt-tokens", type=whole_number(20), default=1000)
-    parser.add_argument("--speech", type=number("seconds", above=0.0), default=1.5)
-    add_seed(parser, "of the prompts")
-    add_check(parser)
-    chosen = parser.parse_args()
-    prepare_folder(RESULTS)
+    command = Benchmark("remote_prefill", __doc__ or "", seed="the prompts")
+    add = command.parser.add_argument
+    add("--url", help="a chat service, as http://host:8000/v1 (default: the stub)")
+    add("--model", default="", help="its model (default: the only one it lists)")
+    command.count("--repeats", 20, "of each variant")
+    command.count("--prompt-tokens", 1000, "of each conversation", at_least=20)
+    command.amount("--speech", 1.5, "seconds", "for which the caller speaks", above=0.0)
+    chosen = command.parse()
     found: dict[str, list[float]] = {name: [] for name in VARIANTS}
     work = measure(
         chosen.url, chosen.model, chosen.repeats, chosen.prompt_tokens, chosen.speech, chosen.seed,
         found,
     )  # fmt: skip
-    partial = early_end(work)
+    command.measure(work)
     if not all(found.values()):
-        return without_results(partial or "the service gave no reply")
-    bars = [
-        Bar("reading hidden at commit", hidden_percent(found), LEAST_HIDDEN, "%", at_least=True)
-    ]
+        return command.without_results("the service gave no reply")
+    hidden = hidden_percent(found)
+    bars = [Bar("reading hidden at commit", hidden, LEAST_HIDDEN, "%", at_least=True)]
     figures: dict[str, Any] = {
         name: asdict(Distribution.of(values, 2)) for name, values in found.items()
     }
@@ -184,7 +171,7 @@ def main() -> int:
     }
     for name, row in figures.items():
         print(f"{name:<12} ttft p50 {row['p50']:8.1f}  p95 {row['p95']:8.1f} ms  (n {row['n']})")
-    return judged("remote_prefill", chosen, settings, bars, partial, ttft_ms=figures)
+    return command.finish(settings, bars, ttft_ms=figures)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What each recognizer and voice costs, alone and batched over streams.
 
-    python -m benchmarks.speech_bench [--gpu] [--models NAME ...] [--streams 1 2 4] [--out DIR]
+    python -m benchmarks.speech_bench [--models NAME ...] [--streams 1 2 4]
                                       [--score [RECOGNIZER ...]]
 
 The callers are recordings of the shared data; where that is not here, bursts of noise, and the
@@ -41,21 +41,14 @@ from audio.stream import (
     VoiceModel,
     VoiceOptions,
 )
-from benchmarks.harness.command_line import (
-    INTERRUPTED,
-    benchmark_parser,
-    exit_code,
-    run,
-    without_results,
-)
+from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.data_folder import data_folder
-from benchmarks.harness.harness import RESULTS, results, write_results
-from benchmarks.harness.speech_models import CPU_MODELS, GPU_MODELS, RECOGNIZERS, VOICES, load
+from benchmarks.harness.speech_models import DEFAULT_MODELS, RECOGNIZERS, VOICES, load
 from benchmarks.harness.voice_score import SENTENCES, Dnsmos, read_back_wer, speak
-from clients.arguments import number, whole_number
-from clients.outputs import prepare_folder
+from clients.arguments import whole_number
 
 CHUNK = RECOGNIZER_HZ // 50  # 20 ms, as the gateway feeds
+SECONDS = 6.0  # of each caller's speech
 SILENCE_S = 0.3  # between the caller's last sound and the end of the turn
 REPLY = (
     "Good evening, and thank you for calling. I have a table for four tomorrow at seven. "
@@ -111,12 +104,12 @@ def recordings() -> list[Path]:
     return sorted((data_folder() / "speech" / "ljspeech").glob("*.flac"))
 
 
-def speech(seconds: float, n_streams: int) -> list[Samples]:
+def speech(n_streams: int) -> list[Samples]:
     """A clip for each stream: recorded where the data is, else bursts of noise."""
     files = recordings()
     clips = []
     for i in range(n_streams):
-        n_samples = round(seconds * RECOGNIZER_HZ)
+        n_samples = round(SECONDS * RECOGNIZER_HZ)
         if files:
             import soundfile
 
@@ -130,10 +123,10 @@ def speech(seconds: float, n_streams: int) -> list[Samples]:
 
 
 def measure_recognizer(
-    name: str, model: RecognizerModel, n_streams: int, seconds: float, is_random: bool
+    name: str, model: RecognizerModel, n_streams: int, is_random: bool
 ) -> RecognizerFigures:
     """One utterance a stream, all streams at once."""
-    clips = speech(seconds, n_streams)
+    clips = speech(n_streams)
     watch = Stopwatch()
     events: list[Any] = []
     names = [f"s{i}" for i in range(n_streams)]
@@ -161,10 +154,10 @@ def measure_recognizer(
         n_streams=n_streams,
         n_retracted_stable=None if is_random else retracted,
         revised_per_word=None if is_random else revised,
-        update_ms=1000.0 * seconds * n_streams / max(1, n_partials),
+        update_ms=1000.0 * SECONDS * n_streams / max(1, n_partials),
         flush_ms=flush_ms,
         final_ms=final_ms,
-        rtf=watch.total_s / (seconds + SILENCE_S),
+        rtf=watch.total_s / (SECONDS + SILENCE_S),
     )
 
 
@@ -268,48 +261,6 @@ def _cell(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = benchmark_parser(
-        "speech_bench",
-        "What each recognizer and voice costs, alone and batched over streams. A model that is "
-        "given no folder runs with random weights of its true size: times are right, words are "
-        "not. A run that is interrupted writes the models that were done.",
-        folder="--out",
-    )
-    names = (*RECOGNIZERS, *VOICES)
-    parser.add_argument("--gpu", action="store_true", help="run on CUDA (default: on the CPU)")
-    parser.add_argument(
-        "--models", nargs="+", choices=names, metavar="NAME",
-        help=f"of {', '.join(names)} (default: {', '.join(CPU_MODELS)}; with --gpu: "
-        f"{', '.join(GPU_MODELS)})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--streams", nargs="+", type=whole_number(1), default=[1, 2, 4], metavar="N",
-        help="numbers of streams at once, one after the other (default: 1 2 4)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--seconds", type=number("seconds", above=0.0), default=6.0, metavar="S",
-        help="seconds of each caller's speech (default: %(default)g)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--folder", action="append", default=[], type=_folder, metavar="NAME=PATH",
-        help="a model's own weights instead of random ones; repeatable (default: none)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--score", nargs="*", choices=tuple(RECOGNIZERS), metavar="RECOGNIZER",
-        help="score each voice by DNSMOS (package speechmos), and by what each of these reads "
-        "back: two, as one may mishear what is said well",
-    )  # fmt: skip
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", default=RESULTS,
-        help="folder of the results (default: %(default)s)",
-    )  # fmt: skip
-    options = parser.parse_args(arguments)
-    if options.gpu and not _has_cuda():
-        parser.error("--gpu: expected a CUDA GPU, found none")
-    return options
-
-
 def _folder(text: str) -> tuple[str, Path]:
     name, equals, path = text.partition("=")
     with_folders = [name for name, (_, needs) in (RECOGNIZERS | VOICES).items() if needs]
@@ -322,16 +273,30 @@ def _folder(text: str) -> tuple[str, Path]:
     return name, Path(path)
 
 
-def _has_cuda() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
+def parsed(arguments: Sequence[str] | None) -> tuple[Benchmark, argparse.Namespace]:
+    command = Benchmark(
+        "speech_bench",
+        "What each recognizer and voice costs, alone and batched over streams. A model that is "
+        "given no folder runs with random weights of its true size: times are right, words are "
+        "not. A run that is interrupted writes the models that were done.",
+        check=False,
+    )
+    names = (*RECOGNIZERS, *VOICES)
+    add = command.parser.add_argument
+    add("--models", nargs="+", choices=names, metavar="NAME", default=DEFAULT_MODELS,
+        help=f"of {', '.join(names)} (default: {', '.join(DEFAULT_MODELS)})")  # fmt: skip
+    add("--streams", nargs="+", type=whole_number(1), default=[1, 2, 4], metavar="N",
+        help="numbers of streams at once, one after the other (default: 1 2 4)")  # fmt: skip
+    add("--folder", action="append", default=[], type=_folder, metavar="NAME=PATH",
+        help="a model's own weights instead of random ones; repeatable")  # fmt: skip
+    add("--score", nargs="*", choices=tuple(RECOGNIZERS), metavar="RECOGNIZER",
+        help="score each voice by DNSMOS (package speechmos), and by what each of these reads "
+        "back: two, as one may mishear what is said well")  # fmt: skip
+    return command, command.parse(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parse(arguments)
-    prepare_folder(options.out)
-    device = "cuda" if options.gpu else "cpu"
+    command, options = parsed(arguments)
     is_recorded = bool(recordings())
     if not is_recorded:
         print(
@@ -342,24 +307,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     recognizers: list[RecognizerFigures] = []
     voices: list[VoiceFigures] = []
     random: list[str] = []
-    partial = None
     with tempfile.TemporaryDirectory(prefix="speech_bench") as scratch:
         try:
-            for name in options.models or (GPU_MODELS if options.gpu else CPU_MODELS):
+            for name in options.models:
                 try:
-                    rows, is_random = measure(name, options, device, Path(scratch))
+                    rows, is_random = measure(name, options, Path(scratch))
                 except AudioError as error:
                     print(f"{name}: {error}", file=sys.stderr)
                     continue
                 random += [name] * is_random
                 (recognizers if name in RECOGNIZERS else voices).extend(rows)
         except KeyboardInterrupt:
-            partial = INTERRUPTED
+            command.interrupt()
     if not recognizers and not voices:
-        return without_results(partial) if partial else 2
+        return command.without_results()
+    print_table(recognizers)
+    print_table(voices)
     settings = {
-        "device": device_name(device),
-        "seconds": options.seconds,
         "callers": "recorded" if is_recorded else "bursts of noise",
         "random": random,
     }
@@ -367,45 +331,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "recognizers": [asdict(row) for row in recognizers],
         "voices": [asdict(row) for row in voices],
     }
-    data = results("speech", 0, settings, [], partial=partial, **figures)
-    path = write_results(data, options.out)
-    print_table(recognizers)
-    print_table(voices)
-    print(f"results: {path}")
-    return exit_code((), partial, is_checked=False)
+    return command.finish(settings, **figures)
 
 
-def measure(
-    name: str, options: argparse.Namespace, device: str, scratch: Path
-) -> tuple[list[Any], bool]:
+def measure(name: str, options: argparse.Namespace, scratch: Path) -> tuple[list[Any], bool]:
     """One model's rows, one for each number of streams; whether its weights are random.
 
     Raises:
         AudioError: it cannot be loaded, or fails.
     """
-    model, is_random = load(name, dict(options.folder), device, scratch)
+    model, is_random = load(name, dict(options.folder), scratch)
     rows: list[Any] = []
     # The first pass pays for caches and kernels; nobody calls into a cold model.
     for n_streams in (1, *options.streams):
         if name in RECOGNIZERS:
-            rows.append(measure_recognizer(name, model, n_streams, options.seconds, is_random))
+            rows.append(measure_recognizer(name, model, n_streams, is_random))
         else:
             rows.append(measure_voice(name, model, n_streams))
     if name in VOICES and options.score is not None and not is_random:
-        scores = score_voice(model, options, device, scratch)
+        scores = score_voice(model, options, scratch)
         rows = [replace(row, **scores) for row in rows]
     return rows[1:], is_random
 
 
-def score_voice(
-    model: VoiceModel, options: argparse.Namespace, device: str, scratch: Path
-) -> dict[str, Any]:
+def score_voice(model: VoiceModel, options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """How a voice sounds and is understood. Raises: AudioError if something it needs is absent."""
     mark = Dnsmos()
     clips = [speak(model, text) for text in SENTENCES]
     wrong: dict[str, float] = {}
     for name in options.score:
-        recognizer, is_random = load(name, dict(options.folder), device, scratch)
+        recognizer, is_random = load(name, dict(options.folder), scratch)
         if is_random:
             raise AudioError(f"expected --folder {name}=PATH to read back with it, found none")
         wrong[name] = read_back_wer(clips, recognizer)
@@ -413,14 +368,6 @@ def score_voice(
         "dnsmos": float(np.mean([mark(clip) for clip in clips])),
         "read_back_wer": wrong or None,
     }
-
-
-def device_name(device: str) -> str:
-    if device == "cpu":
-        return device
-    import torch
-
-    return str(torch.cuda.get_device_name())
 
 
 if __name__ == "__main__":

@@ -21,22 +21,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from benchmarks.calls.ablation import SWITCH
-from benchmarks.harness.command_line import (
-    add_check,
-    add_seed,
-    benchmark_parser,
-    early_end,
-    judged,
-    run,
-    without_results,
-)
+from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS, Bar, interleaved
-from clients.arguments import whole_number
 from clients.call.result import TurnResult
 from clients.call.script import CallScript, Utterance, load_call, load_utterances
 from clients.call.simulated_call import CallOptions, SimulatedCall
 from clients.connection import RATE_HZ, RealtimeConnection, own_key
-from clients.outputs import prepare_folder
 from clients.progress import progress_bar
 from clients.report.percentiles import percentile
 from clients.server_process import running_server
@@ -182,34 +172,19 @@ def added_ms(turns: Mapping[str, list[TurnResult]], variant: str) -> float | Non
     return percentile(with_tool, 50) - percentile(without, 50) if with_tool and without else None
 
 
-def parser() -> argparse.ArgumentParser:
-    arguments = benchmark_parser("tool_turn", "What a tool of an agent costs the gap.")
-    arguments.add_argument(
-        "--calls", type=whole_number(1), default=9, metavar="N",
-        help="of each server, two questions a call (default: %(default)s)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--tool-ms", type=whole_number(0), default=300, metavar="MS",
-        help="how long the service takes (default: %(default)s)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--only", action="append", choices=VARIANTS[1:], metavar="NAME",
-        help=f"against no tool, of {', '.join(map(repr, VARIANTS[1:]))}; may be repeated "
-        "(default: all)",
-    )  # fmt: skip
-    add_seed(arguments, "seed of the room noise")
-    add_check(arguments)
-    return arguments
-
-
 def main() -> int:
-    chosen = parser().parse_args()
-    prepare_folder(RESULTS)
+    command = Benchmark(
+        "tool_turn", "What a tool of an agent costs the gap.", seed="the room noise"
+    )
+    command.count("--calls", 9, "of each server, two questions a call")
+    command.count("--tool-ms", 300, "how long the service takes", at_least=0)
+    command.several("--only", VARIANTS[1:], "against no tool (default: all)")
+    chosen = command.parse()
     names = [name for name in VARIANTS if name in (WITHOUT, *(chosen.only or VARIANTS))]
     turns: dict[str, list[TurnResult]] = {}
-    partial = early_end(measure(chosen, names, turns))
-    if partial is not None and not turns:
-        return without_results(partial)
+    command.measure(measure(chosen, names, turns))
+    if not turns:
+        return command.without_results()
     rows = {}
     for name, of in turns.items():
         gaps, added = gaps_ms(of), added_ms(turns, name)
@@ -225,7 +200,7 @@ def main() -> int:
         if name in names
     ]
     settings = {"calls": chosen.calls, "tool_ms": chosen.tool_ms, "variants": names}
-    return judged("tool_turn", chosen, settings, bars, partial, variants=rows)
+    return command.finish(settings, bars, variants=rows)
 
 
 if __name__ == "__main__":

@@ -19,13 +19,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from benchmarks.calls.ablation import (
@@ -35,23 +32,16 @@ from benchmarks.calls.ablation import (
     ablation_bars,
     print_ablation,
 )
-from benchmarks.calls.bars import ANTICIPATION, SETS, bars_of
+from benchmarks.calls.bars import EMBEDDED as EMBEDDED_BARS
+from benchmarks.calls.bars import HUMAN, bars_of
 from benchmarks.calls.human_turns import CHOSEN_ON, human_turns, utterance_of
 from benchmarks.calls.plot import plot
-from benchmarks.harness.command_line import (
-    benchmark_parser,
-    early_end,
-    exit_code,
-    run,
-    without_results,
-)
-from benchmarks.harness.harness import RESULTS, Bar, bar_table, interleaved, results, write_results
-from clients.arguments import whole_number
+from benchmarks.harness.command_line import Benchmark, run
+from benchmarks.harness.harness import RESULTS, Bar, bar_table, interleaved
 from clients.call.result import CallResult
 from clients.call.script import DEFAULT_CAST, Utterance, load_call, load_utterances
 from clients.call.simulated_call import CallOptions, SimulatedCall
 from clients.connection import RATE_HZ, RealtimeConnection, own_key
-from clients.outputs import prepare_folder
 from clients.progress import progress_bar
 from clients.report.call_summary import summary_of, turn_json
 from clients.report.waterfall_png import check_matplotlib
@@ -69,10 +59,8 @@ class Settings:
 
     n_turns: int
     variants: dict[str, Variant]
-    warm_up: int = 0
     seed: int = 0
     endpoint_ms: int | None = None  # None: the real models with the server's own endpointing
-    log_folder: Path = RESULTS
     human: bool = False
     cast: str = DEFAULT_CAST
 
@@ -96,7 +84,7 @@ async def measure(settings: Settings, measured: Mapping[str, Measured]) -> None:
     """
     callers = callers_of(settings)
     n_calls = -(-settings.n_turns // len(callers[0][1]))
-    rounds = list(interleaved(list(settings.variants), n_calls, settings.warm_up))
+    rounds = list(interleaved(list(settings.variants), n_calls))
     async with AsyncExitStack() as running:
         servers = {}
         for name in settings.variants:
@@ -109,10 +97,9 @@ async def measure(settings: Settings, measured: Mapping[str, Measured]) -> None:
                 call = await play(servers[turn.variant], voice, utterances, seed, settings)
                 memory_mb = servers[turn.variant].resident_mb()
                 progress(done + 1)
-                if not turn.is_warm_up:
-                    into = measured[turn.variant]
-                    into.calls.append(call)
-                    into.resident_mb = max(into.resident_mb, memory_mb)
+                into = measured[turn.variant]
+                into.calls.append(call)
+                into.resident_mb = max(into.resident_mb, memory_mb)
 
 
 def callers_of(settings: Settings) -> list[tuple[str, tuple[Utterance, ...]]]:
@@ -131,7 +118,7 @@ def callers_of(settings: Settings) -> list[tuple[str, tuple[Utterance, ...]]]:
 def start(settings: Settings, variant: str) -> Any:
     """The server of one variant as an async context manager."""
     command = SERVE if settings.endpoint_ms is None else FAKE_SERVER
-    log = settings.log_folder / f"turn_latency-{variant}.log"
+    log = RESULTS / f"turn_latency-{variant}.log"
     chosen = settings.variants[variant]
     return running_server(
         chosen.arguments, command=command, log=log, environment=chosen.environment
@@ -196,91 +183,35 @@ def print_report(variant: str, measured: Measured, bars: list[Bar]) -> None:
     print(bar_table(bars))
 
 
-def parser() -> argparse.ArgumentParser:
-    arguments = benchmark_parser(
+def parsed() -> tuple[Benchmark, argparse.Namespace]:
+    """Options that would be ignored beside others are refused."""
+    command = Benchmark(
         "turn_latency",
         "The gap between the caller's last sound and the agent's first, in real calls on the "
         "loopback. A run that is interrupted writes the calls that had ended.",
+        seed="the room noise",
     )
-    arguments.add_argument(
-        "--turns", type=whole_number(1), default=60, metavar="N",
-        help="at least so many, in whole calls (default: %(default)s)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--fakes", action="store_true", help="scripted, instant models: the runtime alone"
-    )
-    arguments.add_argument(
-        "--endpoint-ms", type=whole_number(1), metavar="MS",
-        help="with --fakes: ms of silence that end a turn "
-        f"(default: {DEFAULT_ENDPOINT_MS})",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--variant", action="append", default=[], metavar="NAME=ARGUMENTS", type=_variant,
-        help="compare servers: arguments of `voiceloop serve`; repeat for each (default: one of "
-        "the embedded preset)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--warm-up", type=whole_number(0), default=0, metavar="N",
-        help="first calls of each variant that do not count (default: %(default)s)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--seed", type=whole_number(0), default=0, metavar="N",
-        help="seed of the room noise (default: %(default)s)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--cast", choices=load_call().casts, default=DEFAULT_CAST,
-        help="the voices of the bundled call (default: %(default)s)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--human", action="store_true",
-        help="clips of the shared data (VOICELOOP_DATA) instead of the bundled call",
-    )  # fmt: skip
-    arguments.add_argument(
+    command.count("--turns", 60, "at least so many, in whole calls")
+    command.switch("--fakes", "scripted, instant models: the runtime alone")
+    told = f"with --fakes: ms of silence that end a turn (default: {DEFAULT_ENDPOINT_MS})"
+    command.count("--endpoint-ms", None, told)
+    command.choice("--cast", load_call().casts, DEFAULT_CAST, "the voices of the bundled call")
+    command.switch("--human", "clips of the shared data (VOICELOOP_DATA), not the bundled call")
+    command.parser.add_argument(
         "--ablate", nargs="?", const="embedded", choices=ABLATIONS, metavar="SET",
         help="each mechanism of anticipation off in turn: of the embedded agent, only the three "
         "that end a turn (ends: five calls of eight turns in six minutes with --turns 8), or "
         "smollm2's four and all of them (six calls, seven minutes)",
     )  # fmt: skip
-    arguments.add_argument(
-        "--check", nargs="?", const=ANTICIPATION, choices=SETS,
-        help=f"exit 1 where a bar of this set is missed (default: {ANTICIPATION}; --human and "
-        "--fakes have their own)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--json", action="store_true", help="print the results as JSON instead of a table"
-    )
-    return arguments
-
-
-def _variant(text: str) -> tuple[str, Variant]:
-    name, equals, arguments = text.partition("=")
-    if not equals or not re.fullmatch(r"[\w.-]+", name):
-        raise argparse.ArgumentTypeError(
-            f"expected NAME=ARGUMENTS, the name of letters, digits, '.', '_' and '-', "
-            f"found {text!r}"
-        )
-    try:
-        return name, Variant(tuple(shlex.split(arguments)))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"expected arguments as a shell reads them, found {arguments!r}: {error}"
-        ) from None
-
-
-def check_together(arguments: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
-    """Options that would be ignored beside others are refused; so is a variant named twice."""
-    names = [name for name, _ in chosen.variant]
+    chosen = command.parse()
+    refuse = command.parser.error
     if chosen.endpoint_ms is not None and not chosen.fakes:
-        arguments.error("--endpoint-ms: expected --fakes with it, found none")
-    if sum((chosen.fakes, chosen.ablate is not None, bool(chosen.variant))) > 1:
-        arguments.error("expected one of --fakes, --ablate and --variant, found several")
+        refuse("--endpoint-ms: expected --fakes with it, found none")
+    if chosen.fakes and chosen.ablate is not None:
+        refuse("expected one of --fakes and --ablate, found both")
     if chosen.ablate not in (None, "smollm2") and chosen.check:
-        arguments.error(
-            f"--check: expected it without --ablate {chosen.ablate}, whose variants are meant to "
-            "miss"
-        )
-    if len(set(names)) < len(names):
-        arguments.error(f"--variant: expected each name once, found {', '.join(names)}")
+        refuse(f"--check: expected it without --ablate {chosen.ablate}: its variants are to miss")
+    return command, chosen
 
 
 def settings_of(chosen: argparse.Namespace) -> Settings:
@@ -289,92 +220,67 @@ def settings_of(chosen: argparse.Namespace) -> Settings:
         variants = {"fakes": Variant()}
     if chosen.ablate:
         variants = ABLATIONS[chosen.ablate]
-    if chosen.variant:
-        variants = dict(chosen.variant)
     endpoint_ms = (chosen.endpoint_ms or DEFAULT_ENDPOINT_MS) if chosen.fakes else None
     return Settings(
-        chosen.turns,
-        variants,
-        chosen.warm_up,
-        chosen.seed,
-        endpoint_ms,
-        human=chosen.human,
-        cast=chosen.cast,
+        chosen.turns, variants, chosen.seed, endpoint_ms, human=chosen.human, cast=chosen.cast
     )
 
 
 def report(
-    settings: Settings,
-    variant: str,
-    figures: Measured,
-    chosen: argparse.Namespace,
-    partial: str | None,
+    command: Benchmark, settings: Settings, variant: str, figures: Measured, ablation: str | None
 ) -> list[Bar]:
     """Write and print one variant's figures; returns the bars that were asked for."""
     data = summary_of(figures.calls)
-    bars = bars_of(data, figures.ready_s, figures.resident_mb, bar_set(settings, chosen))
-    bars = [] if partial else bars
-    data = results(
-        f"turn_latency-{variant.replace(' ', '-')}",
-        settings.seed,
+    bars = bars_of(data, figures.ready_s, figures.resident_mb, bar_set(settings))
+    bars = [] if command.partial else bars
+    print_report(variant, figures, bars)
+    path = command.write(
         {
             "turns": settings.n_turns,
             "endpoint_ms": settings.endpoint_ms,
             "human": settings.human,
             "cast": None if settings.human else settings.cast,
             "clips_left_out": CHOSEN_ON if settings.human else 0,
-            "ablation": chosen.ablate,
+            "ablation": ablation,
         },
         bars,
-        partial=partial,
+        name=f"turn_latency-{variant.replace(' ', '-')}",
         ready_s=round(figures.ready_s, 2),
         resident_mb=round(figures.resident_mb, 1),
         **data,
         turns=[turn_json(turn) for call in figures.calls for turn in call.turns],
     )
-    path = write_results(data)
-    if partial is None:
-        plot(data, path.with_suffix(".png"))
-    if chosen.json:
-        json.dump(data, sys.stdout, indent=1)
-        print()
-    else:
-        print_report(variant, figures, bars)
-        print(f"results{' of the part that ran' if partial else ''}: {path}")
+    if command.partial is None:
+        plot(json.loads(path.read_text(encoding="utf-8")), path.with_suffix(".png"))
     return bars
 
 
-def bar_set(settings: Settings, chosen: argparse.Namespace) -> str:
+def bar_set(settings: Settings) -> str:
     if settings.endpoint_ms is not None:
         return f"fakes {settings.endpoint_ms}"
-    if settings.human:
-        return "human"
-    return chosen.check or ANTICIPATION
+    return HUMAN if settings.human else EMBEDDED_BARS
 
 
 def main() -> int:
-    arguments = parser()
-    chosen = arguments.parse_args()
-    check_together(arguments, chosen)
+    command, chosen = parsed()
     settings = settings_of(chosen)
     check_matplotlib("the picture of the results")
-    prepare_folder(settings.log_folder)
     every = {name: Measured() for name in settings.variants}
-    partial = early_end(measure(settings, every))
+    command.measure(measure(settings, every))
     measured = {name: figures for name, figures in every.items() if figures.calls}
-    if partial and not measured:
-        return without_results(partial)
+    if not measured:
+        return command.without_results()
     bars = [
         bar
         for name, figures in measured.items()
-        for bar in report(settings, name, figures, chosen, partial)
+        for bar in report(command, settings, name, figures, chosen.ablate)
     ]
-    if chosen.ablate and not partial:
+    if chosen.ablate and not command.partial:
         summaries = {name: summary_of(figures.calls) for name, figures in measured.items()}
         print_ablation(summaries)
         bars = ablation_bars(chosen.ablate, summaries)
         print(bar_table(bars) if bars else "")
-    return exit_code(bars, partial, is_checked=bool(chosen.check))
+    return command.exit_code(bars)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """What a call must hold: the bars of ``benchmarks.turn_latency``, in sets.
 
-"calls" is the first table that a call was measured by, "anticipation" the tighter one; a line that
-stands in both counts as in the tighter. "human" is for human callers, whose words no script knows.
+"embedded" is for the scripted call, "human" for human callers, whose words no script knows.
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ from typing import Any
 
 from benchmarks.harness.harness import Bar
 
-CALLS, ANTICIPATION, HUMAN = "calls", "anticipation", "human"
-SETS = (CALLS, ANTICIPATION)
-GAP_MS = {CALLS: (700, 1200), ANTICIPATION: (350, 700), HUMAN: (550, 1000)}  # p50, p95
-MOST_CUT_INS = {CALLS: 3, ANTICIPATION: 3}  # percent, of both kinds together; people have two bars
+EMBEDDED, HUMAN = "embedded", "human"
+GAP_MS = {EMBEDDED: (350, 700), HUMAN: (550, 1000)}  # p50, p95
+MOST_CUT_INS = 3  # percent, of both kinds together; people have two bars
 MOST_HARD_CUTS, MOST_SOFT = 3, 6
 HEARD_OVER_MS = 200
-BARGE_IN_MS = {CALLS: (300, 320), ANTICIPATION: (250, 280)}  # silent on the wire, audible
+BARGE_IN_MS, FAKES_BARGE_IN_MS = (250, 280), (300, 320)  # silent on the wire, audible
 DUCKED_MS = 120
 RUNTIME_MS = 60  # of our own beside an endpoint timer
 SLOWEST_MS = 1500
@@ -36,7 +34,7 @@ def bars_of(data: dict[str, Any], ready_s: float, resident_mb: float, chosen: st
         endpoint_ms = float(chosen.split()[1])
         name = "gap p50, runtime alone"
         bars.append(Bar(name, data["gap_ms"]["p50"], endpoint_ms + RUNTIME_MS))
-        return bars + _barge_in(data, CALLS) + _waterfall(data)
+        return bars + _barge_in(data, are_real=False) + _waterfall(data)
     bars += _gap(data, chosen)
     if chosen == HUMAN:
         return bars + _waterfall(data)
@@ -47,9 +45,7 @@ def bars_of(data: dict[str, Any], ready_s: float, resident_mb: float, chosen: st
         Bar("start to /readyz", ready_s, 6, "s"),
         Bar("resident memory, all processes", resident_mb, 1400, "MB"),
     ]
-    if chosen == ANTICIPATION:
-        bars += _ahead(data)
-    return bars + _barge_in(data, chosen) + _waterfall(data)
+    return bars + _ahead(data) + _barge_in(data, are_real=True) + _waterfall(data)
 
 
 def _gap(data: dict[str, Any], chosen: str) -> list[Bar]:
@@ -61,15 +57,15 @@ def _gap(data: dict[str, Any], chosen: str) -> list[Bar]:
         Bar("hard cuts", _percent(data["hard_cuts"], data["n_turns"]), MOST_HARD_CUTS, "%"),
         Bar("soft cuts: taken back", _percent(data["soft_cuts"], data["n_turns"]), MOST_SOFT, "%"),
     ]
-    if (most := MOST_CUT_INS.get(chosen)) is not None:
-        bars.append(Bar("cut-ins", _percent(data["cut_ins"], data["n_turns"]), most, "%"))
+    if chosen == EMBEDDED:
+        cut_ins = _percent(data["cut_ins"], data["n_turns"])
+        bars.append(Bar("cut-ins", cut_ins, MOST_CUT_INS, "%"))
+        bars.append(Bar("slowest gap", gap["most"], SLOWEST_MS))
     if over["n"]:
         name = "heard over the caller after a soft cut, p95"
         bars.append(Bar(name, over["p95"], HEARD_OVER_MS, n=over["n"]))
         lost = data["words_lost_around_soft_cuts"]
         bars.append(Bar("words lost around soft cuts", lost, 0, "", n=data["soft_cuts"]))
-    if chosen == ANTICIPATION:
-        bars.append(Bar("slowest gap", gap["most"], SLOWEST_MS))
     return bars
 
 
@@ -85,7 +81,7 @@ def _ahead(data: dict[str, Any]) -> list[Bar]:
     ]
 
 
-def _barge_in(data: dict[str, Any], chosen: str) -> list[Bar]:
+def _barge_in(data: dict[str, Any], *, are_real: bool) -> list[Bar]:
     def p95(name: str, key: str, limit_ms: int) -> Bar:
         figure = data[key]
         return Bar(f"barge-in p95, {name}", figure["p95"], limit_ms, n=figure["n"])
@@ -93,8 +89,8 @@ def _barge_in(data: dict[str, Any], chosen: str) -> list[Bar]:
     # A percentile is of those that stopped the agent: one that never did is in none of them.
     n_scripted, n_stopped = data["barge_ins_scripted"], data["barge_ins_that_stopped"]
     stopped = 100.0 * n_stopped / n_scripted if n_scripted else None
-    wire_ms, audible_ms = BARGE_IN_MS[chosen]
-    ducked = [p95("ducked", "barge_in_ducked_ms", DUCKED_MS)] if chosen == ANTICIPATION else []
+    wire_ms, audible_ms = BARGE_IN_MS if are_real else FAKES_BARGE_IN_MS
+    ducked = [p95("ducked", "barge_in_ducked_ms", DUCKED_MS)] if are_real else []
     return [
         Bar("scripted barge-ins that stopped the agent", stopped, 100, "%", True, n=n_scripted),
         *ducked,

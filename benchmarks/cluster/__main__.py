@@ -33,17 +33,8 @@ from benchmarks.cluster.machines import Machines, machines
 from benchmarks.cluster.scripted import FOLDER
 from benchmarks.cluster.spoken_call import utterances
 from benchmarks.cluster.spread import spread
-from benchmarks.harness.command_line import (
-    add_check,
-    benchmark_parser,
-    early_end,
-    judged,
-    run,
-    without_results,
-)
-from benchmarks.harness.harness import RESULTS, Bar
-from clients.arguments import whole_number
-from clients.outputs import prepare_folder
+from benchmarks.harness.command_line import Benchmark, run
+from benchmarks.harness.harness import Bar
 from clients.server_process import free_port, running_server
 from voiceloop.cluster.control.plan import Group, read_plan
 from voiceloop.cluster.control.status import Status
@@ -294,41 +285,29 @@ def bars_of(found: Found) -> list[Bar]:
 
 
 def main() -> int:
-    parser = benchmark_parser("cluster", __doc__ or "")
-    parser.add_argument("--gateways", type=whole_number(1, 16), default=4)
-    parser.add_argument("--engines", type=whole_number(1, 16), default=3)
-    parser.add_argument("--calls", type=whole_number(1, 1000), default=200)
-    parser.add_argument("--kills", type=whole_number(1, 100), default=20)
-    parser.add_argument("--node-kills", type=whole_number(1, 100), default=20)
-    parser.add_argument("--at-once", type=whole_number(1, 100), default=8)
-    parser.add_argument(
-        "--faults", nargs="*", choices=FAULTS, default=FAULTS, help="which kills (default: all)"
-    )
-    parser.add_argument(
-        "--changes", nargs="*", choices=CHANGES, default=CHANGES,
-        help="what is done on purpose (default: all)",
-    )  # fmt: skip
-    add_check(parser)
-    chosen = parser.parse_args()
-    prepare_folder(RESULTS)
-    found, settings = (
-        Found(),
-        {
-            key: getattr(chosen, key)
-            for key in ("gateways", "engines", "calls", "kills", "node_kills", "at_once")
-        },
-    )
+    command = Benchmark("cluster", __doc__ or "")
+    for flag, default, help in (
+        ("--gateways", 4, "that serve"), ("--engines", 3, "that serve"),
+        ("--calls", 200, "placed at once"), ("--kills", 20, "of each kind of process"),
+        ("--node-kills", 20, "of machines"), ("--at-once", 8, "calls beside a kill"),
+    ):  # fmt: skip
+        command.count(flag, default, help)
+    add = command.parser.add_argument
+    add("--faults", nargs="*", choices=FAULTS, default=FAULTS, help="which kills (default: all)")
+    told = "what is done on purpose (default: all)"
+    add("--changes", nargs="*", choices=CHANGES, default=CHANGES, help=told)
+    chosen = command.parse()
+    names = ("gateways", "engines", "calls", "kills", "node_kills", "at_once")
+    found, settings = Found(), {key: getattr(chosen, key) for key in names}
     with tempfile.TemporaryDirectory(prefix="voiceloop-cluster-") as folder:
         environ = {FOLDER: folder, "RAY_kill_child_processes_on_worker_exit": "0"}
         with machines(environ) as places:
-            partial = early_end(measure(chosen, places, Path(folder), found))
+            command.measure(measure(chosen, places, Path(folder), found))
             if not found.starts_s:
-                return without_results(partial or "nothing")
-            told = [asdict(one) for one in found.faults]
-            return judged(
-                "cluster", chosen, settings, bars_of(found), partial,
-                starts_s=found.starts_s, spread=found.spread, faults=told,
-            )  # fmt: skip
+                return command.without_results()
+            faults = [asdict(one) for one in found.faults]
+            figures = {"starts_s": found.starts_s, "spread": found.spread, "faults": faults}
+            return command.finish(settings, bars_of(found), **figures)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ other sets.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +23,9 @@ from audio.errors import AudioError
 from benchmarks.endpointing.figures import measure
 from benchmarks.endpointing.hearing import SETS, SOURCES, Hearing, SetName, Source
 from benchmarks.endpointing.table import bars_of, print_table
-from benchmarks.harness.command_line import benchmark_parser, exit_code, run
+from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.data_folder import OF_TURNS, data_with
-from benchmarks.harness.harness import RESULTS, bar_table, results, write_results
-from clients.outputs import check_file, prepare_folder
+from clients.outputs import check_file
 from clients.provenance import provenance
 from voiceloop.listening.endpointing import FITTED
 from voiceloop.listening.endpointing import SETS as WITNESSES
@@ -68,51 +66,33 @@ def fit_weights(hearing: Hearing) -> str:
     return as_toml(sets, comment)
 
 
-def parser() -> argparse.ArgumentParser:
-    arguments = benchmark_parser(
+def main() -> int:
+    command = Benchmark(
         "endpointing",
         "Turns cut against decision latency, for VoiceLoop's endpointing, a fixed timer and Smart "
         "Turn, offline on the shared data (VOICELOOP_DATA); or fit the weights. A run that is "
         "interrupted writes nothing.",
     )
-    arguments.add_argument(
-        "--fit", action="store_true", help=f"fit the weights and write {WEIGHTS.name} instead"
-    )
-    arguments.add_argument(
-        "--set", choices=SETS, dest="sets", action="append",
-        help="pauses that people made, or spliced hesitations (default: both, real first)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--source", choices=SOURCES, dest="sources", action="append",
-        help="whose words: the true ones, or a recognizer's (default: reference and moonshine); "
-        "may be given again",
-    )  # fmt: skip
-    arguments.add_argument(
+    command.switch("--fit", f"fit the weights and write {WEIGHTS.name} instead")
+    told = "pauses that people made, or spliced hesitations (default: both)"
+    command.several("--set", SETS, told, dest="sets")
+    told = "whose words (default: reference, the true ones, and moonshine)"
+    command.several("--source", SOURCES, told, dest="sources")
+    command.parser.add_argument(
         "--model", type=Path, metavar="DIR", default=AGENT,
         help="the agent that tells the end-of-turn probability (default: the embedded one)",
     )  # fmt: skip
-    arguments.add_argument(
-        "--no-p-end", action="store_true", help="do without the end-of-turn probability"
-    )
-    arguments.add_argument(
-        "--no-p-voice", action="store_true", help="do without the recognizer's judgement of voices"
-    )
-    arguments.add_argument("--no-peer", action="store_true", help="leave Smart Turn out")
-    arguments.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
-    return arguments
-
-
-def main() -> int:
-    arguments = parser()
-    chosen = arguments.parse_args()
+    command.switch("--no-p-end", "do without the end-of-turn probability")
+    command.switch("--no-p-voice", "do without the recognizer's judgement of voices")
+    command.switch("--no-peer", "leave Smart Turn out")
+    chosen = command.parse()
+    arguments = command.parser
     sets: list[SetName] = chosen.sets or list(SETS)
     sources: list[Source] = chosen.sources or list(FITTED_ON)
     if chosen.check and (chosen.fit or sources == ["pocketsphinx"]):
         arguments.error("--check: expected a source that bars are of: reference, moonshine")
     if chosen.fit:
         check_file(WEIGHTS)
-    else:
-        prepare_folder(RESULTS)
     ask_end = voice = None
     if not chosen.no_p_end:
         if not (chosen.model / "config.json").is_file():
@@ -140,16 +120,13 @@ def main() -> int:
             print_table(f"{name}, {source}", found)
             bars += bars_of(found, name, source)
             measured[f"{name}, {source}"] = found
-    print(bar_table(bars))
     settings = {
         "checkpoint": ask_end.checkpoint if ask_end else None,
         "p_voice": voice is not None,
         "sets": sets,
         "sources": sources,
     }
-    path = write_results(results("endpointing", 0, settings, bars, **measured))
-    print(f"results: {path}")
-    return exit_code(bars, None, is_checked=chosen.check)
+    return command.finish(settings, bars, **measured)
 
 
 if __name__ == "__main__":

@@ -10,31 +10,26 @@ from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
-# name -> (hidden, encoder layers, decoder layers, heads, mel bins): openai/whisper's model card
-WHISPER_SIZES = {
-    "tiny": (384, 4, 4, 6, 80),
-    "base": (512, 6, 6, 8, 80),
-    "small": (768, 12, 12, 12, 80),
-    "turbo": (1280, 32, 4, 20, 128),
-}
 SPECIALS = ("<pad>", "<bos>", "<prompt>", "<latent>", "<prompt_bos>")
-TALKATIVE = 0.25  # of 12.5 encoder frames a second: about 3 tokens/s, as in speech
 VOICE_FRAMES = 125  # ten seconds of prompt, what the released voices have
 
 
-def whisper(folder: Path, size: str) -> None:
-    """A multilingual Whisper: the decoder runs to its limit, as no random one ends by itself."""
+def whisper(folder: Path) -> None:
+    """A multilingual Whisper tiny: the decoder runs to its limit, as no random one ends by itself.
+
+    Sizes: OpenAI's model card.
+    """
     import transformers
     from faster_whisper.tokenizer import _LANGUAGE_CODES
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    hidden, n_encoder, n_decoder, n_heads, n_mels = WHISPER_SIZES[size]
-    languages = _LANGUAGE_CODES if n_mels == 128 else _LANGUAGE_CODES[:99]
+    hidden, n_layers, n_heads, n_mels = 384, 4, 6, 80
+    languages = _LANGUAGE_CODES[:99]
     config = transformers.WhisperConfig(
         vocab_size=51766 + len(languages),
         d_model=hidden,
-        encoder_layers=n_encoder,
-        decoder_layers=n_decoder,
+        encoder_layers=n_layers,
+        decoder_layers=n_layers,
         encoder_attention_heads=n_heads,
         decoder_attention_heads=n_heads,
         encoder_ffn_dim=4 * hidden,
@@ -61,30 +56,6 @@ def whisper(folder: Path, size: str) -> None:
     _write(folder / "preprocessor_config.json", {"feature_size": n_mels})
 
 
-def transducer(folder: Path) -> None:
-    """Nemotron ASR streaming, 600M, saying about 3 tokens a second of noise."""
-    import torch
-    import transformers
-
-    config = transformers.NemotronAsrStreamingConfig()
-    model = transformers.NemotronAsrStreamingForRNNT(config).eval()
-    model.generation_config.decoder_start_token_id = config.blank_token_id
-    extractor = transformers.NemotronAsrStreamingFeatureExtractor()
-    with torch.no_grad():
-        sound = extractor(0.1 * torch.randn(48_000).numpy(), sampling_rate=16_000)
-        heard = model.get_audio_features(sound["input_features"], num_lookahead_tokens=1)
-        said = model.decoder(torch.tensor([[config.blank_token_id]]))
-        logits = model.joint(said[:, None], heard.pooler_output[:, :, None]).flatten(0, -2)
-        blank = config.blank_token_id
-        lead = logits[:, :blank].amax(-1) - logits[:, blank]
-        model.joint.head.bias[blank] += lead.quantile(1.0 - TALKATIVE)
-    model.save_pretrained(folder)
-    tokenizer = _pieces(config.vocab_size - 1)
-    transformers.NemotronAsrStreamingProcessor(
-        extractor, tokenizer, default_num_lookahead_tokens=1
-    ).save_pretrained(folder)
-
-
 def moonshine(folder: Path) -> None:
     """Moonshine streaming tiny; the decoder runs to its limit."""
     import transformers
@@ -108,21 +79,6 @@ def vits(folder: Path) -> None:
     _write(folder / "tokenizer_config.json", {"tokenizer_class": "VitsTokenizer", **settings})
 
 
-def pocket(folder: Path) -> None:
-    """Pocket TTS, 100M; each fragment runs to its frame limit or a random end."""
-    import transformers
-
-    config = transformers.PocketTTSConfig(
-        audio_bos_token_id=1,
-        audio_prompt_token_id=2,
-        audio_latent_token_id=3,
-        audio_prompt_bos_token_id=4,
-        pad_token_id=0,
-    )
-    model = transformers.PocketTTSForConditionalGeneration(config)
-    _latent_voice(folder, model, config.latent_dim)
-
-
 def phonon(folder: Path) -> None:
     """Gradium's phonon, 31M; as `pocket`."""
     import transformers
@@ -135,12 +91,10 @@ def phonon(folder: Path) -> None:
 
 
 BUILDERS: dict[str, Callable[[Path], None]] = {
-    "transducer": transducer,
     "moonshine": moonshine,
     "vits": vits,
-    "pocket": pocket,
     "phonon": phonon,
-    **{f"whisper-{size}": (lambda f, s=size: whisper(f, s)) for size in WHISPER_SIZES},
+    "whisper-tiny": whisper,
 }
 
 

@@ -17,9 +17,6 @@ RECOGNIZERS: dict[str, tuple[str, bool]] = {
     "moonshine": ("audio.asr.moonshine.streaming:MoonshineRecognizer", True),
     "whisper-tiny": ("audio.asr.whisper:WhisperRecognizer", True),
     "whisper-base": ("audio.asr.whisper:WhisperRecognizer", True),
-    "whisper-small": ("audio.asr.whisper:WhisperRecognizer", True),
-    "whisper-turbo": ("audio.asr.whisper:WhisperRecognizer", True),
-    "transducer": ("audio.asr.transducer:TransducerRecognizer", True),
 }
 # What a model of a package is called with. "hibari" computes every clause anew, "hibari-kept" says
 # what it has said before, as a server does.
@@ -33,16 +30,14 @@ VOICES: dict[str, tuple[str, bool]] = {
     "hibari-kept": ("audio.tts.hibari:HibariVoice", False),
     "vits": ("audio.tts.vits:VitsVoice", True),
     "phonon": ("audio.tts.latent_voice:PhononVoice", True),
-    "pocket": ("audio.tts.latent_voice:PocketVoice", True),
 }
-CPU_MODELS = (
+DEFAULT_MODELS = (
     *("pocketsphinx", "moonshine", "whisper-tiny"),
-    *("hibari", "hibari-kept", "espeak", "vits", "phonon", "pocket"),
+    *("hibari", "hibari-kept", "espeak", "vits", "phonon"),
 )
-GPU_MODELS = ("moonshine", "whisper-turbo", "transducer", "vits", "phonon", "pocket")
 
 
-def load(name: str, folders: dict[str, Path], device: str, scratch: Path) -> tuple[Any, bool]:
+def load(name: str, folders: dict[str, Path], scratch: Path) -> tuple[Any, bool]:
     """The model, and whether its weights are random."""
     place, needs_folder = (RECOGNIZERS | VOICES)[name]
     module, _, class_name = place.partition(":")
@@ -50,7 +45,7 @@ def load(name: str, folders: dict[str, Path], device: str, scratch: Path) -> tup
     if not needs_folder:
         return build(**OPTIONS.get(name, {})), False
     folder, is_random = folders.get(name), name not in folders
-    options: dict[str, Any] = {} if name in NOT_IN_TORCH else {"device": device}
+    options: dict[str, Any] = {} if name in NOT_IN_TORCH else {"device": "cpu"}
     if folder is None:
         from benchmarks.harness.random_checkpoints import BUILDERS
 

@@ -17,17 +17,9 @@ from dataclasses import asdict, dataclass, field
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
-from benchmarks.harness.command_line import (
-    add_check,
-    benchmark_parser,
-    early_end,
-    judged,
-    run,
-    without_results,
-)
+from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS, Bar
 from benchmarks.hostile.clients import HOSTILE, LASTS_S, Hostile
-from clients.outputs import prepare_folder
 from clients.report.percentiles import Distribution
 from clients.server_process import ServerProcess, running_server
 
@@ -155,20 +147,18 @@ def bars_of(found: Found) -> list[Bar]:
 
 
 def main() -> int:
-    parser = benchmark_parser("hostile", "One hostile client of each kind beside a caller.")
-    parser.add_argument("names", nargs="*", metavar="KIND", help="of clients (default: all)")
-    add_check(parser)
-    chosen = parser.parse_args()
-    prepare_folder(RESULTS)
+    command = Benchmark("hostile", "One hostile client of each kind beside a caller.")
+    command.parser.add_argument(
+        "names", nargs="*", metavar="KIND", help="of clients (default: all)"
+    )
+    chosen = command.parse()
     found = Found()
-    partial = early_end(measure(found, chosen.names))
+    command.measure(measure(found, chosen.names))
     if not found.kinds:
-        return without_results(partial or "no kind was measured")
+        return command.without_results()
     settings = {"preset": "embedded", "seconds_each": LASTS_S}
     kinds = [asdict(kind) for kind in found.kinds]
-    return judged(
-        "hostile", chosen, settings, bars_of(found), partial, alone_ms=found.alone_ms, kinds=kinds
-    )
+    return command.finish(settings, bars_of(found), alone_ms=found.alone_ms, kinds=kinds)
 
 
 if __name__ == "__main__":

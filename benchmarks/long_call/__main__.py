@@ -11,7 +11,6 @@ slid, less the median of all others of that call.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import sys
 import time
@@ -20,18 +19,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from benchmarks.harness.command_line import (
-    add_check,
-    add_seed,
-    benchmark_parser,
-    early_end,
-    judged,
-    run,
-    without_results,
-)
+from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import Bar
 from benchmarks.long_call.call import PLANTED, Turn, items_of, recalled, turns_of
-from clients.arguments import number, whole_number
 from clients.connection import RealtimeConnection, own_key
 from clients.progress import progress_bar
 from clients.report.percentiles import percentile
@@ -203,33 +193,22 @@ def figures(line: Line) -> dict[str, Any]:
     }
 
 
-def parser() -> argparse.ArgumentParser:
-    arguments = benchmark_parser("long_call", "What an hour's call remembers, and what it costs.")
-    arguments.add_argument("--minutes", type=number("minutes", above=0.0), default=60.0)
-    arguments.add_argument("--preset", default="embedded", help="(default: %(default)s)")
-    arguments.add_argument(
-        "--pause-ms", type=whole_number(0), default=1500, metavar="MS",
-        help="of silence between two turns of a call; callers take longer (default: %(default)s)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--only", action="append", choices=tuple(VARIANTS), metavar="NAME",
-        help=f"of {', '.join(map(repr, VARIANTS))}; may be repeated (default: all)",
-    )  # fmt: skip
-    add_seed(arguments, "seed of the talk")
-    add_check(arguments)
-    return arguments
-
-
 def main() -> int:
-    chosen = parser().parse_args()
+    command = Benchmark(
+        "long_call", "What an hour's call remembers, and what it costs.", seed="the talk"
+    )
+    command.amount("--minutes", 60.0, "minutes", "of talk", above=0.0)
+    command.parser.add_argument("--preset", default="embedded", help="(default: %(default)s)")
+    command.count("--pause-ms", 1500, "of silence between two turns", at_least=0)
+    command.several("--only", tuple(VARIANTS), "(default: all)")
+    chosen = command.parse()
     turns = turns_of(chosen.minutes, chosen.seed)
     names = [name for name in VARIANTS if name in (chosen.only or VARIANTS)]
     lines: dict[str, Line] = {}
-    partial = early_end(measure(chosen.preset, turns, chosen.pause_ms / 1000, names, lines))
-    measured = {name: line for name, line in lines.items() if "" in line.slid}
-    if partial is not None and not measured:
-        return without_results(partial)
-    rows = {name: figures(line) for name, line in measured.items()}
+    command.measure(measure(chosen.preset, turns, chosen.pause_ms / 1000, names, lines))
+    rows = {name: figures(line) for name, line in lines.items() if "" in line.slid}
+    if not rows:
+        return command.without_results()
     for name, row in rows.items():
         print(f"{name:<18}" + "  ".join(f"{key} {value}" for key, value in row.items()))
     ours, bars = rows.get(OURS), []
@@ -240,7 +219,7 @@ def main() -> int:
             Bar("added by a slide p95", ours["added_p95_ms"], MOST_ADDED_MS, n=ours["n_slides"]),
         ]
     settings = {"minutes": chosen.minutes, "preset": chosen.preset, "pause_ms": chosen.pause_ms}
-    return judged("long_call", chosen, settings, bars, partial, variants=rows)
+    return command.finish(settings, bars, variants=rows)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,12 @@ locally and without an account, each in its own environment (`benchmarks.peers.e
 first use). What each was given stands in the table. Each variant of VoiceLoop is held against the
 same bars, all of them by its own figures, the defaults first. A variant takes 13 s for a plain and
 a hesitating turn and 10 s for a barge-in: the default command, six variants, lasts 37 minutes after
-the peers' environments are made. A run that is interrupted writes the calls that had ended, and
-``--resume`` of that file goes on with the others.
+the peers' environments are made. A run that is interrupted writes the calls that had ended.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import itertools
 import json
 import pickle
 import sys
@@ -30,26 +27,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.calls.human_turns import CHOSEN_ON, HumanTurn, human_turns
-from benchmarks.harness.command_line import (
-    benchmark_parser,
-    early_end,
-    exit_code,
-    run,
-    without_results,
-)
-from benchmarks.harness.harness import RESULTS, Bar, bar_table, interleaved, results, write_results
+from benchmarks.harness.command_line import Benchmark, run
+from benchmarks.harness.harness import RESULTS, Bar, interleaved
 from benchmarks.peers.call import BareLine, Line, MeasuredTurn, PeerCall, RealtimeLine
-from benchmarks.peers.earlier_part import measured_before
 from benchmarks.peers.envs import PINS, python_of
-from benchmarks.peers.plot import plot
 from benchmarks.peers.stub_services import KnownTurn, read_delays
-from clients.arguments import whole_number
 from clients.call.result import SOFT_CUT_MS
-from clients.outputs import prepare_folder
 from clients.progress import progress_bar
 from clients.report.call_summary import stage_medians
 from clients.report.percentiles import Distribution
-from clients.report.waterfall_png import check_matplotlib
 from clients.server_process import ServerProcess, running_server
 
 HERE = Path(__file__).resolve().parent
@@ -90,15 +76,6 @@ class Settings:
     delays_ms: str
     seed: int
 
-    def told(self) -> dict[str, Any]:
-        """As they stand in the results."""
-        return {
-            "turns": self.n_turns,
-            "barge_ins": self.n_barge_ins,
-            "delays_ms": self.delays_ms,
-            "clips_left_out": CHOSEN_ON,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -124,12 +101,6 @@ def blocks_of(
         turns += [(place, plain[place], True) for place in list(places)[:n_here]]
         found.append(Block(tuple(turns)))
     return found
-
-
-def n_calls(blocks: Sequence[Block], n_turns: int) -> int:
-    """How many of these calls so many turns are, played in order."""
-    lengths = itertools.accumulate(len(block.turns) for block in blocks)
-    return sum(length <= n_turns for length in lengths)
 
 
 async def start(
@@ -174,7 +145,7 @@ async def open_line(variant: str, server: ServerProcess) -> Line:
 async def measure(settings: Settings, measured: Mapping[str, list[MeasuredTurn]]) -> None:
     """Play every block into every variant.
 
-    ``measured``: of each variant; filled call by call. The calls that it holds are not played.
+    ``measured``: of each variant; filled call by call.
 
     Raises:
         ClientError: the data is not here, a peer cannot be installed, a server did not start or a
@@ -183,7 +154,6 @@ async def measure(settings: Settings, measured: Mapping[str, list[MeasuredTurn]]
     plain = human_turns("plain", settings.n_turns)
     hesitating = human_turns("hesitation", settings.n_turns)
     blocks = blocks_of(plain, hesitating, settings.n_barge_ins)
-    n_played = {name: n_calls(blocks, len(turns)) for name, turns in measured.items()}
     async with AsyncExitStack() as running:
         port = await start_stubs(running, [*plain, *hesitating], settings.delays_ms, RESULTS)
 
@@ -194,7 +164,6 @@ async def measure(settings: Settings, measured: Mapping[str, list[MeasuredTurn]]
         services = f"http://127.0.0.1:{port}/v1"
         servers = {name: await start(running, name, services, RESULTS) for name in measured}
         rounds = list(interleaved(settings.variants, len(blocks)))
-        rounds = [one for one in rounds if one.index >= n_played[one.variant]]
         with progress_bar("calls", len(rounds)) as progress:
             for done, one in enumerate(rounds):
                 line = await open_line(one.variant, servers[one.variant])
@@ -310,90 +279,58 @@ def _cell(value: float | None, unit: str = "") -> str:
     return "-" if value is None else f"{value:.0f}{unit}"
 
 
-def parser() -> argparse.ArgumentParser:
-    arguments = benchmark_parser(
-        "peers",
-        "VoiceLoop beside Pipecat and LiveKit Agents on the same stub services and human callers. "
-        "It needs the shared data (VOICELOOP_DATA) and installs the peers on first use. A run that "
-        "is interrupted writes the calls that had ended.",
-    )
-    arguments.add_argument(
-        "--turns", type=whole_number(1), default=24, metavar="N",
-        help="turns of each kind, plain and hesitating (default: %(default)s)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--barge-ins", type=whole_number(0), metavar="N",
-        help="turns that interrupt the agent, at most --turns (default: "
-        f"{N_BARGE_INS}, or --turns if fewer)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--variant", action="append", choices=tuple(GIVEN), metavar="NAME",
-        help=f"one of {', '.join(GIVEN)}; repeatable (default: all but voiceloop-no-reader)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--delays-ms", type=_delays_ms, default="0,0,0,0", metavar="MS,MS,MS,MS",
-        help="delays of the stubs in ms: STT, first token, token, TTS (default: %(default)s)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--seed", type=whole_number(0), default=0, metavar="N",
-        help="seed of the room noise (default: %(default)s)",
-    )  # fmt: skip
-    arguments.add_argument(
-        "--resume", type=Path, metavar="FILE",
-        help="go on with what an interrupted run of the same command wrote",
-    )  # fmt: skip
-    arguments.add_argument("--check", action="store_true", help="exit 1 where a bar is missed")
-    return arguments
-
-
 def _delays_ms(text: str) -> str:
     read_delays(text)  # here, not when the stubs start
     return text
 
 
 def main() -> int:
-    arguments = parser()
-    chosen = arguments.parse_args()
+    command = Benchmark(
+        "peers",
+        "VoiceLoop beside Pipecat and LiveKit Agents on the same stub services and human callers. "
+        "It needs the shared data (VOICELOOP_DATA) and installs the peers on first use. A run that "
+        "is interrupted writes the calls that had ended.",
+        seed="the room noise",
+    )
+    command.count("--turns", 24, "turns of each kind, plain and hesitating")
+    told = f"turns that interrupt the agent (default: {N_BARGE_INS}, or --turns if fewer)"
+    command.count("--barge-ins", None, told, at_least=0)
+    command.several("--variant", tuple(GIVEN), "(default: all but voiceloop-no-reader)")
+    command.parser.add_argument(
+        "--delays-ms", type=_delays_ms, default=INSTANT, metavar="MS,MS,MS,MS",
+        help="delays of the stubs in ms: STT, first token, token, TTS (default: %(default)s)",
+    )  # fmt: skip
+    chosen = command.parse()
     n_turns, n_barge_ins = chosen.turns, chosen.barge_ins
     if n_barge_ins is None:
         n_barge_ins = min(N_BARGE_INS, n_turns)
     if n_barge_ins > n_turns:
-        arguments.error(f"--barge-ins: expected at most --turns ({n_turns}), found {n_barge_ins}")
+        found = f"expected at most --turns ({n_turns}), found {n_barge_ins}"
+        command.parser.error(f"--barge-ins: {found}")
     variants = tuple(dict.fromkeys(chosen.variant or VARIANTS))
     settings = Settings(n_turns, n_barge_ins, variants, chosen.delays_ms, chosen.seed)
-    check_matplotlib("the picture of the results")
-    prepare_folder(RESULTS)
     measured: dict[str, list[MeasuredTurn]] = {variant: [] for variant in variants}
-    if chosen.resume is not None:
-        measured = measured_before(chosen.resume, settings.told(), settings.seed, variants)
-    partial = early_end(measure(settings, measured))
-    if partial and not any(measured.values()):
-        return without_results(partial)
+    command.measure(measure(settings, measured))
+    if not any(measured.values()):
+        return command.without_results()
     figures = {name: figures_of(turns) for name, turns in measured.items()}
     bars = [
         bar
         for judged in judged_of(variants)
         for bar in bars_of(figures, judged, settings.delays_ms)
     ]
-    bars = [] if partial else bars
-    data = results(
-        "peers",
-        settings.seed,
-        settings.told(),
+    print_table(figures)
+    print_account(measured)
+    return command.finish(
+        {
+            "turns": n_turns, "barge_ins": n_barge_ins, "delays_ms": chosen.delays_ms,
+            "clips_left_out": CHOSEN_ON,
+        },
         bars,
-        partial=partial,
         given={name: GIVEN[name] for name in variants},
         figures=figures,
         turns={name: [asdict(turn) for turn in turns] for name, turns in measured.items()},
-    )
-    path = write_results(data)
-    if partial is None:
-        plot(data, path.with_suffix(".png"))
-    print_table(figures)
-    print_account(measured)
-    print(bar_table(bars))
-    print(f"results{' of the part that ran' if partial else ''}: {path}")
-    return exit_code(bars, partial, is_checked=chosen.check)
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

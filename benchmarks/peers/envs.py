@@ -1,4 +1,4 @@
-"""The environments of the peers: ``python -m benchmarks.peers.envs``.
+"""The environments of the peers.
 
 Owns the pins of what VoiceLoop is measured against. Each framework gets a virtual environment of
 its own in the cache folder, outside the repository; one that is there with the same pins is kept.
@@ -7,7 +7,6 @@ No account is needed, and nothing but the packages is fetched: both bring their 
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -16,7 +15,6 @@ import venv
 from pathlib import Path
 from time import monotonic
 
-from clients.command import run
 from clients.errors import ClientError
 
 PINS: dict[str, tuple[str, ...]] = {
@@ -61,18 +59,3 @@ def python_of(name: str) -> Path:
     stamp.write_text(pins, encoding="utf-8")
     print(f"made {place} in {monotonic() - began:.0f} s: {', '.join(PINS[name])}", flush=True)
     return interpreter
-
-
-def main() -> int:
-    argparse.ArgumentParser(
-        prog="python -m benchmarks.peers.envs",
-        description=f"Install the peers of benchmarks.peers into environments under {folder()}, "
-        "where they are not there yet.",
-    ).parse_args()
-    for name in PINS:
-        python_of(name)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(run(main, loss="the environment that was being made is made anew next time"))

@@ -127,18 +127,11 @@ class Comparison:
     def p95_apart(self) -> float:
         return abs(self.found.p95_ms / self.measured.p95_ms - 1.0)
 
-    @property
-    def let_in_apart(self) -> float:
-        return abs(self.found.n_let_in / max(1, self.measured.n_let_in) - 1.0)
 
-
-def compare(
-    costs: Costs, levels: Sequence[dict[str, Any]], *, admits_by_load: bool
-) -> list[Comparison]:
+def compare(costs: Costs, levels: Sequence[dict[str, Any]]) -> list[Comparison]:
+    """Each level of a ramp without admission, beside the simulated one."""
     points = [Point.of_level(level) for level in levels]
     return [
-        Comparison(
-            point, simulated(costs, point.n_calls, point.n_turns, admits_by_load=admits_by_load)
-        )
+        Comparison(point, simulated(costs, point.n_calls, point.n_turns, admits_by_load=False))
         for point in points
     ]

@@ -17,22 +17,12 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.harness.command_line import (
-    add_check,
-    add_seed,
-    benchmark_parser,
-    early_end,
-    judged,
-    run,
-    without_results,
-)
+from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS, Bar
 from benchmarks.soak.callers import Callers, Heard, Silence
 from benchmarks.soak.faults import FAULTS, inject
 from benchmarks.soak.processes import GATEWAY, Sample, held, sample, slope_mb_per_h
-from clients.arguments import number, whole_number
 from clients.loadgen import Load, voices_of
-from clients.outputs import prepare_folder
 from clients.report.percentiles import Distribution
 from clients.server_process import ServerProcess, http_status, running_server
 
@@ -170,39 +160,28 @@ def show(soaked: Soak) -> None:
 
 
 def main() -> int:
-    parser = benchmark_parser(
+    command = Benchmark(
         "soak",
         "Calls for minutes or hours with a fault in every minute: how long a caller hears nothing, "
         "which calls are lost, what grows. An interrupted run writes what it has.",
+        seed="the callers and the faults",
     )
-    parser.add_argument(
-        "--minutes", type=number("minutes", above=1.0), default=60.0, metavar="M",
-        help="for how long calls are placed (default: %(default)g)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--calls", type=whole_number(1), default=2, metavar="N",
-        help="at once, on average (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--faults", type=number("faults", at_least=0.0), default=1.0, metavar="N",
-        help="a minute (default: %(default)g)",
-    )  # fmt: skip
-    add_seed(parser, "of the callers and the faults")
-    add_check(parser)
-    chosen = parser.parse_args()
-    prepare_folder(RESULTS)
+    command.amount("--minutes", 60.0, "minutes", "for how long calls are placed", above=1.0)
+    command.count("--calls", 2, "at once, on average")
+    command.amount("--faults", 1.0, "faults", "a minute", at_least=0.0)
+    chosen = command.parse()
     soaked = Soak()
-    partial = early_end(soak(soaked, chosen.minutes, chosen.calls, chosen.faults, chosen.seed))
+    command.measure(soak(soaked, chosen.minutes, chosen.calls, chosen.faults, chosen.seed))
     if not soaked.heard.silences:
-        return without_results(partial or "no turn was over")
+        return command.without_results("no turn was over")
     show(soaked)
     settings: dict[str, Any] = {
         "preset": "embedded", "minutes": chosen.minutes, "calls": chosen.calls,
         "faults_per_minute": chosen.faults,
     }  # fmt: skip
-    return judged(
-        "soak", chosen, settings, bars_of(soaked), partial, faults=soaked.faults,
-        heard=asdict(soaked.heard), samples=[asdict(one) for one in soaked.samples],
+    return command.finish(
+        settings, bars_of(soaked), faults=soaked.faults, heard=asdict(soaked.heard),
+        samples=[asdict(one) for one in soaked.samples],
         held={"before": soaked.held_before, "after": soaked.held_after},
     )  # fmt: skip
 

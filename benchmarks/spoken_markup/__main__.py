@@ -17,20 +17,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks.calls.typed_call import typed_call
-from benchmarks.harness.command_line import (
-    add_check,
-    add_seed,
-    benchmark_parser,
-    early_end,
-    judged,
-    run,
-    without_results,
-)
+from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS, Bar
 from benchmarks.spoken_markup.judge import holds_markup, is_stuck
-from clients.arguments import whole_number
 from clients.errors import ClientError
-from clients.outputs import prepare_folder
 from clients.server_process import running_server
 from engine.recipes.conversations.plain_questions import BUSINESSES, read_questions
 from engine.recipes.conversations.recognizer_noise import RecognizerNoise
@@ -128,28 +118,23 @@ def bars_of(found: Found) -> list[Bar]:
 
 
 def main() -> int:
-    parser = benchmark_parser("spoken_markup", "Whether markup of a tool call is ever spoken.")
-    parser.add_argument(
-        "--replies", type=whole_number(1), default=500, metavar="N", help="(default: %(default)s)"
-    )
-    add_seed(parser, "the order of the turns and what is misheard")
-    add_check(parser)
-    chosen = parser.parse_args()
-    prepare_folder(RESULTS)
+    command = Benchmark(
+        "spoken_markup", "Whether markup of a tool call is ever spoken.",
+        seed="the order of the turns and what is misheard",
+    )  # fmt: skip
+    command.count("--replies", 500, "that are asked for")
+    chosen = command.parse()
     found = Found()
-    partial = early_end(measure(chosen.replies, chosen.seed, found))
+    command.measure(measure(chosen.replies, chosen.seed, found))
     if not found.heard:
-        return without_results(partial or "nothing was asked")
+        return command.without_results()
     for one in found.heard:
         if one.markup or one.stuck or not one.said:
             print(f"{one.agent}: {one.asked}\n    {one.said}")
     print(f"{len(found.heard)} replies; the server ended {found.n_broke_off} by its own rule")
     settings = {"replies": chosen.replies, "agents": list(shipped_agents())}
     replies = [asdict(one) for one in found.heard]
-    return judged(
-        "spoken_markup", chosen, settings, bars_of(found), partial,
-        replies=replies, n_broke_off=found.n_broke_off,
-    )  # fmt: skip
+    return command.finish(settings, bars_of(found), replies=replies, n_broke_off=found.n_broke_off)
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ def test_costs_are_found_again_from_two_points_that_they_made(
         {"n_calls": 6, "n_turns": 48, "calls": 6, "gap_ms": {"p50": p.p50_ms, "p95": p.p95_ms}}
         for p in [simulated(true, 6, 8, admits_by_load=False)]
     ]
-    [between] = compare(fit(few, many), levels, admits_by_load=False)
+    [between] = compare(fit(few, many), levels)
     assert between.p95_apart < 0.15
     assert between.let_in_apart == 0.0
 

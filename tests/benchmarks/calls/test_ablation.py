@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.calls.ablation import ABLATIONS, AGENT, ALL_OFF, ALL_ON, ablation_bars
-from benchmarks.turn_latency import parser, settings_of
 from voiceloop.agent_file import load_agent
 from voiceloop.config import load_config
 
 
 def test_the_real_model_has_each_of_four_off_and_all_of_them() -> None:
-    variants = settings_of(parser().parse_args(["--ablate", "smollm2"])).variants
+    variants = ABLATIONS["smollm2"]
     names = {"prefill", "prefix_cache", "speculative_decoding", "speculative_reply"}
     switches = {f"VOICELOOP_ANTICIPATION_{name.upper()}": "0" for name in names}
     assert variants[ALL_ON].environment == {}

@@ -22,7 +22,7 @@ def test_a_resumed_run_measures_anew_what_other_sources_gave(
 
     monkeypatch.setattr(engine_bench, "PARTS", {"part": part})
     monkeypatch.setattr(engine_bench, "RESULTS", tmp_path)
-    monkeypatch.setattr(engine_bench, "write_results", lambda data: tmp_path / "results.json")
+    monkeypatch.chdir(tmp_path)
     for sources in ("one", "one", "other"):
         monkeypatch.setattr(engine_bench, "sources", lambda sources=sources: sources)
         assert engine_bench.main(["--resume", "--check", "--model", str(tmp_path)]) == 0

@@ -1,11 +1,13 @@
-"""The command lines of the benchmarks: wrong values, missing data, and early ends."""
+"""The command lines of the benchmarks: help, wrong values, missing data, early ends, `--check`."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from benchmarks import (
     engine_bench,
     gpu_first_run,
     heard_history,
+    overload,
     recognizer_bench,
     speech_bench,
     tool_turn,
@@ -23,7 +26,7 @@ from benchmarks import (
 )
 from benchmarks.calls import human_turns
 from benchmarks.endpointing import __main__ as endpointing
-from benchmarks.harness.command_line import INTERRUPTED, early_end, exit_code
+from benchmarks.harness.command_line import INTERRUPTED, Benchmark
 from benchmarks.harness.data_folder import DataMissing, data_with
 from benchmarks.harness.harness import Bar, results, write_results
 from benchmarks.peers import __main__ as peers
@@ -31,10 +34,33 @@ from benchmarks.peers import stub_services
 from clients.call.result import CallResult
 from clients.errors import ClientError, OutputError
 
+ROOM = Path(turn_latency.__file__).parent
+COMMANDS = sorted(
+    f"benchmarks.{'.'.join(path.relative_to(ROOM).with_suffix('').parts)}"
+    for path in (*ROOM.glob("*.py"), *ROOM.glob("*/__main__.py"))
+    if path.stem != "__init__"
+)
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results go under the working folder."""
+    monkeypatch.chdir(tmp_path)
+
 
 def call(monkeypatch: pytest.MonkeyPatch, main: Callable[[], int], *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["benchmark", *arguments])
     return main()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_says_what_it_does(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        call(monkeypatch, import_module(name).main, "--help")
+    assert ended.value.code == 0
+    assert "usage: python -m benchmarks." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -42,28 +68,21 @@ def call(monkeypatch: pytest.MonkeyPatch, main: Callable[[], int], *arguments: s
     [
         (turn_latency.main, ["--turns", "0"], "--turns: expected a whole number of at least 1"),
         (turn_latency.main, ["--endpoint-ms", "200"], "--endpoint-ms: expected --fakes with it"),
-        (turn_latency.main, ["--fakes", "--ablate"], "expected one of --fakes, --ablate and"),
+        (turn_latency.main, ["--fakes", "--ablate"], "expected one of --fakes and --ablate"),
         (turn_latency.main, ["--ablate", "--check"], "expected it without --ablate embedded"),
         (turn_latency.main, ["--ablate", "ends", "--check"], "expected it without --ablate ends"),
-        (turn_latency.main, ["--variant", "a"], "--variant: expected NAME=ARGUMENTS"),
-        (turn_latency.main, ["--variant", "../a="], "--variant: expected NAME=ARGUMENTS"),
-        (turn_latency.main, ["--variant", 'a="'], "--variant: expected arguments as a shell"),
-        (turn_latency.main, ["--variant", "a=", "--variant", "a="], "expected each name once"),
         (peers.main, ["--delays-ms", "0,0,0"], "--delays-ms: expected four numbers of ms"),
         (peers.main, ["--delays-ms", "0,0,0,nan"], "--delays-ms: expected a number of ms"),
         (peers.main, ["--turns", "2", "--barge-ins", "3"], "--barge-ins: expected at most --turns"),
         (capacity.main, ["--turns", "9"], "--turns: expected a whole number of 1 to 8"),
         (heard_history.main, ["--cuts", "0"], "--cuts: expected a whole number of at least 3"),
-        (tool_turn.main, ["--calls", "0"], "--calls: expected a whole number of at least 1"),
         (tool_turn.main, ["--tool-ms", "-1"], "--tool-ms: expected a whole number of at least 0"),
-        (recognizer_bench.main, ["--most", "0"], "--most: expected a whole number of at least 1"),
-        (speech_bench.main, ["--seconds", "inf"], "--seconds: expected a number of seconds above"),
+        (overload.main, ["--times", "1"], "--times: expected a number of times above 1"),
         (speech_bench.main, ["--folder", "vits"], "--folder: expected NAME=PATH with a name of"),
         (speech_bench.main, ["--folder", "vits=none"], "--folder: expected a folder of vits's"),
-        (engine_bench.main, ["--threads", "0"], "--threads: expected a whole number of at least 1"),
         (engine_bench.main, ["--model", "none"], "--model: expected a model in none"),
-        (engine_bench.main, ["--part", "x"], "--part: expected of token_time"),
-        (gpu_first_run.main, ["--part", "x"], "--part: expected of kernels"),
+        (engine_bench.main, ["--part", "x"], "--part: invalid choice"),
+        (gpu_first_run.main, ["--part", "x"], "--part: invalid choice"),
         (endpointing.main, ["--check", "--source", "pocketsphinx"], "--check: expected a source"),
         (endpointing.main, ["--model", "none"], "--model: expected a model in none"),
         (stub_services.main, ["--port", "0"], "--port: expected a whole number of 1 to 65535"),
@@ -92,46 +111,57 @@ def test_data_that_is_not_there_is_named_with_its_remedy(
     monkeypatch.setenv("VOICELOOP_DATA", str(tmp_path / "none"))
     with pytest.raises(DataMissing, match=r"none, found no such folder"):
         human_turns.human_turns("plain", 1)
-    with pytest.raises(DataMissing):
-        call(monkeypatch, recognizer_bench.main)
-    monkeypatch.setattr(endpointing, "RESULTS", tmp_path)
-    with pytest.raises(DataMissing):
-        call(monkeypatch, endpointing.main, "--no-p-end")
+    for main, arguments in ((recognizer_bench.main, ()), (endpointing.main, ("--no-p-end",))):
+        with pytest.raises(DataMissing):
+            call(monkeypatch, main, *arguments)
 
 
 def test_results_that_cannot_be_written_are_refused_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "out").touch()
-    for module in (backchannels, capacity, endpointing, heard_history, peers):
-        monkeypatch.setattr(module, "RESULTS", tmp_path / "out")
+    for main in (backchannels.main, capacity.main, peers.main):
         with pytest.raises(OutputError, match="expected a folder that can be written into"):
-            call(monkeypatch, module.main)
-    for module in (speech_bench, recognizer_bench):
-        monkeypatch.setattr(module, "data_with", lambda *_, **__: tmp_path, raising=False)
-        with pytest.raises(OutputError, match="expected a folder that can be written into"):
-            call(monkeypatch, module.main, "--out", str(tmp_path / "out"))
+            call(monkeypatch, main)
 
 
-def test_an_early_end_says_why() -> None:
-    async def work(error: BaseException | None) -> None:
-        if error is not None:
-            raise error
+def command(work: BaseException | None, *arguments: str) -> Benchmark:
+    """A benchmark whose measuring ends so."""
 
-    assert early_end(work(None)) is None
-    assert early_end(work(ClientError("the server hung up"))) == "the server hung up"
-    assert early_end(work(KeyboardInterrupt())) == INTERRUPTED
+    async def measure() -> None:
+        if work is not None:
+            raise work
+
+    made = Benchmark("bench", "", seed="nothing")
+    made.parse(arguments)
+    made.measure(measure())
+    return made
+
+
+def test_an_early_end_says_why_and_is_not_judged() -> None:
     missed = [Bar("x", 3.0, 2.0)]
-    assert exit_code(missed, None, is_checked=False) == 0
-    assert exit_code(missed, None, is_checked=True) == 1
-    assert exit_code((), INTERRUPTED, is_checked=True) == 130
-    assert exit_code((), "the server hung up", is_checked=True) == 2
+    assert command(None).finish({}, missed) == 0
+    assert command(None, "--check").finish({}, missed) == 1
+    assert command(None, "--check").finish({}, [Bar("x", 1.0, 2.0)]) == 0
+    stopped = command(KeyboardInterrupt(), "--check")
+    assert (stopped.partial, stopped.finish({}, missed)) == (INTERRUPTED, 130)
+    broken = command(ClientError("the server hung up"), "--check")
+    assert (broken.partial, broken.finish({}, missed)) == ("the server hung up", 2)
+    written = [
+        json.loads(path.read_text()) for path in Path("out/benchmarks").glob("*-partial.json")
+    ]
+    assert all(data["bars"] == [] for data in written)
+
+
+def test_nothing_measured_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(None).without_results("nobody called") == 2
+    assert "nobody called: nothing is written" in capsys.readouterr().err
+    assert command(KeyboardInterrupt()).without_results() == 130
 
 
 def test_the_results_of_a_part_are_named_as_one(tmp_path: Path) -> None:
     whole = write_results(results("bench", 0, {}, []), tmp_path)
     part = write_results(results("bench", 0, {}, [], partial=INTERRUPTED), tmp_path)
-    assert json.loads(whole.read_text())["partial"] is None
     assert json.loads(part.read_text())["partial"] == INTERRUPTED
     assert part.name.endswith("-partial.json")
     assert not whole.name.endswith("-partial.json")
@@ -139,10 +169,7 @@ def test_the_results_of_a_part_are_named_as_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n_calls", [0, 1])
 def test_interrupted_calls_leave_those_that_had_ended(
-    n_calls: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    n_calls: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def measure(settings: object, measured: dict[str, turn_latency.Measured]) -> None:
         measured["fakes"].calls += [CallResult("slt", "", (), (), 0, 0)] * n_calls
@@ -150,10 +177,8 @@ def test_interrupted_calls_leave_those_that_had_ended(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(turn_latency, "measure", measure)
-    monkeypatch.setattr(turn_latency, "prepare_folder", lambda folder: None)
-    monkeypatch.setattr(turn_latency, "write_results", lambda data: write_results(data, tmp_path))
     assert call(monkeypatch, turn_latency.main, "--fakes", "--check") == 130
-    written = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
+    written = [json.loads(path.read_text()) for path in Path("out/benchmarks").glob("*.json")]
     assert [(data["partial"], data["bars"]) for data in written] == [(INTERRUPTED, [])] * n_calls
     assert ("nothing is written" in capsys.readouterr().err) == (n_calls == 0)
 
@@ -166,8 +191,24 @@ def test_a_set_without_recorded_noise_says_that_it_is_smaller(
         raise ClientError("so far")
 
     monkeypatch.setenv("VOICELOOP_DATA", str(tmp_path))
-    monkeypatch.setattr(backchannels, "RESULTS", tmp_path)
     monkeypatch.setattr(backchannels, "sounds", heard)
     with pytest.raises(ClientError, match="so far"):
         call(monkeypatch, backchannels.main)
     assert "A SMALLER SET: no recorded noise" in capsys.readouterr().err
+
+
+def test_variants_are_read_from_the_command_line() -> None:
+    chosen = Namespace(fakes=False, human=False, ablate="embedded", endpoint_ms=None, turns=1,
+                       seed=0, cast="hibari")  # fmt: skip
+    switched = turn_latency.settings_of(chosen).variants
+    assert switched["no held clause"].environment == {"VOICELOOP_ANTICIPATION_HELD_CLAUSE": "0"}
+    chosen = Namespace(**{**vars(chosen), "ablate": None, "fakes": True})
+    assert turn_latency.settings_of(chosen).endpoint_ms == turn_latency.DEFAULT_ENDPOINT_MS
+
+
+@pytest.mark.call
+def test_a_command_measures_at_its_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("--fakes", "--most", "1", "--turns", "1", "--times", "2")
+    assert call(monkeypatch, overload.main, *arguments) == 0
+    [written] = Path("out/benchmarks").glob("*-2*.json")
+    assert json.loads(written.read_text())["partial"] is None

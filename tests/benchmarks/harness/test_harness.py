@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.calls.bars import ANTICIPATION, CALLS, HUMAN, bars_of
+from benchmarks.calls.bars import EMBEDDED, HUMAN, bars_of
 from benchmarks.harness.harness import Bar, bar_table, interleaved, results, write_results
-from benchmarks.turn_latency import Variant, parser, settings_of
 from clients.call.result import Ahead, BargeIn, CallResult, TurnResult
 from clients.report.call_summary import summary_of
 from clients.report.waterfall import STAGES, waterfall_of
@@ -23,7 +22,7 @@ TURN = TurnResult(
 )  # fmt: skip
 
 
-def bars(*turns: TurnResult, chosen: str = CALLS) -> dict[str, Bar]:
+def bars(*turns: TurnResult, chosen: str = EMBEDDED) -> dict[str, Bar]:
     data = summary_of([CallResult("slt", "", turns, (), 0, 0)])
     return {bar.name: bar for bar in bars_of(data, 2.0, 500.0, chosen)}
 
@@ -49,7 +48,7 @@ def test_a_bar_holds_up_to_its_limit_and_never_unmeasured(
 
 
 def test_a_good_call_holds_every_bar() -> None:
-    for chosen in (CALLS, ANTICIPATION, HUMAN, "fakes 250"):
+    for chosen in (EMBEDDED, HUMAN, "fakes 250"):
         missed = [bar.name for bar in bars(TURN, chosen=chosen).values() if not bar.holds]
         assert missed == []
 
@@ -97,7 +96,7 @@ def test_the_cuts_of_people_are_held_to_two_bars_and_not_to_their_sum() -> None:
 
 def test_a_reply_with_a_hole_misses_its_bar() -> None:
     data = summary_of([CallResult("slt", "", (TURN,), (), 0, 1)])
-    for chosen in (CALLS, ANTICIPATION, HUMAN, "fakes 250"):
+    for chosen in (EMBEDDED, HUMAN, "fakes 250"):
         held = {bar.name: bar.holds for bar in bars_of(data, 2.0, 500.0, chosen)}
         assert not held["underruns"]
 
@@ -106,7 +105,7 @@ def test_a_scripted_barge_in_that_never_stopped_the_agent_misses_its_bar() -> No
     name = "scripted barge-ins that stopped the agent"
     in_vain = replace(TURN, barge_in=None)
     unscripted = replace(TURN, barge_in=None, interrupts=False)
-    for chosen in (CALLS, ANTICIPATION, "fakes 250"):
+    for chosen in (EMBEDDED, "fakes 250"):
         assert bars(TURN, unscripted, chosen=chosen)[name].holds
         bar = bars(*[TURN] * 30, in_vain, chosen=chosen)[name]
         assert not bar.holds
@@ -118,15 +117,15 @@ def test_a_scripted_barge_in_that_never_stopped_the_agent_misses_its_bar() -> No
 def test_a_duck_that_could_not_be_told_is_no_figure() -> None:
     told, untold = BargeIn(1.0, 2.0, 1.0, 100.0, 140.0), BargeIn(1.0, 2.0, 1.0, None, None)
     turns = [replace(TURN, barge_in=barge_in) for barge_in in (told, untold)]
-    bar = bars(*turns, chosen=ANTICIPATION)["barge-in p95, ducked"]
+    bar = bars(*turns, chosen=EMBEDDED)["barge-in p95, ducked"]
     assert (bar.value, bar.n) == (100.0, 1)
     assert "(n 1)" in bar_table([bar])
-    assert not bars(turns[1], chosen=ANTICIPATION)["barge-in p95, ducked"].holds
+    assert not bars(turns[1], chosen=EMBEDDED)["barge-in p95, ducked"].holds
 
 
 def test_a_late_duck_misses_its_bar() -> None:
     late = replace(TURN, barge_in=BargeIn(1.0, 2.0, 1.0, 121.0, 161.0))
-    assert not bars(late, chosen=ANTICIPATION)["barge-in p95, ducked"].holds
+    assert not bars(late, chosen=EMBEDDED)["barge-in p95, ducked"].holds
 
 
 @pytest.mark.parametrize(
@@ -140,7 +139,7 @@ def test_a_late_duck_misses_its_bar() -> None:
     ],
 )
 def test_what_was_not_done_ahead_misses_its_bar(ahead: Ahead | None, missed: str) -> None:
-    assert not bars(replace(TURN, ahead=ahead), chosen=ANTICIPATION)[missed].holds
+    assert not bars(replace(TURN, ahead=ahead), chosen=EMBEDDED)[missed].holds
 
 
 def test_the_runtime_alone_may_cost_60_ms_over_its_timer() -> None:
@@ -156,17 +155,3 @@ def test_results_say_where_they_come_from(tmp_path: Path) -> None:
     assert read["bars"][0]["holds"] is True
     assert read["p50"] == 3.0
     assert path.name.startswith("bench-2")
-
-
-def test_variants_are_read_from_the_command_line() -> None:
-    chosen = parser().parse_args(["--variant", "a=--config x.toml", "--variant", "b="])
-    assert settings_of(chosen).variants == {
-        "a": Variant(("--config", "x.toml")), "b": Variant()
-    }  # fmt: skip
-    switched = settings_of(parser().parse_args(["--ablate"])).variants
-    assert switched["no held clause"].environment == {"VOICELOOP_ANTICIPATION_HELD_CLAUSE": "0"}
-    assert switched["no speculative decoding"].environment == {
-        "VOICELOOP_ANTICIPATION_SPECULATIVE_DECODING": "0"
-    }
-    assert settings_of(parser().parse_args(["--fakes"])).endpoint_ms == 200
-    assert settings_of(parser().parse_args([])).endpoint_ms is None

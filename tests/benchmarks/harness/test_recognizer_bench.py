@@ -106,24 +106,20 @@ def test_bars_are_those_of_the_embedded_recognizer_that_were_measured() -> None:
     assert [bar.holds for bar in bars_of(table, waits)] == [False, True, False]
 
 
-def test_what_was_scored_before_is_not_heard_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_smallest_run_writes_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     speech = tmp_path / "speech"
     (speech / "noise").mkdir(parents=True)
     for name, noise in NOISES.items():
         soundfile.write(speech / "noise" / name, noise, RECOGNIZER_HZ)
     soundfile.write(speech / "a.flac", TONE, RECOGNIZER_HZ)
-    row = {"source": "jfk", "file": "a.flac", "text": "and so"}
+    row = {"source": "ljspeech", "file": "a.flac", "text": "and so"}
     (speech / "manifest.jsonl").write_text(json.dumps(row))
     (speech / "commands.jsonl").write_text("")
     (speech / "slots.jsonl").write_text("")
-    monkeypatch.setattr(recognizer_bench, "built", lambda *_: Scripted("and", "so"))
-    command = ["--data", str(tmp_path), "--out", str(tmp_path / "out"), "--sources", "jfk"]
-    command += ["--models", "moonshine-tiny", "--no-waits", "--scores", str(tmp_path / "s")]
-    assert recognizer_bench.main(command) == 0
-    kept = (tmp_path / "s").read_text()
-    assert len(kept.splitlines()) == 4
-    monkeypatch.setattr(recognizer_bench, "score_clip", None)
-    assert recognizer_bench.main(command) == 0
-    assert (tmp_path / "s").read_text() == kept
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VOICELOOP_DATA", str(tmp_path))
+    command = ["--sources", "ljspeech", "--models", "moonshine-tiny", "--no-waits", "--check"]
+    for words, expected in ((("and", "so"), 0), (("or", "no"), 1)):
+        monkeypatch.setattr(recognizer_bench, "built", lambda *_, words=words: Scripted(*words))
+        assert recognizer_bench.main(command) == expected
+    assert len(list(tmp_path.glob("out/benchmarks/*.json"))) >= 1

@@ -92,5 +92,5 @@ def test_each_recognizer_that_reads_back_has_its_own_figure(monkeypatch, tmp_pat
         speech_bench, "load", lambda name, *_: (ScriptedRecognizer(heard[name]), False)
     )
     options = SimpleNamespace(score=["deaf", "good"], folder=[])
-    scores = speech_bench.score_voice(None, options, "cpu", tmp_path)
+    scores = speech_bench.score_voice(None, options, tmp_path)
     assert scores == {"dnsmos": 4.0, "read_back_wer": {"deaf": 1.0, "good": 0.0}}

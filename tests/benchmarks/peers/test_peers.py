@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
 from benchmarks.calls.human_turns import HumanTurn
-from benchmarks.harness.harness import results, write_results
 from benchmarks.peers.__main__ import (
-    Block,
-    Settings,
     bars_of,
     figures_of,
     judged_of,
-    n_calls,
 )
 from benchmarks.peers.call import (
     Heard,
@@ -27,10 +19,8 @@ from benchmarks.peers.call import (
     goes_on,
     silent_after,
 )
-from benchmarks.peers.earlier_part import EarlierPartError, measured_before
 from benchmarks.peers.stub_services import KnownTurn, spoken, words_inside
 from clients.connection import RATE_HZ
-from clients.report.waterfall import Stage, Waterfall
 
 HZ = 16_000
 RNG = np.random.default_rng(1)
@@ -175,61 +165,3 @@ def test_slow_stubs_have_bars_of_their_own() -> None:
     assert not held["voiceloop: gap p50"] and held["voiceloop: gap p95"]
     of_others = bars_of(figures, "voiceloop", "1,2,3,4")
     assert not any("gap" in bar.name for bar in of_others)
-
-
-SETTINGS = Settings(4, 2, ("voiceloop", "pipecat"), "0,0,0,0", seed=3)
-PLAYED = {
-    "voiceloop": [
-        MeasuredTurn(
-            "a", "plain", 220.0, False, True,
-            waterfall=Waterfall((Stage("vad lag", 0.0, 220.0),), 0.0),
-            facts={"endpoint": {"reason": "confident"}},
-        ),
-        MeasuredTurn("b", "barge-in", None, False, True, 150.0, 210.0),
-    ],
-    "pipecat": [],
-}  # fmt: skip
-
-
-def part_in(folder: Path, settings: Settings = SETTINGS, partial: str | None = "cut") -> Path:
-    told: dict[str, Any] = {name: [asdict(t) for t in of_it] for name, of_it in PLAYED.items()}
-    data = results("peers", settings.seed, settings.told(), (), partial=partial, turns=told)
-    return write_results(data, folder)
-
-
-def test_a_run_goes_on_with_the_turns_that_an_interruption_left(tmp_path: Path) -> None:
-    found = measured_before(part_in(tmp_path), SETTINGS.told(), 3, SETTINGS.variants)
-    assert found == PLAYED
-
-
-def test_calls_that_had_ended_are_not_played_again() -> None:
-    blocks = [Block(((0, None, False),) * n) for n in (3, 3, 2)]  # type: ignore[arg-type]
-    assert [n_calls(blocks, n_turns) for n_turns in (0, 3, 6, 8)] == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "told"),
-    [
-        (replace(SETTINGS, n_turns=5), "settings"),
-        (replace(SETTINGS, delays_ms="1,1,1,1"), "settings"),
-        (replace(SETTINGS, seed=4), "seed"),
-        (replace(SETTINGS, variants=("voiceloop",)), "variants"),
-    ],
-)
-def test_a_part_of_another_comparison_is_refused(
-    tmp_path: Path, wanted: Settings, told: str
-) -> None:
-    with pytest.raises(EarlierPartError, match=f"expected {told}"):
-        measured_before(part_in(tmp_path), wanted.told(), wanted.seed, wanted.variants)
-
-
-def test_a_whole_comparison_and_what_is_none_are_not_gone_on_with(tmp_path: Path) -> None:
-    path = part_in(tmp_path, partial=None)
-    with pytest.raises(EarlierPartError, match="found the whole"):
-        measured_before(path, SETTINGS.told(), 3, SETTINGS.variants)
-    for text in ("[1]", "{", '{"turns": 3}'):
-        path.write_text(text)
-        with pytest.raises(EarlierPartError, match="expected"):
-            measured_before(path, SETTINGS.told(), 3, SETTINGS.variants)
-    with pytest.raises(EarlierPartError, match="expected results"):
-        measured_before(tmp_path / "none.json", SETTINGS.told(), 3, SETTINGS.variants)
