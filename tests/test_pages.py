@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from voiceloop.cli import build_parser
-from voiceloop.config import FOREIGN, PREFIX, TABLES, Config, load_config
+from voiceloop.config import FOREIGN, PREFIX, Config, all_keys, load_config, variable_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
@@ -104,9 +103,7 @@ def test_commands_exist_and_take_the_flags_they_are_shown_with(page: str) -> Non
 
 @pytest.mark.parametrize("page", PAGES)
 def test_variables_are_read(page: str) -> None:
-    known = {PREFIX + field.name.upper() for field in fields(Config)} | FOREIGN
-    for table, kind in TABLES.items():
-        known |= {f"{PREFIX}{table}_{field.name}".upper() for field in fields(kind)}
+    known = {variable_of(path) for path in all_keys()} | FOREIGN
     assert set(VARIABLE.findall(text_of(page))) <= known
 
 

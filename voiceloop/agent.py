@@ -8,61 +8,136 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from voiceloop.backends import RecognizerOptions, Tool
+from msgspec import Meta
+
+from voiceloop.backends import TOOL_NAME, RecognizerOptions, Tool
+from voiceloop.config_reader import Words, key
 from voiceloop.knowledge.answers import ApprovedAnswer
 from voiceloop.knowledge.sources import KnowledgeSource
 from voiceloop.memory.ledger import Memory
 from voiceloop.realtime.settings import SemanticVad, SessionSettings
 
+MINUTE_MS = 60_000
+MAX_RETRIES = 2  # as many as `toolbox.RETRY_PAUSES_S` has pauses: a caller waits for each
+MAX_AT_ONCE = 64  # threads of one Python tool's process
+MAX_CACHE_S = 86_400.0  # a day: what may be older stands better in `table`
+MAX_RESULT_CHARS = 100_000  # some 25,000 tokens, more than any embedded model's window
+MAX_SLOT_DIGITS = 40  # an IBAN has 34
+URL = r"(?s)(https?://|\$\{)\S+.*"  # all of it may come from the environment
+A_TEXT = Meta(pattern=r"(?s).*\S.*", extra={"wanted": "a text"})
+FieldPath = Annotated[
+    str,
+    Meta(
+        pattern=r"(?s)[^.]+(\.[^.]+)*", extra={"wanted": "names with dots between, as order.price"}
+    ),
+]
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
 @dataclass(frozen=True, slots=True)
 class AgentTool:
-    """A function the agent may call; ``parameters`` is a JSON schema of an object.
+    """A function the agent may call.
 
-    ``result``: the server answers every call itself with this text. ``table``: it answers with the
-    entry named by the value of the argument ``table_key``, in any case (an entry ``"*"`` stands for
-    any other). ``url``: it asks the service there, with ``method`` and ``headers``; both may name
-    variables of the environment as ``${NAME}``, and the URL required arguments as ``{name}``.
-    ``python``: it calls this function, ``module:function``, in a process of its own. ``mcp``: it
-    calls the tool of this name at that ``[[mcp]]`` server, which also describes it where the file
-    does not. With none of these, the client answers. ``side_effect_free``: a call changes nothing,
-    so it may be made before the caller's turn has ended, made again, and its result be kept.
-
-    Of a call by ``url``, ``python`` or ``mcp``: it is waited for ``deadline_ms``, is tried
-    ``retries`` times more where that can do no harm, and is one of at most ``at_once``, over all
-    sessions. Its result stands for ``cache_s`` seconds. Of the result the model is given the fields
-    of ``keep`` (none: all of it) and no more than ``max_result_chars`` characters. ``late``: what
-    to do with one that comes when the reply that wanted it is over: tell the caller of it, or have
-    the next reply find it. ``say``: the line that asks the caller to wait for it, as soon as the
-    turn is over, where it is not there by then. ``from_slots``: parameters that are taken from the
-    slots of these names, as the caller confirmed them, whatever the model writes.
+    With none of ``result``, ``table``, ``url``, ``python`` and ``mcp`` the client answers.
     """
 
-    name: str
-    description: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    side_effect_free: bool = False
-    result: str | None = None
-    table_key: str | None = None
-    table: Mapping[str, Any] = field(default_factory=dict)
-    url: str | None = None
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "POST"
-    headers: Mapping[str, Any] = field(default_factory=dict)
-    python: str | None = None
-    mcp: str | None = None
-    deadline_ms: int = 3000
-    retries: int = 1
-    at_once: int = 8
-    cache_s: float = 0.0
-    keep: tuple[str, ...] = ()
-    max_result_chars: int = 4000
-    late: Literal["speak", "drop"] = "speak"
-    say: str = ""
-    from_slots: tuple[str, ...] = ()
+    name: str = key(
+        ...,
+        "1 to 64 letters, digits, `_` and `-`.",
+        pattern=TOOL_NAME.pattern,
+        wanted="1 to 64 letters, digits, _ or -",
+    )
+    description: str = key("", "Tells the model what it does.")
+    parameters: Mapping[str, Any] = key(
+        {}, "A JSON schema of type `object`. Left out: it takes none."
+    )
+    side_effect_free: bool = key(
+        False,
+        "A call changes nothing. It may be made for a draft that is never said, made again when "
+        "it failed, and its result be kept.",
+    )
+    result: str | None = key(None, "The server's answer to every call.")
+    table_key: str | None = key(
+        None, "The parameter whose value names the entry of `table`, in any case."
+    )
+    table: Mapping[str, Any] = key(
+        {},
+        'The server\'s answers, text or tables that are sent as JSON. The entry `"*"` stands for '
+        "any other value.",
+    )
+    url: str | None = key(
+        None,
+        "The service that is asked. `${NAME}` stands for a variable of the environment, `{name}` "
+        "after the host for a required argument.",
+        pattern=URL,
+        wanted="http:// or https://",
+    )
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = key(
+        "POST",
+        "How the service is asked. `POST`, `PUT` and `PATCH` send the arguments as JSON, `GET` "
+        "and `DELETE` in the query.",
+    )
+    headers: Mapping[str, Any] = key(
+        {},
+        'Sent along, as `Authorization = "Bearer ${SHOP_KEY}"`. Keys stand in the environment, '
+        "not in the file.",
+    )
+    python: str | None = key(
+        None,
+        '`"module:function"`, called with the arguments by name, in a process of its own. It may '
+        "be `async def`. The module stands beside the agent file or is installed.",
+        pattern=r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*",
+        wanted="module:function",
+    )
+    mcp: str | None = key(
+        None,
+        "The `[[mcp]]` server that has a tool of this `name`. The server describes it where "
+        "`description` or `parameters` are left out. While the server does not list it, it is not"
+        " offered.",
+    )
+    deadline_ms: int = key(
+        3000,
+        "How long a call by `url`, `python` or `mcp` is waited for. A call that is "
+        "`side_effect_free` then ends without an answer, and the model is told so. Any other goes"
+        " on for up to 60 s; `tools.late` says what becomes of its result.",
+        ge=1,
+        le=MINUTE_MS,
+    )
+    retries: int = key(1, "How often such a call is tried again.", ge=0, le=MAX_RETRIES)
+    at_once: int = key(8, "How many such calls run at the same time.", ge=1, le=MAX_AT_ONCE)
+    cache_s: float = key(
+        0.0,
+        "How long a result stands for another call with the same arguments. Needs "
+        "`side_effect_free`.",
+        ge=0,
+        le=MAX_CACHE_S,
+    )
+    keep: tuple[FieldPath, ...] = key(
+        (),
+        'Fields of a JSON result that the model is given, as `["order.items.price"]`. None: all '
+        "of them.",
+    )
+    max_result_chars: int = key(4000, "A longer result is cut.", ge=1, le=MAX_RESULT_CHARS)
+    late: Literal["speak", "drop"] = key(
+        "speak",
+        "What becomes of a result that comes when its reply is over. `speak`: it is told as soon "
+        "as all are silent; `drop`: the next reply finds it.",
+    )
+    say: str = key(
+        "",
+        'The line that asks the caller to wait, as "Let me see.". It is said where the turn is '
+        "over and the result is not there 100 ms after the call began, at most once a reply. "
+        "Without it the caller hears nothing until the answer, or for `waiting.say_after_ms`. Of "
+        "a tool with `url`, `python` or `mcp`.",
+    )
+    from_slots: tuple[str, ...] = key(
+        (),
+        "Parameters, of type string, that are taken from the named `[[slots]]`, as the caller "
+        "confirmed them. The model cannot change them. One that is not confirmed counts as left "
+        "out, so that a required one is asked for first.",
+    )
 
     @property
     def is_clients(self) -> bool:
@@ -93,72 +168,154 @@ class AgentTool:
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """A server of the Model Context Protocol whose tools the agent may call.
+    """A server of the Model Context Protocol whose tools the agent may call."""
 
-    ``url``: where it answers (streamable HTTP), with these ``headers``. ``command``: it is a
-    process of ours and answers on its standard output, with ``environment`` beside PATH and HOME.
-    Headers and environment may name variables as ``${NAME}``. ``tools``: which of those that it
-    lists are offered, ``*`` for all, beside those of the agent's own ``[[tools]]`` that name it.
-    ``read_only``: of these, which change nothing; what a server says of itself does not count.
-    """
-
-    name: str
-    url: str | None = None
-    headers: Mapping[str, Any] = field(default_factory=dict)
-    command: tuple[str, ...] = ()
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    tools: tuple[str, ...] = ()
-    read_only: tuple[str, ...] = ()
+    name: str = key(
+        ...,
+        "What `tools.mcp` calls it. 1 to 64 letters, digits, `_` and `-`.",
+        pattern=TOOL_NAME.pattern,
+        wanted="1 to 64 letters, digits, _ or -",
+    )
+    url: str | None = key(
+        None,
+        "A server that answers over streamable HTTP.",
+        pattern=URL,
+        wanted="http:// or https://",
+    )
+    headers: Mapping[str, Any] = key({}, "Sent along with each request.")
+    command: tuple[str, ...] = key(
+        (),
+        "A program and its arguments, which answers on its standard output. It runs in the agent "
+        "file's folder.",
+    )
+    environment: Mapping[str, Any] = key(
+        {},
+        "Variables of that program, beside PATH, HOME and the like. They may name ours as "
+        "`${NAME}`.",
+    )
+    tools: tuple[str, ...] = key(
+        (),
+        'Which of its tools are offered. `["*"]`: all that it lists. Those of `[[tools]]` that '
+        "name the server are offered in any case.",
+    )
+    read_only: tuple[str, ...] = key(
+        (),
+        "Those of its tools that change nothing, as `tools.side_effect_free`. What a server "
+        "claims of itself does not count.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class BargeIn:
     """What happens when the caller speaks while the agent does.
 
-    After ``duck_ms`` of the caller's voice the agent gets quieter, after ``hold_ms`` it falls
-    silent: to the ear the caller has the floor from there on, and only whether the agent takes it
-    back is open. Both count the sound that leads into the voice ("st" in "stop"). It yields for
-    good after ``least_words`` words (within at least ``words_ms`` of speech) that are no
-    ``backchannels``, at one of the ``stop_words``, or after ``stop_ms`` of what is plainly a voice.
-    A shorter sound gives the floor back; one that is neither words nor plainly a voice is talked
-    over after two seconds. With ``stop_ms`` at 250 the caller would hear nothing sooner, but nearly
-    every "yeah" would end the reply.
-    A recognizer that mishears "mm-hm" as a word wants more words.
-    ``echo_guard``: words the agent has just spoken do not count. ``by_sound``: what the sound is
-    like counts too, where the recognizer can tell a caller from a listener's "mm-hm", a noise, an
-    echo and a bystander: words of those wait, until the sound is over at the latest, and somebody
-    who plainly is a caller takes the floor sooner.
+    The times count the sound that leads into a voice, too ("st" in "stop"). With ``stop_ms`` at
+    250 the caller would hear nothing sooner, but nearly every "yeah" would end the reply.
     """
 
-    enabled: bool = True
-    duck_ms: int = 60
-    hold_ms: int = 128
-    stop_ms: int = 1000
-    words_ms: int = 0
-    least_words: int = 1
-    stop_words: tuple[str, ...] = ("stop", "wait", "hold on", "hang on", "actually", "excuse me")
-    backchannels: tuple[str, ...] = (
-        "uh huh", "aha", "mm hmm", "mhm", "hm", "yeah", "yep", "yes", "okay", "ok", "right", "sure",
-        "i see", "got it", "oh",
-    )  # fmt: skip
-    echo_guard: bool = True
-    by_sound: bool = True
+    enabled: bool = key(
+        True, "The caller can interrupt the agent. Off: the agent speaks on, whatever is said."
+    )
+    duck_ms: int = key(
+        60,
+        "After so much of a sound that may be the caller's voice the agent gets quieter.",
+        ge=0,
+        le=MINUTE_MS,
+    )
+    hold_ms: int = key(
+        128,
+        "After so much of it the agent falls silent. Where it was only a sound, the agent goes on"
+        " where it stopped.",
+        ge=0,
+        le=MINUTE_MS,
+    )
+    stop_ms: int = key(
+        1000,
+        "What is plainly a voice and goes on for so long takes the turn, whatever the words.",
+        ge=0,
+        le=MINUTE_MS,
+    )
+    words_ms: int = key(
+        0, "How long a sound must last for its words to take the turn.", ge=0, le=MINUTE_MS
+    )
+    least_words: int = key(
+        1,
+        "How many words that are no backchannel take the turn. More suit a recognizer that "
+        'mishears "mm-hm" as a word.',
+        ge=1,
+        le=100,
+    )
+    stop_words: tuple[Words, ...] = key(
+        ("stop", "wait", "hold on", "hang on", "actually", "excuse me"),
+        "Words that take the turn at once.",
+    )
+    backchannels: tuple[Words, ...] = key(
+        (
+            "uh huh",
+            "aha",
+            "mm hmm",
+            "mhm",
+            "hm",
+            "yeah",
+            "yep",
+            "yes",
+            "okay",
+            "ok",
+            "right",
+            "sure",
+            "i see",
+            "got it",
+            "oh",
+        ),
+        "Words of a listener, which leave the agent its turn.",
+    )
+    echo_guard: bool = key(
+        True,
+        "Words that the agent has just spoken do not count. The microphone heard them from the "
+        "speaker.",
+    )
+    by_sound: bool = key(
+        True,
+        "What the sound is like counts too. It needs English, and Moonshine tiny as the "
+        "recognizer or beside another (`voice_reader`). A plain caller takes the turn after six "
+        "tenths of `stop_ms`. Words that may be a listener's, a bystander's or an echo's wait "
+        "until the sound is over or has lasted `stop_ms`, twice that where it plainly is one of "
+        "these. Without words such a sound is talked over. Stop words count at once.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a caller hears where the model or a tool takes its time.
+    """What a caller hears where the model or a tool takes its time."""
 
-    After ``say_after_ms`` of silence one of the lines of ``say``, in turn, and at most one a reply:
-    a hold line that comes twice says that nobody is there. Where the model has said nothing after
-    ``first_token_ms`` the fallback is said. After ``budget_ms`` of waiting for tools, over all
-    rounds of a reply, the agent answers without what is not there yet.
-    """
-
-    say_after_ms: int = 1500
-    say: tuple[str, ...] = ("One moment, please.",)
-    first_token_ms: int = 5000
-    budget_ms: int = 8000
+    say_after_ms: int = key(
+        1500,
+        "The silence after which one line is said, at most one a reply. It counts from the "
+        "caller's last sound where the model has not begun to answer or the caller's words are "
+        "missing, and from the call where a tool is slow. A lost or late voice counts too, also "
+        "in the middle of a reply. A reply in text has no such line.",
+        ge=0,
+        le=MINUTE_MS,
+    )
+    say: tuple[Words, ...] = key(
+        ("One moment, please.",),
+        "Such lines, in turn. None: nothing is said. They are kept as sound, and need no voice.",
+    )
+    first_token_ms: int = key(
+        5000,
+        "How long since the caller's last sound a spoken reply may be without its first token. "
+        "The model has two seconds at the least. Then the `fallback` is said. More for a large "
+        "model on a CPU.",
+        ge=500,
+        le=30_000,
+    )
+    budget_ms: int = key(
+        8000,
+        "How long a reply waits for its tools, over all of its rounds. Then the agent answers "
+        "without what is missing; `tools.late` says what becomes of that.",
+        ge=0,
+        le=MINUTE_MS,
+    )
 
     @property
     def late_s(self) -> float | None:
@@ -168,41 +325,72 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class AgentSlot:
-    """What the agent's questions ask for where their words do not tell, and what becomes of it.
+    """What one question of the agent asks for, and what becomes of the answer."""
 
-    ``asked``: words of the question. ``kind``: what the answer is. ``digits``: how many a number
-    has. ``name``: the answer is kept under it, said back with the text ``read_back`` (without one
-    it is taken as heard), and told to the model once the caller has confirmed it. ``pattern``: a
-    regular expression that all of the value must match. ``values``: of a choice, what there is.
-    """
-
-    asked: str
+    asked: Words = key(..., "Words of the question, in any case.")
     kind: Literal[
-        "yes_no", "number", "quantity", "spelling", "address", "email", "date", "time", "choice",
-        "open", "phone", "name",
-    ]  # fmt: skip
-    digits: int | None = None
-    name: str | None = None
-    pattern: str | None = None
-    values: tuple[str, ...] = ()
-    read_back: str = "I have {value}, is that right?"
+        "yes_no",
+        "number",
+        "quantity",
+        "spelling",
+        "address",
+        "email",
+        "date",
+        "time",
+        "choice",
+        "open",
+        "phone",
+        "name",
+    ] = key(..., "What the answer is. A `number` comes digit by digit.")
+    digits: int | None = key(
+        None,
+        "How many digits a `number` or `phone` has. Of a `spelling`: letters and digits.",
+        ge=1,
+        le=MAX_SLOT_DIGITS,
+    )
+    name: str | None = key(
+        None,
+        "Keep the answer under this name, read it back and have it confirmed, see below. Letters,"
+        " digits or `_`.",
+        pattern="[A-Za-z][A-Za-z0-9_]{0,63}",
+        wanted="1 to 64 letters, digits or _, a letter first",
+    )
+    pattern: str | None = key(
+        None,
+        "A regular expression (Python's) that all of the value must match, as `[A-Z]{2}[0-9]{4}`."
+        " Beside a name.",
+    )
+    values: tuple[str, ...] = key(
+        (), "What there is to choose from, 1 to 50. Beside a name, of a `choice`."
+    )
+    read_back: str = key(
+        "I have {value}, is that right?", "How the value is said back. Empty: it is taken as heard."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyLimits:
     """How long and how freely the agent answers."""
 
-    max_reply_tokens: int = 160
-    temperature: float = 0.0
-    seed: int = 0
+    max_reply_tokens: int = key(160, "The longest reply, in tokens.", ge=1, le=4096)
+    temperature: float = key(
+        0.0, "How freely words are drawn. 0 takes the likeliest word every time.", ge=0, le=2
+    )
+    seed: int = key(0, "The seed of the draws above temperature 0.")
 
 
 @dataclass(frozen=True, slots=True)
 class Crisis:
     """Words after which the agent gives a fixed answer instead of the model's."""
 
-    words: tuple[str, ...] = ()
-    answer: str = ""
+    words: tuple[Words, ...] = key(
+        (), "Words or phrases after which the agent does not ask the model."
+    )
+    answer: str = key(
+        "",
+        "What it says instead. Needed beside `crisis.words`. It is spoken before the first call "
+        "and kept as sound, for calls in which the voice fails.",
+    )
 
     def answers(self, heard: str) -> bool:
         """True when one of the phrases stands in what was heard, as whole words."""
@@ -214,35 +402,97 @@ class Crisis:
 class AgentConfig:
     """The agent: what ``agent.toml`` holds.
 
-    ``greeting_wait_ms``: how long a client that sends nothing at all is waited for before the agent
-    greets: one that begins by itself does so within this, and the slow ones are SDKs on a busy
-    machine. ``fallback`` is said where the model answers a caller with nothing at all, or fails;
-    silence is no answer. ``tool_timeout_ms``: for the output of a client's tool, instead of the
-    server's own. ``max_turn_s``: who sounds for longer without a pause (music, a television, a
-    caller who never stops) is answered all the same. ``slots``: what its questions ask for; most
-    are read from their words. ``answer``: what is answered word for word, without the model.
-    ``try_saying``: what a page offers a caller who does not know what to ask.
+    ``greeting_wait_ms``: a client that begins by itself does so within this; the slow ones are SDKs
+    on a busy machine.
     """
 
-    name: str = "Agent"
-    instructions: str = "You are a helpful voice assistant. Answer in one or two short sentences."
-    greeting: str = ""
-    greeting_wait_ms: int = 1000
-    fallback: str = "Sorry, could you say that again?"
-    voice: str = "default"
-    speed: float = 1.0
-    language: str = "en"
-    tools: tuple[AgentTool, ...] = ()
-    mcp: tuple[McpServer, ...] = ()
-    tool_timeout_ms: int | None = None
-    hotwords: tuple[str, ...] = ()
-    knowledge: tuple[KnowledgeSource, ...] = ()
-    answer: tuple[ApprovedAnswer, ...] = ()
-    try_saying: tuple[str, ...] = ()
-    noise_reduction: Literal["none", "near_field", "far_field"] = "none"
-    eagerness: Literal["auto", "low", "medium", "high"] = "auto"
-    max_turn_s: float = 60.0
-    slots: tuple[AgentSlot, ...] = ()
+    name: str = key(
+        "Agent",
+        "Who answers, for the page at `/`. The model knows the name that the instructions give it.",
+    )
+    instructions: Annotated[str, A_TEXT] = key(
+        "You are a helpful voice assistant. Answer in one or two short sentences.",
+        "The system prompt. The embedded recognizer expects the names in it, and what has a price"
+        " beside it.",
+    )
+    greeting: str = key(
+        "",
+        "Said when a call begins, unless the client configured its session "
+        "([PROTOCOL.md](PROTOCOL.md#what-a-session-can-set)). Empty: the caller speaks first.",
+    )
+    greeting_wait_ms: int = key(
+        1000,
+        "A client that sends nothing at all is greeted after so long. One that sends sound is "
+        "greeted at once.",
+        ge=0,
+        le=MINUTE_MS,
+    )
+    fallback: str = key(
+        "Sorry, could you say that again?",
+        "Said where the model answers with nothing, or anything fails. It is kept as sound, for a"
+        " voice that fails.",
+    )
+    voice: str = key(
+        "default",
+        "A voice of the preset's model, or of the service at `tts_url`. `default` is the model's "
+        "own.",
+        pattern=".+",
+        wanted="the name of a voice",
+    )
+    speed: float = key(1.0, "The speed of the voice.", ge=0.25, le=1.5)
+    language: str = key(
+        "en",
+        "What the caller speaks, as `en` or `de-AT`.",
+        pattern=r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*",
+        wanted="a language like en or de-AT",
+    )
+    tools: tuple[AgentTool, ...] = key(
+        (), "Functions the model may call, each a `[[tools]]`, see below."
+    )
+    mcp: tuple[McpServer, ...] = key(
+        (), "MCP servers whose tools it may call, each an `[[mcp]]`, see below."
+    )
+    tool_timeout_ms: int | None = key(
+        None, "The server's `tool_timeout_ms`, for this agent.", ge=0, le=600_000
+    )
+    hotwords: tuple[Words, ...] = key(
+        (),
+        "Words and names that the recognizer should expect. moonshine-tiny, pocketsphinx, Whisper"
+        " and services take them; Moonshine streaming and Nemotron do not.",
+    )
+    knowledge: tuple[KnowledgeSource, ...] = key(
+        (),
+        "Documents that are searched for what the caller says, each a `[[knowledge]]`, see below.",
+    )
+    answer: tuple[ApprovedAnswer, ...] = key(
+        (),
+        "Questions that are answered word for word, without the model, each an `[[answer]]`, see "
+        "below.",
+    )
+    try_saying: tuple[Words, ...] = key(
+        (), "Up to six sentences of 100 characters that the page at `/` offers a caller."
+    )
+    noise_reduction: Literal["none", "near_field", "far_field"] = key(
+        "none",
+        "Takes steady noise out of the caller's sound. `near_field` is for a microphone at the "
+        "mouth (about 9 dB), `far_field` for one in the room (12 dB). Use it where the detector "
+        "takes a fan for speech: words are not heard better, and worse among other voices. A "
+        "session may choose otherwise. Needs `pip install 'voiceloop[noise]'`.",
+    )
+    eagerness: Literal["auto", "low", "medium", "high"] = key(
+        "auto", "How eagerly the agent takes the turn in a silence, see below."
+    )
+    max_turn_s: float = key(
+        60.0,
+        "A caller who sounds for so long without a pause is answered all the same.",
+        ge=5,
+        le=600,
+    )
+    slots: tuple[AgentSlot, ...] = key(
+        (),
+        "What its questions ask for, and which answers are kept and read back, each a "
+        "`[[slots]]`, see below.",
+    )
     barge_in: BargeIn = field(default_factory=BargeIn)
     limits: ReplyLimits = field(default_factory=ReplyLimits)
     crisis: Crisis = field(default_factory=Crisis)

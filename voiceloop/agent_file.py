@@ -7,37 +7,26 @@ and language, as far as that is known before they are loaded.
 from __future__ import annotations
 
 import json
-import os
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from voiceloop.agent import AgentConfig, AgentTool, McpServer
-from voiceloop.backends import MAX_TOOLS, TOOL_NAME
+from voiceloop.backends import MAX_TOOLS
 from voiceloop.capabilities import Capabilities
 from voiceloop.config_reader import overlay, read_toml, read_toml_text
 from voiceloop.errors import ConfigError
 from voiceloop.knowledge.answers import ApprovedAnswers
-from voiceloop.knowledge.sources import KnowledgeSource, check_sources
+from voiceloop.knowledge.sources import check_sources
 from voiceloop.slots.checks import check_slots
 
-MINUTE_MS = 60_000
 SUFFIX = ".toml"
 EMBEDDED_AGENT_NAME = "cafe"  # of those that ship, the one that the embedded model was made for
 MAX_TRY_SAYING, MAX_TRY_SAYING_CHARS = 6, 100  # what a phone's screen shows at a glance
-LANGUAGE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
-
-URL = re.compile(r"(https?://|\$\{)\S+")  # all of it may come from the environment
-FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-MAX_RETRIES = 2  # as many as `toolbox.RETRY_PAUSES_S` has pauses: a caller waits for each
-MAX_AT_ONCE = 64  # threads of one Python tool's process
-MAX_CACHE_S = 86_400.0  # a day: what may be older stands better in `table`
 MAX_MCP_SERVERS = 16  # each is a connection, or a process, for as long as the server runs
-MAX_RESULT_CHARS = 100_000  # some 25,000 tokens, more than any embedded model's window
 
 # Keywords of JSON schema whose value is: one schema, a list of them, or a table of them.
 ONE_SCHEMA = ("items", "additionalProperties", "not", "if", "then", "else", "contains")
@@ -81,7 +70,7 @@ def embedded_agent() -> AgentConfig:
 
 def _read(values: dict[str, Any], source: str, beside: Path) -> AgentConfig:
     """beside: the folder that relative paths in the file begin at."""
-    agent = overlay(AgentConfig(), values, source)
+    agent = overlay(AgentConfig(), values, source, folder=beside)
     check_agent(agent, source)
     # What is heard comes in small letters, so that is how it is compared.
     barge_in = replace(
@@ -90,14 +79,7 @@ def _read(values: dict[str, Any], source: str, beside: Path) -> AgentConfig:
         backchannels=_small(agent.barge_in.backchannels),
     )
     crisis = replace(agent.crisis, words=_small(agent.crisis.words))
-    knowledge = tuple(_beside(one, beside) if one.folder else one for one in agent.knowledge)
-    return replace(agent, barge_in=barge_in, crisis=crisis, knowledge=knowledge)
-
-
-def _beside(source: KnowledgeSource, beside: Path) -> KnowledgeSource:
-    """A folder of documents begins where the agent file lies."""
-    assert source.folder is not None
-    return replace(source, folder=beside / os.path.expanduser(source.folder))
+    return replace(agent, barge_in=barge_in, crisis=crisis)
 
 
 def _small(phrases: tuple[str, ...]) -> tuple[str, ...]:
@@ -106,39 +88,7 @@ def _small(phrases: tuple[str, ...]) -> tuple[str, ...]:
 
 def check_agent(agent: AgentConfig, source: str) -> None:
     """Raises: ConfigError, which names the file, the key, what was expected and what was found."""
-    limits, barge_in = agent.limits, agent.barge_in
-    ranges: tuple[tuple[str, float, float, float], ...] = (
-        ("speed", agent.speed, 0.25, 1.5),
-        ("greeting_wait_ms", agent.greeting_wait_ms, 0, MINUTE_MS),
-        ("max_turn_s", agent.max_turn_s, 5, 600),
-        ("barge_in.duck_ms", barge_in.duck_ms, 0, MINUTE_MS),
-        ("barge_in.hold_ms", barge_in.hold_ms, 0, MINUTE_MS),
-        ("barge_in.stop_ms", barge_in.stop_ms, 0, MINUTE_MS),
-        ("barge_in.words_ms", barge_in.words_ms, 0, MINUTE_MS),
-        ("barge_in.least_words", barge_in.least_words, 1, 100),
-        ("tool_timeout_ms", agent.tool_timeout_ms or 0, 0, 10 * MINUTE_MS),
-        ("waiting.say_after_ms", agent.waiting.say_after_ms, 0, MINUTE_MS),
-        ("waiting.first_token_ms", agent.waiting.first_token_ms, 500, 30_000),
-        ("waiting.budget_ms", agent.waiting.budget_ms, 0, MINUTE_MS),
-        ("limits.max_reply_tokens", limits.max_reply_tokens, 1, 4096),
-        ("limits.temperature", limits.temperature, 0, 2),
-        ("limits.seed", limits.seed, -(2**63), 2**63 - 1),
-    )
-    if not agent.instructions.strip():
-        raise _wrong(source, "instructions", "a text", "nothing")
-    for where, value, low, high in ranges:
-        if not low <= value <= high:
-            raise _wrong(source, where, f"{low:g} to {high:g}", f"{value:g}")
-    if not LANGUAGE.fullmatch(agent.language):
-        raise _wrong(source, "language", "a language like en or de-AT", repr(agent.language))
-    if not agent.voice:
-        raise _wrong(source, "voice", "the name of a voice", "nothing")
-    _check_phrases("hotwords", agent.hotwords, source)
     _check_try_saying(agent.try_saying, source)
-    _check_phrases("waiting.say", agent.waiting.say, source)
-    _check_phrases("barge_in.stop_words", barge_in.stop_words, source)
-    _check_phrases("barge_in.backchannels", barge_in.backchannels, source)
-    _check_phrases("crisis.words", agent.crisis.words, source)
     if agent.crisis.words and not agent.crisis.answer.strip():
         raise _wrong(source, "crisis.answer", "a text beside crisis.words", "nothing")
     _check_tools(agent.tools, source)
@@ -152,14 +102,7 @@ def check_agent(agent: AgentConfig, source: str) -> None:
         raise ConfigError(f"{source}: {error}") from None
 
 
-def _check_phrases(where: str, phrases: Iterable[str], source: str) -> None:
-    for index, phrase in enumerate(phrases):
-        if not phrase.strip():
-            raise _wrong(source, f"{where}[{index}]", "words", repr(phrase))
-
-
 def _check_try_saying(phrases: tuple[str, ...], source: str) -> None:
-    _check_phrases("try_saying", phrases, source)
     if len(phrases) > MAX_TRY_SAYING:
         most = f"at most {MAX_TRY_SAYING} sentences"
         raise _wrong(source, "try_saying", most, str(len(phrases)))
@@ -178,9 +121,6 @@ def _check_tools(tools: tuple[AgentTool, ...], source: str) -> None:
     names = [tool.name for tool in tools]
     for index, tool in enumerate(tools):
         where = f"tools[{index}]"
-        if not TOOL_NAME.fullmatch(tool.name):
-            wanted = "1 to 64 letters, digits, _ or -"
-            raise _wrong(source, f"{where}.name", wanted, repr(tool.name))
         if tool.name in names[:index]:
             raise _wrong(source, f"{where}.name", "each name once", f"{tool.name!r} twice")
         _check_parameters(tool, f"{where}.parameters", source)
@@ -284,27 +224,9 @@ def _check_execution(tool: AgentTool, where: str, source: str) -> None:
     if len(named) > 1:
         wanted = "one of result, table, url, python, mcp"
         raise _wrong(source, where, wanted, f"{' and '.join(named)} in {tool.name!r}")
-    if tool.url is not None and not URL.match(tool.url):
-        raise _wrong(source, f"{where}.url", "http:// or https://", repr(tool.url))
-    if tool.python is not None and not FUNCTION.fullmatch(tool.python):
-        raise _wrong(source, f"{where}.python", "module:function", repr(tool.python))
     for name, value in tool.headers.items():
         if not isinstance(value, str):  # and its value is not shown: it may be a secret
             raise _wrong(source, f"{where}.headers.{name}", "a string", type(value).__name__)
-    for index, path in enumerate(tool.keep):
-        if not all(path.split(".")):
-            wanted = "names with dots between, as order.price"
-            raise _wrong(source, f"{where}.keep[{index}]", wanted, repr(path))
-    ranges: tuple[tuple[str, float, float, float], ...] = (
-        ("deadline_ms", tool.deadline_ms, 1, MINUTE_MS),
-        ("retries", tool.retries, 0, MAX_RETRIES),
-        ("at_once", tool.at_once, 1, MAX_AT_ONCE),
-        ("cache_s", tool.cache_s, 0, MAX_CACHE_S),
-        ("max_result_chars", tool.max_result_chars, 1, MAX_RESULT_CHARS),
-    )
-    for key, value, low, high in ranges:
-        if not low <= value <= high:
-            raise _wrong(source, f"{where}.{key}", f"{low:g} to {high:g}", f"{value:g}")
     if tool.say and (not tool.say.strip() or not tool.is_executed):
         wanted = "words, of a tool with url, python or mcp"
         raise _wrong(source, f"{where}.say", wanted, repr(tool.say))
@@ -325,9 +247,6 @@ def _check_mcp(agent: AgentConfig, source: str) -> None:
             raise _wrong(source, f"tools[{index}].mcp", wanted, repr(tool.mcp))
     for index, server in enumerate(agent.mcp):
         where, n_named = f"mcp[{index}]", names.count(server.name)
-        if not TOOL_NAME.fullmatch(server.name):
-            wanted = "1 to 64 letters, digits, _ or -"
-            raise _wrong(source, f"{where}.name", wanted, repr(server.name))
         if n_named > 1:
             raise _wrong(source, f"{where}.name", "each name once", f"{server.name!r} twice")
         _check_mcp_server(server, where, source)
@@ -341,8 +260,6 @@ def _check_mcp_server(server: McpServer, where: str, source: str) -> None:
     if (server.url is None) == (not server.command):
         found = "neither" if server.url is None else "both"
         raise _wrong(source, where, "url or command", f"{found} in {server.name!r}")
-    if server.url is not None and not URL.match(server.url):
-        raise _wrong(source, f"{where}.url", "http:// or https://", repr(server.url))
     useless = "environment" if server.url is not None else "headers"
     for key in ("headers", "environment"):
         values: Mapping[str, Any] = getattr(server, key)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from clients.arguments import DEFAULT_URL, whole_number
+from clients.arguments import DEFAULT_URL
 from clients.bench.arguments import DESCRIPTION as BENCH_DESCRIPTION
 from clients.bench.arguments import add_bench_arguments
 from clients.command import EXIT_BAD_INPUT, run
@@ -36,8 +36,10 @@ from voiceloop.cluster.arguments import (
     add_gateway_arguments,
     add_worker_arguments,
 )
-from voiceloop.command_parser import CommandParser, Commands, add_table, remedy_for
+from voiceloop.command_parser import CommandParser, Commands, add_keys, remedy_for
 from voiceloop.errors import InvalidRequest, VoiceLoopError
+
+PARTS = ("stt", "llm", "tts")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -121,8 +123,6 @@ def _add_demo(commands: Commands) -> None:
 
 
 def _add_serve(commands: Commands) -> None:
-    from voiceloop.config import EngineSettings
-
     serve = commands.add_parser(
         "serve",
         help="run the server: the OpenAI Realtime protocol at /v1/realtime",
@@ -130,55 +130,18 @@ def _add_serve(commands: Commands) -> None:
         "(VOICELOOP_<NAME>), then the flags below; the last one wins.",
     )
     _add_place(serve)
-    serve.add_argument(
-        "--preset",
-        metavar="NAME",
-        help="which models answer: embedded, cpu, gpu, remote (default: auto, the best whose "
-        "models are on disk and whose device is here)",
-    )
-    for part, what in (("stt", "recognizer"), ("llm", "language model"), ("tts", "voice")):
-        serve.add_argument(
-            f"--{part}-url",
-            metavar="URL",
-            help=f"an OpenAI-compatible service instead of the preset's {what}",
-        )
-        serve.add_argument(
-            f"--{part}-model",
-            metavar="NAME",
-            help=f"another {what}: a folder or an id on disk; with --{part}-url the service's name",
-        )
-    serve.add_argument(
-        "--llm-adapter",
-        metavar="DIR",
-        help="a LoRA adapter in PEFT's format, merged into the language model; none: without the "
-        "one that ships for it (default: that one)",
-    )
-    add_table(serve, "engine", EngineSettings)
+    add_keys(serve, (f"{part}_{what}" for part in PARTS for what in ("url", "model")))
+    add_keys(serve, ("preset", "llm_adapter"))
+    add_keys(serve.add_argument_group("[engine] of the configuration"), (), prefix="engine.")
     serve.set_defaults(run=_serve)
 
 
 def _add_place(server: argparse.ArgumentParser) -> None:
     """Where a server listens, who may come in, and which agent answers."""
-    server.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
-    server.add_argument(
-        "--port", type=whole_number(), help="port to listen on, 0 for any free one (default: 8080)"
-    )
-    server.add_argument(
-        "--agent",
-        metavar="FILE",
-        help="the agent: a TOML file, or the name of one that ships, as pizzeria "
-        "(default: the preset's own)",
-    )
     server.add_argument(
         "--config", type=Path, metavar="FILE", help="settings: a TOML file (default: none)"
     )
-    server.add_argument(
-        "--keys-file",
-        metavar="FILE",
-        help="the API keys that let callers in, one a line (default: anybody on this machine may)",
-    )
-    server.add_argument("--certfile", metavar="FILE", help="serve TLS: the certificate (PEM)")
-    server.add_argument("--keyfile", metavar="FILE", help="and its private key (PEM)")
+    add_keys(server, ("host", "port", "agent", "keys_file", "certfile", "keyfile"))
 
 
 def _add_gateway(commands: Commands) -> None:

@@ -7,10 +7,12 @@ and does not find. `cli.py` says which commands there are.
 from __future__ import annotations
 
 import argparse
-import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args, get_origin
 
-from voiceloop.config_reader import BOOLEANS, field_types, nearest
+from voiceloop.config import all_keys
+from voiceloop.config_reader import Key, nearest, said
 from voiceloop.removed_keys import instead_of_flag
 
 # The package that a missing module belongs to, and the extra that brings it.
@@ -27,6 +29,12 @@ EXTRAS = {
     "matplotlib": "embedded",
     "sounddevice": "talk",
     "ray": "cluster",
+}
+METAVARS: Mapping[Any, str] = {
+    int: "NUMBER",
+    float: "NUMBER",
+    Path: "PATH",
+    Path | None: "PATH",
 }
 
 
@@ -61,44 +69,40 @@ class CommandParser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, wanted)
 
 
-def add_table(command: argparse.ArgumentParser, table: str, kind: type[Any]) -> None:
-    """A flag for each key of a configuration's table: ``--engine-kv`` for ``engine.kv``.
+def add_keys(command: argparse._ActionsContainer, paths: Iterable[str], prefix: str = "") -> None:
+    """A flag for each of these keys of the configuration: ``--engine-kv`` for ``engine.kv``.
 
-    kind: the table's dataclass, whose fields carry the words for the help as metadata "told".
+    What a flag is given is read as text of the environment is. prefix: of paths, all of whose keys
+    are meant, as ``engine.``.
     """
-    group = command.add_argument_group(f"[{table}] of the configuration")
-    kinds = field_types(kind)
-    for field in dataclasses.fields(kind):
-        name, told = f"--{table}-{field.name}".replace("_", "-"), field.metadata["told"]
-        options: dict[str, Any] = {"dest": f"{table}.{field.name}", "default": None}
-        value = kinds[field.name]
-        if value is bool:
-            options |= {"nargs": "?", "const": True, "type": _boolean, "metavar": "true|false"}
-        elif get_origin(value) is Literal:
-            options["choices"] = get_args(value)
-        elif value in (int, float):
-            options |= {"type": value, "metavar": "NUMBER"}
+    keys = all_keys()
+    for path in (*paths, *(path for path in keys if prefix and path.startswith(prefix))):
+        key, name = keys[path], flag_of(path)
+        told = key.summary.replace("`", "")
+        options: dict[str, Any] = {"dest": path, "default": None}
+        if key.kind is bool:
+            options |= {"nargs": "?", "const": "true", "metavar": "true|false"}
+        elif get_origin(key.kind) is Literal:
+            options["choices"] = get_args(key.kind)
         else:
-            options["metavar"] = "NAME" if value is str else "PATH"
-        group.add_argument(name, help=f"{told} (default: {_written(field.default)})", **options)
-        if value is bool:
-            off, dest = name.replace("--", "--no-", 1), options["dest"]
-            told = f"the same as {name} false"
-            group.add_argument(off, dest=dest, action="store_const", const=False, help=told)
+            options["metavar"] = METAVARS.get(key.kind, "NAME")
+        command.add_argument(name, help=f"{told}{_default(key)}", **options)
+        if key.kind is bool:
+            off, told = name.replace("--", "--no-", 1), f"the same as {name} false"
+            command.add_argument(off, dest=path, action="store_const", const="false", help=told)
 
 
-def _boolean(text: str) -> bool:
-    found = BOOLEANS.get(text.lower())
-    if found is None:
-        raise argparse.ArgumentTypeError(f"expected {', '.join(BOOLEANS)}, found {text!r}")
-    return found
+def flag_of(path: str) -> str:
+    """The flag of a key, where it has one."""
+    return "--" + path.replace(".", "-").replace("_", "-")
 
 
-def _written(default: Any) -> str:
-    """A default in the words of a help: 0 and none leave a setting to the preset."""
-    if isinstance(default, bool):
-        return "yes" if default else "no"
-    return str(default) if default else "the preset's"
+def _default(key: Key) -> str:
+    """The default as the end of a help, where there is one."""
+    default = key.default or said(key.metas, "zero")
+    if isinstance(key.default, bool):
+        default = "yes" if key.default else "no"
+    return f" (default: {default})" if default else ""
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"

@@ -1,27 +1,30 @@
-"""What a server is told at its start.
+"""The keys of a server's configuration, each declared once.
 
-Owns ``Config``, its defaults and where values come from: TOML < environment (``VOICELOOP_*``) <
-flag. ``config_reader.py`` does the strict reading: an unknown key fails and names the nearest.
+Owns ``Config``, and where values come from: TOML < environment (``VOICELOOP_*``) < flag. A field
+is a key: its type, default, bounds and description (`config_reader.py` says how). The page
+``CONFIG.md``, the flags and ``voiceloop doctor`` are made of these declarations.
 """
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from voiceloop.config_reader import (
-    check_device,
-    check_origin,
-    check_url,
-    field_types,
+    AUTO as AUTO,
+)
+from voiceloop.config_reader import (
+    Device,
+    Key,
     is_origin,
+    key,
+    keys_of,
     nearest,
-    one_or_list,
     overlay,
     read_toml,
 )
@@ -38,95 +41,194 @@ from voiceloop.operation import Limits as Limits  # whoever has a Config has the
 from voiceloop.removed_keys import instead_of_variable
 
 PREFIX = "VOICELOOP_"
-PATHS = ("agent", "llm_adapter", "keys_file", "certfile", "keyfile")
 NO_ADAPTER = "none"  # of llm_adapter: not the one that ships for a model either
-TABLE_PATHS = {
-    "engine": ("draft_model",),
-    "workers": ("list", "ca", "certfile", "keyfile"),
-}
-MODELS = ("stt_model", "llm_model", "tts_model")
-URLS = ("stt_url", "llm_url", "tts_url")
 LEAST_CONTEXT_TOKENS = 256  # less holds no instructions and no reply
 MOST_CONTEXT_TOKENS = 10**8
 MOST_KV_SHARE = 0.9  # the rest is for what a step computes with, and for drafters
 LEAST_SECRET_CHARACTERS = 16
 MOST_THREADS = 64  # as many as the native layers run on
-BARE_WORD = re.compile(r"[\w-]+")
-AUTO = "auto"  # the preset that is not named: the best that can start here
 # Set for the test suite, recipes and benchmarks; no settings of a server.
 FOREIGN = frozenset(
     f"VOICELOOP_{name}"
     for name in "CACHE CONNECTIONS DATA FUZZ FUZZ_EXAMPLES LLAMA_CPP TAGGED_CALLS".split()
 )
 
+# A model may be an id `owner/name` as well as a folder, and beside a URL it is the service's own
+# name: it is a path only where it begins with ./ or ../.
+ModelName = Annotated[str, Meta(extra={"not_path": r"(?!\.\.?/).*"})]
+Urls = Annotated[tuple[str, ...], Meta(extra={"schemes": ("http", "https")})]
+SpeechUrls = Annotated[tuple[str, ...], Meta(extra={"schemes": ("http", "https", "ws", "wss")})]
+PRESETS_OWN = "the preset's"
+Tokens = Annotated[
+    int,
+    Meta(ge=LEAST_CONTEXT_TOKENS, le=MOST_CONTEXT_TOKENS, extra={"zero": PRESETS_OWN}),
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What is done for a reply before the caller has finished. Each may be switched off alone.
+    """What is done for a reply before the caller has finished. Each may be switched off alone."""
 
-    prefill: the caller's words are staged as they firm up. retrieval: and looked up in documents.
-    p_end: P(end of turn) weighs in the wait; p_voice: so does what the recognizer makes of the
-    voice. speculative_reply: a reply is generated in the pause; held_clause: and its speech is
-    synthesized and held; early_start: and let go at moderate certainty, to be taken back where the
-    caller goes on. prefix_cache: the engine's. speculative_decoding: drafters guess tokens
-    that the engine verifies; which ones, says ``engine.drafter``. warm_requests: a remote language
-    model is called when the caller begins. remote_prefill: and made to read the conversation, then
-    the words, where that pays. remote_drafts: preemptive replies also where a remote language model
-    writes (and bills) them. remote_priority: how it is told which requests nobody waits for yet.
-    budget_tokens, budget_speech_ms: what a session may throw away a minute, drafts and replies cut
-    short, before it drafts no more. tool_calls: of what changes nothing, in the pause. slide: the
-    window of a long call moves on while nobody speaks.
-    """
-
-    prefill: bool = True
-    retrieval: bool = True
-    p_end: bool = True
-    p_voice: bool = True
-    speculative_reply: bool = True
-    held_clause: bool = True
-    early_start: bool = True
-    prefix_cache: bool = True
-    speculative_decoding: bool = True
-    warm_requests: bool = True
-    remote_prefill: bool = True
-    remote_drafts: bool = True
-    remote_priority: Literal["auto", "low_first", "high_first", "none"] = "auto"
-    tool_calls: bool = True
-    slide: bool = True
-    budget_tokens: int = 1000
-    budget_speech_ms: int = 60_000
-
-
-def _told(default: Any, told: str) -> Any:
-    """A field with the words that its flag is told by."""
-    return field(default=default, metadata={"told": told})
+    prefill: bool = key(
+        True,
+        "The language model reads the caller's words as they are heard. Off: it reads them at a "
+        "pause.",
+    )
+    retrieval: bool = key(
+        True,
+        "The agent's documents (`[[knowledge]]`) are searched while the caller speaks. Off: they "
+        "are searched once the turn has ended. The reply then waits up to 50 ms, and no reply is "
+        "drafted ahead.",
+    )
+    p_end: bool = key(
+        True, "The language model's probability that the turn is over counts towards the wait."
+    )
+    p_voice: bool = key(
+        True,
+        "The sound of the caller's voice at a pause counts towards the wait. The embedded "
+        "recognizer (moonshine-tiny) judges it, at the pause and again where the pause lasts. "
+        "Beside another recognizer this judgement is all it does (`voice_reader`): off ends that "
+        "process, and `barge_in.by_sound` with it.",
+    )
+    speculative_reply: bool = key(
+        True, "A reply is drafted in a pause that may be the end of the turn."
+    )
+    held_clause: bool = key(
+        True,
+        "The draft's first clause is synthesized and held. So is a line that needs no model (a "
+        "value read back, an `[[answer]]`) of up to 320 characters.",
+    )
+    early_start: bool = key(
+        True,
+        "A held reply begins where the end of the turn is likely and not yet sure. It fades in "
+        "for up to 100 ms, and the turn is over 250 ms later. Until then the caller's first sound"
+        " takes it back: the agent falls silent, the turn goes on, and the draft is kept. It "
+        "happens at most once a turn, with `semantic_vad`, where `barge_in.enabled` and the "
+        "session's `interrupt_response` let the caller in. A call in which noise alone took back "
+        "two starts has no more of them.",
+    )
+    prefix_cache: bool = key(
+        True,
+        "The engine keeps what it has read of a prompt, for the next prompt that begins alike.",
+    )
+    speculative_decoding: bool = key(
+        True,
+        "Tokens are guessed ahead, and several are verified in one step (`engine.drafter`). The "
+        "tokens of a draft are verified in one pass either way.",
+    )
+    warm_requests: bool = key(
+        True, "A service at `llm_url` is connected to when the caller begins."
+    )
+    remote_prefill: bool = key(
+        True,
+        "A service at `llm_url` is made to read the conversation when the caller begins, and then"
+        " the caller's words. It is asked for one token at a time, where measurements of the "
+        "service say that this saves a wait "
+        "([MODELS.md](MODELS.md#what-a-language-model-behind-a-url-reads-ahead)). Off too where "
+        "`prefill` is off.",
+    )
+    remote_drafts: bool = key(
+        True, "A service at `llm_url` drafts replies too. It may bill drafts that are thrown away."
+    )
+    remote_priority: Literal["auto", "low_first", "high_first", "none"] = key(
+        "auto",
+        "How a service at `llm_url` learns that no caller waits for a request yet. It reads "
+        "`priority` and serves the lowest (`low_first`) or the highest (`high_first`) first. "
+        "`auto`: as vLLM and SGLang do where the service names itself as one, else `none`.",
+    )
+    tool_calls: bool = key(
+        True,
+        "Tools that change nothing are called in the pause. The answer to their result is drafted.",
+    )
+    slide: bool = key(
+        True,
+        "A long call drops its oldest turns in a quiet moment. It does so from 85 % of the "
+        "model's window, down to 60 %, and the model then reads the rest. Off: turns are dropped "
+        "in the turn that is too long, which waits for it.",
+    )
+    budget_tokens: int = key(
+        1000,
+        "Reply tokens that one call may throw away a minute. Beyond them no replies are drafted.",
+        ge=0,
+        le=10**9,
+    )
+    budget_speech_ms: int = key(60_000, "The same of synthesized speech.", ge=0, le=10**9)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """How the engine runs the language model that is here; 0 and "auto": as the preset has it.
+    """How the engine runs a language model here; 0 and "auto" leave a key to the preset."""
 
-    kv_memory_share: of the memory that is free once the weights are read, instead of kv_tokens.
-    step_budget_ms: chunks of a prompt are cut so that a step is predicted to end in this time.
-    """
-
-    weights: Literal["auto", "bf16", "int8", "int4"] = _told(
-        "auto", "how the language model's weights are kept"
+    weights: Literal["auto", "bf16", "int8", "int4"] = key(
+        "auto",
+        "How the language model's weights are kept. A checkpoint in full precision is rounded to "
+        "this format. Of a GGUF file `int4` and `int8` keep codes of four bits (Q4_0, Q4_1, Q4_K)"
+        " as they are, and keep the rest in eight bits. Every format has one bar: the likeliest "
+        "token agrees with bf16 in 99.4 %, and KL divergence is 0.01 nats at most, on the model's"
+        " own replies (`python -m engine.recipes.quality MODEL --weights int8`, in a checkout). A"
+        " format that has passed no such run is served where you ask for it. The start's lines "
+        "and `voiceloop doctor` say so.",
     )
-    kv: Literal["auto", "bf16", "int8"] = _told("auto", "how its keys and values are kept")
-    kv_tokens: int = _told(0, "room for keys and values, in tokens")
-    kv_memory_share: float = _told(0.0, "or as a share of the free memory")
-    context_tokens: int = _told(0, "most tokens of a prompt and its reply")
-    drafter: Literal["auto", "ngram", "model", "eagle", "none"] = _told(
-        "auto", "what guesses tokens ahead, for the model to verify"
+    kv: Literal["auto", "bf16", "int8"] = key(
+        "auto",
+        "How keys and values are kept. Every format but bf16 has a scale for each token and head,"
+        " and the bar of `engine.weights`. `auto` is int8 in `gpu`, bf16 in the other presets.",
     )
-    draft_model: Path | None = _told(None, "the small model, or the EAGLE-3 head, that drafts")
-    device: str = _told("auto", "cpu, cuda or cuda:N")
-    threads: int = _told(0, "of the language model on a CPU")
-    step_budget_ms: float = _told(10.0, "how long one step of a prompt may take")
-    native: bool = _told(True, "int8 and int4 layers by a C library, on a CPU")
-    host_tier_mb: int = _told(512, "memory for what the room for keys and values lets go")
-    prefix_file_mb: int = _told(512, "disk for the agent's instructions as they were read")
+    kv_tokens: Tokens = key(
+        0,
+        "Room for the keys and values of all calls together, in tokens. It is taken at the start."
+        " One context needs up to 47 tokens more than its length. A preset's context is cut to "
+        "what fits; a context that you set and that does not fit is refused.",
+    )
+    kv_memory_share: float = key(
+        0.0,
+        "The same room as a share of the device's memory. It is a share of what is free once the "
+        "weights are read; on a GPU the preset's is 0.6. Not beside `engine.kv_tokens`. Leave "
+        "room for workers that still load and for a draft model.",
+        ge=0.01,
+        le=MOST_KV_SHARE,
+        zero=PRESETS_OWN,
+    )
+    context_tokens: Tokens = key(0, "Most tokens of a prompt and its reply.")
+    drafter: Literal["auto", "ngram", "model", "eagle", "none"] = key(
+        "auto",
+        "What guesses tokens ahead, for the language model to verify. `ngram` guesses what "
+        "followed the same tokens before, `model` asks a small model, `eagle` an EAGLE-3 head "
+        "([MODELS.md](MODELS.md#an-eagle-3-head)). `auto` is n-grams, and the draft model where "
+        "the language model brings one. A reply is the same with each of them. A head needs a "
+        "GPU; a draft model needs a CPU.",
+    )
+    draft_model: Path | None = key(
+        None,
+        "The folder of the small model, or of the EAGLE-3 head, that drafts. The model needs the "
+        "tokenizer of the language model.",
+    )
+    device: Device = key(
+        AUTO, "Where the language model runs. `cpu`, `cuda`, `cuda:1`; `auto` is the preset's."
+    )
+    threads: int = key(
+        0, "Threads of the language model on a CPU.", ge=1, le=MOST_THREADS, zero=PRESETS_OWN
+    )
+    step_budget_ms: float = key(10.0, "How long one step of a prompt may take.", ge=1, le=1000)
+    native: bool = key(
+        True,
+        "int8 and int4 layers run by a C library, on a CPU. It is compiled at the first start, in"
+        " some 3 s, and kept in `$XDG_CACHE_HOME/voiceloop/native`. It needs AVX-512 VNNI, AVX2 "
+        "or Arm's dot products, and a C compiler (`cc`, or `$CC`). Without it torch runs them, "
+        "and a token takes two to four times as long.",
+    )
+    host_tier_mb: int = key(
+        512,
+        "MiB of memory for conversations that the room for keys and values lets go. They come "
+        "back when the caller is next heard, faster than they are read again. On a CPU the memory"
+        " is taken as it fills, on a GPU at the start (pinned). 0: forgotten at once. Needs "
+        "`anticipation.prefix_cache`.",
+        ge=0,
+        le=10**6,
+    )
+    prefix_file_mb: int = key(
+        512, "Disk for the agent's instructions as they were read.", ge=0, le=10**6
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,41 +239,146 @@ class Config:
     those of the other tables.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8080
-    preset: str = AUTO
-    agent: Path | None = None
-    keys: tuple[str, ...] = field(default=(), repr=False)
-    keys_file: Path | None = None
-    metrics_key: str = field(default="", repr=False)
-    secret_key: str = field(default="", repr=False)  # of all gateways that share calls
-    allowed_origins: tuple[str, ...] = ()
-    allow_unauthenticated: bool = False
-    stt_url: tuple[str, ...] = ()  # services; a call goes on with the next where one fails
-    llm_url: tuple[str, ...] = ()
-    tts_url: tuple[str, ...] = ()
-    # At a URL the service's own name of its model; else a folder or an id instead of the preset's.
-    stt_model: str = ""
-    llm_model: str = ""
-    tts_model: str = ""
-    stt_device: str = AUTO  # cpu, cuda or cuda:N, of the models here; the engine's is in its table
-    tts_device: str = AUTO
-    # A LoRA folder, merged into the local language model; None: its own, where one ships for it.
-    llm_adapter: Path | None = None
-    end_reader: Literal["embedded", "none"] = "embedded"  # beside a remote language model
-    voice_reader: Literal["embedded", "none"] = "embedded"  # where the recognizer tells nothing
-    remote_key: str = field(default="", repr=False)
-    context_tokens: int = 0  # of the language model; 0: the preset knows
-    pacing_lead_ms: int = 60
-    mcp_allowed_hosts: tuple[str, ...] = ()  # whose MCP servers a session may name
-    http_cache_mb: int = 0  # answers over HTTP at temperature 0, kept to be given again; 0: none
-    voice_cache_mb: int = 32  # clauses that the voice here has spoken, kept as sound; 0: none
-    # For the output of a client's tool; 0: for ever. Pipecat's default for the same: nobody on the
-    # telephone waits longer for a word.
-    tool_timeout_ms: int = 10_000
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    certfile: Path | None = None
-    keyfile: Path | None = None
+    host: str = key(
+        "127.0.0.1",
+        "Address to listen on. Beyond this machine (`0.0.0.0`) it needs keys, or "
+        "`allow_unauthenticated`.",
+    )
+    port: int = key(8080, "Port to listen on, 0 for any free one.", ge=0, le=65535)
+    preset: str = key(
+        AUTO,
+        "Which models answer: embedded, cpu, gpu, remote, or auto. `auto` is the best whose "
+        "models are on disk and whose device is here ([MODELS.md](MODELS.md)).",
+    )
+    agent: Path | None = key(
+        None,
+        "The agent's file, or the name of an agent that ships. These are `cafe`, `clinic`, "
+        "`dentist`, `library`, `pizzeria`. Without one: [`cafe`](agents/cafe.toml) with the "
+        "embedded language model, else a plain assistant.",
+        not_path=r"[\w-]+",
+    )
+    keys: tuple[str, ...] = key(
+        (),
+        "API keys that let a client in, 8 characters or more each. None: everybody who reaches "
+        "the port.",
+        secret=True,
+    )
+    keys_file: Path | None = key(
+        None, "A file with API keys, one a line. `#` begins a comment line."
+    )
+    metrics_key: str = key(
+        "",
+        "Opens `/metrics` to a client that sends it as a bearer token, from anywhere. No other "
+        "key does. 16 characters or more. Without it only clients on this machine read "
+        "`/metrics`, with one of `keys` where there are any.",
+        secret=True,
+    )
+    secret_key: str = key(
+        "",
+        "The secret of servers that take over each other's calls "
+        "([PROTOCOL.md](PROTOCOL.md#a-call-that-goes-on-elsewhere)). 16 characters or more, as "
+        "`openssl rand -hex 32` makes it. Without it servers with the same `keys` share calls; "
+        "without keys a server resumes its own calls alone, until it ends.",
+        secret=True,
+    )
+    allowed_origins: tuple[str, ...] = key(
+        (),
+        "Web pages of other hosts that may connect, as `https://app.example` or "
+        "`https://app.example:8443`. `*` for all.",
+    )
+    allow_unauthenticated: bool = key(
+        False, "Listen beyond this machine without keys all the same."
+    )
+    stt_url: SpeechUrls = key(
+        (),
+        "A service in place of the preset's recognizer. Several may be named, with commas between"
+        " them; a call goes on with the next where one fails.",
+    )
+    llm_url: Urls = key(
+        (),
+        "An OpenAI-compatible service in place of the preset's language model. Several may be "
+        "named; a call stays with one.",
+    )
+    tts_url: Urls = key((), "A service in place of the preset's voice. Several may be named.")
+    stt_model: ModelName = key(
+        "",
+        "Another recognizer, a folder or an id `owner/name` on disk. Beside `stt_url`: the "
+        "service's own name of its model. In a file a folder is written `./folder`.",
+    )
+    llm_model: ModelName = key(
+        "",
+        "Another language model, as `stt_model`. It may also be a GGUF file or `smollm2-135m` "
+        "([MODELS.md](MODELS.md#language-models)).",
+    )
+    tts_model: ModelName = key("", "Another voice, as `stt_model`.")
+    stt_device: Device = key(
+        AUTO,
+        "Where a recognizer from a folder runs. `cpu`, `cuda`, `cuda:1`; `auto` is the preset's. "
+        "Not beside `stt_url`.",
+    )
+    tts_device: Device = key(AUTO, "Where a voice from a folder runs, as `stt_device`.")
+    llm_adapter: Path | None = key(
+        None,
+        "A LoRA adapter in PEFT's format, merged into the language model. Not beside `llm_url`. "
+        "Without one: the adapter that ships for the model, if any; `none` leaves that out too "
+        "([MODELS.md](MODELS.md#an-adapter)).",
+        not_path=NO_ADAPTER,
+    )
+    end_reader: Literal["embedded", "none"] = key(
+        "embedded",
+        "What reads the end of a turn beside `llm_url`. `embedded`: the embedded language model.",
+    )
+    voice_reader: Literal["embedded", "none"] = key(
+        "embedded",
+        "What judges the caller's voice beside another recognizer. `embedded`: the embedded "
+        "recognizer, in a process of its own, where its wheel is installed and the language is "
+        "English. It judges whether the caller has finished, and whether a sound over the agent "
+        "is a caller's (`barge_in.by_sound`).",
+    )
+    remote_key: str = key("", "The key that services at the URLs are sent.", secret=True)
+    context_tokens: int = key(
+        0,
+        "How many tokens the language model takes, prompt and reply. A longer call is shown to it"
+        " from its later turns on ([`[memory]`](#what-it-keeps-of-a-long-call-the-table-memory))."
+        " A service has no bound of its own here. More than a model here takes is refused.",
+        ge=LEAST_CONTEXT_TOKENS,
+        le=MOST_CONTEXT_TOKENS,
+        zero="the model's own",
+    )
+    pacing_lead_ms: int = key(
+        60,
+        "How far ahead of its playing sound is sent. 60 suits a LAN, 150 to 200 the internet. The"
+        " agent gets quieter so much later when a caller speaks over it.",
+        ge=20,
+        le=5000,
+    )
+    mcp_allowed_hosts: tuple[str, ...] = key(
+        (),
+        "Hosts whose MCP servers a session may name among its tools "
+        "([PROTOCOL.md](PROTOCOL.md#mcp-servers-of-a-session)). As `mcp.shop.example` or "
+        "`mcp.shop.example:8443`, over https and at that port alone (443 where none is named); "
+        "plain http where it is written, `http://10.0.0.7:8000`. None: such tools are accepted "
+        "and left out. Needs `pip install 'voiceloop[mcp]'`.",
+    )
+    http_cache_mb: int = key(
+        0,
+        "MiB for answers over HTTP that are given again. Kept are answers at temperature 0, not "
+        "streamed, without tool calls; the same request of the same key gets the same answer and "
+        "usage. The header `x-voiceloop-cache` says `hit` or `miss`. 0: nothing is kept.",
+        ge=0,
+        le=10_000,
+    )
+    voice_cache_mb: int = key(
+        32, "MiB for clauses that the voice here has spoken.", ge=0, le=10_000
+    )
+    tool_timeout_ms: int = key(
+        10_000, "How long the output of a client's tool is waited for.", ge=0, le=600_000
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = key(
+        "info", "What is logged. No level logs what is said, heard or generated."
+    )
+    certfile: Path | None = key(None, "Serve TLS with this certificate (PEM).")
+    keyfile: Path | None = key(None, "The private key of `certfile` (PEM).")
     limits: Limits = field(default_factory=Limits)
     anticipation: Ahead = field(default_factory=Ahead)
     engine: EngineSettings = field(default_factory=EngineSettings)
@@ -183,11 +390,13 @@ class Config:
     canary: CanarySettings = field(default_factory=CanarySettings)
 
 
-TABLES: Mapping[str, type[Any]] = {
-    "limits": Limits, "anticipation": Ahead, "engine": EngineSettings, "quota": KeyQuota,
-    "slo": Slo, "prices": Prices, "traces": TraceSettings, "workers": WorkerAddresses,
-    "canary": CanarySettings,
-}  # fmt: skip
+def all_keys(kind: Any = Config, path: str = "") -> Mapping[str, Key]:
+    """Every key by its path, as ``port`` and ``engine.kv``, in order. kind: a table."""
+    found: dict[str, Key] = {}
+    for name, one in keys_of(kind).items():
+        inner = all_keys(one.kind, f"{path}{name}.") if is_dataclass(one.kind) else {}
+        found |= inner or {f"{path}{name}": one}
+    return found
 
 
 def load_config(
@@ -206,80 +415,44 @@ def load_config(
     """
     config = Config()
     if path is not None:
-        config = overlay(config, _beside(path, one_or_list(read_toml(path), URLS)), str(path))
+        config = overlay(config, read_toml(path), str(path), folder=path.absolute().parent)
     if environ is not None:
         config = overlay(config, _from_environment(environ), "the environment", is_text=True)
-    given = one_or_list({k: v for k, v in (flags or {}).items() if v is not None}, URLS)
-    config = _with_key_file(overlay(config, _nested(given), "the command line"))
+    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    config = overlay(config, _nested(given), "the command line", is_text=True)
+    config = _with_key_file(config)
     _check(config)
     return config
 
 
-def _nested(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """``engine.kv`` -> engine: {kv}: how flags name the keys of a table."""
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """``engine.kv`` -> engine: {kv}."""
     found: dict[str, Any] = {}
-    for name, value in flags.items():
-        table, dot, key = name.partition(".")
-        if dot:
-            found.setdefault(table, {})[key] = value
-        else:
-            found[name] = value
+    for path, value in values.items():
+        table, dot, key = path.rpartition(".")
+        (found.setdefault(table, {}) if dot else found)[key] = value
     return found
-
-
-def _beside(path: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """The file's values with its relative paths made whole.
-
-    A model may be an id ``owner/name`` as well as a folder, and beside a URL it is the service's
-    own name: it is a path only where it begins with ``./`` or ``../``. An agent that is a bare
-    word, as ``pizzeria``, is one that ships, and an adapter ``none`` is none.
-    """
-    found = dict(values)
-    for key in (*PATHS, *MODELS):
-        text = found.get(key)
-        if not isinstance(text, str):
-            continue  # its type is refused later
-        if key == "agent" and BARE_WORD.fullmatch(text):
-            continue
-        if key == "llm_adapter" and text == NO_ADAPTER:
-            continue
-        if key in PATHS or text.startswith(("./", "../")):
-            found[key] = _whole(path, text)
-    for name, keys in TABLE_PATHS.items():
-        table = found.get(name)
-        if isinstance(table, dict):
-            own = {key: table[key] for key in keys if isinstance(table.get(key), str)}
-            found[name] = table | {key: _whole(path, text) for key, text in own.items()}
-    return found
-
-
-def _whole(path: Path, text: str) -> str:
-    """A path as the file at ``path`` means it. Not Path.expanduser: that raises without a user."""
-    return str(path.absolute().parent / os.path.expanduser(text))
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """``VOICELOOP_PORT`` -> port, ``VOICELOOP_LIMITS_MAX_SESSIONS`` -> limits.max_sessions."""
-    places = _places_of_variables()
+    paths = {variable_of(path): path for path in all_keys()}
     found: dict[str, Any] = {}
     for name, text in environ.items():
         if not name.startswith(PREFIX) or name in FOREIGN:
             continue
-        if name not in places:
+        if name not in paths:
             if (instead := instead_of_variable(name, PREFIX)) is not None:
                 raise ConfigError(f"the environment: {name}: removed. {instead}")
-            near = nearest(name, places)
+            near = nearest(name, paths)
             raise ConfigError(f"the environment: expected a known variable, found {name}{near}")
-        table, key = places[name]
-        (found.setdefault(table, {}) if table else found)[key] = text
-    return found
+        found[paths[name]] = text
+    return _nested(found)
 
 
-def _places_of_variables() -> dict[str, tuple[str, str]]:
-    """Of each variable the table ("" for the file's own level) and the key that it sets."""
-    own = [("", key) for key in field_types(Config) if key not in TABLES]
-    inner = [(table, key) for table, kind in TABLES.items() for key in field_types(kind)]
-    return {PREFIX + "_".join(filter(None, place)).upper(): place for place in own + inner}
+def variable_of(path: str) -> str:
+    """The variable of the environment that sets a key."""
+    return PREFIX + path.replace(".", "_").upper()
 
 
 def _with_key_file(config: Config) -> Config:
@@ -300,42 +473,17 @@ def _with_key_file(config: Config) -> Config:
 
 
 def _check(config: Config) -> None:
-    """Ranges; each failure names what was expected and what was found."""
-    limits = config.limits
-    ranges: list[tuple[str, float, float, float]] = [
-        ("port", config.port, 0, 65535),
-        ("pacing_lead_ms", config.pacing_lead_ms, 20, 5000),
-        ("http_cache_mb", config.http_cache_mb, 0, 10_000),
-        ("voice_cache_mb", config.voice_cache_mb, 0, 10_000),
-        ("tool_timeout_ms", config.tool_timeout_ms, 0, 600_000),
-        *limits.ranges(),
-        ("anticipation.budget_tokens", config.anticipation.budget_tokens, 0, 10**9),
-        ("anticipation.budget_speech_ms", config.anticipation.budget_speech_ms, 0, 10**9),
-        *config.quota.ranges(),
-        *config.slo.ranges(),
-        *config.prices.ranges(),
-        *config.canary.ranges(),
-        ("engine.host_tier_mb", config.engine.host_tier_mb, 0, 10**6),
-        ("engine.prefix_file_mb", config.engine.prefix_file_mb, 0, 10**6),
-    ]
-    if config.context_tokens:
-        least, most = LEAST_CONTEXT_TOKENS, MOST_CONTEXT_TOKENS
-        ranges.append(("context_tokens", config.context_tokens, least, most))
-    ranges += _engine_ranges(config.engine)
+    """Rules beyond one key; each failure names what was expected and what was found."""
     for name in ("secret_key", "metrics_key"):
         if 0 < len(getattr(config, name)) < LEAST_SECRET_CHARACTERS:
             raise ConfigError(
                 f"{name}: expected {LEAST_SECRET_CHARACTERS} characters or more, found fewer"
             )
-    for name in URLS:
-        for url in getattr(config, name):
-            check_url(name, url)
-    check_url("traces.url", config.traces.url)
     for origin in config.allowed_origins:
-        check_origin(origin)
-    for name, value, low, high in ranges:
-        if not low <= value <= high:
-            raise ConfigError(f"{name}: expected {low} to {high}, found {value}")
+        if origin not in ("*", "null") and not is_origin(origin):
+            raise ConfigError(
+                f"allowed_origins: expected scheme://host or scheme://host:port, found {origin!r}"
+            )
     if any(len(key) < 8 for key in config.keys):
         raise ConfigError("keys: expected keys of at least 8 characters, found a shorter one")
     if any(key.startswith("ek_") for key in config.keys):  # so do client secrets
@@ -349,22 +497,16 @@ def _check(config: Config) -> None:
             raise ConfigError(f"{wanted}, found {host!r}")
     if config.llm_adapter is not None and config.llm_url:
         raise ConfigError("llm_adapter: expected a language model here, found llm_url")
+    for part, device, url in (
+        ("stt", config.stt_device, config.stt_url),
+        ("tts", config.tts_device, config.tts_url),
+    ):
+        if url and device != AUTO:
+            raise ConfigError(f"{part}_device: expected a model here, found {part}_url")
     for where, pair in (("", config), ("workers.", config.workers)):
         if (pair.certfile is None) != (pair.keyfile is None):
             raise ConfigError(f"expected {where}certfile and keyfile together, found one of them")
     _check_engine(config)
-
-
-def _engine_ranges(engine: EngineSettings) -> list[tuple[str, float, float, float]]:
-    """Of what is set in the table; 0 leaves it to the preset."""
-    ranges = [
-        ("kv_tokens", engine.kv_tokens, LEAST_CONTEXT_TOKENS, MOST_CONTEXT_TOKENS),
-        ("kv_memory_share", engine.kv_memory_share, 0.01, MOST_KV_SHARE),
-        ("context_tokens", engine.context_tokens, LEAST_CONTEXT_TOKENS, MOST_CONTEXT_TOKENS),
-        ("threads", engine.threads, 1, MOST_THREADS),
-    ]
-    found = [(f"engine.{name}", value, low, high) for name, value, low, high in ranges if value]
-    return [*found, ("engine.step_budget_ms", engine.step_budget_ms, 1, 1000)]
 
 
 def _check_engine(config: Config) -> None:
@@ -372,12 +514,10 @@ def _check_engine(config: Config) -> None:
     engine = config.engine
     if config.llm_url:
         own = EngineSettings(native=engine.native)  # which the end reader beside a service has too
-        for name in field_types(EngineSettings):
-            if getattr(engine, name) != getattr(own, name):
-                raise ConfigError(f"engine.{name}: expected a language model here, found llm_url")
-    check_device("engine.device", engine.device)
-    check_device("stt_device", config.stt_device, "stt_url" if config.stt_url else "")
-    check_device("tts_device", config.tts_device, "tts_url" if config.tts_url else "")
+        for one in fields(engine):
+            if getattr(engine, one.name) != getattr(own, one.name):
+                wanted = f"engine.{one.name}: expected a language model here"
+                raise ConfigError(f"{wanted}, found llm_url")
     if engine.kv_tokens and engine.kv_memory_share:
         raise ConfigError("expected engine.kv_tokens or engine.kv_memory_share, found both")
     if engine.context_tokens and config.context_tokens > engine.context_tokens:

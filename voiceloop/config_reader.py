@@ -1,29 +1,136 @@
-"""Strict reading of TOML tables, environment text and flags into frozen dataclasses.
+"""Strict reading of settings: TOML tables, environment text and flags into frozen dataclasses.
 
-Owns the one rule for configuration: every key must be a field, every value of its type; an error
-names where it stood, what was expected, what was found and, for a key, the nearest valid name.
+Owns the one rule for settings. A line of a dataclass declares a key whole, by `key`: name, type,
+default, bounds and description. An unknown key, a wrong type or a value out of its bounds fails
+with a sentence that says where it stood, what was expected and what was found.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import re
 import tomllib
 import types
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit
+
+from msgspec import Meta
 
 from voiceloop.errors import ConfigError
 from voiceloop.removed_keys import instead_of
 
 T = TypeVar("T")
-DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 LIKENESS = 0.5  # of two names: less helps nobody
 BOOLEANS = {"1": True, "true": True, "0": False, "false": False}  # in the environment and in flags
+TYPE_NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
+AUTO = "auto"
+
+Words = Annotated[str, Meta(pattern=r"(?s).*\S.*", extra={"wanted": "words"})]
+Device = Annotated[
+    str,
+    Meta(pattern=r"auto|cpu|cuda(:\d{1,3})?", extra={"wanted": "auto, cpu, cuda or cuda:N"}),
+]
+
+
+def key(
+    default: Any,
+    description: str,
+    *,
+    ge: float | None = None,
+    le: float | None = None,
+    zero: str | None = None,
+    pattern: str | None = None,
+    wanted: str | None = None,
+    not_path: str | None = None,
+    schemes: tuple[str, ...] = (),
+    secret: bool = False,
+) -> Any:
+    """A field of a dataclass that is a key of a file.
+
+    default: ``...`` where the file has to name it. description: for the page of settings, the
+    flags' help and ``voiceloop doctor``; its first sentence has to do alone. ge, le: the least and
+    the most. zero: what 0 means, where it is allowed besides. pattern: what all of a text has to
+    match, and wanted: how a sentence calls that. not_path: a pattern; any other text is a path,
+    and a relative one in a file begins at the file's folder. schemes: the value is a URL, or
+    several with commas between them. secret: no error and no `repr` shows the value.
+    """
+    extra = {"zero": zero, "wanted": wanted, "not_path": not_path, "schemes": schemes}
+    known = {name: value for name, value in extra.items() if value}
+    said: dict[str, Any] = {"description": description, "ge": ge, "le": le, "pattern": pattern}
+    options: dict[str, Any] = {
+        "repr": not secret,
+        "metadata": {"meta": Meta(**said, extra=known)},
+    }
+    if isinstance(default, dict):
+        return dataclasses.field(default_factory=dict, **options)
+    return dataclasses.field(**options if default is ... else {**options, "default": default})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Key:
+    """One setting as its field declares it. default: MISSING where the file has to name it."""
+
+    name: str
+    kind: Any
+    metas: tuple[Meta, ...]
+    default: Any
+    is_secret: bool
+
+    @property
+    def description(self) -> str:
+        return next((meta.description for meta in self.metas if meta.description), "")
+
+    @property
+    def is_path(self) -> bool:
+        return self.kind in (Path, Path | None)
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of the description, without its links."""
+        plain = re.sub(r" \(\[.*?\]\(.*?\)\)", "", self.description)
+        return re.split(r"[.;](?: |$)", plain, maxsplit=1)[0]
+
+
+@cache
+def keys_of(kind: Any) -> Mapping[str, Key]:
+    """The keys of a table, by name, in order. kind: its dataclass."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: _key(field, hints[field.name]) for field in dataclasses.fields(kind)}
+
+
+def _key(field: dataclasses.Field[Any], hint: Any) -> Key:
+    kind, metas = _bare(hint)
+    own = field.metadata.get("meta")
+    default = field.default
+    if field.default_factory is not dataclasses.MISSING:
+        default = field.default_factory()
+    return Key(field.name, kind, (*metas, own) if own else metas, default, not field.repr)
+
+
+def _bare(hint: Any) -> tuple[Any, tuple[Meta, ...]]:
+    """A type without what is said of it, and that."""
+    if get_origin(hint) is Annotated:
+        kind, *metas = get_args(hint)
+        return kind, tuple(meta for meta in metas if isinstance(meta, Meta))
+    return hint, ()
+
+
+def said(metas: Iterable[Meta], name: str) -> Any:
+    """What ``extra`` says under this name; None: nothing."""
+    return next((meta.extra[name] for meta in metas if meta.extra and name in meta.extra), None)
+
+
+def bounds(metas: Iterable[Meta]) -> tuple[float, float] | None:
+    """The least and the most, where both are declared."""
+    return next(
+        ((meta.ge, meta.le) for meta in metas if meta.ge is not None and meta.le is not None), None
+    )
 
 
 def read_toml(path: Path, wanted: str = "expected a configuration file") -> dict[str, Any]:
@@ -49,23 +156,24 @@ def read_toml_text(text: str, source: str) -> dict[str, Any]:
         raise ConfigError(f"{source}: expected TOML, found an error: {error}") from None
 
 
-def overlay(base: T, values: Mapping[str, Any], source: str, *, is_text: bool = False) -> T:
+def overlay(
+    base: T,
+    values: Mapping[str, Any],
+    source: str,
+    *,
+    is_text: bool = False,
+    folder: Path | None = None,
+) -> T:
     """A copy of the dataclass ``base`` with ``values`` in place of its fields.
 
-    ``is_text``: values are text from the environment and are read by their field's type (lists
-    are separated by commas).
+    ``is_text``: values are text from the environment or flags and are read by their field's type
+    (lists are separated by commas). ``folder``: where relative paths begin; None: the current one.
 
     Raises:
-        ConfigError: an unknown key or a value of a wrong type.
+        ConfigError: an unknown key, or a value of a wrong type or out of its bounds.
     """
-    changed: T = _overlay(base, values, source, "", is_text)
+    changed: T = _Reader(source, is_text, folder).table(base, values, "")
     return changed
-
-
-def one_or_list(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """The values, where of these keys a text stands for the list that it is, split at commas."""
-    texts = {key: values[key] for key in keys if isinstance(values.get(key), str)}
-    return {**values, **{key: text.split(",") for key, text in texts.items()}}
 
 
 def from_environment(text: str, environment: Mapping[str, str], where: str) -> str:
@@ -88,35 +196,8 @@ def from_environment(text: str, environment: Mapping[str, str], where: str) -> s
     return VARIABLE.sub(value, text)
 
 
-def field_types(kind: type[Any]) -> dict[str, Any]:
-    """Field names of a dataclass with their types."""
-    hints = get_type_hints(kind)
-    return {entry.name: hints[entry.name] for entry in dataclasses.fields(kind)}
-
-
-def check_url(name: str, url: str | None) -> None:
-    """Before any model is loaded: a service's address must be one. Raises: ConfigError."""
-    schemes = ("http", "https", "ws", "wss") if name == "stt_url" else ("http", "https")
-    if url is None:
-        return
-    try:
-        parts = urlsplit(url)
-        is_address = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_address = False
-    if not is_address:
-        raise ConfigError(f"{name}: expected a URL ({', '.join(schemes)}), found {url!r}")
-
-
-def check_origin(origin: str) -> None:
-    """As browsers send it: with a path, or a host alone, it lets nobody in. Raises: ConfigError."""
-    if origin not in ("*", "null") and not is_origin(origin):
-        raise ConfigError(
-            f"allowed_origins: expected scheme://host or scheme://host:port, found {origin!r}"
-        )
-
-
 def is_origin(address: str) -> bool:
+    """Whether it is scheme://host or scheme://host:port, as browsers send it."""
     try:
         parts = urlsplit(address)
         is_named = bool(parts.hostname) and parts.port != 0
@@ -125,122 +206,153 @@ def is_origin(address: str) -> bool:
         return False
 
 
-def check_device(name: str, device: str, elsewhere: str = "") -> None:
-    """elsewhere: the key that has the model run by others, if any does. Raises: ConfigError."""
-    if not DEVICE.fullmatch(device):
-        raise ConfigError(f"{name}: expected auto, cpu, cuda or cuda:N, found {device!r}")
-    if elsewhere and device != "auto":
-        raise ConfigError(f"{name}: expected a model here, found {elsewhere}")
-
-
-def _overlay(base: Any, values: Mapping[str, Any], source: str, path: str, is_text: bool) -> Any:
-    fields = field_types(type(base))
-    changes: dict[str, Any] = {}
-    for key, value in values.items():
-        where = f"{path}{key}"
-        if key not in fields:
-            raise _unknown(where, key, fields, source)
-        kind = fields[key]
-        if dataclasses.is_dataclass(kind):
-            if not isinstance(value, Mapping):
-                raise _wrong(source, where, "a table", value)
-            changes[key] = _overlay(getattr(base, key), value, source, f"{where}.", is_text)
-        else:
-            read = _from_text(value, kind) if is_text and isinstance(value, str) else value
-            changes[key] = _value(read, kind, source, where)
-    return dataclasses.replace(base, **changes)
-
-
 def nearest(name: str, names: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: which it may have meant, if any is like it."""
     near = difflib.get_close_matches(name, list(names), n=1, cutoff=LIKENESS)
     return f"; the nearest is {near[0]!r}" if near else ""
 
 
-def _unknown(where: str, key: str, fields: Mapping[str, Any], source: str) -> ConfigError:
-    instead = instead_of(where)
-    if instead is not None:
-        return ConfigError(f"{source}: {where}: removed. {instead}")
-    return ConfigError(f"{source}: expected a known key, found {where!r}{nearest(key, fields)}")
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads one source."""
 
+    source: str
+    is_text: bool = False
+    folder: Path | None = None
 
-def _value(value: Any, kind: Any, source: str, where: str) -> Any:
-    """``value`` as ``kind``, which is one of the few types that configuration uses."""
-    origin, args = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):  # only "X | None" occurs
-        inner = next(arg for arg in args if arg is not type(None))
-        return None if value is None else _value(value, inner, source, where)
-    if origin is Literal:
-        if value not in args:
-            raise _wrong(source, where, f"one of {', '.join(map(str, args))}", value)
-        return value
-    if origin is tuple:
+    def table(self, base: Any, values: Mapping[str, Any], path: str) -> Any:
+        kind: Any = type(base)
+        keys = keys_of(kind)
+        changes: dict[str, Any] = {}
+        for name, value in values.items():
+            where, key = f"{path}{name}", self._known(name, keys, path)
+            if not dataclasses.is_dataclass(key.kind):
+                changes[name] = self._value(value, key.kind, key, where)
+            elif isinstance(value, Mapping):
+                changes[name] = self.table(getattr(base, name), value, f"{where}.")
+            else:
+                raise self._wrong(where, "a table", value)
+        return dataclasses.replace(base, **changes)
+
+    def _known(self, name: str, keys: Mapping[str, Key], path: str) -> Key:
+        where = f"{path}{name}"
+        if name in keys:
+            return keys[name]
+        if (instead := instead_of(where)) is not None:
+            raise ConfigError(f"{self.source}: {where}: removed. {instead}")
+        wanted = f"{self.source}: expected a known key, found {where!r}{nearest(name, keys)}"
+        raise ConfigError(wanted)
+
+    def _value(self, value: Any, hint: Any, key: Key, where: str) -> Any:
+        """``value`` as ``hint``, which is one of the few types that settings use."""
+        kind, own = _bare(hint)
+        metas = (*own, *key.metas)
+        origin, args = get_origin(kind), get_args(kind)
+        if origin in (Union, types.UnionType):  # only "X | None" occurs
+            inner = next(arg for arg in args if arg is not type(None))
+            return None if value is None else self._value(value, inner, key, where)
+        if origin is tuple:
+            return self._list(value, args[0], key, where)
+        if dataclasses.is_dataclass(kind):
+            return self._new(kind, value, where)
+        if origin is Literal:
+            if value not in args:
+                raise self._wrong(where, f"one of {', '.join(map(str, args))}", value)
+            return value
+        if origin is not None and issubclass(origin, Mapping):
+            if not isinstance(value, Mapping):
+                raise self._wrong(where, "a table", value)
+            return dict(value)
+        found = self._scalar(value, kind, key, where)
+        self._check(found, metas, key, where)
+        not_path = said(metas, "not_path")
+        is_path = kind is Path if not_path is None else not re.fullmatch(not_path, str(value))
+        return self._placed(found) if is_path else found
+
+    def _list(self, value: Any, kind: Any, key: Key, where: str) -> Any:
+        is_url = said(key.metas, "schemes") is not None
+        if isinstance(value, str) and (self.is_text or is_url):
+            value = [part.strip() for part in value.split(",") if part.strip()]
         if not isinstance(value, list | tuple):
-            is_table = dataclasses.is_dataclass(args[0])
-            raise _wrong(source, where, f"a list: [[{where}]]" if is_table else "a list", value)
+            is_table = dataclasses.is_dataclass(kind)
+            wanted = f"a list: [[{where}]]" if is_table else "a list"
+            raise self._wrong(where, wanted, value, key)
+        places = [where if is_url else f"{where}[{index}]" for index in range(len(value))]
         return tuple(
-            _value(entry, args[0], source, f"{where}[{index}]") for index, entry in enumerate(value)
+            self._value(entry, kind, key, place) for entry, place in zip(value, places, strict=True)
         )
-    if dataclasses.is_dataclass(kind):
-        return _new(kind, value, source, where)
-    if origin is not None and issubclass(origin, Mapping):
+
+    def _new(self, kind: Any, value: Any, where: str) -> Any:
+        """A dataclass of a list of tables, as a tool in a list of tools."""
         if not isinstance(value, Mapping):
-            raise _wrong(source, where, "a table", value)
-        return dict(value)
-    return _scalar(value, kind, source, where)
+            raise self._wrong(where, "a table", value)
+        keys = keys_of(kind)
+        for name in value:  # before what is missing: it may be that, mistyped
+            self._known(name, keys, f"{where}.")
+        for name, key in keys.items():
+            if key.default is dataclasses.MISSING and name not in value:
+                raise self._wrong(f"{where}.{name}", "a value", None)
+        found = {
+            name: self._value(value[name], key.kind, key, f"{where}.{name}")
+            for name, key in keys.items()
+            if name in value
+        }
+        return kind(**found)
 
+    def _scalar(self, value: Any, kind: Any, key: Key, where: str) -> Any:
+        if self.is_text and isinstance(value, str):
+            value = _from_text(value, kind)
+        if kind is Path and isinstance(value, str | Path):
+            return Path(value)
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+            return value
+        raise self._wrong(where, TYPE_NAMES.get(kind, "a path"), value, key)
 
-def _new(kind: Any, value: Any, source: str, where: str) -> Any:
-    """A dataclass without defaults for all its fields (a tool in a list of tools)."""
-    if not isinstance(value, Mapping):
-        raise _wrong(source, where, "a table", value)
-    unknown = [key for key in value if key not in field_types(kind)]
-    if unknown:  # before what is missing: it may be that, mistyped
-        name = f"{where}.{unknown[0]}"
-        raise _unknown(name, unknown[0], field_types(kind), source)
-    for entry in dataclasses.fields(kind):
-        is_required = (
-            entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
-        )
-        if is_required and entry.name not in value:
-            raise _wrong(source, f"{where}.{entry.name}", "a value", None)
-    required = {
-        name: _value(value[name], hint, source, f"{where}.{name}")
-        for name, hint in field_types(kind).items()
-        if name in value
-    }
-    return kind(**required)
+    def _check(self, value: Any, metas: tuple[Meta, ...], key: Key, where: str) -> None:
+        range_ = bounds(metas)
+        if range_ is not None and isinstance(value, int | float):
+            low, high = range_
+            is_unset = value == 0 and said(metas, "zero") is not None
+            if not (low <= value <= high or is_unset):
+                raise self._wrong(where, f"{low} to {high}", value)
+        pattern = next((meta.pattern for meta in metas if meta.pattern), None)
+        if pattern is not None and isinstance(value, str) and not re.fullmatch(pattern, value):
+            raise self._wrong(where, said(metas, "wanted"), value, key)
+        schemes = said(metas, "schemes")
+        if schemes is not None and not _is_url(value, schemes):
+            raise self._wrong(where, f"a URL ({', '.join(schemes)})", value)
 
+    def _placed(self, path: Any) -> Any:
+        """A path of a file as the file means it. Path.expanduser raises without a user."""
+        if self.folder is None:
+            return path
+        kind = str if isinstance(path, str) else Path
+        return kind(self.folder / os.path.expanduser(path))
 
-def _scalar(value: Any, kind: Any, source: str, where: str) -> Any:
-    if kind is Path and isinstance(value, str | Path):
-        return Path(value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
-        return value
-    names = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
-    raise _wrong(source, where, names.get(kind, "a path"), value)
+    def _wrong(self, where: str, wanted: str, found: Any, key: Key | None = None) -> ConfigError:
+        if key is not None and key.is_secret:
+            shown = "another value"
+        else:
+            shown = "nothing" if found is None else repr(found)
+        return ConfigError(f"{self.source}: {where}: expected {wanted}, found {shown[:80]}")
 
 
 def _from_text(text: str, kind: Any) -> Any:
     """Text of the environment as a TOML-like value; what cannot be read stays text."""
-    args = get_args(kind)
-    if get_origin(kind) is tuple:
-        return [part.strip() for part in text.split(",") if part.strip()]
-    wanted = next((arg for arg in args if arg is not type(None)), kind) if args else kind
-    if wanted is bool:
+    if kind is bool:
         return BOOLEANS.get(text.lower(), text)
     try:
-        return wanted(text) if wanted in (int, float) else text
+        return kind(text) if kind in (int, float) else text
     except ValueError:
         return text
 
 
-def _wrong(source: str, where: str, wanted: str, found: Any) -> ConfigError:
-    key = where.rpartition(".")[2]
-    if key in ("keys", "remote_key", "secret_key", "metrics_key") or key.startswith("keys["):
-        shown = "another value"  # never a key in a message
-    else:
-        shown = "nothing" if found is None else repr(found)
-    return ConfigError(f"{source}: {where}: expected {wanted}, found {shown[:80]}")
+def _is_url(url: str, schemes: Iterable[str]) -> bool:
+    """Before any model is loaded: a service's address must be one."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False

@@ -3,29 +3,67 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from voiceloop.config_reader import key
+
 MIB = 1024 * 1024
 TERMINAL_DRAIN_S = 10.0
 SERVICE_DRAIN_S = 600.0  # longer than any answer; who stops it sets the bound that counts
-Range = tuple[str, float, float, float]  # a key, its value, the least and the most it may be
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds that keep one client from hurting the others."""
 
-    max_sessions: int = 64
-    frame_bytes: int = 2 * MIB
-    session_minutes: float = 60.0
-    uncommitted_audio_minutes: float = 10.0
-    slow_client_s: float = 5.0
-    drain_s: float | None = None
-    connections_per_address: int = 256
-    admit_by_load: bool = True  # else calls are only counted
+    max_sessions: int = key(
+        64,
+        "Calls at a time. One more gets 503. A tenth of them is kept for callers whose call has "
+        "just ended.",
+        ge=1,
+        le=100_000,
+    )
+    frame_bytes: int = key(
+        2 * MIB,
+        "The largest message from a client. A larger one closes the connection.",
+        ge=4096,
+        le=21 * MIB,
+    )
+    session_minutes: float = key(60.0, "The longest call.", ge=0.01, le=24 * 60)
+    uncommitted_audio_minutes: float = key(
+        10.0,
+        "The most audio that may wait for a manual commit. The same bound holds for audio inside "
+        "items, and for one transcription request.",
+        ge=0.01,
+        le=60,
+    )
+    slow_client_s: float = key(
+        5.0, "A client that takes no message for so long is closed.", ge=0.1, le=8
+    )
+    drain_s: float | None = key(
+        None,
+        "How long a stopped server lets calls and answers over HTTP finish. Without it: 10 where "
+        "the server was started in a terminal, else 600.",
+        ge=0,
+        le=3600,
+    )
+    connections_per_address: int = key(
+        256,
+        "Open connections of one network address, calls or not. This machine's own (a proxy) are "
+        "not counted. The limit of open files (`ulimit -n`) bounds all connections; its last "
+        "tenth is kept for `/healthz`, `/readyz` and `/metrics`.",
+        ge=1,
+        le=100_000,
+    )
+    admit_by_load: bool = key(
+        True,
+        "A call that would break the gap of the others is refused with 503. The server judges by "
+        "what this machine has shown ([OPERATIONS.md](OPERATIONS.md#how-many-calls-are-let-in)). "
+        "Off: only `limits.max_sessions` counts.",
+    )
 
     @property
     def longest_drain_s(self) -> float:
@@ -34,62 +72,63 @@ class Limits:
             return self.drain_s
         return TERMINAL_DRAIN_S if sys.stderr.isatty() else SERVICE_DRAIN_S
 
-    def ranges(self) -> list[Range]:
-        return [
-            ("limits.max_sessions", self.max_sessions, 1, 100_000),
-            ("limits.frame_bytes", self.frame_bytes, 4096, 21 * MIB),
-            ("limits.session_minutes", self.session_minutes, 0.01, 24 * 60),
-            ("limits.uncommitted_audio_minutes", self.uncommitted_audio_minutes, 0.01, 60),
-            ("limits.slow_client_s", self.slow_client_s, 0.1, 8),
-            ("limits.drain_s", self.longest_drain_s, 0, 3600),
-            ("limits.connections_per_address", self.connections_per_address, 1, 100_000),
-        ]
-
 
 @dataclass(frozen=True, slots=True)
 class KeyQuota:
-    """What each key may use, its client secrets included; 0: no bound.
+    """What each key may use, its client secrets included; 0: no bound."""
 
-    calls, requests: at a time, the latter over HTTP. The others an hour. speculative_tokens: of
-    replies made ahead of a turn's end that were thrown away, or taken back unheard. tool_calls:
-    that the server made.
-    """
-
-    calls: int = 0
-    call_minutes: float = 0.0
-    requests: int = 12  # of the 16 that a server answers at a time: another key finds room
-    speculative_tokens: int = 0
-    tool_calls: int = 0
-
-    def ranges(self) -> list[Range]:
-        return [
-            ("quota.calls", self.calls, 0, 100_000),
-            ("quota.call_minutes", self.call_minutes, 0, 10**6),
-            ("quota.requests", self.requests, 0, 100_000),
-            ("quota.speculative_tokens", self.speculative_tokens, 0, 10**12),
-            ("quota.tool_calls", self.tool_calls, 0, 10**9),
-        ]
+    calls: int = key(0, "Calls at a time.", ge=0, le=100_000)
+    call_minutes: float = key(
+        0.0,
+        "Minutes of calls an hour, which come back evenly. Calls under way are not cut off. What "
+        "they overdraw comes back before the key's next call is let in.",
+        ge=0,
+        le=10**6,
+    )
+    # Of the 16 that a server answers at a time: another key finds room.
+    requests: int = key(
+        12,
+        "Requests over HTTP at a time, where there are keys. A server answers 16.",
+        ge=0,
+        le=100_000,
+    )
+    speculative_tokens: int = key(
+        0,
+        "Tokens an hour of drafted replies that no caller heard. Beyond them the key's calls are "
+        "answered once a turn has ended, until some have come back.",
+        ge=0,
+        le=10**12,
+    )
+    tool_calls: int = key(
+        0,
+        "Calls of tools an hour that the server makes. Tools are called ahead of a turn's end "
+        "while half of them are left. Beyond them the model is told that it is too busy.",
+        ge=0,
+        le=10**9,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """What the operator promises callers; turns are counted against it.
+    """What the operator promises callers; turns are counted against it."""
 
-    gap_ms: from the caller's last sound to the agent's first, as the server sees it. answer_ms: the
-    part of it after the decision that the caller has finished; where its p95 is later than that
-    under load, fewer calls are let in. barge_in_ms: from the caller's onset to the agent's silence.
-    """
-
-    gap_ms: int = 800
-    answer_ms: int = 500
-    barge_in_ms: int = 300
-
-    def ranges(self) -> list[Range]:
-        return [
-            ("slo.gap_ms", self.gap_ms, 100, 60_000),
-            ("slo.answer_ms", self.answer_ms, 50, 60_000),
-            ("slo.barge_in_ms", self.barge_in_ms, 50, 10_000),
-        ]
+    gap_ms: int = key(
+        800,
+        "The longest gap. It runs from the caller's last sound to the agent's first, as the "
+        "server sees it.",
+        ge=100,
+        le=60_000,
+    )
+    answer_ms: int = key(
+        500,
+        "The part of the gap after the decision that the caller has finished. Where its p95 is "
+        "later than this under load, fewer calls are let in.",
+        ge=50,
+        le=60_000,
+    )
+    barge_in_ms: int = key(
+        300, "The time from the caller's onset to the agent's silence.", ge=50, le=10_000
+    )
 
 
 PROMISED = Slo()
@@ -97,60 +136,73 @@ PROMISED = Slo()
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What tokens and the server cost, in whatever currency; 0: nothing, or it is not asked.
+    """What tokens and the server cost, in whatever currency."""
 
-    prompt_million, cached_million, reply_million: a million tokens of the language model, of a
-    prompt that is computed or found in a cache, and of replies. server_hour: the machine.
-    """
-
-    prompt_million: float = 0.0
-    cached_million: float = 0.0
-    reply_million: float = 0.0
-    server_hour: float = 0.0
-
-    def ranges(self) -> list[Range]:
-        return [
-            (f"prices.{part.name}", getattr(self, part.name), 0, 10**6) for part in fields(self)
-        ]
+    prompt_million: float = key(
+        0.0, "A million tokens of prompts that the language model computes.", ge=0, le=10**6
+    )
+    cached_million: float = key(
+        0.0, "A million tokens of prompts that it finds in a cache.", ge=0, le=10**6
+    )
+    reply_million: float = key(0.0, "A million tokens of replies, heard or not.", ge=0, le=10**6)
+    server_hour: float = key(0.0, "An hour of the machine.", ge=0, le=10**6)
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSettings:
-    """Where traces go: the URL of an OTLP collector over HTTP; words: with what was said."""
+    """Where traces go."""
 
-    url: str | None = None
-    words: bool = False
+    url: str | None = key(
+        None,
+        "An OpenTelemetry collector that takes OTLP over HTTP. As "
+        "`http://127.0.0.1:4318/v1/traces`; without it there are no traces.",
+        schemes=("http", "https"),
+    )
+    words: bool = key(False, "Traces hold what the caller and the agent said.")
 
 
 @dataclass(frozen=True, slots=True)
 class CanarySettings:
-    """Workers of another version on a share of new calls, and by how much they may be worse.
+    """Workers of another version on a share of new calls, and by how much they may be worse."""
 
-    version: their label; "": this server tries none by itself. shadow: share of the other calls'
-    turns that they answer too, for nobody to hear. gap_ms: on the mean. cut_ins,
-    failures: on their shares of turns; tool_calls: on the share of calls that cannot be made as
-    written. tokens: of a turn, more or fewer, as a share of what the others write.
-    """
-
-    version: str = ""
-    share: float = 0.05
-    shadow: float = 0.0
-    gap_ms: float = 50.0
-    cut_ins: float = 0.02
-    failures: float = 0.01
-    tool_calls: float = 0.02
-    tokens: float = 0.25
-
-    def ranges(self) -> list[Range]:
-        return [
-            ("canary.share", self.share, 0, 1),
-            ("canary.shadow", self.shadow, 0, 1),
-            ("canary.gap_ms", self.gap_ms, 0, 10_000),
-            ("canary.cut_ins", self.cut_ins, 0, 1),
-            ("canary.failures", self.failures, 0, 1),
-            ("canary.tool_calls", self.tool_calls, 0, 1),
-            ("canary.tokens", self.tokens, 0, 10),
-        ]
+    version: str = key(
+        "",
+        "The label of the workers that are tried (`voiceloop worker --version`). Empty: none are "
+        "tried.",
+    )
+    share: float = key(0.05, "The share of new calls that they get.", ge=0, le=1)
+    shadow: float = key(
+        0.0, "The share of the other calls' turns that they answer too, unheard.", ge=0, le=1
+    )
+    gap_ms: float = key(
+        50.0,
+        "How much later their answers may come in the mean. An answer later than 1.25 times "
+        "`slo.gap_ms` counts as no later than that.",
+        ge=0,
+        le=10_000,
+    )
+    cut_ins: float = key(
+        0.02,
+        "By how much the share of turns may be higher in which the agent begins before the caller"
+        " has ended.",
+        ge=0,
+        le=1,
+    )
+    failures: float = key(
+        0.01, "By how much the share of turns that fail may be higher.", ge=0, le=1
+    )
+    tool_calls: float = key(
+        0.02,
+        "By how much the share of tool calls that cannot be made as written may be higher.",
+        ge=0,
+        le=1,
+    )
+    tokens: float = key(
+        0.25,
+        "How much longer or shorter their answers may be, as a share of the others' tokens.",
+        ge=0,
+        le=10,
+    )
 
 
 NO_CANARY = CanarySettings()
@@ -158,21 +210,29 @@ NO_CANARY = CanarySettings()
 
 @dataclass(frozen=True, slots=True)
 class WorkerAddresses:
-    """Workers on the network, HOST:PORT each, instead of processes that this server starts.
+    """Workers on the network, HOST:PORT each, instead of processes that this server starts."""
 
-    list: a file that names them, read again when it is replaced; all models are then elsewhere.
-    key: what gateways and workers share; each proves to the other that it has it. ca: who signs the
-    other end's certificate, certfile and keyfile: this end's; with them the line is encrypted.
-    """
-
-    engine: tuple[str, ...] = ()
-    recognizer: tuple[str, ...] = ()
-    voice: tuple[str, ...] = ()
-    list: Path | None = None
-    key: str = field(default="", repr=False)
-    ca: Path | None = None
-    certfile: Path | None = None
-    keyfile: Path | None = None
+    engine: tuple[str, ...] = key((), "Workers that hold the language model, `HOST:PORT` each.")
+    recognizer: tuple[str, ...] = key((), "Workers that hold the recognizer.")
+    voice: tuple[str, ...] = key((), "Workers that hold the voice.")
+    list: Path | None = key(
+        None,
+        "A JSON file that names workers, read again when it is replaced. Every role without a URL"
+        " is then elsewhere.",
+    )
+    ca: Path | None = key(
+        None,
+        "PEM of who signs the other end's certificate. A worker with it lets in no server without"
+        " one.",
+    )
+    certfile: Path | None = key(None, "PEM of this end's certificate.")
+    keyfile: Path | None = key(None, "PEM of this end's private key.")
+    key: str = key(
+        "",
+        "The secret of servers and workers, of at least 16 bytes. Each proves to the other that "
+        "it has it.",
+        secret=True,
+    )
 
 
 class WorkerLoad(msgspec.Struct, frozen=True):

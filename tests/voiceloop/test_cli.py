@@ -74,9 +74,10 @@ def test_a_missing_config_agent_or_preset_is_named(
 def test_flags_win_over_the_environment(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("VOICELOOP_PORT", "70000")
-    assert "70000" in refusal(capsys, "serve")
+    monkeypatch.setenv("VOICELOOP_LLM_URL", "http://127.0.0.1:9/v1")
+    assert "found llm_url" in refusal(capsys, "serve", "--llm-adapter", "here")
     assert "80000" in refusal(capsys, "serve", "--port", "80000")
+    assert "expected a whole number, found 'many'" in refusal(capsys, "serve", "--port", "many")
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,6 @@ def test_a_missing_extra_names_the_command_that_brings_it(
     "argv",
     [
         ("sing",),
-        ("serve", "--port", "many"),
         ("demo", "--loud"),
         ("conformance", "--jobs", "0"),
         ("conformance", "--timeout", "nan"),

@@ -10,7 +10,7 @@ import pytest
 
 from voiceloop.agent_file import load_agent
 from voiceloop.cli import main
-from voiceloop.config import Config, _places_of_variables, load_config
+from voiceloop.config import Config, all_keys, load_config
 from voiceloop.errors import ConfigError
 from voiceloop.models.presets import worker_specs
 from voiceloop.removed_keys import REMOVED
@@ -127,7 +127,7 @@ def test_a_key_that_is_gone_says_what_to_do_instead(
 
 
 def test_a_removed_key_is_no_key_and_its_sentence_is_whole() -> None:
-    kept = {name.lower().removeprefix("voiceloop_") for name in _places_of_variables()}
+    kept = {path.replace(".", "_") for path in all_keys()}
     for key, instead in REMOVED.items():
         assert key.replace(".", "_") not in kept, f"{key} is a key"
         assert instead[0].isupper() and instead.endswith("."), key

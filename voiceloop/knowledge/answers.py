@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from voiceloop.config_reader import key
 from voiceloop.errors import ConfigError
 from voiceloop.knowledge.words import words_of
 
@@ -29,13 +30,15 @@ MAX_FEW = 3  # of these in one wording: each multiplies the ways in which a line
 
 @dataclass(frozen=True, slots=True)
 class ApprovedAnswer:
-    """One `[[answer]]` of an agent file: wordings of a question, and the answer to them.
+    """One `[[answer]]` of an agent file: wordings of a question, and the answer to them."""
 
-    In a wording `*` stands for one word and `...` for up to MAX_FEW_WORDS, none included.
-    """
-
-    questions: tuple[str, ...]
-    text: str
+    questions: tuple[str, ...] = key(
+        ...,
+        "Up to 50 wordings of one question, compared without case, marks, and courtesies at their"
+        ' ends ("hello", "please"). In a wording `*` stands for one word and `...` for up to six,'
+        " none included.",
+    )
+    text: str = key(..., "What is said.")
 
 
 class ApprovedAnswers:

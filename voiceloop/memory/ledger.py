@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from voiceloop.config_reader import key
 from voiceloop.memory.facts import Fact, FactKind, quote
 from voiceloop.memory.reading import Asked, confirmed, facts_of_agent, facts_of_caller
 
@@ -23,14 +24,15 @@ SUMMARY = "In short: "
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the model is told of a long call's beginning, which its window does not hold any more.
+    """What the model is told of a long call's beginning that its window no longer holds."""
 
-    facts: names, numbers, answers, promises and what tools did, quoted from the transcript.
-    summary: and what the model itself makes of it, as far as the transcript bears it out.
-    """
-
-    facts: bool = False
-    summary: bool = False
+    facts: bool = key(
+        False,
+        "Names, numbers, answers, read-backs that the caller confirmed, promises, and what tools "
+        "did. They are quoted from the transcript by rules for English "
+        "([`reading.py`](memory/reading.py)), the newest where one replaces another.",
+    )
+    summary: bool = key(False, "Up to 120 tokens that the model writes in a quiet moment.")
 
 
 class _OpenCall(NamedTuple):

@@ -17,7 +17,7 @@ import msgspec
 
 from voiceloop.cluster.control.plan import Group, configuration_of, read_plan
 from voiceloop.cluster.control.status import Status, text_of
-from voiceloop.config import PATHS, PREFIX, TABLE_PATHS, Config, load_config
+from voiceloop.config import PREFIX, Config, all_keys, load_config
 from voiceloop.config_reader import overlay
 from voiceloop.errors import ConfigError
 from voiceloop.operation import CanarySettings
@@ -25,7 +25,7 @@ from voiceloop.operation import CanarySettings
 LOOK_S = 0.5
 HERE = "auto"  # as Ray calls the cluster that runs on this machine
 SOURCE = "the cluster's configuration"
-FILES = (*PATHS, *(key for keys in TABLE_PATHS.values() for key in keys))  # agent: among them
+FILES = {path.rpartition(".")[2] for path, key in all_keys().items() if key.is_path}
 
 
 def run_cluster(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> int:

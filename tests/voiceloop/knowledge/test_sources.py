@@ -108,7 +108,6 @@ async def test_where_all_sources_fail_the_search_does() -> None:
     [
         (KnowledgeSource(), "knowledge[0]: expected folder or url, found neither"),
         (KnowledgeSource(url="http://a/", folder=Path(".")), "found both"),
-        (KnowledgeSource(url="http://a/", deadline_ms=500), "knowledge[0].deadline_ms"),
         (KnowledgeSource(url="http://a/", headers={"k": 1}), "knowledge[0].headers.k"),
     ],
 )

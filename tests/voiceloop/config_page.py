@@ -1,0 +1,130 @@
+"""The tables of ``CONFIG.md``, made of the declarations: ``python -m tests.voiceloop.config_page``.
+
+Writes each table anew between its marks in the page, and prints how many keys there are. What
+stands between the tables is written by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import re
+import types
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from voiceloop.agent import AgentConfig
+from voiceloop.cli import build_parser
+from voiceloop.config import Config, all_keys
+from voiceloop.config_reader import Key, bounds, said
+
+PAGE = Path(__file__).resolve().parents[2] / "voiceloop" / "CONFIG.md"
+MARKED = re.compile(r"(<!-- keys of (\w+): ([\w.]*) -->\n).*?(\n<!-- end of keys -->)", re.DOTALL)
+NOTHING = "-"
+KIND_NAMES = {
+    str: "text",
+    int: "a number",
+    float: "a number",
+    bool: "`true`, `false`",
+    Path: "a path",
+}
+
+
+def lists_of(kind: type[Any]) -> dict[str, type[Any]]:
+    """The lists of tables in a file, as ``tools``, with what one of each is."""
+    found = {}
+    for name, key in all_keys(kind).items():
+        inner = next(iter(get_args(key.kind)), None)
+        if get_origin(key.kind) is tuple and dataclasses.is_dataclass(inner):
+            found[name] = inner
+    return found
+
+
+def keys_with_lists(kind: type[Any]) -> dict[str, Key]:
+    """Every key that a file may hold; of a list of tables its own keys stand for it."""
+    found: dict[str, Key] = {}
+    lists = lists_of(kind)
+    for name, key in all_keys(kind).items():
+        found |= all_keys(lists[name], f"{name}.") if name in lists else {name: key}
+    return found
+
+
+def n_keys() -> int:
+    """Of server and agent files together."""
+    return len(keys_with_lists(Config)) + len(keys_with_lists(AgentConfig))
+
+
+def flags() -> dict[str, str]:
+    """The flags of `serve` and `gateway`, by the key that each sets."""
+    [commands] = [
+        action
+        for action in build_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    ]
+    actions = [*commands.choices["gateway"]._actions, *commands.choices["serve"]._actions]
+    flags = {one.dest: one.option_strings[0] for one in reversed(actions) if one.option_strings}
+    return {dest: flag for dest, flag in flags.items() if dest in all_keys()}
+
+
+def written() -> str:
+    """The page as it has to be."""
+    of_serve = flags()
+    rooms: Mapping[str, type[Any]] = {"server": Config, "agent": AgentConfig}
+
+    def table(match: re.Match[str]) -> str:
+        kind, name = rooms[match[2]], match[3]
+        lists = lists_of(kind)
+        keys = all_keys(kind) if name not in lists else all_keys(lists[name], f"{name}.")
+        chosen = {path: key for path, key in keys.items() if path.rpartition(".")[0] == name}
+        assert chosen, f"no keys of {name!r}"
+        return match[1] + "\n".join(_rows(chosen, of_serve)) + match[4]
+
+    return MARKED.sub(table, PAGE.read_text(encoding="utf-8"))
+
+
+def _rows(keys: Mapping[str, Key], of_serve: Mapping[str, str]) -> Iterable[str]:
+    has_flags = bool(set(keys) & set(of_serve))
+    head = ["key", *["flag"] * has_flags, "default", "values", "meaning"]
+    yield _row(head)
+    yield _row(["---"] * len(head)).replace(" ", "")
+    for path, key in keys.items():
+        flag = [f"`{of_serve[path]}`" if path in of_serve else NOTHING] * has_flags
+        yield _row([f"`{path}`", *flag, _default(key), _values(key), key.description.rstrip(".")])
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _default(key: Key) -> str:
+    if key.default is dataclasses.MISSING:
+        return "needed"
+    return NOTHING if key.default is None else f"`{json.dumps(key.default, default=dict)}`"
+
+
+def _values(key: Key) -> str:
+    kind = key.kind
+    if get_origin(kind) in (Union, types.UnionType):
+        kind = next(arg for arg in get_args(kind) if arg is not type(None))
+    range_, zero = bounds(key.metas), said(key.metas, "zero")
+    if range_ is not None:
+        return f"{range_[0]} to {range_[1]}" + (f"; 0: {zero}" if zero else "")
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(kind))
+    if said(key.metas, "schemes"):
+        return f"URL ({', '.join(said(key.metas, 'schemes'))})"
+    if get_origin(kind) is tuple:
+        is_table = dataclasses.is_dataclass(get_args(kind)[0])
+        return "tables" if is_table else "a list"
+    return KIND_NAMES.get(kind, "a table")
+
+
+def main() -> None:
+    PAGE.write_text(written(), encoding="utf-8")
+    print(f"{n_keys()} keys of server and agent files")
+
+
+if __name__ == "__main__":
+    main()
