@@ -16,8 +16,13 @@ import numpy as np
 
 from ..frames import RECOGNIZER_HZ, Samples, duration_ms, samples_in
 from ..stream import Event, Partial, RecognizerOptions, Transcript, Word, failed
-from .cepstral_mean import CepstralMean
-from .pocketsphinx_decoder import Hypothesis, ModelFiles, SegmentDecoder, find_model
+from .pocketsphinx_decoder import (
+    CepstralMean,
+    Hypothesis,
+    ModelFiles,
+    SegmentDecoder,
+    find_model,
+)
 from .queued_recognizer import Finalize, QueuedRecognizer, QueuedStream
 
 FRAME = RECOGNIZER_HZ // 100  # of the acoustic model: 10 ms

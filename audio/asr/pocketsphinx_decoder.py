@@ -9,11 +9,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..errors import AudioError, MissingExtra
 from ..frames import RECOGNIZER_HZ, Samples, duration_ms
 from ..pronunciation import pronounce
 from ..stream import RecognizerOptions
-from .cepstral_mean import CepstralMean
 from .session_words import session_phrases
 
 FRAME_MS = 10.0  # pocketsphinx's frame rate is 100 Hz
@@ -24,6 +26,16 @@ CLASS_TOKEN = "xhotword"
 UNSPOKEN = "ZH OY ZH OY ZH OY"
 EMBEDDED = Path(__file__).parents[1] / "embedded" / "recognizer"
 
+
+# Mean over speech at -24 dBFS and room noise, 12 recordings of each of four voices.
+PRIOR = (43.0, 4.0, 0.5, 4.0, -1.0, -0.5, 0.0, -0.5, 0.0, -0.5, 0.0, 0.0, 0.0)
+# How many frames of evidence the prior is worth. The first coefficient is the level, which the
+# prior cannot know and a few frames tell; the others are the spectrum, which the phones of one
+# word would bias.
+PRIOR_FRAMES = (5.0,) + (60.0,) * 12
+MEMORY_FRAMES = 500.0  # 5 s: an older estimate counts no more than this
+_LIVE_FRAMES = 500  # CMN_WIN: the weight pocketsphinx gives to a mean it was set to
+_LIVE_LIMIT = 800  # CMN_WIN_HWM: from here on it forgets, and what was observed cannot be told
 
 SEARCH: dict[str, float | int] = {
     # One pass: the second and third would run after the caller has ended, 200 ms of it.
@@ -83,6 +95,37 @@ def find_model(name: str) -> ModelFiles:
         if not path.exists():
             raise AudioError(f"expected a recognizer model file at {path}, found none")
     return files
+
+
+class CepstralMean:
+    """The mean [13] of a speaker's and a line's cepstra, which is subtracted from every frame.
+
+    A live estimate that starts wrong garbles the first turn of a call (24 errors in 22 words on one
+    clip). This one starts from a prior, learns fast while it knows little, and is carried on.
+    """
+
+    def __init__(self) -> None:
+        self.mean: NDArray[np.float64] = np.array(PRIOR)
+        self._frames: NDArray[np.float64] = np.array(PRIOR_FRAMES)
+
+    def __str__(self) -> str:
+        """As pocketsphinx takes it."""
+        return ",".join(f"{value:.3f}" for value in self.mean)
+
+    def observe(self, live: str, n_frames: int) -> None:
+        """Learn from a segment that started at this mean.
+
+        live: pocketsphinx's own estimate after n_frames frames.
+        """
+        if n_frames <= 0:
+            return
+        updated = np.array([float(value) for value in live.split(",")])
+        observed = updated
+        if n_frames <= _LIVE_LIMIT - _LIVE_FRAMES:
+            observed = updated + (updated - self.mean) * _LIVE_FRAMES / n_frames
+        total = self._frames + n_frames
+        self.mean = (self._frames * self.mean + n_frames * observed) / total
+        self._frames = np.minimum(total, MEMORY_FRAMES)
 
 
 class SegmentDecoder:

@@ -12,7 +12,7 @@ import numpy as np
 from ..chunker import PAUSE_MS
 from ..espeak_library import Timbre, WordMark, load_espeak
 from ..frames import duration_ms, samples_in
-from ..stream import Event, failed
+from ..stream import Event
 from .reply import LEAD_MS, Fragment, FragmentWord, Reply, Waveform, WordSpan
 from .reply_voice import ReplyVoice
 
@@ -61,23 +61,7 @@ class EspeakVoice(ReplyVoice[None]):
     def _speaks_english(self, voice: str) -> bool:
         return voice not in LANGUAGES
 
-    def step(self) -> list[Event]:
-        """One clause of each stream that has one."""
-        events: list[Event] = []
-        for stream_id, reply in list(self._replies.items()):
-            fragment = reply.next_fragment()
-            try:
-                if fragment is not None:
-                    events += self._speak(fragment, reply)
-            except Exception as error:
-                self.close(stream_id)
-                events.append(failed(stream_id, error))
-                continue
-            if not reply.has_fragment:
-                events += self._ended(reply)
-        return events
-
-    def _speak(self, fragment: Fragment, reply: Reply) -> list[Event]:
+    def _begin(self, fragment: Fragment, reply: Reply) -> list[Event]:
         rate_wpm = min(MAX_WPM, max(MIN_WPM, round(RATE_WPM * reply.speed)))
         text = fragment.text
         if fragment.ending not in PAUSE_MS and (reply.has_fragment or not reply.is_finished):

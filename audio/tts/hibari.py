@@ -93,7 +93,7 @@ class HibariVoice(ReplyVoice):
             fragment = reply.next_fragment()
             if fragment is None:
                 return []
-            self._take_up(fragment, reply, progress)
+            self._begin(fragment, reply)
         piece = progress.pieces.popleft()
         phonemes = tuple(phonemes for phonemes, _ in piece)
         wave, times = self._speak(
@@ -131,8 +131,9 @@ class HibariVoice(ReplyVoice):
             return wave, times
         return kept.wave.copy(), list(kept.times)
 
-    def _take_up(self, fragment: Fragment, reply: Reply, progress: _Progress) -> None:
+    def _begin(self, fragment: Fragment, reply: Reply) -> list[Event]:
         """Read the clause's phonemes and cut it into pieces that a step has time for."""
+        progress = self._progress[reply.stream_id]
         told = iter(fragment.words)
         words: list[_Word] = [
             (phonemes, next(told) if is_spoken(text) else None)
@@ -146,6 +147,7 @@ class HibariVoice(ReplyVoice):
         progress.clause_pause_ms = max(0.0, pause_ms / _speed(reply) - BEFORE_MS - AFTER_MS)
         progress.clause_ms = 0.0
         progress.pieces.extend(_pieces(words))
+        return []
 
 
 def _pieces(words: Sequence[_Word]) -> list[list[_Word]]:

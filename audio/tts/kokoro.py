@@ -15,7 +15,7 @@ import numpy as np
 from ..checkpoint import torch_device
 from ..errors import AudioError
 from ..frames import VOICE_HZ, duration_ms
-from ..stream import Event, failed
+from ..stream import Event
 from .clause_audio import KEPT_MB, ClauseAudio
 from .reply import Fragment, Reply, Waveform, WordSpan, proportional_spans
 from .reply_voice import ReplyVoice
@@ -70,20 +70,8 @@ class KokoroVoice(ReplyVoice[None]):
     def _speaks_english(self, voice: str) -> bool:
         return self._is_english
 
-    def step(self) -> list[Event]:
-        """One clause of every stream that has one."""
-        events: list[Event] = []
-        for stream_id, reply in list(self._replies.items()):
-            fragment = reply.next_fragment()
-            if fragment is not None:
-                try:
-                    events += reply.say(*self._speak(fragment, reply))
-                except Exception as error:
-                    self.close(stream_id)
-                    events.append(failed(stream_id, error))
-            else:
-                events += self._ended(reply)
-        return events
+    def _begin(self, fragment: Fragment, reply: Reply) -> list[Event]:
+        return reply.say(*self._speak(fragment, reply))
 
     def _speak(self, fragment: Fragment, reply: Reply) -> tuple[Waveform, list[WordSpan]]:
         """Samples float32 [n] at 24 kHz and when each word is spoken."""

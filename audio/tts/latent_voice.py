@@ -7,6 +7,7 @@ prefix; the next one starts anew, as the models were trained.
 
 import json
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,16 +20,68 @@ from ..frames import duration_ms
 from ..stream import Event, VoiceOptions, failed
 from .latent_codec import CodecState, LatentCodec
 from .latent_model import LatentModel, LatentReply
-from .reply import Reply, Waveform
+from .reply import Fragment, FragmentWord, Reply, Waveform, WordSpan
 from .reply_voice import ReplyVoice
 from .voice_prompts import VoicePrompts
-from .word_pace import PacedWords, WordPace
 
 MAX_BATCH = 64
 # Of the original runtime: frames after the end of speech for short texts (up to so many words)
 # and for longer ones.
 SHORT_WORDS, FRAMES_AFTER_SHORT, FRAMES_AFTER = 4, 4, 2
+# About 170 words a minute: what a voice is taken for before it has spoken.
+MS_PER_CHARACTER = 65.0
+LEARNING_RATE = 0.3  # of the last fragment's pace: three fragments to follow a voice
 FADE_IN_MS = 5.0  # a fresh codec state starts with a small step, heard as a click
+
+
+class WordPace:
+    """The pace of one voice that does not know how long its text will take.
+
+    ms_per_character: of a word's own and the space behind it.
+    """
+
+    def __init__(self) -> None:
+        self.ms_per_character = MS_PER_CHARACTER
+
+    def learn(self, words: Sequence[FragmentWord], duration_ms: float) -> None:
+        """A fragment of these words took duration_ms."""
+        found = duration_ms / max(1, _n_characters(words))
+        self.ms_per_character += LEARNING_RATE * (found - self.ms_per_character)
+
+
+class PacedWords:
+    """The words of one fragment under way: each is told once the audio has come to its share."""
+
+    def __init__(self, words: Sequence[FragmentWord], pace: WordPace) -> None:
+        self._words = tuple(words)
+        self._pace = pace
+        self._n_told = 0
+        self._told_ms = 0.0
+
+    def until(self, audio_ms: float) -> list[WordSpan]:
+        """The words that start before audio_ms of the fragment and were not yet told."""
+        spans = []
+        while self._n_told < len(self._words) and self._told_ms < audio_ms:
+            word = self._words[self._n_told]
+            end_ms = self._told_ms + _n_characters([word]) * self._pace.ms_per_character
+            spans.append(WordSpan(word, self._told_ms, end_ms))
+            self._n_told += 1
+            self._told_ms = end_ms
+        return spans
+
+    def rest(self, audio_ms: float) -> list[WordSpan]:
+        """The words not yet told, in what time is left of the fragment's audio_ms."""
+        words = self._words[self._n_told :]
+        start_ms = min(self._told_ms, audio_ms)
+        share = (audio_ms - start_ms) / max(1, _n_characters(words))
+        spans = []
+        for word in words:
+            end_ms = start_ms + share * _n_characters([word])
+            spans.append(WordSpan(word, start_ms, end_ms))
+            start_ms = end_ms
+        self._n_told = len(self._words)
+        self._pace.learn(self._words, audio_ms)
+        return spans
 
 
 @dataclass(slots=True)
@@ -95,10 +148,7 @@ class LatentVoice(ReplyVoice[_Speaking]):
 
     def step(self) -> list[Event]:
         """One frame of every stream that has text."""
-        events: list[Event] = []
-        for stream_id, reply in list(self._replies.items()):
-            if stream_id not in self._under_way:
-                events += self._start(stream_id, reply)
+        events = self._take_up()
         members = list(self._under_way)
         for i in range(0, len(members), MAX_BATCH):
             batch = members[i : i + MAX_BATCH]
@@ -110,24 +160,16 @@ class LatentVoice(ReplyVoice[_Speaking]):
                     events.append(failed(stream_id, error))
         return events
 
-    def _start(self, stream_id: str, reply: Reply) -> list[Event]:
-        """Reads the stream's next fragment, or ends it."""
-        fragment = reply.next_fragment()
-        if fragment is not None:
-            try:
-                begun = self._model.begin(
-                    self._prompts.prefix(reply.voice),
-                    self._text_ids(fragment.text),
-                    len(fragment.words),
-                    self._seed ^ zlib.crc32(fragment.text.encode()),
-                )
-            except Exception as error:
-                self.close(stream_id)
-                return [failed(stream_id, error)]
-            words = PacedWords(fragment.words, self._paces.setdefault(reply.voice, WordPace()))
-            self._under_way[stream_id] = _Speaking(begun, self._codec.initial, words)
-            return []
-        return self._ended(reply)
+    def _begin(self, fragment: Fragment, reply: Reply) -> list[Event]:
+        begun = self._model.begin(
+            self._prompts.prefix(reply.voice),
+            self._text_ids(fragment.text),
+            len(fragment.words),
+            self._seed ^ zlib.crc32(fragment.text.encode()),
+        )
+        words = PacedWords(fragment.words, self._paces.setdefault(reply.voice, WordPace()))
+        self._under_way[reply.stream_id] = _Speaking(begun, self._codec.initial, words)
+        return []
 
     def _frames(self, members: list[str]) -> list[Event]:
         speaking = [self._under_way[stream_id] for stream_id in members]
@@ -183,6 +225,10 @@ class PocketVoice(LatentVoice):
     """
 
     class_name = "PocketTTSForConditionalGeneration"
+
+
+def _n_characters(words: Sequence[FragmentWord]) -> int:
+    return sum(len(word.text) + 1 for word in words)
 
 
 def _faded_in(wave: Waveform, rate_hz: int) -> Waveform:

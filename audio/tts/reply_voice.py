@@ -1,7 +1,7 @@
 """The streams of a voice: what all voices do around their model.
 
-Owns the open replies, and the names and speeds a voice answers to. A subclass gives the samples,
-in `step`.
+Owns the open replies, their turns, and the names and speeds a voice answers to. A subclass gives
+the samples, in `_begin`, or in `step` where a fragment takes several.
 """
 
 from abc import ABC, abstractmethod
@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 
 from ..errors import AudioError, UnknownStream
 from ..frames import VOICE_HZ
-from ..stream import Event, VoiceOptions
-from .reply import Reply
+from ..stream import Event, VoiceOptions, failed
+from .reply import Fragment, Reply
 
 # The voices of the Realtime and speech APIs. Stock clients name one unasked: where a model has
 # none of that name it speaks in its own first voice, as it would for a client that names none.
@@ -77,8 +77,34 @@ class ReplyVoice(ABC, Generic[WorkT]):
         """Whether numbers and signs are to be spelled out for it, as is done in English alone."""
         return True
 
+    def step(self) -> list[Event]:
+        """One fragment of every reply that has one; a voice that works on several decodes here."""
+        return self._take_up()
+
     @abstractmethod
-    def step(self) -> list[Event]: ...
+    def _begin(self, fragment: Fragment, reply: Reply) -> list[Event]:
+        """Say the fragment; or put what is to be done for it in `_under_way`."""
+
+    def _take_up(self) -> list[Event]:
+        """Begin a fragment of each reply with none under way, and end replies that are over.
+
+        A fragment that fails ends its own reply alone.
+        """
+        events: list[Event] = []
+        for stream_id, reply in list(self._replies.items()):
+            if stream_id in self._under_way:
+                continue
+            fragment = reply.next_fragment()
+            try:
+                if fragment is not None:
+                    events += self._begin(fragment, reply)
+            except Exception as error:  # models raise what they like
+                self.close(stream_id)
+                events.append(failed(stream_id, error))
+                continue
+            if stream_id not in self._under_way and not reply.has_fragment:
+                events += self._ended(reply)
+        return events
 
     def _ended(self, reply: Reply) -> list[Event]:
         """The end of a reply that has no fragment left, once its text has ended."""

@@ -65,10 +65,7 @@ class VitsVoice(ReplyVoice[_Decode]):
 
     def step(self) -> list[Event]:
         """One chunk of every stream that has text."""
-        events: list[Event] = []
-        for stream_id, reply in list(self._replies.items()):
-            if stream_id not in self._under_way:
-                events += self._start(stream_id, reply)
+        events = self._take_up()
         groups: dict[int, list[str]] = defaultdict(list)
         for stream_id, decode in self._under_way.items():
             low, high = self._run(decode)
@@ -78,18 +75,11 @@ class VitsVoice(ReplyVoice[_Decode]):
                 events += self._decode_chunks(members[i : i + MAX_BATCH])
         return events
 
-    def _start(self, stream_id: str, reply: Reply) -> list[Event]:
-        """Latents of the stream's next fragment, or its end."""
-        try:
-            while (fragment := reply.next_fragment()) is not None:
-                decode = self._latents(fragment, reply)
-                if decode is not None:
-                    self._under_way[stream_id] = decode
-                    return []
-        except Exception as error:
-            self.close(stream_id)
-            return [failed(stream_id, error)]
-        return self._ended(reply)
+    def _begin(self, fragment: Fragment, reply: Reply) -> list[Event]:
+        decode = self._latents(fragment, reply)
+        if decode is not None:
+            self._under_way[reply.stream_id] = decode
+        return []
 
     def _latents(self, fragment: Fragment, reply: Reply) -> _Decode | None:
         """None if the model's alphabet has none of the fragment's characters."""

@@ -6,8 +6,7 @@ import pytest
 pytest.importorskip("pocketsphinx", reason="the embedded extra is not installed")
 pytest.importorskip("espeakng_loader", reason="the embedded extra is not installed")
 
-from audio.asr.cepstral_mean import PRIOR, CepstralMean
-from audio.asr.pocketsphinx_decoder import find_model
+from audio.asr.pocketsphinx_decoder import PRIOR, CepstralMean, find_model
 from audio.asr.session_words import MAX_PHRASES, session_phrases
 from audio.pronunciation import arpabet, pronounce
 from audio.stream import RecognizerOptions

@@ -101,14 +101,14 @@ def test_streams_are_served_in_turn_and_do_not_mix(voice):
 
 
 def test_an_error_nobody_foresaw_fails_its_stream_alone(voice, monkeypatch):
-    speak_clause = voice._speak
+    speak_clause = voice._begin
 
     def stumbles(fragment, reply):
         if reply.stream_id == "odd":
             raise RecursionError("maximum recursion depth exceeded")
         return speak_clause(fragment, reply)
 
-    monkeypatch.setattr(voice, "_speak", stumbles)
+    monkeypatch.setattr(voice, "_begin", stumbles)
     for stream_id in ("odd", "plain"):
         voice.open(stream_id, VoiceOptions())
         voice.feed(stream_id, REPLY)
