@@ -23,13 +23,15 @@ from voiceloop.listening.evidence import CONTINUES_MS
 from voiceloop.realtime.items import McpApprovalRequest, Message
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.window import Slide
-from voiceloop.reply.context import FixedAnswer, ReplyContext
+from voiceloop.reply.answerers import FixedAnswer
+from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.figures import figures_of, shadow_turn_of
 from voiceloop.reply.plan import plan_of_response
 from voiceloop.reply.preemptive import PreemptiveReplies
 from voiceloop.reply.reply import Reply
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.record import Mark, TurnEnd, TurnRecord, WindowSlide
+from voiceloop.telemetry.traces import CallTrace
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ class Replies:
         ahead: Ahead,
         on_ended: Callable[[], None],
         open_calls: OpenToolCalls,
+        trace: CallTrace,
     ) -> None:
         self._context = context
         self._metrics = metrics
@@ -64,7 +67,7 @@ class Replies:
         self._observers: tuple[Callable[[TurnRecord], None], ...] = (
             metrics.observe_turn,
             self._observe_in_trial,
-            context.trace.turn,
+            trace.turn,
             self.preemptive.observe_turn,
             self._tell_client,
         )
@@ -133,7 +136,7 @@ class Replies:
         is_of_call = not response.is_out_of_band and response.request.input is None
         fixed = self._fixed_answer(response) if fixed_text is None and is_of_call else None
         if fixed_text is None and is_of_call:
-            self._context.note_slots(response)
+            self._context.prepared.note_slots(response)
         if fixed is not None:
             record.facts.answered_by = fixed.table
             fixed_text = fixed.text
@@ -146,7 +149,7 @@ class Replies:
         last = response.messages()[-1:]
         if not last or last[0].role != "user":
             return None
-        return self._context.fixed_answer(last[0].content)
+        return self._context.prepared.answer(last[0].content)
 
     def ask_again(self, *, is_told: bool = True) -> None:
         """Say the fallback, behind a line: what the caller said held no words."""
@@ -202,17 +205,17 @@ class Replies:
         response = self._context.protocol.open_response()
         pieces = [m.content for m in response.messages()[-1:] if m.role == "user"]
         whole = pieces[0] if pieces else turn.text  # with what was said before, unanswered
-        if (fixed := self._context.fixed_answer(whole, turn.text)) is not None:
+        if (fixed := self._context.prepared.answer(whole, turn.text)) is not None:
             turn.record.facts.answered_by = fixed.table
-            self._context.note_slots(response)
+            self._context.prepared.note_slots(response)
             self.abandon_preparation()
             self._begin(response, turn.record, fixed.text, turn)
             return
-        if self._context.owes_notes(response, turn.words):
-            self._context.note_slots(response)
+        if self._context.prepared.owes(response, turn.words):
+            self._context.prepared.note_slots(response)
             self._begin(response, turn.record, turn=turn)  # which looks them up
             return
-        self._context.add_notes(response, turn)
+        self._context.prepared.add(response, turn)
         plan = plan_of_response(response, self._context.agent)
         reply = self.preemptive.take(response, plan, turn)
         if reply is None:
@@ -256,7 +259,7 @@ class Replies:
         if response is None or plan is None:
             self.preemptive.take_back()
             return False
-        self._context.add_notes(response, turn)
+        self._context.prepared.add(response, turn)
         reply = self.preemptive.take(response, plan, turn)
         if reply is not None:
             self._adopt(reply)

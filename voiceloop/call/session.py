@@ -58,7 +58,7 @@ from voiceloop.realtime.protocol import Protocol, ProtocolLimits
 from voiceloop.realtime.session_update import within_capabilities
 from voiceloop.realtime.window import TokenCount
 from voiceloop.reply.anticipation import Anticipation
-from voiceloop.reply.context import ReplyContext
+from voiceloop.reply.context import MAX_UTILIZATION, ReplyContext
 from voiceloop.reply.plan import voice_options_of
 from voiceloop.reply.sound.kept_lines import KeptLines, SessionLines
 from voiceloop.resume.resumption import Resumption
@@ -233,13 +233,11 @@ class Session:
             agent=self._agent,
             tools=tools,
             clock=self._clock,
+            is_busy=self._is_busy,
             new_stream_id=lambda: f"{session_id}.{self.protocol.new_id('voice')}",
-            load=self._backends.utilization,
-            level=self._level,
-            trace=trace,
             lead_ms=float(self._config.pacing_lead_ms),
-            answers=self._answers,
             kept_lines=self._kept_lines,
+            approved=self._answers,
             retrieval=self._retrieval,
         )
         self._mcp = servers_of(
@@ -263,7 +261,7 @@ class Session:
         self._idleness = Idleness(lambda since_ms: self._advance(told.CallerIdle(since_ms)))
         self._replies = Replies(
             context, self._metrics, tasks, ahead, lambda: self._advance(told.ReplyEnded()),
-            self._open_calls,
+            self._open_calls, trace,
         )  # fmt: skip
         self._performer = Performer(
             self.protocol,
@@ -278,6 +276,10 @@ class Session:
             slides=ahead.slide,
         )
         self._turn_taking = TurnTaking(self._agent.barge_in)
+
+    def _is_busy(self) -> bool:
+        is_full = self._backends.utilization() > MAX_UTILIZATION
+        return is_full or self._level() is not Level.NORMAL
 
     def _record_result(self, call: ToolCall, output: str, is_news: bool) -> None:
         if record_result(self.protocol, call, output) and is_news:

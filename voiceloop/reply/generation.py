@@ -64,7 +64,9 @@ class Generation:
         self._context = context
         # What the plan answers, before anything is awaited: the client may send more meanwhile.
         self._turn_id = context.protocol.conversation.newest_turn_id
-        self._tools = ToolAnswers(context.agent, plan.tools, context.tools, context.confirmed)
+        self._tools = ToolAnswers(
+            context.agent, plan.tools, context.tools, context.prepared.confirmed
+        )
         self.live = live
         self._is_preemptive = live is not None
         self._attempt: int | None = None  # whose text is read; None: the reply's own
@@ -132,7 +134,7 @@ class Generation:
     ) -> None:
         """Take the branch that answers the plan's prompt, with what is looked up for it."""
         anticipation, is_out_of_band = self._context.anticipation, response.is_out_of_band
-        self._plan = await self._context.looked_up(
+        self._plan = await self._context.prepared.looked_up(
             self.plan, self._turn_id, response, record, decided_s
         )
         self._tools.is_recorded = not is_out_of_band

@@ -16,7 +16,6 @@ from typing import Literal
 
 import msgspec
 
-from voiceloop.admission.overload import Level
 from voiceloop.backends import ChatMessage, Usage
 from voiceloop.config import Ahead
 from voiceloop.listening.endpointing import FITTED
@@ -35,8 +34,6 @@ from voiceloop.tools.pending import PendingCall
 # The caller's words and P(end of turn) are known some 50 ms into a pause. When that takes five
 # times as long the machine is overloaded, and speculation is what steps down first.
 MAX_PAUSED_MS = 250.0
-# Of the busiest model process; chosen. What is left belongs to replies that somebody waits for.
-MAX_UTILIZATION = 0.7
 
 
 class WasteBudget:
@@ -191,7 +188,7 @@ class PreemptiveReplies:
         is_near, words = pause.is_nearly_over, pause.words
         if not self._ahead.speculative_reply or pause.paused_ms > MAX_PAUSED_MS:
             return
-        if self._context.looks_up_late:
+        if self._context.prepared.looks_up_late:
             return  # it would be made, and said, without what is found
         is_likely = is_near or pause.needed_ms <= FITTED.preemptive_needed_ms
         if not is_likely or pause.p_end is None:
@@ -200,14 +197,12 @@ class PreemptiveReplies:
             return
         if (live := self._context.anticipation.live) is None:
             return
-        fixed = self._context.fixed_answer(text := live.turn_text(words))
+        fixed = self._context.prepared.answer(text := live.turn_text(words))
         if fixed is not None and not self._may_speak(fixed.text):
             return
-        is_busy = (
-            self._context.load() > MAX_UTILIZATION or self._context.level() is not Level.NORMAL
-        )
         is_spent = self._budget.is_spent(self._context.clock())
-        if is_busy or is_spent or not self._context.tools.allowance.may_speculate():
+        may_speculate = self._context.tools.allowance.may_speculate
+        if self._context.is_busy() or is_spent or not may_speculate():
             self._metrics.drafts.labels(fate="forgone").inc()
         elif fixed is not None:
             self._speak(fixed.text)
@@ -220,7 +215,7 @@ class PreemptiveReplies:
         settings = context.protocol.settings
         is_spoken = self._ahead.held_clause and settings.speaks and len(line) <= MOST_CHARACTERS
         options = voice_options_of(settings)
-        is_there = context.line_ahead.has(line, options) or context.kept_sound(line, options)
+        is_there = context.voice.ahead.has(line, options) or context.voice.kept_sound(line, options)
         return is_spoken and not is_there
 
     def _speak(self, line: str) -> None:
@@ -228,11 +223,11 @@ class PreemptiveReplies:
         self._budget.count_request()
         context = self._context
         options = voice_options_of(context.protocol.settings)
-        stream_id = context.new_stream_id()
-        context.line_ahead.speak(context.voice, line, options, self._tasks, stream_id)
+        stream_id = context.voice.new_stream_id()
+        context.voice.ahead.speak(context.voice.live, line, options, self._tasks, stream_id)
 
     def _drop_line(self) -> None:
-        wasted_ms = self._context.line_ahead.drop()
+        wasted_ms = self._context.voice.ahead.drop()
         self._metrics.wasted_audio_ms.inc(wasted_ms)
         self._budget.add_waste(self._context.clock(), 0, wasted_ms)
 
@@ -249,7 +244,7 @@ class PreemptiveReplies:
     def _begin(self, live: LiveBranch, words: tuple[str, ...], text: str) -> None:
         if self._reply is not None and (self._reply.is_failing or self._live is not live):
             self.drop()
-        turn = ChatMessage("user", text, behind=self._context.notes_ahead(text))
+        turn = ChatMessage("user", text, behind=self._context.prepared.ahead(text))
         plan = plan_of(
             self._context.protocol.settings, self._context.agent, (*live.context.messages, turn)
         )
@@ -320,7 +315,7 @@ class PreemptiveReplies:
         history = protocol.conversation.messages(protocol.settings.instructions)
         if history and (history[-1].role, history[-1].content) == ("user", said_before):
             history = history[:-1]  # the same turn's first words, which nobody has answered
-        turn = msgspec.structs.replace(turn, behind=self._context.notes_ahead(turn.content))
+        turn = msgspec.structs.replace(turn, behind=self._context.prepared.ahead(turn.content))
         return plan_of(protocol.settings, self._context.agent, (*history, turn)) == made
 
     def plan_to(self, words: tuple[str, ...]) -> ReplyPlan | None:

@@ -26,6 +26,7 @@ from voiceloop.reply.generation import Generation
 from voiceloop.reply.live_branch import LiveBranch
 from voiceloop.reply.output import ReplyOutput
 from voiceloop.reply.plan import ReplyPlan
+from voiceloop.reply.sound.kept_lines import KeptLine
 from voiceloop.reply.sound.playout import Chunk, Pacer, Playout
 from voiceloop.reply.spoken.silence import SilenceWatch
 from voiceloop.reply.spoken.speech import ReplySpeech
@@ -81,7 +82,7 @@ class Reply:
         self._output = ReplyOutput(context.protocol)  # open while it is ANSWERING
         self._task: asyncio.Task[None] | None = None
         whole = (fixed_text or "") + (context.agent.fallback if failure is not None else "")
-        voice = context.sound_of(whole, plan.voice_options, record)
+        voice = context.voice.sound_of(whole, plan.voice_options, record)
         self.speech = self._new_speech(not_before_s, speaks_ahead=speaks_ahead, voice=voice)
 
     def _new_speech(
@@ -89,8 +90,8 @@ class Reply:
     ) -> ReplySpeech:
         context = self._context
         return ReplySpeech(
-            voice or context.voice, self.plan.voice_options, context.new_stream_id,
-            Pacer(self.plan.output_format.rate, context.lead_ms, not_before_s),
+            voice or context.voice.live, self.plan.voice_options, context.voice.new_stream_id,
+            Pacer(self.plan.output_format.rate, context.voice.lead_ms, not_before_s),
             self._emit, context.clock,
             on_first_audio=self._mark_audio, speaks_ahead=speaks_ahead,
         )  # fmt: skip
@@ -236,8 +237,8 @@ class Reply:
 
     async def _say_kept(self) -> None:
         """It broke off, the voice perhaps lost: say the fallback as it was spoken before."""
-        fallback, options = self._context.agent.fallback, self.plan.voice_options
-        kept = self._context.kept_sound(fallback, options)
+        fallback = self._context.agent.fallback
+        kept = self._kept(fallback)
         if kept is None or not self.plan.speaks or self.state is not ReplyState.ANSWERING:
             return
         with suppress(Exception):  # what can be told of it has been told
@@ -270,7 +271,7 @@ class Reply:
         quiet_s = wait.quiet_s(self.play_end_s, due_s)
         if quiet_s is not None and not await are_settled(calls, min(wait.left_s, quiet_s)):
             if self.plan.speaks and (line := wait.take_line(own_line)) is not None:
-                await self._say_line(line, self._context.kept_sound(line, self.plan.voice_options))
+                await self._say_line(line, self._kept(line))
         await are_settled(calls, wait.left_s)
         wait.end()
 
@@ -388,10 +389,13 @@ class Reply:
         is_said, line = self._wait.has_spoken, self._wait.take_line()
         return is_said or (line is not None and self._say_as_kept(line))
 
+    def _kept(self, line: str) -> KeptLine | None:
+        """The line as the voice once spoke it; None where it never has."""
+        return self._context.voice.kept_sound(line, self.plan.voice_options)
+
     def _say_as_kept(self, line: str) -> bool:
         """Let the line be heard as the voice once spoke it; False where it never has."""
-        kept = self._context.kept_sound(line, self.plan.voice_options)
-        if kept is None:
+        if (kept := self._kept(line)) is None:
             return False
         self.record.facts.waiting_line = line
         self.speech.say_kept(line, kept)

@@ -1,0 +1,59 @@
+"""The chain of what can answer a turn of the caller without the model.
+
+Owns its order. Each file of `reply/answers/` is one answerer; its name is that of its table in the
+agent file, and what a client reads in `answered_by`. The first that has an answer gives it.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import NamedTuple, Protocol, cast
+
+from voiceloop.agent import AgentConfig
+from voiceloop.knowledge.answers import ApprovedAnswers
+from voiceloop.reply import answers
+from voiceloop.slots.form import Form
+
+# Words of danger go before everything, and whoever spells out a value is not interrupted. Behind
+# them order matters only where two answer the same words: they are asked by name.
+FIRST = ("crisis", "slots")
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A turn of the caller: all its words, the pieces that it was said in, and what is known.
+
+    form: where the slots stand behind these words. approved: the agent's answers, made ready.
+    """
+
+    turn: str
+    pieces: tuple[str, ...]
+    agent: AgentConfig
+    form: Form
+    approved: ApprovedAnswers
+
+
+class Answerer(Protocol):
+    """A file of `reply/answers/`."""
+
+    def answer(self, heard: Heard) -> str | None:
+        """What to say; None where this is not its business. It is asked in pauses, too: pure."""
+
+
+class FixedAnswer(NamedTuple):
+    """What is said in place of a model's reply. table: of the agent file that has it."""
+
+    text: str
+    table: str
+
+
+@cache
+def answerers() -> Mapping[str, Answerer]:
+    """All of them by name, in the order in which they are asked."""
+    names = {module.name for module in pkgutil.iter_modules(answers.__path__)}
+    ordered = (*FIRST, *sorted(names - set(FIRST)))
+    return {name: cast(Answerer, import_module(f"{answers.__name__}.{name}")) for name in ordered}

@@ -1,0 +1,5 @@
+"""What the agent says without the model: one file for each table of the agent file that does so.
+
+A new one is one file here, which `reply/answerers.py` finds, and the key that it reads. Start
+reading at `crisis.py`.
+"""

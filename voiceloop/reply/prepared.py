@@ -1,0 +1,172 @@
+"""What the operator has prepared for a turn: an answer in the model's place, or notes behind it.
+
+Owns what is known behind the caller's words: what was found in documents, and what their answers
+came to. A reply asks here before it asks the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from voiceloop.agent import AgentConfig
+from voiceloop.knowledge.answers import ApprovedAnswers
+from voiceloop.knowledge.retrieval import Retrieval, Settled
+from voiceloop.listening.events import UserTurn
+from voiceloop.realtime.events import Source
+from voiceloop.realtime.protocol import Protocol
+from voiceloop.realtime.response import ResponseHandle
+from voiceloop.reply.answerers import FixedAnswer, Heard, answerers
+from voiceloop.reply.plan import ReplyPlan
+from voiceloop.slots.form import Form, Forms, SlotState, exchanges, notes_of
+from voiceloop.telemetry.record import Mark, TurnRecord
+
+
+class Prepared:
+    """Of one session. retrieval: None where the agent has no documents."""
+
+    def __init__(
+        self,
+        protocol: Protocol,
+        agent: AgentConfig,
+        approved: ApprovedAnswers,
+        retrieval: Retrieval | None,
+    ) -> None:
+        self._protocol = protocol
+        self._agent = agent
+        self._approved = approved
+        self._retrieval = retrieval
+        self._answerers = answerers()
+        self._forms = Forms(agent.slots)
+        self._told: tuple[str | None, Form] | None = None  # of slots, and of whom
+        # The newest response that is to look up the turn's last words, and what was found without.
+        self._owed: tuple[str, Settled] | None = None
+        self._known_in = ""  # the newest response with what was found
+
+    def answer(self, turn: str, *pieces: str) -> FixedAnswer | None:
+        """The answer to the caller's whole turn that needs no model.
+
+        pieces: of the turn, in which words of danger may stand apart from it.
+        """
+        heard = Heard(turn, pieces, self._agent, self._form(turn)[1], self._approved)
+        for table, answerer in self._answerers.items():
+            if text := answerer.answer(heard):
+                return FixedAnswer(text, table)
+        return None
+
+    # --- notes ---
+
+    @property
+    def looks_up_late(self) -> bool:
+        """Whether what is behind a turn is known only once it has ended."""
+        return self._retrieval is not None and not self._retrieval.looks_ahead
+
+    def ahead(self, turn: str) -> str:
+        """What stands behind the open turn's words where it is answered now."""
+        notes = self._slot_notes(self._form(turn)[1])
+        if self._retrieval is None or not self._retrieval.has_words:
+            return notes
+        return notes + self._retrieval.settle().notes.text
+
+    def owes(self, response: ResponseHandle, words: tuple[str, ...]) -> bool:
+        """Whether the reply to the turn of these words is to look them up (`looked_up`): they came
+        as it ended, too late to be searched for ahead.
+        """
+        if (
+            self._retrieval is None
+            or not self._retrieval.has_words
+            or not self._retrieval.owes(words)
+        ):
+            return False
+        self._owed = response.id, self._retrieval.settle()
+        return True
+
+    def add(self, response: ResponseHandle, turn: UserTurn) -> None:
+        """Put what is known of the caller's turn behind their words: before the plan is made."""
+        self.note_slots(response)
+        if self._retrieval is not None and self._retrieval.has_words:
+            turn_id = self._protocol.conversation.newest_turn_id
+            settled = self._retrieval.settle()
+            self._add(settled, turn_id, response, turn.record, turn.decided_s)
+
+    async def looked_up(
+        self,
+        plan: ReplyPlan,
+        turn_id: str | None,
+        response: ResponseHandle,
+        record: TurnRecord,
+        decided_s: float | None,
+    ) -> ReplyPlan:
+        """The plan with what is found for a turn for which nobody has searched yet, or not wholly.
+
+        turn_id: the message that the plan answers; newer ones may have come by now.
+        """
+        is_turn = bool(plan.prompt) and plan.prompt[-1].role == "user"
+        is_of_call = not response.is_out_of_band and response.request.input is None
+        is_known = self._known_in == response.id
+        if self._retrieval is None or not is_turn or not is_of_call or is_known:
+            return plan
+        turn = plan.prompt[-1]
+        response_id, before = self._owed or ("", None)
+        is_owed = response_id == response.id
+        settled = await self._retrieval.look_up(turn.content, before if is_owed else None)
+        self._add(settled, turn_id, response, record, decided_s)
+        behind = self._slot_notes(self._form(turn.content)[1]) + settled.notes.text
+        prompt = (*plan.prompt[:-1], msgspec.structs.replace(turn, behind=behind))
+        return replace(plan, prompt=prompt)
+
+    def _add(
+        self,
+        settled: Settled,
+        turn_id: str | None,
+        response: ResponseHandle,
+        record: TurnRecord,
+        decided_s: float | None,
+    ) -> None:
+        notes, self._known_in = settled.notes, response.id
+        record.mark(Mark.PASSAGES_KNOWN, settled.at_s)
+        record.facts.retrieval = settled.lookup(decided_s)
+        behind = self._slot_notes(self._form()[1]) + notes.text
+        if turn_id is not None and self._protocol.conversation.add_notes(turn_id, behind):
+            found = (Source(path=source.path, heading=source.heading) for source in notes.sources)
+            response.sources(turn_id, tuple(found))
+
+    # --- slots ---
+
+    def note_slots(self, response: ResponseHandle) -> None:
+        """Tell what the caller's newest turn came to: a client, in an event, and the model, behind
+        the words.
+        """
+        conversation = self._protocol.conversation
+        turn_id = conversation.newest_turn_id
+        before, now = self._form()
+        if not self._forms.has_names or turn_id is None or self._told == (turn_id, now):
+            return
+        self._told = turn_id, now
+        conversation.add_notes(turn_id, self._slot_notes(now))
+        for one in now.changes(before):
+            response.slot(turn_id, one.name, one.slot.kind, one.value, one.state.value)
+
+    def confirmed(self) -> dict[str, str]:
+        """The values that the caller has confirmed, by slot, as far as the conversation goes."""
+        form = self._form()[1]
+        return {one.name: one.value for one in form.filled if one.state is SlotState.CONFIRMED}
+
+    def _form(self, turn: str | None = None) -> tuple[Form, Form]:
+        """Where the slots stand before the caller's turn, and with it; None: the newest words."""
+        if not self._forms.has_names:
+            return Form(), Form()
+        said = list(self._protocol.conversation.said())
+        words = []
+        while said and said[-1][0] == "user":
+            words.append(said.pop()[1])
+        if turn is None and not words:  # the agent has spoken since
+            known = self._forms.after(exchanges(said))
+            return known, known
+        whole = " ".join(reversed(words)) if turn is None else turn
+        turns = exchanges((*said, ("user", whole)))
+        return self._forms.after(turns[:-1]), self._forms.after(turns)
+
+    def _slot_notes(self, form: Form) -> str:
+        return notes_of(form, self._protocol.conversation.notes_before()) if form.filled else ""
