@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -24,16 +23,6 @@ ENVIRON = {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parents[1]}"}
 FALLBACK = AgentConfig().fallback
 PLACE = "scripted_roles:load"
 LINE = "One moment, please."
-
-
-@pytest.fixture
-async def supervisor() -> AsyncIterator[Supervisor]:
-    specs = [
-        WorkerSpec("engine", (RoleSpec("engine", {}, PLACE),)),
-        WorkerSpec("speech", (RoleSpec("recognizer", {}, PLACE), RoleSpec("voice", {}, PLACE))),
-    ]
-    async with Supervisor(specs, environ=ENVIRON) as running:
-        yield running
 
 
 def caller_of(

@@ -9,32 +9,16 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from tests.callers import Caller
 from voiceloop.backends import Backends
-from voiceloop.workers.messages import RoleSpec, WorkerSpec
 from voiceloop.workers.supervisor import Supervisor
 
-HERE = Path(__file__).parent
-ENVIRON = {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parents[1]}"}
-PLACE = "scripted_roles:load"
 N_CALLS = int(os.environ.get("VOICELOOP_TAGGED_CALLS", "200"))
 AT_ONCE = 25
 TURNS = 3
-
-
-@pytest.fixture
-async def supervisor() -> AsyncIterator[Supervisor]:
-    specs = [
-        WorkerSpec("engine", (RoleSpec("engine", {}, PLACE),)),
-        WorkerSpec("speech", (RoleSpec("recognizer", {}, PLACE), RoleSpec("voice", {}, PLACE))),
-    ]
-    async with Supervisor(specs, environ=ENVIRON) as running:
-        yield running
 
 
 async def tagged_call(backends: Backends, number: int) -> list[str]:

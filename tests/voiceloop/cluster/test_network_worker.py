@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from voiceloop.backends import Speech, VoiceOptions
 from voiceloop.cluster import door, host, remote_workers
 from voiceloop.cluster.address import Address, read_address
@@ -103,15 +104,6 @@ async def say(voice: WorkerVoice, text: str) -> bytes:
     finally:
         await stream.close()
     raise AssertionError("the stream ended without speech")
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """What another process does sets no event of ours: it is looked for."""
-    for _ in range(2000):
-        if holds():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("expected it within 20 s")
 
 
 async def test_two_gateways_share_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:

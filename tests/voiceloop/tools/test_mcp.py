@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from clients.server_process import free_port
+from tests.waiting import until
 from voiceloop.agent import AgentConfig, AgentTool, McpServer
 from voiceloop.backends import ToolCall
 from voiceloop.config import Config
@@ -32,13 +33,6 @@ STDIO = McpServer(
 )  # fmt: skip
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 @asynccontextmanager
 async def http_server(port: int) -> AsyncIterator[McpServer]:
     process = await asyncio.create_subprocess_exec(*COMMAND, str(port), cwd=ROOT)
@@ -48,15 +42,6 @@ async def http_server(port: int) -> AsyncIterator[McpServer]:
         if process.returncode is None:
             process.kill()
         await process.wait()
-
-
-async def until(is_so: Callable[[], object]) -> None:
-    """Processes start in their own time: wait for it, and not for ever."""
-    for _ in range(1000):
-        if is_so():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("expected it to come true within 20 s")
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ import asyncio
 import io
 import json
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.voiceloop.tools import author_tools
+from tests.waiting import until
 from voiceloop.errors import ConfigError
 from voiceloop.tools import python_tool
 from voiceloop.tools.executor import ToolFailed
@@ -39,15 +40,6 @@ async def running(function: str) -> AsyncIterator[PythonTool]:
         yield tool
     finally:
         await tool.close()
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what another process does."""
-    for _ in range(1000):
-        if is_so():
-            return
-        await asyncio.sleep(0.01)
-    pytest.fail("expected the process to have done it in 10 s")
 
 
 async def test_a_function_is_called_by_name_and_its_prints_harm_nothing() -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -40,18 +36,7 @@ from voiceloop.workers.messages import (
 from voiceloop.workers.peer import Peer
 from voiceloop.workers.worker import Worker
 
-SCRIPTED = Path(__file__).parents[2] / "faults" / "scripted_roles.py"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def scripted_roles() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("scripted_roles", SCRIPTED)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["scripted_roles"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["scripted_roles"]
+pytestmark = pytest.mark.usefixtures("scripted_roles")
 
 
 class Line:

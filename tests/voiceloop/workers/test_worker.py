@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -57,18 +55,7 @@ from voiceloop.workers.profiling import StepProfile
 from voiceloop.workers.roles.role import Role, RoleError, load_role
 from voiceloop.workers.worker import TOO_LATE, Worker
 
-SCRIPTED = Path(__file__).parents[2] / "faults" / "scripted_roles.py"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def scripted_roles() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("scripted_roles", SCRIPTED)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["scripted_roles"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["scripted_roles"]
+pytestmark = pytest.mark.usefixtures("scripted_roles")
 
 
 class Gateway:

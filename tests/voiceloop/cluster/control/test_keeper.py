@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from voiceloop.cluster.control import keeper as keepers
 from voiceloop.cluster.control.keeper import LIST_FILE, Keeper
 from voiceloop.cluster.control.plan import Desired, Launch
@@ -21,12 +22,6 @@ from voiceloop.cluster.worker_list import WorkerList
 from voiceloop.errors import BackendError
 
 SCRIPT = str(Path(__file__).with_name("scripted_process.py"))
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110 - a process, which has no event
-            await asyncio.sleep(0.01)
 
 
 class ScriptedDirectory:
