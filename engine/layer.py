@@ -21,6 +21,8 @@ def rope_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
     """
     exponent = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
     frequency = 1.0 / rope.theta**exponent
+    if rope.divisors:
+        frequency /= torch.tensor(rope.divisors, dtype=torch.float64)
     if rope.kind == "linear":
         return frequency / rope.factor
     if rope.kind == "llama3":

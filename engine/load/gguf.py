@@ -8,6 +8,8 @@ Source: llama.cpp's convert_hf_to_gguf.py and gguf's tensor names.
 
 from __future__ import annotations
 
+import reprlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,7 @@ TENSORS = {
     "mlp.down_proj": "ffn_down",
 }
 LAYER = "model.layers."
+ROPE_DIVISORS = "rope_freqs.weight"
 
 
 def is_gguf(path: Path) -> bool:
@@ -79,10 +82,6 @@ def read_gguf_config(file: GgufFile) -> ModelConfig:
         raise MissingTensor(f"{file.path}: expected a tensor token_embd.weight, found none")
     if integer("expert_count"):
         raise UnsupportedArchitecture(f"{file.path}: expected a dense model, found one of experts")
-    if "rope_freqs.weight" in file.tensors:
-        raise UnsupportedArchitecture(
-            f"{file.path}: expected rotary frequencies by their base, found rope_freqs.weight"
-        )
     scaling = file.text(f"{name}.rope.scaling.type") or "none"
     words: dict[str, Any] = {
         "architectures": [ARCHITECTURES[name]],
@@ -111,7 +110,24 @@ def read_gguf_config(file: GgufFile) -> ModelConfig:
             f"{file.path}: expected all {config.head_dim} dimensions of a head rotated, "
             f"found {rotated}"
         )
-    return config
+    return replace(config, rope=replace(config.rope, divisors=_rope_divisors(file, config)))
+
+
+def _rope_divisors(file: GgufFile, config: ModelConfig) -> tuple[float, ...]:
+    """What Llama 3.1 and later divide each frequency by, which the converter computes.
+
+    Raises: CheckpointError.
+    """
+    if ROPE_DIVISORS not in file.tensors:
+        return ()
+    numbers = torch.from_numpy(file.read(ROPE_DIVISORS))
+    expected = (config.head_dim // 2,)
+    if tuple(numbers.shape) != expected or not (numbers.isfinite() & (numbers > 0)).all():
+        raise CheckpointError(
+            f"{file.path}: expected {ROPE_DIVISORS} of shape {list(expected)} and positive, found "
+            f"{list(numbers.shape)}, {reprlib.repr(numbers.flatten().tolist())}"
+        )
+    return tuple(numbers.tolist())
 
 
 def _end_ids(file: GgufFile, vocab_size: int) -> tuple[int, ...]:

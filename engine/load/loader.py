@@ -36,7 +36,10 @@ ROPE_TYPES = ("default", "linear", "llama3")
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary position embedding: base and, for stretched contexts, how its frequencies change."""
+    """Rotary position embedding: base and, for stretched contexts, how its frequencies change.
+
+    divisors: of each frequency, where a file lists them; none where `kind` says it all.
+    """
 
     theta: float = 10000.0
     kind: str = "default"
@@ -44,6 +47,7 @@ class RopeConfig:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_context: int = 8192
+    divisors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

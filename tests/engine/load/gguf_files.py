@@ -1,6 +1,7 @@
 """Writes GGUF files as llama.cpp's converter does, from a model folder of these tests."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def write_gguf(
     path: Path,
     arch: str = "llama",
     form: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32,
+    rope_freqs: Sequence[float] = (),
     **changes: Any,
 ) -> Path:
     """The model of `folder` in one file: matrices in `form`, metadata changed (None: left out)."""
@@ -66,6 +68,8 @@ def write_gguf(
             writer.add_tensor(stored_name(name), gguf.quants.quantize(array, form), raw_dtype=form)
         else:
             writer.add_tensor(stored_name(name), array)
+    if len(rope_freqs):
+        writer.add_tensor("rope_freqs.weight", np.array(rope_freqs, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

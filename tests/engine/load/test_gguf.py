@@ -5,7 +5,7 @@ import random
 import shutil
 import struct
 from dataclasses import replace
-from math import inf, nan
+from math import inf, nan, pi
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.engine import Engine
+from engine.layer import rope_frequencies
 from engine.load.gguf_file import MAX_ITEMS, GgufFile
 from engine.load.source import open_source
 from engine.recipes.quality import log_probabilities
@@ -61,6 +62,48 @@ def test_a_file_is_the_model_of_its_folder(tiny_model: Path, tmp_path: Path) -> 
         assert name in ours.checkpoint
         assert torch.equal(ours.checkpoint.tensor(name), theirs.checkpoint.tensor(name))
     assert torch.allclose(logits(path), logits(tiny_model), atol=1e-4)
+
+
+def llama3_divisors(head_dim: int, theta: float, factor: float, context: int) -> list[float]:
+    """As llama.cpp's converter computes them, by wavelength."""
+    low, high, found = context / 1.0, context / 4.0, []
+    for i in range(0, head_dim, 2):
+        wavelength = 2 * pi * theta ** (i / head_dim)
+        smooth = (context / wavelength - 1.0) / (4.0 - 1.0)
+        between = 1 / ((1 - smooth) / factor + smooth)
+        found.append(1.0 if wavelength < high else factor if wavelength > low else between)
+    return found
+
+
+def test_a_file_of_llama_3_1_has_its_folders_frequencies(
+    write_checkpoint: WriteCheckpoint, tmp_path: Path
+) -> None:
+    """The converter writes them in place of `rope_scaling`."""
+    scaling = {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }  # fmt: skip
+    folder = write_checkpoint(rope_scaling=scaling, rope_theta=500.0)
+    head_dim = open_source(folder).config.head_dim
+    divisors = llama3_divisors(head_dim, 500.0, 8.0, 32)
+    assert 1 < len(set(divisors)) and max(divisors) > 1
+    path = write_gguf(folder, tmp_path / "model.gguf", rope_freqs=divisors)
+    ours, theirs = (rope_frequencies(open_source(p).config.rope, head_dim) for p in (path, folder))
+    assert torch.allclose(ours, theirs, rtol=1e-6)
+    assert torch.allclose(logits(path), logits(folder), atol=1e-4)
+    plain = write_gguf(folder, tmp_path / "plain.gguf")
+    assert not torch.allclose(logits(plain), logits(folder), atol=1e-3)
+
+
+@pytest.mark.parametrize("wrong", [[1.0], [nan], [0.0], [-8.0]])
+def test_frequencies_that_make_no_sense_are_named(
+    tiny_model: Path, tmp_path: Path, wrong: list[float]
+) -> None:
+    n = open_source(tiny_model).config.head_dim // 2
+    numbers = [1.0] * (n - 1) + wrong if wrong != [1.0] else wrong
+    path = write_gguf(tiny_model, tmp_path / "model.gguf", rope_freqs=numbers)
+    with pytest.raises(CheckpointError, match=r"expected rope_freqs.weight of shape"):
+        Engine.load(path, CONFIG)
 
 
 def test_a_file_without_a_head_has_the_embedding_for_one(
