@@ -42,6 +42,7 @@ from .types import (
     IntegrityError,
     InvalidRequest,
     LateCompilation,
+    NotANumber,
     OutOfMemory,
     SamplingParams,
     pool_tokens_for,
@@ -375,6 +376,10 @@ class Engine:
             sampled = reply.verify(outcome, has_guesses)
         except GrammarError as refused:
             sequence.n_resident, error = n_known, str(refused)
+        except NotANumber as found:
+            error = str(found)
+            self.pool.clear(sequence.table)  # its keys and values may be at fault
+            sequence.retreat(0)
         else:
             task.n_accepted = len(sampled) - 1
             if task.service is not Service.PREEMPTIVE:

@@ -139,6 +139,13 @@ class KvPool:
     def _fill(self, block: "int | slice", value: float) -> None:
         (self._scales if self.format.is_scaled else self._codes)[:, block] = value
 
+    def clear(self, blocks: Sequence[int]) -> None:
+        """Zeros in those that nobody shares: a masked NaN would spoil whoever has them next."""
+        for block in blocks:
+            if self.refs[block] == 1:
+                self._codes[:, block] = 0
+                self._scales[:, block] = 0
+
     def write(self, layer: int, slots: "Tensor | slice", keys_values: Tensor) -> None:
         """Store [n, 2, kv_heads, head_dim] at `slots` (block * BLOCK_TOKENS + place in it)."""
         codes, scales = self.format.encode(keys_values)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from .runner import Draw, Outcome
-from .sampler import choose, penalize
+from .sampler import NO_TOKEN, choose, penalize
 from .text.detokenizer import Detokenizer, StopStrings
 from .text.grammar import ComingGrammar, Grammar, OfferedCalls
 from .text.text import Text
 from .text.tool_calls import Notation, ParsedCall, ToolCallParser
-from .types import SamplingParams, Timings, TokenLogprob, Usage
+from .types import NotANumber, SamplingParams, Timings, TokenLogprob, Usage
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class Reply:
 
         has_guesses: whether a drafter proposed it.
         Returns the tokens sampled, at least one.
-        Raises: GrammarError.
+        Raises: GrammarError, NotANumber.
         """
         sampled: list[int] = []
         proposals, later = outcome.proposals, list[int]()
@@ -160,7 +160,7 @@ class Reply:
         return sampled
 
     def _sample(self, sampled: list[int], outcome: Outcome, i: int) -> int:
-        """The token after those `sampled` in this step. Raises: GrammarError."""
+        """The token after those `sampled` in this step. Raises: GrammarError, NotANumber."""
         logits = outcome.logits[i] if outcome.logits is not None else None
         said = [*self.tokens, *sampled]
         if outcome.chosen is not None:
@@ -171,6 +171,8 @@ class Reply:
             if self.grammar is not None:
                 row = self.grammar.mask(row, len(sampled))
             token = choose(row, self.params, self.seed, len(said))
+        if token == NO_TOKEN:
+            raise NotANumber("expected numbers for the next token, found NaN or infinity")
         if logits is not None and self.params.logprobs is not None:
             self._logprobs.append(self._logprob(logits, said, token, self.params.logprobs))
         self.advance_grammar(token)

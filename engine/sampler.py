@@ -22,6 +22,7 @@ NOISE_SPAN = 26.1
 # Colder than this only the best token can win: fp32 logits near 10 differ by 1e-6 or not at all,
 # and a thousandfold of that is far beyond the noise. Dividing by next to nothing would overflow.
 COLDEST = 1e-9
+NO_TOKEN = -1  # what is chosen from a row that holds NaN or infinity: nothing
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = 0x9E3779B9, 0xBB67AE85
@@ -74,10 +75,16 @@ def penalize(logits: Tensor, params: SamplingParams, reply: Sequence[int]) -> Te
 
 
 def choose(logits: Tensor, params: SamplingParams, seed: int, index: int) -> int:
-    """The token for position `index` of a reply; `logits` [vocab] are penalized and masked."""
+    """The token for position `index` of a reply; `logits` [vocab] are penalized and masked.
+
+    `NO_TOKEN` where the largest of them is no number.
+    """
     if params.temperature < COLDEST:
-        return int(logits.argmax())
+        token = int(logits.argmax())
+        return token if logits[token] < np.inf else NO_TOKEN
     scores = logits.cpu().numpy().astype(np.float64) / params.temperature
+    if not scores.max() < np.inf:
+        return NO_TOKEN
     tokens = np.flatnonzero(scores >= scores.max() - NOISE_SPAN)
     total = _log_sum(scores)
     scores = scores[tokens]

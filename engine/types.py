@@ -82,6 +82,10 @@ class GrammarError(RequestError):
     """A grammar or JSON schema cannot be compiled."""
 
 
+class NotANumber(EngineError):
+    """A reply's next logits hold NaN or infinity: the model or its keys and values are at fault."""
+
+
 class LateCompilation(EngineError):
     """A kernel was launched in a form that nobody launched before the engine was ready."""
 

@@ -15,7 +15,7 @@ from ..model import Decoder
 from ..prefix_tree import PrefixTree
 from ..reply import Reply
 from ..runner import Extension
-from ..sampler import choose, is_greedy, penalize
+from ..sampler import NO_TOKEN, choose, is_greedy, penalize
 from ..sequence import Sequence, common_prefix
 from ..types import BLOCK_TOKENS, EngineConfig, OutOfMemory
 
@@ -181,8 +181,11 @@ class ModelDrafter:
             logits = self._extend(sequence, sequence.n_pending)
             params, said = reply.params, [*reply.tokens, *guesses]
             row = penalize(logits[0], params, said)
-            guesses.append(choose(row, params, reply.seed, len(reply.tokens) + i))
-            sequence.tokens.append(guesses[-1])
+            guess = choose(row, params, reply.seed, len(reply.tokens) + i)
+            if guess == NO_TOKEN:
+                break
+            guesses.append(guess)
+            sequence.tokens.append(guess)
         return guesses
 
     def _extend(self, sequence: Sequence, n_tokens: int) -> Tensor:

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..sampler import COLDEST, NOISE_SPAN, choose
+from ..sampler import COLDEST, NO_TOKEN, NOISE_SPAN, choose
 from ..types import SamplingParams
 from .adjust import MASK_BITS, SAID, Adjustments, adjust_reference, adjusted
 from .launch import next_power_of_2
@@ -25,10 +25,11 @@ from .launch import next_power_of_2
 CHUNK = 4096  # tokens per program: 32 programs a row for a vocabulary of 128k
 STAGED = -2  # in the place of a row's owner: nobody draws, a probability alone is asked
 _STAGED = tl.constexpr(STAGED)
+_NO_TOKEN = tl.constexpr(NO_TOKEN)
 SPAN = tl.constexpr(NOISE_SPAN)
 COLD = tl.constexpr(COLDEST)
 FIRST_KEY = tl.constexpr(-(2**31))
-NO_TOKEN = tl.constexpr(2**31 - 1)
+NONE = tl.constexpr(2**31 - 1)  # no token: above all ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +206,7 @@ def filter_row(
     top_k = tl.load(top_k_ptr + owner, mask=owner >= 0, other=0).to(tl.int32)
     top_p = tl.load(top_p_ptr + owner, mask=owner >= 0, other=1.0)
     floor = tl.full((), FIRST_KEY, tl.int32)
-    last = tl.full((), NO_TOKEN, tl.int32)
+    last = tl.full((), NONE, tl.int32)
     if (temperature >= COLD) & ((top_k > 0) | (top_p < 1.0)):
         best = row_best(chunk_best_ptr, row, N_CHUNKS, CHUNKS_PAD)
         chunk = tl.arange(0, CHUNKS_PAD)
@@ -228,7 +229,7 @@ def filter_row(
         tl.debug_barrier()  # the rest reads what other threads of this program have stored
         top_key = keys(best).to(tl.int64)
         cut = tl.full((), FIRST_KEY, tl.int64)
-        n_tied = tl.full((), NO_TOKEN, tl.int64)
+        n_tied = tl.full((), NONE, tl.int64)
         if (top_k > 0) & (top_k < n_found):
             cut, n_tied, total = _cut_top_k(keys_ptr, weights_ptr, n_found, top_k, top_key, STEP)
         if top_p < 1.0:
@@ -322,14 +323,14 @@ def _cut_top_p(
 @triton.jit
 def _floor(ids_ptr, keys_ptr, n_found, cut, n_tied, STEP: tl.constexpr):
     """The smallest kept key, and the id of the last token kept at it."""
-    least = tl.full((), NO_TOKEN, tl.int64)  # smallest key of a candidate
+    least = tl.full((), NONE, tl.int64)  # smallest key of a candidate
     last = tl.full((), -1, tl.int32)
     n_seen = tl.full((), 0, tl.int64)
     for base in range(0, n_found, STEP):
         at = base + tl.arange(0, STEP)
         inside = at < n_found
         keys = tl.load(keys_ptr + at, mask=inside, other=FIRST_KEY).to(tl.int64)
-        least = tl.minimum(least, tl.min(tl.where(inside, keys, NO_TOKEN), 0))
+        least = tl.minimum(least, tl.min(tl.where(inside, keys, NONE), 0))
         is_tied = (inside & (keys == cut)).to(tl.int64)
         is_kept = (is_tied != 0) & (n_seen + tl.cumsum(is_tied, 0) <= n_tied)
         ids = tl.load(ids_ptr + at, mask=inside, other=0)
@@ -337,7 +338,7 @@ def _floor(ids_ptr, keys_ptr, n_found, cut, n_tied, STEP: tl.constexpr):
         n_seen += tl.sum(is_tied, 0)
     if least > cut:
         cut = least
-        last = tl.full((), NO_TOKEN, tl.int32)
+        last = tl.full((), NONE, tl.int32)
     return cut.to(tl.int32), last
 
 
@@ -355,7 +356,7 @@ def _draw(
     owner = tl.load(owners_ptr + row)
     at = row * N_CHUNKS + chunk
     score = tl.full((), float("-inf"), tl.float64)
-    winner = tl.full((), NO_TOKEN, tl.int32)
+    winner = tl.full((), NONE, tl.int32)
     if owner >= 0:
         best = row_best(chunk_best_ptr, row, N_CHUNKS, CHUNKS_PAD)
         temperature = tl.load(temperature_ptr + owner)
@@ -376,7 +377,7 @@ def _draw(
                 is_kept = (key > floor) | ((key == floor) & (token <= last))
                 scores = tl.where(is_kept, scores, float("-inf"))
             score = tl.max(scores, 0)
-            winner = tl.min(tl.where(scores == score, token, NO_TOKEN), 0)  # ties: the smaller id
+            winner = tl.min(tl.where(scores == score, token, NONE), 0)  # ties: the smaller id
     tl.store(chunk_score_ptr + at, score)
     tl.store(chunk_winner_ptr + at, winner)
 
@@ -399,9 +400,11 @@ def _pick(
     chunk = tl.arange(0, CHUNKS_PAD)
     at = row * N_CHUNKS + chunk
     scores = tl.load(chunk_score_ptr + at, mask=chunk < N_CHUNKS, other=float("-inf"))
-    winners = tl.load(chunk_winner_ptr + at, mask=chunk < N_CHUNKS, other=NO_TOKEN)
-    winner = tl.min(tl.where(scores == tl.max(scores, 0), winners, NO_TOKEN), 0)
-    tl.store(tokens_ptr + row, winner.to(tl.int64))
+    winners = tl.load(chunk_winner_ptr + at, mask=chunk < N_CHUNKS, other=NONE)
+    winner = tl.min(tl.where(scores == tl.max(scores, 0), winners, NONE), 0)
+    # Of a row without numbers nobody wins. The step ahead embeds what is said here: an id that
+    # there is not would end the device for all replies.
+    tl.store(tokens_ptr + row, tl.where(winner == NONE, _NO_TOKEN, winner).to(tl.int64))
 
 
 def sample(
@@ -410,7 +413,8 @@ def sample(
 ) -> None:  # fmt: skip
     """tokens[row] = what `sampler.choose` would choose; rows that nobody wants get any number.
 
-    logits: fp32 [rows, vocab], changed as `asked`; one of a row at least is finite.
+    logits: fp32 [rows, vocab], changed as `asked`; where a row holds no numbers its token is
+        `NO_TOKEN`.
     tokens: int64 [rows]. ends: what is asked of staged rows, None where none are.
     """
     rows, vocab = logits.shape

@@ -108,6 +108,16 @@ def test_a_row_that_nobody_wants_disturbs_no_other(monkeypatch) -> None:
     _check_sampling(logits, draws, monkeypatch, wanted=[0, 2, 3])
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of the interpreter
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+def test_from_a_row_without_numbers_nothing_is_drawn(wrong: float, monkeypatch) -> None:
+    torch.manual_seed(6)
+    logits = torch.randn(4, 200, device=DEVICE)
+    logits[1:3] = wrong
+    _check_sampling(logits, _draws([(0.7, 5, 0.9), (0.0, 0, 1.0)] * 2), monkeypatch)
+    _check_sampling(logits, _draws([(0.0, 0, 1.0), (0.8, 5, 0.9)] * 2), monkeypatch)
+
+
 def test_tokens_ruled_out_are_never_drawn(monkeypatch) -> None:
     torch.manual_seed(2)
     logits = torch.randn(4, 133, device=DEVICE)
