@@ -16,7 +16,14 @@ from benchmarks.engine.models import DRAFTED, SHAPES, Shape
 from benchmarks.harness.harness import Bar
 from engine.graphs.part import MAX_WANTED
 from engine.graphs.step import CHUNK_WANTED
-from engine.kernels.launch import STREAMED_ROWS, UNPACKING_ROWS, WIDE_OUTPUTS, wide_rows
+from engine.kernels.gemm_8bit import WIDE_STAGE
+from engine.kernels.launch import (
+    STREAMED_ROWS,
+    UNPACKING_ROWS,
+    WIDE_OUTPUTS,
+    WideStage,
+    wide_rows,
+)
 
 BANDWIDTH_GB_S = 4300.0  # of a large copy on an H200: 90 % of what its data sheet says
 BF16_TFLOPS = 790.0  # of a large cuBLAS product
@@ -83,7 +90,8 @@ def product_us(n_out: int, n_in: int, n_rows: int, quant: str | None) -> float:
     if quant is None:
         return START_US + max(read_us, 2 * n_weights * n_rows / tflops / 1e6)
     # Whole rounds of the tiles that are launched, each with its unpacking.
-    tile_rows = wide_rows(n_out, n_rows, torch.device("cpu"))
+    stage = WIDE_STAGE if quant != "int4" else WideStage(row_bytes=256, output_bytes=64)
+    tile_rows = wide_rows(n_out, n_rows, torch.device("cpu"), stage)
     n_tiles = -(-n_rows // tile_rows) * -(-n_out // WIDE_OUTPUTS)
     round_flops = 2 * PROCESSORS * WIDE_OUTPUTS * (tile_rows + UNPACKING_ROWS) * n_in
     return START_US + -(-n_tiles // PROCESSORS) * round_flops / tflops / 1e6

@@ -1,11 +1,12 @@
-"""Compiles what a GPU preset launches for sm_90, on a machine without a GPU.
+"""Compiles what a GPU preset launches, for any compute capability, on a machine without a GPU.
 
 The preset's own step runner is built on torch's `meta` device, whose tensors have shapes and no
 numbers, and each program that it would capture is run once; a launch then compiles and launches
 nothing. So what is compiled is what is launched, with the same types, sizes and options, and there
 is no second list of them.
 
-    python -m benchmarks.engine.preflight  (the variants under the Triton installed, as JSON lines)
+    python -m benchmarks.engine.preflight [90]  (the variants under the Triton installed, as JSON
+    lines)
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from benchmarks.engine.models import (
     write_folder,
 )
 from engine.graphs.graph_runner import GraphRunner
+from engine.kernels import launch
 from engine.kernels.decoder import KernelLinear, KernelSet
 from engine.load.eagle import make_eagle
 from engine.load.loader import read_config
@@ -45,7 +47,8 @@ from engine.model import Decoder
 from engine.types import BLOCK_TOKENS, EngineConfig
 from voiceloop.models.catalog import GPU
 
-TARGET = GPUTarget("cuda", 90, 32)
+# Shared memory that a program may have, by compute capability (CUDA C++ Programming Guide).
+SHARED_KIB = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 POOL_TOKENS = 2**21  # on `meta` they take no memory; as many as an H200 would hold
 END_IDS = (1,)  # that some token ends the caller's turn decides what runs, not which
 
@@ -63,14 +66,15 @@ class Serving:
     has_head: bool = False  # an EAGLE-3 head drafts, in the place of n-grams
 
 
-def servings() -> tuple[Serving, ...]:
+def servings(capability: int) -> tuple[Serving, ...]:
     """The preset as it ships, and its other documented formats, on a model twice the size."""
     options = GPU.options["engine"]
     shipped = Serving("qwen3-4b", options.get("quant"), options.get("kv_format", "plain"))
     large = Serving("qwen3-8b", "int4", "int8")
     fp8 = Serving("qwen3-8b", FP8, "int8")
     dense = Serving("qwen3-4b", None, "plain")
-    return shipped, large, fp8, dense, replace(large, has_head=True)
+    of_8_bits = (fp8,) if capability >= 89 else ()  # below, such a checkpoint is read as bf16
+    return shipped, large, *of_8_bits, dense, replace(large, has_head=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +93,13 @@ class Variant:
     is_pipelined: bool
     is_asynchronous: bool
     seconds: float
+    capability: int = 90
 
     def faults(self) -> list[str]:
-        """What would cost speed on the GPU, in words."""
-        found = []
+        """What would fail on the GPU, or cost speed, in words."""
+        found, limit = [], SHARED_KIB[self.capability] << 10
+        if self.shared_bytes > limit:
+            found.append(f"expected {limit} bytes of shared memory, found {self.shared_bytes}")
         if self.stack_bytes:
             found.append(f"expected no spills, found {self.stack_bytes} bytes of stack a thread")
         if self.is_pipelined and not self.is_asynchronous:
@@ -101,10 +108,13 @@ class Variant:
 
 
 class OfflineDriver:
-    """Stands where Triton looks for a GPU: there is one of the target's kind, and nothing runs."""
+    """Stands where Triton looks for a GPU: there is one of that kind, and nothing runs."""
+
+    def __init__(self, capability: int) -> None:
+        self._target = GPUTarget("cuda", capability, 32)
 
     def get_current_target(self) -> GPUTarget:
-        return TARGET
+        return self._target
 
     def get_current_device(self) -> int:
         return 0
@@ -113,24 +123,25 @@ class OfflineDriver:
         return 0
 
 
-def compile_launches(found: dict[int, Variant], served: list[str]) -> None:
+def compile_launches(found: dict[int, Variant], served: list[str], capability: int = 90) -> None:
     """From here on a launch in this process compiles and keeps what it made; nothing is launched.
 
     served: who launches, the last of them.
     """
-    launch = JITFunction.run
+    run = JITFunction.run
 
     def compile_instead(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         began = time.perf_counter()
-        kernel = launch(self, *arguments, grid=grid, warmup=True, **options)
+        kernel = run(self, *arguments, grid=grid, warmup=True, **options)
         if id(kernel) not in found:
             seconds = time.perf_counter() - began
             is_pipelined = options.get("num_stages", 1) > 1
             sizes = {k: v for k, v in options.items() if k.isupper()}
-            found[id(kernel)] = _variant(kernel, served[-1], sizes, is_pipelined, seconds)
+            variant = _variant(kernel, served[-1], sizes, is_pipelined, seconds)
+            found[id(kernel)] = replace(variant, capability=capability)
         return kernel
 
-    driver.set_active(OfflineDriver())
+    driver.set_active(OfflineDriver(capability))
     JITFunction.run = compile_instead
 
 
@@ -166,14 +177,15 @@ def _resources(cubin: bytes) -> tuple[int, int]:
     return int(usage[1]), int(usage[2]) + int(usage[3])
 
 
-def compile_all(wanted: tuple[Serving, ...], n_layers: int = 1) -> Iterator[Variant]:
+def compile_all(wanted: tuple[Serving, ...], capability: int) -> Iterator[Variant]:
     """Every variant once, in the order of first launch."""
+    launch.DEFAULT_SHARED_BYTES = SHARED_KIB[capability] << 10
     found: dict[int, Variant] = {}
     served = [""]
-    compile_launches(found, served)
+    compile_launches(found, served, capability)
     n_told = 0
     for serving in wanted:
-        for name, program in _programs(serving, n_layers):
+        for name, program in _programs(serving):
             served.append(f"{serving.shape} {serving.quant or 'bf16'}, {name}")
             with torch.inference_mode():
                 program()
@@ -181,9 +193,9 @@ def compile_all(wanted: tuple[Serving, ...], n_layers: int = 1) -> Iterator[Vari
             n_told = len(found)
 
 
-def _programs(serving: Serving, n_layers: int) -> Iterator[tuple[str, Any]]:
-    """What the runner of a decoder of so many layers would capture."""
-    n_layers = max(n_layers, 2) if serving.has_head else n_layers  # a head reads between layers
+def _programs(serving: Serving) -> Iterator[tuple[str, Any]]:
+    """What the runner of a decoder of few layers would capture."""
+    n_layers = 2 if serving.has_head else 1  # a head reads between layers
     sizes: dict[str, Any] = {**asdict(SHAPES[serving.shape]), "num_hidden_layers": n_layers}
     kernels = KernelSet(is_reference=False)
     quant, make_linear = serving.quant, kernels.make_linear
@@ -216,7 +228,8 @@ def _make_fp8(kernels: KernelSet, weight: Stored, *arguments: Any, **options: An
 
 
 def main() -> int:
-    for variant in compile_all(servings()):
+    capability = int(sys.argv[1]) if len(sys.argv) > 1 else 90
+    for variant in compile_all(servings(capability), capability):
         print(json.dumps(asdict(variant)), flush=True)
     return 0
 

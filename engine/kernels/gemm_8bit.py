@@ -17,6 +17,7 @@ from .launch import (
     OPERAND,
     STREAMED_ROWS,
     WIDE_OUTPUTS,
+    WideStage,
     choose_splits,
     tile_outputs,
     wide_rows,
@@ -25,6 +26,7 @@ from .operands import load_inputs, to_operand
 
 STEP = 128  # inputs per tile: a line of the cache
 WIDE_STEP = 64  # of many rows: three stages of 128 would not fit the shared memory
+WIDE_STAGE = WideStage(row_bytes=2 * WIDE_STEP, output_bytes=WIDE_STEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +136,12 @@ def gemm_8bit(x: Tensor, weight: Packed8bit, bias: Tensor | None, out: Tensor) -
     """
     rows, (n_out, n_in) = x.shape[0], weight.codes.shape
     if rows > STREAMED_ROWS:
-        tile_rows = wide_rows(n_out, rows, x.device)
+        tile_rows = wide_rows(n_out, rows, x.device, WIDE_STAGE)
+        n_stages = min(4, WIDE_STAGE.fitting(tile_rows, x.device))
         _gemm_8bit_wide[(triton.cdiv(rows, tile_rows), triton.cdiv(n_out, WIDE_OUTPUTS))](
             x, weight.codes, weight.scale, x if bias is None else bias, out, rows,
             N_IN=n_in, N_OUT=n_out, STEP=WIDE_STEP, ROWS=tile_rows, OUTPUTS=WIDE_OUTPUTS,
-            HAS_BIAS=bias is not None, num_warps=8, num_stages=4, enable_fp_fusion=True,
+            HAS_BIAS=bias is not None, num_warps=8, num_stages=n_stages, enable_fp_fusion=True,
         )  # fmt: skip
         return
     tile_rows = LEAST_ROWS if rows <= LEAST_ROWS else MAX_TILE_ROWS

@@ -20,6 +20,7 @@ from .launch import (
     OPERAND,
     STREAMED_ROWS,
     WIDE_OUTPUTS,
+    WideStage,
     choose_splits,
     tile_outputs,
     wide_rows,
@@ -278,12 +279,14 @@ def gemm_int4(x: Tensor, weight: PackedInt4, bias: Tensor | None, out: Tensor) -
     """
     rows, n_pairs = x.shape[0], weight.codes.shape[0]
     if rows > STREAMED_ROWS:
-        tile_rows = wide_rows(weight.n_out, rows, x.device)
+        stage = WideStage(row_bytes=2 * 2 * weight.half, output_bytes=weight.half)
+        tile_rows = wide_rows(weight.n_out, rows, x.device, stage)
+        n_stages = min(3, stage.fitting(tile_rows, x.device))
         _gemm_int4_wide[(triton.cdiv(rows, tile_rows), triton.cdiv(weight.n_out, WIDE_OUTPUTS))](
             x, weight.codes, weight.scales, x if bias is None else bias, out, rows,
             N_IN=weight.n_in, N_OUT=weight.n_out, N_PAIRS=n_pairs, HALF=weight.half,
             GROUP=weight.group, ROWS=tile_rows, OUTPUTS=WIDE_OUTPUTS, HAS_BIAS=bias is not None,
-            num_warps=8, num_stages=3, enable_fp_fusion=True,
+            num_warps=8, num_stages=n_stages, enable_fp_fusion=True,
         )  # fmt: skip
         return
     tile_rows = LEAST_ROWS if rows <= LEAST_ROWS else MAX_TILE_ROWS

@@ -8,6 +8,7 @@ multiprocessors, by the small rules in this room's files.
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -43,6 +44,8 @@ TILE_STEPS = 2
 LONE_TILE_SHARE = 0.7
 # Assumed where there is no GPU to ask: an H200's, so that tests see the sizes that will run.
 DEFAULT_PROCESSORS = 132
+DEFAULT_SHARED_BYTES = 227 << 10
+LEAST_STAGES = 2  # of a tile of many rows: one that is multiplied, one on its way
 
 
 Replay = Callable[[], None]
@@ -104,6 +107,15 @@ def n_processors(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
+@cache
+def shared_bytes(device: torch.device) -> int:
+    """Shared memory that one program of a GPU may have: 99 KiB on some cards, 227 on others."""
+    if device.type != "cuda":
+        return DEFAULT_SHARED_BYTES
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return int(triton.runtime.driver.active.utils.get_device_properties(index)["max_shared_mem"])
+
+
 def tile_outputs(n_out: int, device: torch.device) -> int:
     """Outputs per tile of a product of few rows: 64, or 32 where 64 would leave processors idle.
 
@@ -132,17 +144,34 @@ def choose_splits(n_out: int, n_steps: int, device: torch.device) -> int:
     return triton.cdiv(n_steps, triton.cdiv(n_steps, n_splits))
 
 
-def wide_rows(n_out: int, n_rows: int, device: torch.device) -> int:
+@dataclass(frozen=True, slots=True)
+class WideStage:
+    """What one step of a tile of many rows holds in shared memory.
+
+    row_bytes: of each row's inputs. output_bytes: of each output's codes.
+    """
+
+    row_bytes: int
+    output_bytes: int
+
+    def fitting(self, tile_rows: int, device: torch.device) -> int:
+        """How many of them fit beside each other."""
+        n_bytes = tile_rows * self.row_bytes + WIDE_OUTPUTS * self.output_bytes
+        return shared_bytes(device) // n_bytes
+
+
+def wide_rows(n_out: int, n_rows: int, device: torch.device, stage: WideStage) -> int:
     """Rows per tile of a product of many rows: what takes least, counted in whole rounds of tiles.
 
-    It does not change the order of a sum.
+    Of the sizes that the device has shared memory for. It does not change the order of a sum.
     """
 
     def cost(tile_rows: int) -> int:
         tiles = triton.cdiv(n_rows, tile_rows) * triton.cdiv(n_out, WIDE_OUTPUTS)
         return triton.cdiv(tiles, n_processors(device)) * (tile_rows + UNPACKING_ROWS)
 
-    return min(WIDE_ROWS, key=cost)
+    fitting = [rows for rows in WIDE_ROWS if stage.fitting(rows, device) >= LEAST_STAGES]
+    return min(fitting or WIDE_ROWS[-1:], key=cost)
 
 
 def next_power_of_2(n: int) -> int:

@@ -10,10 +10,12 @@ import triton.language as tl
 from .launch import IS_COMPILED, OPERAND
 
 # Four e4m3 numbers to bf16: sign, exponent and fraction go where bf16 has them, which is the number
-# times 2^-120 (the difference of the exponents' biases; subnormals included), then times 2^120.
+# times 2^-120 (the difference of the exponents' biases; subnormals included), then times 2^120
+# (and -0.0 added, which changes nothing: a product alone needs compute capability 9.0).
 FROM_FP8 = tl.constexpr("""
 {
-    .reg .b32 low0, low1, bias;
+    .reg .b32 low0, low1, bias, zero;
+    mov.b32 zero, 0x80008000;
     mov.b32 bias, 0x7b807b80;
     prmt.b32 $0, $2, 0, 0x1404;
     prmt.b32 $1, $2, 0, 0x3424;
@@ -23,8 +25,8 @@ FROM_FP8 = tl.constexpr("""
     and.b32 low1, low1, 0x07f007f0;
     lop3.b32 $0, $0, 0x80008000, low0, 0xea;
     lop3.b32 $1, $1, 0x80008000, low1, 0xea;
-    mul.rn.bf16x2 $0, $0, bias;
-    mul.rn.bf16x2 $1, $1, bias;
+    fma.rn.bf16x2 $0, $0, bias, zero;
+    fma.rn.bf16x2 $1, $1, bias, zero;
 }
 """)
 

@@ -9,15 +9,16 @@ pytest.importorskip("triton", reason="the kernels need triton")
 
 from engine.kernels import gemm_8bit as of_8bit  # noqa: E402
 from engine.kernels import gemm_int4 as of_int4  # noqa: E402
+from engine.kernels import launch  # noqa: E402
 from engine.kernels.decoder import KernelSet  # noqa: E402
-from engine.kernels.gemm_8bit import gemm_8bit, gemm_8bit_reference, pack_8bit  # noqa: E402
+from engine.kernels.gemm_8bit import WIDE_STAGE, gemm_8bit, gemm_8bit_reference, pack_8bit  # noqa: E402
 from engine.kernels.gemm_int4 import (  # noqa: E402
     gemm_int4,
     gemm_int4_reference,
     pack_int4,
     unpack_int4,
 )
-from engine.kernels.launch import STREAMED_ROWS, choose_splits, wide_rows  # noqa: E402
+from engine.kernels.launch import STREAMED_ROWS, WideStage, choose_splits, wide_rows  # noqa: E402
 from engine.load.packed import Int4Weight  # noqa: E402
 from engine.load.quant import quantize_int4, quantize_int8  # noqa: E402
 
@@ -153,8 +154,19 @@ def test_a_row_of_many_does_not_depend_on_the_rows_beside_it(kind: str, monkeypa
 
 def test_tiles_of_many_rows_are_as_large_as_all_processors_have_work() -> None:
     device = torch.device("cpu")  # 132 processors, as an H200 has
-    assert wide_rows(24576, 512, device) == 256  # 384 tiles: three rounds, nearly full
-    assert wide_rows(4096, 512, device) == 128  # 64 tiles of 256 would leave half of them idle
+    assert wide_rows(24576, 512, device, WIDE_STAGE) == 256  # 384 tiles: three rounds, nearly full
+    assert wide_rows(4096, 512, device, WIDE_STAGE) == 128  # 64 of 256 would leave half idle
+
+
+@pytest.mark.parametrize(("kib", "stages"), [(99, (256, 2, 128, 2)), (163, (256, 4, 256, 2))])
+def test_tiles_of_many_rows_fit_the_shared_memory_of_the_card(kib, stages, monkeypatch) -> None:
+    """Of an RTX 3090, 4090 or 5090, an A10, L4 or L40S; and of an A100."""
+    monkeypatch.setattr(launch, "shared_bytes", lambda device: kib << 10)
+    device, found = torch.device("cpu"), []
+    for stage, most in ((WIDE_STAGE, 4), (WideStage(row_bytes=256, output_bytes=64), 3)):
+        rows = wide_rows(24576, 512, device, stage)
+        found += [rows, min(most, stage.fitting(rows, device))]
+    assert tuple(found) == stages
 
 
 @pytest.mark.parametrize("quant", [None, "int8"])
