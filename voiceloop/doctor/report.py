@@ -30,6 +30,7 @@ from voiceloop.errors import ConfigError, VoiceLoopError
 from voiceloop.models.cache import hub_folder
 from voiceloop.models.catalog import PRESETS, Preset
 from voiceloop.models.chosen_preset import formats_of
+from voiceloop.models.end_judges import end_judges
 from voiceloop.models.engine_options import DRAFT_MODEL_ON_GPU
 from voiceloop.models.gates import COMMAND, DENSE, bar, doubt_of
 from voiceloop.models.machine import Machine, installed_version, this_machine
@@ -124,6 +125,7 @@ def run_doctor(config: Config, console: Console | None = None) -> int:
         check_drafter(config, choice.preset),
         check_formats(config),
         check_agent(config),
+        check_end_judges(config),
     ):
         for finding in findings:
             show(finding)
@@ -235,6 +237,17 @@ def check_formats(config: Config) -> Iterator[Finding]:
         command = f"{COMMAND} MODEL [--adapter DIR] {asked}"
         remedy = f"{command}, of a checkout; or engine.weights, engine.kv"
         yield Finding("note", "quality gate", doubt, remedy)
+
+
+def check_end_judges(config: Config) -> Iterator[Finding]:
+    """What judges the end of a caller's turn, and what is lost where a judge is missing."""
+    try:
+        judges = end_judges(config)
+    except ConfigError:
+        return  # told beside the worker specs
+    yield Finding("ok", "end of turn", f"judged by {judges.told}")
+    for lack in judges.lacking:
+        yield Finding("note", "end of turn", lack)
 
 
 def check_libraries() -> Iterator[Finding]:

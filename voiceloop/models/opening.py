@@ -9,8 +9,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from voiceloop.access.keys import salts
 from voiceloop.agent import AgentConfig
@@ -22,9 +25,11 @@ from voiceloop.cluster.placed_models import PlacedModels, TokenCounting
 from voiceloop.cluster.remote_workers import RemoteWorkers
 from voiceloop.config import Config
 from voiceloop.errors import BackendError, ConfigError
+from voiceloop.models.end_judges import end_judges, end_reader_spec, voice_reader_spec
 from voiceloop.models.held import with_held, with_service
-from voiceloop.models.presets import end_reader_spec, plan, voice_reader_spec, worker_specs
+from voiceloop.models.presets import plan, worker_specs
 from voiceloop.models.resolve import capabilities_of, roles_elsewhere
+from voiceloop.operation import WorkerLoad
 from voiceloop.remote.readers.end_of_voice import VoiceReadingRecognizer
 from voiceloop.remote.readers.end_of_words import EndReadingModel
 from voiceloop.workers.messages import WorkerSpec
@@ -98,11 +103,12 @@ async def open_backends(
         voice_reader, others = await stack.enter_async_context(_reader(voice_reader_spec(config)))
         await stack.enter_async_context(supervisor)
         await stack.enter_async_context(elsewhere)
+        judges = end_judges(config)
+        log.info("the end of a turn is judged by %s", judges.told)
+        for lack in judges.lacking:
+            log.warning("%s", lack)
         if starts or others:
             await asyncio.wait([*starts, *others], timeout=READERS_WAIT_S)
-        if language_model is not None and end_reader is not None:
-            reading = end_reader.language_model()
-            language_model = EndReadingModel(language_model, reading, end_reader.ready)
         own = PlacedModels(supervisor, elsewhere)
         if voice_reader is not None:
             recognizer = VoiceReadingRecognizer(
@@ -110,14 +116,20 @@ async def open_backends(
             )
         counting = TokenCounting()
         if language_model is None:
-            language_model = own.language_model()
-            await stack.enter_async_context(counting.of(language_model))
+            here_or_there = own.language_model()
+            language_model = here_or_there
+            await stack.enter_async_context(counting.of(here_or_there))
             if agent is not None:
-                _read_ahead(language_model, agent)
+                _read_ahead(here_or_there, agent)
+        if end_reader is not None:
+            reading = end_reader.language_model()
+            language_model = EndReadingModel(language_model, reading, end_reader.ready)
         here = capabilities_of(plan(config)[2])
 
         def known() -> Capabilities:
             found = with_held(here, elsewhere.held())
+            if end_reader is not None:
+                found = replace(found, reads_turn_ends=True)
             if service is None:
                 return found
             return with_service(found, service.name, service.context_tokens)
@@ -127,7 +139,17 @@ async def open_backends(
             language_model,
             voice or own.voice(),
             known=known,
-            workers=lambda: [*supervisor.loads(), *elsewhere.loads()],
+            workers=lambda: [
+                *supervisor.loads(),
+                *elsewhere.loads(),
+                *_reader_loads(end_reader, voice_reader),
+            ],
+            judges=lambda: (
+                judges.at(
+                    words_ready=end_reader is None or end_reader.ready(),
+                    voice_ready=voice_reader is None or voice_reader.ready(),
+                ).told
+            ),
             take_answers=lambda: [*supervisor.take_answers(), *elsewhere.take_answers()],
             profile=supervisor.profile,
             count_tokens=counting.counter,
@@ -146,6 +168,12 @@ async def open_backends(
             return all(ready() for ready in asked) and all(served)
 
         yield backends, answers
+
+
+def _reader_loads(*readers: Supervisor | None) -> list[WorkerLoad]:
+    """Of the readers that run. What one owes keeps nobody waiting: a call goes on without it."""
+    loads = (load for reader in readers if reader is not None for load in reader.loads())
+    return [msgspec.structs.replace(load, overdue_s={}) for load in loads]
 
 
 def _check_models(agent: AgentConfig, backends: Backends, source: str) -> None:

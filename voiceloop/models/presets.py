@@ -40,7 +40,6 @@ from voiceloop.models.resolve import (
     capabilities_of,
     embedded_folder,
     resolve_models,
-    resolve_preset_model,
 )
 from voiceloop.workers.messages import HeldModel, RoleSpec, WorkerSpec
 
@@ -59,8 +58,6 @@ EMBEDDED_LIMITS = (
 # values, one of 8B four; two or three callers of a preset on a CPU need no more than these.
 NAMED_CONTEXT_LENGTH, NAMED_CONTEXTS = 4096, 2
 KEEPS_CLAUSES = ("hibari", "kokoro")  # voices by their loaders
-# Whoever reads the voice does so where it falls and at pauses; between them nothing is to be told.
-VOICE_READER_UPDATE_MS = 10_000.0
 
 
 def embedded_model_dir() -> Path:
@@ -229,7 +226,7 @@ def plan(config: Config) -> tuple[Config, Preset, dict[RoleName, ResolvedModel]]
     return config, preset, resolve_models(config, preset, hub_folder())
 
 
-def _options(preset: Preset, role: RoleName) -> Mapping[str, Any]:
+def preset_options(preset: Preset, role: RoleName) -> Mapping[str, Any]:
     return preset.options.get(role, {})
 
 
@@ -243,11 +240,11 @@ def _role_options(
 ) -> dict[str, Any]:
     """What the role's ``load`` is called with."""
     role = resolved.model.role
-    options: dict[str, Any] = {**_options(preset, role), **resolved.model.options}
+    options: dict[str, Any] = {**preset_options(preset, role), **resolved.model.options}
     if role == "engine":
         if resolved.model != preset.models.get(role):
             options = {**_bounds_of_named(config), **options}
-        return _engine_options(config, resolved, options, n_threads)
+        return engine_role_options(config, resolved, options, n_threads)
     options["model"] = resolved.model.loader
     if resolved.model == MOONSHINE_TINY:
         options["end_of_voice"] = config.anticipation.p_voice
@@ -267,7 +264,7 @@ def _role_options(
     return {**options, **{name: str(folder) for name, folder in resolved.parts.items()}}
 
 
-def _engine_options(
+def engine_role_options(
     config: Config, resolved: ResolvedModel, base: Mapping[str, Any], n_threads: int
 ) -> dict[str, Any]:
     is_embedded = resolved.model == EMBEDDED_AGENT and resolved.adapter is None
@@ -286,35 +283,3 @@ def _bounds_of_named(config: Config) -> dict[str, Any]:
     """What a model without bounds of its own may keep; a longer context has to be asked for."""
     length = max(NAMED_CONTEXT_LENGTH, config.context_tokens + REPLY_TOKENS)
     return {"context_length": length, "kv_tokens": NAMED_CONTEXTS * length}
-
-
-def end_reader_spec(config: Config) -> WorkerSpec | None:
-    """The process that reads the end of turn beside a remote language model, if it is wanted."""
-    if not config.llm_url or config.end_reader == "none":
-        return None
-    # It reads, and says nothing: there is nothing to draft.
-    quiet = replace(config, anticipation=replace(config.anticipation, speculative_decoding=False))
-    base = _options(EMBEDDED, "engine")
-    options = _engine_options(quiet, ResolvedModel(EMBEDDED_AGENT), base, 1)
-    return WorkerSpec("end reader", (RoleSpec("engine", options),))
-
-
-def voice_reader_spec(config: Config) -> WorkerSpec | None:
-    """The process that reads the voice beside a recognizer that cannot, if it is wanted and can be.
-
-    Raises: ConfigError as `plan` does.
-    """
-    if config.voice_reader == "none" or not config.anticipation.p_voice:
-        return None
-    if not config.stt_url:
-        hearing = plan(config)[2].get("recognizer")  # workers elsewhere look after their own
-        if hearing is None or hearing.model == MOONSHINE_TINY:
-            return None
-    reader = resolve_preset_model(MOONSHINE_TINY, hub_folder())
-    if reader.model != MOONSHINE_TINY:
-        return None  # its wheel is not installed, and only its encoder knows the voice
-    options = {
-        **_options(EMBEDDED, "recognizer"), "model": MOONSHINE_TINY.loader,
-        "end_of_voice": True, "hears_words": False, "update_ms": VOICE_READER_UPDATE_MS,
-    }  # fmt: skip
-    return WorkerSpec("voice reader", (RoleSpec("recognizer", options),))

@@ -286,12 +286,12 @@ def capabilities_of(resolved: Mapping[RoleName, ResolvedModel]) -> Capabilities:
         # The recognizer in a package takes en-US too; one with weights its own names alone.
         hears_regions=recognizer is not None and not recognizer.model.repo,
         reduces_noise=noise_reduction.is_available(),
-        reads_turn_ends=engine is None or _has_end_head(engine),
+        reads_turn_ends=engine is None or has_end_head(engine),
         writes_summaries=engine is None or engine.model != EMBEDDED_AGENT,
     )
 
 
-def _has_end_head(engine: ResolvedModel) -> bool:
+def has_end_head(engine: ResolvedModel) -> bool:
     """Whether a network that reads the end of a turn belongs to the model.
 
     With an adapter that is the adapter's alone: the model's own was made for other states.

@@ -157,6 +157,7 @@ class Gateway:
             "calls_talking": self.n_talking,
             "room_for_calls": self.load_watch.room.n_calls,
             "headroom": round(self._headroom(), 3),
+            "end_of_turn_judged_by": self.backends.judges() if self.backends is not None else "",
             "workers": [
                 {
                     "name": worker.name,

@@ -44,9 +44,9 @@ def gateway_config(config: Config) -> Config:
     if lacking:
         raise ConfigError(
             f"expected workers.{lacking[0]}, workers.list or {ROLE_KEYS[lacking[0]]}_url, for a "
-            "gateway holds no models; found none"
+            "gateway holds no models that answer; found none"
         )
-    return replace(config, preset=REMOTE.name, end_reader="none", voice_reader="none")
+    return replace(config, preset=REMOTE.name)
 
 
 def log_at(level: str) -> None:

@@ -15,11 +15,11 @@ from voiceloop.config import Config, EngineSettings, load_config
 from voiceloop.doctor.report import check_drafter
 from voiceloop.errors import ConfigError
 from voiceloop.models.catalog import PRESETS
+from voiceloop.models.end_judges import end_reader_spec
 from voiceloop.models.engine_options import engine_options, room_for
 from voiceloop.models.presets import (
     context_tokens,
     embedded_model_dir,
-    end_reader_spec,
     worker_specs,
 )
 

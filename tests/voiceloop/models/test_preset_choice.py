@@ -14,10 +14,12 @@ from tests.remote_service import Service
 from voiceloop.backends import RecognizerOptions
 from voiceloop.config import Ahead, Config, load_config
 from voiceloop.errors import ConfigError
+from voiceloop.models import end_judges as end_judges_module
 from voiceloop.models import opening, presets, resolve
 from voiceloop.models.cache import find_repo, hub_folder
 from voiceloop.models.catalog import CPU, EMBEDDED, GPU, MODELS, PHONON, PRESETS, Preset
 from voiceloop.models.chosen_preset import with_preset
+from voiceloop.models.end_judges import end_reader_spec, voice_reader_spec
 from voiceloop.models.listing import before_pull, repos_of, run_list
 from voiceloop.models.machine import Gpu, Machine
 from voiceloop.models.model import Model, Repo
@@ -30,9 +32,7 @@ from voiceloop.models.preset_check import (
 )
 from voiceloop.models.presets import (
     context_tokens,
-    end_reader_spec,
     resolve_agent,
-    voice_reader_spec,
     worker_specs,
 )
 from voiceloop.models.resolve import resolve_models, resolve_named
@@ -492,6 +492,37 @@ def test_a_remote_language_model_has_its_turns_read_by_the_embedded_one() -> Non
     assert end_reader_spec(Config(preset="embedded")) is None
     silent = load_config(flags={"llm_url": "http://127.0.0.1:9/v1", "end_reader": "none"})
     assert end_reader_spec(silent) is None
+
+
+@pytest.mark.parametrize("preset", [CPU, GPU])
+def test_a_language_model_here_that_learned_no_ends_has_its_turns_read_too(
+    preset: Preset, hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_preset(hub, preset)
+    monkeypatch.setattr(resolve, "installed_version", WHEELS.get)
+    assert end_reader_spec(Config(preset=preset.name)) is not None
+    assert end_reader_spec(Config(preset=preset.name, end_reader="none")) is None
+    elsewhere = load_config(flags={"preset": preset.name, "workers": {"engine": ["a:1"]}})
+    assert end_reader_spec(elsewhere) is None  # its workers say what it reads
+
+
+def test_what_judges_the_end_is_told_with_what_is_lost_where_a_judge_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    urls = {f"{part}_url": "http://127.0.0.1:9/v1" for part in ("stt", "llm", "tts")}
+    config = load_config(flags={"preset": "remote", **urls})
+    monkeypatch.setattr(resolve, "installed_version", lambda name: None)
+    monkeypatch.setattr(end_judges_module, "find_spec", lambda name: None)
+    judges = end_judges_module.end_judges(config)
+    assert judges.told == "silence alone"
+    assert [("torch" in lack, "moonshine" in lack) for lack in judges.lacking] == [
+        (True, False), (False, True)
+    ]  # fmt: skip
+    monkeypatch.setattr(resolve, "installed_version", WHEELS.get)
+    assert end_judges_module.end_judges(config).told == "voice"
+    whole = end_judges_module.end_judges(Config(preset="embedded"))
+    assert (whole.told, whole.lacking) == ("words and voice", ())
+    assert whole.at(words_ready=False, voice_ready=True).told == "voice"
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from voiceloop.cluster.address import Address
 from voiceloop.cluster.host import host_worker
 from voiceloop.config import load_config
 from voiceloop.errors import ConfigError
+from voiceloop.models.end_judges import end_judges
 from voiceloop.models.opening import open_backends
 from voiceloop.operation import WorkerAddresses
 from voiceloop.server.serve_command import gateway_config
@@ -252,7 +253,10 @@ def test_a_gateway_without_somebody_for_a_role_does_not_start(
         gateway_config(load_config(flags=named))
 
 
-def test_a_gateway_has_no_reader_of_its_own() -> None:
+def test_a_gateway_beside_services_reads_the_ends_of_turns_as_any_server_does() -> None:
     urls = {f"{part}_url": "http://h:1/v1" for part in ("stt", "llm", "tts")}
     config = gateway_config(load_config(flags=urls))
-    assert (config.end_reader, config.voice_reader) == ("none", "none")
+    assert end_judges(config).told == "words and voice"
+    quiet = gateway_config(load_config(flags={**urls, "end_reader": "none"}))
+    assert end_judges(quiet).told == "voice"
+    assert "end_reader" in end_judges(quiet).lacking[0]

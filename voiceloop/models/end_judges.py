@@ -1,0 +1,129 @@
+"""Who judges the end of a caller's turn in a server, and what is lost where a judge is missing.
+
+Owns the two readers that stand beside models which cannot judge by themselves: of the words (the
+embedded language model) and of the voice (the embedded recognizer's encoder). Each is a process of
+its own, and a call goes on without it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+
+from voiceloop.config import Config
+from voiceloop.models.cache import hub_folder
+from voiceloop.models.catalog import EMBEDDED, EMBEDDED_AGENT, MOONSHINE_TINY
+from voiceloop.models.presets import engine_role_options, plan, preset_options
+from voiceloop.models.resolve import (
+    ResolvedModel,
+    has_end_head,
+    resolve_preset_model,
+)
+from voiceloop.workers.messages import RoleSpec, WorkerSpec
+
+# Whoever reads the voice does so where it falls and at pauses; between them nothing is to be told.
+VOICE_READER_UPDATE_MS = 10_000.0
+INSTALL = "pip install 'voiceloop[embedded]'"
+
+
+@dataclass(frozen=True, slots=True)
+class EndJudges:
+    """by_words, by_voice: whether each is judged. lacking: a sentence for each that is not."""
+
+    by_words: bool
+    by_voice: bool
+    lacking: tuple[str, ...] = ()
+
+    def at(self, *, words_ready: bool, voice_ready: bool) -> EndJudges:
+        """The same at a moment at which a reader is ready or is not."""
+        return replace(
+            self,
+            by_words=self.by_words and words_ready,
+            by_voice=self.by_voice and voice_ready,
+        )
+
+    @property
+    def told(self) -> str:
+        """What judges the end: one of four."""
+        judges = {"words": self.by_words, "voice": self.by_voice}
+        return " and ".join(name for name, judged in judges.items() if judged) or "silence alone"
+
+
+def end_judges(config: Config) -> EndJudges:
+    """Who judges the ends of turns in a server of this configuration.
+
+    Raises: ConfigError as `plan` does.
+    """
+    lacking = tuple(filter(None, (_lacks_words(config), _lacks_voice(config))))
+    return EndJudges(_lacks_words(config) is None, _lacks_voice(config) is None, lacking)
+
+
+def _lacks_words(config: Config) -> str | None:
+    """Why the words are not judged; None where they are."""
+    lost = "A turn's end is judged without its words: callers wait longer, or are cut more often"
+    if not config.anticipation.p_end:
+        return f"{lost} (anticipation.p_end is off)."
+    if not _wants_end_reader(config):
+        return None
+    if config.end_reader == "none":
+        return f'{lost} (end_reader = "none").'
+    if find_spec("torch") is None:
+        return f"{lost}. The reader of words needs torch: {INSTALL}"
+    return None
+
+
+def _lacks_voice(config: Config) -> str | None:
+    """The same of the voice."""
+    lost = "A turn's end is judged without its voice: callers wait longer, or are cut more often"
+    if not config.anticipation.p_voice:
+        return f"{lost} (anticipation.p_voice is off)."
+    if not _wants_voice_reader(config):
+        return None
+    if config.voice_reader == "none":
+        return f'{lost} (voice_reader = "none").'
+    if resolve_preset_model(MOONSHINE_TINY, hub_folder()).model != MOONSHINE_TINY:
+        return f"{lost}. The reader of the voice needs moonshine-voice: {INSTALL}"
+    return None
+
+
+def _wants_end_reader(config: Config) -> bool:
+    """Whether the model that answers cannot judge. Workers elsewhere say what theirs do."""
+    if config.llm_url:
+        return True
+    engine = plan(config)[2].get("engine")
+    return engine is not None and not has_end_head(engine)
+
+
+def _wants_voice_reader(config: Config) -> bool:
+    if config.stt_url:
+        return True
+    hearing = plan(config)[2].get("recognizer")
+    return hearing is not None and hearing.model != MOONSHINE_TINY
+
+
+def end_reader_spec(config: Config) -> WorkerSpec | None:
+    """The process that reads the words beside a model that cannot judge the end, if it is wanted.
+
+    Raises: ConfigError as `plan` does.
+    """
+    if config.end_reader == "none" or not _wants_end_reader(config):
+        return None
+    # It reads, and says nothing: there is nothing to draft.
+    quiet = replace(config, anticipation=replace(config.anticipation, speculative_decoding=False))
+    reader = ResolvedModel(EMBEDDED_AGENT)
+    options = engine_role_options(quiet, reader, preset_options(EMBEDDED, "engine"), 1)
+    return WorkerSpec("end reader", (RoleSpec("engine", options),))
+
+
+def voice_reader_spec(config: Config) -> WorkerSpec | None:
+    """The process that reads the voice beside a recognizer that cannot, if it is wanted and can be.
+
+    Raises: ConfigError as `plan` does.
+    """
+    if _lacks_voice(config) is not None or not _wants_voice_reader(config):
+        return None
+    options = {
+        **preset_options(EMBEDDED, "recognizer"), "model": MOONSHINE_TINY.loader,
+        "end_of_voice": True, "hears_words": False, "update_ms": VOICE_READER_UPDATE_MS,
+    }  # fmt: skip
+    return WorkerSpec("voice reader", (RoleSpec("recognizer", options),))
