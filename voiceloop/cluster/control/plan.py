@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from voiceloop.backends import RoleName
-from voiceloop.config_reader import overlay, read_toml, read_toml_text
+from voiceloop.config_reader import key, overlay, read_toml, read_toml_text
 from voiceloop.errors import ConfigError
 from voiceloop.operation import NO_CANARY, CanarySettings
 
@@ -28,10 +28,8 @@ CONFIGURATION, AGENT = "server.toml", "agent.toml"  # as they are called on ever
 MOST_PROCESSES = 1000  # of a group: a cell is about a thousand calls, and this is a slip
 MAX_FILE_BYTES = 1024 * 1024
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
-VERSION = re.compile(r"[A-Za-z0-9._-]{0,40}")
 DIGEST_CHARACTERS = 6
 OWN_KEYS = {"CPU": "cpus", "GPU": "gpus", "memory": "memory_mb", "object_store_memory": "memory_mb"}
-MOST_MEMORY_MB = 2**30
 LEAST_AMOUNT = 0.0001  # of a resource: Ray counts in such parts
 
 
@@ -39,16 +37,15 @@ LEAST_AMOUNT = 0.0001  # of a resource: Ray counts in such parts
 class Processes:
     """How many processes of a kind there are, and what one takes of its machine, as Ray counts it.
 
-    least, most: how many, most 0 for as many as `least`. spare: how many more than the load needs,
-    warm and taking calls, so that one may go.
+    spare: how many more than the load needs, warm and taking calls, so that one may go.
     """
 
-    least: int = 2
-    most: int = 0
-    spare: int = 1
-    cpus: float = 1.0
-    memory_mb: int = 0
-    resources: Mapping[str, float] = field(default_factory=dict)
+    least: int = key(2, "How many at least.", ge=1, le=MOST_PROCESSES)
+    most: int = key(0, "How many at most.", ge=1, le=MOST_PROCESSES, zero="as `least`")
+    spare: int = key(1, "How many of them the load may not need.", ge=0, le=MOST_PROCESSES)
+    cpus: float = key(1.0, "Processors of one.", ge=0, le=1024)
+    memory_mb: int = key(0, "Memory of one.", ge=0, le=2**30)
+    resources: Mapping[str, float] = key({}, "Other resources of one.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +53,7 @@ class Gateways(Processes):
     """The processes that callers reach. Those of one machine share its port."""
 
     host: str = "127.0.0.1"
-    port: int = 8080
+    port: int = key(8080, "Shared by those of one machine.", ge=1, le=65535)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +66,13 @@ class Workers(Processes):
     stt_model: str = ""
     llm_model: str = ""
     tts_model: str = ""
-    version: str = ""
-    gpus: float = 0.0
+    version: str = key(
+        "",
+        "What a person calls them.",
+        pattern=r"[A-Za-z0-9._-]{0,40}",
+        wanted="at most 40 letters, digits, dots, - and _",
+    )
+    gpus: float = key(0.0, "GPUs of one.", ge=0, le=64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +170,8 @@ def read_plan(path: Path) -> tuple[Group, ...]:
     """
     told = overlay(PlanFile(), read_toml(path, "expected a cluster's file"), str(path))
     texts = {
-        name: _text(path.absolute().parent / named, f"{path}: {key}")
-        for key, name, named in (
+        name: _text(path.absolute().parent / named, f"{path}: {where}")
+        for where, name, named in (
             ("config", CONFIGURATION, told.config),
             ("agent", AGENT, told.agent),
         )
@@ -177,7 +179,7 @@ def read_plan(path: Path) -> tuple[Group, ...]:
     }
     if not told.workers:
         raise ConfigError(f"{path}: expected [[workers]], found none")
-    _check_gateways(told.gateways, str(path))
+    _check_processes(told.gateways, f"{path}: gateways")
     groups = [_gateway_group(told, texts)]
     for index, workers in enumerate(told.workers):
         where = f"{path}: workers[{index}]"
@@ -212,35 +214,24 @@ def _text(path: Path, where: str) -> str:
     return text
 
 
-def _check_gateways(gateways: Gateways, where: str) -> None:
-    _check_processes(gateways, f"{where}: gateways")
-    if not 1 <= gateways.port <= 65535:
-        raise ConfigError(f"{where}: gateways.port: expected 1 to 65535, found {gateways.port}")
-
-
 def _check_workers(workers: Workers, where: str) -> None:
     if not workers.roles or len(set(workers.roles)) < len(workers.roles):
         raise ConfigError(f"{where}.roles: expected each role once, found {list(workers.roles)}")
     if workers.name and (not NAME.fullmatch(workers.name) or workers.name == GATEWAYS):
         wanted = f"small letters, digits and -, other than {GATEWAYS}"
         raise ConfigError(f"{where}.name: expected {wanted}, found {workers.name!r}")
-    if not VERSION.fullmatch(workers.version):
-        wanted = "at most 40 letters, digits, dots, - and _"
-        raise ConfigError(f"{where}.version: expected {wanted}, found {workers.version!r}")
-    _check_range(workers.gpus, 0, 64, f"{where}.gpus")
     if workers.gpus > 1 and workers.gpus % 1:  # Ray places nothing of the kind
         wanted = "a share of one, or as many whole ones"
         raise ConfigError(f"{where}.gpus: expected {wanted}, found {workers.gpus}")
+    _check_amount(workers.gpus, f"{where}.gpus")
     _check_processes(workers, where)
 
 
 def _check_processes(one: Processes, where: str) -> None:
-    _check_range(one.least, 1, MOST_PROCESSES, f"{where}.least")
-    if one.most:
-        _check_range(one.most, one.least, MOST_PROCESSES, f"{where}.most")
-    _check_range(one.spare, 0, MOST_PROCESSES, f"{where}.spare")
-    _check_range(one.cpus, 0, 1024, f"{where}.cpus")
-    _check_range(one.memory_mb, 0, MOST_MEMORY_MB, f"{where}.memory_mb")
+    if one.most and one.most < one.least:
+        wanted = f"{one.least} to {MOST_PROCESSES}"
+        raise ConfigError(f"{where}.most: expected {wanted}, found {one.most}")
+    _check_amount(one.cpus, f"{where}.cpus")
     for name, amount in one.resources.items():
         if name in OWN_KEYS:
             wanted = f"the key {OWN_KEYS[name]} for it"
@@ -248,14 +239,12 @@ def _check_processes(one: Processes, where: str) -> None:
         is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
         if not is_number or not 0 < amount < math.inf:
             raise ConfigError(f"{where}.resources.{name}: expected a number, found {amount!r}")
-        _check_range(amount, 0, math.inf, f"{where}.resources.{name}")
+        _check_amount(amount, f"{where}.resources.{name}")
 
 
-def _check_range(value: float, least: float, most: float, where: str) -> None:
-    if not least <= value <= most:
-        raise ConfigError(f"{where}: expected {least} to {most}, found {value}")
-    if 0 < value < LEAST_AMOUNT:
-        raise ConfigError(f"{where}: expected 0 or at least {LEAST_AMOUNT:g}, found {value}")
+def _check_amount(amount: float, where: str) -> None:
+    if 0 < amount < LEAST_AMOUNT:
+        raise ConfigError(f"{where}: expected 0 or at least {LEAST_AMOUNT:g}, found {amount}")
 
 
 def _gateway_group(told: PlanFile, texts: Mapping[str, str]) -> Group:
@@ -275,9 +264,9 @@ def _gateway_group(told: PlanFile, texts: Mapping[str, str]) -> Group:
 def _worker_group(told: PlanFile, workers: Workers, texts: Mapping[str, str]) -> Group:
     arguments = ["worker", *(f"--role={role}" for role in workers.roles)]
     arguments += ["--listen={address}:0", "--version={version}", "--json"]
-    for key in ("preset", "stt_model", "llm_model", "tts_model"):
-        if value := getattr(workers, key):
-            arguments.append(f"--{key.replace('_', '-')}={_verbatim(value)}")
+    for name in ("preset", "stt_model", "llm_model", "tts_model"):
+        if value := getattr(workers, name):
+            arguments.append(f"--{name.replace('_', '-')}={_verbatim(value)}")
     files = {name: text for name, text in texts.items() if name == CONFIGURATION}
     if files:
         arguments.append(f"--config={{folder}}/{CONFIGURATION}")
