@@ -13,7 +13,7 @@ import pytest
 from tests.callers import Caller
 from voiceloop.agent import AgentConfig, Waiting
 from voiceloop.backends import Backends, VoiceOptions
-from voiceloop.reply.sound.kept_lines import KeptLines
+from voiceloop.reply.voice import KeptLines
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
 from voiceloop.workers.process import WorkerProcess
 from voiceloop.workers.supervisor import Supervisor

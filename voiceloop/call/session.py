@@ -60,7 +60,7 @@ from voiceloop.realtime.window import TokenCount
 from voiceloop.reply.anticipation import Anticipation
 from voiceloop.reply.context import MAX_UTILIZATION, ReplyContext
 from voiceloop.reply.plan import voice_options_of
-from voiceloop.reply.sound.kept_lines import KeptLines, SessionLines
+from voiceloop.reply.voice import KeptLines, SessionLines
 from voiceloop.resume.resumption import Resumption
 from voiceloop.resume.ticket import Tickets
 from voiceloop.telemetry.metrics import Metrics

@@ -3,5 +3,5 @@
 Owns generation, speech, paced playout, and what is prepared before the caller's turn has ended
 (predictive prefill and preemptive replies). Others may use `reply.Reply`, `preemptive`, `plan`,
 `anticipation` and `context`. Start reading at `reply.py`; then `generation.py` (what the model
-says), `spoken/` (text to audio), `sound/` (audio to the wire), and `preemptive.py`.
+says), `speech.py` (text to audio), `playout.py` (audio to the wire), `preemptive.py`.
 """

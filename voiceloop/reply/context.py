@@ -12,8 +12,7 @@ from voiceloop.knowledge.retrieval import Retrieval
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.reply.anticipation import Anticipation
 from voiceloop.reply.prepared import Prepared
-from voiceloop.reply.sound.kept_lines import KeptLines
-from voiceloop.reply.sound.reply_voice import ReplyVoice
+from voiceloop.reply.voice import KeptLines, ReplyVoice
 from voiceloop.tools.pending import SessionTools
 
 # Of the busiest model process; chosen. What is left belongs to replies that somebody waits for.

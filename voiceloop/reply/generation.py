@@ -33,8 +33,7 @@ from voiceloop.reply.live_branch import LiveBranch
 from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.sayable import SayableText
 from voiceloop.reply.steps import IncompleteCall, ReplyRound, Rounds
-from voiceloop.reply.tool_answers import ToolAnswers, as_refusals, as_results
-from voiceloop.reply.tool_draft import ToolDraft
+from voiceloop.reply.tool_answers import ToolAnswers, ToolDraft, as_refusals, as_results
 from voiceloop.reply.waiting import ModelDeadline
 from voiceloop.telemetry.record import TurnRecord
 from voiceloop.tools.pending import PendingCall

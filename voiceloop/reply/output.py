@@ -17,8 +17,8 @@ from voiceloop.errors import VoiceLoopError
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.response import CloseReason, ResponseHandle, ResponseStatus
 from voiceloop.realtime.settings import AudioFormat
-from voiceloop.reply.sound.playout import Chunk
-from voiceloop.reply.spoken.speech import ReplySpeech
+from voiceloop.reply.playout import Chunk
+from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.steps import ReplyRound
 from voiceloop.telemetry.record import TurnRecord
 from voiceloop.tools.pending import PendingCall

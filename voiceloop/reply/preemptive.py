@@ -25,8 +25,8 @@ from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.live_branch import LiveBranch, Preemptive
 from voiceloop.reply.plan import ReplyPlan, plan_of, voice_options_of
 from voiceloop.reply.reply import Reply
-from voiceloop.reply.sound.line_ahead import MOST_CHARACTERS
 from voiceloop.reply.steps import ReplyState
+from voiceloop.reply.voice import MOST_CHARACTERS
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.record import TurnRecord
 from voiceloop.tools.pending import PendingCall

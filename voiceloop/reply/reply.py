@@ -26,12 +26,11 @@ from voiceloop.reply.generation import Generation
 from voiceloop.reply.live_branch import LiveBranch
 from voiceloop.reply.output import ReplyOutput
 from voiceloop.reply.plan import ReplyPlan
-from voiceloop.reply.sound.kept_lines import KeptLine
-from voiceloop.reply.sound.playout import Chunk, Pacer, Playout
-from voiceloop.reply.spoken.silence import SilenceWatch
-from voiceloop.reply.spoken.speech import ReplySpeech
+from voiceloop.reply.playout import Chunk, Pacer, Playout
+from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.steps import MAX_ROUNDS, ReplyRound, ReplyState
-from voiceloop.reply.waiting import ModelDeadline, ReplyWait
+from voiceloop.reply.voice import KeptLine
+from voiceloop.reply.waiting import ModelDeadline, ReplyWait, SilenceWatch
 from voiceloop.telemetry.record import Mark, Outcome, TurnRecord
 from voiceloop.tools.pending import PendingCall, are_settled, own_line_of
 

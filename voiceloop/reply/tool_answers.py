@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -254,3 +255,26 @@ def as_results(calls: Sequence[PendingCall], protocol: Protocol | None) -> tuple
             text = pending.postpone()
         messages.append(ChatMessage("tool", text, (), call_id))
     return tuple(messages)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolDraft:
+    """attempt: the version that makes the calls, each with its id. pending: they, made ahead."""
+
+    attempt: int
+    calls: tuple[ToolCall, ...]
+    pending: tuple[PendingCall, ...]
+
+    @property
+    def has_results(self) -> bool:
+        """Whether every call has one that the reply may be made of."""
+        return all(call.is_over and call.may_be_adopted for call in self.pending)
+
+    @property
+    def messages(self) -> tuple[ChatMessage, ...]:
+        """The calls and their results, as they follow the caller's turn; once they are over."""
+        results = (
+            ChatMessage("tool", pending.text, (), call.call_id)
+            for call, pending in zip(self.calls, self.pending, strict=True)
+        )
+        return ChatMessage("assistant", "", self.calls), *results

@@ -1,18 +1,19 @@
-"""How long a reply keeps its caller waiting: for the model, and for its tools.
+"""How long a reply keeps its caller waiting: for the model, for its tools, and for its voice.
 
-Owns the deadlines of the model's rounds, what is left of a reply's time for tools, and the line
-that is said meanwhile. It is one for both: a caller who was asked to wait for the model is not
-asked again for a tool.
+Owns the deadlines of the model's rounds, what is left of a reply's time for tools, how long a voice
+may be silent that has words to say, and the line that is said meanwhile. It is one for all: a
+caller who was asked to wait for the model is not asked again for a tool.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 
 from voiceloop.agent import Waiting
-from voiceloop.errors import BackendTimeout
+from voiceloop.errors import BackendTimeout, WorkerLost
 
 # Prompt to last token of one round. Chosen: the longest reply that an agent file allows by default
 # (160 tokens) at 5 a second; speech takes some 4, so a slower model could not feed a voice.
@@ -157,3 +158,74 @@ class ReplyWait:
             return None
         self.has_spoken = True
         return own_line or next(self._lines)
+
+
+# From when there was no voice for a reply's words until a line takes their place, at the least:
+# a second process (a cluster's, a spare) has opened a stream by then. Chosen.
+LEAST_LOST_S = 0.5
+# The same of a voice that is there, from the last text that it was given: a clause that takes it
+# longer to begin is late for every caller. Chosen, some five times what the slowest voice of the
+# presets takes on two cores.
+LEAST_STALLED_S = 1.0
+ROUNDING_S = 1e-6  # of sums of seconds: a wait that rounds to none would be waited for without end
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Words wait for their sound. since_s: the caller hears nothing from then on. fed_at_s: when
+    the voice was given the last of them. is_lost: there is no voice.
+    """
+
+    since_s: float
+    fed_at_s: float
+    is_lost: bool
+
+
+class SilenceWatch:
+    """Of one reply. `run` beside each of its rounds, and cancel it when all is said.
+
+    quiet_s: how long the caller may hear nothing; None: for ever. silent_from_s: since when the
+    caller waits at the latest. say_line: says one; False where there is none (any more).
+    """
+
+    def __init__(
+        self,
+        quiet_s: Callable[[], float | None],
+        silent_from_s: Callable[[], float],
+        say_line: Callable[[], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        self._quiet_s = quiet_s
+        self._silent_from_s = silent_from_s
+        self._say_line = say_line
+        self._clock = clock
+        self._may_have_line = True
+
+    async def run(self, silence: Callable[[], Silence | None], changed: asyncio.Event) -> None:
+        """silence: as it is now. changed: set where it may be another.
+
+        Raises: WorkerLost where the voice is lost and there is no line to say.
+        """
+        while True:
+            now = silence()
+            left_s = self._left_s(now)
+            if left_s is None or left_s > ROUNDING_S:
+                changed.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await changed.wait()
+            elif self._may_have_line:
+                self._may_have_line = False
+                if self._say_line():
+                    return
+            else:
+                raise WorkerLost("expected a voice for the reply's words, found it lost")
+
+    def _left_s(self, silence: Silence | None) -> float | None:
+        if silence is None or (quiet_s := self._quiet_s()) is None:
+            return None
+        if not (silence.is_lost or self._may_have_line):
+            return None  # it may still speak, or be lost
+        due_s = max(silence.since_s, self._silent_from_s()) + quiet_s
+        least_s = LEAST_LOST_S if silence.is_lost else LEAST_STALLED_S
+        return max(due_s, silence.fed_at_s + least_s) - self._clock()

@@ -44,7 +44,7 @@ from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.knowledge.retriever import Retriever
 from voiceloop.operation import WorkerLoad
 from voiceloop.reply.plan import voice_options_of
-from voiceloop.reply.sound.kept_lines import KeptLines
+from voiceloop.reply.voice import KeptLines
 from voiceloop.resume.ticket import Tickets
 from voiceloop.server.load_watch import LoadWatch
 from voiceloop.server.websocket import SocketTransport, Wait, waiting_at

@@ -29,8 +29,7 @@ from voiceloop.listening.events import (
 )
 from voiceloop.realtime.commands import ClearAudio, CommitAudio, SettingsChanged
 from voiceloop.realtime.settings import SemanticVad, SessionSettings
-from voiceloop.reply.sound.loudness import DUCK_GAIN
-from voiceloop.reply.sound.playout import LEAD_MS, REDUCED_LEAD_MS, Pacer, Playout
+from voiceloop.reply.playout import DUCK_GAIN, LEAD_MS, REDUCED_LEAD_MS, Pacer, Playout
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]

@@ -19,7 +19,7 @@ from voiceloop.agent import AgentConfig, Waiting
 from voiceloop.backends import VoiceOptions
 from voiceloop.config import Config
 from voiceloop.listening.recognition import FINAL_DEADLINE_S
-from voiceloop.reply.sound.kept_lines import KeptLines
+from voiceloop.reply.voice import KeptLines
 from voiceloop.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.virtual_time

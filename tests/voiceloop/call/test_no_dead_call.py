@@ -15,7 +15,7 @@ from voiceloop.listening.release import PATIENCE
 from voiceloop.realtime.conversation import Conversation
 from voiceloop.realtime.items import Message
 from voiceloop.realtime.settings import SemanticVad, ServerVad
-from voiceloop.reply.sound.playout import Pacer
+from voiceloop.reply.playout import Pacer
 
 RATE_HZ = 8000
 WORDS = ("yes", "uh", "and", "four", "latte", "stop", "mhm", "the")

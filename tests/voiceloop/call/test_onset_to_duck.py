@@ -16,7 +16,7 @@ from voiceloop.call.status import CallStatus, ReplyStatus
 from voiceloop.call.turn_taking import TurnTaking
 from voiceloop.listening.listener import Listener
 from voiceloop.realtime.settings import AudioFormat, SemanticVad, SessionSettings
-from voiceloop.reply.sound.playout import Pacer
+from voiceloop.reply.playout import Pacer
 
 pytestmark = pytest.mark.virtual_time
 HZ = 16_000

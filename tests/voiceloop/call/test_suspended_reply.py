@@ -12,8 +12,8 @@ from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
 from voiceloop.backends import ChatMessage, VoiceOptions
 from voiceloop.config import Config
-from voiceloop.reply.sound.playout import KEPT_MS, Chunk, Pacer
-from voiceloop.reply.spoken.speech import ReplySpeech
+from voiceloop.reply.playout import KEPT_MS, Chunk, Pacer
+from voiceloop.reply.speech import ReplySpeech
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]

@@ -14,8 +14,8 @@ from tests.fakes import FakeRecognizer, FakeVoice, FakeVoiceStream, Fault, insta
 from voiceloop.agent import AgentConfig, Crisis
 from voiceloop.backends import Speech, SpeechEnd, VoiceOptions
 from voiceloop.config import Config
-from voiceloop.reply.sound import kept_lines
-from voiceloop.reply.sound.kept_lines import MOST_OPTIONS, KeptLine, KeptLines
+from voiceloop.reply import voice as kept_lines
+from voiceloop.reply.voice import MOST_OPTIONS, KeptLine, KeptLines
 from voiceloop.server.app import Gateway
 
 pytestmark = pytest.mark.virtual_time

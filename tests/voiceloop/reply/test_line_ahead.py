@@ -14,7 +14,7 @@ from voiceloop.backends import Speech, SpeechEnd, VoiceOptions
 from voiceloop.config import Ahead, Config
 from voiceloop.errors import WorkerLost
 from voiceloop.knowledge.answers import ApprovedAnswer
-from voiceloop.reply.sound.line_ahead import MOST_CHARACTERS, LineAhead, SpokenAhead
+from voiceloop.reply.voice import MOST_CHARACTERS, LineAhead, SpokenAhead
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]

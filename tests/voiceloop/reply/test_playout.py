@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voiceloop.backends import SpokenWord
-from voiceloop.reply.sound.loudness import DUCK_GAIN
-from voiceloop.reply.sound.playout import (
+from voiceloop.reply.playout import (
     CHUNK_MS,
+    DUCK_GAIN,
     KEPT_MS,
     REDUCED_LEAD_CHUNK_MS,
     Chunk,

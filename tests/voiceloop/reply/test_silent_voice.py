@@ -20,7 +20,7 @@ from tests.voiceloop.call.test_turn_silence import counted
 from voiceloop.agent import AgentConfig, Waiting
 from voiceloop.backends import VoiceOptions
 from voiceloop.errors import WorkerLost
-from voiceloop.reply.sound.kept_lines import KeptLines
+from voiceloop.reply.voice import KeptLines
 from voiceloop.telemetry.metrics import Metrics
 
 pytestmark = pytest.mark.virtual_time

@@ -11,10 +11,10 @@ import pytest
 from tests.fakes import FakeVoice, Fault, tone
 from voiceloop.backends import Speech, SpokenWord, VoiceOptions
 from voiceloop.errors import BackendError, WorkerLost
-from voiceloop.reply.sound.kept_lines import KeptLines
-from voiceloop.reply.sound.playout import Chunk, Pacer
-from voiceloop.reply.spoken.silence import SilenceWatch
-from voiceloop.reply.spoken.speech import ReplySpeech
+from voiceloop.reply.playout import Chunk, Pacer
+from voiceloop.reply.speech import ReplySpeech
+from voiceloop.reply.voice import KeptLines
+from voiceloop.reply.waiting import SilenceWatch
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]

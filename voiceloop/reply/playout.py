@@ -1,10 +1,13 @@
 """The agent's mouth: the audio of one reply, paced to the client, and how much of it was heard.
 
-Owns the samples between the voice and the wire. `Pacer` is pure (time is passed in) and decides
-what leaves when: at most `lead_ms` ahead of what the client can have played, nothing beyond a
-limit, more quietly while ducked, nothing while paused, and after a stop one short fade and then
-nothing ever again. The limit says what may be sent and the pause who speaks: neither lifts the
-other. `Playout` runs a pacer on the event loop. Nobody else knows what the caller has heard.
+Owns the samples between the voice and the wire: those still to be sent, and the last of those that
+were, for a client that flushes its buffer at a false interruption has to be sent them again. Every
+change of their gain is spread over a few milliseconds, since a step is heard as a click. `Pacer` is
+pure (time is passed in) and decides what leaves when: at most `lead_ms` ahead of what the client
+can have played, nothing beyond a limit, more quietly while ducked, nothing while paused, and after
+a stop one short fade and then nothing ever again. The limit says what may be sent and the pause who
+speaks: neither lifts the other. `Playout` runs a pacer on the event loop. Nobody else knows what
+the caller has heard.
 """
 
 from __future__ import annotations
@@ -15,15 +18,136 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
+import numpy as np
+from numpy.typing import NDArray
+
 from voiceloop.backends import SpokenWord
-from voiceloop.reply.sound.loudness import (
-    EARLY_FADE_IN_MS,
-    FADE_IN_MS,
-    FADE_OUT_MS,
-    Loudness,
-    Samples,
-)
-from voiceloop.reply.sound.sample_queue import SampleQueue
+
+Samples = NDArray[np.int16]
+
+DUCK_GAIN = 0.25  # -12 dB: plainly quieter, still intelligible
+GAIN_RAMP_MS = 5  # from one gain to the other: no click, and over within the shortest write (10 ms)
+FADE_OUT_MS = 15  # raised cosine: no click, and over before it is heard as a fade
+FADE_IN_MS = 5  # raised cosine: only the click has to be avoided
+# The same of an early start, at most: it may be taken back, and who goes on has hardly heard it. It
+# is over once the turn would have ended without it, mostly after 10 to 60 ms: a longer one takes
+# from who has finished what the early start gave. Chosen: at half its length it is 6 dB down.
+EARLY_FADE_IN_MS = 100
+
+
+class Loudness:
+    """The gain that `shape` applies: 1, or DUCK_GAIN while ducked."""
+
+    def __init__(self, rate_hz: int) -> None:
+        self._rate_hz = rate_hz
+        self._gain = 1.0  # of the last sample shaped
+        self._target_gain = 1.0
+        self._n_fade_in = self._n_faded_in = 0  # samples that are to fade in, and that have
+
+    def duck(self) -> None:
+        self._target_gain = DUCK_GAIN
+
+    def restore(self) -> None:
+        """Back to full loudness."""
+        self._target_gain = 1.0
+
+    def start_again(self, *, fade_in_ms: int) -> None:
+        """The next samples follow silence."""
+        self._gain = 1.0
+        self._n_fade_in, self._n_faded_in = self._rate_hz * fade_in_ms // 1000, 0
+
+    def shape(self, samples: Samples) -> Samples:
+        """Apply the gain to samples [n], moving to its target at their beginning."""
+        n_to_fade = min(len(samples), self._n_fade_in - self._n_faded_in)
+        if self._gain == self._target_gain == 1.0 and not n_to_fade:
+            return samples
+        n_ramp = min(len(samples), self._rate_hz * GAIN_RAMP_MS // 1000)
+        gain = np.full(len(samples), self._target_gain, np.float32)
+        gain[:n_ramp] = np.linspace(self._gain, self._target_gain, n_ramp, dtype=np.float32)
+        self._gain = self._target_gain
+        if n_to_fade:
+            faded = self._n_faded_in + np.arange(n_to_fade)
+            gain[:n_to_fade] *= 0.5 - 0.5 * np.cos(np.pi * faded / self._n_fade_in)
+            self._n_faded_in += n_to_fade
+        shaped: Samples = np.rint(samples * gain).astype(np.int16)
+        return shaped
+
+    def fade_out(self, samples: Samples) -> Samples:
+        """Shape samples [n] and fade them to silence; a duck that is due makes it steeper."""
+        count = len(samples)
+        curve = 0.5 + 0.5 * np.cos(np.pi * np.arange(count) / count)
+        faded: Samples = np.rint(self.shape(samples) * curve).astype(np.int16)
+        return faded
+
+
+class SampleQueue:
+    """`draw` moves samples from unsent to sent, `rewind` moves the last of them back.
+
+    n_keep: at least so many of the last sent samples can be taken back.
+    Invariants: a sample is in one place only, and order never changes.
+    """
+
+    def __init__(self, n_keep: int) -> None:
+        self._n_keep = n_keep
+        self._unsent: deque[Samples] = deque()
+        self._kept: deque[Samples] = deque()  # sent, as they were before any gain
+        self.n_unsent = 0
+        self.n_sent = 0
+
+    def push(self, samples: Samples) -> None:
+        if len(samples):
+            self._unsent.append(samples)
+            self.n_unsent += len(samples)
+
+    def draw(self, count: int) -> Samples:
+        """The next `count` samples, of which there must be so many; they count as sent."""
+        samples = self._take(count)
+        self.n_sent += count
+        self._kept.append(samples)
+        n_kept = self.n_kept
+        while n_kept - len(self._kept[0]) >= self._n_keep:
+            n_kept -= len(self._kept.popleft())
+        return samples
+
+    def rewind(self, count: int) -> int:
+        """Put the last `count` sent samples back, or as many as are kept; returns how many."""
+        kept = np.concatenate(self._kept) if self._kept else np.zeros(0, np.int16)
+        count = min(count, len(kept))
+        if count <= 0:
+            return 0
+        self._kept = deque([kept[: len(kept) - count]])
+        self._unsent.appendleft(kept[len(kept) - count :])
+        self.n_unsent += count
+        self.n_sent -= count
+        return count
+
+    def cut(self, at: int) -> int:
+        """Drop what is unsent from sample `at` of the reply on; returns how many were dropped."""
+        n_before, n_stay = self.n_unsent, min(self.n_unsent, max(0, at - self.n_sent))
+        stays = self._take(n_stay)
+        self._unsent.clear()
+        self.n_unsent = 0
+        self.push(stays)
+        return n_before - n_stay
+
+    @property
+    def n_kept(self) -> int:
+        """Sent samples that `rewind` can put back."""
+        return sum(map(len, self._kept))
+
+    def _take(self, count: int) -> Samples:
+        parts: list[Samples] = []
+        while count:
+            piece = self._unsent[0]
+            if len(piece) <= count:
+                parts.append(self._unsent.popleft())
+            else:
+                parts.append(piece[:count])
+                self._unsent[0] = piece[count:]
+            count -= len(parts[-1])
+            self.n_unsent -= len(parts[-1])
+        return np.concatenate(parts) if parts else np.zeros(0, np.int16)
+
 
 FIRST_CHUNK_MS = 40  # the first sound of a reply leaves as soon as there is so much of it
 CHUNK_MS = 20  # one write thereafter: the smaller, the less is ahead of what is being played

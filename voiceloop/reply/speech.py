@@ -1,27 +1,272 @@
 """What the agent says in one response: text in as it is written, paced audio out.
 
-Owns the voice's streams and the words they spoke. Text may be spoken before it is certain, while it
-is the text of a reply made ahead. Nothing of it is sent before `release_confirmed` or `release`:
-after the former a clause is sent once the newest version of the text has confirmed it, after the
-latter all audio as it comes. Where the newest version differs, the clauses before the difference
-keep their audio; the rest is thrown away and spoken anew. What was sent is never revised.
+Owns the text, which of it is certain, and the voice's streams: one at a time, and another where the
+text is written anew, goes on behind an end, or where the voice was lost. Text may be spoken before
+it is certain, while it is the text of a reply made ahead. Nothing of it is sent before
+`release_confirmed` or `release`: after the former a clause is sent once the newest version of the
+text has confirmed it, after the latter all audio as it comes. Where the newest version differs, the
+clauses before the difference keep their audio; the rest is thrown away and spoken anew. What was
+sent is never revised.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
+from typing import NamedTuple
 
-from voiceloop.backends import SpokenWord, Voice, VoiceOptions
-from voiceloop.errors import BackendError, WorkerLost
-from voiceloop.reply.sound.kept_lines import KeptLine
-from voiceloop.reply.sound.loudness import Samples
-from voiceloop.reply.sound.playout import Chunk, Pacer, Playout
-from voiceloop.reply.spoken.silence import Silence
-from voiceloop.reply.spoken.text import CLAUSE_MARKS, ReplyText, TextEnd
-from voiceloop.reply.spoken.utterance import Place, Stand, Utterance
+import numpy as np
+
+from audio.resample import Resampler
+from voiceloop.backends import Speech, SpeechEnd, SpokenWord, Voice, VoiceOptions, VoiceStream
+from voiceloop.errors import BackendError, BackendTimeout, Overloaded, WorkerLost, first_error
+from voiceloop.reply.playout import Chunk, Pacer, Playout, Samples
+from voiceloop.reply.voice import KeptLine
+from voiceloop.reply.waiting import Silence
+
+CLAUSE_MARKS = ".,;:?!"
+ECHO_CHARACTERS = 80  # about five seconds of speech, at some 16 characters a second
+
+
+class TextEnd(Enum):
+    """What the end of the text so far is the end of."""
+
+    NOTHING = "nothing"
+    VERSION = "version"  # a later version may go on here
+    REPLY = "reply"
+
+
+class ReplyText:
+    """Positions count characters from the beginning of the reply."""
+
+    def __init__(self) -> None:
+        self.whole = ""
+        self.end = TextEnd.NOTHING
+        self.n_confirmed = 0  # of `whole`, what the newest version has written too
+        self.n_ahead = 0  # of `whole`, a line that asks to wait for the reply itself
+        self._n_said = 0
+        self._written: list[tuple[int, float]] = []  # characters in all, at
+
+    # --- written ---
+
+    def begin_version(self) -> None:
+        """The text comes anew, from its beginning; perhaps it is another."""
+        self.n_confirmed = 0
+
+    def confirm(self, text: str) -> int:
+        """Confirm what `text` repeats of the version before; returns how many characters it does.
+
+        text: the next of the newest version.
+        """
+        known = self.whole[self.n_confirmed :]
+        pairs = enumerate(zip(known, text, strict=False))
+        n_same = next((i for i, (old, new) in pairs if old != new), min(len(known), len(text)))
+        self.n_confirmed += n_same
+        return n_same
+
+    def cut_unconfirmed(self) -> None:
+        """The newest version goes on otherwise."""
+        n_chars = self.n_confirmed
+        self.whole, self.end = self.whole[:n_chars], TextEnd.NOTHING
+        self._written = [(min(count, n_chars), at_s) for count, at_s in self._written if count > 0]
+
+    def add(self, text: str, at_s: float) -> None:
+        """More of the newest version, which no version had before."""
+        self.whole += text
+        self.end = TextEnd.NOTHING
+        self.n_confirmed += len(text)
+        self._written.append((len(self.whole), at_s))
+
+    def put_ahead(self, line: str, at_s: float) -> None:
+        """Say this before all that is written, of which nothing was said yet."""
+        n_line = len(line)
+        self.whole = line + self.whole
+        self.n_confirmed += n_line
+        self.n_ahead = n_line
+        behind = ((count + n_line, written_s) for count, written_s in self._written)
+        self._written = [(n_line, at_s), *behind]
+
+    @property
+    def confirmed(self) -> str:
+        return self.whole[: self.n_confirmed]
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether no version before the newest has more."""
+        return self.n_confirmed == len(self.whole)
+
+    @property
+    def has_words(self) -> bool:
+        """Whether the newest version has anything of its own that a voice could say."""
+        return any(map(str.isalnum, self.confirmed[self.n_ahead :]))
+
+    def written_at_s(self, n_chars: int) -> float:
+        """When the first n_chars characters (at least the first piece) were there."""
+        for count, at_s in self._written:
+            if count >= max(n_chars, 1):
+                return at_s
+        return self._written[-1][1] if self._written else 0.0
+
+    def owed_since_s(self, n_spoken: int) -> float | None:
+        """When the first word behind so many characters was written; None where there is none."""
+        behind = enumerate(self.whole[n_spoken:], n_spoken + 1)
+        n_chars = next((count for count, mark in behind if mark.isalnum()), None)
+        return None if n_chars is None else self.written_at_s(n_chars)
+
+    def behind_marks(self, n_chars: int) -> int:
+        """Where the text goes on behind a word that ends there, and the marks said with it."""
+        while self.whole[n_chars : n_chars + 1] in tuple(CLAUSE_MARKS):
+            n_chars += 1
+        return n_chars
+
+    # --- said ---
+
+    def take(self, n_chars: int) -> str:
+        """What was not taken yet of the first n_chars characters: it is said now."""
+        taken = self.whole[self._n_said : n_chars]
+        self._n_said = max(self._n_said, min(n_chars, len(self.whole)))
+        return taken
+
+    def take_rest(self) -> str:
+        return self.take(len(self.whole))
+
+    def take_back(self, n_chars: int) -> int:
+        """Only the first n_chars characters were said; returns where the next word begins."""
+        while self.whole[n_chars : n_chars + 1].isspace():
+            n_chars += 1
+        self._n_said = n_chars
+        return n_chars
+
+    @property
+    def said_lately(self) -> str:
+        """The end of what was said: the echo of it may be heard now."""
+        return self.whole[: self._n_said][-ECHO_CHARACTERS:]
+
+
+# For a stream to open, and between two pieces of audio once all text is there. Chosen: a voice that
+# keeps up with playing needs a fraction of it, and no caller waits longer for the next word.
+VOICE_DEADLINE_S = 10.0
+FEED_RETRY_S = 0.02  # to a voice with no room for text: one chunk of playout (20 ms) later
+
+
+class Stand(Enum):
+    """Of a stream."""
+
+    OPENING = "opening"
+    OPEN = "open"
+    LOST = "lost"  # it was open
+    OVER = "over"  # it has said all that it was given
+
+
+class Place(NamedTuple):
+    """A place in the text and in its audio."""
+
+    n_chars: int
+    at_ms: float
+
+
+class Utterance:
+    """Speaks once, from `begins` on, to where a version of the text ends: `run`.
+
+    rate_hz: of the reply's audio. changed: set where there is more text, or more of it may be made.
+    may_make: whether it may. take: is given each piece of audio [n] int16 with the words in it, in
+    the times and characters of the whole reply; it waits while there is enough.
+    """
+
+    def __init__(
+        self,
+        text: ReplyText,
+        begins: Place,
+        rate_hz: int,
+        changed: asyncio.Event,
+        may_make: Callable[[], bool],
+        take: Callable[[Samples, tuple[SpokenWord, ...]], Awaitable[None]],
+        clock: Callable[[], float],
+    ) -> None:
+        self.begins = begins
+        self.stand = Stand.OPENING
+        self.n_fed = begins.n_chars  # characters of the text that the voice was given
+        self.fed_at_s = clock()  # the last of them; before any, when it was asked for
+        self._text = text
+        self._rate_hz = rate_hz
+        self._changed = changed
+        self._may_make = may_make
+        self._take = take
+        self._clock = clock
+
+    async def run(self, voice: Voice, stream_id: str, options: VoiceOptions) -> None:
+        """Raises: BackendError, BackendTimeout, Overloaded of the voice."""
+        self.fed_at_s = self._clock()
+        try:
+            async with asyncio.timeout(VOICE_DEADLINE_S):
+                stream = await voice.open(stream_id, options)
+        except TimeoutError:
+            raise BackendTimeout(f"expected a voice in {VOICE_DEADLINE_S:.0f} s") from None
+        self.stand = Stand.OPEN
+        try:
+            async with asyncio.timeout(None) as stall, asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._feed(stream, stall))
+                await self._take_audio(stream, Resampler(voice.rate_hz, self._rate_hz), stall)
+            self.stand = Stand.OVER
+        except TimeoutError:
+            raise BackendTimeout(f"expected audio within {VOICE_DEADLINE_S:.0f} s") from None
+        except BaseExceptionGroup as errors:
+            raise first_error(errors) from None
+        finally:
+            if self.stand is Stand.OPEN:
+                self.stand = Stand.LOST
+            await stream.close()
+
+    def move(self, n_chars: int, ms: float) -> None:
+        """Something else is said before what is still to come of it."""
+        self.n_fed += n_chars
+        self.begins = Place(self.begins.n_chars + n_chars, self.begins.at_ms + ms)
+
+    async def _feed(self, stream: VoiceStream, stall: asyncio.Timeout) -> None:
+        while True:
+            self._changed.clear()
+            text = self._text.whole[self.n_fed :]
+            if text and self._may_make():
+                try:
+                    stream.feed(text)
+                    self.n_fed += len(text)
+                    self.fed_at_s = self._clock()
+                except Overloaded:
+                    await asyncio.sleep(FEED_RETRY_S)
+                continue
+            if self._text.end is not TextEnd.NOTHING and not text:
+                break
+            await self._changed.wait()
+        stream.finish()
+        stall.reschedule(asyncio.get_running_loop().time() + VOICE_DEADLINE_S)
+
+    async def _take_audio(
+        self, stream: VoiceStream, resampler: Resampler, stall: asyncio.Timeout
+    ) -> None:
+        async for event in stream.events():
+            if isinstance(event, SpeechEnd):
+                await self._take(resampler.flush(), ())
+                return
+            due_s = stall.when()
+            stall.reschedule(None)  # a full playout is no fault of the voice
+            words = tuple(self._moved(word) for word in event.words)
+            await self._take(resampler.push(_samples(event)), words)
+            if due_s is not None:
+                stall.reschedule(asyncio.get_running_loop().time() + VOICE_DEADLINE_S)
+        raise BackendError("expected the end of speech, found the voice closed")
+
+    def _moved(self, word: SpokenWord) -> SpokenWord:
+        """The word in the times and characters of the whole reply."""
+        n_chars, at_ms = self.begins
+        start_ms, end_ms = word.start_ms + at_ms, word.end_ms + at_ms
+        return SpokenWord(word.text, start_ms, end_ms, word.text_end + n_chars)
+
+
+def _samples(speech: Speech) -> Samples:
+    return np.frombuffer(speech.samples, "<i2").astype(np.int16, copy=False)
+
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,337 @@
+"""The voice of a session, and the lines that it has spoken before they are said.
+
+Owns the sound of a few short lines in the gateway's own memory: a voice that is being restarted, or
+fails in the middle of a reply, would leave the caller in silence, and what says that something went
+wrong must not need what went wrong. And of at most one line of a session that needs no model (a
+value that is said back, an approved answer), spoken while it is not known yet whether the turn is
+over. Its reply takes it, as far as it is made by then, in the place of a stream of the voice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from audio.resample import Resampler
+from voiceloop.backends import (
+    Speech,
+    SpeechEnd,
+    SpokenWord,
+    Voice,
+    VoiceEvent,
+    VoiceOptions,
+    VoiceStream,
+)
+from voiceloop.errors import BackendError, VoiceLoopError, WorkerLost
+from voiceloop.reply.playout import Samples
+from voiceloop.telemetry.record import TurnRecord
+
+log = logging.getLogger(__name__)
+
+MOST_LINES = 32  # kept, and wanted at a time; an agent has two and its tools', in a few voices
+MOST_OPTIONS = 4  # of one session, over its length; chosen: callers do not change voice for ever
+MOST_BYTES = 2 << 20  # of one line: 40 s at 24 kHz; a longer one is not kept
+DEADLINE_S = 10.0  # for a line to be kept; of one spoken ahead for its stream and for each piece
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLine:
+    """A `Voice` and its stream in one: it says these pieces, whatever it is given to say."""
+
+    rate_hz: int
+    pieces: tuple[VoiceEvent, ...]
+
+    async def open(self, stream_id: str, options: VoiceOptions) -> KeptLine:
+        return self
+
+    def feed(self, text: str) -> None:
+        """What is said is known already."""
+
+    def finish(self) -> None:
+        """So is where it ends."""
+
+    async def events(self) -> AsyncIterator[VoiceEvent]:
+        for piece in self.pieces:
+            yield piece
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def sound(self, rate_hz: int) -> tuple[Samples, tuple[SpokenWord, ...]]:
+        """All of it, int16 [n] at this rate, and its words."""
+        spoken = [piece for piece in self.pieces if isinstance(piece, Speech)]
+        samples = np.frombuffer(b"".join(piece.samples for piece in spoken), "<i2")
+        resampler = Resampler(self.rate_hz, rate_hz)
+        whole = resampler.push(samples.astype(np.int16, copy=False)), resampler.flush()
+        return np.concatenate(whole), tuple(word for piece in spoken for word in piece.words)
+
+
+class KeptLines:
+    """By text, voice and speed; the longest unused goes first."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[tuple[str, VoiceOptions], KeptLine] = OrderedDict()
+        self._wanted: dict[tuple[str, VoiceOptions], Voice] = {}  # the next first
+        self._keeping: asyncio.Task[None] | None = None
+
+    def line(self, text: str, options: VoiceOptions) -> KeptLine | None:
+        """The line as it was spoken with these options; None where it never was."""
+        if (found := self._lines.get((text, options))) is not None:
+            self._lines.move_to_end((text, options))
+        return found
+
+    def keep_soon(self, voice: Voice, text: str, options: VoiceOptions) -> None:
+        """Have it spoken beside the calls: one line at a time, so that these hardly wait.
+
+        A voice that fails it is asked again when the line is next wanted.
+        """
+        wanted = (text, options)
+        if not text or wanted in self._lines or wanted in self._wanted:
+            return
+        if len(self._wanted) >= MOST_LINES:
+            log.warning("expected at most %d lines to be kept at a time, found more", MOST_LINES)
+            return
+        self._wanted[wanted] = voice
+        if self._keeping is None:
+            self._keeping = asyncio.create_task(self._keep_wanted(), name="keep lines")
+
+    async def _keep_wanted(self) -> None:
+        while self._wanted:
+            (text, options), voice = next(iter(self._wanted.items()))
+            await self.keep(voice, text, options)
+            del self._wanted[text, options]
+        self._keeping = None
+
+    async def keep(self, voice: Voice, text: str, options: VoiceOptions) -> None:
+        """Have it spoken and keep the sound; whatever fails is told in the log, no more."""
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                pieces = await _spoken(voice, text, options)
+        except (VoiceLoopError, TimeoutError) as error:
+            log.warning("a line is not kept as sound yet: %s", error or "no voice in time")
+            return
+        except Exception:  # a voice's bug costs a line, neither those behind it nor the server
+            log.exception("a line is not kept as sound yet")
+            return
+        if sum(len(piece.samples) for piece in pieces if isinstance(piece, Speech)) > MOST_BYTES:
+            log.warning("a line of %d characters is too long to be kept as sound", len(text))
+            return
+        self._lines[text, options] = KeptLine(voice.rate_hz, pieces)
+        while len(self._lines) > MOST_LINES:
+            self._lines.popitem(last=False)
+
+    async def close(self) -> None:
+        """Give up what is being spoken, and what is wanted."""
+        self._wanted.clear()
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.wait([self._keeping])
+
+
+class SessionLines:
+    """The lines of one session, wanted once in each voice and speed that it is spoken with.
+
+    A client may change these as often as it likes: beyond MOST_OPTIONS nothing is kept for it.
+    """
+
+    def __init__(self, kept: KeptLines, voice: Voice, texts: Sequence[str]) -> None:
+        self._kept = kept
+        self._voice = voice
+        self._texts = texts
+        self._options: set[VoiceOptions] = set()
+
+    def want(self, options: VoiceOptions) -> None:
+        """The session is spoken so from now on."""
+        if options in self._options or len(self._options) >= MOST_OPTIONS:
+            return
+        self._options.add(options)
+        for text in self._texts:
+            self._kept.keep_soon(self._voice, text, options)
+
+
+async def _spoken(voice: Voice, text: str, options: VoiceOptions) -> tuple[VoiceEvent, ...]:
+    stream = await voice.open(f"kept-{abs(hash((text, options))):x}", options)
+    try:
+        stream.feed(text)
+        stream.finish()
+        pieces: list[VoiceEvent] = []
+        async for event in stream.events():
+            pieces.append(event)
+            if isinstance(event, SpeechEnd):
+                return tuple(pieces)
+        raise BackendError("expected the end of the line, found the voice closed")
+    finally:
+        await stream.close()
+
+
+# What is made may be thrown away, and a voice takes a line whole. Chosen: some 20 s of speech, more
+# than a number, a name or an address takes to be said back.
+MOST_CHARACTERS = 320
+
+
+class Stand(Enum):
+    """Of a line."""
+
+    UNDER_WAY = "under_way"
+    WHOLE = "whole"
+    FAILED = "failed"
+
+
+class SpokenAhead:
+    """A `Voice`. Its first stream says the line, as fast as it comes; others are the voice's own.
+
+    made_ms: of sound that is there.
+    """
+
+    def __init__(self, voice: Voice, text: str, options: VoiceOptions) -> None:
+        self.rate_hz = voice.rate_hz
+        self.text = text
+        self.options = options
+        self.made_ms = 0.0
+        self.stand = Stand.UNDER_WAY
+        self._voice = voice
+        self._pieces: list[VoiceEvent] = []
+        self._changed = asyncio.Event()
+        self._speaking: asyncio.Task[None] | None = None
+        self._is_taken = False
+        self._is_lost = False  # with its worker: another stream may say it
+
+    def start(self, tasks: asyncio.TaskGroup, stream_id: str) -> None:
+        self._speaking = tasks.create_task(self._speak(stream_id), name="line ahead")
+
+    async def _speak(self, stream_id: str) -> None:
+        """To its end; whatever fails costs no more than the line, which can be said without."""
+        try:
+            async with asyncio.timeout(DEADLINE_S) as deadline:
+                stream = await self._voice.open(stream_id, self.options)
+                try:
+                    await self._read(stream, deadline)
+                finally:
+                    await stream.close()
+        except (VoiceLoopError, TimeoutError) as error:
+            log.warning("a line was not spoken ahead: %s", error or "no voice in time")
+            self._is_lost = isinstance(error, WorkerLost)
+        except Exception:  # a voice's bug costs a line, not the call
+            log.exception("a line was not spoken ahead")
+        if self.stand is Stand.UNDER_WAY:
+            self.stand = Stand.FAILED
+        self._changed.set()
+
+    async def _read(self, stream: VoiceStream, deadline: asyncio.Timeout) -> None:
+        stream.feed(self.text)
+        stream.finish()
+        async for piece in stream.events():
+            deadline.reschedule(asyncio.get_running_loop().time() + DEADLINE_S)
+            self._pieces.append(piece)
+            if isinstance(piece, Speech):
+                self.made_ms += 1000.0 * len(piece.samples) / 2 / piece.rate_hz
+            elif isinstance(piece, SpeechEnd):
+                self.stand = Stand.WHOLE
+                return
+            self._changed.set()
+
+    # --- as a voice, and the stream that it opens ---
+
+    async def open(self, stream_id: str, options: VoiceOptions) -> VoiceStream:
+        if self._is_taken:
+            return await self._voice.open(stream_id, options)
+        self._is_taken = True
+        return self
+
+    def feed(self, text: str) -> None:
+        """What is said is known already."""
+
+    def finish(self) -> None:
+        """So is where it ends."""
+
+    async def events(self) -> AsyncIterator[VoiceEvent]:
+        """Raises: BackendError where the voice failed in the middle of it."""
+        n_told = 0
+        while True:
+            while n_told < len(self._pieces):
+                n_told += 1
+                yield self._pieces[n_told - 1]
+            if self.stand is Stand.WHOLE:
+                return
+            if self.stand is Stand.FAILED:
+                kind = WorkerLost if self._is_lost else BackendError
+                raise kind("expected the end of the line, found that the voice failed")
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def close(self) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Speak no more of it; idempotent."""
+        if self._speaking is not None:
+            self._speaking.cancel()
+
+
+class LineAhead:
+    """The one that a session may say next."""
+
+    def __init__(self) -> None:
+        self._line: SpokenAhead | None = None
+
+    def has(self, text: str, options: VoiceOptions) -> bool:
+        """Whether it is this one, and nothing of it has failed."""
+        line = self._line
+        is_it = line is not None and (line.text, line.options) == (text, options)
+        return is_it and line is not None and line.stand is not Stand.FAILED
+
+    def speak(
+        self,
+        voice: Voice,
+        text: str,
+        options: VoiceOptions,
+        tasks: asyncio.TaskGroup,
+        stream_id: str,
+    ) -> None:
+        """Begin this one; after `drop`."""
+        self._line = SpokenAhead(voice, text, options)
+        self._line.start(tasks, stream_id)
+
+    def take(self, text: str, options: VoiceOptions) -> SpokenAhead | None:
+        """The line, for its reply; None where it is another, or has failed."""
+        if not self.has(text, options):
+            return None
+        line, self._line = self._line, None
+        return line
+
+    def drop(self) -> float:
+        """Throw it away; returns how many milliseconds of sound that costs."""
+        line, self._line = self._line, None
+        if line is None:
+            return 0.0
+        line.stop()
+        return line.made_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyVoice:
+    """live: speaks now. lead_ms: as of `Pacer`. kept: lines of all sessions. ahead: of this one."""
+
+    live: Voice
+    new_stream_id: Callable[[], str]
+    lead_ms: float
+    kept: KeptLines
+    ahead: LineAhead = field(default_factory=LineAhead)
+
+    def kept_sound(self, line: str, options: VoiceOptions) -> KeptLine | None:
+        """A voice that has spoken this line already, where its sound is kept."""
+        return self.kept.line(line, options)
+
+    def sound_of(self, text: str, options: VoiceOptions, record: TurnRecord) -> Voice:
+        """A voice that has spoken this text, or has begun to; else the one that speaks now."""
+        line = self.ahead.take(text, options) if text else None
+        if line is None:
+            return self.kept_sound(text, options) or self.live
+        record.note_held(line.made_ms)
+        return line
