@@ -64,7 +64,7 @@ MAY_IMPORT = {
     "cluster": {"backends", "canary", "config_reader", "errors", "operation", "workers"},
     "workers": {"backends", "errors", "event_stream", "operation", "rooms", "thoughts"},
     "telemetry": {"backends", "canary", "errors", "operation"},
-    "canary": {"backends", "operation"},
+    "canary": {"operation"},
     "access": {"admission", "errors", "operation"},
     "admission": {"errors", "operation"},
     "command_parser": {"config", "config_reader", "removed_keys"},

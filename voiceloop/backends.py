@@ -380,8 +380,8 @@ class Backends:
     hold those which no service has. take_answers, take_hedged: since they were last called, what
     callers waited for with the seconds that it took, and requests that two services were asked.
     profile: has a worker write a trace of so many seconds to a file. count_tokens: of a text, None
-    while no tokenizer is here. tried: the language model of a canary's workers alone. judges: what
-    judges the end of a turn at this moment: "words and voice", one of them, or "silence alone"."""
+    while no tokenizer is here. judges: what judges the end of a turn at this moment: "words and
+    voice", one of them, or "silence alone"."""
 
     recognizer: Recognizer
     language_model: LanguageModel
@@ -392,7 +392,6 @@ class Backends:
     profile: Callable[[str, str, float], Awaitable[None]] = _no_profile
     count_tokens: Callable[[], Callable[[str], int] | None] = lambda: None
     take_hedged: Callable[[], int] = int
-    tried: LanguageModel | None = None
     judges: Callable[[], str] = str
 
     @property

@@ -171,9 +171,6 @@ class CanarySettings:
         "tried.",
     )
     share: float = key(0.05, "The share of new calls that they get.", ge=0, le=1)
-    shadow: float = key(
-        0.0, "The share of the other calls' turns that they answer too, unheard.", ge=0, le=1
-    )
     gap_ms: float = key(
         50.0,
         "How much later their answers may come in the mean. An answer later than 1.25 times "

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 # "engine.x" names one key; a table's own name, as "canary", names all keys of the table. Keys of
 # an agent file stand here in the same way; those of a list of tables as "tools.x".
 REMOVED: Mapping[str, str] = {
+    "canary.shadow": "Give the canary a share of the calls: canary.share.",
     "knowledge.embeddings": "Leave it out, or put a service that searches by vectors behind "
     "knowledge.url (KNOWLEDGE.md).",
     "knowledge.embeddings_headers": "Leave it out: folders are searched by words and their sound.",

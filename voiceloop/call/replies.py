@@ -25,7 +25,7 @@ from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.window import Slide
 from voiceloop.reply.answerers import FixedAnswer
 from voiceloop.reply.context import ReplyContext
-from voiceloop.reply.figures import figures_of, shadow_turn_of
+from voiceloop.reply.figures import figures_of
 from voiceloop.reply.plan import plan_of_response
 from voiceloop.reply.preemptive import PreemptiveReplies
 from voiceloop.reply.reply import Reply
@@ -407,8 +407,6 @@ class Replies:
         reply.record.finish(end)
         for observe in self._observers:
             observe(reply.record)
-        shadow = partial(shadow_turn_of, reply, self._context, figures_of(reply.record))
-        self._metrics.trial.offer_shadow(protocol.session_id, shadow)
 
     def _observe_in_trial(self, record: TurnRecord) -> None:
         self._metrics.trial.observe_turn(self._context.protocol.session_id, figures_of(record))

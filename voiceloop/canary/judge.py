@@ -96,11 +96,9 @@ def judge(turns: Turns, margins: CanarySettings) -> Worse | None:
     return None
 
 
-def compare(
-    turns: Turns, tried: Variant = Variant.CANARY, beside: Variant = Variant.BASELINE
-) -> tuple[Comparison, ...]:
-    """All measures, for who looks on."""
-    canary, baseline = turns.get(tried, {}), turns.get(beside, {})
+def compare(turns: Turns) -> tuple[Comparison, ...]:
+    """All measures, for an operator to read."""
+    canary, baseline = turns.get(Variant.CANARY, {}), turns.get(Variant.BASELINE, {})
     found = []
     for measure in Measure:
         new, old = canary.get(measure, Sums()), baseline.get(measure, Sums())

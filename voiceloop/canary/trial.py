@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
 
-from voiceloop.backends import ChatMessage, GenerateParams, Tool
 from voiceloop.canary.judge import Comparison, Worse, compare, judge
 from voiceloop.canary.turns import Measure, Sums, TurnFigures, Turns, Variant
 from voiceloop.operation import NO_CANARY, PROMISED, CanarySettings, Slo
@@ -19,9 +18,6 @@ log = logging.getLogger(__name__)
 
 # A later answer is late, by how much ever: one such must not hide what the others are.
 TIMES_PROMISED = 1.25
-MOST_WAITING = 4  # turns to be answered in the shadow; one more is left out
-WHOLE = 1.0 - 1e-9  # ten tenths are a little less than one
-IN_SHADOW = (Measure.FAILURES, Measure.TOOL_CALLS, Measure.TOKENS, Measure.TOKEN_MS)
 MOST_CALLS = 10_000  # whose sums so far are remembered; the oldest begins anew
 
 
@@ -48,41 +44,18 @@ class TrialReport(msgspec.Struct, frozen=True):
 
 
 class TrialStatus(msgspec.Struct, frozen=True):
-    """A trial, for a person to read. given_up: what for; "": it is not.
-
-    shadow: of turns that it answered for nobody to hear, beside the answers that were heard.
-    """
+    """A trial, for a person to read. given_up: what for; "": it is not."""
 
     state: TrialState
     versions: tuple[str, ...]
     measures: tuple[Comparison, ...]
     given_up: str = ""
-    shadow: tuple[Comparison, ...] = ()
 
 
 def status_of(
     state: TrialState, versions: Iterable[str], turns: Turns, given_up: str
 ) -> TrialStatus:
-    shadow = compare(turns, Variant.SHADOW, Variant.SHADOWED)
-    told = tuple(one for one in shadow if one.n_canary and one.measure in IN_SHADOW)
-    return TrialStatus(state, tuple(sorted(versions)), compare(turns), given_up, told)
-
-
-@dataclass(frozen=True, slots=True)
-class ShadowTurn:
-    """A turn of a call that has been answered, to be answered by the canary too.
-
-    prompt: the caller's words last. answer: what was called in the call, and what came of it.
-    figures: of the answer that was heard.
-    """
-
-    call_id: str
-    prompt: tuple[ChatMessage, ...]
-    tools: tuple[Tool, ...]
-    params: GenerateParams
-    tenant: str
-    answer: tuple[ChatMessage, ...]
-    figures: TurnFigures
+    return TrialStatus(state, tuple(sorted(versions)), compare(turns), given_up)
 
 
 @dataclass(slots=True)
@@ -111,9 +84,6 @@ class Trial:
         own = Canary(0, (settings.version,)) if settings.version else None
         self._own = self._canary = own
         self._calls: OrderedDict[str, _Call] = OrderedDict()
-        self._shadows: OrderedDict[str, tuple[_Call, _Call]] = OrderedDict()
-        self._shadow_turns: deque[ShadowTurn] = deque()
-        self._shadow_owed = 0.0
         self._turns: dict[Variant, dict[Measure, Sums]] = {}
 
     @property
@@ -139,8 +109,8 @@ class Trial:
         canary = named if named is not None else self._own
         if canary != self._canary:
             self._canary, self.worse = canary, None
-            for kept in (self._calls, self._shadows, self._shadow_turns, self._turns):
-                kept.clear()
+            self._calls.clear()
+            self._turns.clear()
 
     # --- counted ---
 
@@ -180,41 +150,6 @@ class Trial:
         n_before, total_before = call.so_far.get(measure, (0.0, 0.0))
         sums.add((n_before, total_before), n, total, total * total)
         call.so_far[measure] = n_before + n, total_before + total
-
-    # --- in the shadow ---
-
-    def offer_shadow(self, call_id: str, make: Callable[[], ShadowTurn | None]) -> None:
-        """A turn of this call is over: where it is one of the share, and there is room, keep it."""
-        call = self._calls.get(call_id)
-        is_wanted = call is not None and call.variant is Variant.BASELINE
-        if not is_wanted or self.state is not TrialState.TRYING:
-            return
-        self._shadow_owed = min(1.0, self._shadow_owed) + self.settings.shadow
-        if self._shadow_owed < WHOLE:
-            return
-        is_full = len(self._shadow_turns) >= MOST_WAITING
-        turn = None if is_full else make()
-        if turn is not None:
-            self._shadow_turns.append(turn)
-        if is_full or turn is not None:  # else the next one in its place
-            self._shadow_owed -= 1.0
-
-    def take_shadow_turn(self) -> ShadowTurn | None:
-        """The oldest that waits, for `observe_shadow` to follow."""
-        return self._shadow_turns.popleft() if self._shadow_turns else None
-
-    def observe_shadow(self, turn: ShadowTurn, figures: TurnFigures) -> None:
-        """The canary's answer to it is over."""
-        if self._canary is None:
-            return
-        new = _Call(Variant.SHADOWED), _Call(Variant.SHADOW)
-        both = self._shadows.setdefault(turn.call_id, new)
-        while len(self._shadows) > MOST_CALLS:
-            self._shadows.popitem(last=False)
-        for call, each in zip(both, (turn.figures, figures), strict=True):
-            for measure, n, total in each.values(self._most_gap_ms):
-                if measure in IN_SHADOW:
-                    self._add(call, measure, n, total)
 
     # --- judged ---
 

@@ -21,8 +21,6 @@ class Variant(StrEnum):
 
     BASELINE = "baseline"
     CANARY = "canary"
-    SHADOWED = "shadowed"  # those of the baseline's that the canary answered too
-    SHADOW = "shadow"  # what it answered, which nobody heard
 
 
 class Measure(StrEnum):

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from voiceloop.cluster.pooled import TriedWorkers
 from voiceloop.cluster.remote_workers import RemoteWorkers
 from voiceloop.workers.models import WorkerLanguageModel, WorkerRecognizer, WorkerVoice
 from voiceloop.workers.supervisor import Supervisor
@@ -27,11 +26,6 @@ class PlacedModels:
     def language_model(self) -> WorkerLanguageModel:
         pool = self.elsewhere.of_role("engine")
         return WorkerLanguageModel(pool) if pool is not None else self.supervisor.language_model()
-
-    def tried(self) -> WorkerLanguageModel | None:
-        """That of the workers that are tried; None where no engine is elsewhere."""
-        pool = self.elsewhere.of_role("engine")
-        return WorkerLanguageModel(TriedWorkers(pool)) if pool is not None else None
 
     def voice(self) -> WorkerVoice:
         pool = self.elsewhere.of_role("voice")

@@ -178,11 +178,6 @@ class PooledWorkers:
         sure = {name: one for name, one in staying.items() if one.silence_s < DOUBTFUL_S}
         return sure or staying
 
-    def tried(self) -> dict[str, WorkerConnection]:
-        """Those of a canary that take what is new."""
-        taking = self._taking()
-        return {name: one for name, one in taking.items() if one.version in self._trial.versions}
-
     async def alive(self) -> None:
         """Return once any of them is joined, be it one that is added meanwhile."""
         is_joined = False
@@ -196,30 +191,3 @@ class PooledWorkers:
             finally:
                 for wait in (*waits, grown):
                     wait.cancel()
-
-
-class TriedWorkers:
-    """Of a pool those that are tried, for what no call waits for (`workers.models.Workers`)."""
-
-    def __init__(self, pool: PooledWorkers) -> None:
-        self._pool = pool
-        self.wire_id = pool.wire_id
-        self.tell_each = pool.tell_each
-        self.alive = pool.alive
-
-    @property
-    def utilization(self) -> float:
-        """Where there is none, all of its time: what no call waits for can wait for it."""
-        return min((one.utilization for one in self._pool.tried().values()), default=1.0)
-
-    @property
-    def ready(self) -> messages.Ready | None:
-        return next((one.ready for one in self._pool.tried().values()), None)
-
-    async def current(self, stream_id: str, prompt: bytes = b"") -> WorkerConnection:
-        """Raises: WorkerLost where there is none; nobody waits for one."""
-        taking = self._pool.tried()
-        if not taking:
-            raise WorkerLost(f"expected a worker ({self._pool.role}) that is tried, found none")
-        members = [Member(name, _streams_of(one)) for name, one in taking.items()]
-        return taking[by_prompt(prompt, members).name]

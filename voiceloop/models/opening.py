@@ -154,7 +154,6 @@ async def open_backends(
             profile=supervisor.profile,
             count_tokens=counting.counter,
             take_hedged=service.hedging.take_count if service is not None else int,
-            tried=own.tried(),
         )
         if agent is not None:
             source = str(config.agent or "the preset's agent")

@@ -1,11 +1,8 @@
-"""What a reply is counted as where a canary is tried, and what its canary is asked."""
+"""What a reply is counted as where a canary is tried."""
 
 from __future__ import annotations
 
-from voiceloop.canary.trial import ShadowTurn
 from voiceloop.canary.turns import TurnFigures
-from voiceloop.reply.context import ReplyContext
-from voiceloop.reply.reply import Reply
 from voiceloop.telemetry.record import TurnRecord
 
 
@@ -20,22 +17,4 @@ def figures_of(record: TurnRecord) -> TurnFigures:
         n_tool_calls=end.n_tool_calls,
         n_wrong_tool_calls=end.n_wrong_tool_calls,
         token_ms=usage.token_ms or None,
-    )
-
-
-def shadow_turn_of(reply: Reply, context: ReplyContext, figures: TurnFigures) -> ShadowTurn | None:
-    """What it was asked, for a canary to answer too; None where no model answered a turn."""
-    prompt, is_beside = reply.plan.prompt, reply.response.is_out_of_band
-    if is_beside or figures.n_tokens is None or not prompt or prompt[-1].role != "user":
-        return None
-    protocol = context.protocol
-    called = (m for m in protocol.conversation.messages() if m.tool_calls or m.role == "tool")
-    return ShadowTurn(
-        protocol.session_id,
-        prompt,
-        tuple(reply.plan.tools),
-        reply.plan.params,
-        context.anticipation.tenant,
-        tuple(called),
-        figures,
     )

@@ -39,7 +39,6 @@ from voiceloop.server.connections import (
     raise_descriptor_limit,
 )
 from voiceloop.server.prompt_room import check_prompt_room
-from voiceloop.server.shadow import Shadow
 from voiceloop.server.stop import Stop
 from voiceloop.server.websocket import BoundedWebSocket
 from voiceloop.workers.process import Progress
@@ -261,9 +260,6 @@ async def serve(
                 await deriving
                 await gateway.keep_lines()
                 await gateway.toolbox.start()
-                if config.canary.shadow and gateway.backends.tried is not None:
-                    shadow = Shadow(gateway.metrics.trial, gateway.backends.tried)
-                    models.callback(asyncio.create_task(shadow.run(), name="shadow").cancel)
                 if shares_port:
                     _begin_to_listen(sock)
                     opens.set()

@@ -11,9 +11,9 @@ import pytest
 
 from voiceloop.canary.trial import Canary, Trial
 from voiceloop.canary.turns import TurnFigures, Variant
-from voiceloop.cluster.pooled import PooledWorkers, TriedWorkers
+from voiceloop.cluster.pooled import PooledWorkers
 from voiceloop.cluster.remote_workers import RemoteWorkers
-from voiceloop.errors import ConfigError, WorkerLost
+from voiceloop.errors import ConfigError
 from voiceloop.operation import CanarySettings, WorkerAddresses
 from voiceloop.workers.messages import Heartbeat, Ready
 
@@ -123,21 +123,6 @@ async def test_calls_that_a_heartbeat_could_not_tell_of_yet_are_counted() -> Non
         beat(one, gone_to[one.name])
     again = Counter([(await pool.current(f"call{n}.b2", b"cafe")).name for n in range(20)])
     assert again == gone_to
-
-
-async def test_what_no_call_waits_for_goes_to_the_workers_that_are_tried_or_to_nobody() -> None:
-    trial = Trial(CanarySettings(version="v2", share=0.0))
-    engines, _ = pools(trial)
-    tried = TriedWorkers(engines)
-    assert (await tried.current("shadow-1")).name == "e3"
-    assert tried.ready is not None and tried.ready.version == "v2"
-    trial.observe_turn("shadow-1", TurnFigures())
-    report = trial.report()
-    assert report is not None and not report.turns  # it is no call of the trial
-    other, _ = pools(Trial(CanarySettings(version="v3")))
-    assert TriedWorkers(other).utilization == 1.0  # nothing is asked of nobody
-    with pytest.raises(WorkerLost, match="that is tried, found none"):
-        await TriedWorkers(other).current("shadow-1")
 
 
 def test_a_canary_without_workers_elsewhere_is_refused() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
-from voiceloop.canary.judge import Comparison, figure
+from voiceloop.canary.judge import figure
 from voiceloop.canary.trial import TrialState, TrialStatus
 from voiceloop.canary.trial import status_of as status_of_trial
 from voiceloop.cluster.control.directory import Directory
@@ -187,15 +185,7 @@ def text_of(status: Status) -> str:
 def _lines_of_canary(canary: TrialStatus) -> list[str]:
     told = f": {canary.given_up}" if canary.given_up else ""
     lines = [" ".join(["canary", *canary.versions, canary.state.value]) + told]
-    lines += _lines_of(canary.measures)
-    if canary.shadow:
-        lines += ["in its shadow, of the same turns", *_lines_of(canary.shadow)]
-    return lines
-
-
-def _lines_of(measures: Sequence[Comparison]) -> list[str]:
-    lines = []
-    for one in measures:
+    for one in canary.measures:
         if one.canary is None or one.baseline is None or one.low is None or one.high is None:
             continue
         lines.append(
