@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import socket
 import ssl
 from collections.abc import Callable
@@ -18,14 +17,15 @@ from time import monotonic
 from typing import cast
 
 from voiceloop.backends import RoleName
+from voiceloop.child import restart_pause_s
 from voiceloop.cluster import handshake
 from voiceloop.cluster.address import Address
 from voiceloop.cluster.door import set_line_options
 from voiceloop.cluster.handshake import Challenge, HandshakeError, Welcome
 from voiceloop.operation import WorkerLoad
 from voiceloop.workers.client import WorkerClient, WorkerConnection
-from voiceloop.workers.messages import LENGTH_BYTES, Ready, served_of
-from voiceloop.workers.process import RoleState, WorkerState
+from voiceloop.workers.messages import LENGTH_BYTES, Ready
+from voiceloop.workers.status import RoleState, WorkerState, WorkerStatus
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ WATCH_EVERY_S = 1.0
 # A worker's host kills what hangs after 2 s and what spins after 15 s, and the line breaks with it.
 # Where nothing at all is heard for longer, host and line are gone together.
 SILENT_S = 20.0
-PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0)
+REDIAL_S = 0.1  # at least, before a worker that was lost is dialled again
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,52 +98,22 @@ class RemoteWorker:
             if self.is_leaving:
                 return
             self.state = "restarting"
-            pause_s = PAUSES_S[min(n_failures, len(PAUSES_S) - 1)]
-            # Gateways that lost the same worker do not all come back to it at once.
-            await asyncio.sleep(pause_s * random.uniform(0.75, 1.25))
+            await asyncio.sleep(restart_pause_s(n_failures, REDIAL_S))
             n_failures += 1
 
     def states(self) -> list[RoleState]:
-        ready = self.client.ready
-        told = {role.role: role for role in ready.roles} if ready is not None else {}
-        connection = self.client.connection
-        return [
-            RoleState(
-                role=role,
-                worker=self.client.name,
-                ready=self.client.is_alive,
-                state=self.state,
-                n_restarts=self.n_lost,
-                load_ms=told[role].load_ms if role in told else 0.0,
-                hop_ms=connection.hop_ms if connection is not None else 0.0,
-                detail=told[role].detail if role in told else self.trouble,
-            )
-            for role in sorted(self.roles)
-        ]
+        return self._status.of_roles(is_ready=self.client.is_alive)
 
     def load(self) -> WorkerLoad:
         """How busy it is, and how far behind, for this gateway's calls."""
-        connection, roles = self.client.connection, tuple(sorted(self.roles))
+        return self._status.load()
+
+    @property
+    def _status(self) -> WorkerStatus:
+        name, connection = self.client.name, self.client.connection
         restarts = {"lost": self.n_lost} if self.n_lost else {}
-        if connection is None or not connection.is_alive:
-            return WorkerLoad(
-                self.client.name, roles, self.state, restarts=restarts, trouble=self.trouble
-            )
-        last = connection.pulse.last
-        return WorkerLoad(
-            self.client.name,
-            roles,
-            "draining" if connection.is_draining else self.state,
-            busy=connection.utilization,
-            oldest_s=connection.waits.oldest_s(),
-            overdue_s=connection.waits.overdue_s(),
-            n_streams=connection.n_streams,
-            hop_ms=connection.hop_ms,
-            restarts=restarts,
-            totals=last.totals if last is not None else {},
-            n_streams_of_all=last.n_streams if last is not None else 0,
-            version=connection.version,
-            served=served_of(connection.ready),
+        return WorkerStatus(
+            name, sorted(self.roles), self.state, restarts, connection, self.trouble
         )
 
     async def _join(self) -> WorkerConnection:

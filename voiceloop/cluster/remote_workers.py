@@ -25,7 +25,7 @@ from voiceloop.cluster.worker_list import WorkerList, read_worker_list, watch_wo
 from voiceloop.errors import ConfigError
 from voiceloop.operation import WorkerAddresses, WorkerLoad
 from voiceloop.workers.messages import HeldModel, Ready
-from voiceloop.workers.process import RoleState
+from voiceloop.workers.status import RoleState
 
 log = logging.getLogger(__name__)
 

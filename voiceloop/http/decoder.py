@@ -13,6 +13,7 @@ import asyncio
 import json
 import os
 import resource
+import signal
 import struct
 import sys
 from itertools import chain
@@ -22,6 +23,7 @@ import numpy as np
 
 from audio.frames import RECOGNIZER_HZ, Samples
 from audio.vad import Vad
+from voiceloop.child import send
 from voiceloop.errors import InvalidRequest, VoiceLoopError
 from voiceloop.http.compressed_audio import (
     HEAD_BYTES,
@@ -112,7 +114,7 @@ async def decode_upload(upload: BinaryIO, max_s: float) -> Decoded:
             raise unusable(f"it takes more than {DEADLINE_S:g} s to decode") from None
         finally:
             if process.returncode is None:
-                process.kill()
+                send(process, signal.SIGKILL)
                 await process.communicate()  # some versions of Python wait for its pipe as well
     if process.returncode == EXIT_REFUSED:
         refusal = json.loads(told)

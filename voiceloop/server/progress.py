@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from voiceloop.workers.process import RoleState
+    from voiceloop.workers.status import RoleState
 
 
 class ServeProgress:

@@ -22,7 +22,7 @@ from voiceloop.models.held import describe_models
 from voiceloop.models.presets import worker_specs
 from voiceloop.server.serve_command import log_at
 from voiceloop.workers.messages import WorkerSpec
-from voiceloop.workers.process import RoleState
+from voiceloop.workers.status import RoleState
 
 MAX_VERSION = 100  # characters of a label
 

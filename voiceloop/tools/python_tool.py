@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from voiceloop.child import send
 from voiceloop.errors import ConfigError
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.python_messages import (
@@ -101,14 +103,13 @@ class FunctionProcess:
         self._end_if_idle()
 
     def _end_if_idle(self) -> None:
-        if not self.is_taking and not self._open and self._process.returncode is None:
-            self._process.kill()
+        if not self.is_taking and not self._open:
+            send(self._process, signal.SIGKILL)
 
     async def end(self) -> None:
         """Idempotent."""
         self.is_taking = False
-        if self._process.returncode is None:
-            self._process.kill()
+        send(self._process, signal.SIGKILL)
         await self._process.wait()
         if self._reading is not None:
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -138,8 +139,7 @@ class FunctionProcess:
             problem = f"its process wrote what is no message ({error})"
         finally:
             self.is_taking = False
-            if self._process.returncode is None:
-                self._process.kill()
+            send(self._process, signal.SIGKILL)
             for number in list(self._open):
                 self._settle(Returned(number, problem=problem))
 

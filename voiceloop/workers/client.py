@@ -22,6 +22,7 @@ from typing import TypeVar, cast
 from voiceloop.errors import (
     BackendError,
     BackendRefused,
+    BackendTimeout,
     Overloaded,
     PromptTooLong,
     RequestUnserved,
@@ -31,7 +32,6 @@ from voiceloop.event_stream import EventStream
 from voiceloop.workers import messages
 from voiceloop.workers.heartbeat import Hop, Pulse
 from voiceloop.workers.messages import FrameError, FrameReader, FromWorker, ToWorker
-from voiceloop.workers.profile_request import ProfileRequest
 from voiceloop.workers.waits import Waits
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,55 @@ SOCKET_BUFFER_BYTES = 1024 * 1024
 # How long a new stream waits for a worker that is being restarted before the turn is given up.
 OPEN_WAIT_S = 5.0
 
+# Two seconds of small operations took 10 s to write, 138 MB, on a busy machine; ten seconds of them
+# are the most that is asked for. The worker says nothing meanwhile: torch holds the interpreter.
+WRITTEN_S = 120.0
+
 EventT = TypeVar("EventT")
+
+
+class ProfileRequest:
+    """The profile that one worker is making: at most one, lost with the process."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._told: asyncio.Future[messages.Profiled] | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._told is not None
+
+    def begin(self) -> None:
+        """Before the worker is asked. Raises: Overloaded while another is under way."""
+        if self._told is not None:
+            raise Overloaded(f"expected no other profile of the worker {self._name}, found one")
+        self._told = asyncio.get_running_loop().create_future()
+
+    async def written(self, seconds: float) -> None:
+        """Wait for the trace of so many seconds.
+
+        Raises: BackendRefused when it cannot be written, BackendTimeout, WorkerLost.
+        """
+        assert self._told is not None
+        try:
+            async with asyncio.timeout(seconds + WRITTEN_S):
+                told = await self._told
+        except TimeoutError:
+            text = f"expected a trace of the worker {self._name}, found none"
+            raise BackendTimeout(text) from None
+        finally:
+            self._told = None
+        if told.error:
+            raise BackendRefused(f"worker {self._name}: {told.error}")
+
+    def answer(self, told: messages.Profiled) -> None:
+        if self._told is not None and not self._told.done():
+            self._told.set_result(told)
+
+    def lose(self) -> None:
+        """The process has died."""
+        if self._told is not None and not self._told.done():
+            self._told.set_exception(WorkerLost(f"the worker {self._name} died meanwhile"))
 
 
 class WorkerConnection(asyncio.Protocol):
@@ -56,6 +104,7 @@ class WorkerConnection(asyncio.Protocol):
         self.startup: messages.Loading | messages.Ready | messages.LoadFailed | None = None
         self.is_draining = False  # about to end: what is new goes elsewhere
         self.pulse = Pulse()
+        self.is_here = is_here  # on this machine, and no other gateway's
         self._hop = Hop(is_here)
         self.hop_ms = 0.0  # the last event's way from the step that made it to this process
         self.changed = asyncio.Event()  # set at each change of `startup`, and at the end

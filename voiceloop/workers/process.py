@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import random
 import signal
 import socket
 import sys
@@ -22,14 +20,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from time import monotonic
-from typing import Literal
 
 import msgspec
 
-from voiceloop.backends import RoleName
+from voiceloop.child import ended, restart_pause_s, send, without_settings
 from voiceloop.errors import BackendRefused, VoiceLoopError, WorkerLost
 from voiceloop.operation import WorkerLoad
-from voiceloop.workers.client import WorkerClient, WorkerConnection
+from voiceloop.workers.client import WRITTEN_S, WorkerClient, WorkerConnection
 from voiceloop.workers.heartbeat import (
     ThreadTimes,
     Verdict,
@@ -37,8 +34,8 @@ from voiceloop.workers.heartbeat import (
     peak_memory_mb,
     thread_times,
 )
-from voiceloop.workers.messages import LoadFailed, Loading, WorkerSpec, served_of
-from voiceloop.workers.profile_request import WRITTEN_S
+from voiceloop.workers.messages import LoadFailed, Loading, WorkerSpec
+from voiceloop.workers.status import RoleState, WorkerState, WorkerStatus
 
 log = logging.getLogger(__name__)
 
@@ -49,26 +46,9 @@ WATCH_EVERY_S = 0.25
 LOAD_SILENCE_S = 300.0
 CLOSE_DEADLINE_S = 2.0
 STACKS_S = 0.2  # for a worker to write its stacks before it is killed
-RESTART_PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 # A worker up for this long has recovered, and the next pause is short again: starting the embedded
 # engine takes four seconds, so that one lost every ten would serve for most of the time.
 STEADY_AFTER_S = 10.0
-
-
-WorkerState = Literal["starting", "loading", "ready", "restarting", "stopped"]
-
-
-class RoleState(msgspec.Struct, frozen=True):
-    """One role as /readyz and ``doctor`` tell it."""
-
-    role: RoleName
-    worker: str
-    ready: bool
-    state: WorkerState
-    n_restarts: int
-    load_ms: float = 0.0
-    hop_ms: float = 0.0  # the last event's way from the worker's step to this process
-    detail: str = ""
 
 
 Progress = Callable[[RoleState], None]
@@ -167,9 +147,7 @@ class WorkerProcess:
         while True:
             self._set_state("restarting")
             self.restarts[cause] += 1
-            pause_s = RESTART_PAUSES_S[min(n_failures, len(RESTART_PAUSES_S) - 1)]
-            # Servers that lost the same thing at once do not all come back for it at once.
-            await asyncio.sleep(pause_s * random.uniform(0.75, 1.25))
+            await asyncio.sleep(restart_pause_s(n_failures))
             n_failures += 1
             try:
                 await self.start()
@@ -191,56 +169,23 @@ class WorkerProcess:
         if process is None:
             return
         if at_once:
-            _kill(process)
-        for _ in range(2):  # it is asked, then told
-            try:
-                async with asyncio.timeout(CLOSE_DEADLINE_S):
-                    await process.wait()
-                break
-            except TimeoutError:
-                _kill(process)
-        else:
-            # Held in the kernel (a device, a network disk). It cannot touch anything of ours.
+            send(process, signal.SIGKILL)
+        if not await ended(process, CLOSE_DEADLINE_S):
             log.error("worker %s (pid %d) does not end though killed", self.spec.name, process.pid)
         self._set_state("stopped")
 
     def states(self) -> list[RoleState]:
-        ready = self.connection.ready if self.connection is not None else None
-        loaded = {role.role: role for role in ready.roles} if ready is not None else {}
-        return [
-            RoleState(
-                role=spec.role,
-                worker=self.spec.name,
-                ready=self.client.is_alive,
-                state=self.state,
-                n_restarts=self.n_restarts,
-                load_ms=loaded[spec.role].load_ms if spec.role in loaded else 0.0,
-                hop_ms=self.connection.hop_ms if self.connection is not None else 0.0,
-                detail=loaded[spec.role].detail if spec.role in loaded else "",
-            )
-            for spec in self.spec.roles
-        ]
+        return self._status.of_roles(is_ready=self.client.is_alive)
 
     def load(self) -> WorkerLoad:
         """How busy it is, and how far behind."""
-        connection, roles = self.connection, tuple(role.role for role in self.spec.roles)
+        return self._status.load()
+
+    @property
+    def _status(self) -> WorkerStatus:
+        roles = [role.role for role in self.spec.roles]
         restarts = {cause.value: n for cause, n in self.restarts.items()}
-        if connection is None or not connection.is_alive:
-            return WorkerLoad(self.spec.name, roles, self.state, restarts=restarts)
-        last = connection.pulse.last
-        return WorkerLoad(
-            self.spec.name,
-            roles,
-            self.state,
-            busy=connection.utilization,
-            oldest_s=connection.waits.oldest_s(),
-            overdue_s=connection.waits.overdue_s(),
-            n_streams=connection.n_streams,
-            hop_ms=connection.hop_ms,
-            restarts=restarts,
-            totals=last.totals if last is not None else {},
-            served=served_of(connection.ready),
-        )
+        return WorkerStatus(self.spec.name, roles, self.state, restarts, self.connection)
 
     async def _spawn(self) -> WorkerConnection:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -260,7 +205,7 @@ class WorkerProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 # A signal to the whole group is ours to answer: its calls are to end first.
                 start_new_session=True,
-                env=_environment(self._environ or {}),
+                env={**without_settings(), **(self._environ or {})},
             )
         return connection
 
@@ -324,20 +269,13 @@ class WorkerProcess:
             log.error(
                 "worker %s is %s and is killed: %s", self.spec.name, verdict.value, _told(silence)
             )
-            await self._dump_stacks(process)
+            if send(process, signal.SIGUSR1):  # a stopped one cannot write them
+                await asyncio.sleep(STACKS_S)
         # One that hung up is about to end by itself: to kill it meanwhile would race for its code.
         await self.end(at_once=not connection.lost.is_set())
         code = process.returncode
         log.error("worker %s (pid %d) ended with code %s", self.spec.name, process.pid, code)
         return cause
-
-    async def _dump_stacks(self, process: asyncio.subprocess.Process) -> None:
-        """Have it write where its threads stand; a stopped one cannot."""
-        try:
-            process.send_signal(signal.SIGUSR1)
-        except ProcessLookupError:
-            return
-        await asyncio.sleep(STACKS_S)
 
     def _set_state(self, state: WorkerState) -> None:
         self.state = state
@@ -355,16 +293,3 @@ def _told(silence: WorkerSilence) -> str:
     """What a kill has for evidence."""
     ran = "unknown" if silence.ran_s is None else f"{silence.ran_s:.1f} s"
     return f"silent for {silence.own_s:.1f} s of its own, computing {ran} of it"
-
-
-def _environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """What a worker needs of ours: the configuration, keys above all, is the gateway's alone."""
-    ours = {name: text for name, text in os.environ.items() if not name.startswith("VOICELOOP_")}
-    return {**ours, **extra}
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    try:
-        process.kill()
-    except ProcessLookupError:
-        pass  # it has ended by itself

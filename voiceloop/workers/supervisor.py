@@ -17,16 +17,11 @@ from time import monotonic
 from voiceloop.backends import RoleName
 from voiceloop.errors import BackendRefused, ConfigError
 from voiceloop.operation import WorkerLoad
-from voiceloop.workers.client import (
-    WorkerClient,
-)
+from voiceloop.workers.client import WorkerClient
 from voiceloop.workers.messages import WorkerSpec
-from voiceloop.workers.models import (
-    WorkerLanguageModel,
-    WorkerRecognizer,
-    WorkerVoice,
-)
-from voiceloop.workers.process import Progress, RoleState, WorkerProcess
+from voiceloop.workers.models import WorkerLanguageModel, WorkerRecognizer, WorkerVoice
+from voiceloop.workers.process import Progress, WorkerProcess
+from voiceloop.workers.status import RoleState
 
 log = logging.getLogger(__name__)
 

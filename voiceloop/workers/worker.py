@@ -20,6 +20,8 @@ import logging
 import select
 import socket
 import sys
+import traceback
+from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import NamedTuple
@@ -29,7 +31,6 @@ import msgspec
 from voiceloop.backends import RoleName
 from voiceloop.workers.backlog import Backlog
 from voiceloop.workers.deadlines import Deadlines
-from voiceloop.workers.failed_steps import FailedSteps, traced
 from voiceloop.workers.messages import (
     OPENING_ROLE,
     Close,
@@ -62,6 +63,8 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.25  # eight of them fit in the 2 s after which the supervisor calls it hung
 EXIT_LOAD_FAILED = 3
+MAX_FAILED_STEPS = 3  # one may pass (memory for a moment), more will not
+FAILED_STEPS_WITHIN_S = 60.0
 TOO_LATE = "expected somebody to wait for the answer, found it too late for them"
 
 
@@ -71,6 +74,21 @@ class _Stream(NamedTuple):
     role: Role
     peer: Peer
     is_batch: bool
+
+
+class FailedSteps:
+    """Steps that failed with no stream to blame: how many may pass."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._failed_at_s = deque[float](maxlen=MAX_FAILED_STEPS)
+
+    def add(self) -> bool:
+        """Another one has failed; returns whether it is one too many."""
+        now_s = self._clock()
+        self._failed_at_s.append(now_s)
+        is_full = len(self._failed_at_s) == MAX_FAILED_STEPS
+        return is_full and now_s - self._failed_at_s[0] <= FAILED_STEPS_WITHIN_S
 
 
 class Worker:
@@ -240,7 +258,7 @@ class Worker:
         """
         if self._failed_steps.add():
             raise error
-        log.error("a step failed, and no one stream is to blame for it: %s", traced(error))
+        log.error("a step failed, and no one stream is to blame for it: %s", _traced(error))
         text = f"expected the step to go on, found {type(error).__name__}"
         for stream_id in [one for one, own in self._streams.items() if own.role is role]:
             self._fail(StreamFailed(stream_id, text, retryable=True))
@@ -306,7 +324,7 @@ class Worker:
             self._fail(error.told(message.stream_id))
         except Exception as error:
             kind = type(message).__name__
-            log.error("%s failed the stream %s: %s", kind, message.stream_id, traced(error))
+            log.error("%s failed the stream %s: %s", kind, message.stream_id, _traced(error))
             text = f"expected {kind} to be taken, found {type(error).__name__}"
             self._fail(StreamFailed(message.stream_id, text, retryable=False))
         self._busy_s += self._clock() - started  # encoding a prompt is work as any other
@@ -340,7 +358,7 @@ class Worker:
         except RoleBroken:
             raise
         except Exception as error:
-            log.error("the stream %s could not be closed: %s", stream_id, traced(error))
+            log.error("the stream %s could not be closed: %s", stream_id, _traced(error))
 
     def _beat(self, has_work: bool) -> None:
         now = self._clock()
@@ -353,6 +371,12 @@ class Worker:
         beat = Heartbeat(self._n_steps, busy_ms, has_work, now, totals, n_streams, n_calls)
         for peer in self._peers:
             peer.send([beat])
+
+
+def _traced(error: Exception) -> str:
+    """Where an error that nobody foresaw came from; not its words, which may be a caller's."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    return f"{type(error).__name__}\n{frames}"
 
 
 def _is_batch(opening: ToWorker) -> bool:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from voiceloop.server.progress import ServeProgress
-from voiceloop.workers.supervisor import RoleState
+from voiceloop.workers.status import RoleState
 
 LOADING = RoleState("engine", "engine", ready=False, state="loading", n_restarts=0)
 READY = msgspec.structs.replace(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from voiceloop.errors import WorkerLost
+from voiceloop.workers.client import WRITTEN_S
 from voiceloop.workers.heartbeat import (
     Pulse,
     ThreadTimes,
@@ -21,7 +22,6 @@ from voiceloop.workers.heartbeat import (
 )
 from voiceloop.workers.messages import Loading, WorkerSpec
 from voiceloop.workers.process import LOAD_SILENCE_S, WorkerProcess
-from voiceloop.workers.profile_request import WRITTEN_S
 
 LOOK_S = 0.25
 HUNG_AFTER_S = 2.0
@@ -138,11 +138,10 @@ class SilentProcess:
     asked: list[int] = field(default_factory=list)
 
     def send_signal(self, number: int) -> None:
+        if number == signal.SIGKILL:
+            assert self.asked == [signal.SIGUSR1]  # for its stacks
+            self.returncode = -9
         self.asked.append(number)
-
-    def kill(self) -> None:
-        assert self.asked == [signal.SIGUSR1]  # for its stacks
-        self.returncode = -9
 
     async def wait(self) -> int | None:
         return self.returncode

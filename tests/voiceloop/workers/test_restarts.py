@@ -8,14 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
+from voiceloop.child import RESTART_PAUSES_S
 from voiceloop.errors import WorkerLost
 from voiceloop.workers.messages import WorkerSpec
-from voiceloop.workers.process import (
-    RESTART_PAUSES_S,
-    STEADY_AFTER_S,
-    RestartCause,
-    WorkerProcess,
-)
+from voiceloop.workers.process import STEADY_AFTER_S, RestartCause, WorkerProcess
 
 pytestmark = pytest.mark.virtual_time
 

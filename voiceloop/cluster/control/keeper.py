@@ -19,6 +19,7 @@ from time import monotonic
 
 import msgspec
 
+from voiceloop.child import ended, restart_pause_s, send, without_settings
 from voiceloop.cluster.control.plan import Desired, Launch
 from voiceloop.cluster.control.reports import (
     MAX_LINE_BYTES,
@@ -39,7 +40,6 @@ COMMAND = (sys.executable, "-P", "-m", "voiceloop")
 LIST_FILE = "workers.json"
 LIST_VARIABLE = "VOICELOOP_WORKERS_LIST"
 ANSWER_WAIT_S = 2.0  # for the directory: one that is being started anew is asked again
-RESTART_PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
 STEADY_AFTER_S = 30.0
 SILENT_S = 30.0  # a process that says nothing for so long hangs whole
 KILL_AFTER_S = 5.0  # of a process that is told to end at once
@@ -119,7 +119,7 @@ class Keeper:
             self._n_restarts += 1
             code = self._process.returncode if self._process is not None else None
             self._said = ProcessReport("loading", trouble=f"it ended with exit code {code}")
-            pause_s = RESTART_PAUSES_S[min(n_failures, len(RESTART_PAUSES_S) - 1)]
+            pause_s = restart_pause_s(n_failures)
             n_failures += 1
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
@@ -137,7 +137,7 @@ class Keeper:
             stdout=asyncio.subprocess.PIPE,
             limit=2 * MAX_LINE_BYTES,
             start_new_session=True,  # what is sent to our group is ours to answer
-            env={**_without_settings(os.environ), **self._environ, **own},
+            env={**without_settings(), **self._environ, **own},
         )
         task = asyncio.ensure_future(starting)
         try:
@@ -157,7 +157,7 @@ class Keeper:
         try:
             while await self._hear(process):
                 pass
-            _signal(process, signal.SIGKILL)  # it has closed its output: it ends, or hangs
+            send(process, signal.SIGKILL)  # it has closed its output: it ends, or hangs
             await process.wait()
         finally:
             draining.cancel()
@@ -185,20 +185,15 @@ class Keeper:
 
     async def _ask_to_drain(self, process: asyncio.subprocess.Process) -> None:
         await self._drains.wait()
-        _signal(process, signal.SIGTERM)
+        send(process, signal.SIGTERM)
 
     async def _end(self) -> None:
         """Of a keeper that is given up: nothing of it stays behind."""
         process = self._process
         if process is None or process.returncode is not None:
             return
-        _signal(process, signal.SIGTERM)
-        try:
-            async with asyncio.timeout(KILL_AFTER_S):
-                await process.wait()
-        except TimeoutError:
-            _signal(process, signal.SIGKILL)
-            await process.wait()
+        send(process, signal.SIGTERM)
+        await ended(process, KILL_AFTER_S)
 
     # --- the directory ---
 
@@ -259,13 +254,3 @@ def _write(path: Path, data: bytes) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
     beside.replace(path)
-
-
-def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):  # it has ended by itself
-        process.send_signal(number)
-
-
-def _without_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """The settings are the plan's: none of the machine's own comes between."""
-    return {name: text for name, text in environ.items() if not name.startswith("VOICELOOP_")}

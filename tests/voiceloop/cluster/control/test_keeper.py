@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import until
+from voiceloop import child
 from voiceloop.cluster.control import keeper as keepers
 from voiceloop.cluster.control.keeper import LIST_FILE, Keeper
 from voiceloop.cluster.control.plan import Desired, Launch
@@ -78,7 +79,7 @@ class Kept:
 @pytest.fixture
 async def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(keepers, "REPORT_EVERY_S", 0.02)
-    monkeypatch.setattr(keepers, "RESTART_PAUSES_S", (0.0, 0.02))
+    monkeypatch.setattr(child, "RESTART_PAUSES_S", (0.0, 0.02))
     monkeypatch.setenv("VOICELOOP_LOG_LEVEL", "of this machine")
     found = Kept(tmp_path)
     yield found
