@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .kv_cache import KvPool
-from .linear import INT4_GROUP, Linear, MakeLinear, make_linear
+from .linear import INT4_GROUP, Linear, MakeLinear, make_dense, make_linear
 from .load.packed import Stored
 from .load.quant import quantize
 from .model import Decoder, Interrupted
@@ -76,9 +76,9 @@ def open_device(config: EngineConfig) -> Device:
             raise ConfigError(f"device: expected dtype bf16 or fp32 for {name}, found {dtype}")
         case "cuda":
             _take_gpu(name)
-            return _kernel_device(config)
+            return _kernel_device(config) if config.kernels else _torch_device(name)
         case "reference" | "interpreter":
-            return _kernel_device(config)
+            return _kernel_device(config) if config.kernels else _torch_device(name)
     raise ConfigError(f"device: expected cpu, cuda, reference or interpreter, found {name!r}")
 
 
@@ -119,6 +119,11 @@ def _cpu(is_native: bool) -> Device:
         return Runner(decoder, pool, end_ids)
 
     return Device("cpu", make_native_linear, make_runner)
+
+
+def _torch_device(name: str) -> Device:
+    """Plain torch where tensors lie: what serves on a card that the kernels do not run on."""
+    return Device(name if name.startswith("cuda") else "cpu", make_dense, _cpu_runner)
 
 
 def _kernel_device(config: EngineConfig) -> Device:

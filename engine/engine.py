@@ -4,6 +4,7 @@ Every call enqueues and returns at once; `step()` does a bounded amount of work 
 came of it. One thread drives an engine; nothing here blocks, sleeps or knows about asyncio.
 """
 
+import gc
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -35,8 +36,10 @@ from .text.tool_calls import MalformedToolCall, ParsedCall, notation_of
 from .tiers.host_tier import HostTier
 from .types import (
     BLOCK_TOKENS,
+    DeviceError,
     Done,
     EngineConfig,
+    EngineError,
     Event,
     GrammarError,
     IntegrityError,
@@ -54,6 +57,7 @@ COUNTED = (  # of a reply's usage, over all replies
     "prompt_tokens", "cached_tokens", "output_tokens", "drafted_tokens", "accepted_tokens",
     "adopted_tokens",
 )  # fmt: skip
+MAX_TOLD_CHARACTERS = 200  # of an error that somebody else raised
 GRAMMAR_WAIT_S = 0.002  # of a step without anything else to do; whoever drives it looks in between
 
 
@@ -110,6 +114,37 @@ class Engine:
         config = with_kv_tokens(config, decoder, context_length(decoder.config, config))
         engine = cls(text, decoder, config, clock, make_drafters(text, decoder, config))
         engine._grammars.warm_up()
+        return engine
+
+    @classmethod
+    def start(cls, model_dir: Path, config: EngineConfig) -> "Engine":
+        """As `load`; where a GPU's kernels fail, by plain torch on that GPU, as `lacks` then says.
+
+        What Triton, ptxas, a launch, a capture or an allocation raises has no root of its own.
+        Raises: as `load`; DeviceError where torch fails as well.
+        """
+        try:
+            return cls.load(model_dir, config)
+        except EngineError:
+            raise
+        except Exception as error:
+            log.exception("the language model's first way to run failed")
+            found = _in_one_line(error)
+        if config.device == "cpu" or not config.kernels:
+            raise DeviceError(f"expected {config.device} to run the model, found {found}")
+        gc.collect()  # what the failed engine held on the device
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        try:
+            engine = cls.load(model_dir, replace(config, kernels=False, eagle_dir=None))
+        except EngineError:
+            raise
+        except Exception as error:
+            raise DeviceError(
+                f"expected kernels or plain torch to run on {config.device}, found {found}; then "
+                f"{_in_one_line(error)}"
+            ) from error
+        engine.lacks = f"its kernels failed: {found}; plain torch takes several times as long"
         return engine
 
     # -- what a caller asks for ------------------------------------------------------------------
@@ -407,3 +442,9 @@ class Engine:
         task.branch.emit(output)
         if reply.finish_reason is not None:
             task.branch.finish(reply.finish_reason, error)
+
+
+def _in_one_line(error: Exception) -> str:
+    """Its name, and the first line of what it says."""
+    name, said = type(error).__name__, str(error).strip().splitlines()
+    return f"{name}: {said[0][:MAX_TOLD_CHARACTERS]}" if said else name

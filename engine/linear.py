@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from .load.packed import Int4Weight, ScaledWeight, Stored, format_of
+from .load.packed import Int4Weight, ScaledWeight, Stored, dense, format_of
 from .load.quant import quantize
 
 # Measured at 384x640 on one core with AMX: aten's int8 kernel takes 13 us for 1 row, 17 for 2, 25
@@ -74,7 +74,7 @@ class DenseLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.out_features = weight.shape[0]
-        self.weight = weight.to(_held_dtype(weight.dtype))
+        self.weight = weight.to(_held_dtype(weight.dtype)) if weight.is_cpu else weight
         self.bias = None if bias is None else bias.to(self.weight.dtype)
         self.is_packed = self.weight.dtype == torch.bfloat16 and weight.is_cpu
         if self.is_packed:
@@ -167,8 +167,16 @@ def make_linear(
             scale = scale.to(device=device, dtype=dtype)
             zero = zero.to(device=device, dtype=dtype)
             return Int4Linear(codes.to(device), scale, zero, bias)
-        case dense:
-            return DenseLinear(dense.to(device=device, dtype=dtype).contiguous(), bias)
+        case plain:
+            return DenseLinear(plain.to(device=device, dtype=dtype).contiguous(), bias)
+
+
+def make_dense(
+    weight: Stored, bias: Tensor | None, *, dtype: torch.dtype, quant: str | None, device: str
+) -> Linear:
+    """The product for a weight [out, in] on any device, in whatever format it was stored."""
+    bias = None if bias is None else bias.to(device=device, dtype=dtype)
+    return DenseLinear(dense(weight).to(device=device, dtype=dtype).contiguous(), bias)
 
 
 def lay_together(products: Iterable[Linear]) -> None:

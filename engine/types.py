@@ -86,6 +86,10 @@ class NotANumber(EngineError):
     """A reply's next logits hold NaN or infinity: the model or its keys and values are at fault."""
 
 
+class DeviceError(EngineError):
+    """Loading failed for what the device, its driver or a compiler raised."""
+
+
 class LateCompilation(EngineError):
     """A kernel was launched in a form that nobody launched before the engine was ready."""
 
@@ -123,6 +127,7 @@ class EngineConfig:
     ngram_draft: draft from the conversation itself.
     max_draft_tokens: upper bound on the adaptive number of drafted tokens; 0 turns drafting off.
         With the token before them, 7 are the 8 rows of one native pass.
+    kernels: on a GPU run Triton's kernels; else plain torch, whose weights are dense.
     native: on a CPU run int8 and int4 layers by the compiled library, where there is a compiler
         or a library already; else, and for any other weights, by torch.
     poison: fill freed KV with NaN, so that any use of it shows (tests).
@@ -150,6 +155,7 @@ class EngineConfig:
     eagle_dir: Path | None = None
     ngram_draft: bool = False
     max_draft_tokens: int = 7
+    kernels: bool = True
     native: bool = True
     poison: bool = False
 

@@ -263,7 +263,7 @@ def load(model_dir: str, prefix_file_bytes: int = 0, **options: Any) -> Language
         if options.get(key) is not None:
             options[key] = Path(options[key])
     try:
-        engine = Engine.load(Path(model_dir), EngineConfig(**options))
+        engine = Engine.start(Path(model_dir), EngineConfig(**options))
     except EngineError as error:
         raise RoleError(f"the language model cannot be loaded: {_by_key(str(error))}") from error
     files = PrefixFiles.of(Path(model_dir), engine, prefix_file_bytes)
