@@ -35,8 +35,6 @@ class Partial:
     ones may change with the next update. The hypothesis is stable_words + unstable_words.
     p_voice: with the answer to a flush, and perhaps again once the silence has lasted: log-odds
     that the speaker has finished, by the voice alone; None where the model cannot tell.
-    confidence: with the answer to a flush, the mean log-probability of the newest tokens of its
-    words; None where the model cannot tell.
     for_agent: the latest log-odds that the sound is words for the agent, read while it was young.
     """
 
@@ -46,7 +44,6 @@ class Partial:
     unstable_words: tuple[str, ...]
     flushed: bool
     p_voice: float | None = None
-    confidence: float | None = None
     for_agent: float | None = None
 
 

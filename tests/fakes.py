@@ -182,7 +182,6 @@ class FakeRecognizerStream:
                 script[: self._shown],
                 flushed=True,
                 p_voice=self._owner.p_voice,
-                confidence=self._owner.confidence,
             ),
             self._owner.partial_delay_ms,
         )
@@ -215,8 +214,7 @@ class FakeRecognizer:
     """Hears the scripted utterances in turn, a word per `ms_per_word` of loud audio.
 
     transcripts: the words of each segment, cycled; a segment without loud audio is empty and takes
-    none. `finalize` always answers with the whole utterance. p_voice and confidence: come with
-    every flush.
+    none. `finalize` always answers with the whole utterance. p_voice: comes with every flush.
     """
 
     def __init__(
@@ -228,11 +226,9 @@ class FakeRecognizer:
         final_delay_ms: float = 0.0,
         faults: Sequence[Fault] = (),
         p_voice: float | None = None,
-        confidence: float | None = None,
     ) -> None:
         self.transcripts = tuple(transcripts)
         self.p_voice = p_voice
-        self.confidence = confidence
         self.ms_per_word = ms_per_word
         self.partial_delay_ms = partial_delay_ms
         self.final_delay_ms = final_delay_ms

@@ -52,9 +52,9 @@ class Partial(msgspec.Struct, frozen=True, tag="partial"):
     """The hypothesis so far: ``stable_words`` will not change, ``unstable_words`` may.
 
     ``flushed`` answers ``flush()``: all that was fed before is considered; each flush of an open
-    segment has one answer, in order. Where the recognizer tells, with it comes ``confidence``, mean
-    log-probability of the newest tokens; there or later ``p_voice``, log-odds of a finished voice;
-    from the start ``for_agent``, of words for the agent (not "mm-hm", noise, echo, bystander).
+    segment has one answer, in order. Where the recognizer tells, ``p_voice`` comes with it or
+    later, log-odds of a finished voice; from the start ``for_agent``, of words for the agent (not
+    "mm-hm", noise, echo, bystander).
     """
 
     segment: int
@@ -62,7 +62,6 @@ class Partial(msgspec.Struct, frozen=True, tag="partial"):
     unstable_words: tuple[str, ...]
     flushed: bool = False
     p_voice: float | None = None
-    confidence: float | None = None
     for_agent: float | None = None
 
 

@@ -53,15 +53,12 @@ class DecodedWindow:
     the window's start, empty unless asked for. is_sure: False where the model itself doubts the
     tail, so that no agreement makes it certain. p_voice: log-odds that the speaker has finished, by
     the sound alone; for_agent: that it begins with words for the agent, and is no listener's
-    "mm-hm", noise, echo or bystander; None where nobody asked or can tell. confidence: mean
-    log-probability of the newest tokens of the tail; None where the decoder cannot tell, or broke
-    off."""
+    "mm-hm", noise, echo or bystander; None where nobody asked or can tell."""
 
     tail: tuple[HypothesisWord, ...]
     spans_ms: tuple[tuple[float, float], ...] = ()
     is_sure: bool = True
     p_voice: float | None = None
-    confidence: float | None = None
     for_agent: float | None = None
 
 

@@ -188,12 +188,11 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
             events.append(Transcript(stream.stream_id, stream.n_segment, words))
             stream.open_segment()
         else:
-            partial, early = _partial(stream, is_flushed=True), stream.segment.early
-            if early is not None:
-                partial = replace(partial, p_voice=early.p_voice, confidence=early.confidence)
-                if early.voice_read is VoiceRead.UNASKED:
-                    stream.segment.early = replace(early, voice_read=VoiceRead.TOLD)
-            events.append(partial)
+            early = stream.segment.early
+            p_voice = early.p_voice if early is not None else None
+            if early is not None and early.voice_read is VoiceRead.UNASKED:
+                stream.segment.early = replace(early, voice_read=VoiceRead.TOLD)
+            events.append(_partial(stream, is_flushed=True, p_voice=p_voice))
 
     def _decode(self, batch: list[WindowStream]) -> list[Event]:
         ends = [self._decode_end(stream) for stream in batch]
@@ -287,7 +286,7 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
         is_whole = end == segment.end and not is_cut_short
         if is_whole and (request is not None or is_fall):
             said = (*segment.left, *words)
-            segment.early = EarlyFinal(end, said, result.p_voice, result.confidence)
+            segment.early = EarlyFinal(end, said, result.p_voice)
         if is_whole and request is not None:
             self._answer(stream, request, (*segment.left, *words), events)
             if isinstance(request, Finalize):

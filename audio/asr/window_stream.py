@@ -35,12 +35,11 @@ class VoiceRead(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EarlyFinal:
-    """What the segment says if only silence came after position; the rest is `DecodedWindow`'s."""
+    """What the segment says if only silence came after position; p_voice: as of `DecodedWindow`."""
 
     position: int
     words: tuple[Word, ...]
     p_voice: float | None
-    confidence: float | None
     voice_read: VoiceRead = VoiceRead.UNASKED
 
 

@@ -44,7 +44,7 @@ FITTED_ON: tuple[Source, ...] = ("reference", "moonshine")
 def fit_weights(hearing: Hearing) -> str:
     """The weights file, fitted on both sets, by true words and the embedded recognizer's."""
     # Spliced voices were not going to stop where they are cut: of them only the words are asked.
-    words_alone = replace(hearing, voice=None, tells_confidence=False)
+    words_alone = replace(hearing, voice=None)
     hearings = {"real": hearing, "spliced": words_alone}
     turns = [
         turn

@@ -36,15 +36,11 @@ STATEMENT = (("assistant", "Alright, that is done."),)
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """Where turns come from and what is asked about them; None: it is done without.
-
-    tells_confidence: of the recognizer in its words.
-    """
+    """Where turns come from and what is asked about them; None: it is done without."""
 
     data: Path
     ask_end: EndProbability | None
     voice: VoiceReading | None
-    tells_confidence: bool = True
 
     def turns(self, name: SetName, part: Part, source: Source) -> list[HeardTurn]:
         """The turns of a set's part as one transcript source hears them."""
@@ -68,8 +64,6 @@ class Hearing:
         return [_after_a_statement(turn) for turn in turns]
 
     def _heard(self, turn: CallerTurn, words: Sequence[HeardWords], source: Source) -> HeardTurn:
-        if not self.tells_confidence:
-            words = [replace(heard, confidence=None) for heard in words]
         ask_end = None if self.ask_end is None else partial(self.ask_end.after, turn.history)
         # The head reads Moonshine's encoder, which is not there where pocketsphinx hears.
         reads = self.voice is not None and source != "pocketsphinx"

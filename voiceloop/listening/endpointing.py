@@ -63,7 +63,6 @@ class Weights:
     p_end: float = 0.0
     p_end_dictated: float = 0.0
     p_voice: float = 0.0
-    doubted_words: float = 0.0
     words_pending: float = 0.0
     no_words: float = 0.0
     open_word: float = 0.0
@@ -272,7 +271,6 @@ class Endpointing:
             words_are_full=False,
             p_end=None,
             p_voice=None,
-            confidence=None,
             turn_pauses_ms=pauses_ms,
         )
 
@@ -299,12 +297,8 @@ class Endpointing:
             tail_semitones=tail_semitones,
         )
 
-    def observe_words(
-        self, words: tuple[str, ...], *, full: bool, confidence: float | None = None
-    ) -> None:
-        """The hypothesis changed; `full`: it covers everything said before the pause; confidence:
-        as of `Evidence`, None where nothing new is told of it.
-        """
+    def observe_words(self, words: tuple[str, ...], *, full: bool) -> None:
+        """The hypothesis changed; `full`: it covers everything said before the pause."""
         words = tuple(normalize(word) for word in words)
         is_same = words == self._evidence.words
         self._evidence = replace(
@@ -312,7 +306,6 @@ class Endpointing:
             words=words,
             words_are_full=full and self._speech_from_ms is None,
             p_end=self._evidence.p_end if is_same else None,  # it was that of other words
-            confidence=self._evidence.confidence if is_same and confidence is None else confidence,
         )
 
     def observe_p_end(self, p_end: float | None) -> None:
@@ -387,7 +380,6 @@ class Endpointing:
             silence_ms=round(end.silence_ms, 1),
             p_end=evidence.p_end,
             p_voice=evidence.p_voice,
-            confidence=evidence.confidence,
             asked=None if evidence.slot is None else evidence.slot.kind.value,
             words_are_full=evidence.words_are_full,
             tail_level_db=evidence.tail_level_db,

@@ -43,11 +43,6 @@ TAIL_CLAMP_DB = 10.0  # around the center: from as loud as the loud parts to 20 
 DEEPEST_FALL = 3.0
 P_END_CLAMP = 5.0  # logits (0.007 or 0.993): a very sure model is one witness among several
 P_VOICE_CLAMP = 5.0  # the same of the voice
-# Of the recognizer's newest tokens, as a logit: doubt is what lies below 1.0 (a probability of
-# 0.73; the fit's pauses of talk have 1.5 at the median, 0.9 at a quarter). That somebody is heard
-# more surely says how clear the voice is, not that it has finished: weighed too, it made ends of
-# the commas of a synthetic caller (LOG.md, 2026-11-23, "how sure the words are").
-SURE_CONFIDENCE, MOST_DOUBT = 1.0, 2.0
 P_END_LEAST = 1e-4  # probability: keeps its logit finite, at 9.2 beyond the clamp
 
 # The prior of a caller's longest pause in a turn: PRIOR_TURNS turns with a pause of PRIOR_PAUSE_MS.
@@ -80,9 +75,7 @@ class Evidence:
     turn. tail_level_db: level of the last syllable relative to the speaker's loud parts.
     tail_semitones: its pitch relative to the turn's median. slot: what the agent asked for last.
     turn_pauses_ms: the pauses of this turn before this one, the latest REMEMBERED_PAUSES.
-    pause_prior_ms: see `PausePrior`. confidence: of the recognizer in these words, the mean
-    log-probability of their newest tokens: who breaks off mid-sentence is heard less surely.
-    None: not known.
+    pause_prior_ms: see `PausePrior`. None: not known.
     """
 
     words: tuple[str, ...] = ()
@@ -95,7 +88,6 @@ class Evidence:
     turn_pauses_ms: tuple[float, ...] = ()
     pause_prior_ms: float | None = None
     p_voice: float | None = None
-    confidence: float | None = None
 
     @property
     def turn_pause_ms(self) -> float:
@@ -191,13 +183,11 @@ def terms(evidence: Evidence) -> dict[str, float]:
     """The evidence as names of `Weights` and values: 0 or 1 where no unit is named.
 
     p_end: logit of the EOT probability, clamped; p_end_dictated: the same where the caller
-    dictates. p_voice: that of the voice. doubted_words: how far the logit of the recognizer's
-    confidence lies below SURE_CONFIDENCE, clamped; of what is dictated it tells nothing.
-    fallen_voice: dB that the tail lies below TAIL_CENTER_DB. fallen_pitch: semitones that it lies
-    below the turn. words_so_far: ln(1 + their number); dictated_so_far: the same where the caller
-    dictates. paused: ln(1 + the turn's longest pause against PRIOR_PAUSE_MS). pause_prior: ln of
-    the caller's pause prior against it. The rest is in `_of_answer` and `_kind_of_tail`. A term
-    that is absent is 0.
+    dictates. p_voice: that of the voice. fallen_voice: dB that the tail lies below
+    TAIL_CENTER_DB. fallen_pitch: semitones that it lies below the turn. words_so_far:
+    ln(1 + their number); dictated_so_far: the same where the caller dictates. paused: ln(1 + the
+    turn's longest pause against PRIOR_PAUSE_MS). pause_prior: ln of the caller's pause prior
+    against it. The rest is in `_of_answer` and `_kind_of_tail`. A term that is absent is 0.
     """
     counted, dictates = evidence.progress, evidence.is_dictation
     found: dict[str, float] = {}
@@ -227,15 +217,7 @@ def terms(evidence: Evidence) -> dict[str, float]:
         found["p_end_dictated" if dictates else "p_end"] = logit
     if evidence.p_voice is not None:
         found["p_voice"] = min(max(evidence.p_voice, -P_VOICE_CLAMP), P_VOICE_CLAMP)
-    if evidence.confidence is not None and not dictates:
-        found["doubted_words"] = _doubt(evidence.confidence)
     return found
-
-
-def _doubt(confidence: float) -> float:
-    """The term of a mean log-probability."""
-    missing = max(-math.expm1(min(confidence, 0.0)), 1e-9)
-    return min(max(SURE_CONFIDENCE - (confidence - math.log(missing)), 0.0), MOST_DOUBT)
 
 
 def _asked(slot: Slot | None) -> str | None:

@@ -357,7 +357,7 @@ class Listener:
             segment.hypothesis = words
             if partial.flushed or partial.p_voice is not None:
                 self._endpointing.observe_voice(partial.p_voice)
-            self._endpointing.observe_words(words, full=is_full, confidence=partial.confidence)
+            self._endpointing.observe_words(words, full=is_full)
             if is_new and self._endpointing.awaits_p_end:
                 segment.p_end_by_ms = self.now_ms + P_END_GRACE_MS
         self._deliver([WordsHeard(stable, unstable, is_full, partial.for_agent)])

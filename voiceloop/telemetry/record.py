@@ -69,7 +69,6 @@ class Endpoint(msgspec.Struct):
     silence_ms: float | UnsetType = UNSET
     p_end: float | None | UnsetType = UNSET
     p_voice: float | None | UnsetType = UNSET
-    confidence: float | None | UnsetType = UNSET
     asked: str | None | UnsetType = UNSET
     words_are_full: bool | UnsetType = UNSET
     tail_level_db: float | None | UnsetType = UNSET

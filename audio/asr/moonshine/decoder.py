@@ -33,9 +33,6 @@ TOKENS_PER_S = 10.0  # twice what its authors allow: figures are spelled here
 # A decode whose last tokens repeat so often (of one or two tokens; of more) goes round in circles.
 MOST_REPEATS, MOST_LONG_REPEATS, LONGEST_CIRCLE = 5, 3, 8
 MOST_DIGIT_REPEATS = 11  # set by hand: a telephone number says a digit again and again, a loop more
-# Tokens at a hypothesis's end by which it is told how sure it is: two words or three, which are
-# never forced. Of a whole window it would depend on how much of it was stable before.
-N_NEWEST = 8
 # A mean log-probability below which nothing was said (what is heard rightly has -0.8 at the worst,
 # mostly over -0.3), and one below which another decode may well say something else.
 UNLIKELY_LOG_PROBABILITY, SURE_LOG_PROBABILITY = -1.1, -0.25
@@ -68,8 +65,7 @@ class MoonshineDecoder:
     It sees neither what was said before the window nor a prompt. end_of_voice: the head that tells
     of the same encoder's rows whether a voice that fell silent has finished; for_agent: the one
     that tells of a young sound whether it is words for the agent; None for none. hears_words False:
-    that is all it tells, in a third of the time. tells_confidence False: not how sure it is of its
-    words, which is evidence only of the network it was learned for.
+    that is all it tells, in a third of the time.
 
     Raises: AudioError where the folder has no vocabulary.
     """
@@ -85,9 +81,7 @@ class MoonshineDecoder:
         for_agent: ForAgent | None = None,
         *,
         hears_words: bool = True,
-        tells_confidence: bool = False,
     ) -> None:
-        self._tells_confidence = tells_confidence
         self._network = network
         self._end_of_voice = end_of_voice
         self._for_agent = for_agent
@@ -113,8 +107,7 @@ class MoonshineDecoder:
         forced = [token for word in request.prefix for token in word.tokens]
         n_most = max_new_tokens(request, TOKENS_PER_S) - len(forced)
         hints = self._hints(request.hints)
-        tokens, log_probabilities = self._greedy(context, forced, request.guess, n_most, hints)
-        log_probability = float(np.mean(log_probabilities or 0.0))
+        tokens, log_probability = self._greedy(context, forced, request.guess, n_most, hints)
         if log_probability < UNLIKELY_LOG_PROBABILITY and not forced:
             tokens = []
         tail = self._vocabulary.words(tokens)
@@ -122,10 +115,7 @@ class MoonshineDecoder:
         if request.with_times:
             spans_ms = proportional_spans((*request.prefix, *tail), request.samples)
         is_sure = log_probability >= SURE_LOG_PROBABILITY
-        confidence = None
-        if self._tells_confidence and tail and len(tokens) == len(log_probabilities) < n_most:
-            confidence = float(np.mean(log_probabilities[-N_NEWEST:]))
-        return DecodedWindow(tail, spans_ms, is_sure, p_voice, confidence, for_agent)
+        return DecodedWindow(tail, spans_ms, is_sure, p_voice, for_agent)
 
     def _greedy(
         self,
@@ -134,9 +124,9 @@ class MoonshineDecoder:
         guess: Sequence[int],
         n_most: int,
         hints: PhraseHints,
-    ) -> tuple[list[int], list[float]]:
-        """The tokens after the forced ones, and the log-probability of each that was chosen, those
-        that went round in circles included.
+    ) -> tuple[list[int], float]:
+        """The tokens after the forced ones, and the mean log-probability of those that were chosen,
+        repeats that are dropped included.
 
         Those of the guess are read in one pass, and kept as far as each would have been chosen.
         """
@@ -158,7 +148,7 @@ class MoonshineDecoder:
             if len(rows) and token != guess[len(tokens) - 1]:
                 rows = rows[:0]
                 states = self._network.cut_back(states, len(forced) + len(tokens))
-        return tokens, log_probabilities
+        return tokens, float(np.mean(log_probabilities or 0.0))
 
     def _choose(
         self,

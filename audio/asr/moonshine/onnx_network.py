@@ -73,7 +73,6 @@ class MoonshineOnnxRecognizer(WindowRecognizer):
             head,
             judge,
             hears_words=hears_words,
-            tells_confidence=folder is None,
         )
         super().__init__(
             decoder,

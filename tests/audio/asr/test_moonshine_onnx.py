@@ -86,7 +86,7 @@ class ScriptedDecoder:
 
 @pytest.fixture
 def decode(folder, monkeypatch):
-    def run(script, prefix=(), hints=(), seconds=1.0, guess=(), tells_confidence=True):
+    def run(script, prefix=(), hints=(), seconds=1.0, guess=()):
         model = ScriptedDecoder(*script, n_forced=len(prefix))
         parts = {"encoder_model": ScriptedEncoder(), "decoder_model_merged": model}
         monkeypatch.setattr(onnx_network, "_session", lambda folder, name, n: parts[name])
@@ -94,9 +94,7 @@ def decode(folder, monkeypatch):
         request = DecodeRequest(
             samples, "en", (), tuple(prefix), True, hints=tuple(hints), guess=tuple(guess)
         )
-        decoder = MoonshineDecoder(
-            OnnxNetwork(folder), vocabulary_folder(folder), tells_confidence=tells_confidence
-        )
+        decoder = MoonshineDecoder(OnnxNetwork(folder), vocabulary_folder(folder))
         return decoder.decode([request])[0], model
 
     return run
@@ -134,20 +132,6 @@ def test_no_guess_changes_what_is_heard(decode, guessed):
     n_alone = len(model.fed)
     found, model = decode([TWO, SMALL, LATTES], guess=guess)
     assert found == alone and len(model.fed) <= n_alone
-
-
-def test_the_newest_tokens_tell_how_sure_a_network_is_whose_certainty_is_evidence(decode):
-    doubtful = {"\u2581small": 0.0, "\u2581two": 0.0}  # as likely: half
-    result, _ = decode([doubtful, *[LATTES, TWO] * 2])
-    assert result.confidence == pytest.approx(np.log(0.5) / 5, abs=1e-3)
-    result, _ = decode([doubtful, *[LATTES, TWO, SMALL] * 3])
-    assert result.confidence == pytest.approx(0.0, abs=1e-3)  # the doubt is N_NEWEST tokens old
-    assert decode([TWO], tells_confidence=False)[0].confidence is None
-    assert decode([])[0].confidence is None  # no words
-
-
-def test_a_decode_that_broke_off_is_neither_sure_nor_doubtful(decode):
-    assert decode([TWO] * 40)[0].confidence is None
 
 
 def test_the_end_of_turn_head_reads_the_encoders_rows_at_a_pause_alone(folder, monkeypatch):

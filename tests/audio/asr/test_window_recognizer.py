@@ -64,7 +64,6 @@ class ScriptedDecoder:
             tuple(heard[len(forced) :]),
             tuple(spans) if request.with_times else (),
             p_voice=len(heard) / 4 if request.is_paused else None,
-            confidence=-len(heard) / 8,
             for_agent=len(heard) / 8 if request.is_beginning and self.judges_sounds else None,
         )
 
@@ -165,17 +164,6 @@ def test_the_answer_to_a_flush_tells_of_the_voice_and_again_while_silence_lasts(
     run(recognizer, "a", said(1, first=3))
     recognizer.flush("a")
     assert drain(recognizer)[-1].p_voice == 1.0
-
-
-def test_the_answer_to_a_flush_alone_tells_how_sure_its_words_are(recognizer, decoder):
-    recognizer.open("a", RecognizerOptions())
-    assert all(partial.confidence is None for partial in run(recognizer, "a", said(3)))
-    recognizer.flush("a")
-    assert drain(recognizer)[-1].confidence == -0.375
-    assert all(one.confidence is None for one in run(recognizer, "a", silence(0.4), 320))
-    n_decodes = len(decoder.batches)
-    recognizer.flush("a")  # known from the decode before
-    assert drain(recognizer)[-1].confidence == -0.375 and len(decoder.batches) == n_decodes
 
 
 def test_a_young_sound_is_told_to_be_for_the_agent_or_not_and_no_later_decode_changes_that(

@@ -121,21 +121,6 @@ def test_the_voice_is_told_with_the_words_of_its_pause(monkeypatch: pytest.Monke
     assert all(step.evidence.p_voice is None for p in blind.pauses for step in p.steps)
 
 
-def test_how_sure_words_are_is_told_with_them_and_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses = (Pause(1064.0, 1000.0, 1400.0, 900.0, None, None),
-              Pause(2064.0, 2000.0, None, 1500.0, None, None))  # fmt: skip
-    monkeypatch.setattr(pause_evidence, "pauses_of", lambda turn: pauses)
-    words = [HeardWords(1124.0, ("a", "large"), True, -1.0),
-             HeardWords(2124.0, ("a", "large", "tea"), True, -0.1)]  # fmt: skip
-    readings = [Reading(1064.0, 1010.0), Reading(2064.0, 2010.0)]
-    found = heard_turn(turn(), words, None, readings, lambda reading: 0.0)
-    told = [[s.evidence.confidence for s in pause.steps] for pause in found.pauses]
-    assert told == [[None, -1.0], [None, -0.1]]
-    samples = samples_of([found] * 8, SETS["words_p_voice"])
-    weights = fit_voice(samples, FITTED.hazards[SETS["words"]]).weights
-    assert weights.doubted_words < 0.0 == weights.p_voice  # the voice says the same of both
-
-
 def test_the_voice_is_weighed_beside_words_that_keep_their_proportions() -> None:
     words = FITTED.hazards[SETS["words"]]
     turns = [heard(f"turn {i}", -1.0 - i / 10, 1.0 + i / 10) for i in range(8)]

@@ -159,28 +159,6 @@ def test_the_voice_is_a_witness_of_its_pause_alone() -> None:
     assert endpointing.evidence.p_voice is None
 
 
-def test_words_heard_doubtfully_keep_a_turn_open_but_for_dictation() -> None:
-    talk = replace(heard("a large tea with milk", p_end=0.3), p_voice=0.0)
-    sure, unsure, doubtful = (wait_ms(replace(talk, confidence=mean)) for mean in (0, -0.5, -1))
-    assert wait_ms(talk) == sure < unsure < doubtful  # who is heard surely need not have finished
-    digits = replace(talk, words=tuple("four one five".split()))
-    assert wait_ms(replace(digits, confidence=-1.0)) == wait_ms(digits)
-
-
-def test_the_confidence_is_that_of_its_words_and_its_pause() -> None:
-    endpointing = Endpointing(SemanticVad())
-    endpointing.observe_speech(0)
-    endpointing.observe_silence(1000)
-    endpointing.observe_words(("tea",), full=True, confidence=-0.2)
-    endpointing.observe_words(("tea",), full=True)  # the voice is read again, the words stay
-    assert endpointing.evidence.confidence == -0.2
-    endpointing.observe_words(("tea", "please"), full=True)
-    assert endpointing.evidence.confidence is None
-    endpointing.observe_words(("tea", "please"), full=True, confidence=-0.1)
-    endpointing.observe_speech(1300)
-    assert endpointing.evidence.confidence is None
-
-
 def test_the_longest_pause_of_the_turn_is_known_in_the_next() -> None:
     endpointing = Endpointing(SemanticVad())
     last_ms = a_turn(endpointing, 0, (900.0, 200.0))

@@ -582,19 +582,6 @@ async def test_what_the_recognizer_makes_of_the_voice_counts_while_the_pause_las
         assert listener._endpointing.evidence.p_voice is None
 
 
-async def test_who_is_heard_doubtfully_is_waited_for_longer(clock: Clock) -> None:
-    needed_ms = []
-    for confidence in (-0.1, -0.9):
-        recognizer = FakeRecognizer(["i want a latte"], confidence=confidence)
-        settings = SessionSettings(turn_detection=SemanticVad())
-        async with listening(clock, recognizer, settings) as bench:
-            await bench.say(400)
-            await bench.be_quiet(120)
-            assert bench.listener._endpointing.evidence.confidence == confidence
-            needed_ms.append(bench.listener._endpointing.needed_ms())
-    assert needed_ms[0] < needed_ms[1]
-
-
 async def test_what_the_recognizer_makes_of_a_young_sound_comes_with_its_words(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

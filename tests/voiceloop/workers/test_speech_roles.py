@@ -129,12 +129,12 @@ def test_word_times_count_from_their_own_segment(
     recognizer.receive(Finalize("s"))
     heard = audio_stream.Word("hello", 1200.0, 1500.0)
     model.due = [
-        audio_stream.Partial("s", 1, ("hel",), ("lo",), True, -1.5, -0.25, 2.5),
+        audio_stream.Partial("s", 1, ("hel",), ("lo",), True, -1.5, 2.5),
         audio_stream.Transcript("s", 1, (heard,)),
         audio_stream.StreamFailed("s", "no more", False),
     ]
     assert recognizer.step() == [
-        StreamEvent("s", Partial(1, ("hel",), ("lo",), True, -1.5, -0.25, 2.5)),
+        StreamEvent("s", Partial(1, ("hel",), ("lo",), True, -1.5, 2.5)),
         StreamEvent("s", Transcript(1, (Word("hello", 200.0, 500.0),))),
         StreamFailed("s", "no more", False),
     ]

@@ -31,8 +31,6 @@ SPLICED_WEIGHT = 0.5
 
 N_RAMPS = len(KNOTS_MS) - 1
 FIRST_TERM = 1 + 2 * N_RAMPS  # the column behind the ramps of talk and dictation
-# Terms of which only turns tell whose people stopped by themselves.
-OF_SOUND = (P_VOICE, "doubted_words")
 NAMES = tuple(field.name for field in fields(Weights) if field.name != "bias")
 
 
@@ -108,17 +106,15 @@ def fit_voice(samples: Samples, words: Hazard) -> Hazard:
 
     Only turns in which people stopped by themselves tell of the voice, and these hold too few short
     answers, fillers and closing words to fit those anew: what is fitted is how much the words count
-    as a whole, what was heard of their sound, and what silence adds.
+    as a whole, the voice, and what silence adds.
     """
     terms_of = samples.rows[:, FIRST_TERM:]
-    kept = [0.0 if name in OF_SOUND else getattr(words.weights, name) for name in NAMES]
-    score = words.weights.bias + terms_of @ np.array(kept)
-    of_sound = terms_of[:, [NAMES.index(name) for name in OF_SOUND]]
-    rows = np.column_stack((samples.rows[:, :FIRST_TERM], of_sound, score))
-    values = _minimum(samples, rows, np.full(rows.shape[1], RIDGE))
-    bias, share = values[0], values[-1]
-    named = {name: float(share * weight) for name, weight in zip(NAMES, kept, strict=True)}
-    named |= {name: float(v) for name, v in zip(OF_SOUND, values[FIRST_TERM:-1], strict=True)}
+    score = words.weights.bias + terms_of @ np.array([getattr(words.weights, n) for n in NAMES])
+    voice = terms_of[:, NAMES.index(P_VOICE)]
+    rows = np.column_stack((samples.rows[:, :FIRST_TERM], score, voice))
+    bias, *_, share, p_voice = values = _minimum(samples, rows, np.full(rows.shape[1], RIDGE))
+    named = {name: float(share * getattr(words.weights, name)) for name in NAMES}
+    named[P_VOICE] = float(p_voice)
     weights = Weights(float(bias + share * words.weights.bias), **named)
     return Hazard(weights, *_rises(values))
 

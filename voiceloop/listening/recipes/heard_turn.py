@@ -37,7 +37,7 @@ CHUNK_MS = 20.0  # of what clients send at once
 CHUNK = int(CHUNK_MS * MS)
 AFTER_END_MS = 900.0  # of room that the recognizer still hears: hypotheses rarely change later
 PAUSES_VERSION = "4"  # of the records
-WORDS_VERSION = "5"
+WORDS_VERSION = "6"
 RETURNS_VERSION = "1"  # to be raised with what `Onset` takes for a caller who is back
 
 
@@ -59,15 +59,11 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class HeardWords:
-    """From at_ms on this is the hypothesis; flushed: it answers a flush and covers the pause.
-
-    confidence: as of `Evidence`.
-    """
+    """From at_ms on this is the hypothesis; flushed: it answers a flush and covers the pause."""
 
     at_ms: float
     words: tuple[str, ...]
     flushed: bool
-    confidence: float | None = None
 
 
 @dataclass(slots=True)
@@ -202,7 +198,6 @@ class EmbeddedRecognizer:
                         end_ms + self._lag_ms,
                         event.stable_words + event.unstable_words,
                         event.flushed,
-                        event.confidence,
                     )
                     for event in model.step()
                     if isinstance(event, Partial)

@@ -118,7 +118,6 @@ def _steps(
             words=heard.words,
             words_are_full=flushed,
             p_end=known.p_end if same else None,
-            confidence=known.confidence if same and heard.confidence is None else heard.confidence,
         )
         steps.append(Step(heard.at_ms, known))
         if flushed and ask_end is not None and heard.words:

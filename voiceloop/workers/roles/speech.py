@@ -178,7 +178,6 @@ class RecognizerRole(SpeechRole[RecognizerModel]):
                     event.unstable_words,
                     event.flushed,
                     event.p_voice,
-                    event.confidence,
                     event.for_agent,
                 )
             case audio_stream.Transcript():
