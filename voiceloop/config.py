@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from msgspec import Meta
 
@@ -21,6 +22,7 @@ from voiceloop.config_reader import (
 from voiceloop.config_reader import (
     Device,
     Key,
+    from_environment,
     is_origin,
     key,
     keys_of,
@@ -58,6 +60,15 @@ FOREIGN = frozenset(
 ModelName = Annotated[str, Meta(extra={"not_path": r"(?!\.\.?/).*"})]
 Urls = Annotated[tuple[str, ...], Meta(extra={"schemes": ("http", "https")})]
 SpeechUrls = Annotated[tuple[str, ...], Meta(extra={"schemes": ("http", "https", "ws", "wss")})]
+Secrets = tuple[str, ...]
+KEY_RULES = (
+    " It is sent to no other host. Where the URLs name several hosts, name one key for each, in "
+    "their order. `file:PATH` reads it from a file."
+)
+LanguageServices = Literal[
+    "auto", "vllm", "sglang", "llama.cpp", "ollama", "lm-studio", "litellm", "openai", "azure",
+    "groq", "cerebras", "openrouter", "gemini", "anthropic", "mistral", "openai-like",
+]  # fmt: skip
 PRESETS_OWN = "the preset's"
 Tokens = Annotated[
     int,
@@ -232,6 +243,20 @@ class EngineSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LanguageRequests:
+    """What every request to the services at `llm_url` carries besides."""
+
+    request: Mapping[str, Any] = key(
+        {}, "Fields of the body, as the service names them. They stand over those of VoiceLoop."
+    )
+    headers: Mapping[str, Any] = key(
+        {},
+        "Headers by name. A value may name variables of the environment as `${NAME}`.",
+        secret=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """One server. Every field may be set in TOML, as ``VOICELOOP_<FIELD>``, or by a flag.
 
@@ -335,7 +360,14 @@ class Config:
         "English. It judges whether the caller has finished, and whether a sound over the agent "
         "is a caller's (`barge_in.by_sound`).",
     )
-    remote_key: str = key("", "The key that services at the URLs are sent.", secret=True)
+    stt_key: Secrets = key((), "The key of the service at `stt_url`." + KEY_RULES, secret=True)
+    llm_key: Secrets = key((), "The key of the service at `llm_url`." + KEY_RULES, secret=True)
+    tts_key: Secrets = key((), "The key of the service at `tts_url`." + KEY_RULES, secret=True)
+    llm_service: LanguageServices = key(
+        AUTO,
+        "Which service answers at `llm_url`: how it is keyed, kept from reasoning, and which "
+        "fields it refuses. `auto`: what its address or its list of models says.",
+    )
     context_tokens: int = key(
         0,
         "How many tokens the language model takes, prompt and reply. A longer call is shown to it"
@@ -379,6 +411,7 @@ class Config:
     )
     certfile: Path | None = key(None, "Serve TLS with this certificate (PEM).")
     keyfile: Path | None = key(None, "The private key of `certfile` (PEM).")
+    llm: LanguageRequests = field(default_factory=LanguageRequests)
     limits: Limits = field(default_factory=Limits)
     anticipation: Ahead = field(default_factory=Ahead)
     engine: EngineSettings = field(default_factory=EngineSettings)
@@ -420,7 +453,7 @@ def load_config(
         config = overlay(config, _from_environment(environ), "the environment", is_text=True)
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     config = overlay(config, _nested(given), "the command line", is_text=True)
-    config = _with_key_file(config)
+    config = _with_service_keys(_with_key_file(config), environ or {})
     _check(config)
     return config
 
@@ -470,6 +503,38 @@ def _with_key_file(config: Config) -> Config:
     if not keys:
         raise ConfigError(f"keys_file: expected one key a line, found none in {config.keys_file}")
     return replace(config, keys=(*config.keys, *keys))
+
+
+def _with_service_keys(config: Config, environ: Mapping[str, str]) -> Config:
+    """Read the services' keys from the files that they name, and one for each URL."""
+    found: dict[str, Any] = {}
+    for role in ("stt", "llm", "tts"):
+        name, urls = f"{role}_key", getattr(config, f"{role}_url")
+        keys = tuple(_secret(one, name) for one in getattr(config, name))
+        hosts = {urlsplit(url).hostname for url in urls}
+        if len(keys) == 1 and len(hosts) <= 1:
+            keys = keys * len(urls)
+        if keys and len(keys) != len(urls):
+            raise ConfigError(
+                f"{name}: expected one key for each of {len(urls)} URLs in {role}_url, "
+                f"found {len(keys)}"
+            )
+        found[name] = keys
+    headers = {
+        header: from_environment(str(value), environ, f"llm.headers.{header}")
+        for header, value in config.llm.headers.items()
+    }
+    return replace(config, **found, llm=replace(config.llm, headers=headers))
+
+
+def _secret(text: str, name: str) -> str:
+    """A key as it stands, or what is in the file that it names."""
+    if not text.startswith("file:"):
+        return text
+    try:
+        return Path(text.removeprefix("file:")).expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, ValueError, RuntimeError):
+        raise ConfigError(f"{name}: expected a readable file behind file:, found none") from None
 
 
 def _check(config: Config) -> None:

@@ -21,6 +21,7 @@ REMOVED: Mapping[str, str] = {
     "knowledge.least_score": "Leave it out: folders are searched by words and their sound.",
     "knowledge.kind": "Name a service that answers as KNOWLEDGE.md says in knowledge.url; "
     "a few lines in front of Qdrant are one.",
+    "remote_key": "Name the key of each service: stt_key, llm_key, tts_key.",
     "engine.calibration_text": "Leave it out: it made int4 no better. Finer weights are "
     "engine.weights = 'int8', or a checkpoint that was quantized with AWQ.",
     "engine.fused_launches": "Leave it out: a GPU's steps have one set of kernels.",

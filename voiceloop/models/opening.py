@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -23,7 +23,7 @@ from voiceloop.canary.trial import Trial
 from voiceloop.capabilities import Capabilities
 from voiceloop.cluster.placed_models import PlacedModels, TokenCounting
 from voiceloop.cluster.remote_workers import RemoteWorkers
-from voiceloop.config import Config
+from voiceloop.config import AUTO, Config
 from voiceloop.errors import BackendError, ConfigError
 from voiceloop.models.end_judges import end_judges, end_reader_spec, voice_reader_spec
 from voiceloop.models.held import with_held, with_service
@@ -43,7 +43,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Connect = Callable[[Sequence[str], str], Awaitable[Sequence["RemoteService"]]]
+
+class Connect(Protocol):
+    """Connects to the services of one role; options: of each `RemoteService`."""
+
+    def __call__(
+        self, urls: Sequence[str], keys: Sequence[str], model: str, **options: Any
+    ) -> Awaitable[Sequence[RemoteService]]: ...
 
 
 class Reachable(Protocol):
@@ -84,11 +90,16 @@ async def open_backends(
         elsewhere = RemoteWorkers(config.workers, roles_elsewhere(config), trial=trial)
         services: list[tuple[Reachable, ...]] = []  # of each role
 
-        async def connect(urls: Sequence[str], model: str) -> Sequence[RemoteService]:
+        async def connect(
+            urls: Sequence[str], keys: Sequence[str], model: str, **options: Any
+        ) -> Sequence[RemoteService]:
             # httpx costs a start without it 0.2 s
             from voiceloop.remote.service import RemoteService
 
-            each = tuple(RemoteService(url, model=model, key=config.remote_key) for url in urls)
+            each = tuple(
+                RemoteService(url, model=model, key=key, **options)
+                for url, key in keyed(urls, keys)
+            )
             for service in each:
                 stack.push_async_callback(service.close)
             await _start_any(each)
@@ -211,6 +222,11 @@ def _read_ahead(language_model: WorkerLanguageModel, agent: AgentConfig) -> None
     language_model.read_ahead(history, settings.tools)
 
 
+def keyed(urls: Sequence[str], keys: Sequence[str]) -> Sequence[tuple[str, str]]:
+    """Each address with its key; "" where it has none."""
+    return list(zip(urls, keys or [""] * len(urls), strict=True))
+
+
 async def _remote_recognizer(
     config: Config, connect: Connect, services: list[tuple[Reachable, ...]]
 ) -> Recognizer | None:
@@ -222,7 +238,8 @@ async def _remote_recognizer(
         from voiceloop.remote.transcribers import Transcribers
 
         each = [
-            RemoteTranscriber(url, model=model, key=config.remote_key) for url in config.stt_url
+            RemoteTranscriber(url, model=model, key=key)
+            for url, key in keyed(config.stt_url, config.stt_key)
         ]
         transcribers = Transcribers(each)
         await transcribers.start()
@@ -230,7 +247,7 @@ async def _remote_recognizer(
         return transcribers
     from voiceloop.remote.recognizer import RemoteRecognizer
 
-    return RemoteRecognizer(*await connect(config.stt_url, model))
+    return RemoteRecognizer(*await connect(config.stt_url, config.stt_key, model))
 
 
 async def _remote_language_model(config: Config, connect: Connect) -> RemoteLanguageModel | None:
@@ -240,7 +257,14 @@ async def _remote_language_model(config: Config, connect: Connect) -> RemoteLang
 
     ahead = config.anticipation
     return RemoteLanguageModel(
-        *await connect(config.llm_url, config.llm_model),
+        *await connect(
+            config.llm_url,
+            config.llm_key,
+            config.llm_model,
+            kind="" if config.llm_service == AUTO else config.llm_service,
+            headers=config.llm.headers,
+        ),
+        added=config.llm.request,
         keeps_warm=ahead.warm_requests,
         reads_ahead=ahead.prefill and ahead.remote_prefill,
         is_preemptive=ahead.remote_drafts,
@@ -256,7 +280,7 @@ async def _remote_voice(config: Config, connect: Connect) -> Voice | None:
 
     # The speech of a service is asked for by its own model's name.
     name = config.tts_model or REMOTE_VOICE
-    return RemoteVoice(*await connect(config.tts_url, name))
+    return RemoteVoice(*await connect(config.tts_url, config.tts_key, name))
 
 
 async def _start_any(services: Sequence[RemoteService]) -> None:

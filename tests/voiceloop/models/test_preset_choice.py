@@ -595,7 +595,9 @@ async def test_a_remote_language_model_does_ahead_what_the_configuration_says(
     is_preemptive: bool,
     priority: int | None,
 ) -> None:
-    async def vllm(urls: Sequence[str], model: str) -> list[RemoteService]:
+    async def vllm(
+        urls: Sequence[str], keys: Sequence[str], model: str, **options: Any
+    ) -> list[RemoteService]:
         service = connect()
         service.kind = KINDS["vllm"]
         return [service]

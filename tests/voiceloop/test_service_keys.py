@@ -1,0 +1,69 @@
+"""A service's key goes to that service alone, and what an operator adds goes with each request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from voiceloop.config import LanguageServices, load_config
+from voiceloop.errors import ConfigError
+from voiceloop.models.opening import keyed
+from voiceloop.remote.dialect import KINDS
+
+HERE, THERE = "http://here:1/v1", "http://there:1/v1"
+
+
+def keys(**flags: Any) -> tuple[str, ...]:
+    return load_config(flags=flags).llm_key
+
+
+def test_each_service_has_the_key_of_its_own_role() -> None:
+    config = load_config(flags={"llm_url": HERE, "llm_key": "a", "stt_url": THERE})
+    assert keyed(config.llm_url, config.llm_key) == [(HERE, "a")]
+    assert keyed(config.stt_url, config.stt_key) == [(THERE, "")]
+
+
+def test_of_several_hosts_each_has_its_own_key() -> None:
+    assert keys(llm_url=f"{HERE},{HERE}", llm_key="a") == ("a", "a")
+    assert keys(llm_url=f"{HERE},{THERE}", llm_key="a,b") == ("a", "b")
+    with pytest.raises(ConfigError, match="llm_key: expected one key for each of 2 URLs"):
+        keys(llm_url=f"{HERE},{THERE}", llm_key="a")
+
+
+def test_a_key_may_stand_in_a_file_and_is_shown_nowhere(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("secret-1\n")
+    config = load_config(flags={"llm_url": HERE, "llm_key": f"file:{file}"})
+    assert config.llm_key == ("secret-1",) and "secret-1" not in repr(config)
+    with pytest.raises(ConfigError, match="llm_key: expected a readable file"):
+        keys(llm_url=HERE, llm_key=f"file:{tmp_path / 'none'}")
+
+
+def test_the_key_that_went_to_every_service_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ConfigError, match="remote_key: removed.*llm_key"):
+        load_config(flags={"remote_key": "a"})
+
+
+def test_fields_and_headers_of_the_operator_are_read_with_their_secrets(tmp_path: Path) -> None:
+    file = tmp_path / "voiceloop.toml"
+    file.write_text(
+        f'''
+        llm_url = "{HERE}"
+        llm_service = "openrouter"
+        [llm.request]
+        provider = {{ sort = "latency" }}
+        [llm.headers]
+        x-tenant = "shop ${{TENANT_KEY}}"
+        '''
+    )
+    config = load_config(file, environ={"TENANT_KEY": "k"})
+    assert config.llm.request == {"provider": {"sort": "latency"}}
+    assert config.llm.headers == {"x-tenant": "shop k"} and "shop" not in repr(config)
+    with pytest.raises(ConfigError, match="llm.headers.x-tenant: expected .TENANT_KEY"):
+        load_config(file, environ={})
+
+
+def test_every_service_that_is_known_may_be_named() -> None:
+    assert set(get_args(LanguageServices)) == {"auto", *KINDS}
