@@ -35,10 +35,10 @@ from clients.uplink import FRAME_MS
 from voiceloop.agent import BargeIn
 from voiceloop.agent_file import embedded_agent
 from voiceloop.call.barge_in import BargeInJudge
-from voiceloop.listening.onset import Heard, Onset
 from voiceloop.listening.recipes.endpointing_set import MS
 from voiceloop.listening.recipes.heard_turn import Listening
 from voiceloop.listening.recipes.recognizers import DEFAULT, OFFLINE
+from voiceloop.listening.segment import Heard, Onset
 from voiceloop.models.presets import VOICE_READER_UPDATE_MS
 
 KINDS = ("backchannel", "noise", "interruption", "caller", "bystander", "echo")

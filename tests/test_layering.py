@@ -95,7 +95,7 @@ MODEL_MODULES = {
 PURE_MODULES = (
     "realtime/protocol", "realtime/events", "realtime/conversation", "realtime/response",
     "listening/endpointing", "listening/evidence", "listening/release",
-    "listening/segment", "listening/audio_clock",
+    "listening/segment", "listening/caller_audio",
     "memory/facts", "memory/ledger", "memory/reading", "memory/summary",
     "slots/checks", "slots/corrections", "slots/dates", "slots/email", "slots/form",
     "slots/letters", "slots/numbers", "slots/progress", "slots/question", "slots/values",

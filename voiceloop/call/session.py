@@ -41,7 +41,7 @@ from voiceloop.knowledge.retrieval import Retrieval
 from voiceloop.knowledge.retriever import Retriever
 from voiceloop.listening.item_audio import ItemAudio
 from voiceloop.listening.listener import Listener
-from voiceloop.listening.onset import VoiceActivity
+from voiceloop.listening.segment import VoiceActivity
 from voiceloop.memory.ledger import Ledger
 from voiceloop.realtime.commands import (
     AppendAudio,

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from audio.frames import FRAME_MS
-from voiceloop.listening.audio_clock import STALL_MS, AudioClock
+from voiceloop.listening.caller_audio import STALL_MS, AudioClock
 from voiceloop.listening.events import UserTurn
 
 # A wait that ends before the next chunk can be there does not last until then: silence of one chunk

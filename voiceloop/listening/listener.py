@@ -17,11 +17,8 @@ from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS
 from voiceloop.agent import AgentSlot
 from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptions, Transcript
 from voiceloop.errors import BackendError
-from voiceloop.listening import onset
 from voiceloop.listening.alarms import Alarm, AwaitedTurns, StallWatch
-from voiceloop.listening.audio_clock import AudioClock
-from voiceloop.listening.caller_audio import CallerAudio
-from voiceloop.listening.early_starts import EarlyStarts
+from voiceloop.listening.caller_audio import AudioClock, CallerAudio
 from voiceloop.listening.endpointing import End, Endpointing
 from voiceloop.listening.events import (
     EndIsLikely,
@@ -38,10 +35,18 @@ from voiceloop.listening.events import (
     WordsHeard,
     WordsLate,
 )
-from voiceloop.listening.onset import ONSET_MS, PRE_ROLL_MS, SPEECH_THRESHOLD, Heard, Onset
 from voiceloop.listening.prosody import Prosody
 from voiceloop.listening.recognition import Recognition
-from voiceloop.listening.segment import SpeechSegment
+from voiceloop.listening.segment import (
+    ONSET_MS,
+    PRE_ROLL_MS,
+    SPEECH_THRESHOLD,
+    EarlyStarts,
+    Heard,
+    Onset,
+    SpeechSegment,
+    VoiceActivity,
+)
 from voiceloop.realtime.settings import SemanticVad, ServerVad, SessionSettings
 from voiceloop.telemetry.record import Endpoint, Mark
 
@@ -61,7 +66,7 @@ class Listener:
         recognizer: Recognizer,
         options: RecognizerOptions,
         settings: SessionSettings,
-        vad: onset.VoiceActivity,
+        vad: VoiceActivity,
         clock: Callable[[], float],
         stream_id: str,
         deliver: Deliver,

@@ -24,7 +24,6 @@ from voiceloop.listening.endpointing import (
     wait_ms,
 )
 from voiceloop.listening.evidence import Evidence
-from voiceloop.listening.onset import LIKELY_RETURN_MS, RETURN_MS
 from voiceloop.listening.recipes.caller_past import in_calls
 from voiceloop.listening.recipes.endpointing_set import (
     MS,
@@ -67,6 +66,7 @@ from voiceloop.listening.recipes.turn_frontier import (
     timer_moment,
 )
 from voiceloop.listening.release import KNOTS_MS, PATIENCE, Rise
+from voiceloop.listening.segment import LIKELY_RETURN_MS, RETURN_MS
 
 WORDS = (SpokenWord("a", 500, 700), SpokenWord("large", 700, 1000), SpokenWord("tea", 1500, 1900))
 

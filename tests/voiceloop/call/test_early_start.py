@@ -19,10 +19,10 @@ from voiceloop.call.connection import Hello
 from voiceloop.config import Ahead, Config
 from voiceloop.errors import WorkerLost
 from voiceloop.listening import endpointing
-from voiceloop.listening.early_starts import EARLY_MS
 from voiceloop.listening.endpointing import Endpointing
 from voiceloop.listening.endpointing import wait_ms as endpointing_wait_ms
 from voiceloop.listening.release import SOFT_PRICE
+from voiceloop.listening.segment import EARLY_MS
 from voiceloop.reply.live_branch import Preemptive
 
 pytestmark = pytest.mark.virtual_time

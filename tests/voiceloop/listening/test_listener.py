@@ -42,7 +42,7 @@ from voiceloop.listening.events import (
     WordsHeard,
 )
 from voiceloop.listening.listener import Listener
-from voiceloop.listening.onset import LIKELY, LIKELY_RETURN_MS, RETURN_MS
+from voiceloop.listening.segment import LIKELY, LIKELY_RETURN_MS, RETURN_MS
 from voiceloop.realtime.settings import (
     AudioFormat,
     NoiseField,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.fakes import quiet, tone
-from voiceloop.listening.onset import (
+from voiceloop.listening.segment import (
     DEAF_WINDOWS,
     LIKELY,
     LONGEST_RISE_MS,

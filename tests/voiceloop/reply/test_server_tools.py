@@ -18,7 +18,7 @@ from voiceloop.call.connection import Hello
 from voiceloop.canary.trial import Trial
 from voiceloop.canary.turns import Measure, Variant
 from voiceloop.config import Ahead, Config
-from voiceloop.listening.early_starts import EARLY_MS
+from voiceloop.listening.segment import EARLY_MS
 from voiceloop.operation import CanarySettings, KeyQuota
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.tools.executor import ToolFailed

@@ -16,8 +16,13 @@ import numpy as np
 
 from audio.stream import Partial, RecognizerOptions
 from audio.vad import Vad
-from voiceloop.listening.onset import (
+from voiceloop.listening.prosody import Prosody
+from voiceloop.listening.recipes.disk_cache import cached, digest
+from voiceloop.listening.recipes.endpointing_set import MS, CallerTurn
+from voiceloop.listening.recipes.recognizers import DEFAULT, OFFLINE
+from voiceloop.listening.segment import (
     HYSTERESIS,
+    LONGEST_VAD_LAG_MS,
     ONSET_MS,
     ONSET_WINDOWS,
     PRE_ROLL_MS,
@@ -25,11 +30,6 @@ from voiceloop.listening.onset import (
     Heard,
     Onset,
 )
-from voiceloop.listening.prosody import Prosody
-from voiceloop.listening.recipes.disk_cache import cached, digest
-from voiceloop.listening.recipes.endpointing_set import MS, CallerTurn
-from voiceloop.listening.recipes.recognizers import DEFAULT, OFFLINE
-from voiceloop.listening.segment import LONGEST_VAD_LAG_MS
 
 WINDOW = 512
 WINDOW_MS = WINDOW / MS

@@ -21,11 +21,11 @@ from audio.asr.window_recognizer import WindowRecognizer
 from audio.end_of_voice import EndOfVoice, Rows
 from audio.frames import RECOGNIZER_HZ, Samples
 from audio.stream import Partial, RecognizerOptions
-from voiceloop.listening.onset import PRE_ROLL_MS
 from voiceloop.listening.recipes.disk_cache import cache_folder, cached, digest
 from voiceloop.listening.recipes.endpointing_set import MS, CallerTurn
 from voiceloop.listening.recipes.heard_turn import AFTER_END_MS, WINDOW, WINDOW_MS, pauses_of
 from voiceloop.listening.recipes.recognizers import DEFAULT, OFFLINE, SELDOM_MS
+from voiceloop.listening.segment import PRE_ROLL_MS
 
 # Of longer turns the last part alone, for the time it takes; in a call the whole window is read.
 KEPT_ROWS = 64  # of the encoder, more than the head reads
