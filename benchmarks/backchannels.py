@@ -39,7 +39,7 @@ from voiceloop.listening.recipes.endpointing_set import MS
 from voiceloop.listening.recipes.heard_turn import Listening
 from voiceloop.listening.recipes.recognizers import DEFAULT, OFFLINE
 from voiceloop.listening.segment import Heard, Onset
-from voiceloop.models.presets import VOICE_READER_UPDATE_MS
+from voiceloop.models.end_judges import VOICE_READER_UPDATE_MS
 
 KINDS = ("backchannel", "noise", "interruption", "caller", "bystander", "echo")
 DUCKED_MS, SILENT_MS = 120, 250
