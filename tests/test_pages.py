@@ -18,7 +18,7 @@ PAGES = (
     "voiceloop/CONFIG.md", "voiceloop/YOUR_AGENT.md", "voiceloop/DEPLOY.md",
     "voiceloop/OPERATIONS.md", "voiceloop/BENCH.md", "voiceloop/CLUSTER.md",
     "voiceloop/EVALUATE.md",
-    "voiceloop/KNOWLEDGE.md",
+    "voiceloop/KNOWLEDGE.md", "voiceloop/TROUBLESHOOTING.md",
     "engine/embedded/README.md", "engine/embedded/smollm2-135m/README.md",
     "audio/embedded/recognizer/CARD.md",
     "audio/embedded/end_of_voice/CARD.md", "audio/embedded/for_agent/CARD.md",
