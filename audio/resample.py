@@ -30,7 +30,7 @@ _ONE = 1 << 16
 
 MIN_HZ, MAX_HZ = 4_000, 192_000
 BLOCK = 8192  # outputs at once: their windows fill some 3 MB, however much is pushed
-MAX_PHASES = 640  # 22.05 -> 16 kHz needs 320; more would mean rates nobody uses
+MAX_PHASES = 640  # 22.05 -> 16 kHz needs 320; more would mean rates that are not in use
 
 
 class Resampler:

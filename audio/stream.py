@@ -101,7 +101,7 @@ class StreamFailed:
 
 
 def failed(stream_id: str, error: Exception) -> StreamFailed:
-    """How a stream ends of an error of its own; where one nobody foresaw came from is logged.
+    """End a stream by an error of its own; an unforeseen one is logged with its origin.
 
     Its words are not: they may quote what was said.
     """

@@ -23,7 +23,7 @@ ABOVE_FLOOR_DB, FLOOR_BELOW_PEAK_DB = 6.0, 12.0
 
 # A voice that has fallen: its last frames lie so far under the loud ones of the last seconds. On
 # recorded people that comes some 50 ms before the voice detector's first low window, and 1.2 times
-# a second where nobody pauses, at the closure of a consonant.
+# a second of speech without a pause, at the closure of a consonant.
 FALLEN_DB, FALLEN_FRAMES, LOUD_FRAMES = 22.0, 2, 200
 LEAST_FRAMES = 10  # 200 ms: less has no loud parts to compare with
 
@@ -83,7 +83,7 @@ class SpeechLevel:
 
 
 class VoicedLevel(SpeechLevel):
-    """The same for a model that writes words over any noise: silent is all where nobody speaks."""
+    """The same for a model that writes words over any noise: silent is all that is no voice."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-KEPT_MB = 32  # where nobody says how much: some six minutes of float32 at 24 kHz, or 150 clauses
+KEPT_MB = 32  # by default: some six minutes of float32 at 24 kHz, or 150 clauses
 MAX_CLAUSES = 4_096  # the bound where clauses are short
 
 TimesT = TypeVar("TimesT")

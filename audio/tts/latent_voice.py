@@ -50,7 +50,7 @@ class WordPace:
 
 
 class PacedWords:
-    """The words of one fragment under way: each is told once the audio has come to its share."""
+    """The words of one fragment: each is reported once the audio has come to its share."""
 
     def __init__(self, words: Sequence[FragmentWord], pace: WordPace) -> None:
         self._words = tuple(words)

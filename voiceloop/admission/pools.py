@@ -1,7 +1,7 @@
-"""What the workers of each role have left between them: a call goes where there is room. Pure.
+"""The load of the workers of each role together: a call goes where there is room. Pure.
 
 Of several workers that hold one role none is full while another is empty (`cluster/pool.py` sees to
-that), so they are looked at as one. Where they serve other gateways too, what these take is told
+that), so they count as one. Where they serve other gateways too, what these take is kept
 apart from what our own calls cost: by streams, which every worker counts for all.
 """
 
@@ -44,7 +44,7 @@ def pools_of(workers: Iterable[WorkerLoad]) -> list[PoolLoad]:
     for role, holding in members.items():
         roles_of.setdefault(tuple(one.name for one in holding), []).append(role)
     return [
-        # By roles, whoever holds them: what calls cost there is learned under this name.
+        # Named by its roles alone: what calls cost there is learned under this name.
         _pool(" and ".join(sorted(roles)), members[roles[0]])
         for roles in roles_of.values()
     ]

@@ -1,11 +1,11 @@
 """How many calls this machine carries: learnt while it serves, and asked before one more comes in.
 
-Owns `Room`. What one call costs is measured: the share of each process's time, over the calls that
-were talking meanwhile. That is too much where processes also do what they would leave out under
-load, or what nobody on the line waits for; so past it a calm machine is filled step by step, as far
-as it holds, and one that is not calm to what has held. Where the gap broke, the bound is the number
-of calls that it broke at, less a tenth; it rises again by one for every while that it holds. Pure:
-time is passed in.
+Owns `Room`, one limit of three parts. What one call costs is measured: the share of each process's
+time, over the calls that were talking meanwhile. That is too high where processes also do work that
+they would leave out under load; so a calm machine takes a few calls more than that, step by step,
+and a busy one as many as have held. Where answers came too late (their p95), the limit falls to a
+tenth below that number of calls, and rises by one for every half minute that holds. Pure: time is
+passed in.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ``voiceloop worker`` is told on the command line. Imports nothing that takes time."""
+"""The arguments of ``voiceloop worker``, ``gateway`` and ``cluster``. Imports nothing slow."""
 
 from __future__ import annotations
 

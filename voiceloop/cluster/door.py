@@ -23,7 +23,7 @@ from voiceloop.workers.peer import Peer
 log = logging.getLogger(__name__)
 
 HANDSHAKE_S = 5.0  # a gateway on the other side of the world needs one
-# Who is at the door at once, until the loop has taken it. More come of one that redials for ever.
+# Gateways that may wait to be taken in at once; one that redials for ever would take them all.
 MOST_ENTERING = 16
 MOST_OF_ONE = 4  # of one address, so that one that says nothing leaves room for the others
 UNACKNOWLEDGED_MS = 15_000  # the kernel's own bound on a peer that is gone
@@ -69,7 +69,7 @@ class NetworkDoor:
         return taken
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Stop taking connections."""
         self._listening.close()
 
     def _accept(self) -> None:

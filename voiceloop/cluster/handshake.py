@@ -20,7 +20,7 @@ from voiceloop.workers.messages import LENGTH_BYTES
 PROTOCOL = 2
 NONCE_BYTES = 32
 LEAST_KEY_BYTES = 16
-# Of one message here: nothing in it is longer than a name. Whoever sends more is no gateway.
+# Of one message here: nothing in it is longer than a name. A longer one is not a gateway's.
 MAX_BYTES = 4096
 MAX_NAME = 200
 

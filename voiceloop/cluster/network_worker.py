@@ -1,4 +1,4 @@
-"""The process of a worker on the network: a worker whose loop also serves who comes in by TCP.
+"""The process of a worker on the network: a worker whose loop also serves gateways over TCP.
 
 `host.py` starts it and hands it the listening socket, which outlives it.
 """

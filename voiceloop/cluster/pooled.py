@@ -79,7 +79,7 @@ class PooledWorkers:
         self._draw = draw or random.Random()
         self._gateway = secrets.token_hex(4)
         self._serial = itertools.count()
-        self._first: messages.ToWorker | None = None  # what each is told when it is ready
+        self._first: messages.ToWorker | None = None  # sent to each when it is ready
         self._grown = asyncio.Event()
         self._heard: messages.Ready | None = None
 
@@ -168,7 +168,7 @@ class PooledWorkers:
         return shares_beside(counts.keys() - others.keys(), share, others)
 
     def _taking(self) -> dict[str, WorkerConnection]:
-        """Who takes what is new: not who is about to end or is silent, while there are others."""
+        """The workers that take new streams: none that drains or is silent, if others are there."""
         alive = {
             name: client.connection
             for name, client in self._clients.items()

@@ -156,7 +156,7 @@ class RemoteWorkers:
         return {role: one.model for role, one in found.items() if one is not None}
 
     def loads(self) -> list[WorkerLoad]:
-        """Of each worker, and of each role that nobody is named for."""
+        """The load of each worker; a role without any worker is listed as such."""
         lacking = sorted(self._pools.keys() - self._named_roles())
         nobody = [WorkerLoad(role, (role,), "not named") for role in lacking]
         return [*(worker.load() for worker in self.workers), *nobody]

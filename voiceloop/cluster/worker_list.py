@@ -32,7 +32,7 @@ class WorkerList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``HOST:PORT`` of each role's workers.
 
     shares: of new calls, by the version of the workers they go to; a role without any is served by
-    all its workers alike. canary: which versions whoever writes this tries, and judges.
+    all its workers alike. canary: the versions that the writer of this list tries, and judges.
     """
 
     engine: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Where models lie on disk: the Hugging Face cache, or a folder somebody named.
+"""Where models lie on disk: the Hugging Face cache, or a folder that a user named.
 
 Owns the answer to "is it here, and whole?" Reads the cache's layout itself (``models--OWNER--NAME``
 with ``refs`` and ``snapshots``), so that models fetched by any other program are found, and the

@@ -24,7 +24,7 @@ from voiceloop.models.resolve import ResolvedModel, capabilities_of
 from voiceloop.workers.messages import HeldModel, WorkerSpec
 
 # Of each file its length, its beginning and its end: the weights of 8 GB are told apart in
-# milliseconds. It tells models apart that were put there; it keeps nobody from forging one.
+# milliseconds. It tells models apart that were put there; it is no proof against a forged one.
 SAMPLE_BYTES = 64 * 1024
 MAX_FILES = 4096
 DIGEST_BYTES = 8
@@ -82,7 +82,7 @@ def with_held(known: Capabilities, held: Mapping[RoleName, HeldModel]) -> Capabi
 
 
 def with_service(known: Capabilities, name: str, n_tokens: int) -> Capabilities:
-    """The same beside a language model behind a URL. n_tokens: its window, 0 where none is told."""
+    """The same beside a language model behind a URL. n_tokens: its window, 0 if not known."""
     n_prompt = prompt_tokens(n_tokens) or known.context_tokens
     return replace(known, language_model=name, context_tokens=n_prompt)
 

@@ -25,7 +25,7 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 class Repo:
     """One repository of the Hugging Face hub.
 
-    revision: a commit. "" where none is known to hold what is read: whoever wants it names one. A
+    revision: a commit. "" where none is known to hold what is read: the user names one. A
     branch moves; it stands only for an id that a person gives without a commit. files: patterns of
     what is fetched, without those of ignored. needed: each must match something, else the model
     cannot be loaded. weights: of a repository that no table knows, where one of them must match.
@@ -53,7 +53,7 @@ class Model:
     """One model. ``loader`` is its name in the role; a model without ``repo`` is in a package.
 
     parts: repositories that go with it, by the option of the loader that takes their folder.
-    options: what its loader is told in place of the preset's.
+    options: of its loader, in place of the preset's.
     requires: the distribution that a model is in, "name" or "name==1.0"; where another or none is
     installed, fallback takes its place in a preset.
     file: of a language model in such a package, where it lies among the installed ones. install:

@@ -53,7 +53,7 @@ def raise_descriptor_limit() -> int:
 
 
 def network_of(address: str) -> str:
-    """Whom an address stands for: of IPv6 its network, which one customer has; "": this machine.
+    """The network an address counts for: of IPv6 the /64, which one customer has; "": this machine.
 
     A proxy on this machine stands for many.
     """

@@ -55,7 +55,7 @@ BACKLOG = 1024
 ACCEPTED_AT_ONCE = 64  # by asyncio between two looks at how many connections there are
 PING_S = 10.0  # and as long for the pong: a line that is half open is found out in 20 s
 UNACKNOWLEDGED_MS = 15_000  # the kernel's own bound on a peer that is gone
-# Whoever was connected before a shared port was let go of asks for its call within two round trips.
+# A client that connected before the port was let go asks for its call within two round trips.
 ASKED_WITHIN_S = 0.5
 
 
@@ -95,7 +95,7 @@ def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
 
 
 def _begin_to_listen(sock: socket.socket) -> None:
-    """Raises: ConfigError: somebody else listens there, who shares it with nobody."""
+    """Raises: ConfigError: another process listens there and does not share the port."""
     try:
         sock.listen(BACKLOG)
     except OSError as error:
@@ -117,7 +117,7 @@ class Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """uvicorn's own, with a deadline for TLS: until it is agreed nobody counts a connection."""
+        """uvicorn's own, with a deadline for TLS: until it is agreed no connection counts."""
         config, loop = self.config, asyncio.get_running_loop()
         protocol = partial(
             cast(Any, config.http_protocol_class),
@@ -144,7 +144,7 @@ class Server(uvicorn.Server):
         The kernel resets what waits in its queue as this closes: that is taken in first.
         """
         waiting: list[Coroutine[Any, Any, object]] = []
-        with suppress(OSError):  # nobody waits, or no descriptor is left
+        with suppress(OSError):  # none waits, or no descriptor is left
             while len(waiting) < BACKLOG:
                 connection, _ = sock.accept()
                 connection.setblocking(False)
@@ -323,7 +323,7 @@ async def _load(
 
 
 def _tell_of_clients_tools(agent: AgentConfig, config: Config) -> None:
-    """A tool that nobody answers is silence in a call: who has one is to know it."""
+    """Warn of tools that only the client can answer: without an answer the call is silent."""
     names = ", ".join(tool.name for tool in agent.tools if tool.is_clients)
     if names:
         wait_ms = agent.tool_wait_ms(config.tool_timeout_ms)

@@ -55,7 +55,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._controls = Bucket(CONTROL_FRAMES_AT_ONCE, CONTROL_FRAMES_PER_S, self.loop.time)
         self._heard_at = self.loop.time()  # when something came last
         self._is_leaving = False  # the close frame is out, and nothing is read any more
-        self.lost = asyncio.Event()  # nobody is at the other end any more
+        self.lost = asyncio.Event()  # the other end has gone
         self.ending: tuple[int, str] | None = None
 
     def connection_made(self, transport: BaseTransport) -> None:
@@ -82,7 +82,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
                 self.drop(1011, "internal error")
 
     def keepalive_timeout(self) -> None:
-        """A pong is missing: that ends the call of a client of whom nothing else comes either.
+        """End the call of a client that sends neither a pong nor anything else.
 
         Under overload we are late to read, and the pong stands behind a caller's sound.
         """

@@ -46,7 +46,7 @@ class Directory:
 
     new_name: a name for a host that no other has had, of a group's. is_anew: whether there was one
     before it. Then it knows of everybody who lives by the first reports; who was not heard yet may
-    be late, and counts as lost when any other would: until then it places nothing, and tells nobody
+    be late, and counts as lost when any other would: until then it places nothing, and names no
     which workers there are.
     """
 
@@ -91,10 +91,10 @@ class Directory:
     def is_rebuilding(self, now_s: float) -> bool:
         return now_s < self._rebuilt_s
 
-    # --- what is told to it ---
+    # --- what others tell it ---
 
     def want(self, groups: Sequence[Group], environ: Mapping[str, str]) -> None:
-        """Another plan; what it does not name is drained. environ: settings that change."""
+        """Take another plan; drain what it does not name. environ: settings that change."""
         environ = {**self.desired.environ, **environ}
         self._change(
             msgspec.structs.replace(
@@ -138,7 +138,7 @@ class Directory:
         return [group.name.removesuffix(CANARY) for group in canary]
 
     def cordon(self, node: str) -> None:
-        """Leave this machine: its processes are replaced elsewhere, then drained."""
+        """Leave a machine: replace its processes elsewhere, then drain them."""
         nodes = tuple(sorted({*self.desired.cordoned, node}))
         self._change(msgspec.structs.replace(self.desired, cordoned=nodes))
 
@@ -172,11 +172,11 @@ class Directory:
         return self._orders(host, now_s)
 
     def see(self, machines: Sequence[Machine], now_s: float) -> None:
-        """Take what machines there are now; without any, whoever places chooses among them."""
+        """Take the machines that there are now; without any, Ray chooses where a process goes."""
         self.machines.see(machines, now_s)
 
     def forget(self, name: str) -> None:
-        """This host is gone, as whoever placed it knows."""
+        """Forget a host whose end Ray has seen."""
         self.hosts.pop(name, None)
 
     def lose(self, name: str, now_s: float) -> None:
@@ -235,10 +235,10 @@ class Directory:
             return {}
         return shares_beside(counts.keys() & tried, self.desired.share, others)
 
-    # --- what follows ---
+    # --- what it does about it ---
 
     def tick(self, now_s: float) -> list[Action]:
-        """What is to be placed and what to be ended now; drains are told in answers to reports."""
+        """Say what to place and what to end now; drains go out in answers to reports."""
         is_late = self._ticked_s is not None and now_s - self._ticked_s > LEASE_S
         self._ticked_s = now_s
         if self.is_rebuilding(now_s) or self._doubts_itself(now_s, is_late=is_late):
@@ -273,7 +273,7 @@ class Directory:
             self._change(self.desired.without_canary(str(worse)))
 
     def _doubts_itself(self, now_s: float, *, is_late: bool) -> bool:
-        """Whether more likely nobody was heard than that most are lost at once; for a while.
+        """Whether more likely the directory hears nothing than that most hosts are lost at once.
 
         is_late: it was held up itself, and what hosts have told meanwhile is still on its way.
         """
@@ -288,7 +288,7 @@ class Directory:
         return False
 
     def _settle(self, group: Group, now_s: float) -> list[Action]:
-        """Have one group come nearer to what is wanted of it."""
+        """Bring one group nearer to what is wanted of it."""
         staying = [one for one in self.hosts.values() if one.group == group.name and not one.drains]
         good = [one for one in staying if self.is_wanted(one, group)]
         old = [one for one in staying if one not in good]
@@ -311,7 +311,7 @@ class Directory:
         return self._place(group, n_missing, now_s)
 
     def _thin_out(self, good: Sequence[Host], n_too_many: int, now_s: float) -> None:
-        """Drain so many: of the machine that has most the youngest, with the least to lose."""
+        """Drain so many: the youngest of the machine that has most; it has the least to lose."""
         staying = list(good)
         for _ in range(n_too_many):
             own = Counter(one.node for one in staying)
@@ -375,7 +375,7 @@ class Directory:
         return min(1.0, max(process.used, max(waits) / ANSWER_S))
 
     def _place(self, group: Group, n: int, now_s: float) -> list[Action]:
-        """So many, apart from the others of their group."""
+        """Start so many processes, apart from the others of their group."""
         starts: list[Action] = []
         for _ in range(n):
             machine = self.machines.emptiest(group, self.desired, self.hosts.values(), now_s)

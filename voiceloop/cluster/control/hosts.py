@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from voiceloop.cluster.control.plan import Group
 from voiceloop.cluster.control.reports import HostReport
 
-LEASE_S = 2.0  # four reports: who is silent for longer counts for nothing
+LEASE_S = 2.0  # four reports: a host that is silent for longer counts for nothing
 LOST_S = 10.0  # and is replaced: a machine under load wakes late, and a start costs more than that
 READY_WITHIN_S = 600.0  # what does not get ready by then, as the slowest model does, never will
 SETTLE_S = 5.0  # a process that has just got ready takes new calls before an old one is drained

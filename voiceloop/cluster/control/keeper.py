@@ -248,7 +248,7 @@ class Keeper:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """By rename: whoever reads it finds the old text or the new one. For this user alone."""
+    """Replace a file by a rename, so that a reader finds the old text or the new one. Mode 600."""
     beside = path.with_suffix(".new")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

@@ -19,7 +19,7 @@ STANDARD_OUTPUT = 1
 
 
 async def tell_on(look: Callable[[], ProcessReport], descriptor: int = STANDARD_OUTPUT) -> None:
-    """Write what `look` returns, until cancelled or nobody reads it any more."""
+    """Write what `look` returns twice a second, until cancelled or the reader has gone."""
     os.set_blocking(descriptor, False)
     while True:
         report = look()
