@@ -36,9 +36,9 @@ from voiceloop.doctor.report import (
 from voiceloop.doctor.services import check_services
 from voiceloop.knowledge.sources import KnowledgeSource
 from voiceloop.models import resolve
-from voiceloop.models.chosen_preset import with_preset
 from voiceloop.models.machine import Machine
 from voiceloop.models.preset_check import choose
+from voiceloop.models.presets import with_preset
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
 
 FAULTS = Path(__file__).resolve().parents[1] / "faults"

@@ -29,7 +29,6 @@ from voiceloop.doctor.services import check_services
 from voiceloop.errors import ConfigError, VoiceLoopError
 from voiceloop.models.cache import hub_folder
 from voiceloop.models.catalog import PRESETS, Preset
-from voiceloop.models.chosen_preset import formats_of
 from voiceloop.models.end_judges import end_judges
 from voiceloop.models.engine_options import DRAFT_MODEL_ON_GPU
 from voiceloop.models.gates import COMMAND, DENSE, bar, doubt_of
@@ -44,6 +43,7 @@ from voiceloop.models.preset_check import (
 from voiceloop.models.presets import (
     context_tokens,
     embedded_model_dir,
+    formats_of,
     note_on_agent,
     resolve_agent,
     worker_specs,

@@ -26,13 +26,15 @@ from voiceloop.errors import ConfigError
 from voiceloop.models.cache import hub_folder, read_json
 from voiceloop.models.catalog import APART, EMBEDDED, EMBEDDED_AGENT, MOONSHINE_TINY, Preset
 from voiceloop.models.engine_options import engine_options
-from voiceloop.models.gates import Formats, verdicts
+from voiceloop.models.gates import Formats, doubt_of, verdicts
 from voiceloop.models.machine import n_cores, this_machine
 from voiceloop.models.preset_check import (
     CPU_BUILD,
+    choose,
     find_preset,
     missing_models,
     missing_pieces,
+    replaced_models,
     resolve_preset,
 )
 from voiceloop.models.resolve import (
@@ -283,3 +285,33 @@ def _bounds_of_named(config: Config) -> dict[str, Any]:
     """What a model without bounds of its own may keep; a longer context has to be asked for."""
     length = max(NAMED_CONTEXT_LENGTH, config.context_tokens + REPLY_TOKENS)
     return {"context_length": length, "kv_tokens": NAMED_CONTEXTS * length}
+
+
+def with_preset(config: Config) -> tuple[Config, list[str]]:
+    """The configuration with its preset chosen, and notes of a line each. Raises: ConfigError."""
+    hub, notes = hub_folder(), []
+    choice = choose(config, this_machine(), hub)
+    if config.preset == AUTO:
+        notes.append(f"preset {choice.preset.name}: {choice.reason}")
+    for one in replaced_models(choice.preset, resolve_models(config, choice.preset, hub)):
+        notes.append(f"without {one.subject}: {one.found}; {one.remedy}")
+    if choice.better:
+        notes.append(f"a better one: {choice.better}")
+    config = replace(config, preset=choice.preset.name)
+    if (note := note_on_agent(config)) is not None:
+        notes.append(note)
+    formats = formats_of(config)
+    if formats is not None and (doubt := doubt_of(formats)) is not None:
+        notes.append(f"quality gate: {doubt}")
+    return config, notes
+
+
+def formats_of(config: Config) -> Formats | None:
+    """How the language model of a chosen preset is kept; None where it is elsewhere, or missing."""
+    taken = resolve_models(config, find_preset(config.preset), hub_folder())
+    try:
+        roles = [role for spec in worker_specs(config) for role in spec.roles]
+    except ConfigError:
+        return None  # whoever starts it is told
+    options = next((role.options for role in roles if role.role == "engine"), None)
+    return Formats.of(taken["engine"].weights_name, options) if options is not None else None

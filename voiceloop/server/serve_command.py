@@ -21,7 +21,7 @@ LOG_FORM = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 def run_serve(file: Path | None, flags: Mapping[str, Any]) -> int:
     """Serve until a signal. Raises: as `process.serve`."""
-    from voiceloop.models.chosen_preset import with_preset
+    from voiceloop.models.presets import with_preset
 
     config, notes = with_preset(load_config(file, environ=os.environ, flags=flags))
     return _run(config, notes)

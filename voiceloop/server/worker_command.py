@@ -17,9 +17,8 @@ from voiceloop.cluster.address import Address, read_address
 from voiceloop.cluster.host import host_worker
 from voiceloop.config import Config, load_config
 from voiceloop.errors import ConfigError
-from voiceloop.models.chosen_preset import with_preset
 from voiceloop.models.held import describe_models
-from voiceloop.models.presets import worker_specs
+from voiceloop.models.presets import with_preset, worker_specs
 from voiceloop.server.serve_command import log_at
 from voiceloop.workers.messages import WorkerSpec
 from voiceloop.workers.status import RoleState

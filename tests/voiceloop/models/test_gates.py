@@ -17,9 +17,8 @@ from voiceloop.config import Config, EngineSettings, load_config
 from voiceloop.doctor.report import check_formats
 from voiceloop.models import gates
 from voiceloop.models.catalog import MODELS, PRESETS, Preset
-from voiceloop.models.chosen_preset import formats_of, with_preset
 from voiceloop.models.gates import RUN_BY, Bar, Formats, Gate, bar, doubt_of, gate_of, verdicts
-from voiceloop.models.presets import worker_specs
+from voiceloop.models.presets import formats_of, with_preset, worker_specs
 from voiceloop.workers.messages import Ready, RoleSpec, served_of
 from voiceloop.workers.roles.role import Role, ready_of
 

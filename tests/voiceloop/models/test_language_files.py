@@ -10,10 +10,9 @@ from voiceloop.config import Config, load_config
 from voiceloop.errors import ConfigError
 from voiceloop.models import machine, resolve
 from voiceloop.models.catalog import SMOLLM2
-from voiceloop.models.chosen_preset import formats_of
 from voiceloop.models.listing import run_pull
 from voiceloop.models.preset_check import find_preset, missing_pieces
-from voiceloop.models.presets import context_tokens, plan, resolve_agent, worker_specs
+from voiceloop.models.presets import context_tokens, formats_of, plan, resolve_agent, worker_specs
 from voiceloop.models.resolve import capabilities_of, resolve_models
 
 

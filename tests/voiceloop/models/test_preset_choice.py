@@ -18,7 +18,6 @@ from voiceloop.models import end_judges as end_judges_module
 from voiceloop.models import opening, presets, resolve
 from voiceloop.models.cache import find_repo, hub_folder
 from voiceloop.models.catalog import CPU, EMBEDDED, GPU, MODELS, PHONON, PRESETS, Preset
-from voiceloop.models.chosen_preset import with_preset
 from voiceloop.models.end_judges import end_reader_spec, voice_reader_spec
 from voiceloop.models.listing import before_pull, repos_of, run_list
 from voiceloop.models.machine import Gpu, Machine
@@ -33,6 +32,7 @@ from voiceloop.models.preset_check import (
 from voiceloop.models.presets import (
     context_tokens,
     resolve_agent,
+    with_preset,
     worker_specs,
 )
 from voiceloop.models.resolve import resolve_models, resolve_named
