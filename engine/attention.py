@@ -52,7 +52,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Plan:
-    """Where a step's rows read and write. slots: KV slot of every row."""
+    """The places where a step's rows read and write. slots: KV slot of every row."""
 
     spans: list[Span]
     slots: "Tensor | slice"

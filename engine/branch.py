@@ -39,7 +39,7 @@ class Phase(Enum):
 
 
 class Home(Protocol):
-    """What a branch needs of its engine."""
+    """The part of the engine that a branch uses."""
 
     context_length: int
     vocab_size: int
@@ -263,7 +263,7 @@ class Branch:
     # -- what a step reports ---------------------------------------------------------------------
 
     def prefilled(self, n_tokens: int, p_end_of_turn: float | None) -> None:
-        """So many staged tokens were computed; p_end_of_turn: None before the last of them."""
+        """Note that staged tokens were computed; p_end_of_turn: None before the last of them."""
         self.staged.n_prefilled += n_tokens
         if not self._is_history_published:  # what there is of it: others need not compute it too
             self.sequence.publish(self.n_history)
@@ -291,7 +291,7 @@ class Branch:
             self.stop_preemptive(reply.finish_reason)
 
     def verified(self, n_stood: int, n_left: int) -> None:
-        """Of what was made ahead so much stands in the committed reply; n_left: still to verify."""
+        """Note how much of what was made ahead stands in the reply; n_left: still to verify."""
         if self._n_unsettled:
             self._n_unsettled -= n_stood
             if not n_left:
@@ -382,7 +382,7 @@ class Branch:
             self.preemptive = None
 
     def _discard_unsettled(self) -> None:
-        """Whatever was made ahead in this turn, and is in no reply by now, was for nothing."""
+        """Count what was made ahead in this turn and is in no reply as discarded."""
         n_discarded, self._n_unsettled = self._n_unsettled, 0
         self._home.discarded(n_discarded)
         if self.reply is not None:
@@ -390,7 +390,7 @@ class Branch:
 
 
 def _said_in(ahead: PreemptiveReply | None, reply: Reply) -> list[int]:
-    """What an attempt said, and had yet to verify, for `reply` to verify in its first pass."""
+    """List an attempt's tokens and proposals, for `reply` to verify in its first pass."""
     if ahead is None:
         return []
     said = ahead.reply.tokens + ahead.reply.proposals

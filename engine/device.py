@@ -30,7 +30,7 @@ from .types import ConfigError, EngineConfig
 
 
 class StepRunner(Protocol):
-    """What the engine, drafters and measurements need of a runner; see `runner.Runner`."""
+    """The interface of every runner; see `runner.Runner`."""
 
     decoder: Decoder
     layers: str  # what runs them, in words

@@ -118,7 +118,7 @@ class Engine:
 
     @classmethod
     def start(cls, model_dir: Path, config: EngineConfig) -> "Engine":
-        """As `load`; where a GPU's kernels fail, by plain torch on that GPU, as `lacks` then says.
+        """Load; where a GPU's kernels fail, run plain torch on that GPU and say so in `lacks`.
 
         What Triton, ptxas, a launch, a capture or an allocation raises has no root of its own.
         Raises: as `load`; DeviceError where torch fails as well.
@@ -302,7 +302,7 @@ class Engine:
         return tasks
 
     def _coming_grammars(self) -> list[Future[Any]]:
-        """What replies wait for, and is not here at this moment."""
+        """List the grammars that replies wait for and that are still compiling."""
         replies = [branch.reply for branch in self._branches.values()]
         attempts = [branch.preemptive for branch in self._branches.values()]
         replies += [ahead.reply for ahead in attempts if ahead is not None and ahead.is_active]

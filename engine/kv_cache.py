@@ -109,7 +109,7 @@ class KvPool:
 
     @property
     def block_bytes(self) -> int:
-        """What one block takes in memory, in all layers."""
+        """Count the bytes of one block, in all layers."""
         return sum(part.numel() * part.itemsize for part in (self._codes, self._scales)) // (
             self.n_blocks
         )
@@ -154,7 +154,7 @@ class KvPool:
             self._scale_slots[layer][slots] = scales
 
     def vectors(self, layer: int, slots: Tensor) -> Tensor:
-        """What `write` stored at `slots` [n]: [n, 2, kv_heads, head_dim]."""
+        """Read what `write` stored at `slots` [n]: [n, 2, kv_heads, head_dim]."""
         scales = self._scale_slots[layer][slots] if self.format.is_scaled else None
         return self.format.decode(self.slots[layer][slots], scales)
 

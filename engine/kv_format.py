@@ -12,7 +12,7 @@ LARGEST = 127.0  # code of a vector's largest entry
 
 
 class PlainKv:
-    """As computed."""
+    """Keys and values as they are computed."""
 
     is_scaled = False  # whether a scale goes with a vector
 

@@ -59,7 +59,7 @@ def _packs_bf16() -> bool:
 
 
 def _held_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What dense weights for activations of `dtype` are held, and multiplied, in."""
+    """Choose the dtype that a CPU holds and multiplies dense weights of `dtype` in."""
     return torch.float32 if dtype == torch.bfloat16 and not _packs_bf16() else dtype
 
 

@@ -139,7 +139,7 @@ class Decoder:
         return self.norm(x[wanted])
 
     def logits(self, states: Tensor) -> Tensor:
-        """Of states [rows, hidden]: [rows, vocab], fp32 (fp64 for an fp64 model).
+        """Compute [rows, vocab] of states [rows, hidden], in fp32 (fp64 for an fp64 model).
 
         bf16 has 8 bits: at 16 its numbers lie 0.125 apart, and likely tokens tie. Where the head is
         the embedding, whose rows are at hand, and is itself quantized or in bf16, the likeliest are

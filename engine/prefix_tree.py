@@ -187,7 +187,7 @@ class PrefixTree:
         return True
 
     def _n_public(self, tokens: Sequence[int]) -> int:
-        """How many blocks of `tokens` are the operator's."""
+        """Count the blocks of `tokens` that are the operator's."""
         n = 0
         while (n + 1) * BLOCK_TOKENS <= min(len(tokens), len(self.public)):
             own = slice(n * BLOCK_TOKENS, (n + 1) * BLOCK_TOKENS)

@@ -179,7 +179,7 @@ class Reply:
         return token
 
     def _logprob(self, logits: Tensor, said: list[int], token: int, n_top: int) -> TokenLogprob:
-        """How likely `token` and the `n_top` likeliest are under the model's own logits [vocab].
+        """Look up `token` and the `n_top` likeliest under the model's own logits [vocab].
 
         Before penalties, grammar and temperature: what was likely, not what was allowed. A token's
         text is what it adds to the token before it, as in the reply.
@@ -197,7 +197,7 @@ class Reply:
         return TokenLogprob(spelled(token), float(logprobs[token]), top)
 
     def new_logprobs(self) -> tuple[TokenLogprob, ...]:
-        """Of the tokens accepted since the last report; an end-of-turn token is no text."""
+        """List those of the tokens since the last report; an end-of-turn token is no text."""
         first = self._n_reported
         noted = zip(self.tokens[first:], self._logprobs[first:], strict=False)
         return tuple(one for token, one in noted if token not in self.stop_ids)
@@ -228,7 +228,7 @@ class Reply:
         )
 
     def _begin_as_call(self) -> bool:
-        """It began as a call in plain text: begin again, bound to write that call as calls are.
+        """Begin a reply again that wrote a call as plain text, bound to write it as calls are.
 
         Nothing of it has been given out. Where no grammar for it can be made, the same is said
         again. Returns whether it begins again.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
-    """How the tokens of one reply are drawn; one object a reply, told apart by identity.
+    """Sampling parameters of one reply; one object a reply, told apart by identity.
 
     n_prompt: tokens before the reply's first one; penalties are for those after them.
     """
@@ -35,7 +35,7 @@ class Draw:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a step gave one extension: logits to choose from, or the choices themselves.
+    """The result of a step for one extension: logits to choose from, or the choices themselves.
 
     logits: [n_logits, vocab], None inside a prompt; where a runner draws, only for who is told of
     them. chosen: what it drew at those rows, up to the first that differs from `proposals` (its own
@@ -114,7 +114,7 @@ class Runner:
 
     @torch.inference_mode()
     def run(self, extensions: Items[Extension]) -> Tensor | None:
-        """As `states`, but the logits [sum of n_logits, vocab] read from them."""
+        """Compute the KV of all rows; return the wanted logits [sum of n_logits, vocab]."""
         states = self.states(extensions)
         return None if states is None else self.logits(states)
 

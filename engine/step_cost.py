@@ -62,7 +62,7 @@ class StepCost:
         self.fixed_ms, self.ms_per_row = fixed, slope
 
     def rows_within(self, budget_ms: float) -> int | None:
-        """How many rows a step of this time has; None until measured."""
+        """Predict how many rows a step of this time has; None until measured."""
         if not self.ms_per_row:
             return None
         return max(0, int((budget_ms - self.fixed_ms) / self.ms_per_row))

@@ -100,7 +100,7 @@ class IntegrityError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How to load and run one model.
+    """Settings to load and run one model.
 
     dtype: what activations and KV are computed in; "fp32" and "fp64" are for tests.
     quant: weight quantization on load; None keeps the weights in `dtype`.
@@ -192,7 +192,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How one reply is drawn.
+    """Sampling parameters and bounds of one reply.
 
     temperature 0 is greedy. seed None takes the engine's own seed; the same seed, prompt and
     parameters give the same text whatever runs beside it or drafts for it: always where layers run
@@ -246,7 +246,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one reply took, in tokens."""
+    """Counts of one reply, in tokens."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompt: resident at `commit` (staged before, or shared)

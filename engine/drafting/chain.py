@@ -38,7 +38,7 @@ class KernelEagle:
         self._cos, self._sin = (torch.full((1, head_dim), n, device=device) for n in (1.0, 0.0))
 
     def tapped(self, n_rows: int) -> dict[int, Tensor]:
-        """Where the decoder's pass over so many rows puts the states that it is asked for."""
+        """Return the buffers for the states that a pass over so many rows hands out."""
         return self.head.tapped(self._states[:n_rows])
 
     def keep(self, tokens: Tensor, positions: Tensor, kv_slots: Tensor, before: Tensor) -> None:

@@ -23,7 +23,7 @@ PLAIN_EVERY = 32  # drafted steps from one plain step to the next: its cost chan
 
 
 class DraftLength:
-    """How many tokens one drafter drafts: as many as make a token cheapest, or none.
+    """Chooses how many tokens one drafter drafts: as many as make a token cheapest, or none.
 
     Credit, in plain steps, pays for it: gains are added and losses taken off. Where it is used up,
     or no length promises a gain, plain steps follow until `SHARE` of them has made up for the loss
@@ -53,7 +53,7 @@ class DraftLength:
         return self._n_since_plain >= PLAIN_EVERY
 
     def choose(self, n_replies: int) -> int:
-        """How many tokens to draft for each of `n_replies` that share the coming step."""
+        """Choose how many tokens to draft for each of `n_replies` that share the coming step."""
         is_known = (n_replies, n_replies) in self._step_ms
         if not self._is_on or not is_known or self.is_plain_due or not self._lengths:
             return 0
@@ -127,7 +127,7 @@ class DraftLength:
         return self._drafted_ms(n_replies, n_drafted) / n_tokens
 
     def _drafted_ms(self, n_replies: int, n_drafted: int) -> float:
-        """Of a step that verifies so many guesses at each reply, the guessing included."""
+        """Predict the time of a step that verifies so many guesses a reply, guessing included."""
         draft_ms = median(self._draft_ms) if self._draft_ms else 0.0
         step_ms = self._cost_ms(n_replies, n_replies * (1 + n_drafted))
         return step_ms + n_replies * n_drafted * draft_ms

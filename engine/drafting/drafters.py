@@ -65,7 +65,7 @@ class GrammarDrafter:
 
 
 class NgramDrafter:
-    """Whatever followed the last time the same few tokens stood at the end.
+    """Drafts what followed when the newest few tokens last stood together.
 
     Strong where a reply repeats the conversation: read-backs, names, tool arguments. What it looks
     through is all that the target has read: instructions, history, tool results, the reply.
@@ -99,7 +99,7 @@ _TOKENS: "array[int]" = array("i")
 
 
 def _last_place(tokens: "array[int]", sizes: Items[int]) -> int | None:
-    """Behind the last place, the end left out, where as many tokens stand as at the end.
+    """Find the end of the last earlier place where the newest tokens stand.
 
     A search of bytes: 0.2 ms for 4,000 new tokens, 9 us after; an index took 12 ms to build.
     """

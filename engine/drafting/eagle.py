@@ -80,7 +80,7 @@ class EagleHead:
 
     @property
     def n_bytes(self) -> float:
-        """Of its weights as kept."""
+        """Count the bytes of its weights as kept."""
         config, n_itself = self.config, self.embedding.itemsize
         hidden = config.hidden_size
         inner = self.layer.gate_up.out_features // 2
@@ -91,11 +91,11 @@ class EagleHead:
         return n_bytes + self.has_own_embedding * self.embedding.nbytes
 
     def tapped(self, states: Tensor) -> dict[int, Tensor]:
-        """Where a pass puts the states: parts of [rows, 3 * hidden], by the layers before them."""
+        """Split [rows, 3 * hidden] into the states of a pass, by the layers before them."""
         return dict(zip(self.taps, states.chunk(N_STATES, -1), strict=True))
 
     def features(self, slots: Tensor, pool: KvPool) -> Tensor:
-        """Those stored at `slots` [n]: [n, hidden]; zeros where a slot is negative."""
+        """Read the features stored at `slots` [n]: [n, hidden]; zeros where a slot is negative."""
         layers = range(self.index + 1, self.index + self.n_pool_layers)
         parts = [pool.vectors(layer, slots.clamp_min(0)).flatten(1) for layer in layers]
         features = torch.cat(parts, -1)[:, : self.config.hidden_size]

@@ -64,7 +64,7 @@ class Speculation:
     def stage(
         self, opened: Iterable[tuple[str, Sequence]], interrupted: Callable[[], bool] | None
     ) -> None:
-        """Where nothing else is due, have drafters that are in use read what is staged.
+        """Have drafters that are in use read what is staged, while nothing else is due.
 
         opened: of each open branch its id and sequence. interrupted: whether a commit waits.
         """
@@ -92,7 +92,7 @@ class Speculation:
         return reply in self._used
 
     def verified(self, decoded: Items[tuple[Reply, int, int]], elapsed_ms: float | None) -> None:
-        """What became of a step's guesses: each reply that it decoded, its guesses, and its hits.
+        """Learn from a step's guesses: each reply that it decoded, its guesses, and its hits.
 
         elapsed_ms: of a step that served nothing else.
         """

@@ -114,10 +114,7 @@ class GraphRunner:
         return torch.zeros(shape, dtype=dtype, pin_memory=self._is_cuda)
 
     def _capture(self) -> tuple[dict[int, Replay], dict[int, tuple[Replay, Replay]]]:
-        """Of each size what replays its program; where there is no GPU it is run again.
-
-        And what begins a chain of guesses before it, and what makes each of them.
-        """
+        """Capture the program of each size, and its chain of guesses; without a GPU, keep them."""
         self.pool.copy(0, 1)  # now, while nothing is in them: its code is loaded by its first use
         capture = CudaGraphs().capture if self._is_cuda else lambda program: program
         # The largest first: the others then fit into the memory it leaves in the graphs' pool.
@@ -130,7 +127,7 @@ class GraphRunner:
         )
 
     def programs(self) -> Iterator[tuple[str, Replay]]:
-        """What is captured, by name."""
+        """Name each program that is captured."""
         for graph in self._graphs:
             yield f"{graph.n_rows} rows", graph.program
             if graph.chain is not None:
@@ -206,7 +203,7 @@ class GraphRunner:
         return torch.cat(logits) if logits else None
 
     def _logits_of(self, extension: Extension) -> Iterator[Tensor]:
-        """As many rows at a time as a step has, of logits as the host has room for."""
+        """Compute the logits of an extension in steps as large as the host's buffers allow."""
         sequence, n_before = extension.sequence, extension.sequence.n_resident
         n_silent = extension.n_known - extension.n_logits
         while (n_done := sequence.n_resident - n_before) < extension.n_known:
@@ -306,7 +303,7 @@ class GraphRunner:
     # -- launching and reading -------------------------------------------------------------------
 
     def _part(self, extension: Extension, first: int) -> Part:
-        """What the host feeds, from position `first` on."""
+        """Make the part that the host feeds from position `first` on."""
         sequence = extension.sequence
         fed = sequence.tokens[first : first + extension.n_known]
         return Part(extension, first, fed, extension.n_rows, list(sequence.table))
@@ -354,7 +351,7 @@ class GraphRunner:
         return launch
 
     def _draw_late(self, launch: Launch, answered: list[tuple[Extension, Part]]) -> None:
-        """What grammars bind of a step under way, now that the one before it was read."""
+        """Draw the tokens of a step under way that wait for their grammars' masks."""
         late = [(e, part) for e, part in answered if part.is_late and e.n_logits]
         if late:
             launch.late = [part for _, part in late]

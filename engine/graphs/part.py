@@ -43,7 +43,7 @@ class Part:
 
     @property
     def position(self) -> int:
-        """Of its first row, once the step before it was read."""
+        """The position of its first row, known once the step before it was read."""
         return self.first if self.before is None else self.before.end[0]
 
     @property
@@ -83,7 +83,7 @@ class Part:
 
 @dataclass(slots=True)
 class Room:
-    """What a step has left."""
+    """The room that a step has left."""
 
     n_rows: int
     n_kept: int
@@ -106,5 +106,5 @@ class Room:
 
 
 def that_fit(parts: list[Part], room: Room) -> list[Part]:
-    """As much as a step has room for; the first above all."""
+    """Take parts in order, as far as a step has room."""
     return [part for part in parts if room.takes(part)]

@@ -54,7 +54,7 @@ def graph_sizes(config: EngineConfig) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all graphs of a runner work with: one runs at a time.
+    """The buffers that all graphs of a runner share: one runs at a time.
 
     logits: fp32 [MAX_WANTED, vocab]. masks: int32 [MAX_WANTED, words], a bit a token that may come.
     kept: fp32 [lines, vocab], the model's own logits of rows whose reader is on the host.
@@ -91,7 +91,7 @@ class Layout:
 
 
 def drawn_as(extension: Extension) -> dict[str, float]:
-    """How its tokens are drawn, by the names of the inputs."""
+    """Sampling parameters of an extension, by the names of the inputs."""
     draw = extension.draw or GREEDY
     params = draw.params
     return {
@@ -137,7 +137,7 @@ class StepGraph:
         self._lay_out(device, n_pieces)
 
     def _lay_out(self, device: torch.device, n_pieces: int) -> None:
-        """What kernels are given: views of the buffers, made once."""
+        """Make the views of the buffers that kernels take, once."""
         given, shared = self.inputs.fields(self.fed), self.shared
         self._found = self.results.fields(self.found)
         self._rows = Fed(**{name: given[name] for name in Fed.__dataclass_fields__})

@@ -21,7 +21,7 @@ MASK_BITS = 32  # of a word of a mask
 
 @dataclass(frozen=True, slots=True)
 class Adjustments:
-    """What is asked for; on the device.
+    """The penalties, masks and kept logits that are asked for; on the device.
 
     In the order of `adjusted`'s arguments.
     Of each reply: presence, frequency: fp64, `SamplingParams`' penalties; said_from: int64, the

@@ -154,7 +154,7 @@ class KernelDecoder:
         pieces: Items[tuple[Pieces, int]], wanted: Tensor, logits: Tensor,
         taps: Mapping[int, Tensor] = NO_TAPS,
     ) -> Tensor:  # fmt: skip
-        """Of tokens int64 [rows]: the states [wanted, hidden], and logits fp32 [wanted, vocab].
+        """Run tokens int64 [rows]: the states [wanted, hidden]; writes logits fp32 [wanted, vocab].
 
         positions, slots: int32 [rows], see `kv_write`. pieces: all rows, with the most rows that a
         piece may have, apart for kinds of attention. wanted: int64, rows. logits: written.

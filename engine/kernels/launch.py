@@ -65,7 +65,7 @@ class CudaGraphs:
         self._pool = torch.cuda.graph_pool_handle()
 
     def capture(self, program: Replay) -> Replay:
-        """What replays the program. It is run twice before: kernels are compiled outside."""
+        """Capture a program and return its replay; two runs before compile its kernels."""
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -146,7 +146,7 @@ def choose_splits(n_out: int, n_steps: int, device: torch.device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WideStage:
-    """What one step of a tile of many rows holds in shared memory.
+    """The shared memory that one step of a tile of many rows takes.
 
     row_bytes: of each row's inputs. output_bytes: of each output's codes.
     """
@@ -155,7 +155,7 @@ class WideStage:
     output_bytes: int
 
     def fitting(self, tile_rows: int, device: torch.device) -> int:
-        """How many of them fit beside each other."""
+        """Count the steps that fit into shared memory together."""
         n_bytes = tile_rows * self.row_bytes + WIDE_OUTPUTS * self.output_bytes
         return shared_bytes(device) // n_bytes
 

@@ -47,7 +47,7 @@ def _guess(
 
 
 def guess(which: Tensor, guessing: Tensor, places: Places) -> None:
-    """What followed the last time a conversation's last `SIZE` tokens stood together.
+    """Guess what followed when a conversation's last `SIZE` tokens last stood together.
 
     which: int64 [n], of each sequence its place in `places`, 0 for none, whose tokens end at its
     `position`. guessing: int64 [n], 0 where nothing is to be guessed. Fills `places.guesses`,

@@ -58,7 +58,7 @@ class Places:
         return place
 
     def touch(self, sequence: Sequence) -> None:
-        """It goes on by itself: others give up their places before it does."""
+        """Keep the place of a sequence that goes on by itself; others give theirs up first."""
         self._places.move_to_end(id(sequence))
 
     def _upload(self, place: int, start: int, tokens: list[int]) -> None:

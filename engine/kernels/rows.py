@@ -22,7 +22,7 @@ MOST_GUESSES = tl.constexpr(next_power_of_2(MAX_SALVAGED))  # of one sequence in
 
 @dataclass(frozen=True, slots=True)
 class Fed:
-    """What the host says of a step's rows; all int64 on the device.
+    """The host's description of a step's rows; all int64 on the device.
 
     Of each row: tokens. Of each sequence: starts, its first row; firsts, the position of that;
     counts, its rows; n_known, how many of them are no guesses; index, of the next token within the
@@ -198,8 +198,7 @@ def _verify(
 def verify(
     fed: Fed, places: Places, tokens: Tensor, chosen: Tensor, counts: Tensor, n_accepted: Tensor
 ) -> None:
-    """How many guesses of each sequence stand; what was drawn after the last of them goes on,
-    without guesses at what follows.
+    """Count the guesses of each sequence that stand, and let it go on behind the last of them.
 
     tokens: int64 [rows], as `place_rows` left them: of each sequence `n_known` known ones, then up
     to `MOST_GUESSES` guesses. chosen: int64, what `sample` chose after each wanted row.

@@ -34,7 +34,7 @@ NONE = tl.constexpr(2**31 - 1)  # no token: above all ids
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """How each reply is drawn, and whose each row is; all on the device.
+    """Sampling parameters of each reply, and the reply of each row; all on the device.
 
     Of each reply: temperature, top_p: fp64; top_k: int32 or int64; seed: int64 (its low 64 bits);
     index: int32 or int64, that of the next token within the reply. Defaults of `SamplingParams`
@@ -109,7 +109,7 @@ def _share_of(
     VOCAB: tl.constexpr, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.constexpr, N_IDS: tl.constexpr,
     IDS_PAD: tl.constexpr,
 ):  # fmt: skip
-    """Of all tokens' weights after a row those of some; the row's logits are finite.
+    """Sum the probabilities of some tokens after a row whose logits are finite.
 
     chunk_best, chunk_sum: of each chunk the largest logit, and the sum of weights relative to it.
     """
@@ -199,7 +199,7 @@ def filter_row(
     VOCAB: tl.constexpr, CHUNK: tl.constexpr, N_CHUNKS: tl.constexpr, CHUNKS_PAD: tl.constexpr,
     STEP: tl.constexpr,
 ):  # fmt: skip
-    """Where top-k and top-p cut one row off: `floor`."""
+    """Find the `floor` that top-k and top-p keep of one row."""
     row = tl.program_id(0).to(tl.int64)
     owner = tl.load(owners_ptr + row)
     temperature = tl.load(temperature_ptr + owner, mask=owner >= 0, other=0.0)
@@ -267,7 +267,7 @@ def _gather(
 
 @triton.jit
 def _above(keys_ptr, weights_ptr, n_found, key, STEP: tl.constexpr):
-    """Of the candidates above `key`: how many, and their weight; and the weight of one at it."""
+    """Count and weigh the candidates above `key`; and weigh one that is at it."""
     count = tl.full((), 0, tl.int32)
     mass = tl.full((), 0.0, tl.float64)
     tied_weight = tl.full((), 0.0, tl.float64)

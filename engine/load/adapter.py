@@ -80,7 +80,7 @@ class AdaptedCheckpoint:
         return isinstance(self._base, HoldsInt4) and self._base.is_quantized(name)
 
     def int4(self, name: str, shape: tuple[int, int]) -> Int4Weight | FinerWeight | None:
-        """As the base has it; merged numbers where it is quantized and the adapter changes it.
+        """Read the base's codes, or merged numbers where the adapter changes a quantized matrix.
 
         Raises: MissingTensor, WrongShape.
         """

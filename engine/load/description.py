@@ -61,7 +61,7 @@ def _size(n_bytes: float) -> str:
 
 
 def _weight_bytes(engine: Engine) -> float:
-    """Of layers, embedding and head, as kept; a head that is the embedding itself counts once."""
+    """Count the bytes of layers, embedding and head; a head that is the embedding counts once."""
     decoder = engine.runner.decoder
     n_itself, model = decoder.embedding.itemsize, decoder.config
     n_bytes = sum(n * CODE_BYTES.get(name, n_itself) for name, n in _kept(engine).items())
@@ -71,7 +71,7 @@ def _weight_bytes(engine: Engine) -> float:
 
 
 def _weights(engine: Engine) -> str:
-    """What the layers' weights are kept in, the most first, with their shares where they differ."""
+    """Name the formats of the layers' weights, the most common first, with shares if several."""
     kept = _kept(engine)
     if len(kept) == 1:
         return next(iter(kept))
@@ -79,7 +79,7 @@ def _weights(engine: Engine) -> str:
 
 
 def _kept(engine: Engine) -> Counter[str]:
-    """How many of the layers' weights each format has."""
+    """Count the layers' weights by format."""
     model = engine.runner.decoder.config
     hidden, heads = model.hidden_size, model.n_heads * model.head_dim
     n_in = (hidden, heads, hidden, model.intermediate_size)
@@ -92,7 +92,7 @@ def _kept(engine: Engine) -> Counter[str]:
 
 
 def _drafters(engine: Engine) -> list[str]:
-    """Who guesses tokens, in words; a runner that does it itself included."""
+    """Name the drafters, a runner that drafts itself included."""
     config, head = engine.config, engine.runner.decoder.eagle
     is_inside = config.ngram_draft and open_device(config).drafts_inside
     names = [NgramDrafter.name] if is_inside and config.max_draft_tokens else []

@@ -114,7 +114,7 @@ def read_gguf_config(file: GgufFile) -> ModelConfig:
 
 
 def _rope_divisors(file: GgufFile, config: ModelConfig) -> tuple[float, ...]:
-    """What Llama 3.1 and later divide each frequency by, which the converter computes.
+    """Read the divisors of the rotary frequencies that Llama 3.1 and later have.
 
     Raises: CheckpointError.
     """

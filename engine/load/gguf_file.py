@@ -44,7 +44,7 @@ FORMATS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Where a tensor lies. shape: outermost first, as torch has it; start and size in bytes."""
+    """The place of a tensor. shape: outermost first, as torch has it; start and size in bytes."""
 
     format: str
     shape: tuple[int, ...]

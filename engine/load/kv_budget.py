@@ -16,7 +16,7 @@ PROBE_BLOCKS = 1  # a pool of this size tells what a block takes, whatever its f
 
 
 def bytes_per_token(pool: KvPool) -> int:
-    """What one token's keys, values and scales take, in all layers."""
+    """Count the bytes of one token's keys, values and scales, in all layers."""
     layers = [*pool.blocks, *pool.scale_blocks]
     return sum(layer.numel() * layer.element_size() for layer in layers) // (
         pool.n_blocks * BLOCK_TOKENS

@@ -129,7 +129,7 @@ def read_config(model_dir: Path) -> ModelConfig:
 
 
 def config_from(values: dict[str, Any], path: Path, eos_ids: tuple[int, ...]) -> ModelConfig:
-    """What config.json says, or another file in its words. path: for complaints.
+    """Read a config from the words of config.json. path: named in errors.
 
     Raises: CheckpointError, UnsupportedArchitecture.
     """

@@ -59,7 +59,7 @@ def levels() -> Mapping[str, tuple[str, ...]]:
 
 
 def cache_folder() -> Path:
-    """Where libraries are kept: `$XDG_CACHE_HOME/voiceloop/native`."""
+    """The folder where libraries are kept: `$XDG_CACHE_HOME/voiceloop/native`."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(home) / "voiceloop" / "native"
 

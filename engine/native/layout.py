@@ -150,7 +150,7 @@ class NativeLinear(Streamed):
         return packed
 
     def product(self) -> ProductLayout:
-        """As the library takes it; valid while this object lives and its weights are not moved."""
+        """Return the library's struct; valid while this object lives and its weights stay."""
         self.layout.weights = self.weight.data_ptr()
         return self.layout
 

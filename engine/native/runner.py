@@ -111,7 +111,7 @@ class NativeRunner(Runner):
         return None if norm is None else self._keep(as_float(norm.weight, len(norm.weight)))
 
     def logits(self, states: Tensor) -> Tensor:
-        """Of states fp32 [rows, hidden]: fp32 [rows, vocab]; the likeliest as `Decoder.logits`."""
+        """Compute fp32 [rows, vocab] of states fp32 [rows, hidden]; see `Decoder.logits`."""
         states = states.contiguous()
         logits = torch.empty(len(states), padded(self._model.vocab))
         self._library.native_logits(

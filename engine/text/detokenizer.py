@@ -40,7 +40,7 @@ class Detokenizer:
         return self.flush() if len(self._pending) == MAX_PENDING_TOKENS else ""
 
     def flush(self) -> str:
-        """What is still held back, as it is."""
+        """Return the text that is still held back."""
         if not self._pending:
             return ""
         piece = self._text.decode(self._context + self._pending)[len(self._context_text) :]

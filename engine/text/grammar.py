@@ -65,7 +65,7 @@ class ComingGrammar:
 
 @dataclass(frozen=True, slots=True)
 class OfferedCalls:
-    """What binds the calls of a reply that may call or speak.
+    """The grammars that bind the calls of a reply that may call or speak.
 
     open_id: the token that opens a call. closes: whether a mark ends it, and the reply is free
     again. begin: the grammar of what follows `open_id`; force: of a whole reply that is a call,
@@ -141,7 +141,7 @@ class GrammarCompiler:
         )
 
     def offered(self, params: SamplingParams, notation: Notation | None) -> OfferedCalls | None:
-        """What binds the calls of a reply without a grammar of its own; None where nothing can.
+        """Compile the grammars of the tools that a reply may call; None where none can be bound.
 
         A mark of several tokens opens none: its first may begin what is said.
         """
@@ -221,7 +221,7 @@ class GrammarCompiler:
 
 
 class Grammar:
-    """Where one reply stands in its grammar."""
+    """The progress of one reply through its grammar."""
 
     def __init__(self, matcher: "LLMatcher", n_vocab: int, worker: ThreadPoolExecutor) -> None:
         self._matcher, self._n_vocab, self._worker = matcher, n_vocab, worker
@@ -252,8 +252,10 @@ class Grammar:
         return [int(token) for token in self._matcher.compute_ff_tokens()[:n_most]]
 
     def masks(self) -> list[bytes]:
-        """Of the next token, and after each proposal as far as it obeys: a bit a token, set where
-        it may come, lowest first."""
+        """Make a mask for the next token, and one after each proposal that obeys the grammar.
+
+        A bit a token, lowest first, set where the grammar allows it.
+        """
         return self._masks.result() if self._masks is not None else self._compute(())
 
     def mask(self, logits: Tensor, index: int) -> Tensor:

@@ -27,7 +27,7 @@ MOST_CHARACTERS = 256 * 1024
 
 
 class Spelling(Enum):
-    """What the tokens of JSON decode to, byte by byte."""
+    """Decode the tokens that JSON is made of, byte by byte."""
 
     PLAIN = "as it stands"
     SPACED = "a space before each word, but of an object's first name"
@@ -41,7 +41,7 @@ class Spelling(Enum):
 
     @property
     def gap(self) -> str:
-        """What stands behind a comma or colon, as a regular expression.
+        """Describe what may follow a comma or colon, as a regular expression.
 
         Where words are spaced it has to: behind `:"` the decoder would leave the space in a value.
         """

@@ -42,7 +42,7 @@ NO_TOKEN = -1  # where a checkpoint has no end-of-turn token
 
 @dataclass(frozen=True, slots=True)
 class TextSource:
-    """What a checkpoint says of its text, in whatever files it lies.
+    """The tokenizer, template and special tokens of a checkpoint, in whatever files they lie.
 
     template: Jinja; "" where there is none. bos_token, eos_token: what templates may spell out.
     """
@@ -89,7 +89,7 @@ class Text:
 
     @classmethod
     def read(cls, model_dir: Path, eos_ids: Sequence[int] = ()) -> Self:
-        """Of a model folder. Raises: CheckpointError, TemplateError."""
+        """Read those of a model folder. Raises: CheckpointError, TemplateError."""
         return cls(read_text_source(model_dir), eos_ids)
 
     def __init__(self, source: TextSource, eos_ids: Sequence[int] = ()) -> None:
@@ -227,7 +227,7 @@ class Text:
             )
 
     def last_seam(self, text: str) -> int:
-        """Where the last special token begins behind which nothing changes what stands before."""
+        """Find the last special token whose following text cannot change the tokens before it."""
         seams = (m.start() for m in self._seam_pattern.finditer(text) if m.group() in self._seams)
         return max(seams, default=0)
 

@@ -21,7 +21,7 @@ class MalformedToolCall(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """What stands before and after the JSON of a call; close "" means until the reply's end."""
+    """The marks before and after the JSON of a call; close "" means until the reply's end."""
 
     open: str
     close: str = ""
@@ -141,7 +141,7 @@ class ToolCallParser:
         return True
 
     def finish(self, *, is_cut_off: bool = False) -> list[str | ParsedCall]:
-        """What the end of the reply settles, or its limit: a call not closed by then is none.
+        """Settle what is open when the reply ends: a call that is not closed by then is none.
 
         Raises: MalformedToolCall.
         """

@@ -24,7 +24,7 @@ class HostTier:
 
     @classmethod
     def open(cls, pool: KvPool, n_bytes: int) -> Self | None:
-        """As many slots as fit; None where not one does."""
+        """Open a tier of as many slots as fit; None where not one does."""
         n_slots = n_bytes // pool.block_bytes
         return cls(pool, n_slots) if n_slots else None
 

@@ -87,7 +87,7 @@ class PrefixFiles:
 
     @classmethod
     def of(cls, model: Path, engine: Engine, n_most_bytes: int) -> "PrefixFiles | None":
-        """Of an engine loaded from a folder or a file, in the user's cache; None for no bytes."""
+        """Open the files of a loaded engine in the user's cache; None where `n_bytes` is 0."""
         layers, config = engine.runner.layers, engine.config
         if not n_most_bytes:
             return None
