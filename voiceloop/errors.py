@@ -39,7 +39,7 @@ class InvalidRequest(VoiceLoopError):
 
 
 class NotActive(InvalidRequest):
-    """No response is active. response_id: the one that was meant, None for whichever it is."""
+    """No response is active. response_id: the one that the client named; None: it named none."""
 
     code = "response_cancel_not_active"
 
@@ -57,7 +57,7 @@ class FrameTooLarge(InvalidRequest):
 
 
 class RateLimited(VoiceLoopError):
-    """The client sent more than its share; try again later."""
+    """The client sent more than its quota allows; it may try again later."""
 
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
@@ -84,7 +84,7 @@ class Forbidden(VoiceLoopError):
 
 
 class Overloaded(VoiceLoopError):
-    """No slot or no room in a bounded queue."""
+    """The server has no place for one more, or a bounded queue is full."""
 
     code = "server_overloaded"
     close_code = 1013
@@ -115,7 +115,7 @@ class MissingExtra(VoiceLoopError):
 
 
 class ModelUnavailable(VoiceLoopError):
-    """A model cannot be fetched: no hub, no right to it, no room; the message says what to do."""
+    """A model cannot be fetched (no hub, no right, no disk); the message says what to do."""
 
     code = "model_unavailable"
 
@@ -144,7 +144,7 @@ class RequestUnserved(BackendRefused):
 
 
 class PromptTooLong(RequestUnserved):
-    """The prompt has more tokens than the model takes: less of the conversation may well do."""
+    """The prompt has more tokens than the model takes; a shorter conversation may fit."""
 
     code = "context_length_exceeded"
 
@@ -164,7 +164,7 @@ class BackendTimeout(BackendError):
 
 
 def expected(where: str, what: str, found: object) -> InvalidRequest:
-    """The one form of "expected X, found Y" for a value a client sent; ``where`` is its path."""
+    """An error of the form "expected X, found Y" for a value a client sent at path ``where``."""
     if found is None:
         shown = "nothing"
     elif isinstance(found, dict | list):
@@ -176,7 +176,7 @@ def expected(where: str, what: str, found: object) -> InvalidRequest:
 
 
 def first_error(group: BaseExceptionGroup[BaseException]) -> VoiceLoopError:
-    """The error within a task group's. Raises the group where a bug is among them."""
+    """The first error of a task group. Raises the group itself if a bug is among its errors."""
     matched, bugs = group.split(VoiceLoopError)
     if bugs is not None or matched is None:
         raise group
@@ -195,7 +195,7 @@ class InternalError(VoiceLoopError):
 
 
 def error_of(error: BaseException) -> VoiceLoopError:
-    """What a client is told of an error; the traceback of a bug goes to the log."""
+    """The error that a client sees; the traceback of a bug goes to the log."""
     if isinstance(error, VoiceLoopError):
         return error
     try:

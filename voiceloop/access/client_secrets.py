@@ -1,11 +1,11 @@
-"""Client secrets: short-lived keys that a browser may hold, signed by the key that issued them.
+"""Issues and checks client secrets: short-lived keys that a browser may hold.
 
-A secret carries its own claims, so that every gateway that has the issuing key takes it, a restart
-ends none, and none is worth more than its issuer: the session that it opens belongs to the issuer's
-tenant. It is no secret from its holder: the page that has it can read the session it opens, as that
-session's own ``session.created`` tells it anyway. What that never tells, a token or headers for an
-MCP server, is not in it: such a session, and one too long for a header, stays with the gateway that
-issued it, which alone can open it. Pure: time is passed in.
+The key that issues a secret signs it, and the secret carries its own claims. So every gateway that
+has the issuing key takes it, a restart ends none, and the session that it opens belongs to the
+issuer's tenant. Its holder can read it: the page learns nothing that ``session.created`` does not
+say. What that never says (a token or headers for an MCP server) is not in it: such a session, and
+one too long for a header, stays with the gateway that issued it, which alone can open it. Pure:
+time is passed in.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Who may come in: API keys, where a client puts one, and whose calls each opens.
+"""Checks API keys: where a client puts one, and which tenant each stands for.
 
-Owns the comparison of keys (constant time, only digests kept) and the tenant that each stands for.
-Pure: headers in, a typed error out. A key never appears in a message or a log.
+Owns the comparison of keys (constant time, only digests kept). Pure: headers in, a typed error out.
+A key never appears in a message or a log.
 """
 
 from __future__ import annotations

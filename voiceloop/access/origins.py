@@ -1,4 +1,4 @@
-"""Which pages may connect, and which addresses may be served without keys. Pure."""
+"""Checks which pages may connect, and which addresses may be served without keys. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What one key may use: calls and requests at a time, and an hour's worth of what calls use up.
+"""Limits what one key may use: calls and requests at a time, and call minutes an hour.
 
-Owns the count for each tenant. Nobody is cut off: calls go on where the key's minutes are spent,
-over another line too, and new ones are refused until what they overdrew has come back. Pure: the
-clock is passed in.
+Owns the count for each tenant. A call that is under way goes on when the key's minutes are spent,
+also on another line. New calls are refused until the overdraft has come back. Pure: the clock is
+passed in.
 """
 
 from __future__ import annotations

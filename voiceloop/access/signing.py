@@ -1,7 +1,6 @@
-"""What a client holds for us and shows again: signed, so that it comes back as it was given.
+"""Signs what a client keeps for the server, so that it comes back unchanged.
 
-Owns the signature, and the text that signed bytes travel as. Pure. Nothing here is secret from its
-holder: what is signed can be read by whoever has it.
+Owns the signature, and the text form of signed bytes. The holder can read what is signed. Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``voiceloop doctor``: what is here, what is missing, and the command that brings it.
+"""``voiceloop doctor``: checks the machine, and names the command that brings what is missing.
 
 Owns the checks and their report. Others may use `report.run_doctor`. Start reading at `report.py`.
 """

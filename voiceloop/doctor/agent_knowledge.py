@@ -1,7 +1,7 @@
-"""The documents of an agent file: whether folders can be read, and services find anything in time.
+"""Checks the documents of an agent file: readable folders, services that answer in time.
 
-Each source is opened by the code that opens it for a server, so that what passes here starts there.
-A search changes nothing: a service is sent one, with its keys.
+The code that opens a source for a server opens it here, so what passes here starts there. A search
+changes nothing: the doctor sends each service one, with its keys.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The tools of an agent file: whether what would answer their calls is there.
+"""Checks the tools of an agent file without calling one.
 
-Calls none of them: a service is asked whether anybody listens at its address, with no key and no
-argument; a function's process is started, and an MCP server lists what it has.
+The doctor connects to a service's address with no key and no argument, starts the process of a
+function, and has an MCP server list its tools.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a check of the doctor found, and what a person can do about it."""
+"""What one check of the doctor found, and its remedy."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Services in the place of models: whether each answers, and takes the key and the model's name.
+"""Checks the services in the place of models: does each answer, and take the key and the model?
 
-Each is asked what a server asks it at its start, by the same code.
+The doctor asks each what a server asks at its start, by the same code.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""A call that outlives its connection: its tickets on the way out, the ticket it came with.
+"""Sends a call's tickets to its client, and resumes a call from the ticket that it came with.
 
-Owns when a ticket is sent to a client that asked for them (as the call begins, after each change,
-and again before the last is too old), and how a call is taken up again that broke off elsewhere:
-its settings, what was said, the tool calls that nobody knows the end of, and whether an answer is
-owed.
+Owns when a ticket is sent to a client that asked for them: as the call begins, after each change,
+and before the last one is too old. Owns how a call is resumed that broke off elsewhere: its
+settings, its words, the tool calls whose end is unknown, and whether the agent owes an answer.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""What a call is when it is written down: what was said, what of it was heard, what was set.
+"""Takes a bounded snapshot of a call (words, what was heard, settings), and restores one.
 
-Owns the snapshot: taken of a session, bounded in size, put into a new one. Only what the client has
-been told already is in it, for whoever holds a ticket can read it: no documents that the model was
-given, no sound, no MCP server that the client named with a token or headers. What was under way
-when it was taken is left out: a reply that had not ended is made anew, so that its caller hears it
-whole, and what was being said to the agent is lost. Pure.
+Whoever holds a ticket can read it, so a snapshot has only what the client knows already: no
+documents that the model was given, no sound, no MCP server that the client named with a token or
+headers. What was under way is left out. The agent makes an unfinished reply anew, so that its
+caller hears it whole; what the caller was saying is lost. Pure.
 """
 
 from __future__ import annotations

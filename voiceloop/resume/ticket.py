@@ -1,10 +1,10 @@
-"""Tickets: what a client holds of its call, to go on with it on another connection or server.
+"""Signs and checks tickets: a client goes on with its call by one, on any connection or server.
 
-Owns the tickets of one server: a snapshot behind a short head that says which call it is of, until
-when it is good, and for how long the call has lasted; both signed, for one tenant. The head alone
-is enough at the door, where a caller who comes back has a place kept. A call is resumed once on one
-server: a second ticket of it is refused there, and the same one as soon as more has been said: the
-line may break before its client has another. Pure: time is passed in.
+Owns the tickets of one server. A ticket is a snapshot behind a short head: which call, valid until
+when, and how long the call has lasted. Both are signed, for one tenant. The head alone is enough at
+the door, where a caller who comes back has a place kept. One server resumes a call once: it refuses
+a second ticket of the call, and the same one as soon as more has been said, because a line may
+break before its client has another. Pure: time is passed in.
 """
 
 from __future__ import annotations

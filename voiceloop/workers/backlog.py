@@ -1,10 +1,10 @@
-"""Speech work that no call waits for, until the models are free of what calls wait for.
+"""Keeps speech work that no call waits for until the models are free.
 
-Owns the messages of streams that a request over HTTP has opened (a file to be transcribed, a text
-to be spoken), and when the next of it is begun: where nothing else is due and no call has sent
-anything for a moment. Where that moment does not come, such work has a small share of the time, so
-that it ends. A model's step is not given up once it has begun: that is why it waits before.
-Pure: the clock is passed in.
+Owns the messages of streams that a request over HTTP opened (a file to transcribe, a text to
+speak), and when the next piece begins: when nothing else is due and no call has sent anything for a
+moment. If that moment does not come, such work gets a small share of the time, so that it ends. A
+model's step runs to its end once it has begun, so the work waits before it. Pure: the clock is
+passed in.
 """
 
 from __future__ import annotations

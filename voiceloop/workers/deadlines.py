@@ -1,8 +1,8 @@
-"""Until when somebody waits for what a worker was asked: what is later, nobody hears.
+"""Finds the streams of a worker whose answer comes too late for whoever asked.
 
-Owns the questions of a worker's streams that came with a time: a duration, for another machine's
-clock is another one. The gateway gives such a stream up itself; but one that is held up, or cut off
-from its worker, would have the models go on for nobody. Pure: the clock is passed in.
+Owns the questions that came with a time to wait. The time is a duration, because another machine
+has another clock. The gateway gives such a stream up itself, but a gateway that is held up or cut
+off would leave the models working for nothing. Pure: the clock is passed in.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How busy a worker's heartbeats say it is, and how long it has said nothing of its own doing.
+"""Judges from a worker's heartbeats how busy it is, and whether it hangs.
 
-Owns the judgement that a heartbeat, or the next step of loading, is late. One that is late because
-the machine gave its process no processor, or because the gateway did not look, tells of a busy
-machine and not of a hang, and to kill a worker for it would make the machine busier; nor does one
-hang that computes. Pure but for `thread_times` and `peak_memory_mb`, which read /proc.
+Owns the judgement that a heartbeat, or the next step of loading, is late. A worker that got no
+processor, or that the gateway looked at late, does not hang: killing it would make a busy machine
+busier. A worker that computes does not hang either. Pure but for `thread_times` and
+`peak_memory_mb`, which read /proc.
 """
 
 from __future__ import annotations

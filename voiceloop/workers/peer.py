@@ -1,7 +1,7 @@
-"""One gateway at a worker: its messages in order, its streams and calls, what waits for it to read.
+"""The worker's end of one gateway's connection: messages in order, streams, calls, unsent bytes.
 
-Nothing here blocks. A gateway that does not read what its streams make is overfull: it loses its
-streams, and after a while its connection; the other gateways of the worker do not notice.
+Nothing here blocks. A gateway that does not read what its streams make loses its streams, and after
+a while its connection. The other gateways of the worker do not notice.
 """
 
 from __future__ import annotations

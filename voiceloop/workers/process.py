@@ -1,11 +1,10 @@
-"""Owns one worker process: starts it, watches its heartbeats, kills what hangs, starts it anew.
+"""Runs one worker process: starts it, watches its heartbeats, kills it when it hangs, restarts it.
 
-A worker says Ready once its models are loaded and warm. From then on its step loop must be heard
-from: one that is silent for two seconds (``hung_after_s``) of its own doing and has computed
-nothing meanwhile hangs and is killed, and one that computes and is silent for fifteen spins; what
-it waited for a processor of a busy machine does not count. Before it is killed its stacks go to
-the log. A worker that dies is started anew with a growing pause, for ever, whatever a start fails
-of.
+A worker says Ready once its models are loaded and warm. From then on its step loop must send
+heartbeats. It hangs if it is silent for two seconds (``hung_after_s``) and computes nothing; it
+spins if it computes and is silent for fifteen. Time that it waits for a processor does not count.
+Before a kill its stacks go to the log. A worker that dies is restarted without end, with growing
+pauses, whatever the reason was.
 """
 
 from __future__ import annotations

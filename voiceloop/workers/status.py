@@ -1,4 +1,4 @@
-"""What a gateway tells of a worker: whether its roles are ready, and how busy it is.
+"""Says of a worker whether its roles are ready, and how busy it is.
 
 One form for a worker of this machine and for one on the network.
 """

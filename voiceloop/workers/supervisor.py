@@ -1,9 +1,9 @@
-"""Owns the worker processes of a server: starts them side by side, and knows which has which role.
+"""Starts the worker processes of a server side by side, and knows which has which role.
 
     async with Supervisor(specs) as supervisor:      # every worker is ready, or it raises
         recognizer = supervisor.recognizer()
 
-Streams of a worker that dies have raised ``WorkerLost``; new ones go to its successor.
+Streams of a worker that dies raise ``WorkerLost``; new ones go to its successor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a worker has been asked that a caller waits for, and how long it takes to answer.
+"""Times the questions to a worker that a caller waits for.
 
-Owns the open questions of one worker's streams, and how long each kind usually takes on a quiet
-machine: what a small model answers in 50 ms another takes two seconds for, and neither is a queue.
+Owns the open questions of one worker's streams, and how long each kind takes on a quiet machine. A
+small model answers in 50 ms what another takes two seconds for: neither of them is overloaded.
 Pure: the clock is passed in.
 """
 
