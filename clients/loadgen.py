@@ -108,7 +108,7 @@ def voices_of(load: Load) -> list[tuple[str, tuple[Utterance, ...]]]:
 async def run_load(
     load: Load, progress: Callable[[int], None] | None = None, result: LoadResult | None = None
 ) -> LoadResult:
-    """Place all calls; ``progress`` is told how many have ended.
+    """Place all calls; ``progress`` gets the number that have ended.
 
     ``result`` is filled as they end: what a caller has of it who interrupts this.
     """
@@ -228,7 +228,7 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--script", type=Path, metavar="FILE",
         help="a call of your own: TOML with [[turns]], each name, text, after (\"agent\" or "
-        "\"barge_in\") and file, a mono 16-bit WAV or FLAC beside it (default: the bundled call)",
+        "\"barge_in\") and file, a mono 16-bit WAV or FLAC there (default: the bundled call)",
     )  # fmt: skip
     arguments.add_argument(
         "--within", type=number("ms", above=0.0), default=800.0, metavar="MS",

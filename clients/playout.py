@@ -48,7 +48,7 @@ class Playout:
         self._pieces: list[Piece] = []
 
     def push(self, item_id: str, samples: Samples, arrived_at: float) -> None:
-        """Queue audio that arrived at ``arrived_at``, behind what is queued already."""
+        """Queue audio that arrived at ``arrived_at``, after what is queued already."""
         if len(samples) == 0:
             return
         starts_at = arrived_at + self.buffer_s
@@ -61,7 +61,7 @@ class Playout:
         self._pieces.append(Piece(item_id, samples, starts_at))
 
     def flush(self, at: float) -> Interrupted | None:
-        """Stop playing at ``at`` and drop what is queued; None where nothing was playing."""
+        """Stop playing at ``at`` and drop what is queued; None if nothing was playing."""
         playing = [p for p in self._pieces if p.ends_at(self.rate_hz) > at]
         if not playing:
             return None

@@ -128,7 +128,7 @@ async def _wait_until_ready(
 
 
 async def http_status(port: int, path: str) -> int | None:
-    """The status of one GET on the loopback; None where nobody answers within a second."""
+    """The status of one GET on the loopback; None if no answer comes within a second."""
     try:
         async with asyncio.timeout(1.0):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -1,4 +1,4 @@
-"""The caller's microphone: 20 ms frames in real time, room noise whenever nobody speaks.
+"""The caller's microphone: 20 ms frames in real time, room noise between utterances.
 
 The line never falls silent and never runs ahead: frame k leaves when its last sample would have
 been recorded. For every frame the moment of sending is kept, which turns a position in the audio

@@ -50,13 +50,13 @@ def add_bench_arguments(bench: argparse.ArgumentParser) -> None:
         "--requests",
         type=whole_number(1, MAX_REQUESTS),
         metavar="N",
-        help="how many of each setting, beside one that is not counted (default: 20)",
+        help="how many of each setting, after one that does not count (default: 20)",
     )
     chat.add_argument(
         "--prompt-tokens",
         type=numbers(MAX_PROMPT_TOKENS),
         metavar="N[,N...]",
-        help="about how long the prompts are; the service's own count is told (default: 200)",
+        help="about how long the prompts are; the service's own count is reported (default: 200)",
     )
     chat.add_argument(
         "--max-tokens",
@@ -87,7 +87,7 @@ def add_bench_arguments(bench: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="a call of your own: TOML with [[turns]], each name, text, after and file, a mono "
-        "16-bit WAV or FLAC beside it (default: the bundled call)",
+        "16-bit WAV or FLAC in the same folder (default: the bundled call)",
     )
     calls.add_argument(
         "--turns",

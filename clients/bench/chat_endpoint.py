@@ -44,7 +44,7 @@ class ChatSample:
 
 
 def chat_url(url: str) -> str:
-    """The base that ``/chat/completions`` stands behind: with ``/v1`` where no path is named.
+    """The base of ``/chat/completions``, with ``/v1`` if the URL has no path.
 
     Raises:
         EndpointError: it is no http or https URL, or names no host or no port that is.

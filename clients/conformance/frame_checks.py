@@ -200,7 +200,7 @@ async def lone_surrogate(target: Target) -> None:
 
 @checks("every-error-answered-once")
 async def every_error_once(target: Target) -> None:
-    """Ten wrong events bring ten errors, in order: none is swallowed, none is told twice."""
+    """Ten wrong events bring ten errors, in order: none is swallowed, none is repeated."""
     async with session(target) as line:
         sent = [await line.send("conversation.item.delete", item_id=f"none_{n}") for n in range(10)]
         found = [of(await line.error("a wrong event"), "event_id") for _ in sent]

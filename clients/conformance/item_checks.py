@@ -22,7 +22,7 @@ async def create(line: Line, item: Json, **fields: str) -> Json:
 
 @checks("item-added-and-done")
 async def added_and_done(target: Target) -> None:
-    """A created item is told twice: conversation.item.added, then .done, with the same item."""
+    """A created item brings conversation.item.added, then .done, with the same item."""
     async with session(target) as line:
         added = await create(line, message("Hello.", id="item_mine"))
         expect_equal("the added item's id", "item_mine", of(added, "item.id"))
@@ -88,7 +88,7 @@ async def id_taken(target: Target) -> None:
 
 @checks("item-retrieve")
 async def retrieve(target: Target) -> None:
-    """conversation.item.retrieve answers with the item as it stands; unknown ids are an error."""
+    """conversation.item.retrieve answers with the current item; unknown ids are an error."""
     async with session(target) as line:
         await create(line, message("Hello.", id="item_kept"))
         await line.send("conversation.item.retrieve", item_id="item_kept")
@@ -102,7 +102,7 @@ async def retrieve(target: Target) -> None:
 
 @checks("item-delete")
 async def delete(target: Target) -> None:
-    """A deleted item is gone: deleted is told, and a retrieve or a second delete is an error."""
+    """A deleted item is gone: the server sends deleted; a retrieve or a second delete fails."""
     async with session(target) as line:
         await create(line, message("Forget me.", id="item_gone"))
         await line.send("conversation.item.delete", item_id="item_gone")

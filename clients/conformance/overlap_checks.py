@@ -108,7 +108,7 @@ async def one_active(target: Target) -> None:
 
 @checks("out-of-band-beside")
 async def out_of_band_beside(target: Target) -> None:
-    """conversation "none" runs beside the active response and is known by its metadata."""
+    """conversation "none" runs during the active response and is told apart by its metadata."""
     async with session(target) as line:
         first = await begin_speaking(line)
         fields: Json = {"conversation": "none", "metadata": {"topic": "side"}}

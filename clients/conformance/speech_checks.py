@@ -24,7 +24,7 @@ QUICK: Json = {"silence_duration_ms": 300}
 
 @asynccontextmanager
 async def microphone(line: Line) -> AsyncIterator[Uplink]:
-    """A line that is never silent: 20 ms frames in real time, room noise where nobody speaks."""
+    """A line that is never silent: 20 ms frames in real time, room noise between utterances."""
     uplink = Uplink(line)
     sending = asyncio.create_task(uplink.run())
     try:

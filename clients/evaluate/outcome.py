@@ -105,7 +105,7 @@ def failures(played: Played) -> list[str]:
 
 
 def holds(text: str, phrase: str) -> bool:
-    """Whether one of the alternatives stands in the text, as whole words."""
+    """Whether the text holds one of the alternatives, as whole words."""
     seen = _plain(text)
     return any(
         re.search(rf"(?<!\w){re.escape(_plain(one))}(?!\w)", seen) is not None

@@ -32,7 +32,7 @@ WAIT_MS = 600.0  # between the agent's last sound and the caller's first, as in 
 async def utterances_of(
     scenario: Scenario, url: str, key: str | None, voice: str
 ) -> tuple[Utterance, ...]:
-    """The caller's turns as sound. Raises: ConnectionFailed where nobody speaks them."""
+    """The caller's turns as sound. Raises: ConnectionFailed: the server has no voice for them."""
     parts = urlsplit(url)
     scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
     address = f"{scheme}://{parts.netloc}/v1/audio/speech"

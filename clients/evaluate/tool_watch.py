@@ -1,4 +1,4 @@
-"""The tools that an agent calls in a call: read off the wire, and answered where nobody else does.
+"""The tools that an agent calls in a call: read from the wire, and answered if the server does not.
 
 Owns which calls are open. A server that runs a tool itself puts its result behind the call; what it
 leaves to the client is answered with what the file of scenarios says.
@@ -15,7 +15,7 @@ from clients.evaluate.outcome import Called
 
 
 class ToolWatch:
-    """Told of every event. results: by tool, what the client answers."""
+    """Reads every event. results: by tool, what the client answers."""
 
     def __init__(self, results: Mapping[str, Any]) -> None:
         self._results = results
@@ -30,7 +30,7 @@ class ToolWatch:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing more is to come behind a response that has just ended."""
+        """Whether nothing follows a response that has just ended."""
         return not self._open and not self._in_response
 
     def observe(self, received: Received) -> list[dict[str, Any]]:

@@ -37,7 +37,7 @@ class Distribution:
 
     @classmethod
     def of(cls, values: Sequence[float], n_digits: int = 1) -> Distribution:
-        """Rounded to so many digits behind the point."""
+        """Rounded to so many decimal places."""
         if not values:
             return cls(0)
         found = [percentile(values, percent) for percent in (50, 90, 95, 99, 0, 100)]

@@ -80,7 +80,7 @@ def last_audible(samples: Samples) -> int | None:
 
 
 def audible_amplitude() -> float:
-    """The absolute int16 value that stands at -45 dBFS (about 184)."""
+    """The absolute int16 value of -45 dBFS (about 184)."""
     return FULL_SCALE * float(10.0 ** (AUDIBLE_DBFS / 20.0))
 
 

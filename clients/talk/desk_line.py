@@ -1,4 +1,4 @@
-"""The line of a person at a desk, where nobody can do what a tool of the client's asks for.
+"""The line of a person at a desk, who cannot run a tool of the client.
 
 The server leaves such a call to its client. This one ends it with an error at once, as the page
 does, so that the agent says so: else the caller would hear nothing until the server's own timeout,
@@ -33,7 +33,7 @@ class DeskLine(ResumingConnection):
         return line
 
     async def events(self) -> AsyncIterator[Received]:
-        """As `ResumingConnection.events`; calls that nobody answers are answered behind theirs."""
+        """As `ResumingConnection.events`; after an unanswered tool call its error is sent."""
         async for received in super().events():
             yield received
             if received.type == "response.done":

@@ -13,7 +13,7 @@ FALL_DB = 1.5  # a block of 20 ms: from full to empty in 0.7 s, so that a syllab
 
 
 class LevelMeter:
-    """Fed with every block, drawn when the terminal is: `__rich__` reads what stands here."""
+    """Fed with every block, drawn when the terminal is: `__rich__` reads the latest value."""
 
     def __init__(self) -> None:
         self._dbfs = EMPTY_DBFS

@@ -54,7 +54,7 @@ class Speaker:
         return out
 
     def flush(self) -> Interrupted | None:
-        """Drop what is queued; None where nothing was."""
+        """Drop what is queued; None if nothing was."""
         with self._lock:
             if not self._queue:
                 return None
