@@ -1,4 +1,4 @@
-"""Limits what one key may use: calls and requests at a time, and call minutes an hour.
+"""Limits what one key may use: calls and requests at a time, and what calls use up in an hour.
 
 Owns the count for each tenant. A call that is under way goes on when the key's minutes are spent,
 also on another line. New calls are refused until the overdraft has come back. Pure: the clock is
