@@ -376,7 +376,6 @@ class ReplyLimits:
     temperature: float = key(
         0.0, "How freely words are drawn. 0 takes the likeliest word every time.", ge=0, le=2
     )
-    seed: int = key(0, "The seed of the draws above temperature 0.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,11 +399,7 @@ class Crisis:
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """The agent: what ``agent.toml`` holds.
-
-    ``greeting_wait_ms``: a client that begins by itself does so within this; the slow ones are SDKs
-    on a busy machine.
-    """
+    """The agent: what ``agent.toml`` holds."""
 
     name: str = key(
         "Agent",
@@ -419,13 +414,6 @@ class AgentConfig:
         "",
         "Said when a call begins, unless the client configured its session "
         "([PROTOCOL.md](PROTOCOL.md#what-a-session-can-set)). Empty: the caller speaks first.",
-    )
-    greeting_wait_ms: int = key(
-        1000,
-        "A client that sends nothing at all is greeted after so long. One that sends sound is "
-        "greeted at once.",
-        ge=0,
-        le=MINUTE_MS,
     )
     fallback: str = key(
         "Sorry, could you say that again?",
@@ -452,8 +440,13 @@ class AgentConfig:
     mcp: tuple[McpServer, ...] = key(
         (), "MCP servers whose tools it may call, each an `[[mcp]]`, see below."
     )
-    tool_timeout_ms: int | None = key(
-        None, "The server's `tool_timeout_ms`, for this agent.", ge=0, le=600_000
+    # Pipecat's default for the same: who is on the telephone waits no longer for a word.
+    tool_timeout_ms: int = key(
+        10_000,
+        "How long the output of a client's tool is waited for. Then the model is told that there "
+        "is none. 0: for ever.",
+        ge=0,
+        le=600_000,
     )
     hotwords: tuple[Words, ...] = key(
         (),
@@ -482,12 +475,6 @@ class AgentConfig:
     eagerness: Literal["auto", "low", "medium", "high"] = key(
         "auto", "How eagerly the agent takes the turn in a silence, see below."
     )
-    max_turn_s: float = key(
-        60.0,
-        "A caller who sounds for so long without a pause is answered all the same.",
-        ge=5,
-        le=600,
-    )
     slots: tuple[AgentSlot, ...] = key(
         (),
         "What its questions ask for, and which answers are kept and read back, each a "
@@ -509,10 +496,6 @@ class AgentConfig:
         The last is the last to be given up where there are too many."""
         asking_to_wait = dict.fromkeys((*(tool.say for tool in self.tools), *self.waiting.say))
         return tuple(filter(None, (*asking_to_wait, self.fallback, self.crisis.answer)))
-
-    def tool_wait_ms(self, default_ms: int) -> int:
-        """How long the output of a client's tool is waited for; 0: for ever."""
-        return default_ms if self.tool_timeout_ms is None else self.tool_timeout_ms
 
     def recognizer_options(self, settings: SessionSettings) -> RecognizerOptions:
         """What the recognizer is told of a session with these settings."""

@@ -127,9 +127,6 @@ class Ahead:
         "Tokens are guessed ahead, and several are verified in one step (`engine.drafter`). The "
         "tokens of a draft are verified in one pass either way.",
     )
-    warm_requests: bool = key(
-        True, "A service at `llm_url` is connected to when the caller begins."
-    )
     remote_prefill: bool = key(
         True,
         "A service at `llm_url` is made to read the conversation when the caller begins, and then"
@@ -220,7 +217,6 @@ class EngineSettings:
     threads: int = key(
         0, "Threads of the language model on a CPU.", ge=1, le=MOST_THREADS, zero=PRESETS_OWN
     )
-    step_budget_ms: float = key(10.0, "How long one step of a prompt may take.", ge=1, le=1000)
     native: bool = key(
         True,
         "int8 and int4 layers run by a C library, on a CPU. It is compiled at the first start, in"
@@ -236,9 +232,6 @@ class EngineSettings:
         "`anticipation.prefix_cache`.",
         ge=0,
         le=10**6,
-    )
-    prefix_file_mb: int = key(
-        512, "Disk for the agent's instructions as they were read.", ge=0, le=10**6
     )
 
 
@@ -399,12 +392,6 @@ class Config:
         "usage. The header `x-voiceloop-cache` says `hit` or `miss`. 0: nothing is kept.",
         ge=0,
         le=10_000,
-    )
-    voice_cache_mb: int = key(
-        32, "MiB for clauses that the voice here has spoken.", ge=0, le=10_000
-    )
-    tool_timeout_ms: int = key(
-        10_000, "How long the output of a client's tool is waited for.", ge=0, le=600_000
     )
     log_level: Literal["debug", "info", "warning", "error"] = key(
         "info", "What is logged. No level logs what is said, heard or generated."

@@ -14,6 +14,17 @@ from collections.abc import Iterable, Mapping
 # an agent file stand here in the same way; those of a list of tables as "tools.x".
 REMOVED: Mapping[str, str] = {
     "canary.shadow": "Give the canary a share of the calls: canary.share.",
+    "tool_timeout_ms": "Set tool_timeout_ms in the agent's file.",
+    "voice_cache_mb": "Leave it out: the voice keeps 32 MiB of what it has spoken.",
+    "anticipation.warm_requests": "Leave it out: a service is connected to when the caller begins.",
+    "engine.step_budget_ms": "Leave it out: one step of a prompt takes 10 ms at most.",
+    "engine.prefix_file_mb": "Leave it out: up to 512 MiB of instructions are kept under "
+    "$XDG_CACHE_HOME, which may point to another disk.",
+    "limits.slow_client_s": "Leave it out: a client that takes nothing for 5 s is closed.",
+    "limits.uncommitted_audio_minutes": "Leave it out: 10 minutes of audio may wait for a commit.",
+    "limits.seed": "Leave it out: draws above limits.temperature 0 have one seed.",
+    "greeting_wait_ms": "Leave it out: a client that sends nothing is greeted after a second.",
+    "max_turn_s": "Leave it out: a caller who sounds for 60 s without a pause is answered.",
     "knowledge.embeddings": "Leave it out, or put a service that searches by vectors behind "
     "knowledge.url (KNOWLEDGE.md).",
     "knowledge.embeddings_headers": "Leave it out: folders are searched by words and their sound.",

@@ -65,7 +65,6 @@ def test_the_environment_is_read_by_type() -> None:
     ("[engine]\nthreads = 65", "engine.threads: expected 1 to 64, found 65"),
     ("[engine]\nkv_tokens = 255", "engine.kv_tokens: expected 256 to 100000000, found 255"),
     ("[engine]\nkv_memory_share = 1.0", "engine.kv_memory_share: expected 0.01 to 0.9, found 1.0"),
-    ("[engine]\nstep_budget_ms = 0", "engine.step_budget_ms: expected 1 to 1000, found 0"),
     ("stt_device = 'cuda:x'", "stt_device: expected auto, cpu, cuda or cuda:N, found 'cuda:x'"),
     ("tts_device = 'cuda'\ntts_url = 'http://a'", "tts_device: expected a model here, found"),
     ("[engine]\ndevice = 'tpu'", "engine.device: expected auto, cpu, cuda or cuda:N, found 'tpu'"),

@@ -24,12 +24,16 @@ class Opening(Enum):
     CLIENT = "client"
 
 
-class GreetingWait:
-    """Told of each command of the client's; the first one decides, or `wait_ms` without any."""
+# A client that begins by itself does so within this; the slow ones are SDKs on a busy machine.
+WAIT_S = 1.0
 
-    def __init__(self, hello: Hello, wait_ms: int) -> None:
+
+class GreetingWait:
+    """Told of each command of the client's; the first one decides, or `WAIT_S` without any."""
+
+    def __init__(self, hello: Hello) -> None:
         self._is_asked = hello.greeting
-        self._wait_s = RETURN_WAIT_S if hello.is_returning else wait_ms / 1000
+        self._wait_s = RETURN_WAIT_S if hello.is_returning else WAIT_S
         self._decided = asyncio.Event()
         self.opening = Opening.OPEN
         if hello.greeting is False or (hello.is_configured and not hello.greeting):

@@ -40,7 +40,7 @@ from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.knowledge.retrieval import Retrieval
 from voiceloop.knowledge.retriever import Retriever
 from voiceloop.listening.item_audio import ItemAudio
-from voiceloop.listening.listener import Listener
+from voiceloop.listening.listener import LONGEST_TURN_MS, Listener
 from voiceloop.listening.segment import VoiceActivity
 from voiceloop.memory.ledger import Ledger
 from voiceloop.realtime.commands import (
@@ -138,11 +138,11 @@ class Session:
             self._end,
             lambda response_id: self._replies.observe_audio(response_id),
         )
-        self._greeting = GreetingWait(hello, agent.greeting_wait_ms)
+        self._greeting = GreetingWait(hello)
         whole_s = hello.longest_s(60.0 * limits.session_minutes)
         self._lifetime = Lifetime(whole_s, limits.longest_drain_s, self.protocol.expiring)
         self._open_calls = OpenToolCalls(
-            agent.tool_wait_ms(config.tool_timeout_ms),
+            agent.tool_timeout_ms,
             lambda calls: self._advance(told.ToolCallsOverdue(calls)),
         )
         self._resumption = Resumption(
@@ -253,7 +253,7 @@ class Session:
             clock=self._clock,
             stream_id=session_id,
             deliver=self._advance_all,
-            longest_turn_ms=1000.0 * self._agent.max_turn_s,
+            longest_turn_ms=LONGEST_TURN_MS,
             slots=self._agent.slots,
             starts_early=ahead.early_start and self._agent.barge_in.enabled,
             words_late_s=self._agent.waiting.late_s,

@@ -52,6 +52,8 @@ from voiceloop.telemetry.record import Endpoint, Mark
 
 # How long the end-of-turn (EOT) probability of words that come or change in a pause is awaited; the
 # engine answers after 10 to 20 ms in calls, the hop included.
+# A caller who sounds for longer without a pause (music, a television) is answered all the same.
+LONGEST_TURN_MS = 60_000.0
 P_END_GRACE_MS = 80.0
 
 Deliver = Callable[[Sequence[ListenEvent]], None]

@@ -16,6 +16,8 @@ from voiceloop.operation import MIB
 
 # The open turn's, the answer's, and four out of band.
 BRANCHES_PER_SESSION = 6
+# Of the disk, for the agent's instructions as they were read; the longest unused make room.
+PREFIX_FILE_BYTES = 512 * MIB
 DENSE = "bf16"  # what is not quantized
 # As `engine.types.pool_tokens_for` counts: a block for what is computed ahead, one for a copy.
 KV_BLOCK_TOKENS, SPARE_BLOCKS = 16, 2
@@ -52,7 +54,7 @@ def engine_options(
         "max_branches": BRANCHES_PER_SESSION * config.limits.max_sessions,
         "threads": engine.threads or n_threads,
         "host_tier_bytes": engine.host_tier_mb * MIB,
-        "prefix_file_bytes": engine.prefix_file_mb * MIB,
+        "prefix_file_bytes": PREFIX_FILE_BYTES,
         **_drafters(config, draft),
     }
     if model is not None:
@@ -65,8 +67,6 @@ def engine_options(
         options["kv_format"] = PLAIN_KV if engine.kv == DENSE else engine.kv
     if engine.device != AUTO:
         options["device"] = engine.device
-    if engine.step_budget_ms != type(engine)().step_budget_ms:
-        options["step_budget_ms"] = engine.step_budget_ms
     if not engine.native:
         options["native"] = False
     if not config.anticipation.prefix_cache:

@@ -265,7 +265,6 @@ async def _remote_language_model(config: Config, connect: Connect) -> RemoteLang
             headers=config.llm.headers,
         ),
         added=config.llm.request,
-        keeps_warm=ahead.warm_requests,
         reads_ahead=ahead.prefill and ahead.remote_prefill,
         is_preemptive=ahead.remote_drafts,
         priority=ahead.remote_priority,

@@ -59,6 +59,7 @@ EMBEDDED_LIMITS = (
 # By its own length (32768 tokens are common) a model of 1.5B would keep a gigabyte for keys and
 # values, one of 8B four; two or three callers of a preset on a CPU need no more than these.
 NAMED_CONTEXT_LENGTH, NAMED_CONTEXTS = 4096, 2
+KEPT_SPEECH_MB = 32  # some six minutes of speech; the least recently said goes first
 KEEPS_CLAUSES = ("hibari", "kokoro")  # voices by their loaders
 
 
@@ -251,7 +252,7 @@ def _role_options(
     if resolved.model == MOONSHINE_TINY:
         options["end_of_voice"] = config.anticipation.p_voice
     if resolved.model.loader in KEEPS_CLAUSES:
-        options["kept_mb"] = config.voice_cache_mb
+        options["kept_mb"] = KEPT_SPEECH_MB
     name = "stt_device" if role == "recognizer" else "tts_device"
     device: str = getattr(config, name)
     if resolved.folder is None:

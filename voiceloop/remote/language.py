@@ -57,15 +57,14 @@ class RemoteLanguageModel:
     A request that fails before its first token is sent to another; one whose first token is later
     than nearly all is sent to a second one too, of at most one in twenty (`pool.py`).
 
-    ``keeps_warm``: a connection is made as the caller begins. ``reads_ahead``: the service is made
-    to read the history then, and the words once they are staged, where that pays.
+    A connection is made as the caller begins. ``reads_ahead``: the service is made to read the
+    history then, and the words once they are staged, where that pays.
     ``is_preemptive``: replies that may be thrown away (and are paid for) are asked for too.
     """
 
     def __init__(
         self,
         *services: RemoteService,
-        keeps_warm: bool = True,
         reads_ahead: bool = True,
         is_preemptive: bool = True,
         priority: PriorityOrder = "auto",
@@ -82,7 +81,6 @@ class RemoteLanguageModel:
         self.hedging = Hedging()
         self._pins = Pins()
         self.n_unreported = 0  # tokens read ahead of turns that came to no reply: the next tells
-        self._keeps_warm = keeps_warm
 
     @property
     def name(self) -> str:
@@ -103,8 +101,7 @@ class RemoteLanguageModel:
         tenant: str = "",
     ) -> RemoteBranch:
         place = self.place_of(branch_id, tenant, history)
-        if self._keeps_warm:
-            place.service.keep_warm()
+        place.service.keep_warm()
         return RemoteBranch(branch_id, self, place, history, tools, tenant)
 
     def place_of(self, branch_id: str, tenant: str, history: tuple[ChatMessage, ...]) -> Place:

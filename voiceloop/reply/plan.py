@@ -40,7 +40,6 @@ def plan_of(
     params = GenerateParams(
         max_tokens=n_most if n_asked == "inf" else min(int(n_asked), n_most),
         temperature=limits.temperature if asked.temperature is None else asked.temperature,
-        seed=limits.seed,
         tool_choice=choice if isinstance(choice, str) else json.dumps(choice),
         within_ms=agent.waiting.first_token_ms if asked.speaks else 1000 * GENERATE_DEADLINE_S,
     )

@@ -232,7 +232,7 @@ async def serve(
     )
     config = replace(config, context_tokens=context_tokens(config))
     gateway = Gateway(config, agent or resolve_agent(config))
-    _tell_of_clients_tools(gateway.agent, config)
+    _tell_of_clients_tools(gateway.agent)
     server = make_server(build_app(gateway), config)
     sock = listen(config.host, config.port, is_shared=shares_port)
     url = _url(config, sock)
@@ -322,11 +322,11 @@ async def _load(
     return served, is_ready
 
 
-def _tell_of_clients_tools(agent: AgentConfig, config: Config) -> None:
+def _tell_of_clients_tools(agent: AgentConfig) -> None:
     """Warn of tools that only the client can answer: without an answer the call is silent."""
     names = ", ".join(tool.name for tool in agent.tools if tool.is_clients)
     if names:
-        wait_ms = agent.tool_wait_ms(config.tool_timeout_ms)
+        wait_ms = agent.tool_timeout_ms
         told = f"within {wait_ms / 1000:g} s" if wait_ms else "in whatever time it takes"
         log.warning("the client has to answer calls of these tools, %s: %s", told, names)
 

@@ -14,7 +14,7 @@ from voiceloop.call.connection import Hello
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
-AGENT = AgentConfig(greeting="Welcome to the cafe.", greeting_wait_ms=1500)
+AGENT = AgentConfig(greeting="Welcome to the cafe.")
 UPDATE = {"type": "realtime", "tool_choice": "auto"}
 
 
@@ -36,7 +36,7 @@ async def test_a_client_that_sends_nothing_is_greeted_after_the_wait_of_the_agen
         start_s = clock()
         greeted = await line.wait_for("response.created")
         await line.wait_for("response.done")
-    assert greeted.at_s - start_s == pytest.approx(1.5, abs=0.05)
+    assert greeted.at_s - start_s == pytest.approx(1.0, abs=0.05)
     assert line.transcript() == "Welcome to the cafe."
 
 
@@ -65,7 +65,7 @@ async def test_who_configures_the_session_is_not_greeted_whatever_the_settings(
 
 async def test_who_asks_first_is_answered_and_not_greeted(clock: Clock) -> None:
     async with caller(clock) as line:
-        await asyncio.sleep(1.2)  # an SDK that has much to load
+        await asyncio.sleep(0.8)  # an SDK that has much to load
         ask(line)
         await line.wait_for("response.done")
         await asyncio.sleep(3.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,6 @@ from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import Backends, ChatMessage, ToolCall
-from voiceloop.config import Config
 from voiceloop.server.process import _tell_of_clients_tools
 
 pytestmark = pytest.mark.virtual_time
@@ -53,18 +53,15 @@ async def called(caller: Caller) -> float:
 
 
 @pytest.mark.parametrize(
-    ("agent_ms", "server_ms", "waited_s"), [(None, 10_000, 10.0), (2_000, 10_000, 2.0)]
+    ("agent", "waited_s"), [(AGENT, 10.0), (replace(AGENT, tool_timeout_ms=2_000), 2.0)]
 )
 async def test_after_the_timeout_the_call_has_an_error_and_the_caller_a_sentence(
     clock: Clock,
     caplog: pytest.LogCaptureFixture,
-    agent_ms: int | None,
-    server_ms: int,
+    agent: AgentConfig,
     waited_s: float,
 ) -> None:
-    agent = AgentConfig(tools=AGENT.tools, tool_timeout_ms=agent_ms)
-    config = Config(tool_timeout_ms=server_ms)
-    async with Caller(clock, backends(), agent, config) as caller:
+    async with Caller(clock, backends(), agent) as caller:
         over_s = await called(caller)
         created = await caller.wait_for("response.created", count=2)
         await caller.wait_for("response.done", count=2)
@@ -111,8 +108,7 @@ async def test_an_output_that_comes_late_is_taken(clock: Clock) -> None:
 
 
 async def test_a_caller_who_speaks_meanwhile_is_answered_once(clock: Clock) -> None:
-    config = Config(tool_timeout_ms=1_000)
-    async with Caller(clock, backends(), AGENT, config) as caller:
+    async with Caller(clock, backends(), replace(AGENT, tool_timeout_ms=1_000)) as caller:
         await called(caller)
         await caller.wait_quietly(400)
         await caller.say(1_200)  # the time is over while the caller speaks
@@ -134,7 +130,7 @@ async def test_a_call_overdue_while_the_agent_speaks_of_something_else_is_told_o
 
     model = FakeLanguageModel(reply)
     models = instant_backends(recognizer=FakeRecognizer(["hello"]), language_model=model)
-    async with Caller(clock, models, AGENT, Config(tool_timeout_ms=3_000)) as caller:
+    async with Caller(clock, models, replace(AGENT, tool_timeout_ms=3_000)) as caller:
         await called(caller)
         await caller.say(800)
         await caller.listen_until("conversation.item.added", count=5)
@@ -155,7 +151,7 @@ async def test_a_call_overdue_while_the_agent_speaks_of_something_else_is_told_o
 async def test_where_the_client_decides_what_follows_nothing_is_done(
     clock: Clock, timeout_ms: int
 ) -> None:
-    async with Caller(clock, backends(), AGENT, Config(tool_timeout_ms=timeout_ms)) as caller:
+    async with Caller(clock, backends(), replace(AGENT, tool_timeout_ms=timeout_ms)) as caller:
         if timeout_ms:
             audio = {"input": {"turn_detection": {"type": "server_vad", "create_response": False}}}
             caller.send("session.update", session={"type": "realtime", "audio": audio})
@@ -169,7 +165,7 @@ async def test_where_the_client_decides_what_follows_nothing_is_done(
 
 def test_the_start_names_the_tools_of_the_client(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    _tell_of_clients_tools(AgentConfig(tools=AGENT.tools[1:]), Config())
+    _tell_of_clients_tools(AgentConfig(tools=AGENT.tools[1:]))
     assert not caplog.records
-    _tell_of_clients_tools(AGENT, Config())
+    _tell_of_clients_tools(AGENT)
     assert caplog.messages == ["the client has to answer calls of these tools, within 10 s: book"]

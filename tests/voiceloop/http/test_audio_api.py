@@ -28,7 +28,6 @@ from tests.fakes import (
 from tests.voiceloop.http_client import http_client
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
-from voiceloop.config import Config, Limits
 from voiceloop.errors import InvalidRequest, MissingExtra
 from voiceloop.http import compressed_audio, decoder
 from voiceloop.http import transcription as transcription_api
@@ -232,11 +231,10 @@ async def test_a_flac_that_was_asked_for_says_how_long_it_is() -> None:
 
 async def test_audio_over_the_limit_is_stopped_while_it_decodes() -> None:
     encoder = Encoder("flac", 24_000)
-    silence = bytes(2 * 24_000 * 30)
-    small = b"".join(encoder.push(silence) for _ in range(10)) + encoder.finish()
-    assert len(small) < 200_000  # five minutes
-    config = Config(limits=Limits(uncommitted_audio_minutes=1.0))
-    async with http_client(config=config) as http:
+    silence = bytes(2 * 24_000 * 60)
+    small = b"".join(encoder.push(silence) for _ in range(11)) + encoder.finish()
+    assert len(small) < 400_000  # eleven minutes
+    async with http_client() as http:
         response = await http.post(TRANSCRIPTIONS, files={"file": ("long.flac", small)})
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "audio_too_long"

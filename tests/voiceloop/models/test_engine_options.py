@@ -65,10 +65,8 @@ def options_of(table: dict[str, Any], preset: str = "embedded", **flags: Any) ->
     ({"draft_model": "small"}, {"ngram_draft": True, "draft_dir": "small"}),
     ({"device": "cuda:1"}, {"device": "cuda:1"}),
     ({"threads": 3}, {"threads": 3}),
-    ({"step_budget_ms": 25.0}, {"step_budget_ms": 25.0}),
     ({"native": False}, {"native": False}),
     ({"host_tier_mb": 3}, {"host_tier_bytes": 3 << 20}),
-    ({"prefix_file_mb": 0}, {"prefix_file_bytes": 0}),
 ])  # fmt: skip
 def test_a_key_changes_what_the_engine_is_told(
     table: dict[str, Any], expected: dict[str, Any], preset: str

@@ -340,7 +340,7 @@ def test_the_cpu_preset_gives_each_model_a_process_and_its_folder(
     assert Path(engine.options["model_dir"]).name == engine_repo.revision
     assert (recognizer.options["model"], recognizer.options["device"]) == ("moonshine", "cpu")
     assert model_name(recognizer.options["source"]) == "UsefulSensors/moonshine-streaming-small"
-    assert voice.options == {"model": "hibari", "kept_mb": Config().voice_cache_mb}
+    assert voice.options == {"model": "hibari", "kept_mb": 32}
     assert context_tokens(Config(preset="cpu")) == 4096 - presets.REPLY_TOKENS
 
 
@@ -353,9 +353,9 @@ def test_a_voice_of_clauses_alone_is_told_how_many_to_keep(
 ) -> None:
     put_preset(hub, CPU)
     folder = folder_of(tmp_path, config, *files)
-    specs = worker_specs(Config(preset="cpu", tts_model=str(folder), voice_cache_mb=5))
+    specs = worker_specs(Config(preset="cpu", tts_model=str(folder)))
     (voice,) = (role for spec in specs for role in spec.roles if role.role == "voice")
-    assert voice.options.get("kept_mb") == (5 if is_told else None)
+    assert voice.options.get("kept_mb") == (32 if is_told else None)
 
 
 def test_a_preset_that_is_not_on_disk_names_one_command(hub: Path) -> None:

@@ -335,9 +335,11 @@ async def test_another_sites_page_gets_no_client_secret() -> None:
 # --- the transport ---
 
 
-async def test_a_client_that_stops_reading_is_cut_and_its_neighbour_does_not_notice() -> None:
-    config = Config(limits=Limits(slow_client_s=0.2))
-    async with running(config) as server, server.connect() as neighbour:
+async def test_a_client_that_stops_reading_is_cut_and_its_neighbour_does_not_notice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Limits, "slow_client_s", 0.2)
+    async with running() as server, server.connect() as neighbour:
         await event(neighbour)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)
         writer.write(
