@@ -149,8 +149,8 @@ class GenerateParams(msgspec.Struct, frozen=True):
     """How a reply is drawn.
 
     json_schema (JSON text): the reply must be JSON valid under it. logprobs: of each token, and of
-    so many likeliest. is_raw: the tail's text is the prompt as it is, no chat. is_batch: nobody
-    waits for it in a call. within_ms: how long its first token is waited for; 0: for ever.
+    so many likeliest. is_batch: no caller waits for it. within_ms: how long its first token is
+    waited for; 0: for ever.
     """
 
     max_tokens: int = 256
@@ -165,7 +165,6 @@ class GenerateParams(msgspec.Struct, frozen=True):
     frequency_penalty: float = 0.0
     ignore_eos: bool = False
     logprobs: int | None = None
-    is_raw: bool = False
     is_batch: bool = False
     within_ms: float = 0.0
 

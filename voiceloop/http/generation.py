@@ -1,4 +1,4 @@
-"""What the chat and the completions API share: the fields of a request, its replies, their form.
+"""A chat request's fields that bound its sampling, its replies, and the form of their figures.
 
 Owns the branches that such a request opens: one for each choice, one after the other, so that the
 calls beside them keep their share, and the prompt is computed once and then shared. What the engine

@@ -12,8 +12,6 @@ from starlette.routing import Route
 
 from voiceloop import __version__
 from voiceloop.http.chat_request import ROLES
-from voiceloop.http.completions import MAX_LOGPROBS as MAX_COMPLETION_LOGPROBS
-from voiceloop.http.completions import MAX_PROMPTS
 from voiceloop.http.generation import MAX_CHOICES, MAX_LOGPROBS, MAX_REPLY_TOKENS, MAX_STOPS
 from voiceloop.http.speech import FORMATS as SPEECH_FORMATS
 from voiceloop.http.speech import MAX_CHARACTERS
@@ -67,14 +65,6 @@ CHAT = _object(
     max_completion_tokens=_whole(1, MAX_REPLY_TOKENS),
     **SAMPLING,
 )
-COMPLETION = _object(
-    ("model", "prompt"),
-    model=TEXT,
-    prompt={"oneOf": [TEXT, {**_list(TEXT), "maxItems": MAX_PROMPTS}]},
-    logprobs=_whole(0, MAX_COMPLETION_LOGPROBS),
-    max_tokens=_whole(1, MAX_REPLY_TOKENS),
-    **SAMPLING,
-)
 SPEECH = _object(
     ("input",),
     model=TEXT,
@@ -122,7 +112,6 @@ def description() -> Json:
     json_type = ("application/json",)
     streamed = (*json_type, "text/event-stream")
     chat = _operation("A reply, or several", streamed, CHAT)
-    completion = _operation("Text that goes on from a prompt", streamed, COMPLETION)
     types = ("audio/mpeg", "audio/ogg", "audio/aac", "audio/flac", "audio/wav", "audio/pcm")
     heard = _operation("A file's words", (*json_type, "text/plain"), TRANSCRIPTION)
     one_model = _operation("One model", json_type)
@@ -141,7 +130,6 @@ def description() -> Json:
             "/v1/models/{name}": {"get": one_model},
             "/v1/agent": {"get": _operation("Who answers a call", json_type)},
             "/v1/chat/completions": {"post": chat},
-            "/v1/completions": {"post": completion},
             "/v1/audio/speech": {"post": _operation("Speech of a text", types, SPEECH)},
             "/v1/audio/transcriptions": {"post": heard},
             "/v1/realtime/client_secrets": {"post": secret},

@@ -16,7 +16,6 @@ from voiceloop.agent import AgentConfig
 from voiceloop.config import Config
 from voiceloop.errors import InvalidRequest
 from voiceloop.http.chat import chat_routes
-from voiceloop.http.completions import completion_routes
 from voiceloop.http.gate import Door, error_response
 from voiceloop.http.openapi import openapi_route
 from voiceloop.http.speech import speech_routes
@@ -33,7 +32,6 @@ def openai_routes(door: Door, config: Config, agent: AgentConfig) -> list[Route]
         *model_routes(door, config),
         agent_route(door, config, agent),
         *chat_routes(door),
-        *completion_routes(door),
         *speech_routes(door, agent.session_settings()),
         *transcription_routes(door, max_s=max_s, language=agent.language),
     ]

@@ -57,7 +57,7 @@ class ChatAnswer:
         text = ""
         for choice in (chunk.get("choices") or [])[:1]:
             delta = choice.get("delta") or {}
-            text = self.thoughts.feed(delta.get("content") or choice.get("text") or "")
+            text = self.thoughts.feed(delta.get("content") or "")
             hidden = delta.get("reasoning_content") or delta.get("reasoning")
             self.has_thought = self.has_thought or bool(hidden) or self.thoughts.has_thought
             for part in delta.get("tool_calls") or []:

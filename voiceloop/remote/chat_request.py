@@ -18,13 +18,8 @@ def request_body(
     params: GenerateParams,
 ) -> dict[str, Any]:
     """The body of one streamed request; ``tools`` as `tool_json` gives them."""
-    asked: Any = (
-        {"prompt": messages[-1].content}
-        if params.is_raw
-        else {"messages": [_message_json(message) for message in messages]}
-    )
     body: dict[str, Any] = {
-        **asked,
+        "messages": [_message_json(message) for message in messages],
         "model": model,
         "stream": True,
         "stream_options": {"include_usage": True},

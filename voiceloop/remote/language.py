@@ -2,8 +2,7 @@
 
 Such a service keeps no branch for us; its prefix cache does what it can. What is staged it is made
 to read by requests for one token, where that pays (``open_turn.py``, ``prompt_cache.py``). Closing
-a branch in mid-reply closes the connection, which aborts the generation there. A prompt that is no
-chat goes to ``/v1/completions``; not every service has that.
+a branch in mid-reply closes the connection, which aborts the generation there.
 """
 
 from __future__ import annotations
@@ -46,6 +45,7 @@ from voiceloop.remote.service import RemoteService, ServiceRefused
 
 log = logging.getLogger(__name__)
 
+CHAT_PATH = "/chat/completions"
 ONE_TOKEN = GenerateParams(max_tokens=1)
 # Before the caller has said a word: many a chat template wants a message of theirs at the end.
 NO_WORDS_YET = "."
@@ -361,10 +361,9 @@ class RemoteBranch(TaskStream[LanguageEvent]):
         body: dict[str, object],
     ) -> ChatAnswer:
         service, cache, prompt = place.service, place.prompt_cache, self._prompt(turn)
-        path = "/completions" if params.is_raw else "/chat/completions"
         n_unread, started_s = cache.n_unread(prompt), self._model.clock()
         answer = ChatAnswer(begins_inside=place.dialect.begins_inside)
-        async with service.stream(path, is_ahead=params is ONE_TOKEN, json=body) as response:
+        async with service.stream(CHAT_PATH, is_ahead=params is ONE_TOKEN, json=body) as response:
             # Read to the very end, past "[DONE]": only then the connection can be used again.
             async with aclosing(service.lines(response)) as lines:
                 async for line in lines:

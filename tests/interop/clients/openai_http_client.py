@@ -93,18 +93,6 @@ def logprobs() -> None:
     assert told[0].top_logprobs[0].bytes
 
 
-def completions() -> None:
-    answer = CLIENT.completions.create(model="any", prompt="Once upon", max_tokens=5, logprobs=1)
-    assert answer.choices[0].finish_reason == "length"
-    assert len(answer.choices[0].logprobs.tokens) == 5
-    stream = CLIENT.completions.create(
-        model="any", prompt="Once upon", stream=True, stream_options={"include_usage": True},
-        extra_body={"ignore_eos": True, "min_tokens": 16},
-    )  # fmt: skip
-    chunks = list(stream)
-    assert chunks[-1].usage.completion_tokens > 0 and chunks[0].choices[0].text
-
-
 def the_rest() -> None:
     assert CLIENT.models.list().data[0].id == "voiceloop"
     try:
@@ -118,7 +106,6 @@ def the_rest() -> None:
 chat()
 tools()
 logprobs()
-completions()
 speech()
 transcription()
 the_rest()

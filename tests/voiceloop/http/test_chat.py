@@ -274,13 +274,11 @@ async def test_a_failure_in_mid_stream_is_the_last_event() -> None:
     assert not model.open_branches
 
 
-@pytest.mark.parametrize("url", [URL, "/v1/completions"])
-async def test_a_reply_that_the_model_gave_up_is_no_whole_one(url: str) -> None:
+async def test_a_reply_that_the_model_gave_up_is_no_whole_one() -> None:
     fakes, model = backends(Reply("one two", is_cancelled=True))
-    asked = HELLO | {"prompt": "hello"}
     async with http_client(fakes) as http:
-        whole = await http.post(url, json=asked)
-        streamed = await http.post(url, json=asked | {"stream": True})
+        whole = await http.post(URL, json=HELLO)
+        streamed = await http.post(URL, json=HELLO | {"stream": True})
     assert whole.status_code == 502 and "cancelled" in whole.json()["error"]["message"]
     *pieces, error, done = sse(streamed.text)
     assert "cancelled" in error["error"]["message"] and done == "[DONE]"
@@ -334,7 +332,6 @@ ROUTES = [
     ("GET", "/v1/models"),
     ("GET", "/v1/models/voiceloop"),
     ("POST", URL),
-    ("POST", "/v1/completions"),
     ("POST", "/v1/audio/speech"),
     ("POST", "/v1/audio/transcriptions"),
 ]

@@ -74,30 +74,10 @@ async def test_a_reply_streams_in_with_its_usage(service: Service, connect: Conn
     assert "tools" not in asked
 
 
-async def test_a_prompt_that_is_no_chat_is_sent_as_it_is(
-    service: Service, connect: Connect
-) -> None:
-    pieces = [
-        {"choices": [{"text": " a time", "finish_reason": None}]},
-        {"choices": [{"text": "", "finish_reason": "length"}]},
-    ]
-    lines = [f"data: {json.dumps(piece)}\n\n".encode() for piece in pieces]
-    service.say("/completions", Answer([*lines, b"data: [DONE]\n\n"]))
-    raw = GenerateParams(max_tokens=2, is_raw=True, frequency_penalty=0.5)
-    delta, generated = await generate(connect(), raw)
-    assert delta == TextDelta(" a time")
-    assert isinstance(generated, Generated) and generated.finish_reason == "length"
-    asked = json.loads(service.asked("/completions")[0])
-    assert (asked["prompt"], asked["frequency_penalty"]) == ("hello", 0.5)
-    assert "messages" not in asked and not service.asked("/chat/completions")
-
-
-async def test_a_service_without_completions_refuses_by_name(
-    service: Service, connect: Connect
-) -> None:
-    service.say("/completions", Answer([b'{"detail": "Not Found"}'], status=404))
-    with pytest.raises(BackendRefused, match="/completions"):
-        await generate(connect(), GenerateParams(is_raw=True))
+async def test_a_service_without_chat_refuses_by_name(service: Service, connect: Connect) -> None:
+    service.say("/chat/completions", Answer([b'{"detail": "Not Found"}'], status=404))
+    with pytest.raises(BackendRefused, match="/chat/completions"):
+        await generate(connect())
 
 
 async def test_a_reply_made_ahead_is_promised_as_the_reply_unless_it_was_given_up_before_its_end(

@@ -226,11 +226,8 @@ class ChatBranch:
         tools = [] if params.tool_choice == "none" else self._history.tools
         if tools and not self._model.text.takes_tools:
             raise TemplateError("expected no tools, for the model's chat template knows none")
-        if params.is_raw:
-            whole = self._model.text.encode("".join(message.content for message in tail))
-        else:
-            tokens = self._history.encode(turn, tools=tools, add_generation_prompt=True)
-            whole = self._turn_tokens(tokens)
+        tokens = self._history.encode(turn, tools=tools, add_generation_prompt=True)
+        whole = self._turn_tokens(tokens)
         attempt = self._ahead.attempt if self._ahead is not None else None
         self._ahead = None
         n_frame = self._frame.n_before + self._frame.n_after
@@ -298,8 +295,7 @@ class ChatBranch:
     def _sampling(self, params: GenerateParams) -> SamplingParams:
         drawn = asdict(params)
         choice = drawn.pop("tool_choice")
-        for known in ("is_raw", "within_ms"):  # the engine is not asked it
-            del drawn[known]
+        del drawn["within_ms"]  # the gateway's own
         forced = forced_tools(choice, self._history.tools)
         offered = self._offered if choice == "auto" else None
         return SamplingParams(**drawn, forced_tools=forced, offered_tools=offered)
