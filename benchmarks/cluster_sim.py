@@ -88,11 +88,11 @@ def run_check(chosen: Namespace) -> list[Bar]:
 
 
 def simulate(
-    costs: Costs, n_calls: int, seconds: float, scenario: Scenario, seed: int, *, day: bool = False
+    costs: Costs, n_calls: int, seconds: float, scenario: Scenario, seed: int
 ) -> tuple[Figures, list[tuple[float, float]], float]:
     """The figures, the p95 of each ten seconds, and how long it took."""
     size = size_for(costs, n_calls)
-    traffic = traffic_for(costs, n_calls, is_flat=not day, crowd=scenario.crowd)
+    traffic = traffic_for(costs, n_calls, crowd=scenario.crowd)
     began_s = time.process_time()
     cell = Cell(costs, size, traffic, faults=scenario.faults, seed=seed)
     found = cell.run(seconds)
@@ -106,7 +106,7 @@ def run_cell(chosen: Namespace) -> list[Bar]:
     if chosen.scenario not in named:
         raise SystemExit(f"expected one of {', '.join(named)}, found {chosen.scenario}")
     seconds, scenario = HOUR_S * chosen.hours, named[chosen.scenario]
-    told, _, took_s = simulate(costs, chosen.calls, seconds, scenario, chosen.seed, day=chosen.day)
+    told, _, took_s = simulate(costs, chosen.calls, seconds, scenario, chosen.seed)
     print(json.dumps({**told.to_json(), "took_s": round(took_s, 1)}, indent=1))
     return [Bar("processor time of the simulation", took_s, MOST_CELL_S, "s")]
 
@@ -196,7 +196,6 @@ def main() -> int:
     one.add_argument("--hours", type=number("hours", above=0.0), default=1.0)
     one.add_argument("--costs", default=H200.name)
     one.add_argument("--scenario", default="calm")
-    one.add_argument("--day", action="store_true", help="calls by the hour, the first the busiest")
     one.set_defaults(act=run_cell)
     planning = acts.add_parser("plan", help="fleets, and what may befall a cell of each")
     planning.add_argument("--costs", default=H200.name)

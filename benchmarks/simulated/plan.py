@@ -46,12 +46,10 @@ def size_for(costs: Costs, n_calls: int) -> Size:
     return Size(math.ceil(places / costs.gateway_calls) + SPARE_GATEWAYS, workers)
 
 
-def traffic_for(
-    costs: Costs, n_calls: int, *, is_flat: bool = True, crowd: bool = False
-) -> Traffic:
+def traffic_for(costs: Costs, n_calls: int, *, crowd: bool = False) -> Traffic:
     """So many calls at once on average in the busiest hour (Little's law)."""
     crowds = (Crowd(600.0),) if crowd else ()
-    return Traffic(n_calls / costs.caller.mean_call_s, is_flat=is_flat, crowds=crowds)
+    return Traffic(n_calls / costs.caller.mean_call_s, crowds=crowds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,11 @@
-"""Who calls when: a day's curve, a crowd, tenants few of which call often."""
+"""Who calls when: a steady rate, a crowd, tenants few of which call often."""
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-DAY_S = 86_400.0
-NIGHT = 0.15  # of the busiest hour's calls, those of the quietest: assumed
 ZIPF = 1.1
 
 
@@ -23,24 +20,18 @@ class Crowd:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """per_s: calls in the busiest hour, whose middle is at `peak_s`; is_flat: all day so."""
+    """per_s: calls in the busiest hour, which lasts."""
 
     per_s: float
     n_tenants: int = 200
-    peak_s: float = 1800.0
-    is_flat: bool = False
     crowds: tuple[Crowd, ...] = ()
 
     def rate(self, at_s: float) -> float:
-        share = 1.0
-        if not self.is_flat:
-            wave = 0.5 + 0.5 * math.cos(2 * math.pi * (at_s - self.peak_s) / DAY_S)
-            share = NIGHT + (1.0 - NIGHT) * wave
         times = max(
             (one.times for one in self.crowds if one.at_s <= at_s < one.at_s + one.lasts_s),
             default=1.0,
         )
-        return self.per_s * share * times
+        return self.per_s * times
 
     def arrivals(self, until_s: float, draw: random.Random) -> Iterator[float]:
         """Poisson, of a rate that changes: drawn at the highest and thinned."""
