@@ -63,6 +63,7 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.25  # eight of them fit in the 2 s after which the supervisor calls it hung
 EXIT_LOAD_FAILED = 3
+MAX_TOLD_CHARACTERS = 200  # of an error that a driver or a compiler raised
 MAX_FAILED_STEPS = 3  # one may pass (memory for a moment), more will not
 FAILED_STEPS_WITHIN_S = 60.0
 TOO_LATE = "expected somebody to wait for the answer, found it too late for them"
@@ -131,6 +132,11 @@ class Worker:
             except RoleError as error:
                 self._parent.send([LoadFailed(spec.role, str(error))])
                 raise
+            except Exception as error:  # a driver's or a compiler's, which has no root of ours
+                log.exception("the role %s could not be loaded", spec.role)
+                told = f"expected the {spec.role} to load and to answer, found {_told(error)}"
+                self._parent.send([LoadFailed(spec.role, told)])
+                raise RoleError(told) from error
             self._roles[spec.role] = role
             ready.append(roles.ready_of(spec, role, load_ms))
         # What was built while loading lives as long as the process: keep the collector off it.
@@ -371,6 +377,12 @@ class Worker:
         beat = Heartbeat(self._n_steps, busy_ms, has_work, now, totals, n_streams, n_calls)
         for peer in self._peers:
             peer.send([beat])
+
+
+def _told(error: Exception) -> str:
+    """An error while loading, where no caller has said a word yet: its name and first line."""
+    said = str(error).strip().splitlines()
+    return ": ".join([type(error).__name__, *(line[:MAX_TOLD_CHARACTERS] for line in said[:1])])
 
 
 def _traced(error: Exception) -> str:

@@ -35,6 +35,7 @@ from voiceloop.workers.messages import (
     FrameReader,
     FromWorker,
     Heartbeat,
+    LoadFailed,
     OpenBranch,
     OpenRecognizer,
     OpenVoice,
@@ -361,6 +362,33 @@ def test_a_recording_that_cannot_be_ended_is_told_of_and_harms_nothing_else(
     monkeypatch.setattr(pytest.importorskip("torch.profiler"), "profile", Ended)
     told = StepProfile(Profile(str(tmp_path / "trace.json"), 0.1), now_s=0.0).finish()
     assert "not running" in told.error
+
+
+@pytest.mark.parametrize("when", ["load", "warm_up"])
+def test_what_a_driver_raises_while_a_role_loads_is_told_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    def failing(*_: object) -> None:
+        raise RuntimeError("CUDA error: no kernel image is available\nCompile with ...")
+
+    class Failing:
+        warm_up = failing
+
+    found = failing if when == "load" else lambda _: Failing()
+    monkeypatch.setattr("voiceloop.workers.roles.role.load_role", found)
+    ours, theirs = socket.socketpair()
+    with pytest.raises(RoleError):
+        Worker(theirs, WorkerSpec("test", (role("engine"),))).load()
+    theirs.close()
+    ours.settimeout(10)
+    frames = FrameReader()
+    sent = [decode_from_worker(body) for body in frames.feed(ours.recv(65536))]
+    ours.close()
+    assert sent[-1] == LoadFailed(
+        "engine",
+        "expected the engine to load and to answer, found RuntimeError: CUDA error: no kernel "
+        "image is available",
+    )
 
 
 def test_a_worker_beats_within_a_step_that_asks_for_commits() -> None:
