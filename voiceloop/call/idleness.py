@@ -12,17 +12,18 @@ from collections.abc import Callable
 class Idleness:
     """Told of every change by turn-taking; `on_timeout(since_ms)` after `timeout_ms` of it."""
 
-    def __init__(self, on_timeout: Callable[[float], None]) -> None:
+    def __init__(self, on_timeout: Callable[[float], None], clock: Callable[[], float]) -> None:
         self._on_timeout = on_timeout
+        self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
-        self._quiet_since_s: float | None = asyncio.get_running_loop().time()
+        self._quiet_since_s: float | None = clock()
 
     @property
     def quiet_s(self) -> float:
         """For how long nobody has spoken and nothing has been owed; 0 while that is not so."""
         since_s = self._quiet_since_s
-        return asyncio.get_running_loop().time() - since_s if since_s is not None else 0.0
+        return self._clock() - since_s if since_s is not None else 0.0
 
     def observe(self, is_idle: bool, *, timeout_ms: int | None, now_ms: float) -> None:
         """The call changed; idle time counts from here, on the session's audio clock too."""
@@ -32,7 +33,7 @@ class Idleness:
             self._quiet_since_s = None
             return
         if self._quiet_since_s is None:
-            self._quiet_since_s = asyncio.get_running_loop().time()
+            self._quiet_since_s = self._clock()
         self._idle.set()
         if timeout_ms is not None:
             loop = asyncio.get_running_loop()

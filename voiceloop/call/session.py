@@ -258,7 +258,9 @@ class Session:
             starts_early=ahead.early_start and self._agent.barge_in.enabled,
             words_late_s=self._agent.waiting.late_s,
         )
-        self._idleness = Idleness(lambda since_ms: self._advance(told.CallerIdle(since_ms)))
+        self._idleness = Idleness(
+            lambda since_ms: self._advance(told.CallerIdle(since_ms)), self._clock
+        )
         self._replies = Replies(
             context, self._metrics, tasks, ahead, lambda: self._advance(told.ReplyEnded()),
             self._open_calls, trace,

@@ -54,7 +54,7 @@ class PendingCall:
     """A call that has begun. One of `take`, `postpone`, `leave`, `drop` ends it; the first counts.
 
     record: where the result of a call that was left goes; None while the call stands in no
-    conversation.
+    conversation. clock: of the session.
     """
 
     def __init__(
@@ -63,13 +63,15 @@ class PendingCall:
         call: ToolCall,
         result: asyncio.Future[ToolResult],
         record: Record | None,
+        clock: Callable[[], float],
     ) -> None:
         self.call = call
         self.state = CallState.WANTED
         self._tool = tool
         self._result = result
         self._record = record
-        self._begun_s = asyncio.get_running_loop().time()
+        self._clock = clock
+        self._begun_s = clock()
         self._overdue_s = self._begun_s + tool.deadline_ms / 1000 + GIVING_UP_S
 
     @property
@@ -84,13 +86,13 @@ class PendingCall:
     @property
     def line_due_s(self) -> float:
         """In how long it is no quick call any more, one that needs no such line."""
-        age_s = asyncio.get_running_loop().time() - self._begun_s
+        age_s = self._clock() - self._begun_s
         return max(0.0, QUICK_S - age_s)
 
     @property
     def is_awaited(self) -> bool:
         """Whether a reply is still to wait for it: side effects go on behind their deadline."""
-        return not self.is_over and asyncio.get_running_loop().time() < self._overdue_s
+        return not self.is_over and self._clock() < self._overdue_s
 
     @property
     def may_be_adopted(self) -> bool:
@@ -98,7 +100,7 @@ class PendingCall:
         if not self.is_over:
             return True
         result = self._result.result()
-        age_s = asyncio.get_running_loop().time() - self._begun_s - result.took_s
+        age_s = self._clock() - self._begun_s - result.took_s
         is_recent = result.fate is Fate.TABLE or age_s <= MAX_EARLY_AGE_S
         return is_recent and not result.is_error
 
@@ -122,8 +124,8 @@ class PendingCall:
         return str(json.loads(result.text).get("error", result.text)), True
 
     def use(self, released_s: float | None) -> ToolUse:
-        """For the record of a turn, which was over at released_s on the loop's clock."""
-        now_s = asyncio.get_running_loop().time()
+        """For the record of a turn, which was over at released_s."""
+        now_s = self._clock()
         ended_s = now_s
         fate, ms = UNDER_WAY, None
         if self._result.done():
@@ -143,7 +145,7 @@ class PendingCall:
 
     async def settled(self) -> None:
         """Wait for it until its deadline at the most; cancelled, as `result`."""
-        left_s = self._overdue_s - asyncio.get_running_loop().time()
+        left_s = self._overdue_s - self._clock()
         await asyncio.wait({self._result}, timeout=max(0.0, left_s))
 
     def take(self) -> ToolResult:
@@ -266,7 +268,7 @@ class SessionTools:
         is_recorded: the call stands in the conversation, and so shall its result.
         """
         record = self.record if is_recorded else None
-        return PendingCall(tool, call, self._begin(tool, call), record)
+        return PendingCall(tool, call, self._begin(tool, call), record, self._toolbox.clock)
 
     def adopt(self, pending: PendingCall, call: ToolCall, *, is_recorded: bool) -> PendingCall:
         """A call made ahead, as this call of the reply."""
