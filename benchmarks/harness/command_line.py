@@ -90,12 +90,13 @@ class Benchmark:
         told = f"{help} (default: %(default)s)"
         self.parser.add_argument(flag, choices=tuple(names), default=default, help=told)
 
-    def several(self, flag: str, names: Sequence[str], help: str, *, dest: str = "") -> None:
+    def several(
+        self, flag: str, names: Sequence[str], help: str, *, dest: str | None = None
+    ) -> None:
         """An option that may be given again, each time with one of these names."""
         told = f"{help}; of {', '.join(map(repr, names))}; may be given again"
-        options = {"dest": dest} if dest else {}
         self.parser.add_argument(
-            flag, action="append", choices=tuple(names), metavar="NAME", help=told, **options
+            flag, action="append", choices=tuple(names), metavar="NAME", help=told, dest=dest
         )
 
     def parse(self, arguments: Sequence[str] | None = None) -> argparse.Namespace:
