@@ -47,7 +47,7 @@ MAY_IMPORT = {
     },
     "resume": {"access", "agent", "backends", "errors", "realtime"},
     "reply": {
-        "admission", "agent", "backends", "canary", "config", "errors", "knowledge", "listening",
+        "admission", "agent", "backends", "config", "errors", "knowledge", "listening",
         "realtime", "slots", "telemetry",
         "tools",
     },

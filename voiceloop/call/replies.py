@@ -25,10 +25,10 @@ from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.window import Slide
 from voiceloop.reply.answerers import FixedAnswer
 from voiceloop.reply.context import ReplyContext
-from voiceloop.reply.figures import figures_of
 from voiceloop.reply.plan import plan_of_response
 from voiceloop.reply.preemptive import PreemptiveReplies
 from voiceloop.reply.reply import Reply
+from voiceloop.telemetry.canary import figures_of
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.record import Mark, TurnEnd, TurnRecord, WindowSlide
 from voiceloop.telemetry.traces import CallTrace

@@ -9,7 +9,8 @@ from prometheus_client.registry import Collector
 
 from voiceloop.canary.judge import compare
 from voiceloop.canary.trial import Trial, TrialState
-from voiceloop.canary.turns import Measure, Sums, Turns
+from voiceloop.canary.turns import Measure, Sums, TurnFigures, Turns
+from voiceloop.telemetry.record import TurnRecord
 
 
 class CanaryCollector(Collector):
@@ -56,3 +57,17 @@ class CanaryCollector(Collector):
                 if value is not None:
                     apart.add_metric([one.measure.value, bound], value)
         yield from (state, counted, mean, apart)
+
+
+def figures_of(record: TurnRecord) -> TurnFigures:
+    """What a reply that is over counts as where a canary is tried."""
+    end, usage = record.end, record.end.usage
+    n_written = usage.n_reply_tokens + usage.n_unheard_tokens
+    return TurnFigures(
+        gap_ms=record.gap_ms,
+        has_failed=end.outcome == "failed",
+        n_tokens=n_written if usage.n_prompt_tokens else None,
+        n_tool_calls=end.n_tool_calls,
+        n_wrong_tool_calls=end.n_wrong_tool_calls,
+        token_ms=usage.token_ms or None,
+    )

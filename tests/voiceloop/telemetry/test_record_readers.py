@@ -15,7 +15,7 @@ OBSERVERS = {
     "telemetry/record.py",
     "telemetry/metrics.py",
     "telemetry/traces.py",
-    "reply/figures.py",
+    "telemetry/canary.py",
 }
 # Of `Replies` and `PreemptiveReplies`: what gives a finished record to the client and the budget.
 OBSERVING = {"_tell_client", "observe_turn", "_observe_in_trial", "take_back"}
