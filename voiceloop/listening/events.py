@@ -108,7 +108,9 @@ class WordsHeard(ListenEvent, frozen=True):
 
 
 class PauseWeighed(ListenEvent, frozen=True):
-    """The caller pauses, and the probability that the turn ends after these words is known.
+    """The caller pauses, and it is known how likely the turn ends after these words.
+
+    p_end: None where no model reads that; the wait then rests on words, voice and silence.
 
     paused_ms: how long ago the pause was noticed. needed_ms: the silence that eagerness auto would
     wait for on what is known now. is_nearly_over: little of the silence that ends the turn is

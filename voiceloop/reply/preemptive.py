@@ -191,7 +191,7 @@ class PreemptiveReplies:
         if self._context.prepared.looks_up_late:
             return  # it would be made, and said, without what is found
         is_likely = is_near or pause.needed_ms <= FITTED.preemptive_needed_ms
-        if not is_likely or pause.p_end is None:
+        if not is_likely:
             return
         if self._budget.is_turn_spent(is_nearly_over=is_near) or self._has_reply_to(words):
             return

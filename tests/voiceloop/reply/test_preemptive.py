@@ -78,6 +78,18 @@ async def test_a_held_reply_leaves_at_the_decision(clock: Clock) -> None:
     assert released_ms <= 10
 
 
+async def test_a_reply_is_made_ahead_where_nothing_reads_the_end_of_the_turn(clock: Clock) -> None:
+    """Words, voice and silence decide alone, as beside a service without readers."""
+    model = FakeLanguageModel(["It is noon."], ttft_ms=100, p_end_of_turn=lambda text: None)
+    async with Caller(clock, slow_models(model), PATIENT) as caller:
+        await caller.say(800)
+        await caller.listen_until("voiceloop.timeline")
+    timeline = caller.of("voiceloop.timeline")[0].event["timeline"]
+    assert timeline["held_ms"] > 0 and caller.transcript() == "It is noon."
+    sample = caller.session._metrics.registry.get_sample_value
+    assert sample("voiceloop_drafts_total", {"fate": "released"}) == 1
+
+
 async def test_whoever_waits_longest_is_answered_as_soon_as_the_wait_is_over(clock: Clock) -> None:
     """Such a pause earns no reply when it begins; one is begun when it is nearly over."""
     model = FakeLanguageModel(["Sure."], ttft_ms=100, p_end_of_turn=lambda text: 0.001)

@@ -96,14 +96,10 @@ async def test_a_caller_who_speaks_while_an_order_is_under_way_loses_and_doubles
 ) -> None:
     service = Service(takes_s=2.0)
     toolbox = box(clock, order=(WRITE, service), price=(READ, Service()))
-    n_asked = 0
 
     def reply(messages: tuple[ChatMessage, ...]) -> Reply:
-        nonlocal n_asked
-        if messages[-1].role == "user":
-            n_asked += 1
-            if n_asked == 1:
-                return Reply("", (ToolCall("c1", "order", "{}"),))
+        if messages[-1].content == "order it":
+            return Reply("", (ToolCall("c1", "order", "{}"),))
         return Reply("Fine.")
 
     backends = instant_backends(
