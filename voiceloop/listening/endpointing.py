@@ -41,6 +41,7 @@ Reason = Literal["confident", "unsure", "timeout", "server_vad", "longest_turn"]
 
 # Waits below this are reported as "confident"; it names a reason and decides nothing.
 CONFIDENT_MS = 300.0
+UNKNOWN_WORD = "\N{HORIZONTAL ELLIPSIS}"  # stands for each word of another language than English
 # An end before the words of the pause are there is a guess, and saves nothing: no answer begins
 # without them. A recognizer that serves four calls on two cores has them 300 ms (p95) after the
 # detector's first low window; one that has not answered by then is not waited for.
@@ -232,6 +233,7 @@ class Endpointing:
         self._pauses = PausePrior()
         self._evidence = Evidence()  # on the open turn, without the prior
         self._has_p_end = False  # the model told one in this call: it will again
+        self._reads_words = True
         self.configure(settings)
         self.reset()
 
@@ -243,6 +245,14 @@ class Endpointing:
         self._settings = settings
         self._soft_price = SOFT_PRICE if takes_back else 1.0
         self._weighed: tuple[Any, float] = (None, 0.0)  # on what, and the wait
+
+    def observe_language(self, language: str) -> None:
+        """What the caller speaks: word lists and heads know English alone ("" stands for it).
+
+        In another language every word weighs as one that no list holds, and voice activity,
+        silence and pace judge.
+        """
+        self._reads_words = language.partition("-")[0].lower() in ("en", "")
 
     def end_turn(self) -> None:
         """The caller's turn is over: learn from it how this caller pauses, and forget the rest."""
@@ -276,7 +286,8 @@ class Endpointing:
 
     def observe_replies(self, *texts: str) -> None:
         """What the agent has said, the newest last: its question tells what answer to expect."""
-        self._evidence = replace(self._evidence, slot=asked_last(texts, self._slots))
+        slot = asked_last(texts, self._slots) if self._reads_words else None
+        self._evidence = replace(self._evidence, slot=slot)
 
     def observe_silence(
         self,
@@ -299,7 +310,7 @@ class Endpointing:
 
     def observe_words(self, words: tuple[str, ...], *, full: bool) -> None:
         """The hypothesis changed; `full`: it covers everything said before the pause."""
-        words = tuple(normalize(word) for word in words)
+        words = tuple(normalize(word) if self._reads_words else UNKNOWN_WORD for word in words)
         is_same = words == self._evidence.words
         self._evidence = replace(
             self._evidence,
@@ -310,6 +321,7 @@ class Endpointing:
 
     def observe_p_end(self, p_end: float | None) -> None:
         """The EOT probability after the words observed last; None: not known."""
+        p_end = p_end if self._reads_words else None
         self._evidence = replace(self._evidence, p_end=p_end)
         self._has_p_end = self._has_p_end or p_end is not None
 

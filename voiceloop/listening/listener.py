@@ -83,6 +83,7 @@ class Listener:
         self._clock = clock
         self._recognition = Recognition(recognizer, stream_id, options, self)
         self._endpointing = Endpointing(settings.turn_detection or SemanticVad(), slots=slots)
+        self._endpointing.observe_language(options.language)
         self._starts_early = starts_early
         self._early = EarlyStarts(is_enabled=starts_early)
         self._prosody = Prosody()
@@ -116,6 +117,7 @@ class Listener:
 
     def set_options(self, options: RecognizerOptions) -> None:
         self._recognition.set_options(options)
+        self._endpointing.observe_language(options.language)
 
     # --- audio in ---
 

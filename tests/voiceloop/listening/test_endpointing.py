@@ -116,6 +116,23 @@ def test_a_short_answer_answers_a_yes_no_question() -> None:
     assert "answers" not in terms(Evidence(("yes",), True, slot=Slot(SlotKind.OPEN)))
 
 
+@pytest.mark.parametrize(("language", "is_read"), [("en-US", True), ("", True), ("de", False)])
+def test_english_words_and_heads_judge_english_alone(language: str, is_read: bool) -> None:
+    endpointing = Endpointing(SemanticVad())
+    endpointing.observe_language(language)
+    endpointing.observe_replies("What is your phone number?")
+    endpointing.observe_speech(0)
+    endpointing.observe_words(("ich", "bin", "in"), full=False)  # "in" ends no German sentence
+    endpointing.observe_silence(1000)
+    endpointing.observe_words(("ich", "bin", "in"), full=True)
+    endpointing.observe_p_end(0.9)
+    evidence = endpointing.evidence
+    assert len(evidence.words) == 3 and evidence.words_are_full
+    assert (evidence.words[-1] == "in") is is_read
+    assert (evidence.p_end == 0.9) is is_read
+    assert (evidence.slot is not None) is is_read
+
+
 def test_a_turn_never_ends_below_the_least_wait() -> None:
     sets = WeightSets({frozenset(): hazard(Weights(bias=9.0))})
     assert wait_ms(heard("a coffee please"), sets) == PATIENCE["auto"].least_ms
