@@ -21,7 +21,10 @@ from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.call.connection import Disconnected, Hello
 from voiceloop.call.session import Session
+from voiceloop.call.turn_taking import TurnTaking
 from voiceloop.config import Config
+
+TurnTaking.is_strict = True  # an illegal pair of states fails a test
 
 RATE_HZ = 24_000
 CHUNK_MS = 20

@@ -205,6 +205,25 @@ class CountBargeIn(Order, frozen=True):
 
 Action = Step | Order
 
+
+def name_of(action: Action) -> str:
+    """For a log or a table: what it is, with what its reader tells apart."""
+    match action:
+        case Step():
+            return action.value
+        case CountBargeIn(verdict=verdict):
+            return f"count a {verdict}"
+        case InterruptReply(may_resume=True):
+            return "InterruptReply (may resume)"
+        case CommitUserItem(stays_open=True):
+            return "CommitUserItem (stays open)"
+        case TakeBack(is_cut=True):
+            return "TakeBack (a cut)"
+        case WatchIdleness(is_idle=is_idle):
+            return "idle" if is_idle else "not idle"
+    return type(action).__name__
+
+
 # What each verdict does to the agent's playout. A pause ducks first: its fade is then as quick as
 # that of an agent that was ducked before. A "stop" is `TurnTaking`'s to do.
 PLAYOUT_FOR: dict[Verdict, tuple[Action, ...]] = {

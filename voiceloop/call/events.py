@@ -18,8 +18,23 @@ class SegmentCommitted(msgspec.Struct, frozen=True):
     segment: int
 
 
+class ReplyAudible(msgspec.Struct, frozen=True):
+    """The first sound of the agent's reply has been sent."""
+
+
+class StartedEarly(msgspec.Struct, frozen=True):
+    """`StartEarly` is done: the held reply is heard, and may be taken back."""
+
+
 class ReplyEnded(msgspec.Struct, frozen=True):
-    """A reply is over: said, failed, cancelled."""
+    """A reply is over: said, failed, cancelled.
+
+    had_floor: it was the agent's in the conversation, or interrupted and to resume. is_followed:
+    another has begun in its place.
+    """
+
+    had_floor: bool = True
+    is_followed: bool = False
 
 
 class GreetingDue(msgspec.Struct, frozen=True):
@@ -56,6 +71,8 @@ CallEvent = (
     ListenEvent
     | Command
     | SegmentCommitted
+    | ReplyAudible
+    | StartedEarly
     | ReplyEnded
     | GreetingDue
     | CallerIdle

@@ -11,7 +11,7 @@ from functools import partial
 
 from voiceloop.call import actions as do
 from voiceloop.call.actions import Step
-from voiceloop.call.events import CallEvent, ReplyEnded, SegmentCommitted
+from voiceloop.call.events import CallEvent, ReplyEnded, SegmentCommitted, StartedEarly
 from voiceloop.call.idleness import Idleness
 from voiceloop.call.open_tool_calls import fail_tool_calls
 from voiceloop.call.replies import Replies
@@ -61,13 +61,12 @@ class Performer:
 
     def status(self) -> CallStatus:
         """What turn-taking must know of the call at this moment."""
+        preemptive = self._replies.preemptive
         return CallStatus(
             self._protocol.settings,
             self._replies.status(),
-            self._replies.interrupted_id,
-            self._protocol.active_response not in (None, self._replies.preemptive.early_response),
-            self._replies.preemptive.held_words,
-            self._replies.preemptive.early_response is not None,
+            self._protocol.active_response not in (None, preemptive.early_response),
+            preemptive.held_words,
         )
 
     def perform(self, action: do.Action) -> Sequence[CallEvent]:
@@ -139,6 +138,7 @@ class Performer:
             case do.StartEarly(unsure_ms=unsure_ms):
                 if (started := replies.preemptive.start_early(unsure_ms)) is not None:
                     started.record.facts.endpoint = self._listener.observe_early_start()
+                    return (StartedEarly(),)
             case do.TakeBack(is_cut=is_cut):
                 self._listener.observe_taken_back()
                 replies.preemptive.take_back(is_cut=is_cut)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Literal
 
 from voiceloop.call.actions import Step
+from voiceloop.call.events import ReplyEnded
 from voiceloop.call.open_tool_calls import OpenToolCalls
 from voiceloop.call.status import ReplyStatus
 from voiceloop.canary.turns import TurnFigures
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Replies:
-    """`on_ended` is called when one of them is over, from the reply's own task."""
+    """`report` is called when one of them is over, from the reply's own task."""
 
     def __init__(
         self,
@@ -45,14 +46,14 @@ class Replies:
         metrics: Metrics,
         tasks: asyncio.TaskGroup,
         ahead: Ahead,
-        on_ended: Callable[[], None],
+        report: Callable[[ReplyEnded], None],
         open_calls: OpenToolCalls,
         trace: CallTrace,
     ) -> None:
         self._context = context
         self._metrics = metrics
         self._tasks = tasks
-        self._on_ended = on_ended
+        self._report_end = report
         self._open_calls = open_calls
         self.preemptive = PreemptiveReplies(context, metrics, tasks, ahead)
         self.owed = metrics.owed_answer(context.clock)
@@ -87,10 +88,9 @@ class Replies:
         if (reply := self.of(response_id)) is not None:
             reply.record.mark(Mark.FIRST_BYTE_ON_WIRE, self._context.clock())
 
-    @property
-    def interrupted_id(self) -> str | None:
-        """The response of the reply that may resume."""
-        return self._interrupted.response.id if self._interrupted is not None else None
+    def is_heard_in(self, response_id: str) -> bool:
+        """Whether this response is that of the reply in the conversation."""
+        return self._current is not None and self._current.response.id == response_id
 
     def status(self) -> ReplyStatus | None:
         """Of the reply in the conversation, at this moment."""
@@ -357,11 +357,12 @@ class Replies:
 
     def _done(self, reply: Reply) -> None:
         self._beside = {id_: other for id_, other in self._beside.items() if other is not reply}
-        if self._current is reply:
+        had_floor = self._current is reply
+        if had_floor:
             self._current = None
         is_told = reply.failure is None or reply.response.status == "failed"
         if self._interrupted is reply and is_told:
-            self._interrupted = None
+            self._interrupted, had_floor = None, True
         if reply.plan.speaks and not reply.response.is_out_of_band:
             conversation = self._context.protocol.conversation
             open_calls = (
@@ -376,7 +377,7 @@ class Replies:
         self._report(reply)
         if reply is self._line:
             self._end_line(reply)
-        self._on_ended()
+        self._report_end(ReplyEnded(had_floor, is_followed=self._current is not None))
 
     def _end_line(self, reply: Reply) -> None:
         """What it bridged follows; or why nothing does, unless the caller broke it off."""

@@ -129,14 +129,10 @@ class Session:
             is_beta=hello.beta,
             on_put=output.set,
             ledger=Ledger.of(agent.memory, writes=backends.capabilities.writes_summaries),
+            on_change=lambda: self._resumption.wake(),
         )
         self._writer = Writer(
-            self.protocol,
-            transport,
-            output,
-            limits.slow_client_s,
-            self._end,
-            lambda response_id: self._replies.observe_audio(response_id),
+            self.protocol, transport, output, limits.slow_client_s, self._end, self._observe_audio
         )
         self._greeting = GreetingWait(hello)
         whole_s = hello.longest_s(60.0 * limits.session_minutes)
@@ -149,6 +145,9 @@ class Session:
             self.protocol, agent, own, tickets, hello.tenant, hello.is_returning, self._lifetime,
             self._open_calls.expect, on_resumed,
         )  # fmt: skip
+        self._events: deque[told.CallEvent] = deque()  # to be acted on, by `_advance_all` alone
+        self._is_advancing = False
+        self._began_s = 0.0
         self._turn_starts = Bucket(TURN_STARTS_AT_ONCE, TURN_STARTS_PER_S, clock)
         self._closing = (1011, "internal error")
 
@@ -169,7 +168,7 @@ class Session:
         """Serve the connection to its end. An error that is raised is a bug, and code 1011."""
         self._metrics.sessions.inc()
         trace = self._traces.begin(self.protocol.session_id)
-        began_s, n_turns = self._clock(), 0
+        self._began_s, n_turns = self._clock(), 0
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._assemble(tasks, trace)
@@ -195,7 +194,7 @@ class Session:
             self._metrics.sessions.dec()
             self._metrics.closed.labels(code=self._closing[0]).inc()
             trace.end(self._closing[0])
-            self._log_end(self._clock() - began_s, n_turns)
+            self._log_end(self._clock() - self._began_s, n_turns)
             await self._transport.close(*self._closing)
 
     def _log_end(self, seconds: float, n_turns: int) -> None:
@@ -262,9 +261,8 @@ class Session:
             lambda since_ms: self._advance(told.CallerIdle(since_ms)), self._clock
         )
         self._replies = Replies(
-            context, self._metrics, tasks, ahead, lambda: self._advance(told.ReplyEnded()),
-            self._open_calls, trace,
-        )  # fmt: skip
+            context, self._metrics, tasks, ahead, self._advance, self._open_calls, trace
+        )
         self._performer = Performer(
             self.protocol,
             self._listener,
@@ -352,17 +350,37 @@ class Session:
         self._advance_all((event,))
 
     def _advance_all(self, events: Iterable[told.CallEvent]) -> None:
-        """Act on these events, and on all that follows from them, before anything else happens."""
-        pending = deque(events)
-        while True:
-            while pending:
-                event = pending.popleft()
-                for action in self._turn_taking.on(event, self._performer.status()):
-                    pending.extend(self._performer.perform(action))
-            if not self._turn_taking.is_over:
-                pending.extend(self._listener.decide())
-            if not pending:
-                return
+        """Act on these events, and on all that follows from them, before anything else happens.
+
+        Who calls it from within an action has these events acted on behind that action.
+        """
+        self._events.extend(events)
+        if self._is_advancing:
+            return
+        self._is_advancing = True
+        try:
+            while True:
+                while self._events:
+                    self._answer(self._events.popleft())
+                if not self._turn_taking.is_over:
+                    self._events.extend(self._listener.decide())
+                if not self._events:
+                    return
+        finally:
+            self._is_advancing = False
+
+    def _answer(self, event: told.CallEvent) -> None:
+        actions = self._turn_taking.on(event, self._performer.status())
+        if log.isEnabledFor(logging.DEBUG) and (told_of := self._turn_taking.take_transition()):
+            at_s = self._clock() - self._began_s
+            log.debug("call %s at %.3f s: %s", self.protocol.session_id, at_s, told_of)
+        for action in actions:
+            self._events.extend(self._performer.perform(action))
+
+    def _observe_audio(self, response_id: str) -> None:
+        self._replies.observe_audio(response_id)
+        if self._turn_taking.is_preparing and self._replies.is_heard_in(response_id):
+            self._advance(told.ReplyAudible())
 
     # --- time ---
 
@@ -388,7 +406,7 @@ class Session:
 
     async def _until_idle(self) -> None:
         """Wait for a moment in which nobody speaks and nothing is owed."""
-        if not self._turn_taking.is_idle(self._performer.status()):
+        if not self._turn_taking.is_idle:
             await self._idleness.wait()
 
     def _end(self, code: int, reason: str) -> NoReturn:

@@ -1,6 +1,7 @@
 """The state of a call: who does what at one moment.
 
-Owns the two enums that name it, and the snapshot of all that turn-taking does not own itself. Pure.
+Owns the two enums that name it, which pairs of them are legal, and the snapshot of what turn-taking
+does not own itself: measurements alone. Pure.
 """
 
 from __future__ import annotations
@@ -46,6 +47,18 @@ class Agent(Enum):
 
 
 HAS_FLOOR = (Caller.SPEAKING, Caller.PAUSED)
+# Beside whom the agent can be in these states. Only a sound that is being judged pauses the agent;
+# who interrupts it has the floor; and it starts early in a pause, until the words are final.
+LEGAL_BESIDE = {
+    Agent.PAUSED: (Caller.OVERLAPPING,),
+    Agent.INTERRUPTED: (Caller.SILENT, Caller.SPEAKING, Caller.PAUSED, Caller.TRANSCRIBING),
+    Agent.EARLY: (Caller.PAUSED, Caller.TRANSCRIBING),
+}
+
+
+def is_legal(caller: Caller, agent: Agent) -> bool:
+    """Whether both can be so at once."""
+    return caller in LEGAL_BESIDE.get(agent, Caller)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,32 +103,17 @@ class ReplyStatus:
 
 @dataclass(frozen=True, slots=True)
 class CallStatus:
-    """What turn-taking does not own, at the moment of an event.
+    """What turn-taking does not own, as it is measured at the moment of an event.
 
-    reply: in the conversation, if there is one. interrupted_id: the response of a reply that may
-    resume. is_answering: a response of the conversation is open on the wire, other than that of a
-    reply that has started early. held_words: what the caller has said to which a reply is held
-    whose first sound is there. has_started_early: and that sound is heard by now.
+    reply: in the conversation, if there is one. is_answering: a response of the conversation is
+    open on the wire, other than that of a reply that has started early. held_words: what the caller
+    has said to which a reply is held whose first sound is there.
     """
 
     settings: SessionSettings
     reply: ReplyStatus | None = None
-    interrupted_id: str | None = None
     is_answering: bool = False
     held_words: tuple[str, ...] | None = None
-    has_started_early: bool = False
-
-    def agent(self, *, is_paused: bool) -> Agent:
-        """The named state that the agent is in. is_paused: at a sound that is being judged."""
-        if self.has_started_early:
-            return Agent.EARLY
-        if self.interrupted_id is not None:
-            return Agent.INTERRUPTED
-        if self.reply is None:
-            return Agent.IDLE
-        if is_paused:
-            return Agent.PAUSED
-        return Agent.REPLYING if self.reply.is_audible else Agent.PREPARING
 
     def holds_reply_to(self, words: tuple[str, ...]) -> bool:
         """Whether a reply to just these words is held that may begin before the turn is over."""
@@ -156,11 +154,6 @@ class CallStatus:
     def has_answer(self) -> bool:
         """Whether an answer is given at the moment, or a reply that takes its place."""
         return self.is_answering and not self.asks_to_wait
-
-    @property
-    def without_interrupted(self) -> CallStatus:
-        """The same after `Step.DROP_INTERRUPTED`."""
-        return replace(self, interrupted_id=None)
 
     @property
     def agent_has_floor(self) -> bool:

@@ -1,9 +1,13 @@
 """Who speaks now: a pure state machine, events in and actions out.
 
 Owns every change of speaker in one call: the caller begins, is judged while the agent speaks, ends,
-is answered. It holds no reply, no socket and no clock: each event comes with a `CallStatus`, what
-the rest of the call looks like at that moment, and whoever asked performs the actions it returns,
-in order. What follows from that (words that came of a request, a reply that ended) are new events.
+is answered. It stores the state of both. It holds no reply, no socket and no clock: each event
+comes with a `CallStatus`, what is measured of the rest of the call at that moment, and whoever
+asked performs the actions it returns, in order. What follows from that (words that came of a
+request, a reply that is heard or ended) are new events.
+
+The agent's state changes in two places: `_decided` (what an action of its own makes of the agent)
+and `_report` (what a reply says of itself: heard, started early, ended).
 
 One rule keeps the call alive: an answer that is owed is given as soon as nobody speaks and nothing
 is being answered (`_settle`, at the end of every transition that may lead there). So no state is
@@ -12,27 +16,46 @@ kept for ever: each is left by speech, by silence, or by time.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from typing import ClassVar
 
 from voiceloop.agent import BargeIn
 from voiceloop.call import actions as do
 from voiceloop.call import events as told
-from voiceloop.call.actions import PLAYOUT_FOR, Step
+from voiceloop.call.actions import PLAYOUT_FOR, Step, name_of
 from voiceloop.call.barge_in import BargeInJudge
-from voiceloop.call.status import HAS_FLOOR, Agent, Caller, CallStatus, PendingTranscript
+from voiceloop.call.status import (
+    HAS_FLOOR,
+    Agent,
+    Caller,
+    CallStatus,
+    PendingTranscript,
+    is_legal,
+)
 from voiceloop.listening import events as heard
 from voiceloop.listening.events import Activity, UserTurn
 from voiceloop.realtime import commands as asked
 from voiceloop.realtime.response import ResponseHandle
 
+log = logging.getLogger(__name__)
+
 Actions = Iterator[do.Action]
 
 
 class TurnTaking:
-    """One call's turns. `on` takes an event and returns what is to be done, in order."""
+    """One call's turns. `on` takes an event and returns what is to be done, in order.
+
+    is_strict: an illegal pair of states raises (in tests); else it is logged.
+    """
+
+    is_strict: ClassVar[bool] = False
 
     def __init__(self, options: BargeIn) -> None:
         self.caller = Caller.SILENT
+        self.agent = Agent.IDLE
+        self.interrupted_id: str | None = None  # the response of the reply that may resume
+        self._transition: tuple[Caller, Agent, told.CallEvent, list[do.Action]] | None = None
         self._judge = BargeInJudge(options)
         self._activity: Activity | None = None  # of the open segment, the latest
         self._pending: dict[int, PendingTranscript] = {}  # by segment
@@ -41,18 +64,85 @@ class TurnTaking:
         self._has_news = False  # to be answered when nobody speaks: of tools, of a call resumed
         self.is_over = False  # the session ends: nothing is answered any more
 
-    def agent(self, status: CallStatus) -> Agent:
-        """The named state that the agent is in."""
-        return status.agent(is_paused=self._judge.state == "paused")
-
-    def is_idle(self, status: CallStatus) -> bool:
+    @property
+    def is_idle(self) -> bool:
         """Nobody speaks and nothing is owed."""
         is_quiet = self.caller is Caller.SILENT and self._owed is None
-        return is_quiet and self.agent(status) is Agent.IDLE
+        return is_quiet and self.agent is Agent.IDLE
 
     def on(self, event: told.CallEvent, status: CallStatus) -> list[do.Action]:
-        """What to do about this event. Never raises; an event that is out of date asks nothing."""
-        return [] if self.is_over else list(self._answer(event, status))
+        """What to do about this event; one that is out of date asks nothing.
+
+        Raises: RuntimeError, where it is strict: caller and agent cannot both be in these states.
+        """
+        if self.is_over:
+            return []
+        caller, agent = self.caller, self.agent
+        actions = []
+        for action in self._answer(event, status):
+            self.agent = self._decided(action, status)
+            actions.append(action)
+        if (self.caller, self.agent) != (caller, agent):
+            self._transition = caller, agent, event, actions
+        if not is_legal(self.caller, self.agent):
+            pair = f"{self.caller.value} and {self.agent.value} after {type(event).__name__}"
+            if self.is_strict:
+                raise RuntimeError(f"expected caller and agent in a legal pair, found {pair}")
+            log.error("expected caller and agent in a legal pair, found %s", pair)
+        return actions
+
+    def take_transition(self) -> str:
+        """The last change of a state, for a log: states, event and actions; once."""
+        if self._transition is None:
+            return ""
+        (caller, agent, event, actions), self._transition = self._transition, None
+        done = ", ".join(map(name_of, actions)) or "nothing to do"
+        states = f"caller {caller.value} -> {self.caller.value}, agent {agent.value} -> "
+        return f"{states}{self.agent.value}, at {type(event).__name__}: {done}"
+
+    @property
+    def is_preparing(self) -> bool:
+        """Whether a reply is on its way of which nothing has been heard."""
+        return self.agent is Agent.PREPARING
+
+    # --- the agent's state ---
+
+    def _decided(self, action: do.Action, status: CallStatus) -> Agent:
+        """What the agent does after this decision."""
+        reply, agent = status.reply, self.agent
+        match action:
+            case do.AnswerTurn() | do.AskToWait() | do.SpeakFirst() | do.FailReply(is_told=True):
+                return Agent.PREPARING
+            case Step.ASK_AGAIN | Step.RESUME_INTERRUPTED:
+                return Agent.PREPARING
+            case do.BeginReply(response=response) if not response.is_out_of_band:
+                return Agent.PREPARING
+            case do.InterruptReply(may_resume=may_resume) if reply is not None:
+                self.interrupted_id = reply.response_id if may_resume else None
+                return Agent.INTERRUPTED if may_resume else Agent.IDLE
+            case do.CancelReply(response_id=id_) if reply is not None and reply.response_id == id_:
+                return Agent.IDLE
+            case Step.DROP_INTERRUPTED if agent is Agent.INTERRUPTED:
+                return Agent.IDLE
+            case do.TakeBack() if agent is Agent.EARLY:
+                return Agent.IDLE
+            case Step.DROP_PREEMPTIVE | Step.ABANDON_PREPARATION if agent is Agent.EARLY:
+                return Agent.IDLE
+            case do.CountBargeIn(verdict="hold"):
+                return Agent.PAUSED
+            case Step.RESUME if agent is Agent.PAUSED and reply is not None:
+                return Agent.REPLYING if reply.is_audible else Agent.PREPARING
+        return agent
+
+    def _report(self, event: told.CallEvent) -> None:
+        """What happened to the agent's reply."""
+        match event:
+            case told.ReplyAudible() if self.agent is Agent.PREPARING:
+                self.agent = Agent.REPLYING
+            case told.StartedEarly():
+                self.agent = Agent.EARLY
+            case told.ReplyEnded(had_floor=True, is_followed=is_followed):
+                self.agent = Agent.PREPARING if is_followed else Agent.IDLE
 
     def _answer(self, event: told.CallEvent, status: CallStatus) -> Actions:
         match event:
@@ -69,7 +159,7 @@ class TurnTaking:
                 yield from self._read(event, status)
             case heard.PauseWeighed():
                 is_asked_for = self.caller in HAS_FLOOR and status.creates_responses
-                if is_asked_for and self.agent(status).says_nothing:
+                if is_asked_for and self.agent.says_nothing:
                     yield do.ConsiderPreemptiveReply(event)
             case heard.EndIsLikely():
                 yield from self._start_early(event, status)
@@ -85,7 +175,10 @@ class TurnTaking:
             case told.SegmentCommitted(segment=segment):
                 self._pending[segment] = PendingTranscript(True, is_to_be_answered=False)
                 self._caller_stops()
+            case told.ReplyAudible() | told.StartedEarly():
+                self._report(event)
             case told.ReplyEnded():
+                self._report(event)
                 yield from self._settle(status)
             case told.GreetingDue(text=text):
                 is_free = status.reply is None and not status.is_answering
@@ -126,7 +219,7 @@ class TurnTaking:
             had_paused = self.caller is Caller.PAUSED
             self.caller = Caller.PAUSED if activity.silence_ms else Caller.SPEAKING
             if self.caller is Caller.SPEAKING:
-                if status.has_started_early:
+                if self.agent is Agent.EARLY:
                     yield from (Step.PAUSE, do.OpenUserTurn(activity.goes_on_ms), do.TakeBack(True))
                 elif had_paused and not status.is_answering:
                     yield do.OpenUserTurn(activity.goes_on_ms)  # it may have been closed
@@ -190,7 +283,7 @@ class TurnTaking:
         has_floor = self.caller in HAS_FLOOR
         if has_floor or status.settings.turn_detection is None:
             is_other = words.stable + words.unstable != status.held_words
-            if status.has_started_early and is_other and self._activity is not None:
+            if self.agent is Agent.EARLY and is_other and self._activity is not None:
                 at_ms = self._activity.goes_on_ms  # nobody speaks, but the client is to flush
                 yield from (Step.PAUSE, do.OpenUserTurn(at_ms), do.TakeBack(is_cut=False))
                 yield do.CloseUserTurn(at_ms)
@@ -208,7 +301,7 @@ class TurnTaking:
 
     def _start_early(self, end: heard.EndIsLikely, status: CallStatus) -> Actions:
         """Let the reply that is held to just these words begin; the turn is not over yet."""
-        is_free = self.agent(status).says_nothing and not self._judge.hears_itself
+        is_free = self.agent.says_nothing and not self._judge.hears_itself
         is_alone = self.caller is Caller.PAUSED and not self._pending and not self._deferred
         if is_free and is_alone and status.holds_reply_to(end.hypothesis):
             yield do.CloseUserTurn(end.end_ms)
@@ -239,7 +332,7 @@ class TurnTaking:
         if has_item:
             yield do.CommitUserItem(end.segment)
             yield Step.DROP_INTERRUPTED
-        is_answered = status.has_started_early or status.answers_turns
+        is_answered = self.agent is Agent.EARLY or status.answers_turns
         self._pending[end.segment] = PendingTranscript(has_item, is_answered, end.is_overlong)
         self._caller_stops()
 
@@ -266,7 +359,6 @@ class TurnTaking:
             yield from self._commit_late(turn.segment)
         if has_item or not pending.is_to_be_answered:
             yield Step.DROP_INTERRUPTED
-            status = status.without_interrupted
         if has_item:
             yield do.SendTranscript(turn)
             if pending.is_to_be_answered:
@@ -277,7 +369,7 @@ class TurnTaking:
         asks = pending.is_answered_anyway and is_due and not has_item
         if asks and not status.has_answer and self.caller not in HAS_FLOOR:
             yield from self._begin(Step.ASK_AGAIN)
-        yield from self._settle(status, has_begun=asks)
+        yield from self._settle(status)
 
     def _do_without_words(self, failed: heard.TranscriptionFailed, status: CallStatus) -> Actions:
         """Whether the sound held words nobody can tell: the client hears of it either way."""
@@ -287,15 +379,14 @@ class TurnTaking:
         if not pending.has_item:
             yield from self._commit_late(turn.segment)
         yield Step.DROP_INTERRUPTED
-        status = status.without_interrupted
         has_floor = self.caller in HAS_FLOOR
         if not has_floor:
             yield Step.ABANDON_PREPARATION
         yield do.SendTranscript(turn, failed.error)
-        fails = pending.is_to_be_answered and not status.has_answer
-        if fails:  # who has begun again is not spoken over
+        if pending.is_to_be_answered and not status.has_answer:
+            # Who has begun again is not spoken over.
             yield do.FailReply(turn, failed.error, is_told=not has_floor)
-        yield from self._settle(status, has_begun=fails and not has_floor)
+        yield from self._settle(status)
 
     def _commit_late(self, segment: int) -> Actions:
         """Words came where none were expected; the caller may be speaking again already."""
@@ -305,27 +396,25 @@ class TurnTaking:
 
     # --- the agent's turn ---
 
-    def _settle(self, status: CallStatus, *, has_begun: bool = False) -> Actions:
-        """Give what is due, where nothing stands in the way. has_begun: a reply has just now."""
+    def _settle(self, status: CallStatus) -> Actions:
+        """Give what is due, where nothing stands in the way."""
         is_free = self.caller not in HAS_FLOOR and not self._pending
         if is_free:
             deferred, self._deferred = self._deferred, []
             for response in deferred:
                 if not response.closed:
-                    has_begun = has_begun or not response.is_out_of_band
                     yield from self._begin(do.BeginReply(response), response)
-        if is_free and not status.is_answering and not status.asks_to_wait and not has_begun:
+        is_under_way = status.is_answering or self.agent is Agent.PREPARING
+        if is_free and not is_under_way and not status.asks_to_wait:
             if self._owed is not None:
                 owed, self._owed, self._has_news = self._owed, None, False
-                has_begun = True
                 yield do.AnswerTurn(owed)
-            elif self.agent(status) is Agent.INTERRUPTED:  # what interrupted it was no word
-                has_begun = True
+            elif self.agent is Agent.INTERRUPTED:  # what interrupted it was no word
                 yield Step.RESUME_INTERRUPTED
             elif self._has_news and status.creates_responses:
-                has_begun, self._has_news = True, False
+                self._has_news = False
                 yield do.SpeakFirst()
-        yield do.WatchIdleness(self.is_idle(status) and not has_begun, status.idle_timeout_ms)
+        yield do.WatchIdleness(self.is_idle, status.idle_timeout_ms)
 
     def _begin(self, action: do.Action, response: ResponseHandle | None = None) -> Actions:
         """A reply that answers no turn by itself; in the conversation it is the answer owed."""
@@ -354,7 +443,7 @@ class TurnTaking:
                 yield from self._let_agent_go_on(status)
                 yield Step.DISCARD_SEGMENT
                 yield Step.ABANDON_PREPARATION
-                yield from self._settle(status.without_interrupted)
+                yield from self._settle(status)
             case asked.CreateResponse(response=response):
                 is_early = self._pending or (
                     self.caller in HAS_FLOOR and not response.is_out_of_band
@@ -371,11 +460,10 @@ class TurnTaking:
                 yield from self._adopt_settings(status)
 
     def _cancel(self, response_id: str | None, status: CallStatus) -> Actions:
-        """None: whichever was interrupted and may resume."""
-        interrupted_id = status.interrupted_id
-        if interrupted_id is not None and response_id in (None, interrupted_id):
+        """The client wants no more of this response; None: of the reply that may resume."""
+        if self.agent is Agent.INTERRUPTED and response_id in (None, self.interrupted_id):
             yield Step.DROP_INTERRUPTED
-            yield from self._settle(status.without_interrupted)
+            yield from self._settle(status)
         elif response_id is not None:
             if status.reply is not None and status.reply.response_id == response_id:
                 self._judge.reset()
@@ -394,4 +482,4 @@ class TurnTaking:
         if had_floor:
             yield from (Step.DROP_USER_ITEM, Step.ABANDON_PREPARATION)
         if is_open:
-            yield from self._settle(status.without_interrupted)
+            yield from self._settle(status)

@@ -41,9 +41,15 @@ class Conversation:
     """Ordered items. Invariant: item ids are unique. ``window`` None shows the model all.
 
     ledger: what leaves the window is written into it, and the model is told of it; None: nothing.
+    on_change: an item is new, another one, or gone.
     """
 
-    def __init__(self, window: Window | None = None, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self,
+        window: Window | None = None,
+        ledger: Ledger | None = None,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
         self.window = window
         self.ledger = ledger
         self._items: list[Item] = []
@@ -53,7 +59,7 @@ class Conversation:
         self._recall = ""  # what the model is told of these, the same from slide to slide
         self._n_notes = 0  # tokens that it may take
         self._slide: Slide | None = None  # the newest that nobody has asked about
-        self.on_change: Callable[[], None] = lambda: None  # an item is new, another one, or gone
+        self._on_change = on_change
 
     def __len__(self) -> int:
         return len(self._items)
@@ -83,7 +89,7 @@ class Conversation:
                 raise expected("previous_item_id", "the id of an item", previous_item_id)
             index = before + 1
         self._items.insert(index, item)
-        self.on_change()
+        self._on_change()
         return self._items[index - 1].id if index else None
 
     def get(self, item_id: str) -> Item | None:
@@ -104,7 +110,7 @@ class Conversation:
         index = self._find(item.id)
         if index is not None:
             self._items[index] = item
-            self.on_change()
+            self._on_change()
 
     def delete(self, item_id: str) -> bool:
         """Remove the item; False when there is none."""
@@ -118,7 +124,7 @@ class Conversation:
             self._oldest_shown = self._items[index].id if index < len(self._items) else None
         if self.ledger is not None and self.ledger.forget(item_id) and self._recall:
             self._tell_ledger()
-        self.on_change()
+        self._on_change()
         return True
 
     def restore(self, items: Iterable[Item], spoken: SpokenReply | None) -> None:

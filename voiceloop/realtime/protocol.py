@@ -40,7 +40,7 @@ class Protocol:
 
     ``new_id(prefix)`` makes ids (tests pass a counter). ``expires_at`` is epoch seconds.
     ``is_beta``: this client speaks the beta's names. ``on_put``: called when a frame
-    is queued. ``ledger``: as `Conversation`.
+    is queued. ``ledger``, ``on_change``: as `Conversation`.
     """
 
     def __init__(
@@ -53,10 +53,11 @@ class Protocol:
         is_beta: bool = False,
         on_put: Callable[[], None] = lambda: None,
         ledger: Ledger | None = None,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings = settings
         self._limits = limits or ProtocolLimits()
-        self.conversation = Conversation(self._window_of(settings), ledger)
+        self.conversation = Conversation(self._window_of(settings), ledger, on_change)
         self.new_id = new_id or (lambda prefix: f"{prefix}_{secrets.token_hex(12)}")
         self.session_id = self.new_id("sess")
         self.conversation_id = self.new_id("conv")

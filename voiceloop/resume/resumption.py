@@ -83,12 +83,11 @@ class Resumption:
         if is_returning and protocol.settings.resume:
             with suppress(InvalidRequest):  # the first ticket will say it
                 self._sent = self._snapshot()
-        protocol.conversation.on_change = self.wake
 
     # --- tickets on the way out ---
 
     def wake(self) -> None:
-        """The settings or the conversation changed.
+        """The settings or the conversation changed: the session says so.
 
         What a call is set to before its first words goes out at once: a server may die before
         these. What follows within `SETTLE_S` has to wait for that.

@@ -50,7 +50,11 @@ def gateway_config(config: Config) -> Config:
 
 
 def log_at(level: str) -> None:
-    logging.basicConfig(level=level.upper(), format=LOG_FORM)
+    """Log from this level on; of other packages nothing below info: their frames hold words."""
+    logging.basicConfig(level="INFO" if level == "debug" else level.upper(), format=LOG_FORM)
+    if level == "debug":
+        for package in ("voiceloop", "engine", "audio"):
+            logging.getLogger(package).setLevel(logging.DEBUG)
     logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for each clause spoken
 
 

@@ -16,6 +16,7 @@ from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_ba
 from voiceloop.agent import AgentConfig, BargeIn
 from voiceloop.backends import Backends, Partial
 from voiceloop.call.connection import Hello
+from voiceloop.call.status import Agent
 from voiceloop.config import Ahead, Config
 from voiceloop.errors import WorkerLost
 from voiceloop.listening import endpointing
@@ -428,7 +429,7 @@ async def test_a_session_whose_answers_stay_pays_for_each_cut_in_full(
         await caller.wait_for("session.updated", count=2)
         await caller.say(800)
         await caller.listen_until(COMPLETED)
-        assert not caller.session._performer.status().has_started_early
+        assert caller.session._turn_taking.agent is not Agent.EARLY
     assert prices == {1.0}
 
 

@@ -20,6 +20,7 @@ from tests.fakes import (
 )
 from voiceloop.agent import AgentConfig, AgentTool, Crisis, Waiting
 from voiceloop.backends import Backends, ChatMessage, ToolCall
+from voiceloop.call.status import Agent
 from voiceloop.knowledge.answers import ApprovedAnswer
 
 pytestmark = pytest.mark.virtual_time
@@ -529,7 +530,10 @@ async def test_a_reply_that_fails_while_it_is_cut_short_says_so(clock: Clock, br
         await caller.listen_until("response.output_audio.delta")
         await caller.wait_quietly(500)
         await caller.say(1200)  # a drill, a neighbour
-        assert caller.statuses() == ["cancelled"] and caller.session._replies.interrupted_id
+        assert (
+            caller.statuses() == ["cancelled"]
+            and caller.session._turn_taking.agent is Agent.INTERRUPTED
+        )
         await caller.listen_until("response.done", count=2)
     assert caller.statuses() == ["cancelled", "failed"]
     second = caller.of("response.created")[1].event["response"]["id"]

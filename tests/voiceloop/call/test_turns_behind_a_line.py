@@ -20,6 +20,7 @@ from tests.voiceloop.call.transitions import TURN, in_state
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage, RecognizerOptions
 from voiceloop.call import actions as do
+from voiceloop.call import events as told
 from voiceloop.call.actions import Step
 from voiceloop.call.status import Agent, ReplyStatus
 from voiceloop.call.status import Caller as CallerState
@@ -154,6 +155,7 @@ def test_words_that_are_owed_an_answer_are_not_asked_for_again() -> None:
     turn_taking.on(heard.SpeechStarted(voice), status)
     turn_taking.on(heard.EndOfTurn(1, 800.0, ()), status)
     assert do.AskToWait(second) in turn_taking.on(heard.WordsLate(second), status)
+    turn_taking.on(told.ReplyEnded(), status)
     turn_taking.on(heard.TurnTranscribed(TURN), status)
     done = turn_taking.on(heard.TurnTranscribed(second), status)
     assert do.AnswerTurn(TURN) in done and Step.ASK_AGAIN not in done

@@ -1,9 +1,10 @@
 """Every (caller, agent, event) of turn-taking, and what is done about it.
 
-``python -m tests.voiceloop.call.transitions`` prints the table of CONTRIBUTING.md, ``--write`` puts
-it there, and a test holds it to the code. Each state is reached as a call reaches it, by events;
-each event is tried in the forms that its guards tell apart. Not tried here but in the tests beside
-it: a reply that is taken back because the caller had not finished, settings other than none.
+``python -m tests.voiceloop.call.transitions`` prints the table, ``--write`` puts it into
+`transitions.md` beside this file, and a test holds that to the code. Each state is reached as a
+call reaches it, by events; each event is tried in the forms that its guards tell apart. Not tried
+here but in the tests beside it: a reply that is taken back because the caller had not finished,
+settings other than none.
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ from pathlib import Path
 
 from voiceloop.agent import BargeIn
 from voiceloop.backends import ToolCall
-from voiceloop.call import actions as do
 from voiceloop.call import events as told
-from voiceloop.call.actions import Step
-from voiceloop.call.status import Agent, Caller, CallStatus, ReplyStatus
+from voiceloop.call.actions import name_of
+from voiceloop.call.status import Agent, Caller, CallStatus, ReplyStatus, is_legal
 from voiceloop.call.turn_taking import TurnTaking
 from voiceloop.errors import BackendError
 from voiceloop.listening import events as heard
@@ -29,8 +29,16 @@ from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.settings import SemanticVad, SessionSettings
 from voiceloop.telemetry.record import TurnRecord
 
-PAGE = Path(__file__).resolve().parents[3] / "CONTRIBUTING.md"
-BEGIN, END = "<!-- states:begin -->", "<!-- states:end -->"
+PAGE = Path(__file__).with_suffix(".md")
+HEAD = """# Every transition of turn-taking
+
+`python -m tests.voiceloop.call.transitions --write` writes this page, and a test holds it to the
+code. Each row was tried: what stands before the colon is what was tried, where it matters. A dash:
+nothing is done. In brackets: the states of the agent, where they matter. *idle*, *not idle*:
+whether the caller's silence is timed. Not in the table: a reply that is taken back because the
+caller had not finished. A command of the client never finds the agent *early*: the session has such
+a start stay first (`settle` of the listener).
+"""
 
 SETTINGS = SessionSettings(turn_detection=SemanticVad())
 MANUAL = SessionSettings(turn_detection=None)
@@ -38,22 +46,15 @@ TURN = UserTurn(0, ("two", "lattes"), 0.0, 800.0, 0.0, 0.0, TurnRecord("turn"))
 REPLY = ReplyStatus("resp", is_audible=True, heard_ms=900.0, item_heard_ms=900.0, released_s=-9.0)
 STATUS_OF = {
     Agent.IDLE: CallStatus(SETTINGS, held_words=TURN.words),
-    Agent.EARLY: CallStatus(SETTINGS, held_words=TURN.words, has_started_early=True),
+    Agent.EARLY: CallStatus(SETTINGS, held_words=TURN.words),
     Agent.PREPARING: CallStatus(
         SETTINGS, ReplyStatus("resp", answers=TURN, released_s=0.0), is_answering=True
     ),
     Agent.REPLYING: CallStatus(SETTINGS, REPLY, is_answering=True),
     Agent.PAUSED: CallStatus(SETTINGS, REPLY, is_answering=True),
-    Agent.INTERRUPTED: CallStatus(SETTINGS, interrupted_id="resp"),
+    Agent.INTERRUPTED: CallStatus(SETTINGS),
 }
-# Who interrupts has the floor, only a sound that is being judged pauses the agent, and it starts
-# early in a pause.
-IMPOSSIBLE = {
-    (Caller.OVERLAPPING, Agent.INTERRUPTED),
-    *((caller, Agent.PAUSED) for caller in Caller if caller is not Caller.OVERLAPPING),
-    *((caller, Agent.EARLY) for caller in Caller if caller is not Caller.PAUSED),
-}
-STATES = [state for state in product(Caller, Agent) if state not in IMPOSSIBLE]
+STATES = [state for state in product(Caller, Agent) if is_legal(*state)]
 
 
 def activity(speech_ms: float, silence_ms: float = 0.0, voice: float = 1.0) -> Activity:
@@ -105,7 +106,12 @@ def events() -> dict[str, list[tuple[str, told.CallEvent]]]:
         "WordsLate": [("", heard.WordsLate(TURN))],
         "TranscriptionFailed": [("", heard.TranscriptionFailed(TURN, BackendError("gone")))],
         "SegmentCommitted": [("", told.SegmentCommitted(7))],
-        "ReplyEnded": [("", told.ReplyEnded())],
+        "ReplyAudible": [("", told.ReplyAudible())],
+        "ReplyEnded": [
+            ("the agent's", told.ReplyEnded()),
+            ("the agent's, and another follows", told.ReplyEnded(is_followed=True)),
+            ("one beside it", told.ReplyEnded(had_floor=False)),
+        ],
         "GreetingDue": [("", told.GreetingDue("Hello."))],
         "CallerIdle": [("", told.CallerIdle(0.0))],
         "ToolCallsOverdue": [
@@ -127,12 +133,16 @@ def events() -> dict[str, list[tuple[str, told.CallEvent]]]:
 
 
 def in_state(caller: Caller, agent: Agent) -> tuple[TurnTaking, CallStatus]:
-    """Turn-taking that events have brought there, and what the rest of the call looks like."""
+    """Turn-taking that events have brought there, and what the rest of the call looks like.
+
+    The agent's state is set, but for a pause, which is the judge's too.
+    """
     turn_taking, status = TurnTaking(BargeIn()), STATUS_OF[agent]
     alone = replace(status, reply=None, is_answering=False)
     match caller:
         case Caller.OVERLAPPING:
             over = STATUS_OF[Agent.REPLYING] if agent is Agent.IDLE else status
+            turn_taking.agent = Agent.REPLYING
             turn_taking.on(heard.SpeechStarted(activity(64.0)), over)
             if agent is Agent.PAUSED:
                 turn_taking.on(heard.SpeechWindow(activity(200.0)), over)
@@ -145,6 +155,9 @@ def in_state(caller: Caller, agent: Agent) -> tuple[TurnTaking, CallStatus]:
         case Caller.TRANSCRIBING:
             turn_taking.on(heard.SpeechStarted(activity(64.0)), alone)
             turn_taking.on(heard.EndOfTurn(0, 800.0, ()), alone)  # no words so far
+    if agent is not Agent.PAUSED:
+        turn_taking.agent = agent
+        turn_taking.interrupted_id = "resp" if agent is Agent.INTERRUPTED else None
     return turn_taking, status
 
 
@@ -167,32 +180,17 @@ class Transition:
 def transitions() -> Iterator[Transition]:
     """All of them. Raises nothing: an event that is out of place asks nothing."""
     for (caller, agent), (name, forms) in product(STATES, events().items()):
+        if name == "SegmentCommitted" and agent is Agent.PAUSED:
+            continue  # the commit before it has let the agent go on
         for form, event in forms:
             turn_taking, status = in_state(caller, agent)
-            assert (turn_taking.caller, turn_taking.agent(status)) == (caller, agent)
+            assert (turn_taking.caller, turn_taking.agent) == (caller, agent)
             if isinstance(event, asked.SettingsChanged):
                 status = replace(status, settings=MANUAL)
             done = turn_taking.on(event, status)
             yield Transition(
                 caller, agent, name, form, tuple(map(name_of, done)), turn_taking.caller
             )
-
-
-def name_of(action: do.Action) -> str:
-    match action:
-        case Step():
-            return action.value
-        case do.CountBargeIn(verdict=verdict):
-            return f"count a {verdict}"
-        case do.InterruptReply(may_resume=True):
-            return "InterruptReply (may resume)"
-        case do.CommitUserItem(stays_open=True):
-            return "CommitUserItem (stays open)"
-        case do.TakeBack(is_cut=True):
-            return "TakeBack (a cut)"
-        case do.WatchIdleness(is_idle=is_idle):
-            return "idle" if is_idle else "not idle"
-    return type(action).__name__
 
 
 def table() -> str:
@@ -232,9 +230,7 @@ def main(arguments: list[str]) -> int:
     if "--write" not in arguments:
         print(table())
         return 0
-    page = PAGE.read_text(encoding="utf-8")
-    head, rest = page.split(BEGIN)
-    PAGE.write_text(f"{head}{BEGIN}\n\n{table()}\n\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    PAGE.write_text(f"{HEAD}\n{table()}\n", encoding="utf-8")
     return 0
 
 
