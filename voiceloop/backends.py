@@ -375,11 +375,10 @@ class Backends:
     """The three models of a running server.
 
     known: what they speak and hear, as far as they have said it by now. workers: the processes that
-    hold those which no service has. take_answers, take_hedged: since they were last called, what
-    callers waited for with the seconds that it took, and requests that two services were asked.
-    profile: has a worker write a trace of so many seconds to a file. count_tokens: of a text, None
-    while no tokenizer is here. judges: what judges the end of a turn at this moment: "words and
-    voice", one of them, or "silence alone"."""
+    hold those which no service has. take_answers: since it was last called, what callers waited for
+    with the seconds that it took. profile: has a worker write a trace of so many seconds to a file.
+    count_tokens: of a text, None while no tokenizer is here. judges: what judges the end of a turn
+    at this moment: "words and voice", one of them, or "silence alone"."""
 
     recognizer: Recognizer
     language_model: LanguageModel
@@ -389,7 +388,6 @@ class Backends:
     take_answers: Callable[[], Sequence[tuple[str, float]]] = tuple
     profile: Callable[[str, str, float], Awaitable[None]] = _no_profile
     count_tokens: Callable[[], Callable[[str], int] | None] = lambda: None
-    take_hedged: Callable[[], int] = int
     judges: Callable[[], str] = str
 
     @property

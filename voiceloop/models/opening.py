@@ -164,7 +164,6 @@ async def open_backends(
             take_answers=lambda: [*supervisor.take_answers(), *elsewhere.take_answers()],
             profile=supervisor.profile,
             count_tokens=counting.counter,
-            take_hedged=service.hedging.take_count if service is not None else int,
         )
         if agent is not None:
             source = str(config.agent or "the preset's agent")

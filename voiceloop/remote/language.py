@@ -36,11 +36,9 @@ from voiceloop.errors import BackendError, BackendRefused, error_of
 from voiceloop.event_stream import TaskStream
 from voiceloop.remote.chat_answer import ChatAnswer, chunk_of
 from voiceloop.remote.chat_request import request_body, tool_json, unanswered
-from voiceloop.remote.dialect import MOST_REFUSALS, PriorityOrder, Urgency
+from voiceloop.remote.dialect import MOST_REFUSALS, Dialect, PriorityOrder, Urgency
 from voiceloop.remote.open_turn import OpenTurn
-from voiceloop.remote.pool import Hedging
 from voiceloop.remote.prompt_cache import Prompt, PromptCache
-from voiceloop.remote.race import Place, Race, first_answer
 from voiceloop.remote.service import RemoteService, ServiceRefused
 
 log = logging.getLogger(__name__)
@@ -51,11 +49,37 @@ ONE_TOKEN = GenerateParams(max_tokens=1)
 NO_WORDS_YET = "."
 
 
+class Place:
+    """One service, how it is spoken to, and what it most likely still has of our prompts."""
+
+    def __init__(
+        self,
+        service: RemoteService,
+        order: PriorityOrder,
+        salt_of: Callable[[str], str],
+        prompt_cache: PromptCache,
+        added: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.service, self.prompt_cache = service, prompt_cache
+        self._order, self._salt_of = order, salt_of
+        self._added = added
+        self._dialect: Dialect | None = None
+
+    @property
+    def dialect(self) -> Dialect:
+        """As the service has named itself; one that was not there at the start does so later."""
+        service = self.service
+        if self._dialect is None or self._dialect.kind is not service.kind:
+            self._dialect = Dialect(
+                service.kind, service.model, self._order, self._salt_of, self._added
+            )
+        return self._dialect
+
+
 class RemoteLanguageModel:
     """``LanguageModel`` over services. A call stays with one while that answers.
 
-    A request that fails before its first token is sent to another; one whose first token is later
-    than nearly all is sent to a second one too, of at most one in twenty (`pool.py`).
+    A request that fails before its first token is sent to another.
 
     A connection is made as the caller begins. ``reads_ahead``: the service is made to read the
     history then, and the words once they are staged, where that pays.
@@ -78,7 +102,6 @@ class RemoteLanguageModel:
         self.places = {
             one.url: Place(one, priority, salt_of, PromptCache(clock), added) for one in services
         }
-        self.hedging = Hedging()
         self._pins = Pins()
         self.n_unreported = 0  # tokens read ahead of turns that came to no reply: the next tells
 
@@ -286,96 +309,53 @@ class RemoteBranch(TaskStream[LanguageEvent]):
 
         Raises: BackendError, BackendRefused, BackendTimeout.
         """
+        asked = _Request(turn, params, urgency, on_text)
         tried: list[Place] = []
-        race = Race(on_text)
         while True:
             tried.append(self._place)
             try:
-                return await self._ask_soon(race, turn, params, urgency)
+                return await self._ask_place(self._place, asked)
             except BackendRefused:
                 raise
             except BackendError as error:
                 another = self._model.another(tried)
                 is_awaited = urgency is not Urgency.STAGED
-                if race.has_begun or another is None or not is_awaited:
+                if asked.has_begun or another is None or not is_awaited:
                     raise
                 log.warning("%s; another service is asked", error)
                 self._place = another
 
-    async def _ask_soon(
-        self,
-        race: Race,
-        turn: tuple[ChatMessage, ...],
-        params: GenerateParams,
-        urgency: Urgency,
-    ) -> ChatAnswer:
-        """By the call's own service; where its first token is late, by a second one beside it."""
-        asked = asyncio.create_task(self._ask_place(self._place, race, turn, params, urgency))
-        asks = {asked: self._place}
-        try:
-            after_s = self._model.hedging.after_s
-            if urgency is Urgency.COMMITTED and after_s is not None:
-                await race.begins_within(after_s, asked)
-                another = self._model.another([self._place])
-                is_late = not race.has_begun and not asked.done()
-                if is_late and another is not None and self._model.hedging.take():
-                    beside = self._ask_place(another, race, turn, params, urgency)
-                    asks[asyncio.create_task(beside)] = another
-            return await first_answer(race, asks)
-        finally:
-            for task in asks:
-                task.cancel()
-            await asyncio.gather(*asks, return_exceptions=True)
-
-    async def _ask_place(
-        self,
-        place: Place,
-        race: Race,
-        turn: tuple[ChatMessage, ...],
-        params: GenerateParams,
-        urgency: Urgency,
-    ) -> ChatAnswer:
-        """By this service. Raises: as `_ask`, and Overtaken."""
-        chat = request_body(place.service.model, self._prompt(turn).messages, self._tools, params)
+    async def _ask_place(self, place: Place, asked: _Request) -> ChatAnswer:
+        """By this service. Raises: as `_ask`."""
+        messages = self._prompt(asked.turn).messages
+        chat = request_body(place.service.model, messages, self._tools, asked.params)
         for _ in range(MOST_REFUSALS):
-            body = place.dialect.body(chat, urgency, self._tenant)
+            body = place.dialect.body(chat, asked.urgency, self._tenant)
             try:
-                answer = await self._ask_once(place, race, turn, params, body)
-                break
+                return await self._ask_once(place, asked, body)
             except ServiceRefused as refusal:
                 if not place.dialect.learn(refusal.said, body):
                     raise
-        else:
-            raise BackendRefused(f"{place.service.url} refused a request {MOST_REFUSALS} times")
-        self._place = place
-        if urgency is Urgency.COMMITTED:
-            self._model.hedging.observe(answer.ttft_ms / 1000.0)
-        return answer
+        raise BackendRefused(f"{place.service.url} refused a request {MOST_REFUSALS} times")
 
-    async def _ask_once(
-        self,
-        place: Place,
-        race: Race,
-        turn: tuple[ChatMessage, ...],
-        params: GenerateParams,
-        body: dict[str, object],
-    ) -> ChatAnswer:
-        service, cache, prompt = place.service, place.prompt_cache, self._prompt(turn)
+    async def _ask_once(self, place: Place, asked: _Request, body: dict[str, object]) -> ChatAnswer:
+        service, cache, prompt = place.service, place.prompt_cache, self._prompt(asked.turn)
         n_unread, started_s = cache.n_unread(prompt), self._model.clock()
         answer = ChatAnswer(begins_inside=place.dialect.begins_inside)
-        async with service.stream(CHAT_PATH, is_ahead=params is ONE_TOKEN, json=body) as response:
+        is_ahead = asked.params is ONE_TOKEN
+        async with service.stream(CHAT_PATH, is_ahead=is_ahead, json=body) as response:
             # Read to the very end, past "[DONE]": only then the connection can be used again.
             async with aclosing(service.lines(response)) as lines:
                 async for line in lines:
                     text = answer.add(chunk_of(line))
                     if answer.has_begun and answer.ttft_ms == 0.0:
-                        race.begin(place)
+                        asked.has_begun = True
                         answer.ttft_ms = 1000 * (self._model.clock() - started_s)
                         cache.observe(prompt, n_unread, answer.ttft_ms)
                     if text:
-                        race.on_text(text)
+                        asked.on_text(text)
         answer.total_ms = 1000 * (self._model.clock() - started_s)
-        if params is not ONE_TOKEN:
+        if not is_ahead:
             place.dialect.observe(
                 has_thought=answer.has_thought, closes_unopened=answer.thoughts.closes_unopened
             )
@@ -384,6 +364,17 @@ class RemoteBranch(TaskStream[LanguageEvent]):
 
 def _open_turn(user_text: str) -> tuple[ChatMessage, ...]:
     return (ChatMessage("user", user_text or NO_WORDS_YET),)
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """One answer that is wanted, whichever service gives it. has_begun: its first token is here."""
+
+    turn: tuple[ChatMessage, ...]
+    params: GenerateParams
+    urgency: Urgency
+    on_text: Callable[[str], None]
+    has_begun: bool = False
 
 
 @dataclass(slots=True, eq=False)

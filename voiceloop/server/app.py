@@ -210,8 +210,6 @@ class Gateway:
     def _follow_load(self) -> None:
         self.metrics.headroom.set(self._headroom())
         self.metrics.tasks.set(len(asyncio.all_tasks()))
-        if self.backends is not None:
-            self.metrics.hedged.inc(self.backends.take_hedged())
 
     async def until_it_begins(self, wait: Wait = asyncio.sleep) -> None:
         """Wait until one more call may begin. Raises: Overloaded where none may by then."""

@@ -131,10 +131,6 @@ class Metrics:
         self.tasks = Gauge(
             "voiceloop_tasks", "Tasks of the gateway's event loop.", registry=self.registry
         )
-        self.hedged = counter(
-            "voiceloop_hedged",
-            "Requests for a reply whose first token was late: a second service was asked too.",
-        )
         self.resumed = counter("voiceloop_resumed", "Calls that went on here by a resume ticket.")
         self.closed = counter("voiceloop_closed", "Ended sessions by their close code.", ["code"])
         self.refused = counter(

@@ -1,4 +1,4 @@
-"""Several services of one role: who is asked, who next, and when two are."""
+"""Several services of one role: who is asked, and who next."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ from voiceloop.errors import BackendError, BackendRefused, ConfigError
 from voiceloop.models import opening
 from voiceloop.remote import service as remote
 from voiceloop.remote.language import RemoteLanguageModel
-from voiceloop.remote.pool import HEDGES_AT_ONCE, LEAST_SEEN, Hedging, reachable_first
-from voiceloop.remote.race import Overtaken
+from voiceloop.remote.pool import reachable_first
 from voiceloop.remote.recognizer import RemoteRecognizer
 from voiceloop.remote.voice import RemoteVoice
 
@@ -110,61 +109,6 @@ async def test_what_a_service_refuses_no_other_is_asked(two: Two) -> None:
     with pytest.raises(BackendRefused):
         await answer(model)
     assert not other.service.asked(CHAT)
-
-
-async def test_a_late_first_token_is_asked_for_twice_and_the_first_to_come_is_heard(
-    two: Two,
-) -> None:
-    model = model_of(two)
-    for _ in range(10 * LEAST_SEEN):
-        model.hedging.observe(0.001)
-    own, other = own_and_other(model, two, "sess_1.turn_1")
-    own.service.say(CHAT, reply({"content": "too late"}, hold=asyncio.Event()))
-    other.service.say(CHAT, reply({"content": "hello"}))
-    assert await answer(model) == "hello"
-    assert model.hedging.take_count() == 1
-    async with asyncio.timeout(10):
-        await own.service.hung_up.wait()  # which ends the generation there
-
-
-async def test_a_reply_that_breaks_off_at_who_was_heard_is_over(two: Two) -> None:
-    model = model_of(two)
-    for _ in range(10 * LEAST_SEEN):
-        model.hedging.observe(0.001)
-    own, other = own_and_other(model, two, "sess_1.turn_1")
-    own.service.say(CHAT, reply({"content": "too late"}, hold=asyncio.Event()))
-    other.service.say(CHAT, reply({"content": "half of"}, done=False, drop_after=True))
-    async with asyncio.timeout(10):  # not until the late one has begun, which it never does
-        with pytest.raises(BackendError) as caught:
-            await answer(model)
-    assert not isinstance(caught.value, Overtaken)
-    assert model.hedging.take_count() == 1
-
-
-async def test_nobody_is_asked_twice_while_it_is_not_known_what_is_late(two: Two) -> None:
-    model, held = model_of(two), asyncio.Event()
-    own, other = own_and_other(model, two, "sess_1.turn_1")
-    own.service.say(CHAT, reply({"content": "hello"}, hold=held))
-    asked = asyncio.create_task(answer(model))
-    await own.service.wait_asked(CHAT, 1)
-    held.set()
-    assert await asked == "hello"
-    assert not other.service.asked(CHAT) and model.hedging.take_count() == 0
-
-
-def test_one_request_in_twenty_is_asked_twice_at_most() -> None:
-    hedging = Hedging()
-    for n in range(100):
-        hedging.observe(n / 1000.0)
-    assert hedging.after_s == pytest.approx(0.097, abs=0.003)
-    n_taken = sum(hedging.take() for _ in range(10))
-    assert n_taken == HEDGES_AT_ONCE
-    for _ in range(19):
-        hedging.observe(0.1)
-        assert not hedging.take()
-    hedging.observe(0.1)
-    hedging.observe(0.1)
-    assert hedging.take()
 
 
 @dataclass

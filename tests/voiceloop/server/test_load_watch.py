@@ -282,15 +282,6 @@ async def test_a_server_that_lets_nobody_in_has_no_headroom_in_its_metrics_eithe
         assert told() == 0.0
 
 
-async def test_requests_that_two_services_were_asked_are_counted() -> None:
-    counts = iter([2, 0, 1])
-    backends = replace(instant_backends(), take_hedged=lambda: next(counts, 0))
-    gateway = Gateway(Config(), AgentConfig(), backends)
-    for _ in range(4):
-        gateway._follow_load()
-    assert gateway.metrics.registry.get_sample_value("voiceloop_hedged_total") == 3
-
-
 async def test_readyz_tells_what_an_operator_asks_first() -> None:
     backends = replace(instant_backends(), workers=lambda: (BUSY, ENGINE))
     async with (
