@@ -11,6 +11,8 @@ from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.limit import CallLimit
 from voiceloop.tools.toolbox import ServedTool, Toolbox
 
+ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
+
 
 class Service:
     """An executor that takes `takes_s` a call, and fails as often as it is told."""

@@ -51,7 +51,9 @@ class AgentTool:
     )
     description: str = key("", "Tells the model what it does.")
     parameters: Mapping[str, Any] = key(
-        {}, "A JSON schema of type `object`. Left out: it takes none."
+        {},
+        "A JSON schema of type `object`. Left out: it takes none. A call that it does not allow is "
+        "not made, nor is one with other arguments, unless it says `additionalProperties = true`.",
     )
     side_effect_free: bool = key(
         False,

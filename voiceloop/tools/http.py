@@ -99,8 +99,10 @@ class HttpTool:
             headers["idempotency-key"] = f'"{key}"'
         if self._method in IN_BODY:
             return self._client.build_request(self._method, url, headers=headers, json=left)
-        query = {name: _plain(value) for name, value in left.items()}
-        whole = httpx.URL(url).copy_merge_params(query)
+        whole = httpx.URL(url)
+        # What the author's address says stays: callers choose much of what the arguments say.
+        query = {name: _plain(value) for name, value in left.items() if name not in whole.params}
+        whole = whole.copy_merge_params(query)
         return self._client.build_request(self._method, whole, headers=headers)
 
     def _in_address(self, name: str, value: Any) -> str:

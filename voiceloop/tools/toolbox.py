@@ -28,6 +28,7 @@ from voiceloop.tools.executor import Executor, ToolFailed
 from voiceloop.tools.limit import CallLimit
 from voiceloop.tools.python_tool import PythonTool
 from voiceloop.tools.result import shaped
+from voiceloop.tools.schema import checked
 from voiceloop.tools.single_flight import SingleFlight
 
 if TYPE_CHECKING:  # mcp only agents with such servers need, and httpx takes a start 0.2 s
@@ -208,7 +209,7 @@ class Toolbox:
         fate, has_begun = Fate.CALLED, False
         try:
             async with asyncio.timeout(tool.deadline_ms / 1000) as limit:
-                arguments = read_arguments(call.arguments)
+                arguments = checked(read_arguments(call.arguments), tool.parameters)
                 if served.is_read:
                     key = CallKey(served.executor.source, tool.name, tenant, canonical(arguments))
                     text = self.cache.get(key)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, Replies, Reply, instant_backends
-from tests.tool_service import Service, box
+from tests.tool_service import ANY, Service, box
 from voiceloop.admission.allowance import Allowance
 from voiceloop.agent import AgentConfig, AgentTool, Waiting
 from voiceloop.backends import Backends, ChatMessage, ToolCall
@@ -26,8 +26,8 @@ from voiceloop.tools.pending import POSTPONED
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
-READ = AgentTool("price", url="https://shop.test/", side_effect_free=True)
-WRITE = AgentTool("order", url="https://shop.test/")
+READ = AgentTool("price", "", ANY, url="https://shop.test/", side_effect_free=True)
+WRITE = AgentTool("order", "", ANY, url="https://shop.test/")
 AGENT = AgentConfig(tools=(READ, WRITE))
 
 
@@ -155,7 +155,9 @@ async def test_a_line_that_drops_leaves_the_order_to_its_end(clock: Clock) -> No
 async def test_a_tool_that_has_no_answer_is_told_to_the_model_and_the_turn_goes_on(
     clock: Clock,
 ) -> None:
-    tool = AgentTool("price", url="https://shop.test/", side_effect_free=True, deadline_ms=500)
+    tool = AgentTool(
+        "price", "", ANY, url="https://shop.test/", side_effect_free=True, deadline_ms=500
+    )
     agent, toolbox = AgentConfig(tools=(tool,)), box(clock, price=(tool, Service(takes_s=60.0)))
     async with Caller(clock, calling("price"), agent, toolbox=toolbox) as caller:
         await caller.say(800)
@@ -377,7 +379,9 @@ async def test_a_turn_tells_a_trial_its_gap_its_tokens_and_which_calls_were_wron
 async def test_a_reply_that_has_waited_long_enough_answers_without_and_the_result_is_told_later(
     clock: Clock,
 ) -> None:
-    slow = AgentTool("price", url="https://shop.test/", side_effect_free=True, deadline_ms=60_000)
+    slow = AgentTool(
+        "price", "", ANY, url="https://shop.test/", side_effect_free=True, deadline_ms=60_000
+    )
     agent = AgentConfig(tools=(slow,), waiting=Waiting(1500, (), budget_ms=3000))
     service = Service(takes_s=9.0)
     async with Caller(
@@ -396,7 +400,7 @@ async def test_a_reply_that_has_waited_long_enough_answers_without_and_the_resul
 
 
 async def test_a_result_that_is_not_to_be_told_is_found_by_the_next_reply(clock: Clock) -> None:
-    slow = AgentTool("order", url="https://shop.test/", deadline_ms=60_000, late="drop")
+    slow = AgentTool("order", "", ANY, url="https://shop.test/", deadline_ms=60_000, late="drop")
     agent = AgentConfig(tools=(slow,), waiting=Waiting(1500, (), budget_ms=1000))
     toolbox = box(clock, order=(slow, Service(takes_s=6.0)))
     async with Caller(clock, calling("order"), agent, toolbox=toolbox) as caller:
@@ -418,7 +422,7 @@ async def test_an_order_that_outlives_its_deadline_is_not_made_again_and_is_told
         calls = (ToolCall(f"c{len(messages)}", "order", "{}"),)
         return Reply("I will come back to it." if last == POSTPONED else "", calls)
 
-    order = AgentTool("order", url="https://shop.test/", deadline_ms=500)
+    order = AgentTool("order", "", ANY, url="https://shop.test/", deadline_ms=500)
     service, agent = Service(takes_s=6.0), AgentConfig(tools=(order,))
     backends = instant_backends(
         recognizer=FakeRecognizer(["order it"], ms_per_word=100),

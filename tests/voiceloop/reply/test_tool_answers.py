@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.tool_service import Service, box
+from tests.tool_service import ANY, Service, box
 from voiceloop.admission.allowance import UNBOUNDED, Allowance
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import PreemptiveCall, Tool, ToolCall
@@ -57,8 +57,8 @@ def test_an_empty_text_that_the_schema_names_is_an_answer(schema: Any) -> None:
     assert lacks(schema, note=None) and not lacks(schema, note="")
 
 
-READ = AgentTool("price", url="https://shop.test/", side_effect_free=True)
-WRITE = AgentTool("order", url="https://shop.test/")
+READ = AgentTool("price", "", ANY, url="https://shop.test/", side_effect_free=True)
+WRITE = AgentTool("order", "", ANY, url="https://shop.test/")
 AGENT = AgentConfig(tools=(READ, WRITE, AgentTool("hours", result="nine"), AgentTool("book")))
 
 

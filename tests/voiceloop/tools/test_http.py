@@ -120,9 +120,10 @@ async def test_what_is_no_name_is_not_put_into_the_address(value: Any) -> None:
     assert not shop.requests and caught.value.is_unsent
 
 
-async def test_arguments_of_a_query_join_what_stands_there() -> None:
+async def test_arguments_of_a_query_join_what_stands_there_and_replace_none_of_it() -> None:
     shop = Shop()
-    await shop.asked({"q": "a&b", "n": 2, "all": True}, url="https://shop.test/?v=1", method="GET")
+    arguments = {"q": "a&b", "n": 2, "all": True, "v": "99"}
+    await shop.asked(arguments, url="https://shop.test/?v=1", method="GET")
     assert dict(shop.requests[0].url.params) == {"v": "1", "q": "a&b", "n": "2", "all": "true"}
     assert not shop.requests[0].content
 

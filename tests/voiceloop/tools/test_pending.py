@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 
-from tests.tool_service import Service, box
+from tests.tool_service import ANY, Service, box
 from voiceloop.agent import AgentTool
 from voiceloop.backends import ToolCall
 from voiceloop.tools.pending import (
@@ -27,8 +27,8 @@ from voiceloop.tools.toolbox import Fate, Toolbox
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
-READ = AgentTool("price", url="https://shop.test/", side_effect_free=True, at_once=64)
-WRITE = AgentTool("order", url="https://shop.test/", at_once=64)
+READ = AgentTool("price", "", ANY, url="https://shop.test/", side_effect_free=True, at_once=64)
+WRITE = AgentTool("order", "", ANY, url="https://shop.test/", at_once=64)
 TABLE = AgentTool("hours", result="nine")
 N_ORDERS = 1000
 

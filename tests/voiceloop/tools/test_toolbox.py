@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.tool_service import Service, box
+from tests.tool_service import ANY, Service, box
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import ToolCall
 from voiceloop.errors import ConfigError
@@ -30,10 +30,12 @@ Clock = Callable[[], float]
 
 
 def read(**fields: Any) -> AgentTool:
+    fields = {"parameters": ANY} | fields
     return AgentTool("price", url="https://shop.test/", side_effect_free=True, **fields)
 
 
 def write(**fields: Any) -> AgentTool:
+    fields = {"parameters": ANY} | fields
     return AgentTool("order", url="https://shop.test/", **fields)
 
 
@@ -256,3 +258,15 @@ async def test_the_agent_file_says_which_tools_are_executed(clock: Clock) -> Non
     await made.close()
     with pytest.raises(ConfigError, match=r"expected \$SHOP in the environment"):
         toolbox_of(AgentConfig(tools=tools), clock, environment={})
+
+
+async def test_an_undeclared_argument_reaches_no_service(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = Service()
+    tool = write(parameters={"type": "object", "properties": {"n": {"type": "integer"}}})
+    tools = box(clock, order=(tool, service))
+    refused = await tools.call(tool, call(tool, '{"n": 1, "is_admin": true}'))
+    assert "is_admin is none of its parameters" in error(refused)
+    assert "is_admin" not in caplog.text and not service.done
+    assert (await tools.call(tool, call(tool, '{"n": 1}'))).fate is Fate.CALLED
