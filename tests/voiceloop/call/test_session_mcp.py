@@ -105,7 +105,7 @@ async def test_a_server_is_listed_and_its_tool_called_in_the_protocols_own_event
     clock: Callable[[], float],
 ) -> None:
     async with shop() as url, Caller(clock, backends(), AgentConfig(), CONFIG) as caller:
-        secret = {"headers": {"key": "s3cret"}, "authorization": "t0ken"}
+        secret = {"headers": {"x-api-key": "s3cret"}, "authorization": "t0ken"}
         await ask(caller, entry(url, require_approval="never", allowed_tools=["price"], **secret))
         await caller.wait_for("response.done", count=2)
         told = [one.event for one in caller.transport.received]

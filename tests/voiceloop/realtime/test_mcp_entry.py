@@ -32,11 +32,11 @@ def test_whose_calls_the_client_has_to_allow(approval: Any, asked: set[str]) -> 
 
 
 def test_only_named_tools_are_let_through_and_secrets_are_not_echoed() -> None:
-    secrets = {"authorization": "t0ken", "headers": {"x-key": "s3cret"}}
+    secrets = {"authorization": "t0ken", "headers": {"X-API-Key": "s3cret"}}
     names = {"tool_names": ["read"]}
     (entry,) = read_entries([SHOP | secrets | {"allowed_tools": names}], "tools")
     assert entry.lets_through("read") and not entry.lets_through("write")
-    assert dict(entry.headers) == {"authorization": "Bearer t0ken", "x-key": "s3cret"}
+    assert dict(entry.headers) == {"authorization": "Bearer t0ken", "x-api-key": "s3cret"}
     assert entry.wire == SHOP | {"allowed_tools": names} and entry.origin == "https://shop.test:443"
 
 
@@ -47,9 +47,14 @@ def test_only_named_tools_are_let_through_and_secrets_are_not_echoed() -> None:
         {"server_url": None},
         {"server_url": "file:///etc/passwd"},
         {"server_url": "https://shop.test/${HOME}"},
-        {"headers": {"key": "${SECRET}"}},
-        {"headers": {"key": "a\nb"}},
-        {"headers": {"key": 1}},
+        {"headers": {"api-key": "${SECRET}"}},
+        {"headers": {"api-key": "a\nb"}},
+        {"headers": {"api-key": 1}},
+        {"headers": {"api-key": "a", "API-Key": "b"}},
+        {"headers": {"Host": "inside.test"}},
+        {"headers": {"Transfer-Encoding": "chunked"}},
+        {"headers": {"Accept-Encoding": "gzip"}},
+        {"headers": {"X-Forwarded-For": "127.0.0.1"}},
         {"allowed_tools": [1]},
         {"require_approval": "sometimes"},
     ],

@@ -19,6 +19,9 @@ MAX_SECRET_CHARS = 8192  # of a header; tokens have some 1,000
 MAX_URL_CHARS = 2048
 PORTS = {"https": 443, "http": 80}
 SECRETS = ("authorization", "headers")
+# Names in which services take a key. Any other, as Host or Forwarded, would speak for the gateway:
+# to another service behind the allowed host, or for another caller.
+HEADERS = frozenset(("authorization", "x-api-key", "api-key", "x-auth-token"))
 
 Json = dict[str, Any]
 
@@ -121,7 +124,12 @@ def _read_headers(raw: Json, where: str) -> tuple[tuple[str, str], ...]:
     headers = raw.get("headers") or {}
     if not isinstance(headers, dict) or len(headers) > MAX_HEADERS:
         raise expected(f"{where}.headers", f"an object of at most {MAX_HEADERS}", "another value")
-    found = dict(headers)
+    found: Json = {}
+    for name, value in headers.items():
+        if name.lower() not in HEADERS or name.lower() in found:
+            wanted = f"each of {', '.join(sorted(HEADERS))} at most once"
+            raise expected(f"{where}.headers", wanted, name[:64])
+        found[name.lower()] = value
     if (token := raw.get("authorization")) is not None:
         found["authorization"] = f"Bearer {token}" if isinstance(token, str) else token
     for name, value in found.items():
