@@ -30,6 +30,7 @@ from voiceloop.http.gate import error_response
 log = logging.getLogger(__name__)
 
 HEAD_S = 5.0  # from a connection, or its last answer's next byte, to the end of a request's head
+MAX_HEAD_BYTES = 65_536  # uvicorn's own
 BODY_S = 30.0  # an upload of 25 MiB at 7 Mbit/s
 # Descriptors that are no connections: workers, model files, what asyncio accepts in one go.
 RESERVED_DESCRIPTORS = 160
@@ -119,12 +120,28 @@ class Connections:
             )
 
 
+class _StrictHttp(h11.Connection):
+    """Refuse a request with two lengths: a proxy may take the other one, and so what follows the
+    body for another request than we do. Source: RFC 9112, 6.3."""
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            names = {name for name, _ in event.headers}
+            if {b"content-length", b"transfer-encoding"} <= names:
+                raise h11.RemoteProtocolError("expected one length of the body, found two")
+        return event
+
+
 class BoundedHttp(H11Protocol):
     """One connection until it is upgraded or ends; the application finds it as
     ``scope["state"]["connection"]``."""
 
     def __init__(self, open_connections: Connections, **options: Any) -> None:
         super().__init__(**options)
+        self.conn = _StrictHttp(
+            h11.SERVER, self.config.h11_max_incomplete_event_size or MAX_HEAD_BYTES
+        )
         self.app_state = {**self.app_state, "connection": self}
         self._open_connections = open_connections
         self._deadline: asyncio.TimerHandle | None = None

@@ -90,6 +90,18 @@ async def test_a_request_without_an_end_is_given_up(
         assert clock() - began == pytest.approx(HEAD_S, abs=0.5)
 
 
+async def test_a_request_with_two_lengths_is_refused_with_all_that_follows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    two = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    async with serving(monkeypatch) as connect:
+        line = await connect()
+        line.writer.write(b"POST /healthz HTTP/1.1\r\nHost: a\r\n" + two)
+        line.writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        answer = await line.read_all()
+    assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1
+
+
 async def test_a_head_that_drips_in_is_given_up_at_the_same_time(
     monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]
 ) -> None:
