@@ -46,12 +46,13 @@ class Thoughts:
     """One reply's text without its thoughts: `feed` each piece, `finish` at the end.
 
     begins_inside: the prompt has opened a thought, so the text begins with one. Where the text
-    closes none, it was the answer, and `finish` returns it.
+    closes none although it came to its end, it was the answer, and `finish` returns it.
     """
 
     def __init__(self, *, begins_inside: bool = False) -> None:
         self.has_thought = False
         self.closes_unopened = False  # it closed a thought that it had not opened
+        self.was_answer = False  # what was read as a thought from the beginning was none
         self._unread = ""
         self._is_first = True  # nothing but spaces was read
         self._marks, self._any_mark = MARKS, ANY_MARK
@@ -70,11 +71,14 @@ class Thoughts:
         self._unread += piece
         return self._read(is_end=False)
 
-    def finish(self) -> str:
-        """The reply ends here. Returns the rest that may be passed on."""
+    def finish(self, *, is_cut: bool = False) -> str:
+        """The reply ends here. Returns the rest that may be passed on.
+
+        is_cut: it was as long as it may be, so its thought may have had no time to close.
+        """
         passed = self._read(is_end=True)
-        if self._assumed is not None:
-            passed, self._assumed = self._assumed, None
+        if self._assumed is not None and not is_cut:
+            passed, self._assumed, self.was_answer = self._assumed, None, True
         return passed
 
     def _read(self, *, is_end: bool) -> str:

@@ -1,4 +1,4 @@
-"""The answer of ``/v1/chat/completions`` or ``/v1/completions``, from its chunks."""
+"""The answer of ``/v1/chat/completions``, from its chunks."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ChatAnswer:
                 call.arguments += function.get("arguments") or ""
             if choice.get("finish_reason"):
                 self._finish_reason = choice["finish_reason"]
-                text += self.thoughts.finish()
+                text += self.thoughts.finish(is_cut=self._finish_reason == "length")
         self.text += text
         return text
 

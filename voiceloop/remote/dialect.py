@@ -26,6 +26,8 @@ from enum import IntEnum
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from voiceloop.thoughts import Thoughts
+
 log = logging.getLogger(__name__)
 
 PriorityOrder = Literal["auto", "low_first", "high_first", "none"]
@@ -39,6 +41,7 @@ REQUIRED = frozenset({"model", "messages", "prompt", "stream", "tools", "tool_ch
 # Where a refusal names several fields, the one that matters least goes first.
 LEFT_OUT_FIRST = ("priority", "cache_salt", "top_k", "stream_options", "seed", "presence_penalty",
                   "frequency_penalty", "top_p", "temperature")  # fmt: skip
+QUIET = "quiet"  # what `Dialect.learn` calls a step of `Kind.quiet`
 OF_THOUGHTS = re.compile(r"think|reason", re.IGNORECASE)
 
 
@@ -186,37 +189,62 @@ class Dialect:
             fields["cache_salt"] = self._salt_of(tenant)
         return fields
 
-    def learn(self, refusal: str, body: Fields) -> bool:
-        """Leave out what a service has refused. Returns whether another request may help.
+    def learn(self, refusal: str, body: Fields) -> str | None:
+        """Leave out what a service has refused.
 
         refusal: the body of its answer. body: what was sent.
+        Returns what was learned, for `forget`; "" where another request has learned it meanwhile;
+        None where nothing can be left out.
         """
-        own = set(self._quiet[self._n_refused]) if self._n_refused < len(self._quiet) else set()
+        step = next((n for n, own in enumerate(self._quiet) if own.items() <= body.items()), None)
+        own = set(self._quiet[step]) if step is not None else set()
+        here = {there: name for name, there in self._renamed.items()}
         for name in _named_fields(refusal, body):
             if name in self._added or name in REQUIRED:
                 continue
             if name in own:
                 break
-            if name == "max_tokens":
+            if here.get(name, name) == "max_tokens":
+                if name != "max_tokens" or body[name] == 1:
+                    continue  # its value is refused: a reply without a bound is worse than none
+                is_new = "max_tokens" not in self._renamed
                 self._renamed["max_tokens"] = "max_completion_tokens"
             else:
-                by_name = {there: here for here, there in self._renamed.items()}
-                self._without.add(by_name.get(name, name))
+                is_new = here.get(name, name) not in self._without
+                self._without.add(here.get(name, name))
             log.info("the language model's service refuses %s: requests leave it out", name)
-            return True
+            return here.get(name, name) if is_new else ""
         else:
             if not own or not OF_THOUGHTS.search(refusal):
-                return False
+                return None
+        if step != self._n_refused:
+            return ""
         self._n_refused += 1
         log.info("the language model's service refuses %s", ", ".join(sorted(own)))
-        return True
+        return QUIET
 
-    def observe(self, *, has_thought: bool, closes_unopened: bool) -> None:
+    def forget(self, learned: Sequence[str]) -> None:
+        """Send again what was left out (`learn`): the request was refused without it, too.
+
+        Many a refusal quotes what was sent, and a caller may say "stop" or "temperature".
+        """
+        for name in learned:
+            if name == QUIET:
+                self._n_refused -= 1
+            elif name == "max_tokens":
+                self._renamed.pop(name, None)
+            else:
+                self._without.discard(name)
+
+    def observe(self, thoughts: Thoughts, *, has_thought: bool) -> None:
         """What an answer has shown of how the model thinks."""
         if has_thought and not self.thinks:
             log.warning("the language model thinks before it answers: callers wait for that")
         self.thinks = self.thinks or has_thought
-        self.begins_inside = self.begins_inside or closes_unopened
+        if thoughts.closes_unopened:
+            self.begins_inside = True
+        elif thoughts.was_answer:
+            self.begins_inside = False  # the mark that taught it was a word of the answer
 
 
 def _named_fields(refusal: str, body: Fields) -> list[str]:

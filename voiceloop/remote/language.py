@@ -329,14 +329,18 @@ class RemoteBranch(TaskStream[LanguageEvent]):
         """By this service. Raises: as `_ask`."""
         messages = self._prompt(asked.turn).messages
         chat = request_body(place.service.model, messages, self._tools, asked.params)
-        for _ in range(MOST_REFUSALS):
-            body = place.dialect.body(chat, asked.urgency, self._tenant)
+        dialect, learned = place.dialect, list[str]()
+        n_left = MOST_REFUSALS
+        while True:
+            body, n_left = dialect.body(chat, asked.urgency, self._tenant), n_left - 1
             try:
                 return await self._ask_once(place, asked, body)
             except ServiceRefused as refusal:
-                if not place.dialect.learn(refusal.said, body):
+                lesson = dialect.learn(refusal.said, body) if n_left else None
+                if lesson is None:
+                    dialect.forget(learned)
                     raise
-        raise BackendRefused(f"{place.service.url} refused a request {MOST_REFUSALS} times")
+                learned += [lesson] if lesson else []
 
     async def _ask_once(self, place: Place, asked: _Request, body: dict[str, object]) -> ChatAnswer:
         service, cache, prompt = place.service, place.prompt_cache, self._prompt(asked.turn)
@@ -356,9 +360,7 @@ class RemoteBranch(TaskStream[LanguageEvent]):
                         asked.on_text(text)
         answer.total_ms = 1000 * (self._model.clock() - started_s)
         if not is_ahead:
-            place.dialect.observe(
-                has_thought=answer.has_thought, closes_unopened=answer.thoughts.closes_unopened
-            )
+            place.dialect.observe(answer.thoughts, has_thought=answer.has_thought)
         return answer
 
 

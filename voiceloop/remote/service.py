@@ -86,8 +86,10 @@ class RemoteService:
         self._is_there = False  # whether the last request was answered, or might still have been
         is_bearer = self.kind.key_header == "authorization"
         own = {self.kind.key_header: f"Bearer {key}" if is_bearer else key} if key else {}
+        sent = httpx.Headers(own)
+        sent.update(headers)  # by name in any case: an operator's own stands over the key's
         self._client = httpx.AsyncClient(
-            headers={**own, **(headers or {})},
+            headers=sent,
             params=query,
             timeout=httpx.Timeout(silence_s, connect=CONNECT_S),
             limits=httpx.Limits(max_keepalive_connections=32, keepalive_expiry=KEEP_ALIVE_S),
@@ -274,7 +276,7 @@ class RemoteService:
             self._is_there = True
             if response.headers.get("content-type", "").startswith("text/html"):
                 await response.aclose()
-                raise BackendRefused(
+                raise BackendError(  # another service may have its model
                     f"expected an answer of a model at {self.url}{path}, found a page of HTML: "
                     "is the address right, up to /v1?"
                 )
@@ -285,7 +287,7 @@ class RemoteService:
         if response.status_code in RETRIED_STATUS:
             raise _Retriable(message, _retry_after_s(response))
         if response.status_code == 400 and _is_too_long(response):
-            if self.context_tokens is None and (told := WINDOW.search(response.text)):
+            if self.context_tokens is None and (told := WINDOW.search(_reason(response))):
                 self.context_tokens = int(told[1])
             raise PromptTooLong(message)
         raise ServiceRefused(message, response.text)
@@ -356,7 +358,8 @@ def _first_number(told: Mapping[str, Any], keys: Sequence[str]) -> int | None:
 
 def _is_too_long(response: httpx.Response) -> bool:
     """Whether a service refused a prompt for its length: by OpenAI's code, or in its own words."""
-    return "context_length_exceeded" in response.text or bool(TOO_LONG.search(response.text))
+    # Behind its own words a service may quote what it was sent: callers say "context window", too.
+    return "context_length_exceeded" in response.text or bool(TOO_LONG.search(_reason(response)))
 
 
 def _error_of(response: httpx.Response) -> Any:
@@ -381,7 +384,9 @@ def _codes(response: httpx.Response) -> str:
 
 
 def _reason(response: httpx.Response) -> str:
-    """The service's own words, shortened: of an answer to a request that held no conversation."""
+    """The service's own words, shortened. Of a request that held a conversation they are read, and
+    never logged or raised.
+    """
     error = _error_of(response)
     text = error.get("message") if isinstance(error, dict) else error
     return " ".join(str(text or response.text).split())[:MAX_ERROR_CHARACTERS] or "nothing more"

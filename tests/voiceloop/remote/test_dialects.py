@@ -14,10 +14,11 @@ import pytest
 
 from tests.remote_service import Answer, Remote, Service, scripted_remote
 from voiceloop.backends import ChatMessage, Generated, GenerateParams, TextDelta
-from voiceloop.errors import BackendRefused, PromptTooLong
+from voiceloop.errors import BackendError, BackendRefused, PromptTooLong
 from voiceloop.remote.dialect import KINDS, UNKNOWN, Dialect, Urgency, kind_of
 from voiceloop.remote.language import RemoteLanguageModel
 from voiceloop.remote.service import RemoteService
+from voiceloop.thoughts import Thoughts
 
 PARAMS = GenerateParams(max_tokens=60, top_k=20, presence_penalty=0.5)
 USER = (ChatMessage("user", "how much is a latte"),)
@@ -187,8 +188,9 @@ async def test_a_refusal_is_not_told_in_the_services_words(service: Any, connect
 
 async def test_a_page_of_html_is_named_as_a_wrong_address(service: Any, connect: Connect) -> None:
     service.answer_to = lambda path, body: Answer([b"<html>"], content_type="text/html")
-    with pytest.raises(BackendRefused, match="page of HTML"):
+    with pytest.raises(BackendError, match="page of HTML") as failure:
         await said(RemoteLanguageModel(connect(model="m")))
+    assert not isinstance(failure.value, BackendRefused)  # another service may be asked
 
 
 async def test_the_key_goes_where_the_service_wants_it(connect: Connect) -> None:
@@ -196,6 +198,10 @@ async def test_the_key_goes_where_the_service_wants_it(connect: Connect) -> None
     sent = azure._client.headers
     assert (sent["api-key"], sent["x-tenant"]) == ("secret", "shop")
     assert "authorization" not in sent
+    named = connect(model="m", key="secret", headers={"Authorization": "Basic shop"})
+    assert named._client.headers["authorization"] == "Basic shop"
+    await azure.close()
+    await named.close()
 
 
 @pytest.mark.parametrize(
@@ -252,3 +258,61 @@ def test_a_dialect_gives_up_where_a_refusal_names_nothing_that_can_go() -> None:
     assert not dialect.learn("<html>", body)
     assert dialect.learn('{"error": {"message": "temperature must be 1"}}', body)
     assert "temperature" not in dialect.body(body, Urgency.COMMITTED, "")
+
+
+async def test_what_a_refusal_only_quotes_is_asked_for_again(
+    service: Any, connect: Connect
+) -> None:
+    quoted = {"error": {"message": "no such model: please stop, the temperature is 4 and top_p 1"}}
+    service.answer_to = lambda path, body: Answer([json.dumps(quoted).encode()], 400)
+    model = RemoteLanguageModel(connect(model="m"))
+    with pytest.raises(BackendRefused):
+        await said(model)
+    (place,) = model.places.values()
+    body = place.dialect.body({"temperature": 1, "stop": ["x"]}, Urgency.COMMITTED, "")
+    assert body == {"temperature": 1, "stop": ["x"]}
+
+
+async def test_a_callers_words_in_a_refusal_tell_no_window(service: Any, connect: Connect) -> None:
+    refused = "invalid request " + "." * 200
+    quoted = {"error": {"message": f"{refused} a context window of 512"}}
+    service.answer_to = lambda path, body: Answer([json.dumps(quoted).encode()], 400)
+    model = RemoteLanguageModel(connect(model="m"))
+    with pytest.raises(BackendRefused) as refusal:
+        await said(model)
+    assert not isinstance(refusal.value, PromptTooLong) and model.context_tokens == 0
+
+
+def test_two_requests_that_are_refused_the_same_learn_it_once() -> None:
+    dialect = Dialect(KINDS["openai"], "gpt-5")
+    refusal = json.dumps(unsupported("reasoning_effort"))
+    body = dialect.body({"model": "gpt-5"}, Urgency.COMMITTED, "")
+    assert dialect.learn(refusal, body) and dialect.learn(refusal, body) == ""
+    assert dialect.body({}, Urgency.COMMITTED, "") == {"reasoning_effort": "minimal"}
+
+
+def test_a_reply_keeps_a_bound_whatever_a_service_says_of_it() -> None:
+    dialect = Dialect(UNKNOWN)
+    told = '{"error": {"message": "max_tokens or max_completion_tokens must be at least 16"}}'
+    assert dialect.learn(told, {"max_tokens": 1}) is None
+    assert dialect.learn(told, {"max_tokens": 60}) == "max_tokens"
+    assert dialect.learn(told, dialect.body({"max_tokens": 60}, Urgency.COMMITTED, "")) is None
+    dialect.forget(["max_tokens"])
+    assert dialect.body({"max_tokens": 60}, Urgency.COMMITTED, "") == {"max_tokens": 60}
+
+
+def test_a_mark_in_one_answer_does_not_hold_back_all_later_ones() -> None:
+    dialect = Dialect(UNKNOWN)
+    stray = Thoughts()
+    stray.feed("Type </think> there.")
+    stray.finish()
+    dialect.observe(stray, has_thought=True)
+    assert dialect.begins_inside
+    cut = Thoughts(begins_inside=True)
+    assert cut.feed("the caller wants") + cut.finish(is_cut=True) == ""
+    dialect.observe(cut, has_thought=False)
+    assert dialect.begins_inside
+    answer = Thoughts(begins_inside=True)
+    assert answer.feed("Four dollars.") + answer.finish() == "Four dollars."
+    dialect.observe(answer, has_thought=False)
+    assert not dialect.begins_inside
