@@ -47,8 +47,9 @@ async def no_such_route(request: Request, error: Exception) -> Response:
 class Health:
     """What the routes tell. not_ready: what keeps a new caller out; report: the server's state.
 
-    metrics_key: the one that opens the metrics, "" where only this machine may read them, with one
-    of the keys where there are any: a plain proxy on it says nothing of whom it asks for.
+    metrics_key: the one that opens the metrics and the report, "" where only this machine may read
+    them, with one of the keys where there are any: a plain proxy on it says nothing of whom it asks
+    for.
     """
 
     not_ready: Callable[[], str | None]
@@ -71,16 +72,25 @@ class Health:
 
 
 def health_routes(health: Health) -> list[Route]:
-    """``/healthz`` and ``/readyz`` for probes (no key), ``/metrics`` for Prometheus."""
+    """``/healthz`` and ``/readyz`` for probes (no key), ``/metrics`` for Prometheus.
+
+    Who may read the metrics finds the report and the reason in ``/readyz`` too.
+    """
 
     async def healthz(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
     async def readyz(request: Request) -> Response:
         reason = health.not_ready()
+        body: Json = {"status": "ready"} if reason is None else {"status": "not ready"}
+        try:
+            health.check_metrics(request)
+        except VoiceLoopError:
+            pass  # a stranger learns neither the load nor what workers there are
+        else:
+            body |= ({} if reason is None else {"reason": reason}) | health.report()
         if reason is None:
-            return JSONResponse({"status": "ready", **health.report()})
-        body = {"status": "not ready", "reason": reason, **health.report()}
+            return JSONResponse(body)
         return JSONResponse(body, 503, {"Retry-After": retry_after()})
 
     async def metrics(request: Request) -> Response:

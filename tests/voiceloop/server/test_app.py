@@ -203,6 +203,22 @@ async def test_a_server_that_still_loads_is_alive_not_ready_and_takes_no_call() 
         assert (await http.get("/readyz")).status_code == 200
 
 
+@pytest.mark.parametrize("loaded", [True, False])
+async def test_readyz_tells_a_stranger_the_status_alone(loaded: bool) -> None:
+    config = Config(keys=(KEY,), metrics_key="the-operators-own")
+    async with (
+        running(config, loaded=loaded) as server,
+        httpx.AsyncClient(base_url=server.http) as http,
+    ):
+        for header in ({}, {"authorization": f"Bearer {KEY}"}):
+            found = await http.get("/readyz", headers=header)
+            assert found.json() == {"status": "ready" if loaded else "not ready"}
+            assert found.status_code == (200 if loaded else 503)
+        own = {"authorization": "Bearer the-operators-own"}
+        told = (await http.get("/readyz", headers=own)).json()
+    assert "workers" in told and ("reason" in told) is not loaded
+
+
 async def test_a_worker_that_restarts_shows_in_readyz() -> None:
     async with running(is_ready=lambda: False) as server:
         async with httpx.AsyncClient(base_url=server.http) as http:
