@@ -21,10 +21,10 @@ class Capabilities:
     """Empty ``voices`` or ``languages``: only the model itself or the service knows them.
 
     reads_turn_ends: the language model, or what reads beside a service, learned where turns end;
-    of any other its P(end of turn) is no sign that the waits are fitted to. writes_summaries: the
-    language model is large enough to be asked for one. context_tokens: of a prompt, as far as the
-    model itself bounds it; 0: not known. mcp_hosts: whose MCP servers a session may name.
-    fills_slots: the agent has slots with a name, which are read from English words.
+    of any other its P(end of turn) is no sign that the waits are fitted to. context_tokens: of a
+    prompt, as far as the model itself bounds it; 0: not known. mcp_hosts: whose MCP servers a
+    session may name. fills_slots: the agent has slots with a name, which are read from English
+    words.
     """
 
     voices: frozenset[str] = frozenset()
@@ -35,7 +35,6 @@ class Capabilities:
     hears_regions: bool = False  # en-US where it lists en
     reduces_noise: bool = False
     reads_turn_ends: bool = True
-    writes_summaries: bool = True
     context_tokens: int = 0
     mcp_hosts: tuple[str, ...] = ()
     fills_slots: bool = False

@@ -37,6 +37,7 @@ REMOVED: Mapping[str, str] = {
     "engine.weights = 'int8', or a checkpoint that was quantized with AWQ.",
     "engine.fused_launches": "Leave it out: a GPU's steps have one set of kernels.",
     "engine.prompt_activations": "Leave it out: a prompt's inputs are multiplied in bf16.",
+    "memory.summary": "Set memory.facts: it quotes what the caller and the tools said.",
 }
 
 _INDEX = re.compile(r"\[\d+\]")

@@ -65,8 +65,7 @@ class Watched:
         commit = branch.commit
 
         def watched(tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
-            if not params.is_batch:  # a summary is no turn of the call
-                self.prompt = (*history, *tail)
+            self.prompt = (*history, *tail)
             return commit(tail, params)
 
         branch.commit = watched  # type: ignore[method-assign]

@@ -16,7 +16,6 @@ from voiceloop.call.idleness import Idleness
 from voiceloop.call.open_tool_calls import fail_tool_calls
 from voiceloop.call.replies import Replies
 from voiceloop.call.status import CallStatus
-from voiceloop.call.window_slide import WindowSlide
 from voiceloop.errors import BackendError
 from voiceloop.knowledge.retrieval import Retrieval
 from voiceloop.listening.events import UserTurn
@@ -55,7 +54,7 @@ class Performer:
         self._metrics = metrics
         self._clock = clock
         self._reads_p_end = reads_p_end
-        self._window_slide = WindowSlide(protocol, anticipation) if slides else None
+        self._slides = slides
         self._open_item_id = ""  # the user's, while the caller has the floor
         self._item_ids: dict[int, str] = {}  # by segment: whose words are still to come
 
@@ -164,8 +163,8 @@ class Performer:
             case do.WatchIdleness(is_idle=is_idle, timeout_ms=timeout_ms):
                 now_ms = self._listener.now_ms
                 self._idleness.observe(is_idle, timeout_ms=timeout_ms, now_ms=now_ms)
-                if self._window_slide is not None:
-                    self._window_slide.observe(is_idle)
+                if is_idle:
+                    self._slide_window()
             case do.CountBargeIn(verdict=verdict, onset_arrival_s=onset_s):
                 self._metrics.observe_barge_in(verdict, self._clock() - onset_s)
         return ()
@@ -179,6 +178,15 @@ class Performer:
         if self._retrieval is not None:
             is_unanswered = bool(history) and history[-1].role == "user"
             self._retrieval.begin_turn(history[-1].content if is_unanswered else "")
+
+    def _slide_window(self) -> None:
+        """Move a window that is nearly full on while nobody speaks, and have the model read it."""
+        if not self._slides or not self._anticipation.has_time:
+            return
+        settings, conversation = self._protocol.settings, self._protocol.conversation
+        if conversation.slide_ahead(settings.instructions):
+            history = conversation.messages(settings.instructions)
+            self._anticipation.open(history, settings.tools)
 
     def _follow_history(self) -> None:
         """More or less of a reply was heard than was thought as the caller interrupted it."""

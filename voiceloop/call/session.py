@@ -128,7 +128,7 @@ class Session:
             expires_at=int(time.time() + hello.longest_s(60.0 * limits.session_minutes)),
             is_beta=hello.beta,
             on_put=output.set,
-            ledger=Ledger.of(agent.memory, writes=backends.capabilities.writes_summaries),
+            ledger=Ledger() if agent.memory.facts else None,
             on_change=lambda: self._resumption.wake(),
         )
         self._writer = Writer(

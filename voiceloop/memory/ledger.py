@@ -19,7 +19,6 @@ MAX_OPEN_CALLS = 32  # of tools, whose result has not left the window yet
 
 OPENING = "\n\n[Notes from earlier in this call, not said now:"
 CLOSING = "]"
-SUMMARY = "In short: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,6 @@ class Memory:
         "did. They are quoted from the transcript by rules for English "
         "([`reading.py`](memory/reading.py)), the newest where one replaces another.",
     )
-    summary: bool = key(False, "Up to 120 tokens that the model writes in a quiet moment.")
 
 
 class _OpenCall(NamedTuple):
@@ -41,40 +39,16 @@ class _OpenCall(NamedTuple):
 
 
 class Ledger:
-    """Written by `observe_*`; `text` is what the model reads.
+    """Written by `observe_*`; `text` is what the model reads."""
 
-    keeps_facts: else only a summary is kept. wants_summary: a model is to be asked for one.
-    """
-
-    def __init__(self, *, keeps_facts: bool = True, wants_summary: bool = False) -> None:
-        self.wants_summary = wants_summary
-        self._keeps_facts = keeps_facts
+    def __init__(self) -> None:
         self._facts: list[Fact] = []
         self._asked = Asked()  # the end of the agent's turn, which the caller's next answers
         self._asked_in = ""  # the item of that turn
         self._calls: dict[str, _OpenCall] = {}  # tool calls without a result, by id
-        self._summary = ""
-        self._n_forgotten = 0
 
     def __len__(self) -> int:
         return len(self._facts)
-
-    @classmethod
-    def of(cls, memory: Memory, *, writes: bool) -> Ledger | None:
-        """As the agent wants it; writes: whether the model can. None where nothing is kept."""
-        wants_summary = memory.summary and writes
-        if not memory.facts and not wants_summary:
-            return None
-        return cls(keeps_facts=memory.facts, wants_summary=wants_summary)
-
-    @property
-    def summary(self) -> str:
-        return self._summary
-
-    @property
-    def n_forgotten(self) -> int:
-        """How often an item was deleted: a summary that was begun before may be of that item."""
-        return self._n_forgotten
 
     # --- written ---
 
@@ -108,23 +82,18 @@ class Ledger:
             told = f"Done: {quote(called.text)} gave {quote(output)}"
             self._add((Fact(FactKind.CALL, told, called.text),), called.item_id, item_id)
 
-    def summarize(self, summary: str) -> None:
-        """What a model makes of all that has left; it takes the place of the one before."""
-        self._summary = " ".join(summary.split())
-
     def forget(self, item_id: str) -> bool:
         """The client has deleted an item: returns whether the model was told anything of it."""
-        self._n_forgotten += 1
         if item_id == self._asked_in:
             self._asked = Asked()
         self._calls = {id_: one for id_, one in self._calls.items() if one.item_id != item_id}
         kept = [fact for fact in self._facts if item_id not in fact.sources]
-        had_any = len(kept) < len(self._facts) or bool(self._summary)
-        self._facts, self._summary = kept, ""  # nobody knows what a summary was made of
+        had_any = len(kept) < len(self._facts)
+        self._facts = kept
         return had_any
 
     def _add(self, facts: Iterable[Fact], *item_ids: str) -> None:
-        for fact in facts if self._keeps_facts else ():
+        for fact in facts:
             same = (fact.kind, fact.key)
             if fact.kind is FactKind.NAME and self._is_part_of_name(fact):
                 continue
@@ -147,12 +116,6 @@ class Ledger:
         "" where there are none. count: tokens of a text.
         """
         n_left = n_most_tokens - count(OPENING + CLOSING)
-        head = ""
-        if self._summary:
-            line = f"{SUMMARY}{self._summary}"
-            n_line = count(line)
-            if n_line <= n_left:
-                head, n_left = line, n_left - n_line
         kept: list[int] = []
         newest_first = range(len(self._facts) - 1, -1, -1)
         for at in sorted(newest_first, key=lambda at: self._facts[at].kind):
@@ -161,6 +124,4 @@ class Ledger:
                 kept.append(at)
                 n_left -= n_line
         lines = [self._facts[at].text for at in sorted(kept)]
-        if not lines and not head:
-            return ""
-        return "\n".join((OPENING, *filter(None, (head,)), *lines)) + CLOSING
+        return "\n".join((OPENING, *lines)) + CLOSING if lines else ""

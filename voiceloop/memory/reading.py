@@ -1,6 +1,6 @@
 """Which facts stand in a turn: rules over the words of caller and agent.
 
-Owns those rules. They hold for any model, also one that could not summarize, and they only quote:
+Owns those rules. They hold for any model, and they only quote:
 a fact is a stretch of what was said, with the question that it answers. English. Pure.
 """
 

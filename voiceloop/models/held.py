@@ -52,7 +52,6 @@ def describe_models(config: Config, spec: WorkerSpec) -> WorkerSpec:
             context_tokens=context_length(config, preset, resolved),
             n_streams=options.get("max_branches", 0),
             reads_turn_ends=known.reads_turn_ends,
-            writes_summaries=known.writes_summaries,
         )
 
     roles = (msgspec.structs.replace(one, model=held(one.role, one.options)) for one in spec.roles)
@@ -75,7 +74,6 @@ def with_held(known: Capabilities, held: Mapping[RoleName, HeldModel]) -> Capabi
             known,
             language_model=engine.name,
             reads_turn_ends=engine.reads_turn_ends,
-            writes_summaries=engine.writes_summaries,
             context_tokens=prompt_tokens(engine.context_tokens),
         )
     return known

@@ -287,7 +287,6 @@ def capabilities_of(resolved: Mapping[RoleName, ResolvedModel]) -> Capabilities:
         hears_regions=recognizer is not None and not recognizer.model.repo,
         reduces_noise=noise_reduction.is_available(),
         reads_turn_ends=engine is None or has_end_head(engine),
-        writes_summaries=engine is None or engine.model != EMBEDDED_AGENT,
     )
 
 

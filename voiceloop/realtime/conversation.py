@@ -260,20 +260,9 @@ class Conversation:
 
     # --- the window ---
 
-    def is_nearly_full(self, instructions: str) -> bool:
-        """Whether the window should slide before the next turn."""
-        return self._next_start(instructions, is_ahead=True) > self._start
-
-    def leaving(self, instructions: str) -> tuple[tuple[str, str], ...]:
-        """Who said what of all that `slide_ahead` would no longer show: role and words, in order,
-        calls and their results left out.
-        """
-        start = self._start
-        return self.said(self._items[start : self._next_start(instructions, is_ahead=True)])
-
-    def said(self, items: Iterable[Item] | None = None) -> tuple[tuple[str, str], ...]:
-        """Who said what in these items, as in `leaving`; None: all, shown or not."""
-        messages = (i for i in (self._items if items is None else items) if isinstance(i, Message))
+    def said(self) -> tuple[tuple[str, str], ...]:
+        """Who said what, shown or not: role and words, in order, calls and results left out."""
+        messages = (i for i in self._items if isinstance(i, Message))
         said = ((i.role, self._text(i)) for i in messages if i.status != "in_progress")
         return tuple((role, text) for role, text in said if text and role != "system")
 
@@ -318,12 +307,12 @@ class Conversation:
         if then == start:
             return False
         self._oldest_shown = self._items[then].id
-        n_facts, has_summary = 0, False
+        n_facts = 0
         if self.ledger is not None and self.window is not None:
             self._write_down(self.ledger, self._items[start:then])
             self._tell_ledger()
-            n_facts, has_summary = len(self.ledger), bool(self.ledger.summary)
-        self._slide = Slide(is_ahead, then - start, n_facts, has_summary)
+            n_facts = len(self.ledger)
+        self._slide = Slide(is_ahead, then - start, n_facts)
         return True
 
     @property

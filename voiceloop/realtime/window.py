@@ -182,7 +182,6 @@ class Slide:
     is_ahead: bool
     n_items: int
     n_facts: int = 0
-    has_summary: bool = False
 
 
 def fitting_tools(

@@ -8,23 +8,16 @@ handed to the reply that answers.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from voiceloop.admission.overload import Level
 from voiceloop.backends import (
     ChatMessage,
-    Generated,
-    GenerateParams,
     LanguageModel,
-    TextDelta,
     Tool,
 )
 from voiceloop.config import Ahead
-from voiceloop.errors import VoiceLoopError
 from voiceloop.reply.live_branch import Context, KnownEnd, LiveBranch, PEndCallback
-
-log = logging.getLogger(__name__)
 
 
 class Anticipation:
@@ -147,29 +140,6 @@ class Anticipation:
     ) -> tuple[LiveBranch, tuple[ChatMessage, ...]]:
         """As `adopt`, but always on a new branch; the open user turn's stays as it is."""
         return self.new_branch(Context(prompt[:-1], tools)), prompt[-1:]
-
-    def write(
-        self, prompt: tuple[ChatMessage, ...], params: GenerateParams
-    ) -> asyncio.Task[str | None]:
-        """Have the model write a text beside the conversation; None where it fails."""
-        return self._tasks.create_task(self._write(prompt, params), name="text beside the call")
-
-    async def _write(self, prompt: tuple[ChatMessage, ...], params: GenerateParams) -> str | None:
-        live, tail = self.begin(prompt, ())
-        pieces: list[str] = []
-        try:
-            await live.commit(tail, params)
-            async for event in live.events():
-                if isinstance(event, Generated):
-                    break
-                if isinstance(event, TextDelta):
-                    pieces.append(event.text)
-        except VoiceLoopError as error:
-            log.warning("a text beside the call failed (%s): %s", error.wire_code, error.message)
-            return None
-        finally:
-            live.close()
-        return "".join(pieces)
 
     def abort(self) -> None:
         """The caller said nothing after all."""

@@ -37,7 +37,7 @@ class HeldModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: tells apart models of one name. formats: of weights, keys and values. languages, voices:
     all that it takes; hears_regions: en-US where it lists en. context_tokens: of a prompt and its
     reply; n_streams: at once; kv_blocks: that their keys and values share, as the worker finds it.
-    reads_turn_ends, writes_summaries: as in `Capabilities`.
+    reads_turn_ends: as in `Capabilities`.
     """
 
     name: str = ""
@@ -50,7 +50,6 @@ class HeldModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n_streams: int = 0
     kv_blocks: int = 0
     reads_turn_ends: bool = True
-    writes_summaries: bool = True
 
 
 class RoleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from tests.callers import Caller
-from tests.fakes import FakeBranch, FakeLanguageModel, Reply, instant_backends
+from tests.fakes import FakeLanguageModel, instant_backends
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage
-from voiceloop.call.window_slide import WindowSlide
 from voiceloop.config import Ahead, Config
-from voiceloop.errors import BackendError
-from voiceloop.memory.ledger import Ledger, Memory
-from voiceloop.memory.summary import INSTRUCTIONS
-from voiceloop.realtime.conversation import Conversation
-from voiceloop.realtime.items import Message, Part
-from voiceloop.realtime.window import Window
+from voiceloop.memory.ledger import Memory
 
 pytestmark = pytest.mark.virtual_time
 
@@ -32,9 +25,7 @@ LONG = (
 TURNS = ["Hi, my name is Maria Lopez.", *(f"I have thing number {n}, {LONG}" for n in range(40))]
 
 
-def answer(prompt: tuple[ChatMessage, ...]) -> str | Reply:
-    if prompt[0].content == INSTRUCTIONS:
-        return "The caller has a thing. The caller has a yacht."
+def answer(prompt: tuple[ChatMessage, ...]) -> str:
     return f"I see. {LONG}"
 
 
@@ -88,60 +79,3 @@ async def test_an_agent_that_keeps_nothing_slides_in_silence_all_the_same() -> N
         "slid": "in silence", "n_items": slid[0]["n_items"], "n_facts": 0, "summary": False,
     }  # fmt: skip
     assert not any(message.behind for prompt in model.prompts for message in prompt)
-
-
-async def test_a_summary_is_asked_for_as_batch_work_and_told_as_far_as_it_is_true() -> None:
-    model = FakeLanguageModel(answer)
-    slid = slides(await call(model, Memory(facts=True, summary=True)))
-    assert slid and slid[0]["slid"] == "in silence" and slid[0]["summary"]
-    asked = [prompt for prompt in model.prompts if prompt[0].content == INSTRUCTIONS]
-    assert len(asked) == len(slid) and "Maria Lopez" in asked[0][1].content
-    notes = model.prompts[-1][1].behind
-    assert "In short: The caller has a thing." in notes and "yacht" not in notes
-
-
-class NoSummaries(FakeLanguageModel):
-    """Refuses the branch that a summary would be written on."""
-
-    async def branch(
-        self, branch_id: str, history: tuple[ChatMessage, ...], *others: Any
-    ) -> FakeBranch:
-        if history and history[0].content == INSTRUCTIONS:
-            raise BackendError("expected room for a summary, found none")
-        return await super().branch(branch_id, history, *others)
-
-
-async def test_a_summary_that_fails_costs_the_call_nothing_but_itself() -> None:
-    model = NoSummaries(answer)
-    slid = slides(await call(model, Memory(facts=True, summary=True)))
-    assert slid and {one["slid"] for one in slid} == {"in silence"}
-    assert not any(one["summary"] for one in slid)
-    assert "Maria Lopez" in model.prompts[-1][1].behind
-
-
-@pytest.mark.parametrize("is_deleted", [True, False])
-async def test_a_summary_under_way_of_what_the_client_deletes_is_thrown_away(
-    is_deleted: bool,
-) -> None:
-    """Deleted before it leaves the window: the ledger holds nothing of it yet."""
-    conversation = Conversation(Window(n_tokens=600), Ledger(wants_summary=True))
-    for n, text in enumerate(TURNS[:11]):
-        part = Part(type="input_text", text=text)
-        conversation.insert(Message(id=str(n), role="user", status="completed", content=(part,)))
-    written: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    opened: list[Any] = []
-    anticipation = SimpleNamespace(
-        has_time=True,
-        write=lambda prompt, params: asyncio.ensure_future(written),
-        open=lambda history, tools: opened.append(history),
-    )
-    settings = SimpleNamespace(instructions="", tools=())
-    protocol = SimpleNamespace(settings=settings, conversation=conversation)
-    WindowSlide(cast(Any, protocol), cast(Any, anticipation)).observe(True)
-    assert not opened
-    if is_deleted:
-        conversation.delete("0")
-    written.set_result("Maria Lopez.")
-    await asyncio.sleep(0)
-    assert len(opened) == 1
-    assert ("Maria" in opened[0][0].behind) != is_deleted

@@ -12,7 +12,7 @@ from voiceloop.cluster.hello import OWN, disagreement
 from voiceloop.workers.messages import HeldModel, Ready, RoleReady
 
 HELD = HeldModel(
-    "hibari", "a1b2", "bf16 weights", ("en",), True, ("ava", "tom"), 4096, 8192, 12, False, False
+    "hibari", "a1b2", "bf16 weights", ("en",), True, ("ava", "tom"), 4096, 8192, 12, False
 )
 
 
@@ -25,7 +25,6 @@ OTHERS = [("10.0.0.5:9001", saying())]
 OTHER_VALUES: dict[str, Any] = {
     "name": "kokoro", "digest": "ffff", "formats": "int8 weights", "languages": ("de",),
     "hears_regions": False, "voices": ("ava",), "context_tokens": 2048, "reads_turn_ends": True,
-    "writes_summaries": True,
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voiceloop.memory.ledger import CLOSING, MAX_FACTS, OPENING, Ledger, Memory
+from voiceloop.memory.ledger import CLOSING, MAX_FACTS, OPENING, Ledger
 
 ROOM = 10_000
 
@@ -103,10 +103,8 @@ def test_quotes_cannot_end_the_notes_or_begin_others() -> None:
     )
 
 
-def test_a_deleted_item_takes_its_facts_and_the_summary_along() -> None:
+def test_a_deleted_item_takes_its_facts_along() -> None:
     ledger = ledger_of("Hello.", "My name is Maria.", "Okay.", "I'm allergic to nuts.")
-    ledger.summarize("Maria is allergic.")
-    assert "In short: Maria is allergic." in ledger.text(ROOM, len)
     assert ledger.forget("item_1")
     text = ledger.text(ROOM, len)
     assert "Maria" not in text and "nuts" in text
@@ -159,15 +157,6 @@ def test_nothing_of_a_deleted_item_is_told(said: list[str], data: st.DataObject)
         if n == max(gone, when):
             ledger.forget(f"item_{gone}")
     assert f"Word{'abcdefghijkl'[gone]}" not in ledger.text(ROOM, len)
-
-
-def test_an_agent_that_wants_nothing_kept_has_no_ledger() -> None:
-    assert Ledger.of(Memory(), writes=True) is None
-    assert Ledger.of(Memory(summary=True), writes=False) is None
-    summarizing = Ledger.of(Memory(summary=True), writes=True)
-    assert summarizing is not None and summarizing.wants_summary
-    summarizing.observe_caller("item_1", "My name is Maria.")
-    assert summarizing.text(ROOM, len) == ""
 
 
 @given(st.lists(st.text(max_size=300), max_size=30), st.integers(0, 400))

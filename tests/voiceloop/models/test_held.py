@@ -28,7 +28,7 @@ def test_a_worker_of_the_embedded_preset_says_what_a_server_of_it_would_tell_cal
     assert told["engine"].name == EMBEDDED_AGENT.name
     assert told["engine"].context_tokens > 0 and told["engine"].n_streams > 0
     assert "keys and values" in told["engine"].formats
-    assert not told["engine"].writes_summaries and told["engine"].reads_turn_ends
+    assert told["engine"].reads_turn_ends
     assert told["recognizer"].languages == ("en",)
     assert told["voice"].voices
     assert len({model.digest for model in told.values()}) == 3
