@@ -19,6 +19,7 @@ from voiceloop.call.actions import Step
 from voiceloop.call.events import CallEvent
 from voiceloop.call.status import CallStatus, ReplyStatus
 from voiceloop.call.turn_taking import TurnTaking
+from voiceloop.config import Ahead, Config
 from voiceloop.listening.events import (
     Activity,
     SoundHeard,
@@ -151,7 +152,8 @@ async def test_a_fresh_answer_is_held_at_a_short_sound_and_taken_back_at_a_voice
     recognizer = FakeRecognizer()
     recognizer.script = lambda n: ["tell me a story", ""][n % 2]  # type: ignore[method-assign]
     backends = instant_backends(recognizer=recognizer, language_model=FakeLanguageModel([LONG]))
-    async with Caller(clock, backends, chunk_ms=20) as caller:
+    config = Config(anticipation=Ahead(early_start=False))  # any sound takes an early start back
+    async with Caller(clock, backends, config=config, chunk_ms=20) as caller:
         await caller.say(700)
         await caller.listen_until("response.output_audio.delta")
         await caller.wait_quietly(100)

@@ -17,7 +17,7 @@ from tests.fakes import (
 from tests.voiceloop.call.test_turn_silence import counted
 from voiceloop.agent import AgentConfig, Waiting
 from voiceloop.backends import VoiceOptions
-from voiceloop.config import Config
+from voiceloop.config import Ahead, Config
 from voiceloop.listening.recognition import FINAL_DEADLINE_S
 from voiceloop.reply.voice import KeptLines
 from voiceloop.telemetry.metrics import Metrics
@@ -186,7 +186,10 @@ async def test_a_model_that_stands_still_is_spoken_for_since_the_callers_end(clo
     backends = instant_backends(
         recognizer=FakeRecognizer(["when do you open"]), language_model=model
     )
-    async with Caller(clock, backends, AGENT) as caller:
+    config = Config(
+        anticipation=Ahead(speculative_reply=False)
+    )  # a reply made ahead would be heard
+    async with Caller(clock, backends, AGENT, config) as caller:
         await caller.say(800)
         ended_s = clock()
         await caller.listen_until(DONE)
