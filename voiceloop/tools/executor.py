@@ -12,7 +12,8 @@ class ToolFailed(BackendError):
     """A call has no result.
 
     ``told``: what the model is told in its place, which the caller may come to hear: no address, no
-    key, nothing of a traceback. The message, which goes to the log, has the details.
+    key, nothing of a traceback. The message, which goes to the log, says what failed by codes:
+    a service may quote the caller, so none of its own words are in it.
     ``may_help``: whether the same call, made at once again, may succeed. ``is_unsent``: nothing of
     it has reached whoever executes it, so that it cannot have had an effect.
     """

@@ -123,7 +123,7 @@ class HttpTool:
             reason = bounded(" ".join(body.split()), MAX_REASON_CHARS)
             # What is wrong with the request the model can mend; a failure within is no caller's.
             told = f"refused ({status}): {reason}" if 400 <= status < 500 else f"failed ({status})"
-            raise self._failed(f"{status}: {reason}", told, may_help=status in RETRIED_STATUS)
+            raise self._failed(str(status), told, may_help=status in RETRIED_STATUS)
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             raise self._failed("a compressed answer, which was not asked for", "failed")
         kind = response.headers.get("content-type", "text/plain").lower()

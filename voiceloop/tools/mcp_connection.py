@@ -134,19 +134,19 @@ class McpConnection:
                 self._changed.set()
                 raise self._failed("the connection closed", "failed", may_help=True) from None
             told = f"refused: {_short(error.message)}"
-            raise self._failed(error.message, told) from None
+            raise self._failed(f"error {error.code}", told) from None
         except UNSENT as error:
             self._changed.set()
             found = type(error).__name__
             raise self._failed(found, "not in reach", may_help=True, is_unsent=True) from None
         except LOST as error:
             self._changed.set()
-            raise self._failed(_reason(error), "failed", may_help=True) from error
+            raise self._failed(type(error).__name__, "failed", may_help=True) from error
         except Exception as error:  # of one bad result: the line stands, and others use it
-            raise self._failed(_reason(error), "failed") from error
+            raise self._failed(type(error).__name__, "failed") from error
         text = _text_of(result)
         if result.is_error:
-            raise self._failed(_short(text), f"failed: {_short(text)}")
+            raise self._failed("an error of the tool", f"failed: {_short(text)}")
         return text
 
     def _failed(

@@ -97,8 +97,10 @@ class Host:
         except asyncio.CancelledError:
             message = packed(Returned(number, problem="abandoned"))
         except Exception as error:
-            traceback.print_exc()
-            message = packed(Returned(number, problem=f"{type(error).__name__}: {error}"[:500]))
+            # Where it happened, without its words: they may quote what the caller said.
+            kind = type(error).__name__
+            print(f"{kind} at:", *traceback.format_tb(error.__traceback__), file=sys.stderr)
+            message = packed(Returned(number, problem=kind))
         self._answers.write(message)
         self._answers.flush()
 

@@ -56,10 +56,10 @@ async def test_a_coroutine_function_is_awaited_and_text_stays_text() -> None:
 
 
 @pytest.mark.parametrize(("function", "arguments", "words"), [
-    ("fail", {}, "ValueError: no such thing"),
+    ("fail", {}, "ValueError$"),
     ("price", {"colour": "red"}, "TypeError"),
     ("odd", {}, "TypeError"),
-    ("long", {}, "expected at most 1048576 bytes"),
+    ("long", {}, "ValueError$"),
 ])  # fmt: skip
 async def test_a_failure_of_the_function_ends_its_call_alone(
     function: str, arguments: dict[str, Any], words: str

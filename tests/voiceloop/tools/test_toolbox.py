@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.tool_service import ANY, Service, box
@@ -15,12 +16,16 @@ from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import ToolCall
 from voiceloop.errors import ConfigError
 from voiceloop.tools.executor import ToolFailed
+from voiceloop.tools.http import HttpTool
+from voiceloop.tools.limit import CallLimit
 from voiceloop.tools.toolbox import (
     LATE_READ,
     LATE_WRITE,
     MAX_EFFECT_S,
     NOT_BEGUN,
     Fate,
+    ServedTool,
+    Toolbox,
     ToolResult,
     toolbox_of,
 )
@@ -270,3 +275,21 @@ async def test_an_undeclared_argument_reaches_no_service(
     assert "is_admin is none of its parameters" in error(refused)
     assert "is_admin" not in caplog.text and not service.done
     assert (await tools.call(tool, call(tool, '{"n": 1}'))).fate is Fate.CALLED
+
+
+async def test_the_words_of_a_service_that_refuses_are_in_no_log(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def words() -> AsyncIterator[bytes]:
+        yield b"no customer Anna Canary"
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(404, content=words())
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(refuse)) as client:
+        tool = write()
+        limit = CallLimit("order", 1)
+        served = {"order": ServedTool(tool, HttpTool(tool, {}, client), limit)}
+        refused = await Toolbox(served, clock).call(tool, call(tool))
+    assert "Canary" in error(refused)  # the model can mend it
+    assert "404" in caplog.text and "Canary" not in caplog.text
