@@ -102,11 +102,12 @@ def _wants_voice_reader(config: Config) -> bool:
 
 
 def end_reader_spec(config: Config) -> WorkerSpec | None:
-    """The process that reads the words beside a model that cannot judge the end, if it is wanted.
+    """The process that reads the words beside a model that cannot judge the end, if it is wanted
+    and can be.
 
     Raises: ConfigError as `plan` does.
     """
-    if config.end_reader == "none" or not _wants_end_reader(config):
+    if _lacks_words(config) is not None or not _wants_end_reader(config):
         return None
     # It reads, and says nothing: there is nothing to draft.
     quiet = replace(config, anticipation=replace(config.anticipation, speculative_decoding=False))

@@ -490,8 +490,9 @@ def test_a_remote_language_model_has_its_turns_read_by_the_embedded_one() -> Non
     assert spec is not None
     assert spec.roles[0].options["model_dir"] == str(presets.embedded_model_dir())
     assert end_reader_spec(Config(preset="embedded")) is None
-    silent = load_config(flags={"llm_url": "http://127.0.0.1:9/v1", "end_reader": "none"})
-    assert end_reader_spec(silent) is None
+    for off in ({"end_reader": "none"}, {"anticipation": {"p_end": False}}):
+        silent = load_config(flags={"llm_url": "http://127.0.0.1:9/v1", **off})
+        assert end_reader_spec(silent) is None
 
 
 @pytest.mark.parametrize("preset", [CPU, GPU])
