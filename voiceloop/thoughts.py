@@ -42,6 +42,11 @@ def _any_of(marks: Sequence[str]) -> re.Pattern[str]:
 ANY_MARK = _any_of(MARKS)
 
 
+def opens_thought(prompt: str) -> bool:
+    """Whether a reply to this prompt begins inside a thought, as by some chat templates."""
+    return prompt.rstrip().lower().endswith(tuple(PAIRS))
+
+
 class Thoughts:
     """One reply's text without its thoughts: `feed` each piece, `finish` at the end.
 

@@ -116,6 +116,9 @@ class LetterText:
             text = text.replace("?\n\n", "\N{INTERROBANG}")
         return [ord(letter) for letter in text]
 
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(map(chr, tokens))
+
 
 class RecordingBranch:
     def __init__(self, engine: RecordingEngine, branch_id: str, history: Sequence[int]) -> None:
@@ -644,3 +647,29 @@ def test_no_thought_of_the_model_leaves_the_worker(
     *said, generated = answers(role)
     assert said == [TextDelta(text) for text in ("A latte", ".", "<")]
     assert isinstance(generated, Generated) and generated.finish_reason == "malformed_call"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "reason", "said"),
+    [
+        (("the caller waits</think>", "A latte."), "stop", ["A latte."]),
+        (("the caller wa",), "length", []),
+        (("A latte.",), "stop", ["A latte."]),
+    ],
+)
+def test_a_thought_that_the_template_opens_does_not_leave_the_worker(
+    model: RecordingEngine,
+    role: LanguageRole,
+    monkeypatch: pytest.MonkeyPatch,
+    pieces: tuple[str, ...],
+    reason: Any,
+    said: list[str],
+) -> None:
+    monkeypatch.setattr(model.text, "decode", lambda tokens: "assistant: <think>\n")
+    model.reply = lambda branch_id: [  # type: ignore[method-assign]
+        *(engine_types.TextDelta(branch_id, piece, 1) for piece in pieces),
+        engine_types.Done(branch_id, reason),
+    ]
+    role.receive(OpenBranch("s", (SYSTEM,)))
+    role.receive(Commit("s", HI, PARAMS))
+    assert [each.text for each in answers(role) if isinstance(each, TextDelta)] == said

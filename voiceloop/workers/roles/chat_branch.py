@@ -35,7 +35,7 @@ from voiceloop.backends import (
     ToolCall,
     Usage,
 )
-from voiceloop.thoughts import Thoughts
+from voiceloop.thoughts import Thoughts, opens_thought
 from voiceloop.workers.messages import OpenBranch, StreamEvent, StreamFailed
 from voiceloop.workers.roles.chat_template import (
     History,
@@ -46,6 +46,7 @@ from voiceloop.workers.roles.chat_template import (
     offered_tools,
 )
 
+N_END_TOKENS = 16  # of a prompt: more than a mark that opens a thought, and line feeds behind it
 # The first clause that is no mere "Sure,", and as much of the next as shows a voice that it ended;
 # or, where a sentence goes on without a mark, more than four seconds of speech.
 ENOUGH_TO_HOLD = re.compile(r"^.{8,}?[.,;:?!]\s.{6}|^.{64}.*?\s", re.DOTALL)
@@ -86,7 +87,7 @@ class PreemptiveReply:
             case engine_types.PreemptiveCall(name=name, arguments_json=arguments):
                 yield PreemptiveCall(self.number, name, self.turn.settle(name, arguments))
             case engine_types.PreemptiveDone(finish_reason=reason):
-                yield from self._said(self.thoughts.finish())
+                yield from self._said(self.thoughts.finish(is_cut=reason != "stop"))
                 yield PreemptiveDone(self.number, reason)
 
     def _said(self, text: str) -> Iterator[LanguageEvent]:
@@ -121,7 +122,7 @@ class Reply:
                 self.calls.append(ToolCall(call_id, name, settled))
                 yield self.calls[-1]
             case engine_types.Done():
-                yield from self._said(self.thoughts.finish())
+                yield from self._said(self.thoughts.finish(is_cut=event.finish_reason != "stop"))
                 yield self._generated(event)
 
     def _said(self, text: str, logprobs: tuple[TokenLogprob, ...] = ()) -> Iterator[LanguageEvent]:
@@ -207,7 +208,7 @@ class ChatBranch:
         behind, n_cut = whole[n_common:], len(staged) - n_common
         attempt = self._branch.begin_preemptive(behind, self._sampling(params), n_cut)
         answered = CountedTurn(_last_words(tail, self._said), self._history.tools)
-        self._ahead = PreemptiveReply(number, attempt, answered)
+        self._ahead = PreemptiveReply(number, attempt, answered, thoughts=self._thoughts(whole))
 
     def stop_preemptive(self) -> None:
         if self._ahead is not None:
@@ -239,7 +240,8 @@ class ChatBranch:
         self._said = _last_words(tail, self._said)
         n_before_turn = len(self._history.tokens) + self._frame.n_before
         answered = CountedTurn(self._said, self._history.tools)
-        self._reply = Reply(answered, n_turn_tokens, n_before_turn)
+        thoughts = self._thoughts(whole)
+        self._reply = Reply(answered, n_turn_tokens, n_before_turn, thoughts=thoughts)
         self._history.append(turn)
 
     def events(self, event: engine_types.Event) -> list[StreamEvent | StreamFailed]:
@@ -291,6 +293,11 @@ class ChatBranch:
         """
         self._branch.close()
         self._branch = self._new_branch()
+
+    def _thoughts(self, whole: Sequence[int]) -> Thoughts:
+        """Of a reply to a turn with these tokens."""
+        prompt_end = self._model.text.decode(whole[-N_END_TOKENS:])
+        return Thoughts(begins_inside=opens_thought(prompt_end))
 
     def _sampling(self, params: GenerateParams) -> SamplingParams:
         drawn = asdict(params)
