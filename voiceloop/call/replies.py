@@ -418,4 +418,4 @@ class Replies:
 
 def _slid(slide: Slide) -> WindowSlide:
     when: Literal["in silence", "in the turn"] = "in silence" if slide.is_ahead else "in the turn"
-    return WindowSlide(when, slide.n_items, slide.n_facts, False)
+    return WindowSlide(when, slide.n_items, slide.n_facts)

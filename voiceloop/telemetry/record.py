@@ -100,13 +100,12 @@ class ToolUse(msgspec.Struct, frozen=True):
 class WindowSlide(msgspec.Struct, frozen=True):
     """The window of the conversation moved on before this turn, or in it.
 
-    n_items: no longer shown. n_facts: known of all that has left. summary: whether there is one.
+    n_items: no longer shown. n_facts: known of all that has left.
     """
 
     slid: Literal["in silence", "in the turn"]
     n_items: int
     n_facts: int
-    summary: bool
 
 
 class Work(msgspec.Struct, frozen=True):

@@ -58,7 +58,7 @@ async def test_the_window_slides_in_silence_and_the_model_reads_it_before_the_tu
     model = FakeLanguageModel(answer)
     slid = slides(await call(model, Memory(facts=True)))
     assert slid and {one["slid"] for one in slid} == {"in silence"}
-    assert slid[-1]["n_facts"] > 1 and not slid[-1]["summary"]
+    assert slid[-1]["n_facts"] > 1
     told = [prompt for prompt in model.prompts if "Maria Lopez" in prompt[1].behind]
     assert told and told[-1] == model.prompts[-1]
     # The branch that the reply after a slide was made on had been opened, and read, in silence.
@@ -76,6 +76,6 @@ async def test_an_agent_that_keeps_nothing_slides_in_silence_all_the_same() -> N
     model = FakeLanguageModel(answer)
     slid = slides(await call(model, Memory()))
     assert slid and slid[0] == {
-        "slid": "in silence", "n_items": slid[0]["n_items"], "n_facts": 0, "summary": False,
+        "slid": "in silence", "n_items": slid[0]["n_items"], "n_facts": 0,
     }  # fmt: skip
     assert not any(message.behind for prompt in model.prompts for message in prompt)
