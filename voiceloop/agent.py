@@ -85,6 +85,7 @@ class AgentTool:
         {},
         'Sent along, as `Authorization = "Bearer ${SHOP_KEY}"`. Keys stand in the environment, '
         "not in the file.",
+        secret=True,
     )
     python: str | None = key(
         None,
@@ -184,7 +185,7 @@ class McpServer:
         pattern=URL,
         wanted="http:// or https://",
     )
-    headers: Mapping[str, Any] = key({}, "Sent along with each request.")
+    headers: Mapping[str, Any] = key({}, "Sent along with each request.", secret=True)
     command: tuple[str, ...] = key(
         (),
         "A program and its arguments, which answers on its standard output. It runs in the agent "
@@ -194,6 +195,7 @@ class McpServer:
         {},
         "Variables of that program, beside PATH, HOME and the like. They may name ours as "
         "`${NAME}`.",
+        secret=True,
     )
     tools: tuple[str, ...] = key(
         (),

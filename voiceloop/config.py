@@ -20,6 +20,7 @@ from voiceloop.config_reader import (
     AUTO as AUTO,
 )
 from voiceloop.config_reader import (
+    FILE,
     Device,
     Key,
     from_environment,
@@ -60,7 +61,7 @@ FOREIGN = frozenset(
 ModelName = Annotated[str, Meta(extra={"not_path": r"(?!\.\.?/).*"})]
 Urls = Annotated[tuple[str, ...], Meta(extra={"schemes": ("http", "https")})]
 SpeechUrls = Annotated[tuple[str, ...], Meta(extra={"schemes": ("http", "https", "ws", "wss")})]
-Secrets = tuple[str, ...]
+Secrets = Annotated[tuple[str, ...], Meta(extra={"not_path": r"(?s)(?!file:).*"})]
 KEY_RULES = (
     " It is sent to no other host. Where the URLs name several hosts, name one key for each, in "
     "their order. `file:PATH` reads it from a file."
@@ -516,12 +517,15 @@ def _with_service_keys(config: Config, environ: Mapping[str, str]) -> Config:
 
 def _secret(text: str, name: str) -> str:
     """A key as it stands, or what is in the file that it names."""
-    if not text.startswith("file:"):
+    if not text.startswith(FILE):
         return text
     try:
-        return Path(text.removeprefix("file:")).expanduser().read_text(encoding="utf-8").strip()
+        found = Path(text.removeprefix(FILE)).expanduser().read_text(encoding="utf-8").strip()
     except (OSError, ValueError, RuntimeError):
         raise ConfigError(f"{name}: expected a readable file behind file:, found none") from None
+    if not found:
+        raise ConfigError(f"{name}: expected a key in the file behind file:, found it empty")
+    return found
 
 
 def _check(config: Config) -> None:

@@ -30,6 +30,7 @@ LIKENESS = 0.5  # of two names: less helps nobody
 BOOLEANS = {"1": True, "true": True, "0": False, "false": False}  # in the environment and in flags
 TYPE_NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
 AUTO = "auto"
+FILE = "file:"  # before the path of a file that holds a secret
 
 Words = Annotated[str, Meta(pattern=r"(?s).*\S.*", extra={"wanted": "words"})]
 Device = Annotated[
@@ -56,9 +57,10 @@ def key(
     default: ``...`` where the file has to name it. description: for the page of settings, the
     flags' help and ``voiceloop doctor``; its first sentence has to do alone. ge, le: the least and
     the most. zero: what 0 means, where it is allowed besides. pattern: what all of a text has to
-    match, and wanted: how a sentence calls that. not_path: a pattern; any other text is a path,
-    and a relative one in a file begins at the file's folder. schemes: the value is a URL, or
-    several with commas between them. secret: no error and no `repr` shows the value.
+    match, and wanted: how a sentence calls that. not_path: a pattern; any other text is a path, or
+    one behind ``file:``, and a relative one in a file begins at the file's folder. schemes: the
+    value is a URL, or several with commas between them. secret: no error and no `repr` shows the
+    value.
     """
     extra = {"zero": zero, "wanted": wanted, "not_path": not_path, "schemes": schemes}
     known = {name: value for name, value in extra.items() if value}
@@ -261,7 +263,7 @@ class _Reader:
             return value
         if origin is not None and issubclass(origin, Mapping):
             if not isinstance(value, Mapping):
-                raise self._wrong(where, "a table", value)
+                raise self._wrong(where, "a table", value, key)
             return dict(value)
         found = self._scalar(value, kind, key, where)
         self._check(found, metas, key, where)
@@ -328,8 +330,10 @@ class _Reader:
         """A path of a file as the file means it. Path.expanduser raises without a user."""
         if self.folder is None:
             return path
-        kind = str if isinstance(path, str) else Path
-        return kind(self.folder / os.path.expanduser(path))
+        if isinstance(path, Path):
+            return self.folder / os.path.expanduser(path)
+        mark = FILE if path.startswith(FILE) else ""
+        return mark + str(self.folder / os.path.expanduser(path.removeprefix(mark)))
 
     def _wrong(self, where: str, wanted: str, found: Any, key: Key | None = None) -> ConfigError:
         if key is not None and key.is_secret:

@@ -140,6 +140,8 @@ def test_a_tool_without_an_answer_is_the_clients() -> None:
     ("[[tools]]\nnam = 'x'", "found 'tools[0].nam'; the nearest is 'name'"),
     ("[[tools]]\nname = 'x'\nparams = {}", "found 'tools[0].params'; the nearest is 'parameters'"),
     ("hotwords = 'latte'", "hotwords: expected a list"),
+    ("[[tools]]\nname = 'a'\nurl = 'http://a'\nheaders = 'Bearer key'",
+     "tools[0].headers: expected a table, found another value"),
     ("hotwords = ['latte', ' ']", "hotwords[1]: expected words, found ' '"),
     ("try_saying = ['']", "try_saying[0]: expected words, found ''"),
     (f"try_saying = {['hi'] * 7}", "try_saying: expected at most 6 sentences, found 7"),

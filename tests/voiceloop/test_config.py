@@ -187,6 +187,23 @@ def test_keys_come_from_a_file_and_stay_out_of_sight(tmp_path: Path) -> None:
         load_config(flags={"keys_file": write(tmp_path / "empty", "# none\n")})
 
 
+def test_a_services_key_lies_beside_the_file_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "llm.key").write_text("sk-of-a-service\n")
+    file = tmp_path / "voiceloop.toml"
+    file.write_text("llm_url = 'http://127.0.0.1:9/v1'\nllm_key = ['file:llm.key']")
+    assert load_config(file).llm_key == ("sk-of-a-service",)
+    (tmp_path / "llm.key").write_text("\n")
+    with pytest.raises(ConfigError, match="llm_key: expected a key .*, found it empty"):
+        load_config(file)
+
+
+def test_headers_in_the_wrong_form_are_not_shown(tmp_path: Path) -> None:
+    file = tmp_path / "voiceloop.toml"
+    file.write_text("[llm]\nheaders = 'Authorization: Bearer sk-of-a-service'")
+    with pytest.raises(ConfigError, match="llm.headers: expected a table, found another value"):
+        load_config(file)
+
+
 def test_what_tests_and_benchmarks_read_from_the_environment_stops_no_server() -> None:
     """A benchmark starts a server with its own environment."""
     files = (

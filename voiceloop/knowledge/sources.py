@@ -44,7 +44,7 @@ class KnowledgeSource:
         "and what they find is fused by rank.",
     )
     headers: Mapping[str, Any] = key(
-        {}, 'Sent along to `url`, as `authorization = "Bearer ${SEARCH_KEY}"`.'
+        {}, 'Sent along to `url`, as `authorization = "Bearer ${SEARCH_KEY}"`.', secret=True
     )
     deadline_ms: int = key(
         120,
