@@ -64,16 +64,18 @@ class Place:
         self._order, self._salt_of = order, salt_of
         self._added = added
         self._dialect: Dialect | None = None
+        self._model = ""  # that the dialect is for
 
     @property
     def dialect(self) -> Dialect:
         """As the service has named itself; one that was not there at the start does so later."""
-        service = self.service
-        if self._dialect is None or self._dialect.kind is not service.kind:
-            self._dialect = Dialect(
+        service, made = self.service, self._dialect
+        if made is None or (made.kind, self._model) != (service.kind, service.model):
+            self._model = service.model
+            self._dialect = made = Dialect(
                 service.kind, service.model, self._order, self._salt_of, self._added
             )
-        return self._dialect
+        return made
 
 
 class RemoteLanguageModel:

@@ -316,3 +316,14 @@ def test_a_mark_in_one_answer_does_not_hold_back_all_later_ones() -> None:
     assert answer.feed("Four dollars.") + answer.finish() == "Four dollars."
     dialect.observe(answer, has_thought=False)
     assert not dialect.begins_inside
+
+
+async def test_a_model_that_a_service_names_late_is_kept_from_thinking_in_its_own_way(
+    service: Any, connect: Connect
+) -> None:
+    remote = connect(model="", kind="vllm")
+    (place,) = RemoteLanguageModel(remote).places.values()
+    assert "reasoning_effort" not in place.dialect.body({}, Urgency.COMMITTED, "")
+    service.say("/models", Answer([b'{"data": [{"id": "gpt-oss-20b"}]}']))
+    await remote.start()
+    assert place.dialect.body({}, Urgency.COMMITTED, "")["reasoning_effort"] == "low"
