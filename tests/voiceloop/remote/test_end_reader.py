@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
-from tests.fakes import FakeLanguageModel, Fault
-from voiceloop.backends import ChatMessage, Generated, GenerateParams, Staged, TextDelta
+from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Fault
+from voiceloop.backends import (
+    Backends,
+    ChatMessage,
+    Generated,
+    GenerateParams,
+    LanguageModel,
+    Staged,
+    TextDelta,
+)
 from voiceloop.errors import BackendError
 from voiceloop.remote.readers.end_of_words import MAX_HISTORY_CHARACTERS, EndReadingModel, recent
 
@@ -107,3 +118,9 @@ def test_a_long_call_is_read_by_its_last_messages() -> None:
     kept = recent(said)
     assert kept == said[-len(kept) :]
     assert 0 < sum(len(message.content) for message in kept) <= MAX_HISTORY_CHARACTERS
+
+
+async def test_a_model_with_a_reader_beside_it_tells_how_busy_it_is() -> None:
+    busy, idle = (SimpleNamespace(utilization=share) for share in (0.9, 0.0))
+    model = EndReadingModel(cast(LanguageModel, busy), cast(LanguageModel, idle))
+    assert Backends(FakeRecognizer([]), model, FakeVoice()).utilization() == 0.9

@@ -1,9 +1,9 @@
 """The end of the caller's turn, read by a second model where the one that answers cannot tell it.
 
-A remote service gives a reply but no P(end of turn) after the words so far. The embedded engine
-does, at no cost that the caller waits for. Owns the pair: what is staged goes to both, what is
-committed to the model that answers. Without the reader the call goes on, and endpointing falls back
-to prosody and words.
+A service, or a model that never learned it, gives no P(end of turn) after the words so far. The
+embedded engine does, at no cost that the caller waits for. Owns the pair: what is staged goes to
+both, what is committed to the model that answers. Without the reader the call goes on, and
+endpointing falls back to prosody and words.
 """
 
 from __future__ import annotations
@@ -45,6 +45,11 @@ class EndReadingModel:
         self._answering = answering
         self._reading = reading
         self._is_ready = is_ready
+
+    @property
+    def utilization(self) -> float:
+        """Of the model that answers (`Backends.utilization`); 0 where it cannot tell."""
+        return float(getattr(self._answering, "utilization", 0.0))
 
     async def branch(
         self,
