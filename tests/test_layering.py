@@ -25,8 +25,8 @@ MAY_IMPORT = {
     "__main__": {"cli", "rooms"},
     "cli": {"cluster", "command_parser", "config", "doctor", "errors", "models", "server"},
     "server": {
-        "access", "admission", "agent", "backends", "call", "canary", "cluster", "config",
-        "config_reader", "errors", "http", "knowledge", "models", "operation", "realtime", "reply",
+        "access", "admission", "agent", "backends", "call", "cluster", "config", "config_reader",
+        "errors", "http", "knowledge", "models", "operation", "realtime", "reply",
         "resume", "telemetry", "tools", "workers",
     },
     "doctor": {
@@ -116,7 +116,7 @@ GATEWAY_AUDIO = {
 HEAVY = ("torch", "transformers", "engine", "pocketsphinx", "espeakng_loader", "hibari")
 # How many of our own modules a composition root imports: it wires, and decides nothing. The aim is
 # 20 of each; a number here only falls.
-MAX_IMPORTS = {"call/session.py": 39, "server/app.py": 33}
+MAX_IMPORTS = {"call/session.py": 39, "server/app.py": 20}
 
 
 def python_files(room: str) -> list[Path]:

@@ -1,23 +1,31 @@
 """The places of a server: how many are inside, who has one kept, and when callers begin.
 
-Owns the count of what is inside, the callers who may come back, and when those who come together
-begin. Pure: clock passed in, no sockets.
+Owns the count of what is inside, calls and the requests over HTTP beside them; the callers who may
+come back; and when those who come together begin. Pure: clock passed in, no sockets.
 """
 
 from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
-from voiceloop.admission.room import LEAST_CALLS
+from voiceloop.admission.overload import Level
+from voiceloop.admission.room import LEAST_CALLS, Room, for_new_callers, lack_of_room
 from voiceloop.errors import Overloaded
+from voiceloop.operation import Limits
+
+Wait = Callable[[float], Awaitable[None]]  # so many seconds
 
 RETRY_AFTER_S = (2, 12)  # a call lasts minutes; a place may come free at any moment
 # Callers who begin at once are greeted at once, and ask at once what people ask first: nine that
 # came within two seconds had a p95 of 1.6 times that of the same nine within fourteen.
 FILLED_IN_S = 10.0
+# Beside the calls, not instead of them: the engine has branches for more, but each request there
+# takes a share of every step from the people on the line.
+MAX_HTTP_REQUESTS = 16
+MAX_HTTP_REQUESTS_IN_NEED = 4  # while the machine is busy
 
 
 def retry_after() -> str:
@@ -124,3 +132,58 @@ class LateCalls:
     def take(self, call_id: str) -> None:
         """Its caller is back: the id counts once. One that is not known is ignored."""
         self._ended_at.pop(call_id, None)
+
+
+class CallAdmission(Admission):
+    """Places for calls. late_s: p95 of answers that is late. n_talking, level: at this moment."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        late_s: float,
+        n_talking: Callable[[], int],
+        level: Callable[[], Level],
+        clock: Callable[[], float],
+        on_empty: Callable[[], None],
+    ) -> None:
+        most = limits.max_sessions
+        self.n_for_new = for_new_callers(most)
+        n_kept = most - self.n_for_new
+        super().__init__(most, "sessions", on_empty, n_reserved=n_kept, lacks=self._lacks_room)
+        self.room = Room(most, late_s)
+        self.late_calls = LateCalls(clock)
+        self.n_talking, self.level = n_talking, level
+        self._beginnings = Beginnings(clock)
+        self._is_by_load = limits.admit_by_load
+
+    def _lacks_room(self, is_returning: bool) -> str | None:
+        if not self._is_by_load:
+            return None
+        n_calls = self.n_talking() + self._beginnings.n_waiting
+        return lack_of_room(self.level(), self.room.n_calls, n_calls, is_returning)
+
+    async def until_it_begins(self, wait: Wait) -> None:
+        """Wait until one more call may begin. Raises: Overloaded where none may by then."""
+        if self._is_by_load:
+            with self._beginnings.wait(self.n_talking(), self.room.n_calls) as wait_s:
+                await wait(wait_s)
+        if self.is_draining:  # nobody would tell the call that it is to end
+            raise Overloaded("expected a server that stays, found one that is shutting down")
+
+
+class RequestAdmission(Admission):
+    """Places for requests over HTTP beside these calls, which come first on a busy machine."""
+
+    def __init__(self, calls: CallAdmission, on_empty: Callable[[], None]) -> None:
+        super().__init__(MAX_HTTP_REQUESTS, "requests over HTTP", on_empty, lacks=self._lacks_room)
+        self._calls = calls
+
+    def _lacks_room(self, is_returning: bool) -> str | None:
+        if not self._calls.n_talking():
+            return None  # whatever the load is, nobody on the line waits for it
+        level = self._calls.level()
+        if level is Level.FULL:
+            return f"that the calls need the machine (level {level.name.lower()})"
+        if level is not Level.NORMAL and self.n_inside >= MAX_HTTP_REQUESTS_IN_NEED:
+            return f"{self.n_inside} already beside calls that need the machine"
+        return None

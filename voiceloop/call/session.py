@@ -151,9 +151,13 @@ class Session:
         self._turn_starts = Bucket(TURN_STARTS_AT_ONCE, TURN_STARTS_PER_S, clock)
         self._closing = (1011, "internal error")
 
-    def drain(self, why: Ending = Ending.DRAINED) -> None:
+    def drain(self) -> None:
         """Finish what is being said, then close; for a server that shuts down."""
-        self._lifetime.drain(why)
+        self._lifetime.drain()
+
+    def hand_over(self) -> None:
+        """Let go of the call: it was resumed on another line."""
+        self._lifetime.drain(Ending.RESUMED)
 
     @property
     def resumed_id(self) -> str:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -28,19 +27,6 @@ from voiceloop.realtime.settings import Json, SessionSettings
 MAX_SESSION_S = 24 * 60 * 60
 DEFAULT_SECRET_S = 600
 MAX_BODY_BYTES = 512 * 1024
-
-
-async def no_such_route(request: Request, error: Exception) -> Response:
-    """A wrong path or method, in the form of every other error."""
-    assert isinstance(error, HTTPException)
-    where = f"{request.method} {request.url.path[:80]}"
-    body = {
-        "type": "invalid_request_error",
-        "code": error.detail.lower().replace(" ", "_"),
-        "message": f"expected a path and method of /openapi.json, found {where}",
-        "param": None,
-    }
-    return JSONResponse({"error": body}, error.status_code, error.headers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The HTTP routes that stock OpenAI clients know, over the models that also hold the calls.
+"""The HTTP routes: those that stock OpenAI clients know, probes, the page, and what has no route.
 
 Owns which of them there are, the list of models (any model name is accepted by the other routes,
 since a server has one model of each kind), and what a client may know of the agent before it calls.
@@ -7,34 +7,79 @@ since a server has one model of each kind), and what a client may know of the ag
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
+from prometheus_client import CollectorRegistry
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
+from voiceloop.access.keys import KeyRing
+from voiceloop.access.quotas import Quotas
+from voiceloop.admission.places import Admission
 from voiceloop.agent import AgentConfig
+from voiceloop.backends import Backends, Usage
 from voiceloop.config import Config
 from voiceloop.errors import InvalidRequest
+from voiceloop.http.answer_cache import AnswerCache
 from voiceloop.http.chat import chat_routes
 from voiceloop.http.gate import Door, error_response
+from voiceloop.http.health import Health, health_routes, realtime_routes
 from voiceloop.http.openapi import openapi_route
+from voiceloop.http.profile import profile_route
 from voiceloop.http.speech import speech_routes
 from voiceloop.http.transcription import transcription_routes
+from voiceloop.http.web_page import page_routes
 from voiceloop.realtime.settings import Json
 
 OWN_NAME = "voiceloop"
 
 
-def openai_routes(door: Door, config: Config, agent: AgentConfig) -> list[Route]:
+def http_routes(
+    config: Config,
+    agent: AgentConfig,
+    *,
+    keys: KeyRing,
+    quotas: Quotas,
+    admission: Admission,
+    backends: Callable[[], Backends | None],
+    not_ready: Callable[[], str | None],
+    not_ready_for_calls: Callable[[], str | None],
+    report: Callable[[], Json],
+    registry: CollectorRegistry,
+    observe_usage: Callable[[Usage], None],
+) -> list[BaseRoute]:
+    """All that is answered over plain HTTP; the arguments: see `Door` and `Health`."""
+    cache = AnswerCache(config.http_cache_mb * 2**20)
+    origins, settings = config.allowed_origins, agent.session_settings()
+    door = Door(keys, origins, not_ready, quotas, backends, admission, observe_usage, cache)
     max_s = 60.0 * config.limits.uncommitted_audio_minutes
     return [
+        *health_routes(Health(not_ready_for_calls, report, registry, keys, config.metrics_key)),
+        profile_route(door),
+        *realtime_routes(door, settings),
         openapi_route(),
         *model_routes(door, config),
         agent_route(door, config, agent),
         *chat_routes(door),
-        *speech_routes(door, agent.session_settings()),
+        *speech_routes(door, settings),
         *transcription_routes(door, max_s=max_s, language=agent.language),
+        *page_routes(),
     ]
+
+
+async def no_such_route(request: Request, error: Exception) -> Response:
+    """A wrong path or method, in the form of every other error."""
+    assert isinstance(error, HTTPException)
+    where = f"{request.method} {request.url.path[:80]}"
+    body = {
+        "type": "invalid_request_error",
+        "code": error.detail.lower().replace(" ", "_"),
+        "message": f"expected a path and method of /openapi.json, found {where}",
+        "param": None,
+    }
+    return JSONResponse({"error": body}, error.status_code, error.headers)
 
 
 # --- GET /v1/models: for clients that ask before they begin ---------------------------------------

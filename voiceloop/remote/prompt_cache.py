@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 from voiceloop.backends import ChatMessage
@@ -34,9 +34,6 @@ class Prompt:
     tenant: str
     tools: str
     messages: tuple[ChatMessage, ...]
-
-    def followed_by(self, message: ChatMessage) -> Prompt:
-        return replace(self, messages=(*self.messages, message))
 
     def beginnings(self) -> list[tuple[int, int]]:
         """Of each beginning, that without a message first: its key, the characters it adds."""

@@ -19,6 +19,7 @@ from enum import Enum
 import numpy as np
 
 from audio.resample import Resampler
+from voiceloop.agent import AgentConfig
 from voiceloop.backends import (
     Speech,
     SpeechEnd,
@@ -29,6 +30,7 @@ from voiceloop.backends import (
     VoiceStream,
 )
 from voiceloop.errors import BackendError, VoiceLoopError, WorkerLost
+from voiceloop.reply.plan import voice_options_of
 from voiceloop.reply.playout import Samples
 from voiceloop.telemetry.record import TurnRecord
 
@@ -125,6 +127,12 @@ class KeptLines:
         self._lines[text, options] = KeptLine(voice.rate_hz, pieces)
         while len(self._lines) > MOST_LINES:
             self._lines.popitem(last=False)
+
+    async def keep_all(self, voice: Voice, agent: AgentConfig) -> None:
+        """Keep what must be said where the voice fails a call later, or at once."""
+        options = voice_options_of(agent.session_settings())
+        for text in agent.kept_lines:
+            await self.keep(voice, text, options)
 
     async def close(self) -> None:
         """Give up what is being spoken, and what is wanted."""

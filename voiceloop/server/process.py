@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
@@ -20,16 +21,18 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 
 from voiceloop.access.origins import check_bind
+from voiceloop.admission.places import MAX_HTTP_REQUESTS
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.cluster.control.reports import ProcessReport, ProcessState
 from voiceloop.cluster.control.telling import tell_on
 from voiceloop.config import Config
-from voiceloop.errors import ConfigError
+from voiceloop.errors import ConfigError, InvalidRequest
 from voiceloop.knowledge.sources import open_retriever
 from voiceloop.models.opening import open_backends
 from voiceloop.models.presets import context_tokens, resolve_agent
-from voiceloop.server.app import MAX_HTTP_REQUESTS, Gateway, build_app
+from voiceloop.realtime.window import TokenCount, Window
+from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.connections import (
     HEAD_S,
     LEAST_CONNECTIONS,
@@ -38,8 +41,6 @@ from voiceloop.server.connections import (
     Connections,
     raise_descriptor_limit,
 )
-from voiceloop.server.prompt_room import check_prompt_room
-from voiceloop.server.stop import Stop
 from voiceloop.server.websocket import BoundedWebSocket
 from voiceloop.workers.process import Progress
 
@@ -57,6 +58,8 @@ PING_S = 10.0  # and as long for the pong: a line that is half open is found out
 UNACKNOWLEDGED_MS = 15_000  # the kernel's own bound on a peer that is gone
 # A client that connected before the port was let go asks for its call within two round trips.
 ASKED_WITHIN_S = 0.5
+TURN_TOKENS = 32  # of a caller's sentence, twenty words, and the marks around it
+KEYS = "engine.kv_tokens, engine.context_tokens or context_tokens"
 
 
 def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
@@ -107,6 +110,34 @@ def _begin_to_listen(sock: socket.socket) -> None:
 def _taken(host: str, port: int, error: OSError) -> ConfigError:
     told = f"found that {host}:{port} cannot be bound ({error.strerror})"
     return ConfigError(f"expected a free port, {told}")
+
+
+class Stop:
+    """The signals that end a server: SIGTERM, SIGINT, a closed terminal. `wait` is for the next."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event.clear()
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Listen for signals; only the main thread can."""
+        loop = asyncio.get_running_loop()
+        handled: list[signal.Signals] = []
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            try:
+                loop.add_signal_handler(number, self._event.set)
+            except (ValueError, RuntimeError):
+                continue
+            handled.append(number)
+        try:
+            yield
+        finally:
+            for number in handled:
+                loop.remove_signal_handler(number)
 
 
 class Server(uvicorn.Server):
@@ -258,7 +289,7 @@ async def serve(
                 check_prompt_room(gateway.session_agent, config, gateway.backends)
                 models.push_async_callback(gateway.kept_lines.close)
                 await deriving
-                await gateway.keep_lines()
+                await gateway.kept_lines.keep_all(gateway.backends.voice, gateway.agent)
                 await gateway.toolbox.start()
                 if shares_port:
                     _begin_to_listen(sock)
@@ -299,6 +330,28 @@ def report_of(gateway: Gateway, url: str) -> ProcessReport:
         trouble=trouble or "",
         canary=gateway.metrics.trial.report(),
     )
+
+
+def check_prompt_room(agent: AgentConfig, config: Config, backends: Backends) -> None:
+    """A server that no call fits does not start. agent: with the tools that MCP servers list.
+
+    Only models that are loaded say how they count tokens.
+
+    Raises:
+        ConfigError: instructions and tools surely leave no room for a sentence.
+    """
+    settings = agent.session_settings()
+    n_most = config.context_tokens or backends.capabilities.context_tokens
+    count = TokenCount(backends.count_tokens())
+    n_left = max(1, n_most - TURN_TOKENS) if n_most else 0
+    window = Window.of(settings.truncation, n_left, settings.tools, count)
+    if window is None:
+        return
+    try:
+        window.check(settings.instructions)
+    except InvalidRequest as error:
+        told = f"agent {agent.name}: {error.message}, beside {TURN_TOKENS} of a caller's turn"
+        raise ConfigError(f"{told}: shorten them, or raise {KEYS}") from None
 
 
 async def _serve_once(opens: asyncio.Event, server: Server, sock: socket.socket) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from asyncio.transports import BaseTransport
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -20,11 +20,11 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 
 from voiceloop.admission.bucket import Bucket
+from voiceloop.admission.places import Wait
 from voiceloop.call.connection import HUNG_UP, LINE_BROKE, Disconnected, Hello
 from voiceloop.server.connections import Connections
 
 log = logging.getLogger(__name__)
-Wait = Callable[[float], Awaitable[None]]  # so many seconds
 
 WRITE_BUFFER_BYTES = 32 * 1024  # half a second of base64 PCM16 at 24 kHz
 # Ten callers' worth of 20 ms frames; a file sent for manual commit goes at 40 times real time.

@@ -7,18 +7,19 @@ stands in OPERATIONS.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from voiceloop.backends import Usage
 from voiceloop.canary.trial import Trial
-from voiceloop.operation import Prices, Slo
+from voiceloop.operation import NO_CANARY, CanarySettings, Prices, Slo, WorkerLoad
 from voiceloop.telemetry.canary import CanaryCollector
 from voiceloop.telemetry.model_use import ModelUse
 from voiceloop.telemetry.owed_answer import OwedAnswer
 from voiceloop.telemetry.record import Mark, TurnRecord
+from voiceloop.telemetry.worker_load import WorkerCollector
 
 _STAGE_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, 2.5, 5.0)
 # What is promised of a server with faults stands among them: 1.5, 3 and 5 s.
@@ -35,15 +36,16 @@ class Metrics:
 
     def __init__(
         self,
-        registry: CollectorRegistry | None = None,
         promised: Slo | None = None,
         prices: Prices | None = None,
-        trial: Trial | None = None,
+        canary: CanarySettings = NO_CANARY,
+        workers: Callable[[], Sequence[WorkerLoad]] = tuple,
     ) -> None:
-        self.registry = registry if registry is not None else CollectorRegistry()
+        self.registry = CollectorRegistry()
+        self.registry.register(WorkerCollector(workers))
         self._promised = promised if promised is not None else Slo()
         self._answers_s = deque[float](maxlen=MOST_ANSWERS)
-        self.trial = trial if trial is not None else Trial()
+        self.trial = Trial(canary, self._promised)
         self.registry.register(CanaryCollector(self.trial))
         counter = partial(Counter, registry=self.registry)
         histogram = partial(Histogram, registry=self.registry)

@@ -110,7 +110,8 @@ def test_calls_that_nobody_ends_are_forgotten_in_turn(monkeypatch: pytest.Monkey
 
 
 def test_both_stand_side_by_side_in_the_metrics() -> None:
-    metrics = Metrics(trial=with_slow_canary(Trial(OWN)))
+    metrics = Metrics(canary=OWN)
+    with_slow_canary(metrics.trial)
     sample = metrics.registry.get_sample_value
     assert sample("voiceloop_canary_state", {"state": "given_up"}) == 1
     assert sample("voiceloop_canary_state", {"state": "trying"}) == 0

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Fault, Reply
 from tests.voiceloop.http_client import KEY, http_client, sse
+from voiceloop.admission import places
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.config import Config
 from voiceloop.errors import InvalidRequest
 from voiceloop.http.answer_cache import ENTRY_BYTES, AnswerCache
 from voiceloop.http.chat_request import parse_chat
-from voiceloop.server import app
 
 URL = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"model": "any", "messages": [{"role": "user", "content": "hello"}]}
@@ -289,7 +289,7 @@ async def test_a_reply_that_the_model_gave_up_is_no_whole_one() -> None:
 async def test_one_request_too_many_is_told_when_to_come_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(app, "MAX_HTTP_REQUESTS", 1)
+    monkeypatch.setattr(places, "MAX_HTTP_REQUESTS", 1)
     fakes, model = backends(faults=(Fault("commit", "hang"),))
     async with http_client(fakes) as http:
         first = asyncio.create_task(http.post(URL, json=HELLO))
@@ -304,7 +304,7 @@ async def test_one_request_too_many_is_told_when_to_come_back(
 
 
 async def test_a_stream_keeps_its_slot_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "MAX_HTTP_REQUESTS", 1)
+    monkeypatch.setattr(places, "MAX_HTTP_REQUESTS", 1)
     async with http_client() as http:
         for _ in range(3):
             assert (await http.post(URL, json=HELLO | {"stream": True})).status_code == 200

@@ -15,7 +15,6 @@ from voiceloop.admission.allowance import Allowance
 from voiceloop.agent import AgentConfig, AgentTool, Waiting
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.call.connection import Hello
-from voiceloop.canary.trial import Trial
 from voiceloop.canary.turns import Measure, Variant
 from voiceloop.config import Ahead, Config
 from voiceloop.listening.segment import EARLY_MS
@@ -359,8 +358,8 @@ async def test_a_turn_tells_a_trial_its_gap_its_tokens_and_which_calls_were_wron
     clock: Clock,
 ) -> None:
     toolbox = box(clock, price=(READ, Service()))
-    agent, trial = AgentConfig(tools=(READ,)), Trial(CanarySettings(version="v2"))
-    metrics, model = Metrics(trial=trial), calling("price", "prize")
+    agent, metrics = AgentConfig(tools=(READ,)), Metrics(canary=CanarySettings(version="v2"))
+    trial, model = metrics.trial, calling("price", "prize")
     async with Caller(clock, model, agent, toolbox=toolbox, metrics=metrics) as caller:
         trial.assign(caller.session.protocol.session_id, "v2")
         await caller.say(800)

@@ -309,7 +309,7 @@ async def test_callers_of_a_rush_begin_one_by_one_and_count_while_they_wait(
 
     async def come() -> None:
         assert gateway.admission.lack() is None
-        await gateway.until_it_begins()
+        await gateway.admission.until_it_begins(asyncio.sleep)
         began_s.append(clock())
         gateway._sessions.append(cast(Session, Talking()))
 
@@ -330,7 +330,7 @@ async def test_where_calls_are_only_counted_nobody_waits(clock: Callable[[], flo
     gateway = Gateway(Config(limits=Limits(admit_by_load=False)), AgentConfig(), clock=clock)
     came_s = clock()
     for _ in range(40):
-        await gateway.until_it_begins()
+        await gateway.admission.until_it_begins(asyncio.sleep)
     assert clock() == came_s
 
 
@@ -340,7 +340,9 @@ async def test_who_waits_to_begin_is_refused_by_a_server_that_shuts_down_meanwhi
 ) -> None:
     gateway = Gateway(Config(), AgentConfig(), clock=clock)
     async with asyncio.timeout(60):
-        waiting = [asyncio.create_task(gateway.until_it_begins()) for _ in range(9)]
+        waiting = [
+            asyncio.create_task(gateway.admission.until_it_begins(asyncio.sleep)) for _ in range(9)
+        ]
         await asyncio.sleep(0.1)
         n_begun = sum(task.done() for task in waiting)
         gateway.admission.drain()

@@ -11,7 +11,7 @@ from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import Backends
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
-from voiceloop.server.prompt_room import check_prompt_room
+from voiceloop.server.process import check_prompt_room
 
 LONG = AgentConfig(name="Ava", instructions="Be brief. " * 100)  # 200 words
 LISTS = AgentConfig(name="Ava", tools=(AgentTool("order", "takes an order " * 70),))
