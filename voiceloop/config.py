@@ -61,7 +61,9 @@ FOREIGN = frozenset(
 ModelName = Annotated[str, Meta(extra={"not_path": r"(?!\.\.?/).*"})]
 Urls = Annotated[tuple[str, ...], Meta(extra={"schemes": ("http", "https")})]
 SpeechUrls = Annotated[tuple[str, ...], Meta(extra={"schemes": ("http", "https", "ws", "wss")})]
-Secrets = Annotated[tuple[str, ...], Meta(extra={"not_path": r"(?s)(?!file:).*"})]
+Secrets = Annotated[
+    tuple[str, ...], Meta(extra={"not_path": r"(?s)(?!file:).*", "one_or_list": True})
+]
 KEY_RULES = (
     " It is sent to no other host. Where the URLs name several hosts, name one key for each, in "
     "their order. `file:PATH` reads it from a file."

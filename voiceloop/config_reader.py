@@ -273,7 +273,9 @@ class _Reader:
 
     def _list(self, value: Any, kind: Any, key: Key, where: str) -> Any:
         is_url = said(key.metas, "schemes") is not None
-        if isinstance(value, str) and (self.is_text or is_url):
+        if isinstance(value, str) and not self.is_text and said(key.metas, "one_or_list"):
+            value = [value]
+        elif isinstance(value, str) and (self.is_text or is_url):
             value = [part.strip() for part in value.split(",") if part.strip()]
         if not isinstance(value, list | tuple):
             is_table = dataclasses.is_dataclass(kind)

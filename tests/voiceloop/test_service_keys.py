@@ -25,6 +25,12 @@ def test_each_service_has_the_key_of_its_own_role() -> None:
     assert keyed(config.stt_url, config.stt_key) == [(THERE, "")]
 
 
+def test_a_file_may_name_one_key_as_a_text(tmp_path: Path) -> None:
+    file = tmp_path / "voiceloop.toml"
+    file.write_text(f'llm_url = "{HERE}"\nllm_key = "sk-1,2"\n')
+    assert load_config(file).llm_key == ("sk-1,2",)
+
+
 def test_of_several_hosts_each_has_its_own_key() -> None:
     assert keys(llm_url=f"{HERE},{HERE}", llm_key="a") == ("a", "a")
     assert keys(llm_url=f"{HERE},{THERE}", llm_key="a,b") == ("a", "b")

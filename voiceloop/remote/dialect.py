@@ -35,6 +35,7 @@ Fields = Mapping[str, Any]
 # Of a model that thinks although it was asked not to, the answer comes behind the thoughts: as many
 # tokens as the reasoning models' own cards advise for short questions.
 THOUGHT_TOKENS = 2048
+LENGTHS = ("max_tokens", "max_completion_tokens")
 MOST_REFUSALS = 12  # of one request: more than there are fields to leave out
 REQUIRED = frozenset({"model", "messages", "prompt", "stream", "tools", "tool_choice",
                       "response_format"})  # fmt: skip
@@ -176,7 +177,10 @@ class Dialect:
         if self._n_refused < len(self._quiet):
             body |= self._quiet[self._n_refused]
         body = {name: value for name, value in body.items() if name not in self._without}
-        return {self._renamed.get(name, name): value for name, value in body.items()} | self._added
+        body = {self._renamed.get(name, name): value for name, value in body.items()}
+        # What is only read ahead is answered by one token, whatever replies may take.
+        kept = LENGTHS if urgency is Urgency.STAGED else ()
+        return body | {name: value for name, value in self._added.items() if name not in kept}
 
     def _own_fields(self, urgency: Urgency, tenant: str) -> dict[str, Any]:
         fields: dict[str, Any] = {}

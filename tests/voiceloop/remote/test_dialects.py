@@ -251,6 +251,12 @@ async def test_a_window_that_is_not_told_is_learned_from_the_first_refusal(
     assert model.context_tokens == 4096
 
 
+def test_the_operators_bound_of_replies_is_none_of_what_is_only_read_ahead() -> None:
+    dialect = Dialect(UNKNOWN, added={"max_tokens": 400})
+    assert dialect.body({"max_tokens": 1}, Urgency.STAGED, "")["max_tokens"] == 1
+    assert dialect.body({"max_tokens": 60}, Urgency.COMMITTED, "")["max_tokens"] == 400
+
+
 def test_a_dialect_gives_up_where_a_refusal_names_nothing_that_can_go() -> None:
     dialect = Dialect(UNKNOWN)
     body = dialect.body({"model": "m", "messages": [], "temperature": 1}, Urgency.COMMITTED, "")

@@ -161,7 +161,7 @@ def test_notes_that_only_the_model_was_shown_are_not_in_a_ticket() -> None:
 
 def test_what_a_client_told_for_an_mcp_server_is_not_in_a_ticket(clock: HandClock) -> None:
     public = {"type": "mcp", "server_label": "hours", "server_url": "https://a.example/mcp"}
-    told = {"authorization": "s3cret-token", "headers": {"X-Shop": "s3cret-too"}}
+    told = {"authorization": "s3cret-token", "headers": {"X-Api-Key": "s3cret-too"}}
     entries = read_entries([public, {**public, "server_label": "shop", **told}], "tools")
     listed = Tool("price", "", {}, server_label="shop")
     asked = msgspec.structs.replace(OWN, voice="deep", mcp=entries, tools=(listed,))
