@@ -6,6 +6,7 @@ tenth of a second.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -148,3 +149,7 @@ def unloadable() -> EchoRole:
 
 def broken() -> EchoRole:
     raise RuntimeError("a bug while loading")
+
+
+def dying() -> EchoRole:
+    os._exit(1)

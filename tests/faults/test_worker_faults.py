@@ -277,8 +277,15 @@ async def test_a_role_that_cannot_be_loaded_says_why() -> None:
 
 
 async def test_a_worker_that_dies_while_loading_is_reported() -> None:
-    engine = WorkerSpec("engine", (RoleSpec("engine", {}, "scripted_roles:broken"),))
+    engine = WorkerSpec("engine", (RoleSpec("engine", {}, "scripted_roles:dying"),))
     with pytest.raises(WorkerLost, match="exit code 1 while loading engine"):
+        await Supervisor([engine], environ=ENVIRON).start()
+
+
+async def test_a_fault_of_a_driver_while_loading_is_told_in_a_sentence() -> None:
+    engine = WorkerSpec("engine", (RoleSpec("engine", {}, "scripted_roles:broken"),))
+    told = "expected the engine to load and to answer, found RuntimeError: a bug while loading"
+    with pytest.raises(BackendRefused, match=told):
         await Supervisor([engine], environ=ENVIRON).start()
 
 
