@@ -66,11 +66,6 @@ class Thoughts:
         self._header: str | None = None  # of a message, so far
         self._is_channel = False  # the header names a channel
 
-    @property
-    def is_thinking(self) -> bool:
-        """Whether what comes next belongs to a thought."""
-        return bool(self._closers) or self._assumed is not None or self._header is not None
-
     def feed(self, piece: str) -> str:
         """Take a piece of the text. Returns what may be passed on by now."""
         self._unread += piece

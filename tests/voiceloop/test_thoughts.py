@@ -55,7 +55,7 @@ def test_a_thought_is_left_out_however_it_is_cut(text: str, answer: str, size: i
 @pytest.mark.parametrize("text", PLAIN)
 def test_a_text_without_thoughts_passes_whole(text: str, size: int) -> None:
     out, thoughts = passed(text, [size])
-    assert (out, thoughts.has_thought, thoughts.is_thinking) == (text, False, False)
+    assert (out, thoughts.has_thought) == (text, False)
 
 
 def test_a_plain_text_passes_at_once() -> None:
