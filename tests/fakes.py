@@ -33,6 +33,7 @@ from voiceloop.backends import (
     SpokenWord,
     Staged,
     TextDelta,
+    Thinks,
     TokenLogprob,
     Tool,
     ToolCall,
@@ -263,6 +264,7 @@ class Reply:
     """What the fake language model says to one commit; is_cancelled: and is then told to stop.
 
     text_after: behind the calls. is_malformed: it ends with a call that was never written whole.
+    thinks: before it, unheard.
     """
 
     text: str
@@ -270,6 +272,7 @@ class Reply:
     is_cancelled: bool = False
     text_after: str = ""
     is_malformed: bool = False
+    thinks: bool = False
 
 
 Replies = Sequence[str | Reply] | Callable[[tuple[ChatMessage, ...]], str | Reply]
@@ -315,6 +318,8 @@ class FakeBranch:
         events += [PreemptiveCall(attempt, call.name, call.arguments) for call in reply.tool_calls]
         events.append(PreemptiveDone(attempt, "stop"))
         made.events.extend(events)
+        if reply.thinks:
+            self._pipe.put(Thinks(attempt))
         for index in range(len(events)):
             delay_ms = self._owner.ttft_ms + index * self._owner.ms_per_token
             loop = asyncio.get_running_loop()
@@ -373,6 +378,8 @@ class FakeBranch:
         n_discarded, self._n_discarded = self._n_discarded - n_kept, 0
         usage = Usage(len(self.messages), 0, n_reply, n_discarded)
         events.append(Generated(reason, usage))
+        if reply.thinks:
+            self._pipe.put(Thinks())
         delay_ms = self._owner.ttft_ms if n_kept == 0 else 0.0
         for index, event in enumerate(events):
             if fault is not None and index == fault.after:

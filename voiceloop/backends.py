@@ -209,6 +209,13 @@ class PreemptiveDone(msgspec.Struct, frozen=True, tag="preemptive_done"):
     finish_reason: str
 
 
+class Thinks(msgspec.Struct, frozen=True, tag="thinks", omit_defaults=True):
+    """The model has thought what nobody hears, and no word of the reply is there yet; once a reply,
+    at the latest with its first word. ``attempt``: of one made ahead."""
+
+    attempt: int | None = None
+
+
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     """A token of the reply: natural log of its probability, and ``top``, the likeliest first."""
 
@@ -261,7 +268,14 @@ class Generated(msgspec.Struct, frozen=True, tag="generated"):
 
 
 LanguageEvent = (
-    Staged | PreemptiveDelta | PreemptiveCall | PreemptiveDone | TextDelta | ToolCall | Generated
+    Staged
+    | PreemptiveDelta
+    | PreemptiveCall
+    | PreemptiveDone
+    | Thinks
+    | TextDelta
+    | ToolCall
+    | Generated
 )
 
 

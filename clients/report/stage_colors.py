@@ -14,6 +14,7 @@ COLORS = {
     "retrieval": "#c76fb0",
     "prompt": "#a873d1",
     "tools": "#8a6fe0",
+    "thinks": "#7b77e8",
     "first token": "#6d80e3",
     "first clause": "#3fa0dc",
     "synthesis": "#2bb3a3",

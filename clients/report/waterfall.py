@@ -27,6 +27,7 @@ STAGES = (
     ("passages_known", "retrieval"),
     ("prompt_committed", "prompt"),
     ("tools_answered", "tools"),
+    ("thoughts_over", "thinks"),
     ("first_token", "first token"),
     ("first_clause", "first clause"),
     ("first_audio_frame", "synthesis"),
@@ -34,7 +35,13 @@ STAGES = (
     ("first_byte_on_wire", "writer"),
 )
 # A timeline without these would hide time in a neighbour's stage.
-OPTIONAL_MARKS = {"speech_end", "first_low_frame", "passages_known", "tools_answered"}
+OPTIONAL_MARKS = {
+    "speech_end",
+    "first_low_frame",
+    "passages_known",
+    "tools_answered",
+    "thoughts_over",
+}
 REQUIRED_MARKS = frozenset(mark for mark, _ in STAGES) - OPTIONAL_MARKS
 DOWNLINK = "downlink"
 LEAD_IN = "lead-in silence"

@@ -13,6 +13,7 @@ export const STAGE_COLORS = {
   "silence wait": "#e57f45",
   "final transcript": "#d65a5f",
   prompt: "#a873d1",
+  thinks: "#7b77e8",
   "first token": "#6d80e3",
   "first clause": "#3fa0dc",
   synthesis: "#2bb3a3",

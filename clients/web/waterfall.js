@@ -8,6 +8,7 @@ export const STAGE_MEANINGS = {
   "silence wait": "the silence that shows you have finished",
   "final transcript": "the recognizer settles the last words",
   prompt: "the language model reads what it had not read yet",
+  thinks: "it thinks before its first word",
   "first token": "it writes its first word",
   "first clause": "and as much as can be spoken in one breath",
   synthesis: "the voice makes the first sound of it",

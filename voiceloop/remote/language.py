@@ -28,6 +28,7 @@ from voiceloop.backends import (
     PreemptiveDone,
     Staged,
     TextDelta,
+    Thinks,
     Tool,
     Usage,
 )
@@ -232,6 +233,7 @@ class RemoteBranch(TaskStream[LanguageEvent]):
                 attempt.params,
                 Urgency.PREEMPTIVE,
                 lambda text: attempt.add(text, self),
+                lambda: attempt.think(self),
             )
             if not attempt.is_committed:
                 generated, calls = answer.finish()
@@ -274,7 +276,11 @@ class RemoteBranch(TaskStream[LanguageEvent]):
         urgency = Urgency.BATCH if params.is_batch else Urgency.COMMITTED
         try:
             answer = await self._ask(
-                (), params, urgency, lambda text: self.deliver(TextDelta(text))
+                (),
+                params,
+                urgency,
+                lambda text: self.deliver(TextDelta(text)),
+                lambda: self.deliver(Thinks()),
             )
             self._finish(answer)
         except Exception as error:  # as above
@@ -306,12 +312,15 @@ class RemoteBranch(TaskStream[LanguageEvent]):
         params: GenerateParams,
         urgency: Urgency,
         on_text: Callable[[str], None],
+        on_thought: Callable[[], None] = lambda: None,
     ) -> ChatAnswer:
         """One request: the conversation so far and `turn`. Its text is passed on as it comes.
 
+        on_thought: called once, where the model thinks before its first word.
+
         Raises: BackendError, BackendRefused, BackendTimeout.
         """
-        asked = _Request(turn, params, urgency, on_text)
+        asked = _Request(turn, params, urgency, on_text, on_thought)
         tried: list[Place] = []
         while True:
             tried.append(self._place)
@@ -353,11 +362,14 @@ class RemoteBranch(TaskStream[LanguageEvent]):
             # Read to the very end, past "[DONE]": only then the connection can be used again.
             async with aclosing(service.lines(response)) as lines:
                 async for line in lines:
+                    had_thought, was_mute = answer.has_thought, not answer.text
                     text = answer.add(chunk_of(line))
                     if answer.has_begun and answer.ttft_ms == 0.0:
                         asked.has_begun = True
                         answer.ttft_ms = 1000 * (self._model.clock() - started_s)
                         cache.observe(prompt, n_unread, answer.ttft_ms)
+                    if answer.has_thought and was_mute and not had_thought:
+                        asked.on_thought()
                     if text:
                         asked.on_text(text)
         answer.total_ms = 1000 * (self._model.clock() - started_s)
@@ -378,6 +390,7 @@ class _Request:
     params: GenerateParams
     urgency: Urgency
     on_text: Callable[[str], None]
+    on_thought: Callable[[], None]
     has_begun: bool = False
 
 
@@ -392,6 +405,7 @@ class _Attempt:
     committed: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
     is_whole: bool = False
+    has_thought: bool = False
 
     @property
     def is_committed(self) -> bool:
@@ -401,7 +415,13 @@ class _Attempt:
         self.pieces.append(text)
         branch.deliver(TextDelta(text) if self.is_committed else PreemptiveDelta(self.number, text))
 
+    def think(self, branch: RemoteBranch) -> None:
+        self.has_thought = True
+        branch.deliver(Thinks(None if self.is_committed else self.number))
+
     def commit(self, branch: RemoteBranch) -> None:
         self.committed.set()
+        if self.has_thought:
+            branch.deliver(Thinks())
         if self.pieces:
             branch.deliver(TextDelta("".join(self.pieces)))

@@ -23,6 +23,7 @@ from voiceloop.backends import (
     PreemptiveDelta,
     PreemptiveDone,
     TextDelta,
+    Thinks,
     ToolCall,
     Usage,
 )
@@ -47,6 +48,7 @@ class Generation:
     """For each round `ask`, then `events`, within the deadline's `round`.
 
     failure: what keeps the first round from a reply. live: the branch that makes it preemptively.
+    has_thought: the model thinks, or has thought, in the present round.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Generation:
             context.agent, plan.tools, context.tools, context.prepared.confirmed
         )
         self.live = live
+        self.has_thought = False
         self._is_preemptive = live is not None
         self._attempt: int | None = None  # whose text is read; None: the reply's own
         self._draft: ToolDraft | None = None
@@ -187,7 +190,7 @@ class Generation:
         the model is not to make it again.
         """
         protocol = self._context.protocol
-        self._text, self._may_ask_again = self._new_text(), True
+        self._text, self._may_ask_again, self.has_thought = self._new_text(), True, False
         self._tail = as_results(calls, None if is_out_of_band else protocol)
         self._tools.end_round()
         self._tail += as_refusals(self.round.refused)
@@ -232,6 +235,9 @@ class Generation:
         assert self.live is not None
         async for event in self.live.events():
             said = self.round
+            if isinstance(event, Thinks):  # the deadline of its first word runs on
+                self.has_thought = True
+                continue
             self.deadline.observe()
             match event:
                 case TextDelta(text=text):

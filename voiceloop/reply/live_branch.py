@@ -22,13 +22,14 @@ from voiceloop.backends import (
     PreemptiveDone,
     Staged,
     TextDelta,
+    Thinks,
     Tool,
     ToolCall,
 )
 from voiceloop.errors import BackendError, Overloaded, VoiceLoopError, error_of
 
 PreemptiveEvent = PreemptiveDelta | PreemptiveCall | PreemptiveDone
-ReplyEvent = PreemptiveEvent | TextDelta | ToolCall | Generated
+ReplyEvent = PreemptiveEvent | Thinks | TextDelta | ToolCall | Generated
 # A reply's tokens, of which an agent file allows 160 unless it says otherwise. A reader that is
 # later than this makes the branch wait.
 MAX_UNREAD_EVENTS = 512
@@ -243,7 +244,7 @@ class LiveBranch:
 
     def _is_wanted(self, event: ReplyEvent) -> bool:
         """Not a preemptive reply that was replaced, dropped, or overtaken by the reply itself."""
-        if not isinstance(event, PreemptiveEvent):
+        if not isinstance(event, PreemptiveEvent | Thinks) or event.attempt is None:
             return True
         return self.preemptive is not Preemptive.NONE and event.attempt == self._n_preemptive
 

@@ -368,7 +368,7 @@ class Reply:
         """Say a line, where nothing of the reply is there yet; its words follow behind it."""
         is_silent = self.state is ReplyState.ANSWERING and not self.speech.text.whole
         if is_silent and (line := self._wait.take_line()) is not None:
-            self.record.mark(Mark.FIRST_TOKEN, self._context.clock())
+            self._mark_first_token()
             self.record.facts.waiting_line = line
             if not self._say_as_kept(line):
                 self.speech.say_ahead(f"{line} ")
@@ -401,11 +401,15 @@ class Reply:
         return True
 
     async def _write(self, text: str) -> None:
-        self.record.mark(Mark.FIRST_TOKEN, self._context.clock())
+        self._mark_first_token()
         if self.plan.speaks:
             self.speech.say(text)
             return
         await self._output.write(text)
+
+    def _mark_first_token(self) -> None:
+        has_thought = self._generation.has_thought
+        self.record.note_first_token(self._context.clock(), has_thought=has_thought)
 
     async def _announce(self, call: ToolCall) -> None:
         if (announced := await self._output.announce(call, self._generation.round)) is not None:

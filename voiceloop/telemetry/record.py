@@ -30,6 +30,7 @@ class Mark(StrEnum):
     PASSAGES_KNOWN = "passages_known"  # where the agent has documents
     PROMPT_COMMITTED = "prompt_committed"
     TOOLS_ANSWERED = "tools_answered"  # of the last round that only called tools, nothing said yet
+    THOUGHTS_OVER = "thoughts_over"  # of a model that thought before its first word
     FIRST_TOKEN = "first_token"
     FIRST_CLAUSE = "first_clause"
     FIRST_AUDIO_FRAME = "first_audio_frame"
@@ -48,6 +49,7 @@ STAGES: tuple[tuple[Mark, str], ...] = (
     (Mark.PASSAGES_KNOWN, "retrieval"),
     (Mark.PROMPT_COMMITTED, "prompt"),
     (Mark.TOOLS_ANSWERED, "tools"),
+    (Mark.THOUGHTS_OVER, "thinks"),
     (Mark.FIRST_TOKEN, "first token"),
     (Mark.FIRST_CLAUSE, "first clause"),
     (Mark.FIRST_AUDIO_FRAME, "synthesis"),
@@ -213,6 +215,12 @@ class TurnRecord:
         self.facts.tools = (*(self.facts.tools or ()), *calls)
         if not self.marks.keys() & {Mark.FIRST_TOKEN, Mark.FIRST_AUDIO_FRAME}:
             self.marks[Mark.TOOLS_ANSWERED] = at_s  # of several rounds the last
+
+    def note_first_token(self, at_s: float, *, has_thought: bool) -> None:
+        """Something is there to be said: a word, or a line that covers the wait for one."""
+        if has_thought and Mark.FIRST_TOKEN not in self.marks:
+            self.marks[Mark.THOUGHTS_OVER] = at_s
+        self.mark(Mark.FIRST_TOKEN, at_s)
 
     def note_draft(self, fate: Literal["released", "salvaged"], held_ms: float) -> None:
         """The reply was made ahead, and so much of its sound is held."""

@@ -17,6 +17,7 @@ from voiceloop.backends import (
     Speech,
     SpeechEnd,
     TextDelta,
+    Thinks,
     ToolCall,
     Transcript,
 )
@@ -70,7 +71,7 @@ def answered_by(event: StreamOutput) -> tuple[Ask, ...]:
             return (Ask.WORDS,)
         case Transcript():
             return (Ask.WORDS, Ask.TRANSCRIPT)  # words that are final need no flush
-        case TextDelta() | ToolCall() | Generated():
+        case Thinks(attempt=None) | TextDelta() | ToolCall() | Generated():
             return (Ask.FIRST_TOKEN,)
         case Speech() | SpeechEnd():
             return (Ask.FIRST_SOUND,)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.remote_service import Answer, Remote, Service, scripted_remote
-from voiceloop.backends import ChatMessage, Generated, GenerateParams, TextDelta
+from voiceloop.backends import ChatMessage, Generated, GenerateParams, TextDelta, Thinks
 from voiceloop.errors import BackendError, BackendRefused, PromptTooLong
 from voiceloop.remote.dialect import KINDS, UNKNOWN, Dialect, Urgency, kind_of
 from voiceloop.remote.language import RemoteLanguageModel
@@ -86,13 +86,16 @@ class DialectService(Service):
         return Answer([*pieces, b"data: [DONE]\n\n"], content_type="text/event-stream")
 
 
-async def said(model: RemoteLanguageModel) -> str:
+async def said(model: RemoteLanguageModel, thought: list[Thinks] | None = None) -> str:
     branch = await model.branch("sess_1/turn_1", ())
     branch.commit(USER, PARAMS)
     text = ""
     async for event in branch.events():
         if isinstance(event, TextDelta):
             text += event.text
+        if isinstance(event, Thinks) and thought is not None:
+            assert not text
+            thought.append(event)
         if isinstance(event, Generated):
             break
     await branch.close()
@@ -133,7 +136,8 @@ async def test_a_model_that_thinks_anyway_is_given_room_and_not_heard(
 ) -> None:
     model = RemoteLanguageModel(await started(connect, service.name))
     assert await said(model) == "Four dollars."
-    assert await said(model) == "Four dollars."
+    thought: list[Thinks] = []
+    assert await said(model, thought) == "Four dollars." and len(thought) == 1
     room = service.bodies[-1].get("max_tokens") or service.bodies[-1]["max_completion_tokens"]
     assert room > PARAMS.max_tokens
 

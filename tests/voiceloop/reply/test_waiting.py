@@ -118,3 +118,27 @@ async def test_a_reply_made_ahead_has_its_time_from_the_release_on(clock: Clock)
     marks = told.event["timeline"]["marks"]
     assert caller.transcript() == f"{LINE} Nine."
     assert marks["first_token"] - marks["speech_end"] >= 1.5  # the line: it is no token of before
+
+
+@pytest.mark.parametrize(("ttft_ms", "before"), [(500, ""), (3200, f"{LINE} ")])
+async def test_a_model_that_thinks_first_is_seen_to_think(
+    clock: Clock, ttft_ms: float, before: str
+) -> None:
+    model = FakeLanguageModel([Reply("Nine.", thinks=True)], ttft_ms=ttft_ms)
+    async with Caller(clock, instant_backends(language_model=model), AGENT) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done")
+        told = (await caller.wait_for("voiceloop.timeline")).event["timeline"]
+    stages = {stage["name"]: stage["ms"] for stage in told["stages"]}
+    assert caller.transcript() == f"{before}Nine."
+    assert stages["thinks"] > 100 and stages["first token"] == 0.0
+    assert sum(stages.values()) == pytest.approx(told["gap_ms"], abs=0.1)
+
+
+async def test_a_model_that_thinks_for_ever_is_spoken_for(clock: Clock) -> None:
+    model = FakeLanguageModel([Reply("Nine.", thinks=True)], ttft_ms=60_000)
+    async with Caller(clock, instant_backends(language_model=model), AGENT) as caller:
+        ask(caller)
+        failed = await caller.wait_for("response.done")
+    assert failed.event["response"]["status_details"]["error"]["code"] == "backend_timeout"
+    assert caller.transcript() == f"{LINE} {FALLBACK}"

@@ -24,6 +24,7 @@ from voiceloop.backends import (
     PreemptiveDelta,
     Staged,
     TextDelta,
+    Thinks,
     Tool,
     ToolCall,
 )
@@ -645,7 +646,7 @@ def test_no_thought_of_the_model_leaves_the_worker(
     ]
     role.receive(Commit("s", HI, PARAMS))
     *said, generated = answers(role)
-    assert said == [TextDelta(text) for text in ("A latte", ".", "<")]
+    assert said == [Thinks(), *(TextDelta(text) for text in ("A latte", ".", "<"))]
     assert isinstance(generated, Generated) and generated.finish_reason == "malformed_call"
 
 

@@ -31,6 +31,7 @@ from voiceloop.backends import (
     PreemptiveDone,
     Staged,
     TextDelta,
+    Thinks,
     TokenLogprob,
     ToolCall,
     Usage,
@@ -83,7 +84,10 @@ class PreemptiveReply:
         """What the gateway is told of an event of it."""
         match event:
             case engine_types.PreemptiveDelta(text=text):
-                yield from self._said(self.thoughts.feed(text))
+                had_thought, said = self.thoughts.has_thought, self.thoughts.feed(text)
+                if self.thoughts.has_thought and not (had_thought or self.text):
+                    yield Thinks(self.number)
+                yield from self._said(said)
             case engine_types.PreemptiveCall(name=name, arguments_json=arguments):
                 yield PreemptiveCall(self.number, name, self.turn.settle(name, arguments))
             case engine_types.PreemptiveDone(finish_reason=reason):
@@ -116,7 +120,10 @@ class Reply:
         match event:
             case engine_types.TextDelta(text=text):
                 logprobs = tuple(TokenLogprob(t.token, t.logprob, t.top) for t in event.logprobs)
-                yield from self._said(self.thoughts.feed(text), logprobs)
+                had_thought, said = self.thoughts.has_thought, self.thoughts.feed(text)
+                if self.thoughts.has_thought and not (had_thought or any(self.pieces)):
+                    yield Thinks()
+                yield from self._said(said, logprobs)
             case engine_types.ToolCall(call_id=call_id, name=name, arguments_json=arguments):
                 settled = self.turn.settle(name, arguments)
                 self.calls.append(ToolCall(call_id, name, settled))
