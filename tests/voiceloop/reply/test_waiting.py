@@ -124,7 +124,9 @@ async def test_a_reply_made_ahead_has_its_time_from_the_release_on(clock: Clock)
 async def test_a_model_that_thinks_first_is_seen_to_think(
     clock: Clock, ttft_ms: float, before: str
 ) -> None:
-    model = FakeLanguageModel([Reply("Nine.", thinks=True)], ttft_ms=ttft_ms)
+    model = FakeLanguageModel(
+        [Reply("Nine.", thinks=True)], ttft_ms=ttft_ms, p_end_of_turn=lambda text: 0.9
+    )
     async with Caller(clock, instant_backends(language_model=model), AGENT) as caller:
         await caller.say(800)
         await caller.listen_until("response.done")
