@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 from argparse import Namespace
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ import msgspec
 
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS, Bar, bar_table, results, write_results
-from benchmarks.simulated.canary import NO_MARGINS, WORSE, n_given_up, turns_until
+from benchmarks.simulated.canary import MARGINS, NO_MARGINS, WORSE, n_given_up, turns_until
 from benchmarks.simulated.cell import Cell
 from benchmarks.simulated.costs import H200, Costs
 from benchmarks.simulated.fit import Point, compare, fit
@@ -161,9 +161,8 @@ def run_canary(chosen: Namespace) -> list[Bar]:
     logging.getLogger("voiceloop").setLevel(logging.CRITICAL)  # each trial tells of its end
     bars = []
     told = CanarySettings(share=CANARY_SHARE)
-    bare = replace(NO_MARGINS, share=CANARY_SHARE)
-    for name, settings in (("its margins", told), ("no margins", bare)):
-        n_false = n_given_up(settings, chosen.trials, chosen.turns, chosen.seed)
+    for name, margins in (("its margins", MARGINS), ("no margins", NO_MARGINS)):
+        n_false = n_given_up(told, chosen.trials, chosen.turns, chosen.seed, margins)
         title = f"no different, {name}: given up in {chosen.turns} turns"
         share = 100.0 * n_false / chosen.trials
         bars.append(Bar(title, share, 100.0 * MOST_FALSE, "%", n=chosen.trials))

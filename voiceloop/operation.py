@@ -157,7 +157,7 @@ class TraceSettings:
 
 @dataclass(frozen=True, slots=True)
 class CanarySettings:
-    """Workers of another version on a share of new calls, and by how much they may be worse."""
+    """Workers of another version on a share of new calls (`canary/judge.py`)."""
 
     version: str = key(
         "",
@@ -165,35 +165,6 @@ class CanarySettings:
         "tried.",
     )
     share: float = key(0.05, "The share of new calls that they get.", ge=0, le=1)
-    gap_ms: float = key(
-        50.0,
-        "How much later their answers may come in the mean. An answer later than 1.25 times "
-        "`slo.gap_ms` counts as no later than that.",
-        ge=0,
-        le=10_000,
-    )
-    cut_ins: float = key(
-        0.02,
-        "By how much the share of turns may be higher in which the agent begins before the caller"
-        " has ended.",
-        ge=0,
-        le=1,
-    )
-    failures: float = key(
-        0.01, "By how much the share of turns that fail may be higher.", ge=0, le=1
-    )
-    tool_calls: float = key(
-        0.02,
-        "By how much the share of tool calls that cannot be made as written may be higher.",
-        ge=0,
-        le=1,
-    )
-    tokens: float = key(
-        0.25,
-        "How much longer or shorter their answers may be, as a share of the others' tokens.",
-        ge=0,
-        le=10,
-    )
 
 
 NO_CANARY = CanarySettings()

@@ -14,6 +14,16 @@ from collections.abc import Iterable, Mapping
 # an agent file stand here in the same way; those of a list of tables as "tools.x".
 REMOVED: Mapping[str, str] = {
     "canary.shadow": "Give the canary a share of the calls: canary.share.",
+    **dict.fromkeys(
+        (
+            "canary.gap_ms",
+            "canary.cut_ins",
+            "canary.failures",
+            "canary.tool_calls",
+            "canary.tokens",
+        ),
+        "Leave it out: the judge has margins of its own (CLUSTER.md).",
+    ),
     "tool_timeout_ms": "Set tool_timeout_ms in the agent's file.",
     "voice_cache_mb": "Leave it out: the voice keeps 32 MiB of what it has spoken.",
     "anticipation.warm_requests": "Leave it out: a service is connected to when the caller begins.",

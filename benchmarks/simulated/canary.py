@@ -11,14 +11,15 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from voiceloop.canary.judge import MARGINS
 from voiceloop.canary.trial import Trial
-from voiceloop.canary.turns import TurnFigures
+from voiceloop.canary.turns import Measure, TurnFigures
 from voiceloop.operation import CanarySettings
 
 AT_ONCE = 24  # calls
 TURNS_OF_CALL = 8.0  # in the mean
 LATER_MS = 200.0
-NO_MARGINS = CanarySettings(gap_ms=0, cut_ins=0, failures=0, tool_calls=0, tokens=0)
+NO_MARGINS = dict.fromkeys(MARGINS, 0.0)
 BASELINE, CANARY = "v1", "v2"
 
 
@@ -64,12 +65,13 @@ class SimulatedTrial:
     settings: CanarySettings
     canary: Behaviour
     seed: int
+    margins: Mapping[Measure, float] = field(default_factory=lambda: MARGINS)
     n_turns: int = field(init=False, default=0)  # of the canary
 
     def run(self, most_turns: int) -> bool:
         """Whether it was given up."""
         draw = random.Random(self.seed)
-        trial = Trial(replace(self.settings, version=CANARY))
+        trial = Trial(replace(self.settings, version=CANARY), margins=self.margins)
         calls = [self._new_call(draw, trial, number) for number in range(AT_ONCE)]
         n_begun = AT_ONCE
         while self.n_turns < most_turns:
@@ -120,10 +122,17 @@ class SimulatedTrial:
             trial.observe_cut(call.id)
 
 
-def n_given_up(settings: CanarySettings, trials: int, most_turns: int, seed: int) -> int:
+def n_given_up(
+    settings: CanarySettings,
+    trials: int,
+    most_turns: int,
+    seed: int,
+    margins: Mapping[Measure, float] = MARGINS,
+) -> int:
     """Of so many trials of a canary that is no different."""
     return sum(
-        SimulatedTrial(settings, PLAIN, seed + number).run(most_turns) for number in range(trials)
+        SimulatedTrial(settings, PLAIN, seed + number, margins).run(most_turns)
+        for number in range(trials)
     )
 
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import msgspec
 
 from voiceloop.canary.turns import Measure, Sums, Turns, Variant
-from voiceloop.operation import CanarySettings
 
 ALPHA = 0.05
 JUDGED = tuple(measure for measure in Measure if measure is not Measure.TOKEN_MS)
@@ -30,6 +29,14 @@ N_QUESTIONS = len(JUDGED) + 1
 # little of how calls differ.
 LEAST_TURNS = 50
 LEAST_CALLS = 5
+# By how much the canary's mean of each measure may be worse than the baseline's.
+MARGINS: Mapping[Measure, float] = {
+    Measure.GAP: 50.0,
+    Measure.CUT_INS: 0.02,
+    Measure.FAILURES: 0.01,
+    Measure.TOOL_CALLS: 0.02,
+    Measure.TOKENS: 0.25,  # as a share of the baseline's, longer or shorter
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,7 @@ def figure(value: float, sign: str = "") -> str:
     return f"{value:{sign}.0f}" if abs(value) >= 999.5 else f"{value:{sign}.3g}"
 
 
-def judge(turns: Turns, margins: CanarySettings) -> Worse | None:
+def judge(turns: Turns, margins: Mapping[Measure, float] = MARGINS) -> Worse | None:
     """What a canary is to be given up for; None while there is nothing."""
     canary, baseline = turns.get(Variant.CANARY, {}), turns.get(Variant.BASELINE, {})
     counted = canary.get(Measure.FAILURES, Sums())  # which every turn has
@@ -131,10 +138,11 @@ def difference(
     return Difference(estimate, estimate - reach, estimate + reach)
 
 
-def _margin(measure: Measure, margins: CanarySettings, baseline: Mapping[Measure, Sums]) -> float:
-    if measure is Measure.TOKENS:
-        return margins.tokens * (baseline.get(measure, Sums()).mean or 0.0)
-    return float(getattr(margins, measure.value))
+def _margin(
+    measure: Measure, margins: Mapping[Measure, float], baseline: Mapping[Measure, Sums]
+) -> float:
+    scale = (baseline.get(measure, Sums()).mean or 0.0) if measure is Measure.TOKENS else 1.0
+    return margins[measure] * scale
 
 
 def _variance(measure: Measure, sums: Sums) -> float:

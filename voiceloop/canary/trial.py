@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
 
-from voiceloop.canary.judge import Comparison, Worse, compare, judge
+from voiceloop.canary.judge import MARGINS, Comparison, Worse, compare, judge
 from voiceloop.canary.turns import Measure, Sums, TurnFigures, Turns, Variant
 from voiceloop.operation import NO_CANARY, PROMISED, CanarySettings, Slo
 
@@ -71,14 +71,17 @@ class Trial:
 
     settings: its own canary, which it judges itself; else who names one by `begin` judges.
     promised: of whose `gap_ms` answers may be so much later before they count as no later still.
+    margins: by how much each measure may be worse.
     """
 
     def __init__(
         self,
         settings: CanarySettings = NO_CANARY,
         promised: Slo = PROMISED,
+        margins: Mapping[Measure, float] = MARGINS,
     ) -> None:
         self.settings = settings
+        self._margins = margins
         self._most_gap_ms = TIMES_PROMISED * promised.gap_ms
         self.worse: Worse | None = None  # why it was given up
         own = Canary(0, (settings.version,)) if settings.version else None
@@ -156,7 +159,7 @@ class Trial:
     def _judge(self) -> None:
         if not self.own_share:
             return
-        self.worse = judge(self._turns, self.settings)
+        self.worse = judge(self._turns, self._margins)
         if self.worse is not None:
             told = "the canary %s is given up, and takes no new call: %s"
             log.error(told, self.settings.version, self.worse)

@@ -31,7 +31,6 @@ from voiceloop.cluster.control.plan import Desired, Group
 from voiceloop.cluster.control.reports import HostReport, Orders
 from voiceloop.cluster.control.status import Status, status_of
 from voiceloop.errors import VoiceLoopError
-from voiceloop.operation import NO_CANARY, CanarySettings
 
 log = logging.getLogger(__name__)
 
@@ -135,11 +134,10 @@ class _Directory:
         groups: tuple[Group, ...],
         environ: dict[str, str],
         canary: float,
-        margins: CanarySettings,
     ) -> list[str]:
         await self._until_rebuilt()
         if canary:
-            tried = self._directory.try_out(groups, canary, margins)
+            tried = self._directory.try_out(groups, canary)
         else:
             tried = []
             self._directory.want(groups, environ)
@@ -346,10 +344,9 @@ def deploy(
     environ: dict[str, str],
     *,
     canary: float = 0.0,
-    margins: CanarySettings = NO_CANARY,
 ) -> list[str]:
     """Roll it out; or give what differs this share of new calls. Returns the groups of a canary."""
-    tried: list[str] = _call("want", tuple(groups), environ, canary, margins)
+    tried: list[str] = _call("want", tuple(groups), environ, canary)
     return tried
 
 

@@ -9,7 +9,6 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from voiceloop.cluster.control.status import Status, text_of
 from voiceloop.config import PREFIX, Config, all_keys, load_config
 from voiceloop.config_reader import overlay
 from voiceloop.errors import ConfigError
-from voiceloop.operation import CanarySettings
 
 LOOK_S = 0.5
 HERE = "auto"  # as Ray calls the cluster that runs on this machine
@@ -38,7 +36,7 @@ def run_cluster(arguments: argparse.Namespace, environ: Mapping[str, str] = os.e
     verb = arguments.verb
     if verb in ("up", "deploy"):
         groups = read_plan(arguments.config)
-        settings, margins = settings_for(groups, environ)
+        settings = settings_for(groups, environ)
     from voiceloop.cluster import ray as control  # the extra; a mistake in the plan is told first
 
     if verb == "up" and arguments.address is None:
@@ -51,7 +49,7 @@ def run_cluster(arguments: argparse.Namespace, environ: Mapping[str, str] = os.e
                 print("the cluster starts: voiceloop cluster status", file=sys.stderr)
             case "deploy":
                 share = arguments.canary
-                tried = control.deploy(groups, settings, canary=share, margins=margins)
+                tried = control.deploy(groups, settings, canary=share)
                 print(_told_of_deploy(tried, arguments.canary), file=sys.stderr)
             case "drain":
                 machine = control.drain(arguments.node, is_left=not arguments.undo)
@@ -77,24 +75,20 @@ def _told_of_deploy(tried: Sequence[str], canary: float) -> str:
     return f"{canary:.0%} of new calls go to the other version of {', '.join(tried)}"
 
 
-def settings_for(
-    groups: Sequence[Group], environ: Mapping[str, str]
-) -> tuple[dict[str, str], CanarySettings]:
+def settings_for(groups: Sequence[Group], environ: Mapping[str, str]) -> dict[str, str]:
     """This environment's settings, which all processes get, checked with their configuration.
 
-    Returns them, and by how much a canary may be worse. Raises: ConfigError.
+    Raises: ConfigError.
     """
     configuration = configuration_of(groups)
     told = overlay(Config(), configuration, SOURCE)
     _check_paths(configuration)
     own = {name: text for name, text in environ.items() if name.startswith(PREFIX)}
-    over = asdict(load_config(environ=own).canary)
-    named = {key: value for key, value in over.items() if f"{PREFIX}CANARY_{key.upper()}" in own}
-    margins = replace(told.canary, **named)
-    if margins.version:
+    version = load_config(environ=own).canary.version or told.canary.version
+    if version:
         wanted = "expected none, for workers are tried by voiceloop cluster deploy --canary"
-        raise ConfigError(f"{SOURCE}: canary.version: {wanted}; found {margins.version!r}")
-    return own, margins
+        raise ConfigError(f"{SOURCE}: canary.version: {wanted}; found {version!r}")
+    return own
 
 
 def new_keys(groups: Sequence[Group]) -> dict[str, str]:

@@ -15,7 +15,15 @@ from benchmarks.simulated.canary import (
     n_given_up,
     turns_until,
 )
-from voiceloop.canary.judge import LEAST_CALLS, LEAST_TURNS, Difference, Worse, compare, judge
+from voiceloop.canary.judge import (
+    LEAST_CALLS,
+    LEAST_TURNS,
+    MARGINS,
+    Difference,
+    Worse,
+    compare,
+    judge,
+)
 from voiceloop.canary.trial import Canary, Trial
 from voiceloop.canary.turns import Measure, TurnFigures, Variant, added
 from voiceloop.operation import CanarySettings
@@ -34,7 +42,7 @@ def feed(
 
 def test_of_200_canaries_that_are_no_different_at_most_5_percent_are_given_up() -> None:
     """Looked at after every turn, and with no margin: by luck alone."""
-    n_false = n_given_up(replace(NO_MARGINS, share=0.5), 200, 120, seed=0)
+    n_false = n_given_up(TRIED, 200, 120, seed=0, margins=NO_MARGINS)
     assert n_false <= 10
 
 
@@ -73,7 +81,7 @@ def test_many_turns_of_few_slow_callers_say_less_than_as_many_of_many() -> None:
     draw = random.Random(3)
     reach_ms = {}
     for turns_of_call in (1, 20):
-        trial = Trial(replace(TRIED, gap_ms=10_000.0))
+        trial = Trial(TRIED, margins=MARGINS | {Measure.GAP: 10_000.0})
         for version in ("v1", "v2"):
             for call in range(400 // turns_of_call):
                 trial.assign(f"{version} {call}", version)
@@ -110,7 +118,7 @@ def test_the_sums_of_two_servers_are_judged_as_those_of_one() -> None:
         found = together[Variant.CANARY][measure]
         assert (found.n_calls, found.n) == (sums.n_calls, sums.n)
         assert found.total_total == pytest.approx(sums.total_total)
-    assert str(judge(together, TRIED)) == str(judge(alone, TRIED))
+    assert str(judge(together)) == str(judge(alone))
 
 
 def test_why_it_was_given_up_is_told_with_what_was_allowed() -> None:

@@ -24,7 +24,6 @@ from voiceloop.cli import build_parser
 from voiceloop.cluster.control.plan import read_plan
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
-from voiceloop.operation import NO_CANARY
 from voiceloop.server.app import Gateway
 from voiceloop.server.cluster_command import new_keys, run_cluster, settings_for
 from voiceloop.server.process import listen, report_of, serve
@@ -64,18 +63,7 @@ def test_a_wrong_variable_is_told_too(tmp_path: Path) -> None:
 def test_the_settings_of_this_environment_go_along(tmp_path: Path) -> None:
     groups = read_plan(arguments(tmp_path, "").config)
     environ = {"VOICELOOP_LOG_LEVEL": "info", "HOME": "/home"}
-    assert settings_for(groups, environ) == ({"VOICELOOP_LOG_LEVEL": "info"}, NO_CANARY)
-
-
-def test_how_much_worse_a_canary_may_be_is_told_by_the_configuration_and_over_it_the_environment(
-    tmp_path: Path,
-) -> None:
-    named = "[canary]\ngap_ms = 80\nfailures = 0.05"
-    groups = read_plan(arguments(tmp_path, named).config)
-    _, margins = settings_for(groups, {"VOICELOOP_CANARY_FAILURES": "0.02"})
-    assert (margins.gap_ms, margins.failures) == (80.0, 0.02)
-    _, margins = settings_for(groups, {"VOICELOOP_CANARY_GAP_MS": "50"})  # the default, but named
-    assert margins.gap_ms == 50.0
+    assert settings_for(groups, environ) == {"VOICELOOP_LOG_LEVEL": "info"}
 
 
 def test_a_cluster_takes_no_canary_from_its_configuration(tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ from voiceloop.cluster.control.reports import CanaryCounts, HostReport, HostStat
 from voiceloop.cluster.control.scaling import Scaler
 from voiceloop.cluster.pool import shares_beside
 from voiceloop.cluster.worker_list import WorkerList
-from voiceloop.operation import NO_CANARY, CanarySettings
 
 log = logging.getLogger(__name__)
 
@@ -105,13 +104,11 @@ class Directory:
             )
         )
 
-    def try_out(
-        self, groups: Sequence[Group], share: float, margins: CanarySettings = NO_CANARY
-    ) -> list[str]:
+    def try_out(self, groups: Sequence[Group], share: float) -> list[str]:
         """Have the workers of another plan that differ take this share of new calls.
 
         The plan that there is stays; `want` ends it, with either, and so does a canary that is
-        worse than its margins allow. Returns the groups that differ.
+        worse than the judge allows. Returns the groups that differ.
         """
         versions = {group.name: group.version for group in self.desired.groups}
         groups = [group.with_settings(self.desired.environ) for group in groups]
@@ -130,7 +127,6 @@ class Directory:
                 self.desired,
                 canary=canary,
                 share=share,
-                margins=margins,
                 trial=self.desired.generation + 1,
                 given_up="",
             )
@@ -267,7 +263,7 @@ class Directory:
 
     def _judge_canary(self) -> None:
         """Go back to the plan there is, as a deploy of it would, where the canary is worse."""
-        worse = judge(self.trial.turns, self.desired.margins) if self.desired.canary else None
+        worse = judge(self.trial.turns) if self.desired.canary else None
         if worse is not None:
             log.error("the canary is given up: %s", worse)
             self._change(self.desired.without_canary(str(worse)))

@@ -21,7 +21,6 @@ import msgspec
 from voiceloop.backends import RoleName
 from voiceloop.config_reader import key, overlay, read_toml, read_toml_text
 from voiceloop.errors import ConfigError
-from voiceloop.operation import NO_CANARY, CanarySettings
 
 GATEWAYS = "gateways"
 CONFIGURATION, AGENT = "server.toml", "agent.toml"  # as they are called on every machine
@@ -134,7 +133,7 @@ class Desired(msgspec.Struct, frozen=True):
 
     environ: settings and keys that its processes have in common; never logged, never shown.
     canary: workers of another version, beside those of `groups`; share: what of new calls they get;
-    margins: by how much they may be worse; trial: the generation in which they were first wanted.
+    trial: the generation in which they were first wanted.
     given_up: why the last canary was. cordoned: machines to leave.
     """
 
@@ -143,7 +142,6 @@ class Desired(msgspec.Struct, frozen=True):
     environ: Mapping[str, str] = {}
     canary: tuple[Group, ...] = ()
     share: float = 0.0
-    margins: CanarySettings = NO_CANARY
     trial: int = 0
     given_up: str = ""
     cordoned: tuple[str, ...] = ()
