@@ -17,12 +17,13 @@ from .family import Family
 # prompt, calls in our notation and the use of their results, orders, bookings, refusals. It need
 # not learn to copy, so there are no drills.
 ADAPTER_MIXTURE = {
-    "calls": 310,
-    "facts": 80,
-    "counter": 110,
-    "front_desk": 110,
-    "desk": 140,
-    "tally": 90,
+    "trades": 340,
+    "calls": 190,
+    "facts": 50,
+    "counter": 70,
+    "front_desk": 70,
+    "desk": 80,
+    "tally": 40,
     "sgd": 40,
     "star": 40,
     "tm4": 20,

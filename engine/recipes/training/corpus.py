@@ -22,6 +22,7 @@ from ..conversations.drills import echo, fill, lookup, unlearned
 from ..conversations.misheard import Misheard
 from ..conversations.practice import counter_call, desk_call, facts_call, front_desk_call, tally
 from ..conversations.recognizer_noise import RecognizerNoise
+from ..conversations.trades import trade_call
 from ..model.chat_format import ChatEncoder, render_chat, train_tokenizer
 
 ROW_TOKENS = 512
@@ -50,7 +51,7 @@ MIXTURE = {
 # The first stage: nothing but copying.
 DRILLS = {"echo": 50, "lookup": 35, "fill": 15}
 # Sources whose calls begin with a business and its tools: a third to a half of their tokens.
-_SHARED = frozenset(("calls", "facts", "counter", "front_desk", "desk"))
+_SHARED = frozenset(("calls", "facts", "counter", "front_desk", "desk", "trades"))
 _SGD_PARTS = frozenset("restaurants hotels movies ridesharing events services rentalcars".split())
 
 Conversation = tuple[list[dict[str, Any]], list[dict[str, Any]], set[int]]
@@ -133,9 +134,9 @@ class Corpus:
             practice = facts_call if source == "facts" else desk_call
             call = practice(rng, self.noise)
             return call.messages, call.tools, call.unlearned
-        if source in ("counter", "front_desk"):
-            desk = counter_call if source == "counter" else front_desk_call
-            call = desk(rng, self.noise, self.chatter.questions)
+        if source in ("counter", "front_desk", "trades"):
+            asked = {"counter": counter_call, "front_desk": front_desk_call, "trades": trade_call}
+            call = asked[source](rng, self.noise, self.chatter.questions)
             return call.messages, call.tools, call.unlearned
         if source == "tally":
             messages, tools = tally(rng, self.noise)
