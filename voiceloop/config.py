@@ -388,14 +388,6 @@ class Config:
         "plain http where it is written, `http://10.0.0.7:8000`. None: such tools are accepted "
         "and left out. Needs `pip install 'voiceloop[mcp]'`.",
     )
-    http_cache_mb: int = key(
-        0,
-        "MiB for answers over HTTP that are given again. Kept are answers at temperature 0, not "
-        "streamed, without tool calls; the same request of the same key gets the same answer and "
-        "usage. The header `x-voiceloop-cache` says `hit` or `miss`. 0: nothing is kept.",
-        ge=0,
-        le=10_000,
-    )
     log_level: Literal["debug", "info", "warning", "error"] = key(
         "info", "What is logged. No level logs what is said, heard or generated."
     )

@@ -24,6 +24,7 @@ REMOVED: Mapping[str, str] = {
         ),
         "Leave it out: the judge has margins of its own (CLUSTER.md).",
     ),
+    "http_cache_mb": "Leave it out: each answer is generated. Keep answers in the client.",
     "tool_timeout_ms": "Set tool_timeout_ms in the agent's file.",
     "voice_cache_mb": "Leave it out: the voice keeps 32 MiB of what it has spoken.",
     "anticipation.warm_requests": "Leave it out: a service is connected to when the caller begins.",

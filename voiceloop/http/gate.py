@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -31,7 +31,6 @@ from voiceloop.errors import (
     Overloaded,
     VoiceLoopError,
 )
-from voiceloop.http.answer_cache import AnswerCache
 from voiceloop.realtime.client_events import parse_frame
 from voiceloop.realtime.settings import Json
 
@@ -80,7 +79,7 @@ def check_is_here(request: Request) -> None:
 class Door:
     """``not_ready``: one sentence that says what keeps requests out, None when nothing does.
 
-    ``observe_usage``: told of each answer of the language model. ``answers``: that are kept.
+    ``observe_usage``: told of each answer of the language model.
     """
 
     keys: KeyRing
@@ -90,7 +89,6 @@ class Door:
     backends: Callable[[], Backends | None]
     admission: Admission
     observe_usage: Callable[[Usage], None] = lambda usage: None
-    answers: AnswerCache = field(default_factory=AnswerCache)
 
     def check(self, request: Request, *, takes_secrets: bool = False) -> None:
         """takes_secrets: a client secret opens this too. Raises: Forbidden, Unauthorized."""

@@ -10,18 +10,16 @@ benchmark clients.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from dataclasses import replace as with_fields
 from typing import Any, TypeVar
 from uuid import uuid4
 
-import msgspec
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -40,7 +38,6 @@ from voiceloop.backends import (
     Usage,
 )
 from voiceloop.errors import BackendError, InvalidRequest, VoiceLoopError, expected
-from voiceloop.http.answer_cache import HEADER
 from voiceloop.http.gate import ANSWER_S, Door, Stream, error_response, read_json, started
 from voiceloop.realtime.session_update import read_number, read_text
 from voiceloop.realtime.settings import Json
@@ -278,39 +275,9 @@ def generation_route(
         if asked.streams:
             pieces = await started(_server_sent(chunks(door.models(), asked)))
             return Stream(pieces, "text/event-stream")
-        key = _key_of(path, asked) if door.answers.keeps else None
-        if key is None:
-            return JSONResponse(await whole_answer(door.models(), asked))
-        kept = door.answers.get(key)
-        if kept is not None:
-            told = json.loads(kept)
-            again = Answer(asked.model, told["id"].partition("-")[0])
-            told |= {"id": again.id, "created": again.created}
-            return JSONResponse(told, headers={HEADER: "hit"})
-        answer = await whole_answer(door.models(), asked)
-        if not any(_calls(choice) for choice in answer["choices"]):
-            door.answers.put(key, json.dumps(answer).encode())
-        return JSONResponse(answer, headers={HEADER: "miss"})
+        return JSONResponse(await whole_answer(door.models(), asked))
 
     return Route(path, door.guard(generate), methods=["POST"])
-
-
-def _key_of(path: str, asked: GenerationRequest) -> bytes | None:
-    """What names the answer to this request; None where the model may give another each time.
-
-    At temperature 0 nothing is drawn, so the seed is no part of it; the tenant is.
-    """
-    if asked.params.temperature > 0:
-        return None
-    params = replace(asked.params, seed=0)
-    own = ("params", "observe", "streams", "includes_usage")
-    rest = [getattr(asked, one.name) for one in fields(asked) if one.name not in own]
-    return hashlib.sha256(msgspec.json.encode([path, params, rest])).digest()
-
-
-def _calls(choice: Json) -> bool:
-    """Whether it calls tools: each call has an id of its own, which must not come twice."""
-    return bool(choice.get("message", {}).get("tool_calls"))
 
 
 async def _server_sent(chunks: AsyncGenerator[Json, None]) -> AsyncGenerator[bytes, None]:

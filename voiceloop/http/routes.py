@@ -22,7 +22,6 @@ from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, Usage
 from voiceloop.config import Config
 from voiceloop.errors import InvalidRequest
-from voiceloop.http.answer_cache import AnswerCache
 from voiceloop.http.chat import chat_routes
 from voiceloop.http.gate import Door, error_response
 from voiceloop.http.health import Health, health_routes, realtime_routes
@@ -51,9 +50,8 @@ def http_routes(
     observe_usage: Callable[[Usage], None],
 ) -> list[BaseRoute]:
     """All that is answered over plain HTTP; the arguments: see `Door` and `Health`."""
-    cache = AnswerCache(config.http_cache_mb * 2**20)
     origins, settings = config.allowed_origins, agent.session_settings()
-    door = Door(keys, origins, not_ready, quotas, backends, admission, observe_usage, cache)
+    door = Door(keys, origins, not_ready, quotas, backends, admission, observe_usage)
     max_s = 60.0 * config.limits.uncommitted_audio_minutes
     return [
         *health_routes(Health(not_ready_for_calls, report, registry, keys, config.metrics_key)),

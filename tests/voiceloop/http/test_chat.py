@@ -17,7 +17,6 @@ from voiceloop.admission import places
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.config import Config
 from voiceloop.errors import InvalidRequest
-from voiceloop.http.answer_cache import ENTRY_BYTES, AnswerCache
 from voiceloop.http.chat_request import parse_chat
 
 URL = "/v1/chat/completions"
@@ -371,66 +370,3 @@ async def test_models_are_listed_and_unknown_ones_are_404() -> None:
         missing = await http.get("/v1/models/nothing")
         assert missing.status_code == 404
         assert missing.json()["error"]["code"] == "model_not_found"
-
-
-COLD = HELLO | {"temperature": 0}
-
-
-def caches(**fields: Any) -> Config:
-    return Config(http_cache_mb=1, **fields)
-
-
-async def test_an_answer_without_chance_is_given_again_to_the_same_request() -> None:
-    fakes, model = backends("Good morning.", "Good day.")
-    async with http_client(fakes, caches()) as http:
-        first = await http.post(URL, json=COLD)
-        again = await http.post(URL, json=COLD | {"seed": 5})  # with which nothing is drawn
-        told = [one.headers["x-voiceloop-cache"] for one in (first, again)]
-        assert told == ["miss", "hit"] and len(model.prompts) == 1
-        assert again.json()["choices"] == first.json()["choices"]
-        assert again.json()["usage"] == first.json()["usage"]
-        assert again.json()["id"] != first.json()["id"]
-        other = await http.post(URL, json=COLD | {"max_tokens": 7})
-        assert other.headers["x-voiceloop-cache"] == "miss" and len(model.prompts) == 2
-
-
-async def test_what_is_drawn_streamed_or_calls_a_tool_is_generated_every_time() -> None:
-    fakes, model = backends(Reply("", (ToolCall("call_1", "opening_hours", "{}"),)))
-    async with http_client(fakes, caches()) as http:
-        for asked in (HELLO, COLD | {"stream": True}, COLD | {"tools": [TOOL]}):
-            for _ in range(2):
-                answer = await http.post(URL, json=asked)
-                assert answer.headers.get("x-voiceloop-cache") != "hit"
-    assert len(model.prompts) == 6
-
-
-async def test_an_answer_is_kept_for_its_own_tenant_alone() -> None:
-    fakes, model = backends("Good morning.")
-    keys = ("secret-key-1", "secret-key-2")
-    async with http_client(fakes, caches(keys=keys)) as http:
-        told = [
-            (await http.post(URL, json=COLD, headers={"authorization": f"Bearer {key}"})).headers
-            for key in (*keys, keys[0])
-        ]
-    assert [one["x-voiceloop-cache"] for one in told] == ["miss", "miss", "hit"]
-    assert len(model.prompts) == 2
-
-
-async def test_nothing_is_kept_unless_it_is_asked_for() -> None:
-    fakes, model = backends("Good morning.")
-    async with http_client(fakes) as http:
-        for _ in range(2):
-            answer = await http.post(URL, json=COLD)
-            assert "x-voiceloop-cache" not in answer.headers
-    assert len(model.prompts) == 2
-
-
-def test_answers_are_bounded_in_bytes_and_the_least_recently_used_goes_first() -> None:
-    cache = AnswerCache(3 * (ENTRY_BYTES + 10))
-    for name in (b"a", b"b", b"c"):
-        cache.put(name, bytes(10))
-    assert cache.get(b"a")
-    cache.put(b"d", bytes(10))
-    assert cache.get(b"b") is None and cache.get(b"a") and cache.get(b"d")
-    cache.put(b"e", bytes(10_000))
-    assert cache.get(b"e") is None and cache.get(b"d")
