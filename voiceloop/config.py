@@ -157,13 +157,6 @@ class Ahead:
         "model's window, down to 60 %, and the model then reads the rest. Off: turns are dropped "
         "in the turn that is too long, which waits for it.",
     )
-    budget_tokens: int = key(
-        1000,
-        "Reply tokens that one call may throw away a minute. Beyond them no replies are drafted.",
-        ge=0,
-        le=10**9,
-    )
-    budget_speech_ms: int = key(60_000, "The same of synthesized speech.", ge=0, le=10**9)
 
 
 @dataclass(frozen=True, slots=True)

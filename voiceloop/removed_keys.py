@@ -24,6 +24,12 @@ REMOVED: Mapping[str, str] = {
         ),
         "Leave it out: the judge has margins of its own (CLUSTER.md).",
     ),
+    **dict.fromkeys(
+        ("anticipation.budget_tokens", "anticipation.budget_speech_ms"),
+        "Leave it out: a call throws away 1,000 tokens or 60 s of speech a minute at most. Set "
+        "anticipation.speculative_reply = false to draft nothing.",
+    ),
+    "knowledge.deadline_ms": "Leave it out: a service that searches has 120 ms.",
     "http_cache_mb": "Leave it out: each answer is generated. Keep answers in the client.",
     "tool_timeout_ms": "Set tool_timeout_ms in the agent's file.",
     "voice_cache_mb": "Leave it out: the voice keeps 32 MiB of what it has spoken.",

@@ -23,8 +23,9 @@ if TYPE_CHECKING:  # httpx costs a start without it 0.2 s
 log = logging.getLogger(__name__)
 
 MAX_SOURCES = 16
-# Of one search: one is begun every 150 ms, and what is later than the pause is of no use.
-MOST_DEADLINE_MS = 150
+# Of one search by a service: one is begun every 150 ms, and what is later than the pause is of no
+# use.
+SERVICE_MS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +42,11 @@ class KnowledgeSource:
         None,
         "A service that searches ([KNOWLEDGE.md](KNOWLEDGE.md#a-service-that-searches)). "
         "`${NAME}` stands for a variable of the environment. Several sources are asked at once, "
-        "and what they find is fused by rank.",
+        "and what they find is fused by rank. A service that takes longer than 120 ms costs the "
+        "turn its passages, not those of other sources.",
     )
     headers: Mapping[str, Any] = key(
         {}, 'Sent along to `url`, as `authorization = "Bearer ${SEARCH_KEY}"`.', secret=True
-    )
-    deadline_ms: int = key(
-        120,
-        "How long one search may take. A later service costs the turn its passages, not those of "
-        "other sources. The last words of a turn leave it 20 ms, typed ones 50 ms.",
-        ge=1,
-        le=MOST_DEADLINE_MS,
     )
 
 
@@ -71,11 +66,15 @@ def check_sources(sources: Sequence[KnowledgeSource]) -> None:
 
 @asynccontextmanager
 async def open_retriever(
-    sources: Sequence[KnowledgeSource], language: str, environment: Mapping[str, str]
+    sources: Sequence[KnowledgeSource],
+    language: str,
+    environment: Mapping[str, str],
+    service_ms: float = SERVICE_MS,
 ) -> AsyncIterator[Retriever | None]:
     """What finds passages in an agent's documents; None where it has none.
 
     All folders are one index, each service is asked for itself, and what they find is fused.
+    service_ms: how long one search by a service may take.
 
     Raises: ConfigError: as `FolderRetriever.open`; a variable that a source names is not set.
     """
@@ -83,7 +82,9 @@ async def open_retriever(
         yield None
         return
     retrievers: list[Retriever] = [
-        _service(source, language, environment) for source in sources if source.url is not None
+        _service(source, language, environment, service_ms)
+        for source in sources
+        if source.url is not None
     ]
     if folders := [source.folder for source in sources if source.folder is not None]:
         folder = await FolderRetriever.open(folders, language)
@@ -97,7 +98,7 @@ async def open_retriever(
 
 
 def _service(
-    source: KnowledgeSource, language: str, environment: Mapping[str, str]
+    source: KnowledgeSource, language: str, environment: Mapping[str, str], deadline_ms: float
 ) -> UrlRetriever:
     """Raises: ConfigError."""
     import httpx
@@ -115,7 +116,7 @@ def _service(
         name: from_environment(str(value), environment, "knowledge")
         for name, value in source.headers.items()
     }
-    return UrlRetriever(url, headers, source.deadline_ms, language)
+    return UrlRetriever(url, headers, deadline_ms, language)
 
 
 def _wrong(where: str, wanted: str, found: str) -> ConfigError:

@@ -39,21 +39,22 @@ MAX_PAUSED_MS = 250.0
 class WasteBudget:
     """What one session may throw away on replies that nobody heard. Pure: the clock is passed in.
 
-    The only bound on speculative waste: so many requests in one turn of the caller, and the tokens
-    and audio that the keys `anticipation.budget_*` allow in WINDOW_S. Their defaults are
-    chosen: of replies of 30 tokens and 6 s of speech they let some 30 be thrown away in a minute
-    before anything of them is spoken, or 10 that were synthesized whole.
+    The only bound on speculative waste: so many requests in one turn of the caller, and so many
+    tokens and so much audio in WINDOW_S. These are chosen: of replies of 30 tokens and 6 s of
+    speech they let some 30 be thrown away in a minute before anything of them is spoken, or 10
+    that were synthesized whole.
     """
+
+    N_TOKENS = 1000
+    SPEECH_MS = 60_000
 
     MAX_PER_TURN = 4  # chosen: a caller who stops at every word must not buy a reply at each
     # More where the turn is nearly over: whoever dictates has spent the others by the last digit,
     # and waited longest (LOG.md, 2026-11-23, "a reply to whoever waits longest").
     MAX_NEARLY_OVER = 2
-    WINDOW_S = 60.0  # the keys are stated per minute; older waste is forgiven
+    WINDOW_S = 60.0  # older waste is forgiven
 
-    def __init__(self, ahead: Ahead) -> None:
-        self._n_tokens_most = ahead.budget_tokens
-        self._speech_ms_most = ahead.budget_speech_ms
+    def __init__(self) -> None:
         self._n_begun = 0
         self._wasted: deque[tuple[float, int, float]] = deque()  # at, tokens, ms of speech
 
@@ -76,7 +77,7 @@ class WasteBudget:
             self._wasted.popleft()
         n_tokens = sum(entry[1] for entry in self._wasted)
         speech_ms = sum(entry[2] for entry in self._wasted)
-        return n_tokens >= self._n_tokens_most or speech_ms >= self._speech_ms_most
+        return n_tokens >= self.N_TOKENS or speech_ms >= self.SPEECH_MS
 
 
 class PreemptiveReply(Reply):
@@ -168,7 +169,7 @@ class PreemptiveReplies:
         self._metrics = metrics
         self._tasks = tasks
         self._ahead = ahead
-        self._budget = WasteBudget(ahead)
+        self._budget = WasteBudget()
         self._reply: PreemptiveReply | None = None
         self._live: LiveBranch | None = None  # that it is made on
         self._words: tuple[str, ...] = ()  # that it answers

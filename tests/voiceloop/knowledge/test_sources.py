@@ -25,11 +25,13 @@ def texts(hits: tuple[Hit, ...]) -> list[str]:
 
 
 def service_at(url: str) -> KnowledgeSource:
-    return KnowledgeSource(url=url, deadline_ms=IN_TIME_MS)
+    return KnowledgeSource(url=url)
 
 
-async def found(source: KnowledgeSource, **environment: str) -> tuple[Hit, ...]:
-    async with open_retriever([source], "en", environment) as retriever:
+async def found(
+    source: KnowledgeSource, service_ms: float = IN_TIME_MS, **environment: str
+) -> tuple[Hit, ...]:
+    async with open_retriever([source], "en", environment, service_ms) as retriever:
         assert retriever is not None
         assert retriever.is_telling("film") and not retriever.is_telling("can")
         return await retriever.search(WORDS, 4)
@@ -38,9 +40,7 @@ async def found(source: KnowledgeSource, **environment: str) -> tuple[Hit, ...]:
 async def test_a_service_is_asked_in_the_callers_words_and_its_order_stands() -> None:
     service = PassageService({"/search": {"passages": [FILMS, {"text": "Ask at the desk."}]}})
     async with service.running():
-        source = KnowledgeSource(
-            url=f"{service.url}/search", headers={"key": "${KEY}"}, deadline_ms=IN_TIME_MS
-        )
+        source = KnowledgeSource(url=f"{service.url}/search", headers={"key": "${KEY}"})
         hits = await found(source, KEY="s3cret")
     assert texts(hits) == [FILMS["text"], "Ask at the desk."]
     assert (hits[0].passage.path, hits[0].passage.heading) == ("loans.md", "Films")
@@ -76,7 +76,7 @@ async def test_a_service_that_is_late_or_away_is_no_answer() -> None:
     service = PassageService({"/": {"passages": []}}, takes_s=5.0)
     async with service.running():
         with pytest.raises(BackendTimeout):
-            await found(KnowledgeSource(url=f"{service.url}/", deadline_ms=60))
+            await found(service_at(f"{service.url}/"), 60.0)
     with pytest.raises(BackendError):
         await found(service_at("http://127.0.0.1:9/"))
 
@@ -86,7 +86,7 @@ async def test_a_folder_and_a_service_are_fused_and_neither_fails_the_other(tmp_
     service = PassageService({"/": {"passages": [BOOKS]}})
     async with service.running():
         sources = [KnowledgeSource(folder=tmp_path), service_at(f"{service.url}/")]
-        async with open_retriever(sources, "en", {}) as retriever:
+        async with open_retriever(sources, "en", {}, IN_TIME_MS) as retriever:
             assert retriever is not None
             both = texts(await retriever.search(("film",), 4))
             assert both == ["A film is lent for one week.", BOOKS["text"]]

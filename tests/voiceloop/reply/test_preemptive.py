@@ -280,13 +280,15 @@ async def test_a_tool_without_side_effects_is_called_once_and_before_the_turn_is
     assert caller.transcript() == "Nine."
 
 
-async def test_a_session_that_wasted_its_budget_makes_nothing_ahead_any_more(clock: Clock) -> None:
+async def test_a_session_that_wasted_its_budget_makes_nothing_ahead_any_more(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WasteBudget, "N_TOKENS", 1)
     model = FakeLanguageModel(
         lambda m: " ".join(f"{m[-1].content} {i}." for i in range(2)), p_end_of_turn=lambda t: 0.9
     )
     backends = slow_models(model, ("a latte please and a muffin please",))
-    config = Config(anticipation=Ahead(budget_tokens=1))
-    async with Caller(clock, backends, config=config) as caller:
+    async with Caller(clock, backends) as caller:
         for turn in range(3):
             await caller.say(600)
             await caller.wait_quietly(200)
@@ -311,11 +313,11 @@ async def test_a_key_that_spent_its_speculative_tokens_is_answered_once_the_turn
 
 
 def test_the_budget_forgives_after_a_minute_and_keeps_two_of_six_requests_for_a_turns_end() -> None:
-    budget = WasteBudget(Ahead(budget_tokens=100, budget_speech_ms=5000))
-    budget.add_waste(10.0, 60, 0.0)
-    budget.add_waste(40.0, 40, 0.0)
+    budget = WasteBudget()
+    budget.add_waste(10.0, 600, 0.0)
+    budget.add_waste(40.0, 400, 0.0)
     assert budget.is_spent(70.0) and not budget.is_spent(70.1)
-    budget.add_waste(70.1, 0, 5000.0)
+    budget.add_waste(70.1, 0, 60_000.0)
     assert budget.is_spent(130.1) and not budget.is_spent(130.2)
     for n_begun in range(6):
         assert budget.is_turn_spent(is_nearly_over=False) == (n_begun >= 4)
