@@ -27,9 +27,14 @@ from voiceloop.config_reader import (
     is_origin,
     key,
     keys_of,
-    nearest,
     overlay,
     read_toml,
+)
+from voiceloop.config_reader import (
+    PROVIDER as PROVIDER,
+)
+from voiceloop.config_reader import (
+    nearest as nearest,
 )
 from voiceloop.errors import ConfigError
 from voiceloop.operation import (
@@ -59,8 +64,9 @@ FOREIGN = frozenset(
 # A model may be an id `owner/name` as well as a folder, and beside a URL it is the service's own
 # name: it is a path only where it begins with ./ or ../.
 ModelName = Annotated[str, Meta(extra={"not_path": r"(?!\.\.?/).*"})]
-Urls = Annotated[tuple[str, ...], Meta(extra={"schemes": ("http", "https")})]
-SpeechUrls = Annotated[tuple[str, ...], Meta(extra={"schemes": ("http", "https", "ws", "wss")})]
+WEB, SOCKETS = ("http", "https"), ("http", "https", "ws", "wss")
+Urls = Annotated[tuple[str, ...], Meta(extra={"schemes": WEB, "providers": SOCKETS})]
+SpeechUrls = Annotated[tuple[str, ...], Meta(extra={"schemes": SOCKETS, "providers": SOCKETS})]
 Secrets = Annotated[
     tuple[str, ...], Meta(extra={"not_path": r"(?s)(?!file:).*", "one_or_list": True})
 ]
@@ -306,14 +312,20 @@ class Config:
     stt_url: SpeechUrls = key(
         (),
         "A service in place of the preset's recognizer. Several may be named, with commas between"
-        " them; a call goes on with the next where one fails.",
+        " them; a call goes on with the next where one fails. `NAME:` is a provider, ours or a "
+        "package's; `NAME+wss://HOST` is the provider at that address "
+        "([MODELS.md](MODELS.md#a-provider-of-your-own)).",
     )
     llm_url: Urls = key(
         (),
         "An OpenAI-compatible service in place of the preset's language model. Several may be "
-        "named; a call stays with one.",
+        "named; a call stays with one. Or a provider, as of `stt_url`.",
     )
-    tts_url: Urls = key((), "A service in place of the preset's voice. Several may be named.")
+    tts_url: Urls = key(
+        (),
+        "A service in place of the preset's voice. Several may be named. Or a provider, as of "
+        "`stt_url`.",
+    )
     stt_model: ModelName = key(
         "",
         "Another recognizer, a folder or an id `owner/name` on disk. Beside `stt_url`: the "

@@ -31,6 +31,8 @@ BOOLEANS = {"1": True, "true": True, "0": False, "false": False}  # in the envir
 TYPE_NAMES = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
 AUTO = "auto"
 FILE = "file:"  # before the path of a file that holds a secret
+# An address that names who is behind it: "deepgram:", or "deepgram+wss://host".
+PROVIDER = r"(?P<name>[a-z][a-z0-9-]*)(:|\+(?P<url>(https?|wss?)://.+))"
 
 Words = Annotated[str, Meta(pattern=r"(?s).*\S.*", extra={"wanted": "words"})]
 Device = Annotated[
@@ -325,8 +327,15 @@ class _Reader:
         if pattern is not None and isinstance(value, str) and not re.fullmatch(pattern, value):
             raise self._wrong(where, said(metas, "wanted"), value, key)
         schemes = said(metas, "schemes")
-        if schemes is not None and not _is_url(value, schemes):
-            raise self._wrong(where, f"a URL ({', '.join(schemes)})", value)
+        if schemes is None or _is_url(value, schemes):
+            return
+        wanted = ", ".join(schemes)
+        if (providers := said(metas, "providers")) is not None:
+            named = re.fullmatch(PROVIDER, value)
+            if named and (named["url"] is None or _is_url(named["url"], providers)):
+                return
+            wanted += ", or NAME: of a provider"
+        raise self._wrong(where, f"a URL ({wanted})", value)
 
     def _placed(self, path: Any) -> Any:
         """A path of a file as the file means it. Path.expanduser raises without a user."""

@@ -114,7 +114,8 @@ def _values(key: Key) -> str:
     if get_origin(kind) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(kind))
     if said(key.metas, "schemes"):
-        return f"URL ({', '.join(said(key.metas, 'schemes'))})"
+        provider = ", or a provider" if said(key.metas, "providers") else ""
+        return f"URL ({', '.join(said(key.metas, 'schemes'))}{provider})"
     if get_origin(kind) is tuple:
         is_table = dataclasses.is_dataclass(get_args(kind)[0])
         return "tables" if is_table else "a list"

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
+from voiceloop.backends import RoleName
 from voiceloop.config import AUTO, Config
 from voiceloop.doctor.finding import Finding
 from voiceloop.errors import VoiceLoopError
 from voiceloop.models.opening import REMOTE_RECOGNIZER, REMOTE_VOICE, keyed
+from voiceloop.models.providers import broken, open_provider, provider_of
 from voiceloop.models.resolve import ROLE_KEYS
 from voiceloop.remote.service import RemoteService
 from voiceloop.remote.transcriber import RemoteTranscriber
@@ -28,7 +31,22 @@ async def check_services(config: Config) -> AsyncIterator[Finding]:
         model: str = getattr(config, f"{key}_model") or MODELS[key]
         for url, secret in keyed(getattr(config, f"{key}_url"), getattr(config, f"{key}_key")):
             kind = config.llm_service if key == "llm" and config.llm_service != AUTO else ""
-            yield await _check(f"{role} at {url}", url, model, secret, kind)
+            if provider_of(url) is None:
+                yield await _check(f"{role} at {url}", url, model, secret, kind)
+            else:
+                named = getattr(config, f"{key}_model")
+                yield await _check_provider(role, url, secret, named)
+    for one in broken():
+        yield Finding("note", "providers", one, "mend the package, or remove it")
+
+
+async def _check_provider(role: RoleName, url: str, key: str, model: str) -> Finding:
+    try:
+        async with AsyncExitStack() as stack:
+            await open_provider(role, [url], [key], model, stack)
+    except VoiceLoopError as error:
+        return Finding("problem", f"{role} by {url}", error.message, REMEDY)
+    return Finding("ok", f"{role} by {url}", "it starts")
 
 
 async def _check(subject: str, url: str, model: str, key: str, kind: str) -> Finding:

@@ -18,7 +18,14 @@ import msgspec
 from voiceloop.access.keys import salts
 from voiceloop.agent import AgentConfig
 from voiceloop.agent_file import check_models
-from voiceloop.backends import Backends, ChatMessage, LanguageModel, Recognizer, Voice
+from voiceloop.backends import (
+    Backends,
+    ChatMessage,
+    LanguageModel,
+    Recognizer,
+    RoleName,
+    Voice,
+)
 from voiceloop.canary.trial import Trial
 from voiceloop.capabilities import Capabilities
 from voiceloop.cluster.placed_models import PlacedModels, TokenCounting
@@ -28,6 +35,7 @@ from voiceloop.errors import BackendError, ConfigError
 from voiceloop.models.end_judges import end_judges, end_reader_spec, voice_reader_spec
 from voiceloop.models.held import with_held, with_service
 from voiceloop.models.presets import plan, worker_specs
+from voiceloop.models.providers import broken, open_provider
 from voiceloop.models.resolve import capabilities_of, roles_elsewhere
 from voiceloop.operation import WorkerLoad
 from voiceloop.remote.readers.end_of_voice import VoiceReadingRecognizer
@@ -106,10 +114,27 @@ async def open_backends(
             services.append(each)
             return each
 
-        recognizer: Recognizer | None = await _remote_recognizer(config, connect, services)
-        service = await _remote_language_model(config, connect)
+        for one in broken():
+            log.warning("%s", one)
+
+        async def provided(role: RoleName, part: str) -> Any | None:
+            made = await open_provider(
+                role,
+                getattr(config, f"{part}_url"),
+                getattr(config, f"{part}_key"),
+                getattr(config, f"{part}_model"),
+                stack,
+            )
+            if made is not None and hasattr(made, "reachable"):
+                services.append((made,))
+            return made
+
+        recognizer: Recognizer | None = await provided("recognizer", "stt")
+        recognizer = recognizer or await _remote_recognizer(config, connect, services)
+        service = await provided("engine", "llm") or await _remote_language_model(config, connect)
         language_model: LanguageModel | None = service
-        voice = await _remote_voice(config, connect)
+        voice: Voice | None = await provided("voice", "tts")
+        voice = voice or await _remote_voice(config, connect)
         end_reader, starts = await stack.enter_async_context(_reader(end_reader_spec(config)))
         voice_reader, others = await stack.enter_async_context(_reader(voice_reader_spec(config)))
         await stack.enter_async_context(supervisor)
@@ -143,7 +168,8 @@ async def open_backends(
                 found = replace(found, reads_turn_ends=True)
             if service is None:
                 return found
-            return with_service(found, service.name, service.context_tokens)
+            name = getattr(service, "name", config.llm_model)
+            return with_service(found, name, getattr(service, "context_tokens", 0))
 
         backends = Backends(
             recognizer or own.recognizer(),
