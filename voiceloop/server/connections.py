@@ -12,8 +12,9 @@ import ipaddress
 import logging
 import resource
 from asyncio import Transport
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, cast
 
@@ -21,9 +22,7 @@ import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.utils import get_remote_addr
 
-from voiceloop.admission.places import retry_after
 from voiceloop.errors import Overloaded
 from voiceloop.http.gate import error_response
 
@@ -37,6 +36,7 @@ RESERVED_DESCRIPTORS = 160
 MOST_DESCRIPTORS = 65_536
 LEAST_CONNECTIONS = 16
 PROBES_SHARE = 0.1
+MOST_RESTING = 256  # on which nothing is asked: with TLS 80 MB, and a caller asks at once
 PROBES = frozenset(("/healthz", "/readyz", "/metrics"))
 LOG_EVERY_S = 60.0
 FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: %s\r\nConnection: close\r\n\r\n"
@@ -71,53 +71,86 @@ def network_of(address: str) -> str:
     return str(found)
 
 
+@dataclass(eq=False, slots=True)
+class Place:
+    """One open connection's among all. cut: ends it at once, whoever has it at the moment.
+
+    is_for_probes: it is one of the last, which answer probes only.
+    """
+
+    network: str
+    cut: Callable[[], object]
+    is_for_probes: bool
+    _opened: Connections
+
+    def rest(self) -> None:
+        """Nothing has been asked on it yet, or no more: it makes room where that is needed."""
+        self._opened.resting[self] = None
+
+    def work(self) -> None:
+        """Something is being answered."""
+        self._opened.resting.pop(self, None)
+
+    def leave(self) -> None:
+        """Count it out; idempotent."""
+        self._opened.release(self)
+
+
 class Connections:
-    """The open connections of one server. n_most in all, n_address from one address."""
+    """The open connections of one server. n_most in all, n_address from one address.
+
+    Of those on which nothing is asked the longest at rest makes room for one more: whoever floods
+    the server with silent ones loses them, and a caller, who asks at once, gets in.
+    """
 
     def __init__(self, n_most: int, n_address: int, clock: Callable[[], float] = monotonic) -> None:
         self.n_most = n_most
         self._n_address = n_address
         self._clock = clock
-        self._of_address: Counter[str] = Counter()
-        self._addresses: dict[Transport, str] = {}
+        self._places: set[Place] = set()
+        self._of_network: Counter[str] = Counter()
+        self.resting: OrderedDict[Place, None] = OrderedDict()
         self._logged_at = -LOG_EVERY_S
 
     def __len__(self) -> int:
-        return len(self._addresses)
+        return len(self._places)
 
-    @property
-    def is_for_probes(self) -> bool:
-        """Whether the connection taken in last is one of those that answer probes only."""
-        return len(self) > self.n_most * (1.0 - PROBES_SHARE)
+    def admit(self, address: str, cut: Callable[[], object]) -> Place | None:
+        """Count a new connection in; None where there are too many of them, here or from there."""
+        network = network_of(address)
+        n_asked = self.n_most * (1.0 - PROBES_SHARE)
+        if network and self._of_network[network] >= self._n_address:
+            self.log_refusal("too many are of one address")
+            return None
+        if self.resting and (len(self) + 1 > n_asked or len(self.resting) >= MOST_RESTING):
+            oldest = next(iter(self.resting))
+            oldest.leave()
+            oldest.cut()
+        if len(self) >= self.n_most:
+            self.log_refusal("there are too many")
+            return None
+        place = Place(network, cut, len(self) + 1 > n_asked, self)
+        self._places.add(place)
+        self._of_network[network] += 1
+        place.rest()
+        return place
 
-    def admit(self, transport: Transport) -> bool:
-        """Count a new connection in; False where there are too many of them, here or from there."""
-        peer = get_remote_addr(transport)
-        address = network_of(peer[0] if peer is not None else "")
-        is_one_too_many = bool(address) and self._of_address[address] >= self._n_address
-        if is_one_too_many or len(self) >= self.n_most:
-            self._log_refusal()
-            return False
-        self._addresses[transport] = address
-        self._of_address[address] += 1
-        return True
-
-    def release(self, transport: Transport) -> None:
-        """Count a connection out; idempotent."""
-        address = self._addresses.pop(transport, None)
-        if address is None:
+    def release(self, place: Place) -> None:
+        self.resting.pop(place, None)
+        if place not in self._places:
             return
-        self._of_address[address] -= 1
-        if not self._of_address[address]:
-            del self._of_address[address]
+        self._places.remove(place)
+        self._of_network[place.network] -= 1
+        if not self._of_network[place.network]:
+            del self._of_network[place.network]
 
-    def _log_refusal(self) -> None:
+    def log_refusal(self, why: str) -> None:
+        """At most one line a minute, however many come."""
         now = self._clock()
         if now - self._logged_at >= LOG_EVERY_S:
             self._logged_at = now
-            log.warning(
-                "connections are refused: %d of at most %d are open", len(self), self.n_most
-            )
+            n_open, most = len(self), self.n_most
+            log.warning("connections are refused (%s): %d of at most %d open", why, n_open, most)
 
 
 class _StrictHttp(h11.Connection):
@@ -137,30 +170,28 @@ class BoundedHttp(H11Protocol):
     """One connection until it is upgraded or ends; the application finds it as
     ``scope["state"]["connection"]``."""
 
-    def __init__(self, open_connections: Connections, **options: Any) -> None:
+    def __init__(self, place: Place, **options: Any) -> None:
         super().__init__(**options)
         self.conn = _StrictHttp(
             h11.SERVER, self.config.h11_max_incomplete_event_size or MAX_HEAD_BYTES
         )
         self.app_state = {**self.app_state, "connection": self}
-        self._open_connections = open_connections
+        self.place = place
         self._deadline: asyncio.TimerHandle | None = None
         self._phase: str = ""  # what the deadline is for
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if not self._open_connections.admit(transport):
-            transport.write(FULL % retry_after().encode())
-            transport.close()
-            return
-        if self._open_connections.is_for_probes:
+        self.place.cut = transport.abort
+        self.place.rest()
+        if self.place.is_for_probes:
             self.app = cast(ASGI3Application, _ProbesOnly(cast(ASGIApp, self.app)))
             self.ws_protocol_class = None
         self._expect("head", HEAD_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect("", 0.0)
-        self._open_connections.release(self.transport)
+        self.place.leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -175,6 +206,7 @@ class BoundedHttp(H11Protocol):
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._expect("", 0.0)
+        self.place.work()  # until the call is over: it has deadlines of its own
         super().handle_websocket_upgrade(event)
 
     def abort(self) -> None:
@@ -189,6 +221,10 @@ class BoundedHttp(H11Protocol):
         """
         if self.transport.get_protocol() is not self:
             return
+        if self.conn.their_state is h11.IDLE:
+            self.place.rest()
+        else:
+            self.place.work()
         has_begun = bool(self.conn.trailing_data[0])
         if self.conn.their_state is h11.SEND_BODY:
             self._expect("body", BODY_S)

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -34,13 +34,13 @@ from voiceloop.models.presets import context_tokens, resolve_agent
 from voiceloop.realtime.window import TokenCount, Window
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.connections import (
-    HEAD_S,
     LEAST_CONNECTIONS,
     RESERVED_DESCRIPTORS,
     BoundedHttp,
     Connections,
     raise_descriptor_limit,
 )
+from voiceloop.server.listener import Listener
 from voiceloop.server.websocket import BoundedWebSocket
 from voiceloop.workers.process import Progress
 
@@ -53,7 +53,6 @@ SEND_BUFFER_BYTES = 64 * 1024
 NOT_SENT_BYTES = 16 * 1024
 TCP_NOTSENT_LOWAT = 25  # Linux; the socket module names it from 3.12 on only
 BACKLOG = 1024
-ACCEPTED_AT_ONCE = 64  # by asyncio between two looks at how many connections there are
 PING_S = 10.0  # and as long for the pong: a line that is half open is found out in 20 s
 UNACKNOWLEDGED_MS = 15_000  # the kernel's own bound on a peer that is gone
 # A client that connected before the port was let go asks for its call within two round trips.
@@ -141,48 +140,33 @@ class Stop:
 
 
 class Server(uvicorn.Server):
-    """uvicorn without its signal handling, which would skip our clean-up."""
+    """uvicorn without its signal handling, which would skip our clean-up, and its listening."""
+
+    def __init__(self, config: uvicorn.Config, opened: Connections) -> None:
+        super().__init__(config)
+        self.opened = opened
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """uvicorn's own, with a deadline for TLS: until it is agreed no connection counts."""
-        config, loop = self.config, asyncio.get_running_loop()
-        protocol = partial(
+        """uvicorn's own, with a listener that counts connections before anything else."""
+        config = self.config
+        serve = partial(
             cast(Any, config.http_protocol_class),
             config=config,
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
-        deadline_s = HEAD_S if config.ssl is not None else None
-        secured: dict[str, Any] = {"ssl": config.ssl, "ssl_handshake_timeout": deadline_s}
-        self._take_in = partial(cast(Any, loop).connect_accepted_socket, protocol, **secured)
-        self.servers = []
-        for sock in sockets or ():
-            server = await loop.create_server(
-                protocol, sock=sock, backlog=config.backlog, **secured
-            )
-            # asyncio has shortened the kernel's queue to what it takes at once.
-            sock.listen(BACKLOG)
-            self.servers.append(server)
+        found = [Listener(sock, self.opened, serve, config.ssl) for sock in sockets or ()]
+        self.servers = cast(Any, found)  # as far as uvicorn knows them: they are closed
         self.started = True
 
-    async def let_go(self, sock: socket.socket) -> None:
-        """Take no connection any more; those there are go on.
-
-        The kernel resets what waits in its queue as this closes: that is taken in first.
-        """
-        waiting: list[Coroutine[Any, Any, object]] = []
-        with suppress(OSError):  # none waits, or no descriptor is left
-            while len(waiting) < BACKLOG:
-                connection, _ = sock.accept()
-                connection.setblocking(False)
-                waiting.append(self._take_in(connection))
-        for server in self.servers:
-            server.close()
-        await asyncio.gather(*waiting, return_exceptions=True)
+    def let_go(self) -> None:
+        """Take no connection any more; those there are go on."""
+        for listener in cast("list[Listener]", self.servers):
+            listener.let_go()
 
 
 def make_server(app: Starlette, config: Config) -> Server:
@@ -203,8 +187,8 @@ def make_server(app: Starlette, config: Config) -> Server:
         uvicorn.Config(
             app,
             loop="asyncio",
-            http=cast(Any, partial(BoundedHttp, opened)),
-            ws=cast(Any, partial(BoundedWebSocket, opened)),
+            http=cast(Any, BoundedHttp),
+            ws=cast(Any, BoundedWebSocket),
             ws_max_size=config.limits.frame_bytes,
             ws_ping_interval=PING_S,
             ws_ping_timeout=PING_S,
@@ -214,11 +198,11 @@ def make_server(app: Starlette, config: Config) -> Server:
             log_level="warning",  # its info lines hold URLs
             access_log=False,
             server_header=False,
-            backlog=ACCEPTED_AT_ONCE,
             timeout_graceful_shutdown=3,  # what is still open has had drain_s
             ssl_certfile=config.certfile,
             ssl_keyfile=config.keyfile,
-        )
+        ),
+        opened,
     )
     for key in ("certfile", "keyfile"):
         if (path := getattr(config, key)) is not None and not path.is_file():
@@ -296,7 +280,7 @@ async def serve(
                     opens.set()
                 if ready is not None:
                     ready(url)
-                let_go = partial(_let_go, server, sock) if shares_port else _keep
+                let_go = partial(_let_go, server) if shares_port else _keep
                 await _serve_calls(gateway, serving, stop, let_go)
                 server.should_exit = True
                 await serving  # before the models go: it ends the last connections
@@ -404,9 +388,9 @@ async def _keep() -> None:
     """A port of one's own answers to the end: that there is no room, and whether one lives."""
 
 
-async def _let_go(server: Server, sock: socket.socket) -> None:
+async def _let_go(server: Server) -> None:
     """Leave what comes to the others who share the port; who has come already is let in still."""
-    await server.let_go(sock)
+    server.let_go()
     await asyncio.sleep(ASKED_WITHIN_S)
 
 

@@ -22,7 +22,6 @@ from websockets.frames import Frame
 from voiceloop.admission.bucket import Bucket
 from voiceloop.admission.places import Wait
 from voiceloop.call.connection import HUNG_UP, LINE_BROKE, Disconnected, Hello
-from voiceloop.server.connections import Connections
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +48,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     ending: how it ended, once it has: a close code and words for the log.
     """
 
-    def __init__(self, open_connections: Connections, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._open_connections = open_connections
         self._controls = Bucket(CONTROL_FRAMES_AT_ONCE, CONTROL_FRAMES_PER_S, self.loop.time)
         self._heard_at = self.loop.time()  # when something came last
         self._is_leaving = False  # the close frame is out, and nothing is read any more
@@ -64,7 +62,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost.set()
-        self._open_connections.release(self.transport)
+        self.app_state["connection"].place.leave()
         self._end(LINE_BROKE, f"the line broke: {exc or 'it ended without a close frame'}")
         super().connection_lost(exc)
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import os
 import shutil
+import socket
+import ssl
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +22,10 @@ from tests.fakes import instant_backends
 from voiceloop.admission.places import Beginnings
 from voiceloop.agent import AgentConfig
 from voiceloop.config import Config, Limits
-from voiceloop.server import process
+from voiceloop.server import connections, process
 from voiceloop.server.app import Gateway, build_app
-from voiceloop.server.connections import BODY_S, HEAD_S, Connections
+from voiceloop.server.connections import BODY_S, HEAD_S, Connections, Place
+from voiceloop.server.listener import HANDSHAKES, HANDSHAKES_OF_NETWORK
 from voiceloop.server.process import listen, make_server
 from voiceloop.server.websocket import CLOSE_GRACE_S, CONTROL_FRAMES_AT_ONCE, MAX_FRAGMENTS
 
@@ -31,6 +36,7 @@ UPGRADE = (
     "GET /v1/realtime HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     f"Sec-WebSocket-Key: {KEY}\r\nSec-WebSocket-Version: 13\r\n\r\n"
 ).encode()
+BODY_BEGUN = b"POST /v1/audio/speech HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{"
 EMPTY_PING = b"\x89\x80\0\0\0\0"
 EMPTY_TEXT_BEGUN, EMPTY_CONTINUATION = b"\x01\x80\0\0\0\0", b"\x00\x80\0\0\0\0"
 
@@ -49,7 +55,7 @@ class Line:
             return b""
 
 
-Connect = Callable[[], "asyncio.Future[Line]"]
+Connect = Callable[..., "asyncio.Future[Line]"]
 
 
 @asynccontextmanager
@@ -65,15 +71,15 @@ async def serving(
     task = asyncio.create_task(server.serve(sockets=[sock]))
     lines: list[Line] = []
 
-    async def connect() -> Line:
-        lines.append(Line(*await asyncio.open_connection("127.0.0.1", port)))
+    async def connect(**options: Any) -> Line:
+        lines.append(Line(*await asyncio.open_connection("127.0.0.1", port, **options)))
         return lines[-1]
 
     try:
         yield connect  # type: ignore[misc]
     finally:
         for line in lines:
-            line.writer.close()
+            line.writer.transport.abort()
         server.should_exit = server.force_exit = True
         await task
 
@@ -137,12 +143,17 @@ async def test_a_body_that_never_ends_is_given_up(
 
 def make_certificate(config: Config) -> None:
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    made += ["-nodes", "-subj", "/CN=localhost"]
+    made += ["-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
     made += ["-keyout", str(config.keyfile), "-out", str(config.certfile)]
     subprocess.run(made, check=True, capture_output=True)
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate with openssl")
+needs_openssl = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="makes a certificate with openssl"
+)
+
+
+@needs_openssl
 async def test_tls_that_is_not_agreed_is_given_up_as_soon(
     monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float], tmp_path: Path
 ) -> None:
@@ -251,42 +262,155 @@ async def test_the_last_connections_answer_probes_and_one_more_is_refused(
 ) -> None:
     async with serving(monkeypatch, n_descriptors=0) as connect:  # 16 connections: 14 and 2
         for _ in range(14):
-            await connect()
-        await asyncio.sleep(0)
+            (await connect()).writer.write(BODY_BEGUN)
+        await asyncio.sleep(0.01)
         for path, status in (("/healthz", b"200"), ("/v1/models", b"503")):
             line = await connect()
             line.writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
             assert (await line.reader.readuntil(b"\r\n")).split()[1] == status
+            line.writer.write(BODY_BEGUN)  # else it rests, and makes room
+            await asyncio.sleep(0.01)
         refused = await connect()
         assert (await refused.read_all()).startswith(b"HTTP/1.1 503")
 
 
-class Socket:
-    """A transport as far as counting it goes."""
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nX-Long: "], ids=["silent", "dripping"])
+async def test_connections_that_ask_nothing_make_room_for_a_caller(
+    monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float], sent: bytes
+) -> None:
+    async with serving(monkeypatch, n_descriptors=0) as connect:  # 16 connections
+        began_s = clock()
+        for _ in range(40):
+            (await connect()).writer.write(sent)
+        caller = await connect()
+        caller.writer.write(UPGRADE)
+        assert (await caller.reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 101")
+        for _ in range(40):  # and its call is none of those that make room
+            (await connect()).writer.write(sent)
+        await asyncio.sleep(0.01)
+        assert not caller.reader.at_eof() and clock() - began_s < 1.0
 
-    def __init__(self, address: str) -> None:
-        self._address = address
 
-    def get_extra_info(self, name: str) -> object:
-        return (self._address, 4711) if name == "peername" else None
+def tls_of(folder: Path) -> tuple[Config, ssl.SSLContext]:
+    config = Config(certfile=folder / "cert.pem", keyfile=folder / "key.pem")
+    make_certificate(config)
+    return config, ssl.create_default_context(cafile=str(config.certfile))
+
+
+def client_hello() -> bytes:
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(
+            incoming, outgoing, server_hostname="a"
+        ).do_handshake()
+    return outgoing.read()
+
+
+async def is_answered(line: Line) -> bool:
+    line.writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return (await line.reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200")
+
+
+@needs_openssl
+async def test_sockets_that_agree_no_tls_are_counted_and_make_room_for_a_caller(
+    monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float], tmp_path: Path
+) -> None:
+    config, trusting = tls_of(tmp_path)
+    async with serving(monkeypatch, n_descriptors=0, config=config) as connect:
+        began_s = clock()
+        silent = [await connect() for _ in range(60)]
+        await asyncio.sleep(0.01)
+        assert sum(line.reader.at_eof() for line in silent) >= 60 - 16
+        assert await is_answered(await connect(ssl=trusting, server_hostname="localhost"))
+        assert clock() - began_s < 1.0
+
+
+@needs_openssl
+async def test_few_handshakes_go_on_at_once_for_one_network_and_another_has_its_own(
+    monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(connections, "network_of", lambda address: address)
+    config, trusting = tls_of(tmp_path)
+    async with serving(monkeypatch, config=config) as connect:
+        hello, began_s = client_hello(), clock()
+        theirs = [await connect(local_addr=("127.0.0.2", 0)) for _ in range(30)]
+        for line in theirs:
+            line.writer.write(hello)
+        await asyncio.sleep(0.5)
+        answered = [line for line in theirs if line.reader._buffer]  # type: ignore[attr-defined]
+        assert len(answered) == HANDSHAKES_OF_NETWORK
+        assert await is_answered(await connect(ssl=trusting, server_hostname="localhost"))
+        assert clock() - began_s < 1.0
+        for line in theirs:
+            await line.read_all()
+        assert clock() - began_s <= HEAD_S + 0.1
+
+
+@needs_openssl
+async def test_of_more_handshakes_than_the_server_has_at_once_the_oldest_makes_room(
+    monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float], tmp_path: Path
+) -> None:
+    config, trusting = tls_of(tmp_path)
+    async with serving(monkeypatch, config=config) as connect:
+        hello, began_s = client_hello(), clock()
+        theirs = [await connect() for _ in range(HANDSHAKES + 5)]
+        for line in theirs:
+            line.writer.write(hello)
+        assert await is_answered(await connect(ssl=trusting, server_hostname="localhost"))
+        assert clock() - began_s < 1.0
+        await asyncio.gather(*(line.read_all() for line in theirs[:5]))
+        assert clock() - began_s < 1.0
+
+
+class OutOfDescriptors(socket.socket):
+    """A listening socket of a system that has no descriptor left, for a while."""
+
+    n_left = 3
+
+    def accept(self) -> Any:
+        self.n_left -= 1
+        if self.n_left >= 0:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+async def test_without_a_descriptor_a_caller_waits_a_moment_and_the_log_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float], caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = process.listen
+    monkeypatch.setattr(
+        "tests.voiceloop.server.test_connections.listen",
+        lambda host, port: OutOfDescriptors(fileno=whole(host, port).detach()),
+    )
+    async with serving(monkeypatch) as connect:
+        began_s = clock()
+        assert await is_answered(await connect())
+        assert clock() - began_s < 1.0
+    assert caplog.text.count("Too many open files") == 1
 
 
 async def test_one_address_has_its_share_and_this_machine_s_proxy_none() -> None:
+    def let_in(opened: Connections, address: str) -> Place | None:
+        place = opened.admit(address, lambda: None)
+        if place is not None:
+            place.work()
+        return place
+
     opened = Connections(n_most=10, n_address=2)
-    theirs = [Socket("192.0.2.7") for _ in range(3)]
-    assert [opened.admit(one) for one in theirs] == [True, True, False]  # type: ignore[arg-type]
-    assert opened.admit(Socket("192.0.2.8"))  # type: ignore[arg-type]
-    opened.release(theirs[0])  # type: ignore[arg-type]
-    opened.release(theirs[0])  # type: ignore[arg-type]
-    assert opened.admit(theirs[2])  # type: ignore[arg-type]
+    theirs = [let_in(opened, "192.0.2.7") for _ in range(3)]
+    assert theirs[0] and theirs[1] and theirs[2] is None
+    assert let_in(opened, "192.0.2.8")
+    theirs[0].leave()
+    theirs[0].leave()
+    assert let_in(opened, "192.0.2.7")
     # One customer's network of IPv6 is one address; an IPv4 one may come in its clothes.
     other = Connections(n_most=10, n_address=2)
     for theirs_too in (("2001:db8:1:2::1", "2001:db8:1:2:9::7"), ("192.0.2.9", "::ffff:192.0.2.9")):
-        assert all(other.admit(Socket(one)) for one in theirs_too)  # type: ignore[arg-type]
-        assert not other.admit(Socket(theirs_too[1]))  # type: ignore[arg-type]
-    assert all(other.admit(Socket("::ffff:127.0.0.1")) for _ in range(5))  # type: ignore[arg-type]
-    assert all(opened.admit(Socket("127.0.0.1")) for _ in range(7))  # type: ignore[arg-type]
-    assert not opened.admit(Socket("127.0.0.1"))  # type: ignore[arg-type]
+        assert all(let_in(other, one) for one in theirs_too)
+        assert not let_in(other, theirs_too[1])
+    assert all(let_in(other, "::ffff:127.0.0.1") for _ in range(5))
+    assert all(let_in(opened, "127.0.0.1") for _ in range(7))
+    assert not let_in(opened, "127.0.0.1")
 
 
 async def test_a_caller_who_leaves_while_waiting_at_the_door_gives_the_place_to_another(
