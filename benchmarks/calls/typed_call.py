@@ -68,14 +68,20 @@ class TypedCall:
 
 
 @asynccontextmanager
-async def typed_call(url: str, greeting: str, *, speaks: bool) -> AsyncIterator[TypedCall]:
+async def typed_call(
+    url: str, greeting: str, *, speaks: bool, instructions: str | None = None
+) -> AsyncIterator[TypedCall]:
     """A call in which the agent has said its greeting. speaks: whether it answers aloud.
+
+    instructions: in place of the served agent's.
 
     Raises: ClientError: there is no server, or it refuses the call.
     """
     connection = await RealtimeConnection.open(url, key=own_key(url), extras={})
     try:
         session = {"type": "realtime", "output_modalities": ["audio" if speaks else "text"]}
+        if instructions is not None:
+            session["instructions"] = instructions
         await connection.send({"type": "session.update", "session": session})
         call = TypedCall(connection)
         await call._add("assistant", "output_text", greeting)
