@@ -4,9 +4,8 @@ Every call enqueues and returns at once; `step()` does a bounded amount of work 
 came of it. One thread drives an engine; nothing here blocks, sleeps or knows about asyncio.
 """
 
-import gc
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Tokens
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -36,7 +35,7 @@ from .text.tool_calls import MalformedToolCall, ParsedCall, notation_of
 from .tiers.host_tier import HostTier
 from .types import (
     BLOCK_TOKENS,
-    DeviceError,
+    DeviceFault,
     Done,
     EngineConfig,
     EngineError,
@@ -58,6 +57,8 @@ COUNTED = (  # of a reply's usage, over all replies
     "adopted_tokens",
 )  # fmt: skip
 MAX_TOLD_CHARACTERS = 200  # of an error that somebody else raised
+# Replies without numbers within so many seconds, after which the device is at fault.
+NAN_STORM, NAN_WITHIN_S = 3, 60.0
 GRAMMAR_WAIT_S = 0.002  # of a step without anything else to do; whoever drives it looks in between
 
 
@@ -94,6 +95,7 @@ class Engine:
         self._n_ordered = 0
         self._is_stalled = False  # staged words wait for memory; nothing to do until a call comes
         self._has_given_way = False  # the step before was given up
+        self._nan_at_s = deque[float](maxlen=NAN_STORM)  # replies that NaN ended
         self._totals: Counter[str] = Counter(abandoned_steps=0, late_compilations=0)
 
     @classmethod
@@ -118,34 +120,17 @@ class Engine:
 
     @classmethod
     def start(cls, model_dir: Path, config: EngineConfig) -> "Engine":
-        """Load; where a GPU's kernels fail, run plain torch on that GPU and say so in `lacks`.
+        """Load, as a server does, to which every failure has a type.
 
-        What Triton, ptxas, a launch, a capture or an allocation raises has no root of its own.
-        Raises: as `load`; DeviceError where torch fails as well.
+        Raises: as `load`; DeviceFault for what Triton, ptxas, a launch, a capture or an allocation
+        raises, none of which has a root of its own.
         """
         try:
             return cls.load(model_dir, config)
         except EngineError:
             raise
         except Exception as error:
-            log.exception("the language model's first way to run failed")
-            found = _in_one_line(error)
-        if config.device == "cpu" or not config.kernels:
-            raise DeviceError(f"expected {config.device} to run the model, found {found}")
-        gc.collect()  # what the failed engine held on the device
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        try:
-            engine = cls.load(model_dir, replace(config, kernels=False, eagle_dir=None))
-        except EngineError:
-            raise
-        except Exception as error:
-            raise DeviceError(
-                f"expected kernels or plain torch to run on {config.device}, found {found}; then "
-                f"{_in_one_line(error)}"
-            ) from error
-        engine.lacks = f"its kernels failed: {found}; plain torch takes several times as long"
-        return engine
+            raise device_fault(config.device, error) from error
 
     # -- what a caller asks for ------------------------------------------------------------------
 
@@ -334,9 +319,13 @@ class Engine:
             self._has_given_way = True
             self._totals["abandoned_steps"] += 1
             return []
-        except LateCompilation:
-            self._totals["late_compilations"] += 1
+        except EngineError as error:
+            self._totals["late_compilations"] += isinstance(error, LateCompilation)
             raise
+        except Exception as error:
+            if self.config.device == "cpu":
+                raise
+            raise device_fault(self.config.device, error) from error
         finally:
             self.serving = frozenset()
         found = zip(tasks, outcomes, strict=True)
@@ -358,9 +347,21 @@ class Engine:
             task.branch.prefilled(extension.n_known, p_end_of_turn)
         if computed:
             self._measure([task for task, _ in computed], (self.clock() - started) * 1e3)
+        self._check_numbers()
         for reply in guessed:
             if self.speculation.has_guessed(reply):  # unverified, and so not made ahead
                 reply.proposals = []
+
+    def _check_numbers(self) -> None:
+        """One prompt may overflow; reply after reply is a kernel's doing. Raises: DeviceFault."""
+        found = self._nan_at_s
+        if self.config.device != "cpu" and len(found) == NAN_STORM:
+            if self.clock() - found[0] <= NAN_WITHIN_S:
+                raise DeviceFault(
+                    f"expected numbers of {self.config.device}, found NaN or infinity in "
+                    f"{NAN_STORM} replies",
+                    "nan",
+                )
 
     def _measure(self, tasks: list[Task], elapsed_ms: float) -> None:
         """Learn from a step what rows and guesses cost."""
@@ -413,6 +414,7 @@ class Engine:
             sequence.n_resident, error = n_known, str(refused)
         except NotANumber as found:
             error = str(found)
+            self._nan_at_s.append(self.clock())
             self.pool.clear(sequence.table)  # its keys and values may be at fault
             sequence.retreat(0)
         else:
@@ -444,7 +446,9 @@ class Engine:
             task.branch.finish(reply.finish_reason, error)
 
 
-def _in_one_line(error: Exception) -> str:
-    """Its name, and the first line of what it says."""
+def device_fault(device: str, error: Exception) -> DeviceFault:
+    """An error that somebody else raised, by its kind, name and first line."""
     name, said = type(error).__name__, str(error).strip().splitlines()
-    return f"{name}: {said[0][:MAX_TOLD_CHARACTERS]}" if said else name
+    found = f"{name}: {said[0][:MAX_TOLD_CHARACTERS]}" if said else name
+    kind = "memory" if isinstance(error, torch.OutOfMemoryError | MemoryError) else "launch"
+    return DeviceFault(f"expected {device} to run the model, found {found}", kind)

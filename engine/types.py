@@ -86,11 +86,19 @@ class NotANumber(EngineError):
     """A reply's next logits hold NaN or infinity: the model or its keys and values are at fault."""
 
 
-class DeviceError(EngineError):
-    """Loading failed for what the device, its driver or a compiler raised."""
+class DeviceFault(EngineError):
+    """What runs the model has failed, at load or in service; nothing it holds may be used.
+
+    kind: "launch" (what a compiler, a launch, a capture or a kernel raised), "memory" or "nan"
+    (reply after reply is no number).
+    """
+
+    def __init__(self, message: str, kind: str = "launch") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
-class LateCompilation(EngineError):
+class LateCompilation(DeviceFault):
     """A kernel was launched in a form that nobody launched before the engine was ready."""
 
 

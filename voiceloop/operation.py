@@ -204,8 +204,9 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     long the oldest thing that a caller waits for has had no answer; overdue_s: of each call that is
     late the same, beyond what is usual on this machine. n_streams: of this server;
     n_streams_of_all: of all that the process serves, 0 where it says none. restarts: how often, by
-    cause. totals: what its models count. trouble: why it is not ready, where that is known.
-    served: of its language model the weights, kv, layers, drafter and gate.
+    cause. totals: what its models count. trouble: why it is not ready, where that is known;
+    of one that is ready, why it serves less than was planned.
+    served: of its language model the weights, kv, layers, drafter, gate and the device's fault.
     """
 
     name: str

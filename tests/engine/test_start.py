@@ -1,4 +1,4 @@
-"""A start that does not fail: what a device's kernels raise, and what serves in their place."""
+"""What a device's kernels raise, at the start and in service, and plain torch in their place."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +9,11 @@ import torch
 
 pytest.importorskip("triton", reason="the GPU path needs triton")
 
-from engine.engine import Engine
+from engine.engine import NAN_STORM, NAN_WITHIN_S, Engine
 from engine.graphs.graph_runner import GraphRunner
 from engine.kernels.decoder import KernelSet
-from engine.load.description import describe, served_by
 from engine.runner import Runner
-from engine.types import CheckpointError, DeviceError, Done, EngineConfig, SamplingParams
+from engine.types import CheckpointError, DeviceFault, Done, EngineConfig, SamplingParams
 
 
 class OutOfResources(Exception):
@@ -49,30 +48,47 @@ def said(engine: Engine) -> list[int]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("quant", [None, "int8", "int4"])
-def test_where_the_kernels_fail_torch_serves_and_the_start_says_why(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, fault: str, quant: str | None
+def test_what_a_device_raises_at_the_start_has_a_type_a_kind_and_one_line(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     fail(monkeypatch, *FAULTS[fault])
-    engine = Engine.start(tiny_model, config(quant=quant))
-    assert type(engine.runner) is Runner
-    assert said(engine) == said(Engine.load(tiny_model, config("cpu")))
-    told = str(FAULTS[fault][2]).splitlines()[0]
-    assert f"layers by torch (its kernels failed: {type(FAULTS[fault][2]).__name__}: {told}; " in (
-        describe(engine)
-    )
-    assert served_by(engine)["layers"] == "torch"
+    error = FAULTS[fault][2]
+    told = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    with pytest.raises(DeviceFault, match=f"^expected reference to run .*, found {told}$") as found:
+        Engine.start(tiny_model, config())
+    assert found.value.kind == ("memory" if fault == "memory" else "launch")
 
 
-def test_where_torch_fails_too_one_sentence_has_both(
+def test_what_a_device_raises_in_service_has_a_type_and_on_a_cpu_it_is_as_ever(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fail(monkeypatch, *FAULTS["load"])
-    fail(monkeypatch, Runner, "__init__", RuntimeError("no device"))
-    with pytest.raises(DeviceError, match="found OutOfResources: .*memory; then RuntimeError: no"):
-        Engine.start(tiny_model, config())
-    with pytest.raises(DeviceError, match="expected cpu to run the model, found RuntimeError"):
-        Engine.start(tiny_model, config("cpu"))
+    for device, owner, kind in (("reference", GraphRunner, DeviceFault), ("cpu", Runner, KeyError)):
+        engine = Engine.start(tiny_model, config(device))
+        fail(monkeypatch, owner, "step", KeyError("a bug"))
+        with pytest.raises(kind):
+            said(engine)
+
+
+def test_reply_after_reply_of_nan_is_the_device_s_fault_and_one_now_and_then_is_not(
+    tiny_model: Path,
+) -> None:
+    now = [0.0]
+    engine = Engine.load(tiny_model, config(), clock=lambda: now[0])
+    engine.runner.decoder.embedding.fill_(torch.nan)
+    branch = engine.branch("b")
+
+    def answer() -> None:
+        branch.commit([5, 6, 7], SamplingParams(max_tokens=4))
+        while engine.has_work():
+            engine.step()
+
+    for _ in range(NAN_STORM + 2):
+        now[0] += NAN_WITHIN_S
+        answer()
+    with pytest.raises(DeviceFault) as found:
+        for _ in range(NAN_STORM):
+            answer()
+    assert found.value.kind == "nan"
 
 
 def test_what_is_wrong_with_the_checkpoint_is_told_as_ever(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ is planned here `opening.py` starts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from voiceloop.agent import AgentConfig
 from voiceloop.agent_file import (
@@ -24,7 +26,7 @@ from voiceloop.backends import RoleName
 from voiceloop.config import AUTO, Config, EngineSettings
 from voiceloop.errors import ConfigError
 from voiceloop.models.cache import hub_folder, read_json
-from voiceloop.models.catalog import APART, EMBEDDED, EMBEDDED_AGENT, MOONSHINE_TINY, Preset
+from voiceloop.models.catalog import APART, CPU, EMBEDDED, EMBEDDED_AGENT, MOONSHINE_TINY, Preset
 from voiceloop.models.engine_options import engine_options
 from voiceloop.models.gates import Formats, doubt_of, verdicts
 from voiceloop.models.machine import n_cores, this_machine
@@ -41,6 +43,7 @@ from voiceloop.models.resolve import (
     ResolvedModel,
     capabilities_of,
     embedded_folder,
+    resolve_model,
     resolve_models,
 )
 from voiceloop.workers.messages import HeldModel, RoleSpec, WorkerSpec
@@ -177,13 +180,13 @@ def worker_specs(
     specs: list[WorkerSpec] = []
     for process in preset.processes or APART:
         n_threads = max(1, int(process.cores_share * n_cores()))
-        roles = tuple(
-            _role_spec(taken[role], _role_options(config, preset, taken[role], n_threads))
-            for role in process.roles
-            if role in taken
-        )
+        roles = list[RoleSpec]()
+        for resolved in (taken[role] for role in process.roles if role in taken):
+            options = _role_options(config, preset, resolved, n_threads)
+            lower = tuple(_steps_lower(config, resolved, options))
+            roles.append(structs.replace(_role_spec(resolved, options), lower=lower))
         if roles:
-            specs.append(WorkerSpec(process.name, roles, n_threads))
+            specs.append(WorkerSpec(process.name, tuple(roles), n_threads))
     return tuple(specs)
 
 
@@ -191,6 +194,26 @@ def _role_spec(resolved: ResolvedModel, options: dict[str, Any]) -> RoleSpec:
     model = resolved.model
     gates = verdicts(Formats.of(resolved.weights_name, options)) if model.role == "engine" else {}
     return RoleSpec(model.role, options, model=HeldModel(model.name), gates=dict(gates))
+
+
+def _steps_lower(
+    config: Config, resolved: ResolvedModel, options: Mapping[str, Any]
+) -> Iterator[RoleSpec]:
+    """What serves where the device of a language model fails: plain torch on it, then the `cpu`
+    preset's model where it is on disk.
+
+    The embedded one stands in for nobody: a wrong answer is worse than a refused call.
+    """
+    if resolved.model.role != "engine" or options.get("device", "cpu") == "cpu":
+        return
+    plain = {name: value for name, value in options.items() if name != "eagle_dir"}
+    yield _role_spec(resolved, {**plain, "kernels": False})
+    other = resolve_model(CPU.models["engine"], hub_folder())
+    if not other.missing and other.model != resolved.model:
+        n_tokens = options.get("context_length", 0)  # or long calls would no longer fit
+        engine = EngineSettings(context_tokens=n_tokens, host_tier_mb=config.engine.host_tier_mb)
+        below, n_threads = replace(config, engine=engine), max(1, n_cores() // 2)
+        yield _role_spec(other, _role_options(below, CPU, other, n_threads))
 
 
 def _check_package(taken: Mapping[RoleName, ResolvedModel]) -> None:

@@ -137,6 +137,7 @@ class Gateway:
                     "busy": round(worker.busy, 3),
                     "queue_age_s": round(worker.oldest_s, 3),
                     "restarts": worker.restarts,
+                    "trouble": worker.trouble,
                 }
                 for worker in self.workers()
             ],

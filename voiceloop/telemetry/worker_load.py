@@ -29,7 +29,7 @@ BLOCKS = {
 }
 
 
-SERVED = ("model", "weights", "kv", "layers", "drafter", "gate")
+SERVED = ("model", "weights", "kv", "layers", "drafter", "gate", "fault")
 
 
 class WorkerCollector(Collector):

@@ -102,6 +102,7 @@ class WorkerConnection(asyncio.Protocol):
         self.name = name
         # how far it said it has come
         self.startup: messages.Loading | messages.Ready | messages.LoadFailed | None = None
+        self.fault: messages.Fault | None = None  # of the device, upon which the process ends
         self.is_draining = False  # about to end: what is new goes elsewhere
         self.pulse = Pulse()
         self.is_here = is_here  # on this machine, and no other gateway's
@@ -258,6 +259,8 @@ class WorkerConnection(asyncio.Protocol):
             case messages.Draining():
                 self.is_draining = True
                 self.changed.set()
+            case messages.Fault():
+                self.fault = message
             case messages.Heartbeat():
                 self.pulse.observe(message, self._clock())
             case messages.Loading() | messages.Ready() | messages.LoadFailed():

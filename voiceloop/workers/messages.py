@@ -52,12 +52,24 @@ class HeldModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reads_turn_ends: bool = True
 
 
+class Fault(msgspec.Struct, frozen=True, tag="fault"):
+    """The device under a worker's models has failed; what they hold may not be used.
+
+    kind: "launch", "memory" or "nan" as the engine says it, "crash" where the process was killed by
+    what it computed, "hang" where it hung again. message: a sentence for a person.
+    """
+
+    kind: str
+    message: str
+
+
 class RoleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One model a worker holds: ``factory`` is "module:callable", called with ``options``.
 
     An empty factory takes the role's own (``role.FACTORIES``). model: what is known of it, for the
     gateways of other machines. gates: of a language model by what may run its layers, whether its
-    formats have passed their quality gate.
+    formats have passed their quality gate. lower: what serves in its place where the device fails,
+    one after the other; after: the failure that this one serves after.
     """
 
     role: RoleName
@@ -65,6 +77,8 @@ class RoleSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     factory: str = ""
     model: HeldModel = HeldModel()
     gates: dict[str, str] = {}
+    lower: tuple[RoleSpec, ...] = ()
+    after: Fault | None = None
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -248,7 +262,8 @@ class RoleReady(msgspec.Struct, frozen=True):
 
     ``rate_hz`` is the voice's sample rate (0 elsewhere); ``detail`` is for a person to read;
     ``tokenizer`` the language model's, as JSON, packed by zlib (empty elsewhere). ``served``: what
-    of it is served, for a metric's labels.
+    of it is served, for a metric's labels. ``after``: the failure after which it serves, in place
+    of what was planned.
     """
 
     role: RoleName
@@ -258,6 +273,7 @@ class RoleReady(msgspec.Struct, frozen=True):
     tokenizer: bytes = b""
     model: HeldModel = HeldModel()
     served: dict[str, str] = {}
+    after: Fault | None = None
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -310,7 +326,15 @@ class Profiled(msgspec.Struct, frozen=True, tag="profiled"):
 
 
 FromWorker = (
-    StreamEvent | StreamFailed | Loading | Ready | LoadFailed | Heartbeat | Draining | Profiled
+    StreamEvent
+    | StreamFailed
+    | Loading
+    | Ready
+    | LoadFailed
+    | Fault
+    | Heartbeat
+    | Draining
+    | Profiled
 )
 
 

@@ -21,6 +21,7 @@ from enum import Enum
 from time import monotonic
 
 import msgspec
+from msgspec.structs import replace
 
 from voiceloop.child import ended, restart_pause_s, send, without_settings
 from voiceloop.errors import BackendRefused, VoiceLoopError, WorkerLost
@@ -33,7 +34,7 @@ from voiceloop.workers.heartbeat import (
     peak_memory_mb,
     thread_times,
 )
-from voiceloop.workers.messages import LoadFailed, Loading, WorkerSpec
+from voiceloop.workers.messages import Fault, LoadFailed, Loading, WorkerSpec
 from voiceloop.workers.status import RoleState, WorkerState, WorkerStatus
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,10 @@ STEADY_AFTER_S = 10.0
 Progress = Callable[[RoleState], None]
 
 
+# What a driver or a kernel's compiler ends a process with.
+CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+
+
 class RestartCause(Enum):
     """Why a worker had to be started anew."""
 
@@ -60,7 +65,11 @@ class RestartCause(Enum):
     HUNG = "hung"
     SPIN = "spin"
     LOAD = "load"  # a start before this one did not come to its end
+    FAULT = "fault"  # its device failed, and it goes on one step lower
     SPAWN = "spawn"  # there was no process, memory or descriptor to be had for one
+
+
+HANGS = (RestartCause.HUNG, RestartCause.SPIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +120,22 @@ class WorkerProcess:
         return self.process.pid if self.process is not None else None
 
     async def start(self) -> None:
-        """Spawn the process and wait until it is ready.
+        """Spawn the process and wait until it is ready; one step lower where the device fails.
 
         Raises:
             BackendRefused: a role cannot be loaded; the message is the worker's own.
             WorkerLost: the process ended, or hung while loading.
         """
-        self._set_state("loading")
-        try:
-            connection = await self._spawn()
-            await self._wait_ready(connection)
-        except BaseException:
-            await self.end(at_once=True)
-            raise
+        while True:
+            self._set_state("loading")
+            try:
+                connection = await self._spawn()
+                await self._wait_ready(connection)
+                break
+            except BaseException as error:
+                await self.end(at_once=True)
+                if not isinstance(error, VoiceLoopError) or not self._step_down():
+                    raise
         self.client.attach(connection)
         self._set_state("ready")
 
@@ -274,7 +286,30 @@ class WorkerProcess:
         await self.end(at_once=not connection.lost.is_set())
         code = process.returncode
         log.error("worker %s (pid %d) ended with code %s", self.spec.name, process.pid, code)
-        return cause
+        is_stuck = cause in HANGS and sum(self.restarts[one] for one in HANGS) > 0
+        return RestartCause.FAULT if self._step_down(is_stuck=is_stuck) else cause
+
+    def _step_down(self, *, is_stuck: bool = False) -> bool:
+        """Go on with what the spec has next, where the device failed; returns whether.
+
+        It is never stepped up again: a person who has mended the device starts the server anew.
+        """
+        assert self.connection is not None and self.process is not None
+        fault, code = self.connection.fault, self.process.returncode or 0
+        if fault is None and -code in CRASHES:
+            found = signal.Signals(-code).name
+            fault = Fault("crash", f"expected the process to live, found it ended by {found}")
+        if fault is None and is_stuck:
+            fault = Fault("hang", "expected the worker's steps to end, found them hung again")
+        if fault is None or not any(role.lower for role in self.spec.roles):
+            return False
+        log.error("worker %s goes on one step lower: %s", self.spec.name, fault.message)
+        roles = tuple(
+            replace(role.lower[0], lower=role.lower[1:], after=fault) if role.lower else role
+            for role in self.spec.roles
+        )
+        self.spec = replace(self.spec, roles=roles)
+        return True
 
     def _set_state(self, state: WorkerState) -> None:
         self.state = state

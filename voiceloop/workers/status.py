@@ -14,7 +14,7 @@ import msgspec
 from voiceloop.backends import RoleName
 from voiceloop.operation import WorkerLoad
 from voiceloop.workers.client import WorkerConnection
-from voiceloop.workers.messages import served_of
+from voiceloop.workers.messages import RoleReady, served_of
 
 WorkerState = Literal["starting", "loading", "ready", "restarting", "stopped"]
 
@@ -37,7 +37,7 @@ class WorkerStatus:
     """One worker at one moment. connection: the process that is there, or was there last.
 
     restarts: how often it was started or joined anew, by cause. trouble: why it is not ready, where
-    that is known.
+    that is known; of one that is, the failure of a device that it serves after.
     """
 
     name: str
@@ -50,8 +50,7 @@ class WorkerStatus:
     def of_roles(self, *, is_ready: bool) -> list[RoleState]:
         """Each role. is_ready: whether it takes new streams now."""
         connection = self.connection
-        ready = connection.ready if connection is not None else None
-        loaded = {role.role: role for role in ready.roles} if ready is not None else {}
+        loaded = {role.role: role for role in _loaded(connection)}
         return [
             RoleState(
                 role=role,
@@ -71,6 +70,7 @@ class WorkerStatus:
         connection, roles, restarts = self.connection, tuple(self.roles), dict(self.restarts)
         if connection is None or not connection.is_alive:
             return WorkerLoad(self.name, roles, self.state, restarts=restarts, trouble=self.trouble)
+        after = [role.after.message for role in _loaded(connection) if role.after is not None]
         last, is_here = connection.pulse.last, connection.is_here
         return WorkerLoad(
             self.name,
@@ -84,6 +84,12 @@ class WorkerStatus:
             restarts=restarts,
             totals=last.totals if last is not None else {},
             n_streams_of_all=last.n_streams if last is not None and not is_here else 0,
+            trouble=after[0] if after else "",
             version="" if is_here else connection.version,
             served=served_of(connection.ready),
         )
+
+
+def _loaded(connection: WorkerConnection | None) -> Sequence[RoleReady]:
+    ready = connection.ready if connection is not None else None
+    return ready.roles if ready is not None else ()

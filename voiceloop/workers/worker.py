@@ -37,6 +37,7 @@ from voiceloop.workers.messages import (
     Commit,
     Drain,
     Draining,
+    Fault,
     FromWorker,
     Heartbeat,
     LoadFailed,
@@ -130,6 +131,7 @@ class Worker:
                 load_ms = 1000 * (self._clock() - started)
                 role.warm_up()
             except RoleError as error:
+                self.tell_fault(error)
                 self._parent.send([LoadFailed(spec.role, str(error))])
                 raise
             except Exception as error:  # a driver's or a compiler's, which has no root of ours
@@ -144,6 +146,11 @@ class Worker:
         gc.freeze()
         self._ready = Ready(tuple(ready), self._spec.version)
         self._parent.send([self._ready])
+
+    def tell_fault(self, error: RoleError) -> None:
+        """Tell whoever started this process that the device is at fault, if it is."""
+        if error.fault:
+            self._parent.send([Fault(error.fault, str(error))])
 
     def let_in_by(self, door: Door) -> None:
         """Serve also the gateways that come in here, all that is loaded."""
@@ -409,7 +416,11 @@ def serve(
         return EXIT_LOAD_FAILED
     if open_door is not None:
         worker.let_in_by(open_door())
-    worker.run()
+    try:
+        worker.run()
+    except RoleBroken as error:
+        worker.tell_fault(error)
+        raise
     return 0
 
 

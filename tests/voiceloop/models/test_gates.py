@@ -156,7 +156,9 @@ def test_the_gate_that_is_told_of_a_server_is_that_of_what_runs_the_layers_in_th
         )
         return served_of(Ready((ready_of(engine, cast(Role, role), 1.0),)))
 
-    assert told("native") == {"model": "embedded", "layers": "native", "gate": "passed"}
+    assert told("native") == {
+        "model": "embedded", "layers": "native", "gate": "passed", "fault": "none",
+    }  # fmt: skip
     assert told("torch")["gate"] == "none"  # where no compiler is
     assert served_of(None) == {}
     silent = SimpleNamespace(totals=dict, rate_hz=0, detail="", tokenizer=b"", served={})

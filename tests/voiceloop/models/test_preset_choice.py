@@ -12,7 +12,7 @@ import pytest
 
 from tests.remote_service import Service
 from voiceloop.backends import RecognizerOptions
-from voiceloop.config import Ahead, Config, load_config
+from voiceloop.config import Ahead, Config, EngineSettings, load_config
 from voiceloop.errors import ConfigError
 from voiceloop.models import end_judges as end_judges_module
 from voiceloop.models import opening, presets, resolve
@@ -342,6 +342,28 @@ def test_the_cpu_preset_gives_each_model_a_process_and_its_folder(
     assert model_name(recognizer.options["source"]) == "UsefulSensors/moonshine-streaming-small"
     assert voice.options == {"model": "hibari", "kept_mb": 32}
     assert context_tokens(Config(preset="cpu")) == 4096 - presets.REPLY_TOKENS
+
+
+def test_where_a_gpu_fails_plain_torch_is_planned_and_then_the_cpu_s_model_for_as_long_a_call(
+    hub: Path,
+) -> None:
+    put_preset(hub, GPU)
+    config = Config(preset="gpu", engine=EngineSettings(kv="bf16"))
+
+    def lower(config: Config) -> list[tuple[str, dict[str, Any]]]:
+        [[engine], *others] = (spec.roles for spec in worker_specs(config))
+        assert not any(role.lower for roles in others for role in roles)
+        return [(one.model.name, one.options) for one in engine.lower]
+
+    [(name, plain)] = lower(config)
+    assert name == "Qwen/Qwen3-4B-Instruct-2507"
+    assert plain["device"] == "cuda" and plain["kernels"] is False
+    put_preset(hub, CPU)
+    _, (name, other) = lower(config)
+    assert name == "Qwen/Qwen3-0.6B" and other["quant"] == "int8" and "device" not in other
+    assert other["context_length"] == plain["context_length"] == 16384
+    assert other["kv_tokens"] > 16384 and "kv_format" not in other
+    assert not lower(Config(preset="cpu"))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ ENGINE = WorkerLoad(
     restarts={"hung": 2},
     totals={"kv_blocks_held": 5, "drafted_tokens": 40, "accepted_tokens": 30, "steps": 9, "own": 1},
     served={
+        "fault": "none",
         "model": "embedded", "weights": "int8", "kv": "bf16", "layers": "native",
         "drafter": "n-grams", "gate": "passed",
     },

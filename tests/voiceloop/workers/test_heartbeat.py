@@ -124,6 +124,7 @@ class SilentConnection:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     startup: Loading = Loading("recognizer")
     ready: None = None
+    fault: None = None
     hop_ms: float = 0.0
     is_profiling: bool = False
 

@@ -18,6 +18,7 @@ from engine.load.description import describe, served_by
 from engine.tiers.prefix_file import PrefixFiles
 from engine.tiers.public_prefix import PublicPrefix
 from engine.types import (
+    DeviceFault,
     EngineConfig,
     EngineError,
     IntegrityError,
@@ -69,9 +70,11 @@ WARM_UP_HISTORY = (ChatMessage("system", "You are a helpful assistant."),)
 
 @contextmanager
 def _sound() -> Iterator[None]:
-    """An engine that finds its own KV inconsistent serves nobody any more."""
+    """An engine whose KV is inconsistent, or whose device has failed, serves nobody any more."""
     try:
         yield
+    except DeviceFault as error:
+        raise RoleBroken(str(error), error.kind) from error
     except IntegrityError as error:
         raise RoleBroken(f"expected KV that adds up, found: {error}") from error
 
@@ -265,7 +268,8 @@ def load(model_dir: str, prefix_file_bytes: int = 0, **options: Any) -> Language
     try:
         engine = Engine.start(Path(model_dir), EngineConfig(**options))
     except EngineError as error:
-        raise RoleError(f"the language model cannot be loaded: {_by_key(str(error))}") from error
+        told = f"the language model cannot be loaded: {_by_key(str(error))}"
+        raise RoleError(told, getattr(error, "kind", "")) from error
     files = PrefixFiles.of(Path(model_dir), engine, prefix_file_bytes)
     kept = f", the agent's prompt kept in {files.folder}" if files is not None else ""
     detail = f"{Path(model_dir).name}: {describe(engine)}{kept}"

@@ -57,10 +57,17 @@ class StreamError(Exception):
 
 
 class RoleError(Exception):
-    """A role cannot be loaded: one sentence that names what was expected and what was found."""
+    """A role cannot be loaded: one sentence that names what was expected and what was found.
+
+    fault: the kind of `messages.Fault`, where the device has failed.
+    """
+
+    def __init__(self, message: str, fault: str = "") -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
-class RoleBroken(Exception):
+class RoleBroken(RoleError):
     """A model's state is not sound any more: nothing may be served from it, the process ends."""
 
 
@@ -121,7 +128,13 @@ def ready_of(spec: RoleSpec, role: Role, load_ms: float) -> RoleReady:
     served = dict(role.served)
     if served:
         served["gate"] = spec.gates.get(served.get("layers", ""), "none")
-    return RoleReady(spec.role, load_ms, role.rate_hz, role.detail, role.tokenizer, held, served)
+        served["fault"] = spec.after.kind if spec.after is not None else "none"
+    detail = role.detail
+    if spec.after is not None:
+        detail += f"; it serves one step lower since the device failed: {spec.after.message}"
+    return RoleReady(
+        spec.role, load_ms, role.rate_hz, detail, role.tokenizer, held, served, spec.after
+    )
 
 
 def model_name(folder: str) -> str:
