@@ -94,6 +94,7 @@ MODEL_MODULES = {
 }
 PURE_MODULES = (
     "realtime/protocol", "realtime/events", "realtime/conversation", "realtime/response",
+    "realtime/shown", "realtime/spoken_replies",
     "listening/endpointing", "listening/evidence", "listening/release",
     "listening/segment", "listening/caller_audio",
     "memory/facts", "memory/ledger", "memory/reading",

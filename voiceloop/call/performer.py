@@ -172,7 +172,7 @@ class Performer:
     def prefill(self) -> None:
         """Bring the conversation so far into the language model's cache."""
         settings = self._protocol.settings
-        history = self._protocol.conversation.messages(settings.instructions)
+        history = self._protocol.shown.messages(settings.instructions)
         self._listener.observe_history(history)
         self._anticipation.open(history, settings.tools)
         if self._retrieval is not None:
@@ -183,9 +183,9 @@ class Performer:
         """Move a window that is nearly full on while nobody speaks, and have the model read it."""
         if not self._slides or not self._anticipation.has_time:
             return
-        settings, conversation = self._protocol.settings, self._protocol.conversation
-        if conversation.slide_ahead(settings.instructions):
-            history = conversation.messages(settings.instructions)
+        settings, shown = self._protocol.settings, self._protocol.shown
+        if shown.slide_ahead(settings.instructions):
+            history = shown.messages(settings.instructions)
             self._anticipation.open(history, settings.tools)
 
     def _follow_history(self) -> None:
@@ -193,7 +193,7 @@ class Performer:
         if self._anticipation.live is None:
             return
         settings = self._protocol.settings
-        history = self._protocol.conversation.messages(settings.instructions)
+        history = self._protocol.shown.messages(settings.instructions)
         if self._anticipation.follow(history, settings.tools):
             self._replies.preemptive.drop()  # it was made on what is gone
             self._listener.observe_history(history)

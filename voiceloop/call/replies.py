@@ -304,11 +304,11 @@ class Replies:
         heard, item_id = "", reply.response.item_id
         reply.playout.pause()
         if reply.response.speaks and item_id is not None and not reply.response.is_out_of_band:
-            conversation = self._context.protocol.conversation
+            spoken = self._context.protocol.spoken
             if heard_ms is not None:
-                heard = conversation.cut(item_id, heard_ms)
+                heard = spoken.cut(item_id, heard_ms)
             if heard_ms is None or reply is self._line:
-                conversation.retract(item_id)
+                spoken.retract(item_id)
         reply.interrupt(heard, heard_ms or 0.0)
         if may_resume:
             self._current, self._interrupted = None, reply
@@ -324,7 +324,7 @@ class Replies:
         interrupted, current = self._interrupted, self._current
         if interrupted is not None and interrupted.response.item_id == item_id:
             heard_ms = interrupted.speech.resumable_from_ms(audio_end_ms)
-            heard = self._context.protocol.conversation.cut(item_id, heard_ms)
+            heard = self._context.protocol.spoken.cut(item_id, heard_ms)
             interrupted.interrupt(heard, heard_ms)
         if current is not None and current.response.item_id == item_id:
             current.playout.pause()
@@ -383,7 +383,7 @@ class Replies:
         """What it bridged follows; or why nothing does, unless the caller broke it off."""
         self._line = None
         if (item_id := reply.response.item_id) is not None:
-            self._context.protocol.conversation.retract(item_id)
+            self._context.protocol.spoken.retract(item_id)
         if (follows := self._behind_line) is not None:
             self._behind_line = None
             follows(is_told=reply.outcome == "completed")
@@ -394,7 +394,7 @@ class Replies:
         if failure is not None and not isinstance(failure, InternalError):  # whose traceback is out
             log.warning("a reply failed (%s): %s", failure.wire_code, failure.message)
         item = protocol.conversation.get(reply.response.item_id or "")
-        slide, (n_called, n_wrong) = protocol.conversation.take_slide(), reply.called
+        slide, (n_called, n_wrong) = protocol.shown.take_slide(), reply.called
         end = TurnEnd(
             reply.outcome or "failed",
             reply.usage,

@@ -1,20 +1,17 @@
 """The items of a conversation as they stand on the wire, and the strict reading of a client's item.
 
-Owns the frozen item messages (words, a tool call, a tool's result), and what was heard of a spoken
-one. Pure.
+Owns the frozen item messages: words, a tool call, a tool's result. Pure.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from voiceloop.backends import SpokenWord
 from voiceloop.errors import InvalidRequest, expected
 from voiceloop.realtime.client_events import parse_frame
 
@@ -285,28 +282,3 @@ def _text(raw: dict[str, Any], key: str, *, path: str = "item", default: str | N
     if not isinstance(value, str):
         raise expected(f"{path}.{key}", "a string", value)
     return value
-
-
-@dataclass(slots=True)
-class SpokenReply:
-    """What the agent said in one item: all its text, when each word sounds, what was heard."""
-
-    text: str = ""
-    words: list[SpokenWord] = field(default_factory=list)
-    audio_ms: float = 0.0
-    heard_ms: float | None = None  # None: not cut
-    retracted: bool = False  # never said, whatever was heard
-
-    def heard_text(self) -> str:
-        if self.retracted:
-            return ""
-        if self.heard_ms is None:
-            return self.text
-        if self.words:
-            heard = [w for w in self.words if (w.start_ms + w.end_ms) / 2 <= self.heard_ms]
-            return self.text[: heard[-1].text_end].rstrip() if heard else ""
-        if self.audio_ms <= 0 or self.heard_ms >= self.audio_ms:
-            return self.text if self.heard_ms > 0 else ""
-        # A voice without word times: the share of the audio, down to a whole word.
-        n_chars = int(len(self.text) * self.heard_ms / self.audio_ms)
-        return self.text[:n_chars].rpartition(" ")[0]

@@ -102,7 +102,7 @@ def with_recall(messages: list[ChatMessage], recall: str) -> list[ChatMessage]:
     return messages
 
 
-def outdated_outputs(items: list[Item]) -> set[str]:
+def outdated_outputs(items: Sequence[Item]) -> set[str]:
     """The items whose call has a newer output; a later call may have the id of an earlier one."""
     answered: set[str] = set()
     outdated = set()
@@ -124,26 +124,4 @@ def is_spoken(item: Item) -> bool:
         and item.role == "user"
         and bool(item.content)
         and all(part.type == "input_audio" for part in item.content)
-    )
-
-
-def place_of_output(items: Sequence[Item], call_id: str) -> int | None:
-    """Where the item stands that the output of the newest call of this id goes behind: the last of
-    the turn that made the call, or of the outputs that stand behind that. None: no such call.
-    """
-    is_it = [isinstance(item, FunctionCall) and item.call_id == call_id for item in items]
-    if True not in is_it:
-        return None
-    at = len(items) - 1 - is_it[::-1].index(True)
-    while at + 1 < len(items) and _is_agents(items[at + 1]):
-        at += 1
-    while at + 1 < len(items) and isinstance(items[at + 1], FunctionCallOutput):
-        at += 1
-    return at
-
-
-def _is_agents(item: Item) -> bool:
-    """A call, or words of the agent."""
-    return isinstance(item, FunctionCall) or (
-        isinstance(item, Message) and item.role == "assistant"
     )

@@ -29,6 +29,8 @@ from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.response_request import ResponseRequest, parse_request
 from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import Json, SessionSettings
+from voiceloop.realtime.shown import Shown
+from voiceloop.realtime.spoken_replies import SpokenReplies
 from voiceloop.realtime.window import Window, fitting_tools, most_characters
 
 MAX_ITEMS = 4096
@@ -57,7 +59,9 @@ class Protocol:
     ) -> None:
         self.settings = settings
         self._limits = limits or ProtocolLimits()
-        self.conversation = Conversation(self._window_of(settings), ledger, on_change)
+        self.conversation = Conversation(on_change)
+        self.spoken = SpokenReplies(self.conversation)
+        self.shown = Shown(self.conversation, self.spoken, self._window_of(settings), ledger)
         self.new_id = new_id or (lambda prefix: f"{prefix}_{secrets.token_hex(12)}")
         self.session_id = self.new_id("sess")
         self.conversation_id = self.new_id("conv")
@@ -117,9 +121,7 @@ class Protocol:
                 self.send(events.ItemRetrieved(item=item))
             case asked.ItemDelete(item_id=item_id):
                 self._known(item_id, "item_delete_invalid_item_id")
-                self.conversation.delete(item_id)
-                self._input.release_item_audio(item_id)
-                self.send(events.ItemDeleted(item_id=item_id))
+                self.delete_item(item_id)
                 return [commands.ItemDeleted(item_id)]
             case asked.ItemTruncate():
                 return self._truncate(event)
@@ -144,7 +146,7 @@ class Protocol:
         previous = self.settings
         current = within_capabilities(self._limits.capabilities, asked_for)
         check_echo(session := self._session_object(current), "session")
-        window = self.conversation.window
+        window = self.shown.window
         if (current.truncation, current.tools) != (previous.truncation, previous.tools):
             window = self._window_of(current)
         if window is not None:
@@ -152,7 +154,7 @@ class Protocol:
         self.settings = current
         if previous.turn_detection is not None and current.turn_detection is None:
             self.drop_input()  # the detector's, not the client's to commit
-        self.conversation.window = window
+        self.shown.window = window
         self.send(events.SessionUpdated(session=session))
         return commands.SettingsChanged(previous, current)
 
@@ -164,7 +166,7 @@ class Protocol:
         )
         if fitting != now.tools:
             self.settings = replace(now, tools=fitting)
-            self.conversation.window = self._window_of(self.settings)
+            self.shown.window = self._window_of(self.settings)
 
     def _create_item(self, raw: Json, previous_item_id: str | None) -> list[Command]:
         item = parse_item(raw, self.new_id)
@@ -191,8 +193,8 @@ class Protocol:
         if event.content_index != 0:
             raise expected("content_index", "0", event.content_index)
         # Clients count in their own clock and overshoot: refusing that is a known field bug.
-        end_ms = max(0, min(event.audio_end_ms, int(self.conversation.audio_ms(event.item_id))))
-        self.conversation.cut(event.item_id, end_ms)
+        end_ms = max(0, min(event.audio_end_ms, int(self.spoken.audio_ms(event.item_id))))
+        self.spoken.cut(event.item_id, end_ms)
         self.send(events.ItemTruncated(item_id=event.item_id, content_index=0, audio_end_ms=end_ms))
         return [commands.TruncateItem(event.item_id, end_ms)]
 
@@ -349,6 +351,14 @@ class Protocol:
         previous = self.conversation.insert(item, previous_item_id)
         self.send(events.ItemAdded(previous_item_id=previous, item=item))
         self.send(events.ItemDone(previous_item_id=previous, item=item))
+
+    def delete_item(self, item_id: str) -> None:
+        """Take the item out of the conversation, with all that is kept of it; tell the client."""
+        self.shown.forget(item_id)
+        self.spoken.forget(item_id)
+        self.conversation.delete(item_id)
+        self._input.release_item_audio(item_id)
+        self.send(events.ItemDeleted(item_id=item_id))
 
     def timeline(self, payload: dict[str, Any]) -> None:
         """Send a turn's timeline as ``voiceloop.timeline`` when the client asked for it."""

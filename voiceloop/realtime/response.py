@@ -23,6 +23,8 @@ from voiceloop.realtime.mcp.calls import McpCalls
 from voiceloop.realtime.prompt import chat_messages
 from voiceloop.realtime.response_request import ResponseRequest
 from voiceloop.realtime.settings import Json, SessionSettings
+from voiceloop.realtime.shown import Shown
+from voiceloop.realtime.spoken_replies import SpokenReplies
 
 ResponseStatus = Literal["completed", "cancelled", "failed", "incomplete"]
 CloseReason = Literal["turn_detected", "client_cancelled", "max_output_tokens", "content_filter"]
@@ -38,6 +40,8 @@ class Wire(Protocol):
     """Where a response's events go, and what it needs to know of its session."""
 
     conversation: Conversation
+    spoken: SpokenReplies
+    shown: Shown
     conversation_id: str
     is_beta: bool
 
@@ -127,7 +131,7 @@ class ResponseHandle:
         """The prompt: instructions, then the conversation as it stands or the request's input."""
         if self.request.input is not None:
             return chat_messages(self.instructions, self.request.input)
-        return self._wire.conversation.messages(self.instructions)
+        return self._wire.shown.messages(self.instructions)
 
     @property
     def has_words(self) -> bool:
@@ -175,7 +179,7 @@ class ResponseHandle:
             self._wire.send(event, delta_of=None if is_fade else self.id)
         self._output_audio_ms += duration_ms
         if not self.is_out_of_band:
-            self._wire.conversation.add_audio(message.item.id, duration_ms)
+            self._wire.spoken.add_audio(message.item.id, duration_ms)
 
     def add_words(self, words: tuple[SpokenWord, ...]) -> None:
         """Word times of the spoken reply, for cutting it; times from the item's first sample.
@@ -183,7 +187,7 @@ class ResponseHandle:
         Taken also after the close: what was cut short is cut at a word.
         """
         if self._message is not None and not self.is_out_of_band:
-            self._wire.conversation.add_words(self._message.item.id, words)
+            self._wire.spoken.add_words(self._message.item.id, words)
 
     # --- tool calls ---
 
@@ -264,7 +268,7 @@ class ResponseHandle:
         message = self._open_message()
         self._said.append(text)
         if not self.is_out_of_band:
-            self._wire.conversation.append_text(message.item.id, text)
+            self._wire.spoken.append_text(message.item.id, text)
         kind = events.TranscriptDelta if self.speaks else events.TextDelta
         self._delta(kind(**self._place(message), delta=text))
 

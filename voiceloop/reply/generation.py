@@ -164,12 +164,12 @@ class Generation:
         """
         protocol, plan = self._context.protocol, self.plan
         may_truncate = protocol.settings.truncation != "disabled" and not self.round.n_deltas
-        while may_truncate and self._n_halvings and protocol.conversation.show_less():
+        while may_truncate and self._n_halvings and protocol.shown.show_less():
             self._n_halvings -= 1
             log.info("a prompt was too long: the older half of the conversation is left out")
             is_led = bool(plan.prompt) and plan.prompt[0].role == "system"
             instructions = plan.prompt[0].content if is_led else ""
-            prompt = protocol.conversation.messages(instructions)
+            prompt = protocol.shown.messages(instructions)
             self._plan = dataclasses.replace(plan, prompt=prompt)
             if self.live is not None:
                 self.live.close()
@@ -275,7 +275,7 @@ class Generation:
 
     def _learn_tokens(self, usage: Usage) -> None:
         """The model has counted the prompt: the window of the conversation is in such tokens."""
-        window = self._context.protocol.conversation.window
+        window = self._context.protocol.shown.window
         if self.rounds.is_first and window is not None:
             window.count.learn(usage.n_prompt_tokens, self.plan.prompt, self.plan.tools)
 

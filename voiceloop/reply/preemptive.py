@@ -313,7 +313,7 @@ class PreemptiveReplies:
     def _is_up_to_date(self, made: ReplyPlan, said_before: str) -> bool:
         """Whether the settings, the conversation and what was found are those it was made with."""
         protocol, turn = self._context.protocol, made.prompt[-1]
-        history = protocol.conversation.messages(protocol.settings.instructions)
+        history = protocol.shown.messages(protocol.settings.instructions)
         if history and (history[-1].role, history[-1].content) == ("user", said_before):
             history = history[:-1]  # the same turn's first words, which nobody has answered
         turn = msgspec.structs.replace(turn, behind=self._context.prepared.ahead(turn.content))
@@ -339,7 +339,7 @@ class PreemptiveReplies:
         reply.playout.pause()
         response.close("cancelled", "turn_detected")
         if response.item_id is not None:
-            self._context.protocol.conversation.retract(response.item_id)
+            self._context.protocol.spoken.retract(response.item_id)
         started = reply.take_back()
         started.take_back(is_cut=is_cut)
         if is_cut:

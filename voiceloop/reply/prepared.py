@@ -128,7 +128,7 @@ class Prepared:
         record.mark(Mark.PASSAGES_KNOWN, settled.at_s)
         record.facts.retrieval = settled.lookup(decided_s)
         behind = self._slot_notes(self._form()[1]) + notes.text
-        if turn_id is not None and self._protocol.conversation.add_notes(turn_id, behind):
+        if turn_id is not None and self._protocol.shown.add_notes(turn_id, behind):
             found = (Source(path=source.path, heading=source.heading) for source in notes.sources)
             response.sources(turn_id, tuple(found))
 
@@ -138,13 +138,12 @@ class Prepared:
         """Tell what the caller's newest turn came to: a client, in an event, and the model, behind
         the words.
         """
-        conversation = self._protocol.conversation
-        turn_id = conversation.newest_turn_id
+        turn_id = self._protocol.conversation.newest_turn_id
         before, now = self._form()
         if not self._forms.has_names or turn_id is None or self._told == (turn_id, now):
             return
         self._told = turn_id, now
-        conversation.add_notes(turn_id, self._slot_notes(now))
+        self._protocol.shown.add_notes(turn_id, self._slot_notes(now))
         for one in now.changes(before):
             response.slot(turn_id, one.name, one.slot.kind, one.value, one.state.value)
 
@@ -157,7 +156,7 @@ class Prepared:
         """Where the slots stand before the caller's turn, and with it; None: the newest words."""
         if not self._forms.has_names:
             return Form(), Form()
-        said = list(self._protocol.conversation.said())
+        said = list(self._protocol.spoken.said())
         words = []
         while said and said[-1][0] == "user":
             words.append(said.pop()[1])
@@ -169,4 +168,4 @@ class Prepared:
         return self._forms.after(turns[:-1]), self._forms.after(turns)
 
     def _slot_notes(self, form: Form) -> str:
-        return notes_of(form, self._protocol.conversation.notes_before()) if form.filled else ""
+        return notes_of(form, self._protocol.shown.notes_before()) if form.filled else ""

@@ -19,12 +19,19 @@ from voiceloop.agent import AgentConfig
 from voiceloop.backends import ToolCall
 from voiceloop.errors import InvalidRequest, VoiceLoopError
 from voiceloop.realtime.commands import SettingsChanged
-from voiceloop.realtime.events import ItemDeleted, Resumed, ResumeTicket
+from voiceloop.realtime.events import Resumed, ResumeTicket
 from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Item, Message
 from voiceloop.realtime.mcp.entry import MAX_SERVERS
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.settings import SessionSettings
-from voiceloop.resume.snapshot import Changes, Snapshot, carried, changes_of, snapshot_of
+from voiceloop.resume.snapshot import (
+    Changes,
+    Snapshot,
+    carried,
+    changes_of,
+    newest_reply_id,
+    snapshot_of,
+)
 from voiceloop.resume.ticket import REFRESH_S, Claims, Tickets
 
 # What changes together is in one ticket, and none is written while an answer is on its way out.
@@ -121,7 +128,7 @@ class Resumption:
         settings = self._protocol.settings
         if self._written is None or self._written[0] is not settings:
             self._written = settings, changes_of(settings, self._own)
-        return snapshot_of(self._written[1], self._protocol.conversation)
+        return snapshot_of(self._written[1], self._protocol.conversation, self._protocol.spoken)
 
     @property
     def _is_asked(self) -> bool:
@@ -177,7 +184,10 @@ class Resumption:
         claims, snapshot = self._tickets.read(ticket, self._tenant)
         self._tickets.use(claims)
         changed = protocol.adopt(self._settings_of(snapshot))
-        protocol.conversation.restore(snapshot.items, snapshot.spoken)
+        protocol.conversation.restore(snapshot.items)
+        newest_id = newest_reply_id(snapshot.items)
+        if newest_id is not None and snapshot.spoken is not None:
+            protocol.spoken.restore(newest_id, snapshot.spoken)
         self._lifetime.resume(claims.lived_s)
         protocol.send(
             Resumed(
@@ -223,8 +233,7 @@ class Resumption:
                 continue
             self._has_settled_calls = True
             if tool.side_effect_free:
-                protocol.conversation.delete(item.id)
-                protocol.send(ItemDeleted(item_id=item.id))
+                protocol.delete_item(item.id)
             else:
                 behind = protocol.conversation.place_of_output(item.call_id)
                 output = FunctionCallOutput(

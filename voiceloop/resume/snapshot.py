@@ -23,10 +23,10 @@ from voiceloop.realtime.items import (
     Item,
     McpCall,
     Message,
-    SpokenReply,
     n_characters_of,
 )
 from voiceloop.realtime.settings import SessionSettings
+from voiceloop.realtime.spoken_replies import SpokenReplies, SpokenReply
 
 # Of settings and items. Packing them is what a ticket costs the event loop: 3 ms. Some two hours
 # of talk.
@@ -87,14 +87,20 @@ def changes_of(settings: SessionSettings, own: SessionSettings) -> Changes:
     return Changes(changed, len(msgspec.json.encode(changed)))
 
 
-def snapshot_of(changes: Changes, conversation: Conversation) -> Snapshot:
+def snapshot_of(changes: Changes, conversation: Conversation, spoken: SpokenReplies) -> Snapshot:
     """What stands fast of a call at this moment. Raises: InvalidRequest: too long changes."""
     n_left = MAX_CHARACTERS - changes.n_characters
     if n_left < 0:
         raise _too_large(f"{MAX_CHARACTERS} characters", changes.n_characters)
     items = _newest(carried(conversation), n_left)
-    said = [item for item in items if isinstance(item, Message) and item.role == "assistant"]
-    return Snapshot(changes.settings, items, conversation.spoken(said[-1].id) if said else None)
+    newest_id = newest_reply_id(items)
+    return Snapshot(changes.settings, items, spoken.get(newest_id) if newest_id else None)
+
+
+def newest_reply_id(items: Sequence[Item]) -> str | None:
+    """The agent's newest message; None where the agent has said nothing."""
+    said = (i for i in reversed(items) if isinstance(i, Message) and i.role == "assistant")
+    return next((message.id for message in said), None)
 
 
 def _too_large(most: str, found: int) -> InvalidRequest:

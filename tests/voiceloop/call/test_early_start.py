@@ -83,7 +83,7 @@ def sound_of(caller: Caller, response: int) -> NDArray[np.int16]:
 
 
 def said(caller: Caller) -> list[tuple[str, str]]:
-    messages = caller.session.protocol.conversation.messages()
+    messages = caller.session.protocol.shown.messages()
     return [(message.role, message.content) for message in messages]
 
 

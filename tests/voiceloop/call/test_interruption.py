@@ -82,7 +82,7 @@ async def test_a_caller_who_goes_on_as_the_answer_begins_has_it_taken_back(
         sample = caller.session._metrics.registry.get_sample_value
         assert sample("voiceloop_cuts_total", {"kind": "soft"}) == 1
         assert not sample("voiceloop_cuts_total", {"kind": "hard"})
-        messages = caller.session.protocol.conversation.messages()
+        messages = caller.session.protocol.shown.messages()
     assert caller.statuses() == ["cancelled", "completed"]
     started, done = caller.of("input_audio_buffer.speech_started")[1], caller.of("response.done")[0]
     assert caller.transport.received.index(started) < caller.transport.received.index(done)
@@ -107,12 +107,12 @@ async def test_who_interrupts_is_answered_on_what_was_staged_whatever_the_client
         speaking = asyncio.create_task(caller.say(1500))
         await caller.wait_for("input_audio_buffer.speech_started", count=2)
         (item,) = (r.event["item"] for r in caller.of("response.output_item.added"))
-        conversation = caller.session.protocol.conversation
-        thought = conversation.messages()[-1].content
+        shown = caller.session.protocol.shown
+        thought = shown.messages()[-1].content
         place = {"item_id": item["id"], "content_index": 0}
         caller.send("conversation.item.truncate", **place, audio_end_ms=500)
         await caller.wait_for("conversation.item.truncated")
-        heard = conversation.messages()[-1].content
+        heard = shown.messages()[-1].content
         assert heard != thought
         await speaking
         await caller.listen_until("response.done", count=2)

@@ -168,7 +168,7 @@ async def test_what_is_looked_up_stays_with_the_turn_it_was_looked_up_for(clock:
                 caller.send("response.create")
         await caller.wait_for("voiceloop.timeline")
         (told,) = caller.of("voiceloop.sources")
-        first, second = caller.session.protocol.conversation.messages()[:2]
+        first, second = caller.session.protocol.shown.messages()[:2]
     assert told.event["item_id"] == "first"
     assert (first.content, second.content) == ("return boots", "by mail")
     assert "return boots]" in first.behind and second.behind == ""
@@ -185,7 +185,7 @@ async def test_what_is_found_for_a_deleted_turn_is_left_with_its_reply(clock: Cl
         caller.send("response.create")
         caller.send("conversation.item.delete", item_id="gone")
         await caller.wait_for("voiceloop.timeline")
-        shown = caller.session.protocol.conversation.messages()
+        shown = caller.session.protocol.shown.messages()
     assert "return boots]" in model.prompts[0][-1].behind
     assert not caller.of("voiceloop.sources")
     assert (shown[0].content, shown[0].behind) == ("hello there", "")

@@ -15,6 +15,7 @@ from voiceloop.listening.release import PATIENCE
 from voiceloop.realtime.conversation import Conversation
 from voiceloop.realtime.items import Message
 from voiceloop.realtime.settings import SemanticVad, ServerVad
+from voiceloop.realtime.spoken_replies import SpokenReplies
 from voiceloop.reply.playout import Pacer
 
 RATE_HZ = 8000
@@ -110,8 +111,9 @@ def test_the_history_of_a_reply_cut_short_is_what_was_heard_to_a_word(seed: int)
     random = np.random.default_rng(seed)
     texts = [f"word{i}" for i in range(30)]
     conversation, pacer = Conversation(), Pacer(RATE_HZ)
+    spoken = SpokenReplies(conversation)
     conversation.insert(Message(id="a", role="assistant", status="in_progress"))
-    conversation.append_text("a", " ".join(texts))
+    spoken.append_text("a", " ".join(texts))
     end_ms, n_chars, words = 0.0, 0, []
     for text in texts:
         start_ms, end_ms = end_ms, end_ms + float(random.integers(120, 600))
@@ -121,9 +123,9 @@ def test_the_history_of_a_reply_cut_short_is_what_was_heard_to_a_word(seed: int)
     now_s, cut_s = 5.0, 5.0 + random.uniform(0.05, end_ms / 1000.0)
     while now_s < cut_s:
         while (chunk := pacer.next_chunk(now_s)) is not None:
-            conversation.add_words("a", chunk.words)
+            spoken.add_words("a", chunk.words)
         now_s = min(cut_s, now_s + random.uniform(0.001, 0.03))
-    kept = conversation.cut("a", pacer.heard_ms(cut_s)).split()
+    kept = spoken.cut("a", pacer.heard_ms(cut_s)).split()
     # A client that plays what comes as it comes has played this much of it by then.
     n_heard = sum(word.end_ms <= 1000 * (cut_s - 5.0) for word in words)
     assert abs(len(kept) - n_heard) <= 1

@@ -61,9 +61,11 @@ async def test_text_and_sound_go_on_at_the_same_place_however_little_was_played(
         assert sent_ms > KEPT_MS + 500
         truncate(caller, item_id, max(0.0, sent_ms - unplayed_ms))  # 0: it does not know
         await caller.listen_until("voiceloop.timeline", limit_ms=30_000)
-        conversation = caller.session.protocol.conversation
-        messages, (_, second) = conversation.messages(), response_ids(caller)
-        times = [word.start_ms for reply in conversation._replies.values() for word in reply.words]
+        protocol = caller.session.protocol
+        messages, (_, second) = protocol.shown.messages(), response_ids(caller)
+        times = [
+            word.start_ms for reply in protocol.spoken._replies.values() for word in reply.words
+        ]
     again_ms = min(unplayed_ms, KEPT_MS)
     assert caller.audio_ms() == pytest.approx(spoken_ms(LONG) + again_ms, abs=25)
     longest_ms = max(spoken_ms(word) for word in LONG.split())
@@ -78,14 +80,14 @@ async def test_a_client_that_has_played_more_than_was_thought_is_believed(
     clock: Clock, tells: bool
 ) -> None:
     async with cut_by_noise(clock, after_ms=700, lead_ms=1500) as (caller, item_id):
-        conversation, sent_ms = caller.session.protocol.conversation, caller.audio_ms()
-        thought = conversation.messages()[-1].content
+        shown, sent_ms = caller.session.protocol.shown, caller.audio_ms()
+        thought = shown.messages()[-1].content
         if tells:
             truncate(caller, item_id, sent_ms)  # it plays faster than it was thought to
             await caller.wait_for("conversation.item.truncated")
-            assert len(conversation.messages()[-1].content) > len(thought)
+            assert len(shown.messages()[-1].content) > len(thought)
         await caller.listen_until("voiceloop.timeline", limit_ms=30_000)
-        assert conversation.messages()[-1] == ChatMessage("assistant", LONG)
+        assert shown.messages()[-1] == ChatMessage("assistant", LONG)
     again_ms = caller.audio_ms() - spoken_ms(LONG)
     assert again_ms == pytest.approx(0, abs=1) if tells else again_ms > 200
 

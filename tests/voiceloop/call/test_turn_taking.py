@@ -455,7 +455,7 @@ async def test_a_reply_cut_by_noise_goes_on_after_what_was_heard_and_is_said_who
         await caller.wait_quietly(500)
         await caller.say(1200)  # a drill, a neighbour
         await caller.listen_until("voiceloop.timeline", limit_ms=30_000)
-        messages = caller.session.protocol.conversation.messages()
+        messages = caller.session.protocol.shown.messages()
         facts = caller.of("voiceloop.timeline")[0].event["timeline"]["anticipation"]
     assert caller.statuses() == ["cancelled", "completed"]
     assert len(model.prompts) == 1
@@ -489,7 +489,7 @@ async def test_a_client_that_flushed_at_a_noise_is_told_again_what_it_had_not_pl
             audio_end_ms=played_ms,
         )
         await caller.listen_until("voiceloop.timeline", limit_ms=30_000)
-        messages = caller.session.protocol.conversation.messages()
+        messages = caller.session.protocol.shown.messages()
     assert caller.statuses() == ["cancelled", "completed"]
     whole_ms = 60 * len(LONG.replace(" ", ""))
     assert caller.audio_ms() == pytest.approx(whole_ms + sent_ms - played_ms, abs=1)
@@ -590,7 +590,7 @@ async def test_an_agent_stopped_by_noise_says_the_rest_where_it_answers_by_itsel
         caller.send("session.update", session=turn_detection(detection))
         await caller.say(1200)  # a drill, a neighbour
         await caller.wait_quietly(8000)
-        messages = caller.session.protocol.conversation.messages()
+        messages = caller.session.protocol.shown.messages()
     assert caller.statuses() == ["cancelled", "completed"][: 1 + creates]
     assert len(model.prompts) == 1
     assert (messages[-1] == ChatMessage("assistant", LONG)) == creates

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from voiceloop.backends import SpokenWord, Tool
 from voiceloop.errors import InvalidRequest
 from voiceloop.memory.ledger import Ledger
-from voiceloop.realtime.conversation import Conversation
 from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, McpCall, Message, Part
 from voiceloop.realtime.prompt import NOT_OVER
+from voiceloop.realtime.protocol import Protocol
+from voiceloop.realtime.settings import SessionSettings
 from voiceloop.realtime.window import TokenCount, Window
 
 TEXT = "We close at six on Saturday."
@@ -25,15 +26,21 @@ WORDS = [
 ]
 
 
-def said(*words: SpokenWord) -> Conversation:
-    conversation = Conversation()
+def protocol_with(window: Window | None = None, ledger: Ledger | None = None) -> Protocol:
+    protocol = Protocol(SessionSettings(), ledger=ledger)
+    protocol.shown.window = window
+    return protocol
+
+
+def said(*words: SpokenWord) -> Protocol:
+    protocol = protocol_with()
     part = Part(type="output_audio", transcript=TEXT)
-    conversation.insert(Message(id="reply", role="assistant", content=(part,)))
-    conversation.append_text("reply", TEXT[:10])
-    conversation.append_text("reply", TEXT[10:])
-    conversation.add_words("reply", words)
-    conversation.add_audio("reply", 1800.0)
-    return conversation
+    protocol.conversation.insert(Message(id="reply", role="assistant", content=(part,)))
+    protocol.spoken.append_text("reply", TEXT[:10])
+    protocol.spoken.append_text("reply", TEXT[10:])
+    protocol.spoken.add_words("reply", words)
+    protocol.spoken.add_audio("reply", 1800.0)
+    return protocol
 
 
 @pytest.mark.parametrize(("heard_ms", "kept"), [
@@ -41,56 +48,58 @@ def said(*words: SpokenWord) -> Conversation:
     (810, "We close at six"), (1800, TEXT), (99_999, TEXT),
 ])  # fmt: skip
 def test_a_word_half_heard_is_kept(heard_ms: float, kept: str) -> None:
-    conversation = said(*WORDS)
-    assert conversation.cut("reply", heard_ms) == kept
-    contents = [message.content for message in conversation.messages()]
+    protocol = said(*WORDS)
+    assert protocol.spoken.cut("reply", heard_ms) == kept
+    contents = [message.content for message in protocol.shown.messages()]
     assert contents == ([kept] if kept else [])
 
 
 def test_a_later_cut_is_of_the_full_reply() -> None:
-    conversation = said(*WORDS)
-    conversation.cut("reply", 150)
-    assert conversation.cut("reply", 850) == "We close at six"
-    item = conversation.get("reply")
+    protocol = said(*WORDS)
+    protocol.spoken.cut("reply", 150)
+    assert protocol.spoken.cut("reply", 850) == "We close at six"
+    item = protocol.conversation.get("reply")
     assert isinstance(item, Message) and item.text == "We close at six"
 
 
 def test_of_a_retracted_reply_nothing_was_said_whatever_was_heard() -> None:
-    conversation = said(*WORDS)
-    conversation.cut("reply", 850)
-    conversation.retract("reply")
-    assert conversation.cut("reply", 850) == ""  # a client that flushed tells what it had played
-    item = conversation.get("reply")
+    protocol = said(*WORDS)
+    protocol.spoken.cut("reply", 850)
+    protocol.spoken.retract("reply")
+    assert protocol.spoken.cut("reply", 850) == ""  # a client that flushed tells what it had played
+    item = protocol.conversation.get("reply")
     assert isinstance(item, Message) and item.text == ""
-    assert conversation.messages() == ()
-    assert conversation.audio_ms("reply") == 1800.0
+    assert protocol.shown.messages() == ()
+    assert protocol.spoken.audio_ms("reply") == 1800.0
 
 
 def test_a_voice_without_word_times_is_cut_at_a_word_by_its_share() -> None:
-    conversation = said()
-    assert conversation.cut("reply", 900) == "We close at"
-    assert conversation.cut("reply", 1800) == TEXT
+    protocol = said()
+    assert protocol.spoken.cut("reply", 900) == "We close at"
+    assert protocol.spoken.cut("reply", 1800) == TEXT
 
 
 def test_items_without_words_are_not_shown_to_the_model() -> None:
-    conversation = Conversation()
-    conversation.insert(Message(id="a", role="assistant", status="in_progress"))
-    conversation.insert(
+    protocol = protocol_with()
+    protocol.conversation.insert(Message(id="a", role="assistant", status="in_progress"))
+    protocol.conversation.insert(
         Message(id="u", role="user", content=(Part(type="input_audio", transcript=None),))
     )
     broken = FunctionCall(id="f", call_id="c", name="x", arguments="{", status="incomplete")
-    conversation.insert(broken)
-    assert conversation.messages("Be kind.")[1:] == ()
-    conversation.set_transcript("u", "hello")
-    assert [message.content for message in conversation.messages()] == ["hello"]
+    protocol.conversation.insert(broken)
+    assert protocol.shown.messages("Be kind.")[1:] == ()
+    protocol.conversation.set_transcript("u", "hello")
+    assert [message.content for message in protocol.shown.messages()] == ["hello"]
 
 
 def test_words_and_calls_of_one_turn_are_one_message() -> None:
-    conversation = said(*WORDS)
+    protocol = said(*WORDS)
     for n in (1, 2):
-        conversation.insert(FunctionCall(id=f"f{n}", call_id=f"c{n}", name="x", arguments="{}"))
-    conversation.insert(FunctionCallOutput(id="o", call_id="c1", output="ok"))
-    messages = conversation.messages()
+        protocol.conversation.insert(
+            FunctionCall(id=f"f{n}", call_id=f"c{n}", name="x", arguments="{}")
+        )
+    protocol.conversation.insert(FunctionCallOutput(id="o", call_id="c1", output="ok"))
+    messages = protocol.shown.messages()
     assert [message.role for message in messages] == ["assistant", "tool", "tool"]
     assert messages[0].content == TEXT and len(messages[0].tool_calls) == 2
     assert [message.content for message in messages[1:]] == ["ok", NOT_OVER]
@@ -105,107 +114,108 @@ def output(item_id: str, n: int, text: str = "ok") -> FunctionCallOutput:
 
 
 def test_a_call_that_comes_before_its_words_is_one_message_with_them() -> None:
-    conversation = Conversation()
-    conversation.insert(call(1))
+    protocol = protocol_with()
+    protocol.conversation.insert(call(1))
     for n in (1, 2):
         part = Part(type="output_audio", transcript=f"Words {n}.")
-        conversation.insert(Message(id=f"m{n}", role="assistant", content=(part,)))
-    conversation.insert(output("o", 1))
-    messages = conversation.messages()
+        protocol.conversation.insert(Message(id=f"m{n}", role="assistant", content=(part,)))
+    protocol.conversation.insert(output("o", 1))
+    messages = protocol.shown.messages()
     assert [message.role for message in messages] == ["assistant", "tool"]
     assert messages[0].content == "Words 1. Words 2." and len(messages[0].tool_calls) == 1
 
 
 def test_an_output_goes_behind_the_turn_that_made_the_call_and_its_other_outputs() -> None:
-    conversation = said(*WORDS)
+    protocol = said(*WORDS)
     for item in (call(1), call(2), output("o2", 2)):
-        conversation.insert(item)
-    conversation.insert(Message(id="u", role="user"))
-    assert conversation.place_of_output("c1") == "o2"
+        protocol.conversation.insert(item)
+    protocol.conversation.insert(Message(id="u", role="user"))
+    assert protocol.conversation.place_of_output("c1") == "o2"
     older = FunctionCall(id="older", call_id="c1", name="x", arguments="{}")
-    conversation.insert(older, "root")
-    assert conversation.place_of_output("c1") == "o2"
-    assert conversation.place_of_output("c3") is None
-    assert conversation.is_answered("c2") and not conversation.is_answered("c1")
+    protocol.conversation.insert(older, "root")
+    assert protocol.conversation.place_of_output("c1") == "o2"
+    assert protocol.conversation.place_of_output("c3") is None
+    assert protocol.conversation.is_answered("c2") and not protocol.conversation.is_answered("c1")
 
 
 def test_of_several_outputs_of_a_call_the_model_is_shown_the_last() -> None:
-    conversation = Conversation()
+    protocol = protocol_with()
     for item in (call(1), output("a", 1, "no answer"), output("b", 1, "nine"), call(2)):
-        conversation.insert(item)
-    conversation.insert(FunctionCall(id="again", call_id="c1", name="x", arguments="{}"))
-    conversation.insert(output("c", 1, "ten"))
-    shown = [message.content for message in conversation.messages() if message.role == "tool"]
+        protocol.conversation.insert(item)
+    protocol.conversation.insert(FunctionCall(id="again", call_id="c1", name="x", arguments="{}"))
+    protocol.conversation.insert(output("c", 1, "ten"))
+    shown = [message.content for message in protocol.shown.messages() if message.role == "tool"]
     assert shown == ["nine", NOT_OVER, "ten"]
 
 
 def test_a_call_under_way_has_a_result_in_the_prompt_and_its_own_once_that_is_there() -> None:
     """Services refuse a prompt in which something else follows a call."""
-    conversation = Conversation()
-    conversation.insert(call(1))
+    protocol = protocol_with()
+    protocol.conversation.insert(call(1))
     part = Part(type="input_text", text="And a tea.")
-    conversation.insert(Message(id="u", role="user", content=(part,)))
-    before = [(message.role, message.content) for message in conversation.messages()]
+    protocol.conversation.insert(Message(id="u", role="user", content=(part,)))
+    before = [(message.role, message.content) for message in protocol.shown.messages()]
     assert before == [("assistant", ""), ("tool", NOT_OVER), ("user", "And a tea.")]
-    conversation.insert(output("late", 1, "done"))
-    after = [(message.role, message.content) for message in conversation.messages()]
+    protocol.conversation.insert(output("late", 1, "done"))
+    after = [(message.role, message.content) for message in protocol.shown.messages()]
     assert after == [("assistant", ""), ("tool", "done"), ("user", "And a tea.")]
 
 
 def test_a_result_whose_call_was_deleted_is_not_shown_and_its_call_not_open() -> None:
-    conversation = Conversation()
+    protocol = protocol_with()
     for item in (call(1), output("o1", 1, "nine"), call(2), output("o2", 2, "ten"), call(3)):
-        conversation.insert(item)
-    assert [conversation.is_open(f"c{n}") for n in (1, 2, 3)] == [False, False, True]
+        protocol.conversation.insert(item)
+    assert [protocol.conversation.is_open(f"c{n}") for n in (1, 2, 3)] == [False, False, True]
     for n in (1, 3):
-        conversation.delete(f"f{n}")
-    assert [message.content for message in conversation.messages()] == ["", "ten"]
-    assert not conversation.is_open("c3")
+        protocol.delete_item(f"f{n}")
+    assert [message.content for message in protocol.shown.messages()] == ["", "ten"]
+    assert not protocol.conversation.is_open("c3")
 
 
 def test_a_later_calls_result_is_not_that_of_an_earlier_call_with_its_id() -> None:
-    conversation = Conversation()
-    conversation.insert(call(1))
+    protocol = protocol_with()
+    protocol.conversation.insert(call(1))
     part = Part(type="input_text", text="And a tea.")
-    conversation.insert(Message(id="u", role="user", content=(part,)))
-    conversation.insert(FunctionCall(id="again", call_id="c1", name="x", arguments="{}"))
-    conversation.insert(output("o", 1, "done"))
-    shown = [message.content for message in conversation.messages() if message.role == "tool"]
+    protocol.conversation.insert(Message(id="u", role="user", content=(part,)))
+    protocol.conversation.insert(FunctionCall(id="again", call_id="c1", name="x", arguments="{}"))
+    protocol.conversation.insert(output("o", 1, "done"))
+    shown = [message.content for message in protocol.shown.messages() if message.role == "tool"]
     assert shown == [NOT_OVER, "done"]
 
 
 def test_ids_are_unique_and_places_known() -> None:
-    conversation = said(*WORDS)
+    protocol = said(*WORDS)
     with pytest.raises(InvalidRequest):
-        conversation.insert(Message(id="reply", role="user"))
+        protocol.conversation.insert(Message(id="reply", role="user"))
     with pytest.raises(InvalidRequest):
-        conversation.insert(Message(id="u", role="user"), "nobody")
-    assert conversation.insert(Message(id="u", role="user"), "root") is None
-    assert conversation.previous_id("reply") == "u"
+        protocol.conversation.insert(Message(id="u", role="user"), "nobody")
+    assert protocol.conversation.insert(Message(id="u", role="user"), "root") is None
+    assert protocol.conversation.previous_id("reply") == "u"
 
 
 def test_a_deleted_reply_is_gone_for_good() -> None:
-    conversation = said(*WORDS)
-    assert conversation.delete("reply") and not conversation.delete("reply")
-    conversation.replace(Message(id="reply", role="assistant"))
-    assert conversation.cut("reply", 500) == "" and len(conversation) == 0
+    protocol = said(*WORDS)
+    protocol.delete_item("reply")
+    protocol.delete_item("reply")
+    protocol.conversation.replace(Message(id="reply", role="assistant"))
+    assert protocol.spoken.cut("reply", 500) == "" and len(protocol.conversation) == 0
 
 
 # --- the window of a long conversation ---
 
 
-def talk(conversation: Conversation, n_turns: int) -> None:
+def talk(protocol: Protocol, n_turns: int) -> None:
     for n in range(n_turns):
         for role, text in (("user", f"question {n} " + "x" * 40), ("assistant", "y" * 48)):
             part = Part(type="input_text" if role == "user" else "output_text", text=text)
-            item_id = f"{role}{len(conversation)}"
-            conversation.insert(Message(id=item_id, role=role, content=(part,)))  # type: ignore[arg-type]
+            item_id = f"{role}{len(protocol.conversation)}"
+            protocol.conversation.insert(Message(id=item_id, role=role, content=(part,)))  # type: ignore[arg-type]
 
 
 def test_a_long_conversation_keeps_its_instructions_and_its_latest_turns() -> None:
-    conversation = Conversation(Window(n_tokens=400, retention_ratio=0.5))
-    talk(conversation, 40)
-    messages = conversation.messages("Be kind.")
+    protocol = protocol_with(Window(n_tokens=400, retention_ratio=0.5))
+    talk(protocol, 40)
+    messages = protocol.shown.messages("Be kind.")
     assert messages[0].content == "Be kind." and messages[1].role == "user"
     assert messages[-1].role == "assistant" and messages[-2].content.startswith("question 39")
     assert sum(len(message.content) // 3 + 6 for message in messages) <= 200
@@ -218,9 +228,9 @@ def test_a_clients_own_bound_holds_for_what_follows_the_instructions() -> None:
         "token_limits": {"post_instructions": 200},
     }
     for n_tokens in (0, 5000):
-        conversation = Conversation(Window.of(asked, n_tokens))
-        talk(conversation, 40)
-        messages = conversation.messages("Be kind. " * 100)[1:]
+        protocol = protocol_with(Window.of(asked, n_tokens))
+        talk(protocol, 40)
+        messages = protocol.shown.messages("Be kind. " * 100)[1:]
         assert 0 < sum(len(message.content) // 3 + 6 for message in messages) <= 100
 
 
@@ -228,9 +238,9 @@ def test_tools_take_their_room_from_the_conversation() -> None:
     tool = Tool("hours", "The opening hours of a day. " * 20, {"type": "object"})
     shown = []
     for tools in ((), (tool,)):
-        conversation = Conversation(Window.of("auto", 600, tools))
-        talk(conversation, 40)
-        shown.append(len(conversation.messages("Be kind.")))
+        protocol = protocol_with(Window.of("auto", 600, tools))
+        talk(protocol, 40)
+        shown.append(len(protocol.shown.messages("Be kind.")))
     assert 1 < shown[1] < shown[0]
 
 
@@ -261,128 +271,130 @@ def test_instructions_tools_and_history_of_any_length_give_a_prompt_or_a_refusal
     except InvalidRequest as refused:
         assert "expected instructions and tools that fit" in refused.message
         return
-    conversation = Conversation(window)
+    protocol = protocol_with(window)
     for n, length in enumerate(n_characters):
         part = Part(type="input_text", text="x" * length)
-        conversation.insert(Message(id=f"u{n}", role="user", content=(part,)))
-        shown = conversation.messages(instructions)
+        protocol.conversation.insert(Message(id=f"u{n}", role="user", content=(part,)))
+        shown = protocol.shown.messages(instructions)
         assert not length or shown[-1].content == "x" * length  # the newest turn is always there
-    assert len(conversation.messages(instructions)) <= 1 + len(n_characters)
+    assert len(protocol.shown.messages(instructions)) <= 1 + len(n_characters)
 
 
 def test_the_window_stands_still_between_its_moves() -> None:
-    conversation = Conversation(Window(n_tokens=400, retention_ratio=0.5))
-    talk(conversation, 10)
-    first = conversation.messages("Be kind.")
+    protocol = protocol_with(Window(n_tokens=400, retention_ratio=0.5))
+    talk(protocol, 10)
+    first = protocol.shown.messages("Be kind.")
     assert len(first) < 21
-    talk(conversation, 1)
-    assert conversation.messages("Be kind.")[: len(first)] == first
-    oldest = conversation.items()[len(conversation) - len(first) - 1].id
-    assert conversation.delete(oldest)
-    assert conversation.messages("Be kind.")[1:] == (*first[2:], *conversation.messages()[-2:])
+    talk(protocol, 1)
+    assert protocol.shown.messages("Be kind.")[: len(first)] == first
+    oldest = protocol.conversation.items()[len(protocol.conversation) - len(first) - 1].id
+    protocol.delete_item(oldest)
+    assert protocol.shown.messages("Be kind.")[1:] == (*first[2:], *protocol.shown.messages()[-2:])
 
 
 def test_the_latest_turn_is_shown_even_where_it_is_too_long() -> None:
-    conversation = Conversation(Window(n_tokens=10))
+    protocol = protocol_with(Window(n_tokens=10))
     part = Part(type="input_text", text="x" * 900)
     for n in range(3):
-        conversation.insert(Message(id=f"u{n}", role="user", content=(part,)))
-    assert len(conversation.messages()) == 1
+        protocol.conversation.insert(Message(id=f"u{n}", role="user", content=(part,)))
+    assert len(protocol.shown.messages()) == 1
 
 
 # --- slides ---
 
 
-def words(conversation: Conversation, role: str, text: str) -> None:
-    item_id = f"{role}{len(conversation)}"
+def words(protocol: Protocol, role: str, text: str) -> None:
+    item_id = f"{role}{len(protocol.conversation)}"
     part = Part(type="input_text" if role == "user" else "output_text", text=text)
-    conversation.insert(Message(id=item_id, role=role, content=(part,)))  # type: ignore[arg-type]
+    protocol.conversation.insert(Message(id=item_id, role=role, content=(part,)))  # type: ignore[arg-type]
 
 
-def fill(conversation: Conversation, share: float) -> None:
+def fill(protocol: Protocol, share: float) -> None:
     """Talk until this share of the window's room is taken."""
-    window = conversation.window
+    window = protocol.shown.window
     assert window is not None
-    while sum(len(m.content) // 3 + 6 for m in conversation.messages()) < share * window.n_tokens:
-        talk(conversation, 1)
+    while sum(len(m.content) // 3 + 6 for m in protocol.shown.messages()) < share * window.n_tokens:
+        talk(protocol, 1)
 
 
 def test_a_window_that_is_nearly_full_slides_before_it_must_and_then_stands_still() -> None:
-    conversation = Conversation(Window(n_tokens=1000))
-    fill(conversation, 0.8)
-    assert not conversation.slide_ahead("")
-    assert conversation.take_slide() is None
-    fill(conversation, 0.87)
-    n_before = len(conversation.messages())
-    assert conversation.slide_ahead("")
-    shown = conversation.messages()
+    protocol = protocol_with(Window(n_tokens=1000))
+    fill(protocol, 0.8)
+    assert not protocol.shown.slide_ahead("")
+    assert protocol.shown.take_slide() is None
+    fill(protocol, 0.87)
+    n_before = len(protocol.shown.messages())
+    assert protocol.shown.slide_ahead("")
+    shown = protocol.shown.messages()
     assert len(shown) < n_before and shown[0].role == "user"
-    assert not conversation.slide_ahead("")
-    slide = conversation.take_slide()
+    assert not protocol.shown.slide_ahead("")
+    slide = protocol.shown.take_slide()
     assert slide is not None and slide.is_ahead and slide.n_items == n_before - len(shown)
-    talk(conversation, 1)
-    assert conversation.messages()[: len(shown)] == shown  # the cache of it stands
+    talk(protocol, 1)
+    assert protocol.shown.messages()[: len(shown)] == shown  # the cache of it stands
 
 
 def test_who_asks_for_less_of_the_history_keeps_less_ahead_too() -> None:
     kept = []
     for ratio in (0.3, 0.8):
         asked = {"type": "retention_ratio", "retention_ratio": ratio}
-        conversation = Conversation(Window.of(asked, 1000))
-        fill(conversation, 0.87)
-        assert conversation.slide_ahead("")
-        kept.append(len(conversation.messages()))
+        protocol = protocol_with(Window.of(asked, 1000))
+        fill(protocol, 0.87)
+        assert protocol.shown.slide_ahead("")
+        kept.append(len(protocol.shown.messages()))
     assert kept[0] < kept[1]
 
 
 def test_what_has_left_the_window_is_told_behind_the_first_words_that_are_shown() -> None:
-    conversation = Conversation(Window(n_tokens=1000), Ledger())
-    words(conversation, "user", "My name is Maria Lopez.")
+    protocol = protocol_with(Window(n_tokens=1000), Ledger())
+    words(protocol, "user", "My name is Maria Lopez.")
     call = FunctionCall(id="c", call_id="call", name="order", arguments='{"item": "latte"}')
-    conversation.insert(call)
-    conversation.insert(FunctionCallOutput(id="o", call_id="call", output='{"ready_in": "5 min"}'))
-    fill(conversation, 0.87)
-    assert "Maria" not in conversation.messages("Be kind.")[1].behind
-    assert conversation.slide_ahead("Be kind.")
-    system, first, *rest = conversation.messages("Be kind.")
+    protocol.conversation.insert(call)
+    protocol.conversation.insert(
+        FunctionCallOutput(id="o", call_id="call", output='{"ready_in": "5 min"}')
+    )
+    fill(protocol, 0.87)
+    assert "Maria" not in protocol.shown.messages("Be kind.")[1].behind
+    assert protocol.shown.slide_ahead("Be kind.")
+    system, first, *rest = protocol.shown.messages("Be kind.")
     assert system.content == "Be kind."
     assert first.role == "user" and "Maria Lopez" in first.behind and "5 min" in first.behind
     assert "Maria" not in first.content and not any("Maria" in one.content for one in rest)
-    assert conversation.messages("Be kind.")[1] == first
-    assert conversation.delete("user0")
-    assert "Maria" not in conversation.messages("Be kind.")[1].behind
+    assert protocol.shown.messages("Be kind.")[1] == first
+    protocol.delete_item("user0")
+    assert "Maria" not in protocol.shown.messages("Be kind.")[1].behind
 
 
 def test_what_a_tool_of_an_mcp_server_did_is_told_too_and_its_failure_is_not() -> None:
-    conversation = Conversation(Window(n_tokens=1000), Ledger())
+    protocol = protocol_with(Window(n_tokens=1000), Ledger())
     for name, came in (("order", {"output": "5 min"}), ("cancel", {"error": {"message": "gone"}})):
-        conversation.insert(
+        protocol.conversation.insert(
             McpCall(id=name, server_label="shop", name=name, arguments="{}", **came)  # type: ignore[arg-type]
         )
-    fill(conversation, 0.87)
-    assert conversation.slide_ahead("")
-    behind = conversation.messages()[0].behind
+    fill(protocol, 0.87)
+    assert protocol.shown.slide_ahead("")
+    behind = protocol.shown.messages()[0].behind
     assert "Done: order () gave 5 min" in behind and "cancel" not in behind
 
 
 def test_facts_of_an_hour_are_told_however_often_the_window_slides() -> None:
-    conversation = Conversation(Window(n_tokens=1500), Ledger())
-    words(conversation, "user", "My name is Maria Lopez.")
+    protocol = protocol_with(Window(n_tokens=1500), Ledger())
+    words(protocol, "user", "My name is Maria Lopez.")
     n_slides = 0
     for _ in range(40):
-        fill(conversation, 0.87)
-        n_slides += conversation.slide_ahead("")
-    assert n_slides == 40 and "Maria Lopez" in conversation.messages()[0].behind
-    assert sum(len(m.content + m.behind) // 3 for m in conversation.messages()) <= 1500
+        fill(protocol, 0.87)
+        n_slides += protocol.shown.slide_ahead("")
+    assert n_slides == 40 and "Maria Lopez" in protocol.shown.messages()[0].behind
+    assert sum(len(m.content + m.behind) // 3 for m in protocol.shown.messages()) <= 1500
 
 
 def test_a_turn_that_overfills_the_window_makes_it_slide_at_once() -> None:
-    conversation = Conversation(Window(n_tokens=1000), Ledger())
-    words(conversation, "user", "My name is Maria Lopez.")
-    fill(conversation, 0.84)
-    talk(conversation, 10)
-    assert "Maria Lopez" in conversation.messages()[0].behind
-    slide = conversation.take_slide()
+    protocol = protocol_with(Window(n_tokens=1000), Ledger())
+    words(protocol, "user", "My name is Maria Lopez.")
+    fill(protocol, 0.84)
+    talk(protocol, 10)
+    assert "Maria Lopez" in protocol.shown.messages()[0].behind
+    slide = protocol.shown.take_slide()
     assert slide is not None and not slide.is_ahead and slide.n_facts >= 1
 
 
@@ -391,11 +403,12 @@ def test_tokens_are_counted_where_the_tokenizer_is_here() -> None:
         return len(text)
 
     guessed, counted = (
-        Conversation(Window.of("auto", 1000, count=TokenCount(count))) for count in (None, one_each)
+        protocol_with(Window.of("auto", 1000, count=TokenCount(count)))
+        for count in (None, one_each)
     )
-    for conversation in (guessed, counted):
-        talk(conversation, 10)
-    assert len(counted.messages()) < len(guessed.messages()) == 20
+    for protocol in (guessed, counted):
+        talk(protocol, 10)
+    assert len(counted.shown.messages()) < len(guessed.shown.messages()) == 20
     window = Window.of("auto", 100, count=TokenCount(one_each))
     assert window is not None
     with pytest.raises(InvalidRequest, match="found about 126"):

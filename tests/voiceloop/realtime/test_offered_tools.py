@@ -14,9 +14,9 @@ def test_tools_of_servers_are_counted_and_those_without_room_left_out() -> None:
     )
     settings = SessionSettings(tools=(own,), instructions="Be kind.")
     protocol = Protocol(settings, limits=ProtocolLimits(n_context_tokens=1792))
-    before = protocol.conversation.window
+    before = protocol.shown.window
     protocol.offer_tools((own, *listed))
-    offered, window = protocol.settings.tools, protocol.conversation.window
+    offered, window = protocol.settings.tools, protocol.shown.window
     assert offered[0] is own and 1 < len(offered) < 20
     assert before is not None and window is not None and before.n_tools < window.n_tools
     assert window.room(20) >= 1792 // 2 - 20

@@ -136,7 +136,7 @@ def test_a_tool_call_in_order() -> None:
     result = {"type": "function_call_output", "call_id": "call_1", "output": "9 to 5"}
     (command,) = wire.say("conversation.item.create", item=result)
     assert isinstance(command, ItemCreated)
-    roles = [message.role for message in wire.protocol.conversation.messages()]
+    roles = [message.role for message in wire.protocol.shown.messages()]
     assert roles == ["assistant", "tool"]
 
 
@@ -229,7 +229,7 @@ def test_out_of_band_responses_run_beside_it_and_leave_no_trace() -> None:
     assert not any(event["type"].startswith("conversation.") for event in events)
     assert events[0]["response"]["conversation_id"] is None
     assert events[-1]["response"]["metadata"] == {"a": "b"}
-    assert wire.protocol.conversation.messages() == ()
+    assert wire.protocol.shown.messages() == ()
     assert wire.protocol.active_response is not None
 
 
@@ -325,7 +325,7 @@ def test_an_idle_caller_makes_an_empty_turn() -> None:
         "conversation.item.done",
     ]
     assert events[0]["item_id"] == events[1]["item_id"] == item_id
-    assert wire.protocol.conversation.messages() == ()
+    assert wire.protocol.shown.messages() == ()
 
 
 def test_clear_forgets_what_waits() -> None:
@@ -393,7 +393,7 @@ def test_truncate_is_clamped_acknowledged_and_keeps_what_was_heard(
     assert commands == [TruncateItem(item_id, kept_ms)]
     (event,) = wire.sent()
     assert event["type"] == "conversation.item.truncated" and event["audio_end_ms"] == kept_ms
-    said = [m.content for m in wire.protocol.conversation.messages() if m.role == "assistant"]
+    said = [m.content for m in wire.protocol.shown.messages() if m.role == "assistant"]
     assert said == ([heard] if heard else [])
 
 
@@ -459,7 +459,7 @@ def test_transcription_is_silent_unless_asked_for_and_known_all_the_same() -> No
     wire.protocol.partial(item_id, "two", "lattes")
     wire.protocol.timeline({"gap_ms": 1})
     assert wire.sent() == []
-    assert wire.protocol.conversation.messages()[0].content == "two lattes"
+    assert wire.protocol.shown.messages()[0].content == "two lattes"
 
 
 def test_stable_words_grow_the_transcript_while_the_caller_speaks() -> None:

@@ -106,7 +106,7 @@ async def test_out_of_band_replies_run_beside_and_leave_no_trace(clock: Clock) -
         for _ in range(2):
             ask(caller, conversation="none", input=[item], metadata={"kind": "side"})
         await caller.wait_for("response.done", count=3)
-        messages = caller.session.protocol.conversation.messages()
+        messages = caller.session.protocol.shown.messages()
     assert caller.statuses() == ["completed"] * 3
     assert not any("aside" in message.content for message in messages)
 
@@ -337,7 +337,7 @@ async def test_a_reply_that_fails_says_the_fallback_and_why(
     async with Caller(clock, instant_backends(language_model=model), agent) as caller:
         ask(caller)
         await caller.wait_for("voiceloop.timeline")
-        messages = caller.session.protocol.conversation.messages()
+        messages = caller.session.protocol.shown.messages()
     spoken = [message for message in messages if message.role == "assistant"][-1]
     assert caller.statuses() == ["failed"] and why_failed(caller) == LOST
     assert caller.transcript() == said and spoken.content.endswith("Pardon me?")
@@ -448,6 +448,6 @@ async def test_a_reply_the_client_cut_shows_the_words_it_played(clock: Clock) ->
         await caller.wait_for("response.done")
         caller.send("conversation.item.retrieve", item_id=item_id)
         item = (await caller.wait_for("conversation.item.retrieved")).event["item"]
-        (message,) = caller.session.protocol.conversation.messages()
+        (message,) = caller.session.protocol.shown.messages()
     assert item["content"][0]["transcript"] == message.content
     assert STORY.startswith(message.content) and len(message.content) < len(STORY) / 2

@@ -110,7 +110,7 @@ async def test_a_caller_who_speaks_while_an_order_is_under_way_loses_and_doubles
         await caller.listen_until("response.function_call_arguments.done")
         await caller.say(900)
         await caller.wait_quietly(4000)
-        messages = caller.session.protocol.conversation.messages()
+        messages = caller.session.protocol.shown.messages()
     assert service.n_done == service.n_begun == 1
     assert outputs(caller) == ["3"]
     roles = [message.role for message in messages]
@@ -222,7 +222,7 @@ async def test_a_drafted_round_is_told_like_any_other(clock: Clock) -> None:
     async with Caller(clock, backends, agent, toolbox=box(clock, price=(READ, service))) as caller:
         await caller.say(800)
         await caller.listen_until("response.done", count=2)
-        messages = caller.session.protocol.conversation.messages()
+        messages = caller.session.protocol.shown.messages()
         (call,) = caller.of("response.function_call_arguments.done")
         first, second = caller.of("response.created")
         await caller.listen_until("voiceloop.timeline")

@@ -16,9 +16,11 @@ from voiceloop.realtime.conversation import Conversation
 from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Message, Part
 from voiceloop.realtime.mcp.entry import read_entries
 from voiceloop.realtime.settings import SessionSettings
+from voiceloop.realtime.spoken_replies import SpokenReplies
 from voiceloop.resume.snapshot import MAX_CHARACTERS as MAX_WRITTEN
 from voiceloop.resume.snapshot import (
     MAX_PACKED_BYTES,
+    Changes,
     Snapshot,
     changes_of,
     pack,
@@ -36,11 +38,15 @@ def said(id: str, role: str, text: str, status: str = "completed") -> Message:
     return Message(id=id, role=role, status=status, content=(part,))
 
 
+def taken_of(changes: Changes, conversation: Conversation) -> Snapshot:
+    return snapshot_of(changes, conversation, SpokenReplies(conversation))
+
+
 def snapshot(*items: Message) -> Snapshot:
     conversation = Conversation()
     for item in items:
         conversation.insert(item)
-    return snapshot_of(changes_of(OWN, OWN), conversation)
+    return taken_of(changes_of(OWN, OWN), conversation)
 
 
 CALL = snapshot(said("a", "user", "two lattes"), said("b", "assistant", "Two lattes, noted."))
@@ -147,16 +153,8 @@ def test_tool_calls_and_their_results_are_written_down() -> None:
     conversation.insert(
         FunctionCall(id="d", call_id="2", name="hours", arguments="{", status="in_progress")
     )
-    taken = unpack(pack(snapshot_of(changes_of(OWN, OWN), conversation)))
+    taken = unpack(pack(taken_of(changes_of(OWN, OWN), conversation)))
     assert [item.id for item in taken.items] == ["c", "o"]
-
-
-def test_notes_that_only_the_model_was_shown_are_not_in_a_ticket() -> None:
-    conversation = Conversation()
-    conversation.insert(said("asked", "user", "when do you open"))
-    conversation.add_notes("asked", "a document: never told to the client")
-    taken = snapshot_of(changes_of(OWN, OWN), conversation)
-    assert b"document" not in msgspec.msgpack.encode(taken)
 
 
 def test_what_a_client_told_for_an_mcp_server_is_not_in_a_ticket(clock: HandClock) -> None:
@@ -165,7 +163,7 @@ def test_what_a_client_told_for_an_mcp_server_is_not_in_a_ticket(clock: HandCloc
     entries = read_entries([public, {**public, "server_label": "shop", **told}], "tools")
     listed = Tool("price", "", {}, server_label="shop")
     asked = msgspec.structs.replace(OWN, voice="deep", mcp=entries, tools=(listed,))
-    taken = snapshot_of(changes_of(asked, OWN), Conversation())
+    taken = taken_of(changes_of(asked, OWN), Conversation())
     value = Tickets(b"shared", clock).issue("t", "sess_1", 0.0, taken).value
     for part in value.removeprefix("rt_").split("."):
         packed = from_text(part)
@@ -180,7 +178,7 @@ def test_what_a_client_told_for_an_mcp_server_is_not_in_a_ticket(clock: HandCloc
 
 def test_settings_that_the_client_changed_hold_over_those_of_an_agent_that_was_changed() -> None:
     asked = msgspec.structs.replace(OWN, voice="deep", timeline=True)
-    taken = unpack(pack(snapshot_of(changes_of(asked, OWN), Conversation())))
+    taken = unpack(pack(taken_of(changes_of(asked, OWN), Conversation())))
     newer = msgspec.structs.replace(OWN, instructions="Be brief.", temperature=0.5)
     found = taken.settings_over(newer)
     assert (found.voice, found.timeline) == ("deep", True)
@@ -209,7 +207,7 @@ def test_settings_too_long_for_a_ticket_are_a_typed_error() -> None:
     text = random.Random(5).randbytes(2 * MAX_PACKED_BYTES).hex()
     asked = msgspec.structs.replace(OWN, instructions=text)
     with pytest.raises(InvalidRequest) as caught:
-        pack(snapshot_of(changes_of(asked, OWN), Conversation()))
+        pack(taken_of(changes_of(asked, OWN), Conversation()))
     assert caught.value.wire_code == "resume_too_large"
 
 
@@ -218,11 +216,11 @@ def test_settings_and_items_together_have_the_room_of_one_ticket() -> None:
     for number in range(10):
         conversation.insert(said(str(number), "user", "a" * (MAX_WRITTEN // 10 - 1000)))
     half = msgspec.structs.replace(OWN, instructions="a" * (MAX_WRITTEN // 2))
-    assert len(snapshot_of(changes_of(OWN, OWN), conversation).items) == 10
-    assert len(snapshot_of(changes_of(half, OWN), conversation).items) == 5
+    assert len(taken_of(changes_of(OWN, OWN), conversation).items) == 10
+    assert len(taken_of(changes_of(half, OWN), conversation).items) == 5
     whole = msgspec.structs.replace(OWN, instructions="a" * MAX_WRITTEN)  # would pack well
     with pytest.raises(InvalidRequest) as caught:
-        snapshot_of(changes_of(whole, OWN), conversation)
+        taken_of(changes_of(whole, OWN), conversation)
     assert caught.value.wire_code == "resume_too_large"
 
 

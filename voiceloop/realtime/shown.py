@@ -1,0 +1,216 @@
+"""What the language model is shown of the conversation.
+
+Owns the notes behind the user's words, where the window begins, and what the model is told of the
+items that have left it. Reads the items and the spoken replies, and changes neither. Pure: no
+clock, no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from voiceloop.backends import ChatMessage
+from voiceloop.memory.ledger import Ledger
+from voiceloop.realtime.conversation import Conversation
+from voiceloop.realtime.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
+    McpCall,
+    Message,
+    model_text,
+)
+from voiceloop.realtime.prompt import (
+    append_message,
+    is_spoken,
+    outdated_outputs,
+    with_recall,
+    with_results,
+)
+from voiceloop.realtime.spoken_replies import SpokenReplies
+from voiceloop.realtime.window import NEARLY_FULL, Slide, TokenCount, Window
+
+
+class Shown:
+    """The language model's view of one conversation. window: None shows all of it.
+
+    ledger: facts of the items that have left the window, which the model is told; None: none.
+    """
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        spoken: SpokenReplies,
+        window: Window | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self.window = window
+        self._conversation = conversation
+        self._spoken = spoken
+        self._ledger = ledger
+        self._notes: dict[str, str] = {}  # behind a user's words, by item: not said by anybody
+        self._oldest_id: str | None = None  # older items are out of the window for good
+        self._recall = ""  # what the model is told of these, the same from slide to slide
+        self._n_notes = 0  # tokens that it may take
+        self._slide: Slide | None = None  # the newest that nobody has asked about
+
+    def messages(self, instructions: str = "") -> tuple[ChatMessage, ...]:
+        """The conversation for the language model, instructions first.
+
+        Items in progress, replies of which nothing was heard, broken tool calls and user audio
+        without words are left out, and so is what fell out of the window, and the output of a call
+        that got another later. Every call has a result behind it, if only that it is not over.
+        """
+        self._slide_window(instructions, is_ahead=False)
+        messages = [ChatMessage(role="system", content=instructions)] if instructions else []
+        outdated = outdated_outputs(self._conversation.items())
+        goes_on = False  # the last message is the caller's, spoken, and nobody has answered it
+        for item in self._items:
+            if item.id in outdated:
+                continue
+            text, n_before = self._spoken.text_of(item), len(messages)
+            if goes_on and is_spoken(item) and text:
+                joined, notes = f"{messages[-1].content} {text}", self._notes.get(item.id, "")
+                messages[-1] = replace(messages[-1], content=joined, behind=notes)
+                continue
+            append_message(messages, item, text, self._notes.get(item.id, ""))
+            if len(messages) > n_before:
+                goes_on = is_spoken(item)
+        return with_results(with_recall(messages, self._recall))
+
+    # --- notes ---
+
+    def add_notes(self, item_id: str, text: str) -> bool:
+        """Put this behind a message of the user, for the model alone; False when it was deleted.
+
+        It replaces what stood there, stays for as long as the message is shown, and is never on the
+        wire.
+        """
+        if self._conversation.index(item_id) is None:
+            return False
+        self._notes[item_id] = text
+        return True
+
+    def notes_before(self) -> tuple[str, ...]:
+        """What is shown behind the turns of the user that are answered, oldest first."""
+        shown = list(self._items)
+        while shown and isinstance(last := shown[-1], Message):
+            if last.role != "user" and self._spoken.text_of(last):
+                break
+            shown.pop()
+        return tuple(self._notes[item.id] for item in shown if item.id in self._notes)
+
+    def forget(self, item_id: str) -> None:
+        """Drop what is kept of an item, before it is deleted from the conversation."""
+        self._notes.pop(item_id, None)
+        if item_id == self._oldest_id:  # its successor takes over
+            after = self._items[1:]
+            self._oldest_id = after[0].id if after else None
+        if self._ledger is not None and self._ledger.forget(item_id) and self._recall:
+            self._read_ledger()
+
+    # --- the window ---
+
+    def slide_ahead(self, instructions: str) -> bool:
+        """Move the window on before it must, where it is nearly full; whether it was."""
+        return self._slide_window(instructions, is_ahead=True)
+
+    def show_less(self) -> bool:
+        """Show half as much, a user's turn first: the prompt was too long for the model.
+
+        Returns False where nothing more can go.
+        """
+        start, count = self._start, self.window.count if self.window is not None else TokenCount()
+        self._n_notes //= 2
+        sizes = [self._n_tokens(item, count) for item in self._items]
+        return self._show_from(self._fitting(start, sizes, sum(sizes) / 2), is_ahead=False)
+
+    def take_slide(self) -> Slide | None:
+        """The newest slide since this was last called."""
+        taken, self._slide = self._slide, None
+        return taken
+
+    @property
+    def _start(self) -> int:
+        """Where the items begin that are shown."""
+        return (self._conversation.index(self._oldest_id) or 0) if self._oldest_id else 0
+
+    @property
+    def _items(self) -> tuple[Item, ...]:
+        """The items that are shown."""
+        return self._conversation.items(self._start)
+
+    def _slide_window(self, instructions: str, *, is_ahead: bool) -> bool:
+        """Drop the oldest items from view when the rest is too long; a user's turn comes first."""
+        then = self._next_start(instructions, is_ahead=is_ahead)
+        if (window := self.window) is not None and then > self._start:
+            self._n_notes = window.n_notes(window.room(window.count(instructions)))
+        return self._show_from(then, is_ahead=is_ahead)
+
+    def _show_from(self, then: int, *, is_ahead: bool) -> bool:
+        """Leave out the items before that index; whether any of them was shown."""
+        left = self._items[: then - self._start]
+        if not left:
+            return False
+        self._oldest_id = self._conversation.items(then)[0].id
+        n_facts = 0
+        if self._ledger is not None and self.window is not None:
+            self._write_down(self._ledger, left)
+            self._read_ledger()
+            n_facts = len(self._ledger)
+        self._slide = Slide(is_ahead, len(left), n_facts)
+        return True
+
+    def _next_start(self, instructions: str, *, is_ahead: bool) -> int:
+        """Where they would begin after a slide; as now where none is due."""
+        start, window, items = self._start, self.window, self._items
+        if window is None or not items:
+            return start
+        sizes = [self._n_tokens(item, window.count) for item in items]
+        room = window.room(window.count(instructions))
+        n_recall = window.count.of_part(self._recall) if self._recall else 0
+        if sum(sizes) + n_recall <= room * (NEARLY_FULL if is_ahead else 1.0):
+            return start
+        n_notes = window.n_notes(room) if self._ledger is not None else 0
+        goal = room * (window.kept_ahead if is_ahead else window.retention_ratio) - n_notes
+        return self._fitting(start, sizes, goal)
+
+    def _fitting(self, start: int, sizes: list[int], goal: float) -> int:
+        """From where on the items fit into `goal`; sizes: of those from `start` on."""
+        n_tokens, items = sum(sizes), self._conversation.items()
+        for size in sizes:
+            item = items[start]
+            is_turn = isinstance(item, Message) and item.role == "user"
+            if start == len(items) - 1 or (n_tokens <= goal and is_turn):
+                break
+            n_tokens -= size
+            start += 1
+        return start
+
+    def _write_down(self, ledger: Ledger, items: Iterable[Item]) -> None:
+        """Have the ledger read items that are no longer shown."""
+        for item in items:
+            match item:
+                case Message(role="user"):
+                    ledger.observe_caller(item.id, self._spoken.text_of(item))
+                case Message(role="assistant"):
+                    ledger.observe_agent(item.id, self._spoken.text_of(item))
+                case FunctionCall():
+                    ledger.observe_call(item.id, item.call_id, item.name, item.arguments)
+                case FunctionCallOutput():
+                    ledger.observe_result(item.id, item.call_id, item.output)
+                case McpCall() if (result := item.result) is not None:
+                    ledger.observe_call(item.id, item.id, item.name, item.arguments)
+                    ledger.observe_result(item.id, item.id, result)
+
+    def _read_ledger(self) -> None:
+        """Take up the ledger's facts as they are now."""
+        if self.window is not None and self._ledger is not None:
+            self._recall = self._ledger.text(self._n_notes, self.window.count.of_part)
+
+    def _n_tokens(self, item: Item, count: TokenCount) -> int:
+        if isinstance(item, Message):
+            return count(self._spoken.text_of(item) + self._notes.get(item.id, ""))
+        return count(model_text(item))
