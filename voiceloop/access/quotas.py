@@ -1,4 +1,4 @@
-"""Limits what one key may use: calls and requests at a time, and what calls use up in an hour.
+"""Limits what one key may use: calls and requests at a time, rates, and what calls use in an hour.
 
 Owns the count for each tenant. A call that is under way goes on when the key's minutes are spent,
 also on another line. New calls are refused until the overdraft has come back. Pure: the clock is
@@ -17,14 +17,20 @@ from voiceloop.errors import RateLimited
 from voiceloop.operation import KeyQuota
 
 LEAST_CALL_S = 60.0  # with less left a call is not begun
+# Of one key, whatever its quota: bodies of requests over HTTP (as fast as the sound of a call may
+# come; three of the largest uploads at once), and client secrets (a page each).
+BODY_BYTES_PER_S, BODY_BYTES_AT_ONCE = 2.5e6, 75.0 * 2**20
+SECRETS_PER_S, SECRETS_AT_ONCE = 10.0, 100.0
 
 
 @dataclass(slots=True)
 class _Use:
-    """Of one tenant. call_s: of its minutes."""
+    """Of one tenant. call_s: of its minutes; secrets: that it may have issued."""
 
     call_s: Bucket
     allowance: Allowance
+    body_bytes: Bucket
+    secrets: Bucket
     n_calls: int = 0
     n_requests: int = 0
 
@@ -70,19 +76,29 @@ class Quotas:
             use.n_calls -= 1
 
     @contextmanager
-    def request(self, tenant: str) -> Iterator[None]:
-        """A request over HTTP, for as long as it is answered.
+    def request(self, tenant: str) -> Iterator[Callable[[int], object]]:
+        """A request over HTTP, for as long as it is answered; yields what counts its body's bytes.
 
-        Raises: RateLimited: the tenant has as many as it may.
+        Raises: RateLimited: the tenant has as many as it may, or has sent more than it may.
         """
         use, most = self._of(tenant), self._quota.requests
+        if use.body_bytes.is_empty:
+            most_kb = BODY_BYTES_PER_S / 1000
+            raise self._spent("body_bytes", f"bodies of at most {most_kb:g} KB/s with this key")
         if most and use.n_requests >= most:
             raise self._spent("requests", f"at most {most} requests at a time with this key")
         use.n_requests += 1
         try:
-            yield
+            yield use.body_bytes.take
         finally:
             use.n_requests -= 1
+
+    def issue_secret(self, tenant: str) -> None:
+        """One more client secret is asked for. Raises: RateLimited: too many a second."""
+        secrets = self._of(tenant).secrets
+        if not secrets.has(1.0):
+            raise self._spent("secrets", f"at most {SECRETS_PER_S:g} client secrets a second")
+        secrets.take()
 
     def _of(self, tenant: str) -> _Use:
         use = self._uses.get(tenant)
@@ -90,7 +106,10 @@ class Quotas:
             whole_s = 60.0 * self._quota.call_minutes
             minutes = Bucket(whole_s, whole_s / HOUR_S, self._clock)
             use = self._uses[tenant] = _Use(
-                minutes, Allowance(self._quota, self._clock, self._on_spent)
+                minutes,
+                Allowance(self._quota, self._clock, self._on_spent),
+                Bucket(BODY_BYTES_AT_ONCE, BODY_BYTES_PER_S, self._clock),
+                Bucket(SECRETS_AT_ONCE, SECRETS_PER_S, self._clock),
             )
         return use
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,6 @@ log = logging.getLogger(__name__)
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")  # headers that proxies add
 CLIENT_LEFT = 499  # nginx's number for it: a body that ended early
 MAX_JSON_BYTES = 2 * 1024 * 1024
-UNREAD_S = 10.0  # a streamed answer that nobody reads gives its place to another
 ANSWER_S = 120.0  # for a whole answer; what is streamed may take as long as it is read
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -126,7 +125,8 @@ class Door:
                     self.models()
                     if not self.keys.is_open:  # else any key is taken: no name of a client's choice
                         tenant = tenant_of(client_key(request.headers))
-                        place.enter_context(self.quotas.request(tenant))
+                        add_body = place.enter_context(self.quotas.request(tenant))
+                        request = _counted(request, add_body)
                     place.enter_context(self.admission.place())
                     async with asyncio.timeout(ANSWER_S):
                         response = await handler(request)
@@ -153,20 +153,22 @@ class Stream(StreamingResponse):
         self.place = ExitStack()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_in_time(message: Message) -> None:
-            async with asyncio.timeout(UNREAD_S):
-                await send(message)
-
-        # A client that leaves cancels the sending, not the source: close it in any case.
-        with self.place:
+        # A client that leaves cancels the sending, not the source: close it in any case. One that
+        # reads too slowly is made to leave (`server/connections.py`).
+        with self.place, suppress(ClientDisconnect):
             async with aclosing(self._pieces):
-                try:
-                    await super().__call__(scope, receive, send_in_time)
-                except (TimeoutError, ClientDisconnect):  # the former is an OSError to starlette
-                    log.info("an answer over HTTP was not read for %g s and is ended", UNREAD_S)
-                    connection = scope.get("state", {}).get("connection")
-                    if connection is not None:
-                        connection.abort()
+                await super().__call__(scope, receive, send)
+
+
+def _counted(request: Request, add: Callable[[int], object]) -> Request:
+    """The same request, with its body's bytes told of as they come."""
+
+    async def receive() -> Message:
+        message = await request.receive()
+        add(len(message.get("body", b"")))
+        return message
+
+    return Request(request.scope, receive)
 
 
 async def started(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

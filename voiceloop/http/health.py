@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from voiceloop.access.keys import KeyRing, client_key, is_same_key
+from voiceloop.access.keys import KeyRing, client_key, is_same_key, tenant_of
 from voiceloop.admission.places import retry_after
 from voiceloop.capabilities import Capabilities
 from voiceloop.errors import InvalidRequest, Unauthorized, VoiceLoopError, expected
@@ -100,11 +100,14 @@ def realtime_routes(door: Door, settings: SessionSettings) -> list[Route]:
     """
 
     async def client_secrets(request: Request) -> Response:
+        key = client_key(request.headers)
+        # Where the door is open any key is taken: no name of a client's choice is counted.
+        door.quotas.issue_secret("" if door.keys.is_open else tenant_of(key))
         seconds, session, max_session_s = _read_secret_request(await _body(request))
         backends = door.backends()
         known = backends.capabilities if backends else Capabilities()
         merged = within_capabilities(known, merge(settings, session))
-        secret = door.keys.issue(client_key(request.headers), seconds, session, max_session_s)
+        secret = door.keys.issue(key, seconds, session, max_session_s)
         wire = merged.to_wire(f"sess_{uuid4().hex[:24]}", secret.expires_at)
         return JSONResponse(
             {"value": secret.value, "expires_at": secret.expires_at, "session": wire}

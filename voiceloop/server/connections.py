@@ -1,8 +1,9 @@
-"""The TCP connections of a server: how many, from whom, and how long each may take to ask.
+"""The TCP connections of a server: how many, from whom, and how fast each has to ask and to read.
 
-Owns the count of open connections, whoever serves them, and the deadlines of a request's head and
-body: what comes before any check of ours, and so what anybody can do without a key. The last tenth
-of the connections answers probes only, so that an operator still sees a server that is full.
+Owns the count of open connections, whoever serves them, the deadline of a request's head, and the
+least rates of a body and of an answer's reader: what comes before any check of ours, and so what
+anybody can do without a key. The last tenth of the connections answers probes only, so that an
+operator still sees a server that is full.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 HEAD_S = 5.0  # from a connection, or its last answer's next byte, to the end of a request's head
 MAX_HEAD_BYTES = 65_536  # uvicorn's own
 BODY_S = 30.0  # an upload of 25 MiB at 7 Mbit/s
+SLOW_BODY_S = 5.0  # a body may be behind the least rate by so much, and a reader by the other
+SLOW_READER_S = 10.0
+LEAST_BYTES_PER_S = 8_000  # a telephone's sound
 # Descriptors that are no connections: workers, model files, what asyncio accepts in one go.
 RESERVED_DESCRIPTORS = 160
 MOST_DESCRIPTORS = 65_536
@@ -179,6 +183,9 @@ class BoundedHttp(H11Protocol):
         self.place = place
         self._deadline: asyncio.TimerHandle | None = None
         self._phase: str = ""  # what the deadline is for
+        self._body_began_s = 0.0
+        self._n_body_bytes = 0
+        self._unread: asyncio.TimerHandle | None = None  # set while the client does not read
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -191,6 +198,7 @@ class BoundedHttp(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect("", 0.0)
+        self._hurry(None)
         self.place.leave()
         super().connection_lost(exc)
 
@@ -198,6 +206,7 @@ class BoundedHttp(H11Protocol):
         if self.transport.is_closing():
             return
         super().data_received(data)
+        self._n_body_bytes += len(data)
         self._watch_phase()
 
     def on_response_complete(self) -> None:
@@ -209,9 +218,20 @@ class BoundedHttp(H11Protocol):
         self.place.work()  # until the call is over: it has deadlines of its own
         super().handle_websocket_upgrade(event)
 
-    def abort(self) -> None:
-        """End a connection whose client does not read: it would not take a close either."""
-        self.transport.abort()
+    def pause_writing(self) -> None:
+        """The client reads slower than is written. Too slow a one would not take a close either."""
+        super().pause_writing()
+        n_bytes = self.transport.get_write_buffer_size()
+        self._hurry(SLOW_READER_S + n_bytes / LEAST_BYTES_PER_S)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._hurry(None)
+
+    def _hurry(self, seconds: float | None) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+        self._unread = self.loop.call_later(seconds, self.transport.abort) if seconds else None
 
     def _watch_phase(self) -> None:
         """Have a deadline for what is being waited for: a head, a body, or nothing.
@@ -227,7 +247,9 @@ class BoundedHttp(H11Protocol):
             self.place.work()
         has_begun = bool(self.conn.trailing_data[0])
         if self.conn.their_state is h11.SEND_BODY:
-            self._expect("body", BODY_S)
+            if self._phase != "body":
+                self._body_began_s, self._n_body_bytes = self.loop.time(), 0
+            self._expect("body", SLOW_BODY_S)
         elif self.conn.their_state is h11.IDLE and has_begun:
             self._expect("head", HEAD_S)
         else:
@@ -244,8 +266,17 @@ class BoundedHttp(H11Protocol):
     def _give_up(self) -> None:
         if self.transport.is_closing():
             return
+        if self._phase == "body" and (left_s := self._left_for_body_s()) > 0.0:
+            self._deadline = self.loop.call_later(left_s, self._give_up)
+            return
         self.transport.write(LATE)
         self.transport.close()
+
+    def _left_for_body_s(self) -> float:
+        if self.flow.read_paused:
+            return SLOW_BODY_S  # it is we who do not read
+        most_s = min(BODY_S, SLOW_BODY_S + self._n_body_bytes / LEAST_BYTES_PER_S)
+        return self._body_began_s + most_s - self.loop.time()
 
 
 class _ProbesOnly:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,80 +11,37 @@ from starlette.responses import PlainTextResponse, Response
 
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice
 from tests.voiceloop.http_client import http_client
+from voiceloop.access import quotas
 from voiceloop.backends import Backends
 from voiceloop.config import Config
-from voiceloop.http.gate import UNREAD_S, Stream, unless_left
+from voiceloop.http.gate import unless_left
 from voiceloop.operation import KeyQuota
 
 URL = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"model": "any", "messages": [{"role": "user", "content": "hello"}]}
 
 
-class Connection:
-    was_aborted = False
-
-    def abort(self) -> None:
-        self.was_aborted = True
-
-
-@pytest.mark.virtual_time
-@pytest.mark.parametrize("spec_version", ["2.3", "2.4"])
-async def test_an_answer_that_nobody_reads_gives_its_slot_and_its_source_back(
-    spec_version: str,
+async def test_a_key_that_sends_more_than_it_may_is_refused_and_another_is_not(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    events: list[str] = []
-    loop, connection = asyncio.get_running_loop(), Connection()
+    monkeypatch.setattr(quotas, "BODY_BYTES_AT_ONCE", 2_000.0)
+    monkeypatch.setattr(quotas, "BODY_BYTES_PER_S", 1.0)
+    monkeypatch.setattr(quotas, "SECRETS_AT_ONCE", 3.0)
+    monkeypatch.setattr(quotas, "SECRETS_PER_S", 1e-3)
+    fakes = Backends(FakeRecognizer(), FakeLanguageModel(["Hello."]), FakeVoice())
+    config = Config(keys=("first-key-1", "second-key-2"))
+    long = {"model": "any", "messages": [{"role": "user", "content": "hello " * 500}]}
+    async with http_client(fakes, config) as http:
 
-    async def pieces() -> AsyncGenerator[bytes, None]:
-        try:
-            while True:
-                yield b"more"
-        finally:
-            events.append("source closed")
+        async def answers(key: str, url: str, body: Any, n: int) -> list[int]:
+            told = {"Authorization": f"Bearer {key}"}
+            return [(await http.post(url, json=body, headers=told)).status_code for _ in range(n)]
 
-    @contextmanager
-    def place() -> Any:
-        yield
-        events.append("slot free")
-
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-        if len(sent) > 3:
-            await asyncio.Event().wait()  # the client reads no more of it
-
-    async def receive() -> Any:
-        await asyncio.Event().wait()  # nor does it hang up
-
-    stream = Stream(pieces(), "text/plain")
-    stream.place.enter_context(place())
-    began_s = loop.time()
-    asgi, state = {"spec_version": spec_version}, {"connection": connection}
-    scope = {"type": "http", "asgi": asgi, "state": state}
-    await stream(scope, receive, send)
-    assert loop.time() - began_s == pytest.approx(UNREAD_S)
-    assert events == ["source closed", "slot free"] and connection.was_aborted
-
-
-@pytest.mark.virtual_time
-async def test_a_client_that_reads_slowly_but_reads_is_served_to_the_end() -> None:
-    async def pieces() -> AsyncGenerator[bytes, None]:
-        for _ in range(5):
-            yield b"more"
-
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        await asyncio.sleep(0.9 * UNREAD_S)
-        sent.append(message)
-
-    async def receive() -> Any:
-        await asyncio.Event().wait()
-
-    scope = {"type": "http", "asgi": {"spec_version": "2.4"}, "state": {}}
-    await Stream(pieces(), "text/plain")(scope, receive, send)
-    assert b"".join(message.get("body", b"") for message in sent) == b"more" * 5
+        assert await answers("first-key-1", URL, long, 2) == [200, 429]
+        assert await answers("second-key-2", URL, HELLO, 1) == [200]
+        secrets = "/v1/realtime/client_secrets"
+        assert await answers("first-key-1", secrets, {}, 4) == [200, 200, 200, 429]
+        assert await answers("second-key-2", secrets, {}, 1) == [200]
 
 
 async def test_a_key_with_all_its_requests_under_way_is_refused_and_another_is_not() -> None:

@@ -10,7 +10,7 @@ import shutil
 import socket
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +22,18 @@ from tests.fakes import instant_backends
 from voiceloop.admission.places import Beginnings
 from voiceloop.agent import AgentConfig
 from voiceloop.config import Config, Limits
+from voiceloop.http import health
+from voiceloop.http.gate import Stream
 from voiceloop.server import connections, process
 from voiceloop.server.app import Gateway, build_app
-from voiceloop.server.connections import BODY_S, HEAD_S, Connections, Place
+from voiceloop.server.connections import (
+    BODY_S,
+    HEAD_S,
+    LEAST_BYTES_PER_S,
+    SLOW_BODY_S,
+    Connections,
+    Place,
+)
 from voiceloop.server.listener import HANDSHAKES, HANDSHAKES_OF_NETWORK
 from voiceloop.server.process import listen, make_server
 from voiceloop.server.websocket import CLOSE_GRACE_S, CONTROL_FRAMES_AT_ONCE, MAX_FRAGMENTS
@@ -138,7 +147,66 @@ async def test_a_body_that_never_ends_is_given_up(
         line.writer.write(head)
         began = clock()
         assert (await line.read_all()).startswith(b"HTTP/1.1 408")
-        assert clock() - began == pytest.approx(BODY_S, abs=0.5)
+        assert clock() - began == pytest.approx(SLOW_BODY_S, abs=0.5)
+
+
+async def test_a_body_that_drips_is_given_up_and_one_at_the_least_rate_is_read_to_its_end(
+    monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]
+) -> None:
+    def begun(n_bytes: int) -> bytes:
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+        return head + b"Content-Length: %d\r\n\r\n" % n_bytes
+
+    async with serving(monkeypatch) as connect:
+        dripping, began = await connect(), clock()
+        dripping.writer.write(begun(400_000))
+        ended = asyncio.create_task(dripping.read_all())
+        while not ended.done() and clock() - began < BODY_S:
+            dripping.writer.write(b" " * 1000)
+            await asyncio.sleep(1.0)
+        assert (await ended).startswith(b"HTTP/1.1 408")
+        assert clock() - began == pytest.approx(SLOW_BODY_S, abs=2.0)
+        slow, began = await connect(), clock()
+        slow.writer.write(begun(20 * LEAST_BYTES_PER_S))
+        for _ in range(20):
+            slow.writer.write(b" " * LEAST_BYTES_PER_S)
+            await asyncio.sleep(1.0)
+        assert (await slow.reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 400")  # no JSON
+
+
+async def test_an_answer_that_is_read_by_drops_gives_its_place_to_another(
+    monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]
+) -> None:
+    closed: list[str] = []
+    n_pieces, piece = 40, b"m" * 8_000
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        try:
+            for _ in range(n_pieces):
+                yield piece
+        finally:
+            closed.append("source")
+
+    monkeypatch.setattr(process, "SEND_BUFFER_BYTES", 4096)
+    monkeypatch.setattr(health, "generate_latest", lambda registry: b"")
+    monkeypatch.setattr(health, "Response", lambda body, media_type: Stream(pieces(), media_type))
+    async with serving(monkeypatch) as connect:
+        port = (await connect()).writer.get_extra_info("peername")[1]
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", port))
+            sock.setblocking(False)
+            sock.send(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            began, n_read = clock(), 0
+            with suppress(ConnectionResetError):
+                while n_read < n_pieces * len(piece):
+                    await asyncio.sleep(1.0)
+                    with suppress(BlockingIOError):
+                        if not (got := sock.recv(LEAST_BYTES_PER_S // 5)):
+                            break
+                        n_read += len(got)
+        assert n_read < n_pieces * len(piece) and closed == ["source"]
+        assert clock() - began < 60.0
 
 
 def make_certificate(config: Config) -> None:
