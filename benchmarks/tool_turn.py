@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from benchmarks.calls.ablation import SWITCH
+from benchmarks.calls.ablation import without
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS, Bar, interleaved
 from clients.call.result import TurnResult
@@ -128,7 +128,7 @@ async def measure(
             WITHOUT: ("cafe", {}),
             "table": (str(scratch / "table.toml"), {}),
             TOOL: (str(scratch / "tool.toml"), {}),
-            "tool, not ahead": (str(scratch / "tool.toml"), {f"{SWITCH}TOOL_CALLS": "0"}),
+            "tool, not ahead": (str(scratch / "tool.toml"), without("tool_calls")),
             WITH_LINE: (str(scratch / "line.toml"), {}),
         }
         servers = {}

@@ -85,84 +85,23 @@ Tokens = Annotated[
 ]
 
 
+AheadPart = Literal[
+    "prefill", "retrieval", "p_end", "p_voice", "speculative_reply", "held_clause", "early_start",
+    "prefix_cache", "tool_calls", "slide",
+]  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What is done for a reply before the caller has finished. Each may be switched off alone."""
+    """What is done for a reply before the caller has finished."""
 
-    prefill: bool = key(
-        True,
-        "The language model reads the caller's words as they are heard. Off: it reads them at a "
-        "pause.",
+    off: tuple[AheadPart, ...] = key(
+        (), 'The parts that are switched off, as `["early_start"]`. None: all of them work.'
     )
-    retrieval: bool = key(
-        True,
-        "The agent's documents (`[[knowledge]]`) are searched while the caller speaks. Off: they "
-        "are searched once the turn has ended. The reply then waits up to 50 ms, and no reply is "
-        "drafted ahead.",
-    )
-    p_end: bool = key(
-        True, "The language model's probability that the turn is over counts towards the wait."
-    )
-    p_voice: bool = key(
-        True,
-        "The sound of the caller's voice at a pause counts towards the wait. The embedded "
-        "recognizer (moonshine-tiny) judges it, at the pause and again where the pause lasts. "
-        "Beside another recognizer this judgement is all it does (`voice_reader`): off ends that "
-        "process, and `barge_in.by_sound` with it.",
-    )
-    speculative_reply: bool = key(
-        True, "A reply is drafted in a pause that may be the end of the turn."
-    )
-    held_clause: bool = key(
-        True,
-        "The draft's first clause is synthesized and held. So is a line that needs no model (a "
-        "value read back, an `[[answer]]`) of up to 320 characters.",
-    )
-    early_start: bool = key(
-        True,
-        "A held reply begins where the end of the turn is likely and not yet sure. It fades in "
-        "for up to 100 ms, and the turn is over 250 ms later. Until then the caller's first sound"
-        " takes it back: the agent falls silent, the turn goes on, and the draft is kept. It "
-        "happens at most once a turn, with `semantic_vad`, where `barge_in.enabled` and the "
-        "session's `interrupt_response` let the caller in. A call in which noise alone took back "
-        "two starts has no more of them.",
-    )
-    prefix_cache: bool = key(
-        True,
-        "The engine keeps what it has read of a prompt, for the next prompt that begins alike.",
-    )
-    speculative_decoding: bool = key(
-        True,
-        "Tokens are guessed ahead, and several are verified in one step (`engine.drafter`). The "
-        "tokens of a draft are verified in one pass either way.",
-    )
-    remote_prefill: bool = key(
-        True,
-        "A service at `llm_url` is made to read the conversation when the caller begins, and then"
-        " the caller's words. It is asked for one token at a time, where measurements of the "
-        "service say that this saves a wait "
-        "([MODELS.md](MODELS.md#what-a-language-model-behind-a-url-reads-ahead)). Off too where "
-        "`prefill` is off.",
-    )
-    remote_drafts: bool = key(
-        True, "A service at `llm_url` drafts replies too. It may bill drafts that are thrown away."
-    )
-    remote_priority: Literal["auto", "low_first", "high_first", "none"] = key(
-        "auto",
-        "How a service at `llm_url` learns that no caller waits for a request yet. It reads "
-        "`priority` and serves the lowest (`low_first`) or the highest (`high_first`) first. "
-        "`auto`: as vLLM and SGLang do where the service names itself as one, else `none`.",
-    )
-    tool_calls: bool = key(
-        True,
-        "Tools that change nothing are called in the pause. The answer to their result is drafted.",
-    )
-    slide: bool = key(
-        True,
-        "A long call drops its oldest turns in a quiet moment. It does so from 85 % of the "
-        "model's window, down to 60 %, and the model then reads the rest. Off: turns are dropped "
-        "in the turn that is too long, which waits for it.",
-    )
+
+    def does(self, part: AheadPart) -> bool:
+        """Whether this part works."""
+        return part not in self.off
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +169,7 @@ class EngineSettings:
         512,
         "MiB of memory for conversations that the room for keys and values lets go. They come "
         "back when the caller is next heard, faster than they are read again. On a CPU the memory"
-        " is taken as it fills, on a GPU at the start (pinned). 0: forgotten at once. Needs "
-        "`anticipation.prefix_cache`.",
+        " is taken as it fills, on a GPU at the start (pinned). 0: forgotten at once.",
         ge=0,
         le=10**6,
     )

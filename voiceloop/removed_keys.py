@@ -26,9 +26,21 @@ REMOVED: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         ("anticipation.budget_tokens", "anticipation.budget_speech_ms"),
-        "Leave it out: a call throws away 1,000 tokens or 60 s of speech a minute at most. Set "
-        "anticipation.speculative_reply = false to draft nothing.",
+        "Leave it out: a call throws away 1,000 tokens or 60 s of speech a minute at most. Write "
+        "anticipation.off = ['speculative_reply'] to draft nothing.",
     ),
+    **{
+        f"anticipation.{part}": f"To switch it off write anticipation.off = ['{part}']."
+        for part in (
+            *("prefill", "retrieval", "p_end", "p_voice", "speculative_reply", "held_clause"),
+            *("early_start", "prefix_cache", "tool_calls", "slide"),
+        )
+    },
+    "anticipation.speculative_decoding": "To switch it off write engine.drafter = 'none'.",
+    "anticipation.remote_prefill": "To switch it off write anticipation.off = ['prefill'].",
+    "anticipation.remote_drafts": "To switch it off write anticipation.off = "
+    "['speculative_reply'].",
+    "anticipation.remote_priority": "Name the service: llm_service = 'vllm' or 'sglang'.",
     "knowledge.deadline_ms": "Leave it out: a service that searches has 120 ms.",
     "http_cache_mb": "Leave it out: each answer is generated. Keep answers in the client.",
     "tool_timeout_ms": "Set tool_timeout_ms in the agent's file.",

@@ -9,7 +9,8 @@ from typing import Any
 
 from benchmarks.harness.harness import Bar
 
-SWITCH = "VOICELOOP_ANTICIPATION_"
+OFF, DRAFTER = "VOICELOOP_ANTICIPATION_OFF", "VOICELOOP_ENGINE_DRAFTER"
+DECODING = "speculative_decoding"  # the one mechanism that has a key of its own
 EMBEDDED = ("--preset", "embedded")  # named: the server's own choice is what is on disk
 AGENT = Path(__file__).parent / "juniper.toml"
 # A trained model that is no toy beside what it is asked: 135M, ten times the embedded agent's.
@@ -28,14 +29,19 @@ class Variant:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+def without(*names: str) -> dict[str, str]:
+    """The environment of a server that does without these mechanisms."""
+    parts = ",".join(name for name in names if name != DECODING)
+    switched = {OFF: parts} if parts else {}
+    return switched | ({DRAFTER: "none"} if DECODING in names else {})
+
+
 def _one_off_each(arguments: tuple[str, ...], names: Sequence[str]) -> dict[str, Variant]:
     """All on, each off in turn, all of them off."""
-    off = {name: {f"{SWITCH}{name.upper()}": "0"} for name in names}
-    together = {key: value for switched in off.values() for key, value in switched.items()}
     return {
         ALL_ON: Variant(arguments),
-        **{f"no {name.replace('_', ' ')}": Variant(arguments, off[name]) for name in names},
-        ALL_OFF: Variant(arguments, together),
+        **{f"no {name.replace('_', ' ')}": Variant(arguments, without(name)) for name in names},
+        ALL_OFF: Variant(arguments, without(*names)),
     }
 
 
@@ -47,23 +53,23 @@ ABLATIONS: dict[str, dict[str, Variant]] = {
             EMBEDDED,
             (
                 "prefill", "p_end", "p_voice", "speculative_reply", "held_clause", "early_start",
-                "prefix_cache", "speculative_decoding", "tool_calls",
+                "prefix_cache", DECODING, "tool_calls",
             ),
         ),
         # An agent that looks things up, its pages searched for the same questions.
         "documents": Variant(EMBEDDED, {"VOICELOOP_AGENT": "library"}),
         "documents, no retrieval": Variant(
-            EMBEDDED, {"VOICELOOP_AGENT": "library", f"{SWITCH}RETRIEVAL": "0"}
+            EMBEDDED, {"VOICELOOP_AGENT": "library", **without("retrieval")}
         ),
         # A window so short that the bundled call fills it: it moves on in silence, or in a turn.
         "short window": Variant(EMBEDDED, {"VOICELOOP_CONTEXT_TOKENS": "700"}),
         "short window, no slide ahead": Variant(
-            EMBEDDED, {"VOICELOOP_CONTEXT_TOKENS": "700", f"{SWITCH}SLIDE": "0"}
+            EMBEDDED, {"VOICELOOP_CONTEXT_TOKENS": "700", **without("slide")}
         ),
     },
     "ends": _one_off_each(EMBEDDED, ("p_end", "p_voice", "early_start")),
     "smollm2": _one_off_each(
-        SMOLLM2, ("prefill", "prefix_cache", "speculative_decoding", "speculative_reply")
+        SMOLLM2, ("prefill", "prefix_cache", DECODING, "speculative_reply")
     ),
 }  # fmt: skip
 

@@ -40,7 +40,7 @@ OURS = "facts, in silence"
 VARIANTS: Mapping[str, tuple[Memory, Ahead]] = {
     OURS: (Memory(facts=True), Ahead()),
     "in silence": (Memory(), Ahead()),
-    "blind": (Memory(), Ahead(slide=False)),
+    "blind": (Memory(), Ahead(("slide",))),
 }
 
 

@@ -118,6 +118,8 @@ def _values(key: Key) -> str:
         return f"URL ({', '.join(said(key.metas, 'schemes'))}{provider})"
     if get_origin(kind) is tuple:
         is_table = dataclasses.is_dataclass(get_args(kind)[0])
+        if get_origin(get_args(kind)[0]) is Literal:
+            return f"a list of {', '.join(f'`{value}`' for value in get_args(get_args(kind)[0]))}"
         return "tables" if is_table else "a list"
     return KIND_NAMES.get(kind, "a table")
 

@@ -36,14 +36,15 @@ def test_the_environment_is_read_by_type() -> None:
         "VOICELOOP_KEYS": "key-one-1, key-two-2",
         "VOICELOOP_ALLOW_UNAUTHENTICATED": "true",
         "VOICELOOP_LIMITS_SESSION_MINUTES": "2.5",
-        "VOICELOOP_ANTICIPATION_HELD_CLAUSE": "0",
+        "VOICELOOP_ANTICIPATION_OFF": "held_clause, slide",
         "VOICELOOP_DATA": "/data",
         "VOICELOOP_LLAMA_CPP": "/peer/bin/python",
     }
     config = load_config(environ=environ)
     assert config.keys == ("key-one-1", "key-two-2")
     assert config.allow_unauthenticated is True and config.limits.session_minutes == 2.5
-    assert config.anticipation.prefill and not config.anticipation.held_clause
+    assert config.anticipation.off == ("held_clause", "slide")
+    assert config.anticipation.does("prefill") and not config.anticipation.does("slide")
 
 
 @pytest.mark.parametrize(("text", "words"), [
@@ -59,6 +60,8 @@ def test_the_environment_is_read_by_type() -> None:
     ("limits = 3", "limits: expected a table, found 3"),
     ("log_level = 'loud'", "log_level: expected one of debug, info, warning, error, found 'loud'"),
     ("[limits]\nframe_bytes = 99999999", "limits.frame_bytes: expected 4096 to 22020096, found"),
+    ("[anticipation]\noff = ['draft']", "anticipation.off[0]: expected one of prefill, retrieval"),
+    ("[anticipation]\noff = 'slide'", "anticipation.off: expected a list, found 'slide'"),
     ("[talk]\nx = 1", "expected a known key, found 'talk'"),
     ("context_tokens = -1", "context_tokens: expected 256 to 100000000, found -1"),
     ("[engine]\nweights = 'int2'", "engine.weights: expected one of auto, bf16, int8, int4, found"),

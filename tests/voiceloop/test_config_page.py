@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 from tests.voiceloop.config_page import PAGE, flags, keys_with_lists, written
 from voiceloop.agent import AgentConfig
-from voiceloop.config import FOREIGN, Config, all_keys
+from voiceloop.config import FOREIGN, AheadPart, Config, all_keys
 from voiceloop.listening.release import PATIENCE
 
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -21,7 +22,7 @@ def test_the_page_is_what_its_command_writes() -> None:
 def test_every_key_is_on_the_page() -> None:
     rows = re.findall(r"^\| `([\w.]+)` \|", TEXT, re.MULTILINE)
     lists = {name.partition(".")[0] for name in AGENT if name not in all_keys(AgentConfig)}
-    assert sorted(rows) == sorted([*SERVER, *AGENT, *lists, *PATIENCE])
+    assert sorted(rows) == sorted([*SERVER, *AGENT, *lists, *PATIENCE, *get_args(AheadPart)])
 
 
 def test_every_description_is_told_in_a_sentence_first() -> None:
@@ -43,6 +44,11 @@ def test_the_waits_on_the_page_are_those_that_ship() -> None:
         (name, f"{one.cut_cost_s:g} s", f"{one.least_ms:.0f} ms", f"{one.longest_ms / 1000:g} s")
         for name, one in PATIENCE.items()
     ]
+
+
+def test_every_part_of_the_work_ahead_is_told() -> None:
+    page = TEXT.split("### What is done ahead")[1].split("###")[0]
+    assert tuple(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == get_args(AheadPart)
 
 
 def test_variables_that_set_nothing_are_named() -> None:

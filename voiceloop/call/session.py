@@ -223,11 +223,11 @@ class Session:
         self._retrieval = None
         if self._retriever is not None:
             self._retrieval = Retrieval(
-                self._retriever, tasks, self._clock, looks_ahead=ahead.retrieval
+                self._retriever, tasks, self._clock, looks_ahead=ahead.does("retrieval")
             )
         tools = SessionTools(
             self._toolbox, tasks, self._record_result, hello.tenant,
-            calls_ahead=ahead.tool_calls, allowance=hello.allowance,
+            calls_ahead=ahead.does("tool_calls"), allowance=hello.allowance,
         )  # fmt: skip
         context = ReplyContext(
             voice=self._backends.voice,
@@ -258,7 +258,7 @@ class Session:
             deliver=self._advance_all,
             longest_turn_ms=LONGEST_TURN_MS,
             slots=self._agent.slots,
-            starts_early=ahead.early_start and self._agent.barge_in.enabled,
+            starts_early=ahead.does("early_start") and self._agent.barge_in.enabled,
             words_late_s=self._agent.waiting.late_s,
         )
         self._idleness = Idleness(
@@ -276,8 +276,8 @@ class Session:
             self._idleness,
             self._metrics,
             self._clock,
-            reads_p_end=ahead.p_end and self._backends.capabilities.reads_turn_ends,
-            slides=ahead.slide,
+            reads_p_end=ahead.does("p_end") and self._backends.capabilities.reads_turn_ends,
+            slides=ahead.does("slide"),
         )
         self._turn_taking = TurnTaking(self._agent.barge_in)
 

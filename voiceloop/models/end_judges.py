@@ -61,8 +61,8 @@ def end_judges(config: Config) -> EndJudges:
 def _lacks_words(config: Config) -> str | None:
     """Why the words are not judged; None where they are."""
     lost = "A turn's end is judged without its words: callers wait longer, or are cut more often"
-    if not config.anticipation.p_end:
-        return f"{lost} (anticipation.p_end is off)."
+    if not config.anticipation.does("p_end"):
+        return f"{lost} (it is in anticipation.off)."
     if not _wants_end_reader(config):
         return None
     if config.end_reader == "none":
@@ -75,8 +75,8 @@ def _lacks_words(config: Config) -> str | None:
 def _lacks_voice(config: Config) -> str | None:
     """The same of the voice."""
     lost = "A turn's end is judged without its voice: callers wait longer, or are cut more often"
-    if not config.anticipation.p_voice:
-        return f"{lost} (anticipation.p_voice is off)."
+    if not config.anticipation.does("p_voice"):
+        return f"{lost} (it is in anticipation.off)."
     if not _wants_voice_reader(config):
         return None
     if config.voice_reader == "none":
@@ -110,7 +110,7 @@ def end_reader_spec(config: Config) -> WorkerSpec | None:
     if _lacks_words(config) is not None or not _wants_end_reader(config):
         return None
     # It reads, and says nothing: there is nothing to draft.
-    quiet = replace(config, anticipation=replace(config.anticipation, speculative_decoding=False))
+    quiet = replace(config, engine=replace(config.engine, drafter="none"))
     reader = ResolvedModel(EMBEDDED_AGENT)
     options = engine_role_options(quiet, reader, preset_options(EMBEDDED, "engine"), 1)
     return WorkerSpec("end reader", (RoleSpec("engine", options),))

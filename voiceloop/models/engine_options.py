@@ -69,7 +69,7 @@ def engine_options(
         options["device"] = engine.device
     if not engine.native:
         options["native"] = False
-    if not config.anticipation.prefix_cache:
+    if not config.anticipation.does("prefix_cache"):
         options["prefix_cache"] = False
     if str(options.get("device", "cpu")).startswith("cuda"):
         _without_draft_model(config, options)
@@ -134,7 +134,7 @@ def _memory(config: Config, options: Mapping[str, Any]) -> dict[str, Any]:
 def _drafters(config: Config, draft: Path | None) -> dict[str, Any]:
     """n-grams where nothing else is said, and the draft model where there is one."""
     engine = config.engine
-    if not config.anticipation.speculative_decoding or engine.drafter == "none":
+    if engine.drafter == "none":
         return {"max_draft_tokens": 0}
     folder = engine.draft_model or draft
     if engine.drafter == "eagle":

@@ -280,7 +280,6 @@ async def _remote_language_model(config: Config, connect: Connect) -> RemoteLang
         return None
     from voiceloop.remote.language import RemoteLanguageModel
 
-    ahead = config.anticipation
     return RemoteLanguageModel(
         *await connect(
             config.llm_url,
@@ -290,9 +289,7 @@ async def _remote_language_model(config: Config, connect: Connect) -> RemoteLang
             headers=config.llm.headers,
         ),
         added=config.llm.request,
-        reads_ahead=ahead.prefill and ahead.remote_prefill,
-        is_preemptive=ahead.remote_drafts,
-        priority=ahead.remote_priority,
+        reads_ahead=config.anticipation.does("prefill"),
         salt_of=salts(config.keys, config.secret_key),
     )
 

@@ -273,7 +273,7 @@ def _role_options(
         return engine_role_options(config, resolved, options, n_threads)
     options["model"] = resolved.model.loader
     if resolved.model == MOONSHINE_TINY:
-        options["end_of_voice"] = config.anticipation.p_voice
+        options["end_of_voice"] = config.anticipation.does("p_voice")
     if resolved.model.loader in KEEPS_CLAUSES:
         options["kept_mb"] = KEPT_SPEECH_MB
     name = "stt_device" if role == "recognizer" else "tts_device"

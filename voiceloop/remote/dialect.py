@@ -30,7 +30,6 @@ from voiceloop.thoughts import Thoughts
 
 log = logging.getLogger(__name__)
 
-PriorityOrder = Literal["auto", "low_first", "high_first", "none"]
 Fields = Mapping[str, Any]
 # Of a model that thinks although it was asked not to, the answer comes behind the thoughts: as many
 # tokens as the reasoning models' own cards advise for short questions.
@@ -74,7 +73,7 @@ class Kind:
     quiet: tuple[tuple[str, tuple[Fields, ...]], ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     without: frozenset[str] = frozenset()
-    order: PriorityOrder = "none"
+    order: Literal["low_first", "high_first", "none"] = "none"
     is_salted: bool = False
 
 
@@ -152,12 +151,10 @@ class Dialect:
         self,
         kind: Kind = UNKNOWN,
         model: str = "",
-        order: PriorityOrder = "auto",
         salt_of: Callable[[str], str] = lambda tenant: tenant,
         added: Fields | None = None,
     ) -> None:
         self.kind = kind
-        self._order = kind.order if order == "auto" else order
         self._salt_of = salt_of
         self._added = dict(added or {})
         self._quiet = next(
@@ -184,7 +181,7 @@ class Dialect:
 
     def _own_fields(self, urgency: Urgency, tenant: str) -> dict[str, Any]:
         fields: dict[str, Any] = {}
-        match self._order:
+        match self.kind.order:
             case "low_first" if urgency:
                 fields["priority"] = int(urgency)
             case "high_first":

@@ -37,7 +37,7 @@ from voiceloop.errors import BackendError, BackendRefused, error_of
 from voiceloop.event_stream import TaskStream
 from voiceloop.remote.chat_answer import ChatAnswer, chunk_of
 from voiceloop.remote.chat_request import request_body, tool_json, unanswered
-from voiceloop.remote.dialect import MOST_REFUSALS, Dialect, PriorityOrder, Urgency
+from voiceloop.remote.dialect import MOST_REFUSALS, Dialect, Urgency
 from voiceloop.remote.open_turn import OpenTurn
 from voiceloop.remote.prompt_cache import Prompt, PromptCache
 from voiceloop.remote.service import RemoteService, ServiceRefused
@@ -56,13 +56,12 @@ class Place:
     def __init__(
         self,
         service: RemoteService,
-        order: PriorityOrder,
         salt_of: Callable[[str], str],
         prompt_cache: PromptCache,
         added: Mapping[str, Any] | None = None,
     ) -> None:
         self.service, self.prompt_cache = service, prompt_cache
-        self._order, self._salt_of = order, salt_of
+        self._salt_of = salt_of
         self._added = added
         self._dialect: Dialect | None = None
         self._model = ""  # that the dialect is for
@@ -73,9 +72,7 @@ class Place:
         service, made = self.service, self._dialect
         if made is None or (made.kind, self._model) != (service.kind, service.model):
             self._model = service.model
-            self._dialect = made = Dialect(
-                service.kind, service.model, self._order, self._salt_of, self._added
-            )
+            self._dialect = made = Dialect(service.kind, service.model, self._salt_of, self._added)
         return made
 
 
@@ -86,25 +83,19 @@ class RemoteLanguageModel:
 
     A connection is made as the caller begins. ``reads_ahead``: the service is made to read the
     history then, and the words once they are staged, where that pays.
-    ``is_preemptive``: replies that may be thrown away (and are paid for) are asked for too.
     """
 
     def __init__(
         self,
         *services: RemoteService,
         reads_ahead: bool = True,
-        is_preemptive: bool = True,
-        priority: PriorityOrder = "auto",
         salt_of: Callable[[str], str] = lambda tenant: tenant,
         added: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.reads_ahead = reads_ahead
-        self.is_preemptive = is_preemptive
         self.clock = clock
-        self.places = {
-            one.url: Place(one, priority, salt_of, PromptCache(clock), added) for one in services
-        }
+        self.places = {one.url: Place(one, salt_of, PromptCache(clock), added) for one in services}
         self._pins = Pins()
         self.n_unreported = 0  # tokens read ahead of turns that came to no reply: the next tells
 
@@ -205,11 +196,9 @@ class RemoteBranch(TaskStream[LanguageEvent]):
     def begin_preemptive(
         self, attempt: int, tail: tuple[ChatMessage, ...], params: GenerateParams
     ) -> None:
-        """An ordinary request; whether one that may be thrown away is worth it is asked before."""
+        """An ordinary request, which may be thrown away and is paid for."""
         self._give_up_attempt()
-        if not self._model.is_preemptive:
-            self.deliver(PreemptiveDone(attempt, "lost"))
-        elif self.live and self._task is None:
+        if self.live and self._task is None:
             self._turn.abort_unless_begins(tail[0].content)
             made = self._attempt = _Attempt(attempt, tail, params)
             made.task = self._keep(self._write_ahead(made), "attempt")

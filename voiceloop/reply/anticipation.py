@@ -16,7 +16,7 @@ from voiceloop.backends import (
     LanguageModel,
     Tool,
 )
-from voiceloop.config import Ahead
+from voiceloop.config import Ahead, AheadPart
 from voiceloop.reply.live_branch import Context, KnownEnd, LiveBranch, PEndCallback
 
 
@@ -37,11 +37,12 @@ class Anticipation:
         self._session_id = session_id
         self._tasks = tasks
         self._on_p_end = on_p_end
-        self._prefills = ahead.prefill
+        self._prefills = ahead.does("prefill")
         self.tenant = tenant
         self._level = level
         # P(end) and preemptive replies need staged words: without prefill, those of a pause.
-        self._enabled = ahead.prefill or ahead.p_end or ahead.speculative_reply
+        needed_by: tuple[AheadPart, ...] = ("prefill", "p_end", "speculative_reply")
+        self._enabled = any(map(ahead.does, needed_by))
         self._live: LiveBranch | None = None
         self._n_branches = 0
 

@@ -187,7 +187,7 @@ class PreemptiveReplies:
         Pauses that need long, which is fitted with the waits, are so once they are nearly over.
         """
         is_near, words = pause.is_nearly_over, pause.words
-        if not self._ahead.speculative_reply or pause.paused_ms > MAX_PAUSED_MS:
+        if not self._ahead.does("speculative_reply") or pause.paused_ms > MAX_PAUSED_MS:
             return
         if self._context.prepared.looks_up_late:
             return  # it would be made, and said, without what is found
@@ -214,7 +214,8 @@ class PreemptiveReplies:
         """Whether a line that needs no model may be spoken ahead, and is not already."""
         context = self._context
         settings = context.protocol.settings
-        is_spoken = self._ahead.held_clause and settings.speaks and len(line) <= MOST_CHARACTERS
+        speaks = settings.speaks and self._ahead.does("held_clause")
+        is_spoken = speaks and len(line) <= MOST_CHARACTERS
         options = voice_options_of(settings)
         is_there = context.voice.ahead.has(line, options) or context.voice.kept_sound(line, options)
         return is_spoken and not is_there
@@ -262,7 +263,7 @@ class PreemptiveReplies:
             plan,
             TurnRecord("preemptive"),
             live=live,
-            speaks_ahead=self._ahead.held_clause,
+            speaks_ahead=self._ahead.does("held_clause"),
         )
         self._reply.start(self._tasks, self._done)
 

@@ -201,7 +201,7 @@ def test_variants_are_read_from_the_command_line() -> None:
     chosen = Namespace(fakes=False, human=False, ablate="embedded", endpoint_ms=None, turns=1,
                        seed=0, cast="hibari")  # fmt: skip
     switched = turn_latency.settings_of(chosen).variants
-    assert switched["no held clause"].environment == {"VOICELOOP_ANTICIPATION_HELD_CLAUSE": "0"}
+    assert switched["no held clause"].environment == {"VOICELOOP_ANTICIPATION_OFF": "held_clause"}
     chosen = Namespace(**{**vars(chosen), "ablate": None, "fakes": True})
     assert turn_latency.settings_of(chosen).endpoint_ms == turn_latency.DEFAULT_ENDPOINT_MS
 

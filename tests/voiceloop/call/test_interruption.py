@@ -152,7 +152,7 @@ async def test_a_fresh_answer_is_held_at_a_short_sound_and_taken_back_at_a_voice
     recognizer = FakeRecognizer()
     recognizer.script = lambda n: ["tell me a story", ""][n % 2]  # type: ignore[method-assign]
     backends = instant_backends(recognizer=recognizer, language_model=FakeLanguageModel([LONG]))
-    config = Config(anticipation=Ahead(early_start=False))  # any sound takes an early start back
+    config = Config(anticipation=Ahead(("early_start",)))  # any sound takes an early start back
     async with Caller(clock, backends, config=config, chunk_ms=20) as caller:
         await caller.say(700)
         await caller.listen_until("response.output_audio.delta")

@@ -193,7 +193,7 @@ async def test_what_is_found_for_a_deleted_turn_is_left_with_its_reply(clock: Cl
 
 async def test_switched_off_it_is_searched_once_when_the_turn_is_over(clock: Clock) -> None:
     model, retriever = sure_model(), ScriptedRetriever()
-    config = Config(anticipation=Ahead(retrieval=False))
+    config = Config(anticipation=Ahead(("retrieval",)))
     async with Caller(clock, backends_of(model), config=config, retriever=retriever) as caller:
         await caller.say(800)
         await caller.listen_until("voiceloop.timeline")

@@ -186,9 +186,7 @@ async def test_a_model_that_stands_still_is_spoken_for_since_the_callers_end(clo
     backends = instant_backends(
         recognizer=FakeRecognizer(["when do you open"]), language_model=model
     )
-    config = Config(
-        anticipation=Ahead(speculative_reply=False)
-    )  # a reply made ahead would be heard
+    config = Config(anticipation=Ahead(("speculative_reply",)))  # a reply made ahead would be heard
     async with Caller(clock, backends, AGENT, config) as caller:
         await caller.say(800)
         ended_s = clock()

@@ -12,7 +12,7 @@ from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, instant_backends
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage
-from voiceloop.config import Ahead, Config
+from voiceloop.config import Ahead, AheadPart, Config
 from voiceloop.memory.ledger import Memory
 
 pytestmark = pytest.mark.virtual_time
@@ -30,12 +30,12 @@ def answer(prompt: tuple[ChatMessage, ...]) -> str:
 
 
 async def call(
-    model: FakeLanguageModel, memory: Memory, *, n_turns: int = 12, **ahead: Any
+    model: FakeLanguageModel, memory: Memory, *, n_turns: int = 12, off: tuple[AheadPart, ...] = ()
 ) -> list[dict[str, Any]]:
     """The timelines of a call that is typed, a second of silence behind each answer."""
     now = asyncio.get_running_loop().time
     agent = AgentConfig(instructions="Be kind.", memory=memory)
-    config = Config(context_tokens=N_CONTEXT, anticipation=Ahead(**ahead))
+    config = Config(context_tokens=N_CONTEXT, anticipation=Ahead(off))
     counted = instant_backends(language_model=model)
     backends = replace(counted, count_tokens=lambda: lambda text: len(text) // 3)
     async with Caller(now, backends, agent, config) as caller:
@@ -68,7 +68,7 @@ async def test_the_window_slides_in_silence_and_the_model_reads_it_before_the_tu
 
 
 async def test_without_slides_ahead_the_window_moves_in_a_turn_as_it_is_over_full() -> None:
-    slid = slides(await call(FakeLanguageModel(answer), Memory(facts=True), slide=False))
+    slid = slides(await call(FakeLanguageModel(answer), Memory(facts=True), off=("slide",)))
     assert slid and {one["slid"] for one in slid} == {"in the turn"}
 
 

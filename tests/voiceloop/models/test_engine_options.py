@@ -105,8 +105,6 @@ def test_a_gpu_takes_no_draft_model_and_says_why_where_one_is_asked_for() -> Non
     ):
         with pytest.raises(ConfigError, match=f"engine.{key}: .* on a CPU, .* asked on the host"):
             options_of(table)
-    off = {"speculative_decoding": False}
-    assert options_of({"device": "cuda", "drafter": "model"}, anticipation=off)
     gpu = next(preset for preset in PRESETS if preset.name == "gpu")
     [finding] = check_drafter(Config(preset="gpu"), gpu)
     assert "n-grams" in finding.found and "asked on the host" in finding.found
@@ -145,14 +143,6 @@ def test_the_embedded_agent_is_drafted_for_by_n_grams_and_its_own_draft_model() 
     options = options_of({})
     assert options["ngram_draft"] is True and options["draft_dir"] == str(DRAFT)
     assert (DRAFT / "config.json").is_file()
-
-
-def test_speculative_decoding_that_is_off_leaves_no_drafter() -> None:
-    off = {"speculative_decoding": False}
-    for table in ({}, {"drafter": "model"}, {"draft_model": "small"}):
-        options = options_of(table, anticipation=off)
-        assert options["max_draft_tokens"] == 0
-        assert not options.keys() & {"ngram_draft", "draft_dir"}
 
 
 def test_another_model_and_an_adapted_one_have_n_grams_alone(tmp_path: Path) -> None:

@@ -310,7 +310,7 @@ def test_an_id_on_disk_is_found_and_one_that_is_not_names_the_command(hub: Path)
 def test_the_voice_is_judged_where_the_embedded_recognizer_hears_and_can_be_switched_off(
     is_on: bool, hub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ahead = Ahead(p_voice=is_on)
+    ahead = Ahead(() if is_on else ("p_voice",))
     roles = {
         role.role: role.options
         for spec in worker_specs(Config(preset="embedded", anticipation=ahead))
@@ -501,7 +501,7 @@ def test_a_folder_of_moonshine_is_read_by_its_own_loader(
 
 
 def test_the_switches_of_anticipation_reach_the_engine() -> None:
-    flags = {"preset": "embedded", "anticipation": {"prefix_cache": False}}
+    flags = {"preset": "embedded", "anticipation.off": ["prefix_cache"]}
     [engine] = worker_specs(load_config(flags=flags))[0].roles
     assert engine.options["prefix_cache"] is False
 
@@ -512,7 +512,7 @@ def test_a_remote_language_model_has_its_turns_read_by_the_embedded_one() -> Non
     assert spec is not None
     assert spec.roles[0].options["model_dir"] == str(presets.embedded_model_dir())
     assert end_reader_spec(Config(preset="embedded")) is None
-    for off in ({"end_reader": "none"}, {"anticipation": {"p_end": False}}):
+    for off in ({"end_reader": "none"}, {"anticipation.off": ["p_end"]}):
         silent = load_config(flags={"llm_url": "http://127.0.0.1:9/v1", **off})
         assert end_reader_spec(silent) is None
 
@@ -549,7 +549,7 @@ def test_what_judges_the_end_is_told_with_what_is_lost_where_a_judge_is_missing(
 
 
 @pytest.mark.parametrize(
-    "table", [{"voice_reader": "none"}, {"anticipation": {"p_voice": False}}, {"stt_url": None}]
+    "table", [{"voice_reader": "none"}, {"anticipation.off": ["p_voice"]}, {"stt_url": None}]
 )
 def test_a_remote_recognizer_has_the_voice_read_by_the_embedded_one(
     monkeypatch: pytest.MonkeyPatch, table: dict[str, object]
@@ -602,21 +602,10 @@ async def test_a_server_starts_without_the_readers_where_they_cannot_load(
 
 
 @pytest.mark.parametrize(
-    ("table", "reads_ahead", "is_preemptive", "priority"),
-    [
-        ({}, True, True, 100),
-        ({"remote_prefill": False}, False, True, 100),
-        ({"prefill": False}, False, True, 100),
-        ({"remote_drafts": False}, True, False, 100),
-        ({"remote_priority": "none"}, True, True, None),
-    ],
+    ("off", "reads_ahead"), [((), True), (("prefill",), False), (("speculative_reply",), True)]
 )
-async def test_a_remote_language_model_does_ahead_what_the_configuration_says(
-    connect: Callable[..., RemoteService],
-    table: dict[str, object],
-    reads_ahead: bool,
-    is_preemptive: bool,
-    priority: int | None,
+async def test_a_remote_language_model_reads_ahead_unless_that_is_off(
+    connect: Callable[..., RemoteService], off: tuple[str, ...], reads_ahead: bool
 ) -> None:
     async def vllm(
         urls: Sequence[str], keys: Sequence[str], model: str, **options: Any
@@ -625,12 +614,12 @@ async def test_a_remote_language_model_does_ahead_what_the_configuration_says(
         service.kind = KINDS["vllm"]
         return [service]
 
-    config = load_config(flags={"llm_url": "http://127.0.0.1:9/v1", "anticipation": table})
+    config = load_config(flags={"llm_url": "http://127.0.0.1:9/v1", "anticipation.off": off})
     model = await opening._remote_language_model(config, vllm)
     assert isinstance(model, RemoteLanguageModel)
-    assert (model.reads_ahead, model.is_preemptive) == (reads_ahead, is_preemptive)
+    assert model.reads_ahead is reads_ahead
     [place] = model.places.values()
-    assert place.dialect.body({}, Urgency.STAGED, "").get("priority") == priority
+    assert place.dialect.body({}, Urgency.STAGED, "").get("priority") == 100
 
 
 # --- the table ---

@@ -236,20 +236,18 @@ async def test_in_a_call_the_service_has_read_the_instructions_when_the_reply_is
 
 
 @pytest.mark.parametrize(
-    ("owner", "order", "expected"),
+    ("owner", "expected"),
     [
-        ("vllm", "auto", [100, 200, None]),
-        ("sglang", "auto", [-100, -200, 0]),
-        ("", "auto", [None, None, None]),
-        ("vllm", "none", [None, None, None]),
-        ("", "low_first", [100, 200, None]),
+        ("vllm", [100, 200, None]),
+        ("sglang", [-100, -200, 0]),
+        ("", [None, None, None]),
     ],
 )
 async def test_what_nobody_waits_for_yet_is_less_urgent(
-    owner: str, order: Any, expected: list[int | None]
+    owner: str, expected: list[int | None]
 ) -> None:
     service = ReadingService(owner=owner)
-    async with model_of(service, priority=order, salt_of=str.upper) as model:
+    async with model_of(service, salt_of=str.upper) as model:
         branch = await model.branch("b1", (INSTRUCTIONS,), tenant="tenant-1")
         await staged(branch, 1, "")
         branch.begin_preemptive(1, (ChatMessage("user", "A latte."),), PARAMS)

@@ -22,7 +22,7 @@ from voiceloop.admission.allowance import Allowance
 from voiceloop.agent import AgentConfig, AgentTool, Crisis
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.call.connection import Hello
-from voiceloop.config import Ahead, Config
+from voiceloop.config import Ahead, AheadPart, Config
 from voiceloop.errors import WorkerLost
 from voiceloop.knowledge.answers import ApprovedAnswer
 from voiceloop.listening.endpointing import FITTED
@@ -51,8 +51,8 @@ def slow_models(
     )
 
 
-async def gap_ms_of(clock: Clock, **switches: bool) -> tuple[float, Caller]:
-    config = Config(anticipation=Ahead(**switches))
+async def gap_ms_of(clock: Clock, *off: AheadPart) -> tuple[float, Caller]:
+    config = Config(anticipation=Ahead(off))
     async with Caller(clock, slow_models(), PATIENT, config) as caller:
         end_s = await caller.say(800)
         await caller.listen_until("voiceloop.timeline")
@@ -62,8 +62,8 @@ async def gap_ms_of(clock: Clock, **switches: bool) -> tuple[float, Caller]:
 
 async def test_a_held_reply_leaves_at_the_decision(clock: Clock) -> None:
     preemptive_ms, caller = await gap_ms_of(clock)
-    text_only_ms, silent = await gap_ms_of(clock, held_clause=False)
-    without_ms, unprepared = await gap_ms_of(clock, speculative_reply=False)
+    text_only_ms, silent = await gap_ms_of(clock, "held_clause")
+    without_ms, unprepared = await gap_ms_of(clock, "speculative_reply")
     for other in (silent, unprepared):
         assert other.of("voiceloop.timeline")[0].event["timeline"]["held_ms"] == 0.0
     assert text_only_ms - preemptive_ms == pytest.approx(100, abs=25)
@@ -375,7 +375,7 @@ async def test_a_preemptive_reply_that_was_lost_is_begun_once_more_at_the_next_p
 async def test_what_a_retracted_answer_cost_is_counted_as_wasted(clock: Clock) -> None:
     model = FakeLanguageModel(lambda m: f"You said {m[-1].content}.", p_end_of_turn=lambda t: 0.5)
     backends = slow_models(model, ("i want a latte", "with oat milk"))
-    config = Config(anticipation=Ahead(early_start=False))  # an answer, and no start of one
+    config = Config(anticipation=Ahead(("early_start",)))  # an answer, and no start of one
     async with Caller(clock, backends, config=config) as caller:
         await caller.say(800)
         await caller.listen_until("response.output_audio.delta")

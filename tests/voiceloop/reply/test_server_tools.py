@@ -170,7 +170,7 @@ async def gap_ms(clock: Clock, takes_s: float | None, *, is_ahead: bool = True) 
     backends, toolbox = calling("price"), box(clock, price=(READ, Service(takes_s or 0.0)))
     if takes_s is None:
         backends = replace(backends, language_model=sure(["It is 3."]))  # of the same words
-    config = Config(anticipation=Ahead(tool_calls=is_ahead))
+    config = Config(anticipation=Ahead(() if is_ahead else ("tool_calls",)))
     agent = AgentConfig(tools=(READ,))
     async with Caller(clock, backends, agent, config, toolbox=toolbox) as caller:
         ended_s = await caller.say(800)

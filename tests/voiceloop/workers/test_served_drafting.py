@@ -65,7 +65,7 @@ async def served(table: dict[str, Any]) -> tuple[list[str], Usage, str]:
 async def test_tokens_are_guessed_in_a_served_call_unless_that_is_off() -> None:
     if not (embedded_model_dir() / "config.json").exists():
         pytest.skip(f"the embedded agent's weights are not at {embedded_model_dir()}")
-    plain, none, told_off = await served({"anticipation": {"speculative_decoding": False}})
+    plain, none, told_off = await served({"engine.drafter": "none"})
     drafted, some, told_on = await served({})
     assert all(plain) and all(drafted)
     if "native" in told_on:  # in torch up to near ties
@@ -98,5 +98,5 @@ async def test_a_call_over_the_wire_is_drafted_for_unless_that_is_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert await accepted_over_the_wire() > 0
-    monkeypatch.setenv("VOICELOOP_ANTICIPATION_SPECULATIVE_DECODING", "0")
+    monkeypatch.setenv("VOICELOOP_ENGINE_DRAFTER", "none")
     assert await accepted_over_the_wire() == 0
