@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.plain_words import words_of
 from voiceloop.cli import build_parser
 from voiceloop.config import FOREIGN, PREFIX, Config, all_keys, load_config, variable_of
 
@@ -18,14 +19,22 @@ PAGES = (
     "voiceloop/CONFIG.md", "voiceloop/YOUR_AGENT.md", "voiceloop/DEPLOY.md",
     "voiceloop/OPERATIONS.md", "voiceloop/BENCH.md", "voiceloop/CLUSTER.md",
     "voiceloop/EVALUATE.md",
-    "voiceloop/KNOWLEDGE.md", "voiceloop/TROUBLESHOOTING.md",
+    "voiceloop/KNOWLEDGE.md", "voiceloop/TROUBLESHOOTING.md", "voiceloop/QUICKSTART.md",
+    "voiceloop/SERVICES.md", "voiceloop/SIZING.md",
     "engine/embedded/README.md", "engine/embedded/smollm2-135m/README.md",
     "audio/embedded/recognizer/CARD.md",
     "audio/embedded/end_of_voice/CARD.md", "audio/embedded/for_agent/CARD.md",
     "CONTRIBUTING.md", "benchmarks/RESULTS.md", "benchmarks/LOG.md",
 )  # fmt: skip
-ROOMS = ("voiceloop", "engine", "audio", "clients", "tests", "benchmarks")
+# In plain English so far; the others follow.
+PLAIN_PAGES = (
+    "README.md", "voiceloop/QUICKSTART.md", "voiceloop/SERVICES.md", "voiceloop/SIZING.md",
+    "voiceloop/TROUBLESHOOTING.md",
+)  # fmt: skip
+MOST_WORDS_A_SENTENCE = 18.0  # on average
+MOST_LONG_SENTENCES, MOST_LONG_CELLS = 0.02, 0.05
 MOST_README_BYTES = 9000
+ROOMS = ("voiceloop", "engine", "audio", "clients", "tests", "benchmarks")
 MOST_LOG_BYTES = 60_000
 MOST_RESULTS_BYTES = 30_000
 LOG_COLUMNS = 120
@@ -105,6 +114,19 @@ def test_commands_exist_and_take_the_flags_they_are_shown_with(page: str) -> Non
 def test_variables_are_read(page: str) -> None:
     known = {variable_of(path) for path in all_keys()} | FOREIGN
     assert set(VARIABLE.findall(text_of(page))) <= known
+
+
+@pytest.mark.parametrize("page", PLAIN_PAGES)
+def test_a_plain_page_has_short_sentences_and_cells(page: str) -> None:
+    words = words_of(text_of(page))
+    assert words.mean <= MOST_WORDS_A_SENTENCE
+    assert len(words.long_sentences) <= MOST_LONG_SENTENCES * len(words.sentences)
+    assert len(words.long_cells) <= MOST_LONG_CELLS * max(1, len(words.cells))
+
+
+def test_a_long_sentence_and_a_long_cell_are_counted() -> None:
+    words = words_of("One two. " + "word " * 26 + "end.\n\n| " + "word " * 21 + " | b |\n")
+    assert len(words.long_sentences) == len(words.long_cells) == 1
 
 
 def test_the_configuration_in_the_readme_is_taken(tmp_path: Path) -> None:
