@@ -23,6 +23,7 @@ import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from voiceloop.errors import Overloaded
 from voiceloop.http.gate import error_response
@@ -44,7 +45,29 @@ MOST_RESTING = 256  # on which nothing is asked: with TLS 80 MB, and a caller as
 PROBES = frozenset(("/healthz", "/readyz", "/metrics"))
 LOG_EVERY_S = 60.0
 FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: %s\r\nConnection: close\r\n\r\n"
+BAD = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
 LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n"
+
+
+class OnceAMinute(logging.Filter):
+    """Of warnings that anybody can bring about, one line of each kind a minute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logged_at: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno > logging.WARNING:
+            return True
+        if record.created - self._logged_at.get(record.msg, 0.0) < LOG_EVERY_S:
+            return False
+        self._logged_at[record.msg] = record.created
+        return True
+
+
+STRANGERS_LOG = logging.getLogger("uvicorn.error.strangers")
+STRANGERS_LOG.setLevel(logging.WARNING)
+STRANGERS_LOG.addFilter(OnceAMinute())
 
 
 def raise_descriptor_limit() -> int:
@@ -159,7 +182,7 @@ class Connections:
 
 class _StrictHttp(h11.Connection):
     """Refuse a request with two lengths: a proxy may take the other one, and so what follows the
-    body for another request than we do. Source: RFC 9112, 6.3."""
+    body for another request than we do. Source: RFC 9112, 6.1 and 6.3."""
 
     def next_event(self) -> Any:
         event = super().next_event()
@@ -167,6 +190,8 @@ class _StrictHttp(h11.Connection):
             names = {name for name, _ in event.headers}
             if {b"content-length", b"transfer-encoding"} <= names:
                 raise h11.RemoteProtocolError("expected one length of the body, found two")
+            if b"transfer-encoding" in names and event.http_version < b"1.1":
+                raise h11.RemoteProtocolError("expected no chunks in HTTP/1.0, found some")
         return event
 
 
@@ -180,6 +205,7 @@ class BoundedHttp(H11Protocol):
             h11.SERVER, self.config.h11_max_incomplete_event_size or MAX_HEAD_BYTES
         )
         self.app_state = {**self.app_state, "connection": self}
+        self.logger = STRANGERS_LOG
         self.place = place
         self._deadline: asyncio.TimerHandle | None = None
         self._phase: str = ""  # what the deadline is for
@@ -217,6 +243,16 @@ class BoundedHttp(H11Protocol):
         self._expect("", 0.0)
         self.place.work()  # until the call is over: it has deadlines of its own
         super().handle_websocket_upgrade(event)
+        protocol = cast(WebSocketsSansIOProtocol, self.transport.get_protocol())
+        if not protocol.handshake_initiated:  # a body, too many headers: it would wait for ever
+            self.transport.write(BAD)
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        if self.cycle is not None:  # what is being answered has no end that could be trusted
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        super().send_400_response(msg)
 
     def pause_writing(self) -> None:
         """The client reads slower than is written. Too slow a one would not take a close either."""

@@ -197,6 +197,7 @@ def make_server(app: Starlette, config: Config) -> Server:
             log_config=None,
             log_level="warning",  # its info lines hold URLs
             access_log=False,
+            proxy_headers=False,  # an address that a header names is nobody's: `http/gate.py`
             server_header=False,
             timeout_graceful_shutdown=3,  # what is still open has had drain_s
             ssl_certfile=config.certfile,

@@ -31,7 +31,9 @@ from voiceloop.server.connections import (
     HEAD_S,
     LEAST_BYTES_PER_S,
     SLOW_BODY_S,
+    STRANGERS_LOG,
     Connections,
+    OnceAMinute,
     Place,
 )
 from voiceloop.server.listener import HANDSHAKES, HANDSHAKES_OF_NETWORK
@@ -105,16 +107,46 @@ async def test_a_request_without_an_end_is_given_up(
         assert clock() - began == pytest.approx(HEAD_S, abs=0.5)
 
 
-async def test_a_request_with_two_lengths_is_refused_with_all_that_follows_it(
-    monkeypatch: pytest.MonkeyPatch,
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize(
+    "ambiguous",
+    [
+        b"POST /healthz HTTP/1.1\r\nContent-Length: 5\r\n" + CHUNKED,
+        b"POST /healthz HTTP/1.0\r\nConnection: keep-alive\r\n" + CHUNKED,
+        b"POST /healthz HTTP/1.1\r\n" + 2 * CHUNKED,
+        UPGRADE[:-2] + CHUNKED,
+        UPGRADE[:-2] + b"Content-Length: 5\r\n",
+        UPGRADE[:-2] + 200 * b"X: y\r\n",
+    ],
+    ids=["two lengths", "chunks in 1.0", "chunked twice", "upgrade", "upgrade, length", "headers"],
+)
+async def test_a_request_whose_end_is_ambiguous_is_refused_with_all_that_follows_it(
+    monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float], ambiguous: bytes
 ) -> None:
-    two = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    host = b"" if b"\r\nHost" in ambiguous else b"Host: a\r\n"
     async with serving(monkeypatch) as connect:
-        line = await connect()
-        line.writer.write(b"POST /healthz HTTP/1.1\r\nHost: a\r\n" + two)
+        line, began_s = await connect(), clock()
+        line.writer.write(ambiguous + host + b"\r\n0\r\n\r\n")
         line.writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
         answer = await line.read_all()
     assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1") == 1
+    assert clock() - began_s < 1.0
+
+
+async def test_what_strangers_send_that_is_no_http_brings_one_line_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    STRANGERS_LOG.filters.clear()
+    STRANGERS_LOG.addFilter(OnceAMinute())
+    async with serving(monkeypatch) as connect:
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n" + CHUNKED
+        for sent in 5 * [b"\0\0\r\n\r\n", head + b"\r\nzz\r\n"]:
+            line = await connect()
+            line.writer.write(sent)
+            assert (await line.read_all()).startswith(b"HTTP/1.1 400")
+    assert len(caplog.records) == 1
 
 
 async def test_a_head_that_drips_in_is_given_up_at_the_same_time(
