@@ -107,8 +107,7 @@ PURE_MODULES = (
     "resume/snapshot", "resume/ticket", "cluster/pool", "cluster/handshake", "cluster/address",
     "cluster/control/directory", "cluster/control/plan", "cluster/control/reports",
     "cluster/control/scaling", "cluster/control/status",
-    "cluster/control/hosts", "cluster/control/machines",
-    "cluster/control/moves",
+    "cluster/control/hosts",
     "canary/judge", "canary/trial", "canary/turns",
 )  # fmt: skip
 GATEWAY_AUDIO = {

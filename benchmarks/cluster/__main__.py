@@ -73,6 +73,8 @@ MOST_START_S = 2.0
 KEYS = {
     "VOICELOOP_WORKERS_KEY": "a key of one benchmark's run",
     "VOICELOOP_SECRET_KEY": "a secret of one benchmark",
+}
+SETTINGS = {
     "VOICELOOP_LIMITS_DRAIN_S": "20",
     "VOICELOOP_LIMITS_ADMIT_BY_LOAD": "false",
     "VOICELOOP_LIMITS_CONNECTIONS_PER_ADDRESS": "1000",
@@ -182,7 +184,7 @@ async def with_bystanders(
         for role in ("engine", "voice")
     )
     workers = WorkerList(engine=engines, recognizer=speech, voice=speech)
-    beside = Bystanders(groups, KEYS, COMMAND, workers, folder)
+    beside = Bystanders(groups, KEYS | SETTINGS, COMMAND, workers, folder)
     return await with_change(
         control, url, "bystanders", beside.start_and_end, lambda status: True, at_once
     )
@@ -229,11 +231,11 @@ async def measure(chosen: Any, places: Machines, folder: Path, found: Found) -> 
     control.join(places.address)
     try:
         sizes = (chosen.gateways, chosen.engines)
-        control.begin(groups_of(folder, port, *sizes, "one"), KEYS, COMMAND)
+        control.begin(groups_of(folder, port, *sizes, "one"), SETTINGS, tuple(KEYS), COMMAND)
         await settled(control)
         await asyncio.sleep(2.0)  # until gateways have joined the workers they were told of
         for _ in range(N_STARTS):
-            found.starts_s.append(round(await start_s(control, KEYS), 2))
+            found.starts_s.append(round(await start_s(control, KEYS | SETTINGS), 2))
         found.spread = await spread(control, url, folder, chosen.calls)
         print(json.dumps({"starts_s": found.starts_s, **found.spread}), flush=True)
         for fault in chosen.faults:
@@ -300,7 +302,7 @@ def main() -> int:
     names = ("gateways", "engines", "calls", "kills", "node_kills", "at_once")
     found, settings = Found(), {key: getattr(chosen, key) for key in names}
     with tempfile.TemporaryDirectory(prefix="voiceloop-cluster-") as folder:
-        environ = {FOLDER: folder, "RAY_kill_child_processes_on_worker_exit": "0"}
+        environ = {**KEYS, FOLDER: folder, "RAY_kill_child_processes_on_worker_exit": "0"}
         with machines(environ) as places:
             command.measure(measure(chosen, places, Path(folder), found))
             if not found.starts_s:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.cluster.machines import N_MACHINES
 from voiceloop.cluster.control.keeper import Keeper
-from voiceloop.cluster.control.plan import Desired, Group
+from voiceloop.cluster.control.plan import Group
 from voiceloop.cluster.control.reports import HostReport, HostState, Orders
 from voiceloop.cluster.worker_list import WorkerList
 
@@ -51,12 +51,12 @@ class Bystanders:
         folder = self._folder / name
         folder.mkdir()
         return Keeper(
-            name, group.name, group.version, group.launch,
+            name, group.version, group.launch,
             folder=folder, node="", address="127.0.0.1", ask=self._ask, environ=self._environ,
-            desired=Desired(1, tuple(self._groups)), command=self._command,
+            command=self._command,
         )  # fmt: skip
 
     async def _ask(self, report: HostReport) -> Orders:
         if report.state is HostState.READY:
             self._ready[report.name].set()
-        return Orders(1, drains=self._drains, workers=self._workers)
+        return Orders(self._drains, self._workers)

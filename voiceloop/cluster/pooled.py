@@ -50,7 +50,7 @@ def _streams_of(connection: WorkerConnection) -> int:
 def _calls_of(connection: WorkerConnection, placed: _Placed) -> int:
     """Of all gateways: a quarter more than one's own few is soon passed.
 
-    34 gateways of 23 calls each at 18 engines, simulated (`benchmarks.cluster_sim`): by their own
+    34 gateways of 23 calls each at 18 engines, simulated: by their own
     counts the prompts of 80 in 100 new calls had been read where they went; by these of 85. Calls,
     not streams: a third of the calls have none open, now of this worker and now of that, and one
     that is filled up whenever it seems to have room ends beyond its bound (1.29 for 1.25).

@@ -1,8 +1,9 @@
-"""A cluster on Ray: its actors place, watch and replace processes. The only file that imports ray.
+"""A cluster on Ray, which places processes and starts anew what has died. Alone imports ray.
 
-A host is an actor with a keeper, placed where there is room for what its process needs. The
-directory is a named, detached actor over `control.directory`, which is pure; Ray starts it anew
-where it dies. Callers, audio and tokens go between the processes themselves, never through here.
+A host is an actor with a keeper, placed where there is room for what its process needs; Ray starts
+it anew, elsewhere where its machine is gone. The directory is a named, detached actor over
+`control.directory`, which is pure; what it knows is kept with Ray's head, where its successor finds
+it. Callers, audio and tokens go between the processes themselves, never through here.
 """
 
 from __future__ import annotations
@@ -13,20 +14,21 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import msgspec
 import ray
 from ray.exceptions import ActorUnavailableError, RayError
+from ray.experimental import internal_kv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from voiceloop.cluster.control.directory import Directory
-from voiceloop.cluster.control.hosts import Action, Remove, Start
+from voiceloop.cluster.control.directory import Directory, Record
+from voiceloop.cluster.control.hosts import TICK_S, Action, Machine, Remove, Start, machine_of
 from voiceloop.cluster.control.keeper import COMMAND, Keeper
-from voiceloop.cluster.control.machines import Machine, machine_of
 from voiceloop.cluster.control.plan import Desired, Group
 from voiceloop.cluster.control.reports import HostReport, Orders
 from voiceloop.cluster.control.status import Status, status_of
@@ -36,14 +38,15 @@ log = logging.getLogger(__name__)
 
 NAMESPACE = "voiceloop"
 DIRECTORY = "directory"
-TICK_S = 0.5
+RECORD = b"voiceloop/record"  # of the directory, under which Ray's head keeps it
 LOOK_S = 1.0  # at the machines
-PAUSE_S = 1.0  # before what died is replaced: what dies at its start is not placed without end
+PAUSE_S = 1.0  # before what could not be placed is placed again
 ANSWER_S = 30.0  # of the directory, for a command: Ray finds out late that its machine is gone
 RETRY_S = 0.2
 LOOPBACK = "127.0.0.1"  # Ray itself takes it for another name of the machine's own address
 NODE_LABEL = "ray.io/node-id"
 HEAD = {"node:__internal_head__": 0.001}  # the machine without which Ray goes too
+ANEW = {"max_restarts": -1, "max_task_retries": -1}  # what has died Ray starts, for ever
 # What Ray keeps for objects; ours are reports of some hundred bytes.
 OBJECT_STORE_BYTES = 100 * 2**20
 # A host that Ray ends leaves its process to drain. Read by Ray's own processes as they start.
@@ -58,34 +61,44 @@ class ClusterError(VoiceLoopError):
 
 
 class _Host:
-    """An actor with one keeper."""
+    """An actor with one keeper. environ, key_names: as `Keeper` takes them."""
 
     def __init__(
-        self, start: Start, desired: Desired, command: tuple[str, ...], address: str
+        self,
+        start: Start,
+        environ: Mapping[str, str],
+        key_names: Sequence[str],
+        command: Sequence[str],
+        address: str,
     ) -> None:
         logging.basicConfig(level=logging.INFO, format=f"{start.name}: %(levelname)s %(message)s")
-        self._start, self._desired = start, desired
+        self._start, self._environ, self._key_names = start, environ, key_names
         self._command = command
         self._address = address
+        self._life: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return self._start.name  # before each line of its log, as Ray passes it on
 
     async def run(self) -> None:
-        """Return when the process was drained and has ended."""
+        """Return when the process was drained and has ended, whoever asks how often."""
+        if self._life is None:
+            self._life = asyncio.create_task(self._live())
+        await asyncio.shield(self._life)
+
+    async def _live(self) -> None:
         name, group = self._start.name, self._start.group
         with tempfile.TemporaryDirectory(prefix=f"voiceloop-{name}-") as folder:
             keeper = Keeper(
                 name,
-                group.name,
                 group.version,
                 group.launch,
                 folder=Path(folder),
                 node=ray.get_runtime_context().get_node_id(),
                 address=self._address or await asyncio.to_thread(_own_address),
                 ask=_ask,
-                environ=self._desired.environ,
-                desired=self._desired,
+                environ=self._environ,
+                key_names=self._key_names,
                 command=self._command,
             )
             await keeper.run()
@@ -101,7 +114,8 @@ async def _ask(report: HostReport) -> Orders:
     """Raises: ClusterError where there is no directory at the moment."""
     try:
         directory = await asyncio.to_thread(ray.get_actor, DIRECTORY, NAMESPACE)
-        orders: Orders = await directory.report.remote(report)
+        # A report is worth nothing later: it is not sent again to a directory that comes anew.
+        orders: Orders = await directory.report.options(max_task_retries=0).remote(report)
     except (RayError, ValueError) as error:  # no such actor: ValueError
         raise ClusterError(f"the directory does not answer: {error}") from None
     return orders
@@ -112,8 +126,12 @@ class _Directory:
 
     def __init__(self, desired: Desired, command: tuple[str, ...], address: str) -> None:
         logging.basicConfig(level=logging.INFO, format="directory: %(levelname)s %(message)s")
-        is_anew = bool(ray.get_runtime_context().was_current_actor_reconstructed)
-        self._directory = Directory(desired, monotonic(), _new_name, is_anew=is_anew)
+        if ray.get_runtime_context().was_current_actor_reconstructed:
+            record = _kept()
+        else:
+            _keep_record(record := Record(desired))
+        self._directory = Directory(record, _new_name)
+        self._stored = record
         self._command = command
         self._address = address
         self._outliving = set[asyncio.Task[None]]()
@@ -124,10 +142,12 @@ class _Directory:
         if self._ticking is None or self._ticking.done():
             self._ticking = asyncio.get_running_loop().create_task(self._tick_on())
             self._keep(self._look_on())
+            for name in self._directory.hosts:
+                self._keep(self._outlive(name))
 
     async def report(self, report: HostReport) -> Orders:
         await self.begin()
-        return self._directory.hear(report, monotonic())
+        return self._directory.hear(report)
 
     async def want(
         self,
@@ -135,51 +155,45 @@ class _Directory:
         environ: dict[str, str],
         canary: float,
     ) -> list[str]:
-        await self._until_rebuilt()
+        await self.begin()
+        tried: list[str] = []
         if canary:
             tried = self._directory.try_out(groups, canary)
         else:
-            tried = []
             self._directory.want(groups, environ)
-        await self._until_known()
+        await self._store()
         return tried
 
     async def leave(self, node: str, is_left: bool) -> None:
-        await self._until_rebuilt()
-        (self._directory.cordon if is_left else self._directory.uncordon)(node)
-        await self._until_known()
+        await self.begin()
+        self._directory.cordon(node, is_left)
+        await self._store()
 
     async def stop(self) -> None:
-        await self._until_rebuilt()
-        self._directory.stop()
-        await self._until_known()
-
-    async def _until_rebuilt(self) -> None:
-        """The first reports tell what was wanted before, and would undo what is wanted now."""
         await self.begin()
-        while self._directory.is_rebuilding(monotonic()):  # noqa: ASYNC110 - a clock has no event
-            await asyncio.sleep(TICK_S / 5)
-
-    async def _until_known(self) -> None:
-        """What a person was told is done outlives this directory."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(ANSWER_S / 2):
-                while not self._directory.is_known:  # noqa: ASYNC110 - reports come twice a second
-                    await asyncio.sleep(TICK_S / 5)
+        self._directory.stop()
+        await self._store()
 
     async def status(self) -> Status:
         await self.begin()
-        return status_of(self._directory, monotonic())
+        return status_of(self._directory)
 
     async def is_down(self) -> bool:
         await self.begin()
         return self._directory.is_down
 
+    async def _store(self) -> None:
+        """What a person was told is done, and what is placed, outlives this directory."""
+        record = self._directory.record
+        if record != self._stored:
+            await asyncio.to_thread(_keep_record, record)
+            self._stored = record
+
     async def _look_on(self) -> None:
         """Beside the ticks, which nothing of Ray's is to hold up."""
         while True:
             try:
-                self._directory.see(await asyncio.to_thread(_machines), monotonic())
+                self._directory.see(await asyncio.to_thread(_machines))
             except Exception as error:  # bare ones of Ray's; what was seen last holds on
                 log.warning("machines could not be looked at: %s", error)
             await asyncio.sleep(LOOK_S)
@@ -188,7 +202,8 @@ class _Directory:
         while True:
             await asyncio.sleep(TICK_S)  # before the first one too: then machines are known
             try:
-                actions = self._directory.tick(monotonic())
+                actions = self._directory.tick()
+                await self._store()
             except Exception:  # a bug of ours; the processes go on, and the next look may do better
                 log.exception("what is to be done could not be told")
                 actions = []
@@ -214,38 +229,37 @@ class _Directory:
         task.add_done_callback(self._outliving.discard)
 
     def _place(self, start: Start) -> None:
-        needs = start.group.needs
+        needs, desired = dict(start.group.needs), self._directory.desired
         strategy: Any = "SPREAD"
         if start.machine:  # where that has gone meanwhile, or its room has, anywhere
             strategy = NodeAffinitySchedulingStrategy(
-                start.machine, soft=True, _spill_on_unavailable=True
+                start.machine, soft=not start.is_move, _spill_on_unavailable=not start.is_move
             )
         avoided = {NODE_LABEL: f"!in({','.join(start.avoid)})"} if start.avoid else {}
-        host = _host_class.options(
+        _host_class.options(
             name=start.name,
             namespace=NAMESPACE,
             lifetime="detached",
-            num_cpus=needs.cpus,
-            num_gpus=needs.gpus,
-            memory=needs.memory_mb * 2**20 or None,
-            resources=dict(needs.resources),
+            num_cpus=needs.pop("CPU", 0.0),
+            num_gpus=needs.pop("GPU", 0.0),
+            resources=needs,
             label_selector=avoided or None,
             scheduling_strategy=strategy,
-            max_restarts=0,  # the directory replaces it, where that is still wanted
-        ).remote(start, self._directory.desired, self._command, self._address)
-        log.info("places %s", start)
-        self._keep(self._outlive(start.name, host))
+            **ANEW,
+        ).remote(start, desired.environ, desired.key_names, self._command, self._address)
+        log.info("places %s", start.name)
+        self._keep(self._outlive(start.name))
 
-    async def _outlive(self, name: str, host: Any) -> None:
-        """Ray tells at once where an actor has died; a lease finds out the rest."""
+    async def _outlive(self, name: str) -> None:
+        """Have it run, across its restarts; forget it once it was drained, or cannot be placed."""
         try:
+            host = await asyncio.to_thread(ray.get_actor, name, NAMESPACE)
             await host.run.remote()
-        except RayError as error:
+        except (RayError, ValueError) as error:
             if name not in self._directory.hosts:
                 return  # it was removed
             log.error("%s is gone: %s", name, str(error).strip().splitlines()[0])
             await asyncio.sleep(PAUSE_S)
-            self._directory.lose(name, monotonic())
         log.info("%s has ended", name)
         self._directory.forget(name)
         await asyncio.to_thread(_remove, name)
@@ -258,6 +272,18 @@ def _new_name(group: str) -> str:
 def _remove(name: str) -> None:
     with suppress(ValueError, RayError):  # it is gone already
         ray.kill(ray.get_actor(name, NAMESPACE), no_restart=True)
+
+
+def _keep_record(record: Record) -> None:
+    internal_kv._internal_kv_put(RECORD, msgspec.msgpack.encode(record))
+
+
+def _kept() -> Record:
+    """Raises: ClusterError where there is none: who knows of no process would have them all end."""
+    found = internal_kv._internal_kv_get(RECORD)
+    if found is None:
+        raise ClusterError("expected what the directory before this one knew, found nothing")
+    return msgspec.msgpack.decode(found, type=Record)
 
 
 def _machines() -> list[Machine]:
@@ -305,16 +331,20 @@ def leave() -> None:
 
 def begin(
     groups: Sequence[Group],
-    environ: dict[str, str],
+    environ: Mapping[str, str],
+    key_names: Sequence[str] = (),
     command: Sequence[str] = COMMAND,
     *,
     address: str = "",
 ) -> None:
     """Start the directory, and with it everything. Raises: ClusterError where there is one.
 
-    address: what workers listen at; else each at its machine's own, as Ray knows it.
+    environ: settings of all processes; key_names: variables of each machine's own environment that
+    its processes get besides. address: what workers listen at; else each at its machine's own, as
+    Ray knows it.
     """
     wanted = tuple(group.with_settings(environ) for group in groups)
+    desired = Desired(1, wanted, environ, tuple(key_names))
     try:
         directory = _directory_class.options(
             name=DIRECTORY,
@@ -322,10 +352,9 @@ def begin(
             lifetime="detached",
             num_cpus=0,
             resources=HEAD,
-            max_restarts=-1,
-            max_task_retries=0,
             max_concurrency=1000,
-        ).remote(Desired(1, wanted, environ), tuple(command), address)
+            max_restarts=-1,
+        ).remote(desired, tuple(command), address)
         ray.get(directory.begin.remote(), timeout=ANSWER_S)
     except ValueError:
         raise ClusterError(
@@ -373,6 +402,7 @@ def is_down() -> bool:
 def forget() -> None:
     """End the directory of a cluster that is down."""
     _remove(DIRECTORY)
+    internal_kv._internal_kv_del(RECORD)
 
 
 def _call(method: str, *arguments: Any) -> Any:

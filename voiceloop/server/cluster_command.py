@@ -16,14 +16,16 @@ import msgspec
 
 from voiceloop.cluster.control.plan import Group, configuration_of, read_plan
 from voiceloop.cluster.control.status import Status, text_of
-from voiceloop.config import PREFIX, Config, all_keys, load_config
-from voiceloop.config_reader import overlay
+from voiceloop.config import PREFIX, Config, all_keys, load_config, variable_of
+from voiceloop.config_reader import FILE, overlay
 from voiceloop.errors import ConfigError
 
 LOOK_S = 0.5
 HERE = "auto"  # as Ray calls the cluster that runs on this machine
 SOURCE = "the cluster's configuration"
 FILES = {path.rpartition(".")[2] for path, key in all_keys().items() if key.is_path}
+SECRETS = {path: variable_of(path) for path, key in all_keys().items() if key.is_secret}
+KEY_NAMES = tuple(SECRETS.values())
 
 
 def run_cluster(arguments: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> int:
@@ -40,12 +42,16 @@ def run_cluster(arguments: argparse.Namespace, environ: Mapping[str, str] = os.e
     from voiceloop.cluster import ray as control  # the extra; a mistake in the plan is told first
 
     if verb == "up" and arguments.address is None:
-        return _up_here(groups, {**new_keys(groups), **settings})
+        os.environ.update(new_keys(groups, environ))  # Ray's processes have what this one has
+        return _up_here(groups, settings)
     control.join(arguments.address or HERE)
     try:
         match verb:
             case "up":
-                control.begin(groups, {**new_keys(groups), **settings})
+                control.begin(groups, settings, KEY_NAMES)
+                if lacking := new_keys(groups, environ):
+                    wanted = "expected in the environment of each machine, as its keys"
+                    print(f"{' and '.join(sorted(lacking))}: {wanted}", file=sys.stderr)
                 print("the cluster starts: voiceloop cluster status", file=sys.stderr)
             case "deploy":
                 share = arguments.canary
@@ -78,31 +84,53 @@ def _told_of_deploy(tried: Sequence[str], canary: float) -> str:
 def settings_for(groups: Sequence[Group], environ: Mapping[str, str]) -> dict[str, str]:
     """This environment's settings, which all processes get, checked with their configuration.
 
-    Raises: ConfigError.
+    Returns them without keys. Raises: ConfigError.
     """
     configuration = configuration_of(groups)
     told = overlay(Config(), configuration, SOURCE)
     _check_paths(configuration)
+    _check_secrets(configuration)
     own = {name: text for name, text in environ.items() if name.startswith(PREFIX)}
     version = load_config(environ=own).canary.version or told.canary.version
     if version:
         wanted = "expected none, for workers are tried by voiceloop cluster deploy --canary"
         raise ConfigError(f"{SOURCE}: canary.version: {wanted}; found {version!r}")
-    return own
+    return {name: text for name, text in own.items() if name not in KEY_NAMES}
 
 
-def new_keys(groups: Sequence[Group]) -> dict[str, str]:
-    """Drawn for a cluster whose configuration names none.
-
-    Without them no worker takes a gateway, and no call goes on at another one.
-    """
+def new_keys(groups: Sequence[Group], environ: Mapping[str, str]) -> dict[str, str]:
+    """Drawn for a cluster that has none: without them no worker takes a gateway, and no call goes
+    on at another one."""
     configuration = configuration_of(groups)
-    found = {}
-    if not configuration.get("secret_key"):
-        found["VOICELOOP_SECRET_KEY"] = secrets.token_hex(16)
-    if not configuration.get("workers", {}).get("key"):
-        found["VOICELOOP_WORKERS_KEY"] = secrets.token_hex(16)
-    return found
+    named = {
+        "VOICELOOP_SECRET_KEY": configuration.get("secret_key"),
+        "VOICELOOP_WORKERS_KEY": configuration.get("workers", {}).get("key"),
+    }
+    return {
+        name: secrets.token_hex(16)
+        for name, text in named.items()
+        if not text and not environ.get(name)
+    }
+
+
+def _check_secrets(values: Mapping[str, Any], path: str = "") -> None:
+    """The text goes to every machine by Ray, and a key in it would."""
+    for key, value in values.items():
+        where = f"{path}{key}"
+        if isinstance(value, Mapping) and where not in SECRETS:
+            _check_secrets(value, f"{where}.")
+        elif where in SECRETS and not _is_elsewhere(value):
+            wanted = f"expected {SECRETS[where]} in the environment of each machine instead"
+            raise ConfigError(f"{SOURCE}: {where}: {wanted}, found a key in the file")
+
+
+def _is_elsewhere(value: Any) -> bool:
+    """Whether this names where a key is, and is none itself."""
+    if isinstance(value, Mapping):
+        return all(_is_elsewhere(one) for one in value.values())
+    if isinstance(value, list):
+        return all(_is_elsewhere(one) for one in value)
+    return not value or str(value).startswith(FILE) or "${" in str(value)
 
 
 def _check_paths(values: Mapping[str, Any]) -> None:
@@ -123,7 +151,9 @@ def _up_here(groups: tuple[Group, ...], environ: dict[str, str]) -> int:
     control.begin_here()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # Ray's own would cut calls
     try:
-        control.begin(groups, environ, address=control.LOOPBACK)  # nobody else is to reach them
+        control.begin(
+            groups, environ, KEY_NAMES, address=control.LOOPBACK
+        )  # nobody else is to reach them
         try:
             _watch()
         except KeyboardInterrupt:

@@ -1,7 +1,7 @@
 """Callers who come all at once, on a machine whose speed is scripted: who is let in, and how late.
 
 The product's own places, room and levels of load run under a virtual clock. What a turn and an open
-call cost is fitted to a measured ramp of two cores (`benchmarks.cluster_sim fit`); a refused caller
+call cost was fitted to a measured ramp of two cores; a refused caller
 dials again after `Retry-After`. The ablation in benchmarks/LOG.md ("admission") was made with a
 larger simulation of this kind, which had every mechanism and is not kept.
 """

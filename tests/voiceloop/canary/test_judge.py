@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.simulated.canary import (
+from benchmarks.canary_trials import (
     NO_MARGINS,
     PLAIN,
     WORSE,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from voiceloop.cluster.control.plan import Group, Launch, Needs
+from voiceloop.cluster.control.plan import Group, Launch
 from voiceloop.cluster.control.status import ProcessStatus, Status, text_of
 
 pytest.importorskip("ray", reason="pip install 'voiceloop[cluster]'")
@@ -28,7 +28,7 @@ PLACE = {"place": 1.0}  # a machine has as many places as it has processes
 def group(name: str, version: str) -> Group:
     roles = () if name == "gateways" else (name,)
     launch = Launch(("worker" if roles else "gateway", f"--version={version}"))
-    return Group(name, roles, version, 2, 2, 1, launch, Needs(0.0, resources=PLACE))  # type: ignore[arg-type]
+    return Group(name, roles, version, 2, 2, 1, launch, PLACE)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     other = cluster.add_node(**args)
     control.join(cluster.address)
     groups = (group("gateways", "one"), group("engine", "one"))
-    control.begin(groups, {}, (sys.executable, str(SCRIPT), str(folder)))
+    control.begin(groups, {}, (), (sys.executable, str(SCRIPT), str(folder)))
     control.test_nodes = (cluster, other)  # type: ignore[attr-defined]
     try:
         yield control
@@ -98,6 +98,18 @@ def test_a_process_that_is_killed_is_started_anew_in_its_place(control: object) 
     name, before = next(iter(engines(until(control, is_settled)).items()))
     os.kill(before.pid, signal.SIGKILL)
     until(control, lambda now: engines(now)[name].restarts == 1 and is_settled(now))
+
+
+def test_a_host_that_is_killed_is_started_anew_by_ray_and_by_no_other(control: object) -> None:
+    import ray
+
+    before = engines(until(control, is_settled))
+    name = next(iter(before))
+    ray.kill(ray.get_actor(name, "voiceloop"), no_restart=False)
+    status = until(
+        control, lambda now: is_settled(now) and engines(now)[name].pid != before[name].pid
+    )
+    assert engines(status).keys() == before.keys()
 
 
 def test_another_version_is_rolled_out_and_nothing_of_the_old_one_stays(control: object) -> None:

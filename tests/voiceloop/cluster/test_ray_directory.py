@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +13,9 @@ pytest.importorskip("ray", reason="pip install 'voiceloop[cluster]'")
 
 from tests.voiceloop.cluster.control.scripted_cluster import group
 from voiceloop.cluster import ray as control
-from voiceloop.cluster.control import directory as directories
-from voiceloop.cluster.control.machines import Machine
+from voiceloop.cluster.control.directory import Placed, Record
+from voiceloop.cluster.control.hosts import Machine
 from voiceloop.cluster.control.plan import Desired
-from voiceloop.cluster.control.reports import HostReport, HostState, Orders, ProcessReport
 
 WANTED = Desired(1, (group("engine"), group("voice")))
 
@@ -31,6 +29,8 @@ class ScriptedRay:
         self.addresses = set[str]()
         self.seen: list[Machine] | None = None
         self.strategies = set[object]()
+        self.options_seen: list[dict[str, Any]] = []
+        self.records: list[Record] = []
 
     def machines(self) -> list[Machine]:
         if self.seen is None:
@@ -40,15 +40,20 @@ class ScriptedRay:
     def options(self, name: str, **options: Any) -> SimpleNamespace:
         if self.refuses and name.startswith("engine"):
             raise ValueError("a resource that there is not")
+        assert any(name == host.name for host in self.records[-1].hosts)  # kept before
         self.placed.append(name)
+        self.options_seen.append(options)
         self.strategies.add(getattr(options["scheduling_strategy"], "node_id", "anywhere"))
-        run = SimpleNamespace(remote=lambda: asyncio.Event().wait())
 
-        def place(*given: Any) -> SimpleNamespace:
+        def place(*given: Any) -> None:
             self.addresses.add(given[-1])
-            return SimpleNamespace(run=run)
 
         return SimpleNamespace(remote=place)
+
+    def actor(self, name: str, namespace: str) -> SimpleNamespace:
+        if name not in self.placed:
+            raise ValueError("no such actor")
+        return SimpleNamespace(run=SimpleNamespace(remote=lambda: asyncio.Event().wait()))
 
 
 @pytest.fixture
@@ -56,6 +61,8 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedRay]:
     place = ScriptedRay()
     monkeypatch.setattr(control, "_host_class", place)
     monkeypatch.setattr(control, "_machines", place.machines)
+    monkeypatch.setattr(control, "_keep_record", place.records.append)
+    monkeypatch.setattr(control.ray, "get_actor", place.actor)
     monkeypatch.setattr(control, "TICK_S", 0.01)
     monkeypatch.setattr(control, "LOOK_S", 0.01)
     monkeypatch.setattr(control, "PAUSE_S", 0.02)
@@ -92,6 +99,7 @@ async def test_a_process_that_ray_refuses_keeps_none_of_the_others_back(
         place.refuses = False
         await until_placed(place, 4)  # tried again
         assert place.addresses == {control.LOOPBACK}
+        assert all(options["max_restarts"] == -1 for options in place.options_seen)
     finally:
         await end(actor)
 
@@ -103,7 +111,7 @@ async def test_processes_are_placed_on_machines_that_ray_has_told_of(
     actor = begun(monkeypatch, is_anew=False)
     try:
         place.seen = [Machine(id * 28, id, free={"CPU": 2.0}) for id in ("aa", "bb")]
-        actor._directory.see(place.seen, monotonic())
+        actor._directory.see(place.seen)
         await actor.begin()
         await until_placed(place, 4)
         assert place.strategies == {"aa" * 28, "bb" * 28}
@@ -124,29 +132,55 @@ async def test_without_a_word_of_machines_ray_chooses_where(
         await end(actor)
 
 
-async def test_a_command_waits_until_a_new_directory_knows_what_was_wanted(
+async def test_a_directory_that_comes_anew_goes_on_with_what_was_kept(
     monkeypatch: pytest.MonkeyPatch, place: ScriptedRay
 ) -> None:
-    monkeypatch.setattr(directories, "LOST_S", 0.3)
-    actor = begun(monkeypatch, is_anew=True)
-    leaving = asyncio.create_task(actor.leave("a", True))
-    known = Desired(7, WANTED.groups, environ={"A": "b"})
-    said = ProcessReport("ready", "engine-1:1")
-    report = HostReport("engine-1", "engine", "one", "b", HostState.READY, said, 7, desired=known)
+    place.refuses = False
+    first = begun(monkeypatch, is_anew=False)
+    await first.begin()
+    await until_placed(place, 4)
+    await first.leave("a", True)
+    await end(first)
+    monkeypatch.setattr(control, "_kept", lambda: place.records[-1])
+    again = begun(monkeypatch, is_anew=True)
+    await again.begin()
     try:
-        await asyncio.sleep(0)
-        await actor.report(report)
-        async with asyncio.timeout(10):
-            orders = Orders(7)
-            while orders.desired is None:
-                await asyncio.sleep(0.01)
-                orders = await actor.report(report)
-            assert not actor._directory.is_rebuilding(monotonic())
-            assert not leaving.done()  # no host has heard of it
-            assert (orders.desired.generation, orders.desired.cordoned) == (8, ("a",))
-            assert orders.desired.environ == {"A": "b"}
-            told = HostReport("engine-1", "engine", "one", "b", HostState.READY, said, 8)
-            await actor.report(told)
-            await leaving
+        assert set(again._directory.hosts) == set(place.placed)
+        assert again._directory.desired.cordoned == ("a",)
+        await asyncio.sleep(0.1)
+        assert len(place.placed) == 4
+    finally:
+        await end(again)
+
+
+async def test_what_was_kept_and_is_not_there_is_placed_again(
+    monkeypatch: pytest.MonkeyPatch, place: ScriptedRay
+) -> None:
+    place.refuses = False
+    kept = Record(WANTED, (Placed("engine-1", "engine", "one", "a", False, True),))
+    monkeypatch.setattr(control, "_kept", lambda: kept)
+    actor = begun(monkeypatch, is_anew=True)
+    await actor.begin()
+    try:
+        await until_placed(place, 4)
+        assert "engine-1" not in actor._directory.hosts
     finally:
         await end(actor)
+
+
+def test_a_directory_that_finds_nothing_kept_does_not_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would know nobody, and have them all drain."""
+    monkeypatch.setattr(control.internal_kv, "_internal_kv_get", lambda key: None)
+    with pytest.raises(control.ClusterError, match="found nothing"):
+        begun(monkeypatch, is_anew=True)
+
+
+def test_what_is_kept_is_read_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[bytes, bytes] = {}
+    monkeypatch.setattr(control.internal_kv, "_internal_kv_put", kept.__setitem__)
+    monkeypatch.setattr(control.internal_kv, "_internal_kv_get", kept.get)
+    record = Record(WANTED, (Placed("engine-1", "engine", "one", "a", True, True),))
+    control._keep_record(record)
+    assert control._kept() == record

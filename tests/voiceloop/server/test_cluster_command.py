@@ -74,15 +74,43 @@ def test_a_cluster_takes_no_canary_from_its_configuration(tmp_path: Path) -> Non
 
 def test_processes_share_keys_where_nobody_has_named_any(tmp_path: Path) -> None:
     groups = read_plan(arguments(tmp_path, "").config)
-    one, other = new_keys(groups), new_keys(groups)
+    one, other = new_keys(groups, {}), new_keys(groups, {})
     assert one.keys() == {"VOICELOOP_WORKERS_KEY", "VOICELOOP_SECRET_KEY"}
     assert one["VOICELOOP_WORKERS_KEY"] != other["VOICELOOP_WORKERS_KEY"]
     assert len(one["VOICELOOP_WORKERS_KEY"]) == 32
 
 
-def test_keys_of_the_configuration_stay(tmp_path: Path) -> None:
-    named = "secret_key = 'a secret of the cluster'\n[workers]\nkey = 'a key of the workers'"
-    assert new_keys(read_plan(arguments(tmp_path, named).config)) == {}
+def test_keys_of_the_environment_stay_and_go_into_no_argument_of_ray(tmp_path: Path) -> None:
+    groups = read_plan(arguments(tmp_path, "").config)
+    keys = {
+        "VOICELOOP_SECRET_KEY": "a secret of this cluster",
+        "VOICELOOP_WORKERS_KEY": "a key of workers",
+    }
+    assert new_keys(groups, keys) == {}
+    assert settings_for(groups, {**keys, "VOICELOOP_KEYS": "a key of callers"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("configuration", "variable"),
+    [
+        ("secret_key = 'a secret of the cluster'", "VOICELOOP_SECRET_KEY"),
+        ("[workers]\nkey = 'a key of the workers'", "VOICELOOP_WORKERS_KEY"),
+        ("llm_url = 'https://x.example'\nllm_key = 'of the service'", "VOICELOOP_LLM_KEY"),
+        ("[llm]\nheaders = { key = 'of the service' }", "VOICELOOP_LLM_HEADERS"),
+    ],
+)
+def test_a_key_in_a_clusters_configuration_is_refused(
+    tmp_path: Path, configuration: str, variable: str
+) -> None:
+    wanted = f"expected {variable} in the environment of each machine instead"
+    with pytest.raises(ConfigError, match=wanted) as caught:
+        run_cluster(arguments(tmp_path, configuration), {})
+    assert "of the" not in str(caught.value).replace("the environment of", "")
+
+
+def test_a_clusters_configuration_may_say_where_a_key_is(tmp_path: Path) -> None:
+    named = "llm_url = 'https://x.example'\nllm_key = 'file:/etc/key'\n[llm.headers]\na = '${KEY}'"
+    assert settings_for(read_plan(arguments(tmp_path, named).config), {}) == {}
 
 
 def test_gateways_of_one_machine_share_its_port() -> None:

@@ -3,6 +3,7 @@
 The process says what it does in lines of JSON on its standard output, and drains when nobody reads
 them any more: a keeper that dies takes no call with it. What gateways are to know of workers is put
 into a file beside the process, by rename, so that a directory that is lost costs nothing but news.
+Keys come from the environment of the keeper's own machine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from time import monotonic
 import msgspec
 
 from voiceloop.child import ended, restart_pause_s, send, without_settings
-from voiceloop.cluster.control.plan import Desired, Launch
+from voiceloop.cluster.control.plan import Launch
 from voiceloop.cluster.control.reports import (
     MAX_LINE_BYTES,
     REPORT_EVERY_S,
@@ -51,13 +52,13 @@ class Keeper:
     """One process across its restarts; ``run`` returns when it was drained and has ended.
 
     folder: its own, for files. address: this machine's, where the process listens. ask: the
-    directory; what it raises, and a silence, is no answer.
+    directory; what it raises, and a silence, is no answer. environ: settings of the process;
+    key_names: variables of this machine's environment that it gets besides.
     """
 
     def __init__(
         self,
         name: str,
-        group: str,
         version: str,
         launch: Launch,
         *,
@@ -66,17 +67,17 @@ class Keeper:
         address: str,
         ask: Ask,
         environ: Mapping[str, str],
-        desired: Desired,
+        key_names: Sequence[str] = (),
         command: Sequence[str] = COMMAND,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._identity = (name, group, version, node)
+        self._name, self._version, self._node = name, version, node
         self._launch = launch
         self._folder = folder
         self._address = address
         self._ask = ask
-        self._environ = dict(environ)
-        self._desired = desired
+        keys = {name: os.environ[name] for name in key_names if name in os.environ}
+        self._environ = {**keys, **environ}
         self._command = tuple(command)
         self._clock = clock
         self._process: asyncio.subprocess.Process | None = None
@@ -84,12 +85,11 @@ class Keeper:
         self._listed: WorkerList | None = None
         self._drains = asyncio.Event()
         self._n_restarts = 0
-        self._answered = desired.generation  # by the directory, last
 
     async def run(self) -> None:
         """Keep the process running, and tell the directory of it, until it is drained."""
         self._write_files()
-        telling = asyncio.create_task(self._tell_on(), name=f"reports of {self._identity[0]}")
+        telling = asyncio.create_task(self._tell_on(), name=f"reports of {self._name}")
         try:
             await self._keep()
         finally:
@@ -109,7 +109,7 @@ class Keeper:
             try:
                 process = await self._start()
             except OSError as error:  # no memory, process or descriptor to be had now
-                log.error("%s could not be started: %s", self._identity[0], error)
+                log.error("%s could not be started: %s", self._name, error)
             else:
                 await self._live(process)
             if self._drains.is_set():
@@ -126,8 +126,7 @@ class Keeper:
                     await self._drains.wait()
 
     async def _start(self) -> asyncio.subprocess.Process:
-        _, _, version, _ = self._identity
-        places = {"folder": str(self._folder), "address": self._address, "version": version}
+        places = {"folder": self._folder, "address": self._address, "version": self._version}
         arguments = [text.format_map(places) for text in self._launch.arguments]
         own = {LIST_VARIABLE: str(self._folder / LIST_FILE)} if not self._is_worker else {}
         starting = asyncio.create_subprocess_exec(
@@ -170,17 +169,17 @@ class Keeper:
             async with asyncio.timeout(SILENT_S):
                 line = await process.stdout.readline()
         except TimeoutError:
-            log.error("%s has said nothing for %.0f s and is killed", self._identity[0], SILENT_S)
+            log.error("%s has said nothing for %.0f s and is killed", self._name, SILENT_S)
             return False
         except ValueError as error:  # a line beyond the limit
-            log.warning("%s: expected a line, found %s", self._identity[0], error)
+            log.warning("%s: expected a line, found %s", self._name, error)
             return True
         if not line:
             return False
         try:
             self._said = decode_line(line)
         except ReportError as error:
-            log.warning("%s: %s", self._identity[0], error)
+            log.warning("%s: %s", self._name, error)
         return True
 
     async def _ask_to_drain(self, process: asyncio.subprocess.Process) -> None:
@@ -203,27 +202,16 @@ class Keeper:
                 async with asyncio.timeout(ANSWER_WAIT_S):
                     orders = await self._ask(self._report())
             except (OSError, TimeoutError, VoiceLoopError) as error:
-                log.info("%s: the directory does not answer (%s)", self._identity[0], error)
+                log.info("%s: the directory does not answer (%s)", self._name, error)
             else:
                 self._obey(orders)
             await asyncio.sleep(REPORT_EVERY_S)
 
     def _report(self, state: HostState | None = None) -> HostReport:
-        name, group, version, node = self._identity
-        is_behind = self._answered < self._desired.generation  # it was started anew
         is_running = self._process is not None and self._process.returncode is None
-        return HostReport(
-            name,
-            group,
-            version,
-            node,
-            state or self._state(),
-            self._said,
-            self._desired.generation,
-            self._n_restarts,
-            pid=self._process.pid if is_running and self._process is not None else 0,
-            desired=self._desired if is_behind else None,
-        )
+        pid = self._process.pid if is_running and self._process is not None else 0
+        told = state or self._state()
+        return HostReport(self._name, self._node, told, self._said, self._n_restarts, pid)
 
     def _state(self) -> HostState:
         if self._drains.is_set() or self._said.state == "draining":
@@ -231,9 +219,6 @@ class Keeper:
         return HostState.READY if self._said.state == "ready" else HostState.STARTING
 
     def _obey(self, orders: Orders) -> None:
-        self._answered = orders.generation
-        if orders.desired is not None:
-            self._desired = orders.desired
         if orders.workers is not None and orders.workers != self._listed:
             self._listed = orders.workers
             _write(self._folder / LIST_FILE, msgspec.json.encode(orders.workers))

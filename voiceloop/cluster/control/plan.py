@@ -28,7 +28,7 @@ MOST_PROCESSES = 1000  # of a group: a cell is about a thousand calls, and this 
 MAX_FILE_BYTES = 1024 * 1024
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,40}")
 DIGEST_CHARACTERS = 6
-OWN_KEYS = {"CPU": "cpus", "GPU": "gpus", "memory": "memory_mb", "object_store_memory": "memory_mb"}
+OWN_KEYS = {"CPU": "cpus", "GPU": "gpus"}
 LEAST_AMOUNT = 0.0001  # of a resource: Ray counts in such parts
 
 
@@ -43,7 +43,6 @@ class Processes:
     most: int = key(0, "How many at most.", ge=1, le=MOST_PROCESSES, zero="as `least`")
     spare: int = key(1, "How many of them the load may not need.", ge=0, le=MOST_PROCESSES)
     cpus: float = key(1.0, "Processors of one.", ge=0, le=1024)
-    memory_mb: int = key(0, "Memory of one.", ge=0, le=2**30)
     resources: Mapping[str, float] = key({}, "Other resources of one.")
 
 
@@ -98,18 +97,11 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
-    """What a process takes of its machine."""
-
-    cpus: float
-    gpus: float = 0.0
-    memory_mb: int = 0
-    resources: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Group:
-    """Processes that are alike. roles: none of a gateway. version: what workers call themselves."""
+    """Processes that are alike. roles: none of a gateway. version: what workers call themselves.
+
+    needs: what one takes of its machine, by Ray's names.
+    """
 
     name: str
     roles: tuple[RoleName, ...]
@@ -118,7 +110,7 @@ class Group:
     most: int
     spare: int
     launch: Launch
-    needs: Needs
+    needs: Mapping[str, float]
 
     def with_settings(self, environ: Mapping[str, str]) -> Group:
         """Its processes with these settings are of a version of their own."""
@@ -131,7 +123,8 @@ class Group:
 class Desired(msgspec.Struct, frozen=True):
     """What the cluster is to be; the higher generation is the newer.
 
-    environ: settings and keys that its processes have in common; never logged, never shown.
+    environ: settings that its processes have in common; key_names: variables with the keys that
+    they have in common too, which stand in the environment of each machine and nowhere else.
     canary: workers of another version, beside those of `groups`; share: what of new calls they get;
     trial: the generation in which they were first wanted.
     given_up: why the last canary was. cordoned: machines to leave.
@@ -140,6 +133,7 @@ class Desired(msgspec.Struct, frozen=True):
     generation: int
     groups: tuple[Group, ...]
     environ: Mapping[str, str] = {}
+    key_names: tuple[str, ...] = ()
     canary: tuple[Group, ...] = ()
     share: float = 0.0
     trial: int = 0
@@ -221,7 +215,6 @@ def _check_workers(workers: Workers, where: str) -> None:
     if workers.gpus > 1 and workers.gpus % 1:  # Ray places nothing of the kind
         wanted = "a share of one, or as many whole ones"
         raise ConfigError(f"{where}.gpus: expected {wanted}, found {workers.gpus}")
-    _check_amount(workers.gpus, f"{where}.gpus")
     _check_processes(workers, where)
 
 
@@ -229,20 +222,15 @@ def _check_processes(one: Processes, where: str) -> None:
     if one.most and one.most < one.least:
         wanted = f"{one.least} to {MOST_PROCESSES}"
         raise ConfigError(f"{where}.most: expected {wanted}, found {one.most}")
-    _check_amount(one.cpus, f"{where}.cpus")
-    for name, amount in one.resources.items():
-        if name in OWN_KEYS:
+    for name, amount in {"CPU": one.cpus, **one.resources}.items():
+        place = f"{where}.cpus" if name == "CPU" else f"{where}.resources.{name}"
+        if name in OWN_KEYS and name in one.resources:
             wanted = f"the key {OWN_KEYS[name]} for it"
             raise ConfigError(f"{where}.resources: expected {wanted}, found {name}")
         is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
-        if not is_number or not 0 < amount < math.inf:
-            raise ConfigError(f"{where}.resources.{name}: expected a number, found {amount!r}")
-        _check_amount(amount, f"{where}.resources.{name}")
-
-
-def _check_amount(amount: float, where: str) -> None:
-    if 0 < amount < LEAST_AMOUNT:
-        raise ConfigError(f"{where}: expected 0 or at least {LEAST_AMOUNT:g}, found {amount}")
+        if not is_number or not math.isfinite(amount) or amount < 0 or 0 < amount < LEAST_AMOUNT:
+            wanted = f"0 or a number of at least {LEAST_AMOUNT:g}"
+            raise ConfigError(f"{place}: expected {wanted}, found {amount!r}")
 
 
 def _gateway_group(told: PlanFile, texts: Mapping[str, str]) -> Group:
@@ -281,7 +269,7 @@ def _group(
     gpus: float,
     launch: Launch,
 ) -> Group:
-    needs = Needs(one.cpus, gpus, one.memory_mb, dict(one.resources))
+    needs = {"CPU": one.cpus, "GPU": gpus, **one.resources}
     most = max(one.least, one.most)
     named = version_of(version, launch)
     return Group(name, roles, named, one.least, most, one.spare, launch, needs)

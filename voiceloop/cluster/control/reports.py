@@ -9,7 +9,6 @@ import msgspec
 
 from voiceloop.canary.trial import TrialReport
 from voiceloop.canary.turns import Turns, added
-from voiceloop.cluster.control.plan import Desired
 from voiceloop.cluster.worker_list import WorkerList
 from voiceloop.errors import VoiceLoopError
 
@@ -53,26 +52,20 @@ class HostState(Enum):
 
 
 class HostReport(msgspec.Struct, frozen=True):
-    """What a host tells the directory. generation: of the newest wishes it has heard of."""
+    """What a host tells the directory. node: the machine that it is on."""
 
     name: str
-    group: str
-    version: str
     node: str
     state: HostState
     process: ProcessReport
-    generation: int
     n_restarts: int = 0
     pid: int = 0
-    desired: Desired | None = None  # where the directory has answered by an older generation
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """The directory's answer. workers: None where it does not know them (yet)."""
+    """The directory's answer. workers: None where it does not know them yet."""
 
-    generation: int
     drains: bool = False
-    desired: Desired | None = None  # newer than the host's
     workers: WorkerList | None = None
 
 

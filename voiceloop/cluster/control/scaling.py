@@ -1,4 +1,4 @@
-"""How many processes a group should have, from how much of each is used. Pure: clock passed in.
+"""How many processes a group should have, from how much of each is used. Pure, counted in ticks.
 
 Headroom is what would be left of the group if its spare processes went: with less than a quarter
 for half a minute there are to be more, as many as make it up; with more than half for ten minutes
@@ -33,11 +33,10 @@ class Scaler:
 
     def __init__(self, n_there: int = 0) -> None:
         self.n_wanted = n_there
-        self._little_since: float | None = None
-        self._much_since: float | None = None
+        self._little_s = self._much_s = 0.0  # for how long there has been too little, too much
 
     def observe(
-        self, used: Sequence[float], now_s: float, *, least: int, most: int, n_spare: int
+        self, used: Sequence[float], passed_s: float, *, least: int, most: int, n_spare: int
     ) -> int:
         """How many there are to be. used: of each process that is ready, 0 to 1.
 
@@ -45,27 +44,14 @@ class Scaler:
         """
         least = min(most, max(least, n_for(0.0, n_spare)))
         self.n_wanted = min(most, max(least, self.n_wanted))
-        if not used:
-            self._little_since = self._much_since = None
-            return self.n_wanted
-        load, free = sum(used), headroom(used, n_spare)
-        self._little_since = _since(self._little_since, free < LEAST_HEADROOM, now_s)
-        self._much_since = _since(self._much_since, free > MOST_HEADROOM, now_s)
-        if _lasts(self._little_since, TOO_LITTLE_FOR_S, now_s):
-            self.n_wanted = min(most, max(self.n_wanted, n_for(load, n_spare)))
-            self._little_since = now_s  # what is started now is given time to take its part
-        elif _lasts(self._much_since, TOO_MUCH_FOR_S, now_s):
-            enough = n_for(load, n_spare)
+        free = headroom(used, n_spare)
+        self._little_s = self._little_s + passed_s if used and free < LEAST_HEADROOM else 0.0
+        self._much_s = self._much_s + passed_s if used and free > MOST_HEADROOM else 0.0
+        enough = n_for(sum(used), n_spare)
+        if self._little_s >= TOO_LITTLE_FOR_S:
+            self.n_wanted = min(most, max(self.n_wanted, enough))
+            self._little_s = 0.0  # what is started now is given time to take its part
+        elif self._much_s >= TOO_MUCH_FOR_S:
             self.n_wanted = max(least, min(self.n_wanted, max(enough, self.n_wanted - 1)))
-            self._much_since = now_s
+            self._much_s = 0.0
         return self.n_wanted
-
-
-def _since(before: float | None, holds: bool, now_s: float) -> float | None:
-    if not holds:
-        return None
-    return now_s if before is None else before
-
-
-def _lasts(since: float | None, seconds: float, now_s: float) -> bool:
-    return since is not None and now_s - since >= seconds

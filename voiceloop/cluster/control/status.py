@@ -8,8 +8,7 @@ from voiceloop.canary.judge import figure
 from voiceloop.canary.trial import TrialState, TrialStatus
 from voiceloop.canary.trial import status_of as status_of_trial
 from voiceloop.cluster.control.directory import Directory
-from voiceloop.cluster.control.hosts import Host
-from voiceloop.cluster.control.machines import Machine
+from voiceloop.cluster.control.hosts import Host, Machine
 from voiceloop.cluster.control.plan import Group
 
 NO_REPORT = "waits for room"
@@ -22,15 +21,15 @@ class ProcessStatus(msgspec.Struct, frozen=True):
     name: str
     group: str
     roles: tuple[str, ...]
+    version: str
+    silent_s: float = 0.0
     machine: str = ""
     address: str = ""
-    version: str = ""
     state: str = NO_REPORT
     used: float = 0.0
     streams: int = 0
     restarts: int = 0
     pid: int = 0
-    silent_s: float = 0.0
     trouble: str = ""
 
 
@@ -49,15 +48,6 @@ class GroupStatus(msgspec.Struct, frozen=True):
     is_uneven: bool = False
 
 
-class MoveStatus(msgspec.Struct, frozen=True):
-    """A process that was started on one machine, so that one of its group may leave another."""
-
-    process: str
-    group: str
-    origin: str
-    machine: str
-
-
 class Status(msgspec.Struct, frozen=True):
     """The whole cluster. generation: how often what is wanted of it has changed."""
 
@@ -68,30 +58,26 @@ class Status(msgspec.Struct, frozen=True):
     processes: tuple[ProcessStatus, ...]
     machines: tuple[Machine, ...] = ()
     canary: TrialStatus | None = None  # that is tried, or was given up last
-    move: MoveStatus | None = None
 
 
-def status_of(directory: Directory, now_s: float) -> Status:
+def status_of(directory: Directory) -> Status:
     """What the directory knows now."""
-    desired = directory.desired
-    cordoned = set(desired.cordoned)
-    groups = tuple(_group(directory, group, now_s) for group in desired.all_groups)
-    hosts = sorted(directory.hosts.values(), key=lambda host: host.name)
-    is_settled = directory.moves.current is None and all(
-        group.ready == group.wanted and not group.old and not group.is_uneven for group in groups
+    desired, hosts = directory.desired, directory.hosts.values()
+    groups = tuple(_group(directory, group) for group in desired.all_groups)
+    are_groups_settled = all(
+        one.ready == one.wanted and not one.old and not one.is_uneven for one in groups
     )
     return Status(
         desired.generation,
         desired.is_stopping,
-        is_settled and not any(host.drains for host in hosts),
+        are_groups_settled and all(host.is_ready for host in hosts),
         groups,
-        tuple(_process(directory, host, now_s) for host in hosts),
+        tuple(_process(directory, host) for host in sorted(hosts, key=lambda host: host.name)),
         tuple(
-            msgspec.structs.replace(machine, is_cordoned=machine.id in cordoned)
-            for machine in directory.machines.seen
+            msgspec.structs.replace(machine, is_cordoned=machine.id in desired.cordoned)
+            for machine in directory.machines
         ),
         _canary(directory),
-        _move(directory),
     )
 
 
@@ -104,36 +90,29 @@ def _canary(directory: Directory) -> TrialStatus | None:
     return status_of_trial(state, versions, directory.trial.turns, desired.given_up)
 
 
-def _move(directory: Directory) -> MoveStatus | None:
-    move = directory.moves.current
-    if move is None:
-        return None
-    return MoveStatus(move.name, move.group, move.origin, move.machine)
-
-
-def _group(directory: Directory, group: Group, now_s: float) -> GroupStatus:
+def _group(directory: Directory, group: Group) -> GroupStatus:
     hosts = [
         host for host in directory.hosts.values() if host.group == group.name and not host.drains
     ]
-    old = sum(not directory.is_wanted(host, group) for host in hosts)
-    n_ready = sum(host.is_ready(now_s) and directory.is_wanted(host, group) for host in hosts)
-    wanted = directory.n_wanted(group)
-    is_uneven = directory.way_for(group, now_s) is not None
-    return GroupStatus(group.name, group.roles, group.version, n_ready, wanted, old, is_uneven)
-
-
-def _process(directory: Directory, host: Host, now_s: float) -> ProcessStatus:
-    group, report = directory.desired.group(host.group), host.report
-    told = ProcessStatus(
-        host.name,
-        host.group,
-        group.roles if group is not None else (),
-        version=host.version,
-        silent_s=round(now_s - host.heard_s, 1),
+    good = [host for host in hosts if directory.is_wanted(host, group)]
+    return GroupStatus(
+        group.name,
+        group.roles,
+        group.version,
+        sum(host.is_ready for host in good),
+        directory.n_wanted(group),
+        len(hosts) - len(good),
+        bool(directory.uneven(group)),
     )
+
+
+def _process(directory: Directory, host: Host) -> ProcessStatus:
+    group, report = directory.desired.group(host.group), host.report
+    roles = group.roles if group is not None else ()
+    told = ProcessStatus(host.name, host.group, roles, host.version, host.silent_s)
     if report is None:
         return told
-    state = report.state.value if host.is_fresh(now_s) else "silent"
+    state = report.state.value if host.is_fresh else "silent"
     return msgspec.structs.replace(
         told,
         machine=report.node,
@@ -152,17 +131,9 @@ def text_of(status: Status) -> str:
     addresses = {machine.id: machine.address for machine in status.machines}
     rows = [COLUMNS]
     for one in status.processes:
-        rows.append((
-            one.name,
-            addresses.get(one.machine, one.machine[:8]),
-            one.address,
-            one.version,
-            one.state,
-            f"{one.used:.0%}",
-            str(one.streams),
-            str(one.restarts),
-            one.trouble,
-        ))  # fmt: skip
+        place = addresses.get(one.machine, one.machine[:8])
+        load = f"{one.used:.0%}", str(one.streams), str(one.restarts)
+        rows.append((one.name, place, one.address, one.version, one.state, *load, one.trouble))
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
              for row in rows]  # fmt: skip
@@ -174,12 +145,7 @@ def text_of(status: Status) -> str:
         told = f", {group.old} old ones to go" if group.old else ""
         told += ", one is to move to an emptier machine" if group.is_uneven else ""
         lines.append(f"{group.name} {group.version}: {group.ready} of {group.wanted} ready{told}")
-    if (move := status.move) is not None:
-        origin, place = (addresses.get(one, one) for one in (move.origin, move.machine))
-        lines.append(f"{move.process} is started on {place}: one is to leave {origin} for it")
-    if status.canary is not None:
-        lines += _lines_of_canary(status.canary)
-    return "\n".join(lines)
+    return "\n".join([*lines, *(_lines_of_canary(status.canary) if status.canary else ())])
 
 
 def _lines_of_canary(canary: TrialStatus) -> list[str]:

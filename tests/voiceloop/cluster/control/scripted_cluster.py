@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
+
 from voiceloop.canary.trial import Trial
-from voiceloop.cluster.control.directory import Directory
-from voiceloop.cluster.control.hosts import Remove, Start
-from voiceloop.cluster.control.machines import Machine
-from voiceloop.cluster.control.plan import Desired, Group, Launch, Needs
+from voiceloop.cluster.control.directory import Directory, Record
+from voiceloop.cluster.control.hosts import TICK_S, Machine, Remove, Start
+from voiceloop.cluster.control.plan import Desired, Group, Launch
 from voiceloop.cluster.control.reports import HostReport, HostState, Orders, ProcessReport
 
-TICK_S = 0.5
 LOAD_S = 3.0  # a process is ready so long after it was placed
+MISSED_S = 15.0  # after which Ray knows that a machine is gone
 DRAIN_S = 20.0  # and gone so long after it was told to drain
 
 
@@ -20,15 +21,14 @@ def group(
     name: str = "engine", version: str = "one", least: int = 2, most: int = 2, spare: int = 1
 ) -> Group:
     roles = () if name == "gateways" else (name,)
-    return Group(name, roles, version, least, most, spare, Launch((name,)), Needs(1.0))  # type: ignore[arg-type]
+    return Group(name, roles, version, least, most, spare, Launch((name,)), {"CPU": 1.0})  # type: ignore[arg-type]
 
 
 class ScriptedHost:
     """One process, as its keeper would tell of it."""
 
-    def __init__(self, start: Start, node: str, now_s: float, desired: Desired) -> None:
+    def __init__(self, start: Start, node: str, now_s: float) -> None:
         self.start, self.node, self.placed_s = start, node, now_s
-        self.desired = desired
         self.orders: Orders | None = None
         self.drained_s: float | None = None
         self.used = 0.1
@@ -44,11 +44,8 @@ class ScriptedHost:
             state, said = (HostState.ENDED if is_over else HostState.DRAINING), "draining"
         elif now_s - self.placed_s >= LOAD_S and not self.never_ready:
             state, said = HostState.READY, "ready"
-        is_behind = self.orders is not None and self.orders.generation < self.desired.generation
         return HostReport(
             self.start.name,
-            self.start.group.name,
-            self.start.group.version,
             self.node,
             state,
             ProcessReport(
@@ -57,15 +54,11 @@ class ScriptedHost:
                 self.used,
                 canary=self.trial.report(),
             ),
-            self.desired.generation,
             pid=self.pid,
-            desired=self.desired if is_behind else None,
         )
 
     def obey(self, orders: Orders, now_s: float) -> None:
         self.orders = orders
-        if orders.desired is not None:
-            self.desired = orders.desired
         if orders.workers is not None:
             self.trial.begin(orders.workers.canary)
         if orders.drains and self.drained_s is None:
@@ -73,7 +66,8 @@ class ScriptedHost:
 
 
 class ScriptedCluster:
-    """Machines with so many places each, a directory, and what it has placed."""
+    """Machines with so many places each, a directory, what it has placed, and a Ray that starts
+    anew what has died where there is room."""
 
     def __init__(self, *groups: Group, places: dict[str, int] | None = None) -> None:
         self.now_s = 0.0
@@ -82,57 +76,44 @@ class ScriptedCluster:
         self.waiting: list[Start] = []
         self.moves: list[tuple[float, Start]] = []  # when each was begun
         self.given_up: list[str] = []  # why each canary was
-        self.moves_given_up: list[str] = []
-        self.gone: set[str] = set()  # machines that Ray has not missed yet
+        self.missed: list[tuple[float, Start]] = []  # of lost machines: when Ray knows of it
         self._serial = itertools.count()
-        self._first = Desired(1, groups)
-        self.directory = self._new_directory()
+        self.directory = self._new_directory(Record(Desired(1, groups)))
 
-    def _new_directory(self, is_anew: bool = False) -> Directory:
-        return Directory(
-            self._first,
-            self.now_s,
-            lambda group: f"{group}-{next(self._serial)}",
-            is_anew=is_anew,
-        )
+    def _new_directory(self, record: Record) -> Directory:
+        kept = msgspec.msgpack.decode(msgspec.msgpack.encode(record), type=Record)
+        return Directory(kept, lambda group: f"{group}-{next(self._serial)}")
 
     def lose_directory(self) -> None:
-        """It is started anew, with what it was started with at first."""
-        self.directory = self._new_directory(is_anew=True)
+        """It is started anew, with what it has kept."""
+        self.directory = self._new_directory(self.directory.record)
 
-    def lose_node(self, node: str, *, is_missed: bool = True) -> None:
-        """is_missed: whether Ray knows of it, and places nothing there any more."""
+    def lose_node(self, node: str) -> None:
+        """All on it is gone; Ray knows after a while, and has it run elsewhere."""
         self.places.pop(node)
-        if not is_missed:
-            self.gone.add(node)
         for name in [name for name, host in self.hosts.items() if host.node == node]:
-            self.kill(name)
+            self.missed.append((self.now_s + MISSED_S, self.hosts.pop(name).start))
 
     def kill(self, name: str) -> None:
-        """An actor dies, and Ray tells of it."""
-        del self.hosts[name]
-        self.directory.lose(name, self.now_s)
+        """An actor dies, and Ray starts it anew."""
+        self.waiting.append(self.hosts.pop(name).start)
 
     def run(self, seconds: float) -> None:
         for _ in range(int(seconds / TICK_S)):
             self.now_s += TICK_S
             for host in list(self.hosts.values()):
                 if not host.is_silent:
-                    report = host.report(self.now_s)
-                    host.obey(self.directory.hear(report, self.now_s), self.now_s)
-            self.directory.see(self.machines(), self.now_s)
-            move, desired = self.directory.moves.current, self.directory.desired
-            actions = self.directory.tick(self.now_s)
-            if desired.canary and not self.directory.desired.canary:
+                    host.obey(self.directory.hear(host.report(self.now_s)), self.now_s)
+            self.directory.see(self.machines())
+            tried = self.directory.desired.canary
+            actions = self.directory.tick()
+            if tried and not self.directory.desired.canary:
                 self.given_up.append(self.directory.desired.given_up)
-            if move is not None and self.directory.moves.current is None:
-                host = self.directory.hosts.get(move.name)
-                self.moves_given_up += [move.name] if host is not None and host.drains else []
             for action in actions:
                 match action:
                     case Start():
                         self.waiting.append(action)
-                        if action.relieves:
+                        if action.is_move:
                             self.moves.append((self.now_s, action))
                     case Remove(name):
                         self.hosts.pop(name, None)
@@ -140,30 +121,25 @@ class ScriptedCluster:
             self._place()
 
     def machines(self) -> list[Machine]:
-        free = {node: float(self._free(node)) for node in self.places} | dict.fromkeys(
-            self.gone, 100.0
-        )
-        return [Machine(node, node, free={"CPU": amount}) for node, amount in free.items()]
+        return [Machine(node, node, free={"CPU": float(self._free(node))}) for node in self.places]
 
     def _free(self, node: str) -> int:
         return self.places[node] - sum(host.node == node for host in self.hosts.values())
 
     def _place(self) -> None:
         """Where it is to be, else where there is most room."""
+        self.waiting += [start for at_s, start in self.missed if at_s <= self.now_s]
+        self.missed = [one for one in self.missed if one[0] > self.now_s]
         still = []
         for start in self.waiting:
             free = {node: self._free(node) for node in self.places if node not in start.avoid}
             node = max(free, key=lambda name: free[name], default=None)
-            if start.machine in self.gone or free.get(start.machine, 0) > 0:
+            if start.is_move or free.get(start.machine, 0) > 0:
                 node = start.machine
-            if node in self.gone:  # waits for an answer that does not come
+            if node is None or free.get(node, 0) <= 0:
                 still.append(start)
                 continue
-            if node is None or free[node] <= 0:
-                still.append(start)
-                continue
-            desired = self.directory.desired
-            self.hosts[start.name] = ScriptedHost(start, node, self.now_s, desired)
+            self.hosts[start.name] = ScriptedHost(start, node, self.now_s)
         self.waiting = still
 
     def nodes(self, group: str = "engine") -> list[str]:

@@ -17,7 +17,7 @@ from tests.waiting import until
 from voiceloop import child
 from voiceloop.cluster.control import keeper as keepers
 from voiceloop.cluster.control.keeper import LIST_FILE, Keeper
-from voiceloop.cluster.control.plan import Desired, Launch
+from voiceloop.cluster.control.plan import Launch
 from voiceloop.cluster.control.reports import HostReport, HostState, Orders
 from voiceloop.cluster.worker_list import WorkerList
 from voiceloop.errors import BackendError
@@ -30,7 +30,7 @@ class ScriptedDirectory:
 
     def __init__(self) -> None:
         self.reports: list[HostReport] = []
-        self.orders = Orders(1)
+        self.orders = Orders()
         self.is_lost = False
 
     async def ask(self, report: HostReport) -> Orders:
@@ -54,15 +54,14 @@ class Kept:
         launch = Launch(arguments, {"server.toml": "port = 1"})
         self.keeper = Keeper(
             "gateways-1",
-            "gateways",
             "one",
             launch,
             folder=tmp_path,
             node="a",
             address="127.0.0.1",
             ask=self.directory.ask,
-            environ={"VOICELOOP_WORKERS_KEY": "of the cluster"},
-            desired=Desired(1, ()),
+            environ={"VOICELOOP_PORT": "1"},
+            key_names=("VOICELOOP_WORKERS_KEY", "VOICELOOP_SECRET_KEY"),
             command=(sys.executable, SCRIPT, str(tmp_path)),
         )
         self.task = asyncio.create_task(self.keeper.run())
@@ -81,6 +80,7 @@ async def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(keepers, "REPORT_EVERY_S", 0.02)
     monkeypatch.setattr(child, "RESTART_PAUSES_S", (0.0, 0.02))
     monkeypatch.setenv("VOICELOOP_LOG_LEVEL", "of this machine")
+    monkeypatch.setenv("VOICELOOP_WORKERS_KEY", "of this machine")
     found = Kept(tmp_path)
     yield found
     found.task.cancel()
@@ -91,7 +91,7 @@ def is_ready(report: HostReport) -> bool:
     return report.state is HostState.READY
 
 
-async def test_a_process_is_started_with_its_files_its_list_and_the_clusters_settings_alone(
+async def test_a_process_has_its_files_its_list_the_clusters_settings_and_its_machines_keys(
     kept: Kept,
 ) -> None:
     report = await kept.directory.until(is_ready)
@@ -99,7 +99,8 @@ async def test_a_process_is_started_with_its_files_its_list_and_the_clusters_set
     [(_, arguments, settings)] = kept.started()
     assert arguments == ["gateway", f"--config={kept.folder}/server.toml", "--version=one"]
     assert settings == {
-        "VOICELOOP_WORKERS_KEY": "of the cluster",
+        "VOICELOOP_PORT": "1",
+        "VOICELOOP_WORKERS_KEY": "of this machine",
         "VOICELOOP_WORKERS_LIST": str(kept.folder / LIST_FILE),
     }
     assert (kept.folder / "server.toml").read_text() == "port = 1"
@@ -128,7 +129,7 @@ async def test_one_that_does_not_start_is_told_of(kept: Kept) -> None:
 async def test_a_drained_one_ends_its_calls_and_then_the_keeper_ends(kept: Kept) -> None:
     (kept.folder / "hold").touch()
     await kept.directory.until(is_ready)
-    kept.directory.orders = Orders(1, drains=True)
+    kept.directory.orders = Orders(drains=True)
     report = await kept.directory.until(lambda report: report.process.state == "draining")
     assert report.state is HostState.DRAINING and not kept.task.done()
     (kept.folder / "hold").unlink()
@@ -141,7 +142,7 @@ async def test_gateways_find_the_list_in_a_file_and_keep_it_without_a_directory(
     kept: Kept,
 ) -> None:
     await kept.directory.until(is_ready)
-    kept.directory.orders = Orders(1, workers=WorkerList(engine=("10.0.0.5:9001",)))
+    kept.directory.orders = Orders(workers=WorkerList(engine=("10.0.0.5:9001",)))
     path = kept.folder / LIST_FILE
     await until(lambda: json.loads(path.read_text())["engine"] == ["10.0.0.5:9001"])
     kept.directory.is_lost = True
@@ -151,17 +152,6 @@ async def test_gateways_find_the_list_in_a_file_and_keep_it_without_a_directory(
     assert json.loads(path.read_text())["engine"] == ["10.0.0.5:9001"]
     kept.directory.is_lost = False
     await kept.directory.until(lambda report: report.n_restarts == 1 and is_ready(report))
-
-
-async def test_a_directory_that_knows_less_is_told_what_is_wanted(kept: Kept) -> None:
-    await kept.directory.until(is_ready)
-    newer = Desired(7, (), {"A": "b"})
-    kept.directory.orders = Orders(7, desired=newer)
-    report = await kept.directory.until(lambda report: report.generation == 7)
-    assert report.desired is None
-    kept.directory.orders = Orders(1)  # of one that was started anew
-    report = await kept.directory.until(lambda report: report.desired is not None)
-    assert report.desired == newer
 
 
 async def test_a_keeper_that_is_given_up_leaves_no_process(kept: Kept) -> None:

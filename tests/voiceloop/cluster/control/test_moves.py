@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
-from tests.voiceloop.cluster.control.scripted_cluster import (
-    DRAIN_S,
-    TICK_S,
-    ScriptedCluster,
-    group,
-)
-from voiceloop.cluster.control.hosts import READY_WITHIN_S
-from voiceloop.cluster.control.machines import Machine
-from voiceloop.cluster.control.moves import MOVE_EVERY_S, RETRY_S, STEADY_S
-from voiceloop.cluster.control.plan import Group, Needs
+from tests.voiceloop.cluster.control.scripted_cluster import DRAIN_S, ScriptedCluster, group
+from voiceloop.cluster.control.directory import READY_WITHIN_S, RETRY_S, STEADY_S
+from voiceloop.cluster.control.hosts import TICK_S, Machine
+from voiceloop.cluster.control.plan import Group
 from voiceloop.cluster.control.status import status_of, text_of
 
 
@@ -33,7 +28,7 @@ def groups_of(cluster: ScriptedCluster) -> list[Group]:
 
 
 def is_settled(cluster: ScriptedCluster) -> bool:
-    return status_of(cluster.directory, cluster.now_s).is_settled
+    return status_of(cluster.directory).is_settled
 
 
 def crowded(n: int = 2, **places: int) -> ScriptedCluster:
@@ -60,27 +55,18 @@ def test_machines_that_are_lost_one_after_the_other_take_no_role_whole() -> None
     cluster, draw = three_machines(), random.Random(0)
     for serial in range(20):
         node = draw.choice(sorted(cluster.places))
-        cluster.lose_node(node, is_missed=False)
+        cluster.lose_node(node)
         for name in ("gateways", "engine", "voice"):
             assert cluster.ready(name), f"loss {serial} of {node}"
         cluster.run(2.0)
         cluster.places[f"n{serial}"] = 32
         cluster.run(13.0)
-        cluster.gone.clear()  # Ray has missed it
         for _ in range(180):
             cluster.run(TICK_S)
             if is_settled(cluster):
                 break
-        assert is_settled(cluster), text_of(status_of(cluster.directory, cluster.now_s))
+        assert is_settled(cluster), text_of(status_of(cluster.directory))
         assert len(set(cluster.nodes("engine"))) == 3
-
-
-def test_what_a_machine_lost_is_not_placed_on_it_again_though_ray_still_tells_of_it() -> None:
-    cluster = three_machines()
-    cluster.lose_node("a", is_missed=False)
-    cluster.run(10)
-    assert cluster.waiting == []
-    assert len(cluster.ready("engine")) == 3
 
 
 def test_a_machine_that_lost_one_of_its_processes_and_is_heard_is_used_again() -> None:
@@ -101,28 +87,12 @@ def test_a_group_on_one_machine_moves_to_an_empty_one_by_itself() -> None:
     cluster = crowded(b=10)
     cluster.run(STEADY_S - 1)
     assert cluster.nodes() == ["a", "a"] and not is_settled(cluster)
-    assert "one is to move to an emptier machine" in text_of(
-        status_of(cluster.directory, cluster.now_s)
-    )
+    assert "one is to move to an emptier machine" in text_of(status_of(cluster.directory))
     for _ in range(200):
         cluster.run(TICK_S)
         assert len(cluster.ready()) >= 2
     assert cluster.nodes() == ["a", "b"] and is_settled(cluster)
     assert len(cluster.moves) == 1
-
-
-def test_a_move_is_said_while_it_lasts() -> None:
-    cluster = crowded(b=10)
-    cluster.run(STEADY_S + 2)
-    [(_, start)] = cluster.moves
-    assert (start.machine, start.relieves) == ("b", "a")
-    assert str(start) == f"{start.name} on b, for one that leaves a"
-    status = status_of(cluster.directory, cluster.now_s)
-    assert status.move is not None and status.move.process == start.name
-    assert not status.is_settled  # while it loads too
-    assert f"{start.name} is started on b: one is to leave a for it" in text_of(status)
-    cluster.run(60)
-    assert status_of(cluster.directory, cluster.now_s).move is None
 
 
 def test_one_moves_at_a_time_and_the_next_not_at_once() -> None:
@@ -136,7 +106,7 @@ def test_one_moves_at_a_time_and_the_next_not_at_once() -> None:
     began_s = [at_s for at_s, _ in cluster.moves]
     assert len(began_s) == 4
     apart_s = [later - before for before, later in zip(began_s, began_s[1:], strict=False)]
-    assert min(apart_s) >= max(MOVE_EVERY_S, DRAIN_S)
+    assert min(apart_s) >= DRAIN_S
 
 
 def test_groups_move_one_after_the_other() -> None:
@@ -147,7 +117,7 @@ def test_groups_move_one_after_the_other() -> None:
     assert len(cluster.moves) == 1
     cluster.run(60)
     [(first_s, _), (second_s, _)] = cluster.moves
-    assert second_s - first_s >= MOVE_EVERY_S
+    assert second_s - first_s >= DRAIN_S
     assert cluster.nodes("engine") == cluster.nodes("voice") == ["a", "b"]
 
 
@@ -160,10 +130,7 @@ def test_nothing_moves_to_a_machine_without_room_or_one_that_is_left() -> None:
 
 
 def test_room_counts_in_everything_that_a_process_takes() -> None:
-    wanted = group()
-    wanted = type(wanted)(
-        wanted.name, wanted.roles, wanted.version, 2, 2, 1, wanted.launch, Needs(1.0, gpus=1.0)
-    )
+    wanted = replace(group(), needs={"CPU": 1.0, "GPU": 1.0})
     cluster = ScriptedCluster(wanted, places={"a": 10, "b": 10})  # no machine tells of a GPU
     cluster.run(TICK_S)
     assert [host.start.machine for host in cluster.hosts.values()] == ["", ""]
@@ -205,7 +172,7 @@ def test_a_process_that_does_not_get_ready_in_its_new_place_takes_nothing_of_the
         for host in cluster.hosts.values():
             host.never_ready = host.node == "b"
         assert len(cluster.ready()) == 2
-    assert len(cluster.moves_given_up) == 1
+    assert len(cluster.moves) == 1
     assert cluster.nodes() == ["a", "a"] and is_settled(cluster)
     cluster.run(RETRY_S)
     assert len(cluster.moves) == 2  # and once more, later
@@ -216,8 +183,8 @@ def test_a_process_that_finds_no_room_in_its_new_place_is_not_started_over_and_o
     cluster = crowded(b=0)
     there = [Machine("a", "a", free={"CPU": 8.0}), Machine("b", "b", free={"CPU": 1.0})]
     cluster.machines = lambda: there  # type: ignore[method-assign]
-    cluster.run(STEADY_S + 120)
-    assert len(cluster.moves) == 1 and cluster.moves_given_up == [cluster.moves[0][1].name]
+    cluster.run(STEADY_S + READY_WITHIN_S + 60)
+    assert len(cluster.moves) == 1
     assert cluster.nodes() == ["a", "a"] and is_settled(cluster)
     cluster.run(RETRY_S)
     assert len(cluster.moves) == 2

@@ -37,7 +37,7 @@ def test_a_plan_names_gateways_and_workers(tmp_path: Path) -> None:
     groups = groups_of(tmp_path)
     assert list(groups) == [GATEWAYS, "engine", "speech"]
     assert [(group.least, group.most) for group in groups.values()] == [(3, 3), (2, 2), (2, 6)]
-    assert groups["engine"].needs.gpus == 0.5
+    assert groups["engine"].needs == {"CPU": 1.0, "GPU": 0.5}
     assert groups["speech"].roles == ("recognizer", "voice")
 
 
@@ -109,9 +109,12 @@ def test_workers_call_themselves_by_their_version(tmp_path: Path) -> None:
         (PLAN + "spare = -1", "spare: expected 0 to 1000"),
         (PLAN + "cpus = -1.0", "cpus: expected 0 to 1024"),
         (PLAN + "gpus = 65.0", "gpus: expected 0 to 64"),
-        (PLAN + "resources = {tpu = 'one'}", "resources.tpu: expected a number"),
-        (PLAN + "resources = {tpu = 0.00001}", "resources.tpu: expected 0 or at least 0.0001"),
-        (PLAN + "resources = {tpu = inf}", "resources.tpu: expected a number"),
+        (PLAN + "resources = {tpu = 'one'}", "resources.tpu: expected 0 or a number"),
+        (
+            PLAN + "resources = {tpu = 0.00001}",
+            "resources.tpu: expected 0 or a number of at least 0.0001",
+        ),
+        (PLAN + "resources = {tpu = inf}", "resources.tpu: expected 0 or a number"),
         (PLAN + "resources = {GPU = 1}", "resources: expected the key gpus for it, found GPU"),
         (PLAN + "gpus = 1.5", "gpus: expected a share of one, or as many whole ones"),
         (PLAN + "version = 'a b'", "version: expected at most 40 letters"),

@@ -21,15 +21,12 @@ class Group:
     def __init__(self, least: int = 2, most: int = 10, spare: int = 1) -> None:
         self.scaler = Scaler()
         self.bounds = {"least": least, "most": most, "n_spare": spare}
-        self.now_s = 0.0
-        self.n = self.scaler.observe([], 0.0, **self.bounds)
+        self.n = self.scaler.observe([], STEP_S, **self.bounds)
 
     def run(self, load: float, seconds: float) -> int:
-        end_s = self.now_s + seconds
-        while self.now_s < end_s:
-            self.now_s += STEP_S
+        for _ in range(int(seconds / STEP_S)):
             used = [min(1.0, load / self.n)] * self.n
-            self.n = self.scaler.observe(used, self.now_s, **self.bounds)
+            self.n = self.scaler.observe(used, STEP_S, **self.bounds)
         return self.n
 
 
@@ -93,12 +90,11 @@ def test_a_steady_load_has_it_come_to_rest(load: float) -> None:
 
 def test_a_directory_that_is_started_anew_takes_nothing_down_at_once() -> None:
     scaler = Scaler(5)
-    assert scaler.observe([0.1] * 5, 0.0, least=2, most=8, n_spare=1) == 5
+    assert scaler.observe([0.1] * 5, STEP_S, least=2, most=8, n_spare=1) == 5
 
 
 def test_nobody_to_ask_changes_nothing() -> None:
     group = Group()
     for _ in range(100):
-        group.now_s += STEP_S
-        group.n = group.scaler.observe([], group.now_s, **group.bounds)
+        group.n = group.scaler.observe([], STEP_S, **group.bounds)
     assert group.n == 2

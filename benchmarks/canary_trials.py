@@ -1,21 +1,30 @@
-"""Trials of canaries, simulated: the judge and the counts of the product, given seeded calls.
+"""What the judge of a canary lets pass: ``python -m benchmarks.canary_trials [--trials 200]``.
 
-Calls differ from each other as callers do, so that their turns are alike; many go on at once, and
-the judge looks after each turn. Assumed, not measured: how much calls differ (60 ms of gap), and
-how often what goes wrong.
+The judge and the counts of the product are given seeded calls: of a canary that is no different,
+with its margins and with none, which is the hardest to tell; and of some that
+are worse. Calls differ from each other as callers do, so that their turns are alike; many go on at
+once, and the judge looks after each turn. Assumed, not measured: how much calls differ (60 ms of
+gap), and how often what goes wrong.
 """
 
 from __future__ import annotations
 
+import logging
 import random
+import statistics
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from benchmarks.harness.command_line import Benchmark, run
+from benchmarks.harness.harness import Bar
 from voiceloop.canary.judge import MARGINS
 from voiceloop.canary.trial import Trial
 from voiceloop.canary.turns import Measure, TurnFigures
 from voiceloop.operation import CanarySettings
 
+MOST_FALSE, MOST_TURNS = 0.05, 100.0  # of canaries that are no different; until 200 ms are found
+SHARE = 0.2  # of the calls of a trial
 AT_ONCE = 24  # calls
 TURNS_OF_CALL = 8.0  # in the mean
 LATER_MS = 200.0
@@ -144,3 +153,31 @@ def turns_until(settings: CanarySettings, canary: Behaviour, trials: int, seed: 
         trial.run(2000)
         found.append(trial.n_turns)
     return found
+
+
+def main() -> int:
+    command = Benchmark("canary_trials", __doc__ or "", seed="the calls")
+    command.count("--trials", 200, "of each canary")
+    command.count("--turns", 1000, "of a canary that is no different")
+    chosen = command.parse()
+    logging.getLogger("voiceloop").setLevel(logging.CRITICAL)  # each trial tells of its end
+    bars = []
+    told = CanarySettings(share=SHARE)
+    for name, margins in (("its margins", MARGINS), ("no margins", NO_MARGINS)):
+        n_false = n_given_up(told, chosen.trials, chosen.turns, chosen.seed, margins)
+        title = f"no different, {name}: given up in {chosen.turns} turns"
+        share = 100.0 * n_false / chosen.trials
+        bars.append(Bar(title, share, 100.0 * MOST_FALSE, "%", n=chosen.trials))
+    rows = {}
+    for name, canary in WORSE.items():
+        found = sorted(turns_until(told, canary, chosen.trials, chosen.seed))
+        p95 = float(found[int(0.95 * (len(found) - 1))])
+        rows[name] = {"p50": statistics.median(found), "p95": p95}
+        print(f"{name:<32} given up after {rows[name]['p50']:.0f} turns (p50), {p95:.0f} (p95)")
+    p95 = rows["200 ms later"]["p95"]
+    bars.append(Bar("200 ms later: turns, p95", p95, MOST_TURNS, "", n=chosen.trials))
+    return command.finish({"trials": chosen.trials, "turns": chosen.turns}, bars, until=rows)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
