@@ -23,8 +23,10 @@ from voiceloop.call.connection import Disconnected, Hello
 from voiceloop.call.session import Session
 from voiceloop.call.turn_taking import TurnTaking
 from voiceloop.config import Config
+from voiceloop.reply.phase import Phase
 
 TurnTaking.is_strict = True  # an illegal pair of states fails a test
+Phase.is_strict = True  # so does what may not happen to a reply in its phase
 
 RATE_HZ = 24_000
 CHUNK_MS = 20

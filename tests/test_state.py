@@ -10,12 +10,13 @@ import pytest
 
 from tests.state import ROOT, states
 from voiceloop.call.status import Agent, Caller
+from voiceloop.reply.phase import ReplyPhase
 
-DRAWN = (Caller, Agent)  # machines whose every state stands in CONTRIBUTING.md
+DRAWN = (Caller, Agent, ReplyPhase)  # machines whose every state stands in CONTRIBUTING.md
 # Enums of the call and its replies that are no machine of their own: kinds, causes, results.
-KINDS = {"Step", "Ending", "Opening", "Breakage", "TextEnd"}
+KINDS = {"Step", "Ending", "Opening", "Breakage", "TextEnd", "PhaseEvent"}
 # Machines that are still without a drawing. None is added here.
-NOT_YET = {"Phase", "PacerState", "Stand", "Release", "Preemptive", "ReplyState"}
+NOT_YET = {"PacerState", "Preemptive"}
 SAMPLE = """
 from dataclasses import dataclass
 from typing import ClassVar

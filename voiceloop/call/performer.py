@@ -60,11 +60,12 @@ class Performer:
 
     def status(self) -> CallStatus:
         """What turn-taking must know of the call at this moment."""
-        preemptive = self._replies.preemptive
+        preemptive, active = self._replies.preemptive, self._protocol.active_response
+        early = preemptive.early
         return CallStatus(
             self._protocol.settings,
             self._replies.status(),
-            self._protocol.active_response not in (None, preemptive.early_response),
+            active is not None and (early is None or active is not early.response),
             preemptive.held_words,
         )
 

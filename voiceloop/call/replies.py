@@ -77,7 +77,7 @@ class Replies:
 
     def of(self, response_id: str) -> Reply | None:
         """The reply in this response."""
-        for reply in (self._current, self.preemptive.early_reply):
+        for reply in (self._current, self.preemptive.early):
             if reply is not None and reply.response.id == response_id:
                 return reply
         return self._beside.get(response_id)
@@ -116,7 +116,7 @@ class Replies:
 
     def control_playout(self, step: Step) -> None:
         """Reduce its lead, duck, pause or resume it."""
-        if (reply := self._current or self.preemptive.early_reply) is None:
+        if (reply := self._current or self.preemptive.early) is None:
             return
         match step:
             case Step.REDUCE_LEAD:
@@ -255,12 +255,12 @@ class Replies:
 
     def _keep_early(self, turn: UserTurn) -> bool:
         """The reply that has started early stays, where it answers this turn; else it goes."""
-        response, plan = self.preemptive.early_response, self.preemptive.plan_to(turn.words)
-        if response is None or plan is None:
+        early, plan = self.preemptive.early, self.preemptive.plan_to(turn.words)
+        if early is None or plan is None:
             self.preemptive.take_back()
             return False
-        self._context.prepared.add(response, turn)
-        reply = self.preemptive.take(response, plan, turn)
+        self._context.prepared.add(early.response, turn)
+        reply = self.preemptive.take(early.response, plan, turn)
         if reply is not None:
             self._adopt(reply)
         return reply is not None

@@ -6,7 +6,6 @@ was interrupted and nobody knows yet whether another will follow.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 
 from msgspec.structs import replace
@@ -17,6 +16,7 @@ from voiceloop.errors import VoiceLoopError
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.response import CloseReason, ResponseHandle, ResponseStatus
 from voiceloop.realtime.settings import AudioFormat
+from voiceloop.reply.phase import Phase
 from voiceloop.reply.playout import Chunk
 from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.steps import ReplyRound
@@ -25,59 +25,68 @@ from voiceloop.tools.pending import PendingCall
 
 
 class ReplyOutput:
-    """Of one reply. ``answer_in`` opens it; ``ready`` waits for that."""
+    """Of one reply."""
 
-    def __init__(self, protocol: Protocol) -> None:
+    def __init__(self, protocol: Protocol, phase: Phase) -> None:
         self._protocol = protocol
+        self._phase = phase
         self._response: ResponseHandle | None = None
-        self._is_open = asyncio.Event()
+
+    @property
+    def has_response(self) -> bool:
+        return self._response is not None
 
     @property
     def response(self) -> ResponseHandle:
         """The response being answered (of this round); only after the release."""
         if self._response is None:
-            raise RuntimeError("expected a released reply, found one that is preemptive")
+            raise RuntimeError("expected a released reply, found one that is held")
         return self._response
 
     def start_early(self, response: ResponseHandle) -> None:
         """Sound alone goes into this response, until `answer_in` says that it stays."""
         self._response = response
 
+    def take_back(self) -> str | None:
+        """Nothing of the early start stands; returns the item that it went into, if any."""
+        self.close("cancelled", reason="turn_detected")
+        item_id, self._response = self.response.item_id, None
+        return item_id
+
     def answer_in(self, response: ResponseHandle, said: ReplyRound, record: TurnRecord) -> None:
         """Say the round in this response; whoever closes it asks the round what was used."""
         self._response = response
         record.note_response(response.id)
         response.usage_so_far = said.take_usage
-        self._is_open.set()
 
     def go_on(self, said: ReplyRound, record: TurnRecord) -> None:
         """The response has said all it had to: go on in another, which was asked for like it."""
         self.close("completed")
         self.answer_in(self._protocol.open_response(self.response.request), said, record)
 
-    def interrupt(self) -> None:
-        """The response has ended; `answer_in` may follow."""
-        self._is_open.clear()
-
-    async def ready(self) -> None:
-        await self._is_open.wait()
-
-    def close(self, status: ResponseStatus, error: VoiceLoopError | None = None) -> None:
+    def close(
+        self,
+        status: ResponseStatus,
+        error: VoiceLoopError | None = None,
+        *,
+        reason: CloseReason | None = None,
+    ) -> None:
         """End the response on the wire, if there is one; unless whoever cancelled has done so."""
         if self._response is not None:
-            reason: CloseReason | None = "max_output_tokens" if status == "incomplete" else None
+            if status == "incomplete":
+                reason = "max_output_tokens"
             self._response.close(status, reason, error)
 
     # --- said ---
 
     async def write(self, text: str) -> None:
         """Of a reply that is not spoken."""
-        await self.ready()
+        await self._phase.answering.wait()
         self.response.text_delta(text)
 
     async def announce(self, call: ToolCall, said: ReplyRound) -> ToolCall | None:
         """Tell the client of a call of the round. The call to be made, None where none is."""
-        await self.ready()
+        await self._phase.answering.wait()
         if call.call_id in said.named or (said.calls and not self.response.calls_at_once):
             return None  # named twice, or the client asked for one at a time
         said.named.add(call.call_id)

@@ -224,6 +224,11 @@ class Pacer:
         """Send nothing from there on until the limit is raised; None lifts it."""
         self._n_limit = None if limit_ms is None else int(limit_ms * self.rate_hz / 1000.0)
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a limit beyond which nothing is sent."""
+        return self._n_limit is not None
+
     def cut(self, at_ms: float) -> float:
         """Drop the unsent audio from there on; returns its milliseconds."""
         n_cut = self._audio.cut(self._position(at_ms))
@@ -372,7 +377,7 @@ class Pacer:
     @property
     def is_drained(self) -> bool:
         """Everything that will ever be sent has been sent; below a limit other may come yet."""
-        is_sent = self._is_finished and not self._audio.n_unsent and self._n_limit is None
+        is_sent = self._is_finished and not self._audio.n_unsent and not self.is_limited
         return self.is_stopped or is_sent
 
     def heard_ms(self, now_s: float) -> float:
@@ -382,7 +387,7 @@ class Pacer:
 
     def remaining_ms(self, now_s: float) -> float | None:
         """Audio the client has still to play; None while more may come."""
-        if not self._is_finished or self._n_limit is not None:
+        if not self._is_finished or self.is_limited:
             return None
         return self.buffered_ms + 1000.0 * max(0.0, self.play_end_s - now_s)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -25,11 +24,9 @@ from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.live_branch import LiveBranch, Preemptive
 from voiceloop.reply.plan import ReplyPlan, plan_of, voice_options_of
 from voiceloop.reply.reply import Reply
-from voiceloop.reply.steps import ReplyState
 from voiceloop.reply.voice import MOST_CHARACTERS
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.record import TurnRecord
-from voiceloop.tools.pending import PendingCall
 
 # The caller's words and P(end of turn) are known some 50 ms into a pause. When that takes five
 # times as long the machine is overloaded, and speculation is what steps down first.
@@ -80,85 +77,6 @@ class WasteBudget:
         return n_tokens >= self.N_TOKENS or speech_ms >= self.SPEECH_MS
 
 
-class PreemptiveReply(Reply):
-    """A reply that is made before its turn is over: held, revised, heard early, released."""
-
-    def revise(self, plan: ReplyPlan) -> None:
-        """The caller went on: another version of the preemptive reply is on its way."""
-        self._generation.revise(plan)
-        self.speech.text.begin_version()
-
-    @property
-    def may_start_early(self) -> bool:
-        """Whether its first sound is there, and is the first that is due."""
-        is_held = self.state is ReplyState.PREEMPTIVE and not self.is_failing
-        return is_held and self.speech.may_start_early and not self._generation.begins_with_calls
-
-    def start_early(self, response: ResponseHandle, unsure_ms: float) -> None:
-        """Be heard in this response, until `take_back` or `keep_early`; softly for unsure_ms."""
-        self.state, self.released_s = ReplyState.EARLY, self._context.clock()
-        self.record.note_response(response.id)
-        self._output.start_early(response)
-        self.record.facts.fade_in_ms = self.speech.start_early(unsure_ms)
-
-    def keep_early(self, turn: UserTurn, plan: ReplyPlan) -> bool:
-        """The turn is over, and what has started early is the answer to it.
-
-        False where the branch does not promise that it goes on as it was heard: it is to go.
-        """
-        is_promised = self._generation.commit_preemptive(plan)
-        if is_promised:
-            self._take_turn(turn)
-            self._answer_in(self.response)
-            self.speech.text.begin_version()
-            self.speech.release()
-        return is_promised
-
-    def take_back(self) -> TurnRecord:
-        """After `playout.pause`: held again, as if not begun. Returns what is told of the start."""
-        started, self.record = self.record, self.record.before_sound()
-        if self.state is ReplyState.EARLY:
-            self.state, self.released_s = ReplyState.PREEMPTIVE, None
-            self.speech.take_back()
-        return started
-
-    def release_preemptive(self, response: ResponseHandle, turn: UserTurn, plan: ReplyPlan) -> bool:
-        """Answer in this response, as `plan` asks; what is ready is sent once it is certain.
-
-        Returns whether that is now, because the branch promises that the reply begins with all
-        that is ready. Else each clause of it is sent when the reply has confirmed it.
-        """
-        self._take_turn(turn)
-        self._answer_in(response)
-        calls = self._generation.take_draft(plan, calls_at_once=response.calls_at_once)
-        if calls:
-            self._pass_round(calls)
-        is_newest = self.speech.text.is_confirmed  # nothing is left of a version before the newest
-        self.speech.text.begin_version()
-        is_promised = self._generation.commit_preemptive(plan) and is_newest
-        if is_promised:
-            self.speech.release()
-        else:
-            self.speech.release_confirmed()
-        return is_promised
-
-    def _take_turn(self, turn: UserTurn) -> None:
-        """It is due to this turn; what was done ahead stands in the turn's record too."""
-        turn.record.take_over(self.record)
-        self.turn, self.record = turn, turn.record
-
-    def _pass_round(self, calls: Sequence[PendingCall]) -> None:
-        """Its first round was nothing but these calls, and what came of them is known already."""
-        for each in calls:
-            self._output.add_call(each.call, self._generation.round)
-        self._output.tell_results(calls)
-        self._output.close("completed")
-        uses = [each.use(self.released_s) for each in calls]
-        self.record.note_calls(uses, self._context.clock())
-        self._generation.begin_round(calls, is_out_of_band=False, is_last=False)
-        self._output.go_on(self._generation.round, self.record)
-
-
 class PreemptiveReplies:
     """Those of one session, one after the other."""
 
@@ -170,10 +88,8 @@ class PreemptiveReplies:
         self._tasks = tasks
         self._ahead = ahead
         self._budget = WasteBudget()
-        self._reply: PreemptiveReply | None = None
-        self._live: LiveBranch | None = None  # that it is made on
+        self._reply: Reply | None = None
         self._words: tuple[str, ...] = ()  # that it answers
-        self.early_response: ResponseHandle | None = None  # in which it has started early
 
     def reset(self) -> None:
         """Another turn of the caller begins."""
@@ -240,8 +156,12 @@ class PreemptiveReplies:
     def _stands(self) -> bool:
         """Whether there is a reply, and the model still writes or has written all of it."""
         live = self._live
-        is_under_way = live is not None and live.preemptive in (Preemptive.WANTED, Preemptive.MADE)
-        return self._reply is not None and is_under_way
+        return live is not None and live.preemptive in (Preemptive.WANTED, Preemptive.MADE)
+
+    @property
+    def _live(self) -> LiveBranch | None:
+        """The branch that it is made on."""
+        return self._reply.live if self._reply is not None else None
 
     def _begin(self, live: LiveBranch, words: tuple[str, ...], text: str) -> None:
         if self._reply is not None and (self._reply.is_failing or self._live is not live):
@@ -257,8 +177,7 @@ class PreemptiveReplies:
         if self._reply is not None:
             self._reply.revise(plan)
             return
-        self._live = live
-        self._reply = PreemptiveReply(
+        self._reply = Reply(
             self._context,
             plan,
             TurnRecord("preemptive"),
@@ -276,10 +195,8 @@ class PreemptiveReplies:
         """Throw the reply away."""
         self.take_back()
         reply, self._reply = self._reply, None
-        live, self._live = self._live, None
-        if live is not None:
-            live.drop_preemptive()
         if reply is not None:
+            reply.drop_ahead()
             reply.cancel()
 
     # --- an early start ---
@@ -288,27 +205,25 @@ class PreemptiveReplies:
     def held_words(self) -> tuple[str, ...] | None:
         """The caller's words to which a reply is held whose first sound is there, or heard."""
         reply = self._reply
-        is_heard = self.early_response is not None
-        if reply is None or not (is_heard or self._stands and reply.may_start_early):
+        if reply is None or not (reply.has_begun or self._stands and reply.may_start_early):
             return None
         return self._words
 
     @property
-    def early_reply(self) -> PreemptiveReply | None:
+    def early(self) -> Reply | None:
         """The reply that has started early."""
-        return self._reply if self.early_response is not None else None
+        return self._reply if self._reply is not None and self._reply.has_begun else None
 
-    def start_early(self, unsure_ms: float) -> PreemptiveReply | None:
+    def start_early(self, unsure_ms: float) -> Reply | None:
         """Let the reply that is held be heard, in a response of its own; None where there is none
         that is still what would be asked for. unsure_ms: until the turn will be over for sure.
         """
-        reply, live, protocol = self._reply, self._live, self._context.protocol
+        reply, live = self._reply, self._live
         if reply is None or live is None or not self._stands or not reply.may_start_early:
             return None
         if not self._is_up_to_date(reply.plan, live.said_before):
             return None
-        self.early_response = protocol.open_response()
-        reply.start_early(self.early_response, unsure_ms)
+        reply.start_early(self._context.protocol.open_response(), unsure_ms)
         return reply
 
     def _is_up_to_date(self, made: ReplyPlan, said_before: str) -> bool:
@@ -333,15 +248,11 @@ class PreemptiveReplies:
 
         is_cut: the caller goes on.
         """
-        reply, response = self.early_reply, self.early_response
-        self.early_response = None
-        if reply is None or response is None:
+        if (reply := self.early) is None:
             return
-        reply.playout.pause()
-        response.close("cancelled", "turn_detected")
-        if response.item_id is not None:
-            self._context.protocol.spoken.retract(response.item_id)
-        started = reply.take_back()
+        started, item_id = reply.take_back()
+        if item_id is not None:
+            self._context.protocol.spoken.retract(item_id)
         started.take_back(is_cut=is_cut)
         if is_cut:
             self._metrics.observe_cut(self._context.protocol.session_id, "soft")
@@ -360,14 +271,14 @@ class PreemptiveReplies:
             adopted.close()
             self.drop()
             return None
-        if self.early_response is None:
-            is_promised = reply.release_preemptive(response, owed, plan)
+        if not reply.has_begun:
+            is_promised = reply.release_held(response, owed, plan)
         elif reply.keep_early(owed, plan):
             is_promised = True
         else:
             self.drop()
             return None
-        self._reply = self._live = self.early_response = None
+        self._reply = None
         fate: Literal["released", "salvaged"] = "released" if is_promised else "salvaged"
         owed.record.note_draft(fate, reply.speech.held_ms)
         self._metrics.drafts.labels(fate=fate).inc()
@@ -375,8 +286,8 @@ class PreemptiveReplies:
 
     def _done(self, reply: Reply) -> None:
         """A preemptive reply that was not taken is over."""
-        if self._live is not None and self._reply is reply:
-            self._live.drop_preemptive()
+        if self._reply is reply:
+            reply.drop_ahead()
         self._metrics.drafts.labels(fate="dropped").inc()
         self._metrics.observe_work(reply.usage, reply.speech.wasted_ms)
         self._book(reply.usage, reply.speech.wasted_ms)

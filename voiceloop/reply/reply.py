@@ -5,10 +5,11 @@ Owns its tasks: one reads the model, one speaks and plays. A reply ends in exact
 Where the server answers all tool calls of a response, the reply continues in another response;
 calls that are left to the client end it, and their results begin the next reply.
 
-A preemptive reply is made before it is known to be wanted: audio, text and calls are held until it
-is given a response. A later version of it, or the reply itself, replaces only what differs.
-A sound can interrupt a reply before it is known whether somebody spoke to the agent. If nobody did
-(a false interruption), the reply resumes after what was heard, in another response.
+A reply made ahead is held until it is known to be wanted: its audio, text and calls. A later
+version of it, or the reply itself, replaces only what differs. It may be heard early, and taken
+back. A sound can interrupt a reply before it is known whether somebody spoke to the agent. If
+nobody did (a false interruption), the reply resumes after what was heard, in another response.
+`phase.py` says which of these may follow which.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.generation import Generation
 from voiceloop.reply.live_branch import LiveBranch
 from voiceloop.reply.output import ReplyOutput
+from voiceloop.reply.phase import Phase, PhaseEvent, ReplyPhase
 from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.playout import Chunk, Pacer, Playout
 from voiceloop.reply.speech import ReplySpeech
-from voiceloop.reply.steps import MAX_ROUNDS, ReplyRound, ReplyState
+from voiceloop.reply.steps import MAX_ROUNDS, ReplyRound
 from voiceloop.reply.voice import KeptLine
 from voiceloop.reply.waiting import ModelDeadline, ReplyWait, SilenceWatch
 from voiceloop.telemetry.record import Mark, Outcome, TurnRecord
@@ -41,7 +43,7 @@ class Reply:
     turn: of the caller, that it is due to. fixed_text: said in place of a model's reply. failure:
     why there is none; the fallback is said. was_asked_to_wait: the caller, for the turn's words.
     not_before_s: until then the client plays an earlier reply. live: the branch that makes it
-    preemptively. speaks_ahead: it is synthesized meanwhile.
+    ahead. speaks_ahead: it is synthesized meanwhile.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Reply:
         live: LiveBranch | None = None,
         speaks_ahead: bool = True,
     ) -> None:
-        self.state = ReplyState.PREEMPTIVE
+        self.phase = Phase()
         self.record = record
         self.turn = turn
         self._is_apology = failure is not None
@@ -78,7 +80,7 @@ class Reply:
             self._may_be_silent_s, self._waits_since_s, self._bridge_silence, context.clock
         )
         self._generation = Generation(context, plan, failure, live, deadline)
-        self._output = ReplyOutput(context.protocol)  # open while it is ANSWERING
+        self._output = ReplyOutput(context.protocol, self.phase)
         self._task: asyncio.Task[None] | None = None
         whole = (fixed_text or "") + (context.agent.fallback if failure is not None else "")
         voice = context.voice.sound_of(whole, plan.voice_options, record)
@@ -91,7 +93,7 @@ class Reply:
         return ReplySpeech(
             voice or context.voice.live, self.plan.voice_options, context.voice.new_stream_id,
             Pacer(self.plan.output_format.rate, context.voice.lead_ms, not_before_s),
-            self._emit, context.clock,
+            self._emit, context.clock, self.phase,
             on_first_audio=self._mark_audio, speaks_ahead=speaks_ahead,
         )  # fmt: skip
 
@@ -111,9 +113,105 @@ class Reply:
 
     def _answer_in(self, response: ResponseHandle) -> None:
         self._output.answer_in(response, self._generation.round, self.record)
-        if self.state is not ReplyState.INTERRUPTED:
+        if self.phase.now is not ReplyPhase.INTERRUPTED:
             self.released_s = self.released_s or self._context.clock()
-        self.state = ReplyState.ANSWERING
+
+    # --- made ahead ---
+
+    def revise(self, plan: ReplyPlan) -> None:
+        """The caller went on: another version is on its way."""
+        self._generation.revise(plan)
+        self.speech.text.begin_version()
+
+    @property
+    def may_start_early(self) -> bool:
+        """Whether its first sound is there, and is the first that is due."""
+        is_held = self.phase.now is ReplyPhase.HELD and not self.is_failing
+        return is_held and self.speech.may_start_early and not self._generation.begins_with_calls
+
+    def start_early(self, response: ResponseHandle, unsure_ms: float) -> None:
+        """Be heard in this response, until `take_back` or `keep_early`; softly for unsure_ms."""
+        self.released_s = self._context.clock()
+        self.record.note_response(response.id)
+        self._output.start_early(response)
+        self.record.facts.fade_in_ms = self.speech.start_early(unsure_ms)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has a response: it is the answer, or has started early and stands so far."""
+        return self._output.has_response
+
+    def keep_early(self, turn: UserTurn, plan: ReplyPlan) -> bool:
+        """The turn is over, and what has started early is the answer to it.
+
+        False where the branch does not promise that it goes on as it was heard: it is to go.
+        """
+        is_promised = self._generation.commit_preemptive(plan)
+        if is_promised:
+            self._take_turn(turn)
+            self._answer_in(self.response)
+            self.speech.text.begin_version()
+            self.speech.release()
+        return is_promised
+
+    def take_back(self) -> tuple[TurnRecord, str | None]:
+        """The early start counts as never said: held again, as if not begun.
+
+        Returns what is told of the start, and its item, if it has one.
+        """
+        self.playout.pause()
+        item_id = self._output.take_back()
+        started, self.record = self.record, self.record.before_sound()
+        if self.phase.now is ReplyPhase.EARLY:
+            self.released_s = None
+            self.speech.take_back()
+        return started, item_id
+
+    @property
+    def live(self) -> LiveBranch | None:
+        """The branch that it is made on; None where there is none yet."""
+        return self._generation.live
+
+    def drop_ahead(self) -> None:
+        """What is made ahead of it is read by nobody any more."""
+        if self.live is not None:
+            self.live.drop_preemptive()
+
+    def release_held(self, response: ResponseHandle, turn: UserTurn, plan: ReplyPlan) -> bool:
+        """Answer in this response, as `plan` asks; what is ready is sent once it is certain.
+
+        Returns whether that is now, because the branch promises that the reply begins with all
+        that is ready. Else each clause of it is sent when the reply has confirmed it.
+        """
+        self._take_turn(turn)
+        self._answer_in(response)
+        calls = self._generation.take_draft(plan, calls_at_once=response.calls_at_once)
+        if calls:
+            self._pass_round(calls)
+        is_newest = self.speech.text.is_confirmed  # nothing is left of a version before the newest
+        self.speech.text.begin_version()
+        is_promised = self._generation.commit_preemptive(plan) and is_newest
+        if is_promised:
+            self.speech.release()
+        else:
+            self.speech.release_confirmed()
+        return is_promised
+
+    def _take_turn(self, turn: UserTurn) -> None:
+        """It is due to this turn; what was done ahead stands in the turn's record too."""
+        turn.record.take_over(self.record)
+        self.turn, self.record = turn, turn.record
+
+    def _pass_round(self, calls: Sequence[PendingCall]) -> None:
+        """Its first round was nothing but these calls, and what came of them is known already."""
+        for each in calls:
+            self._output.add_call(each.call, self._generation.round)
+        self._output.tell_results(calls)
+        self._output.close("completed")
+        uses = [each.use(self.released_s) for each in calls]
+        self.record.note_calls(uses, self._context.clock())
+        self._generation.begin_round(calls, is_out_of_band=False, is_last=False)
+        self._output.go_on(self._generation.round, self.record)
 
     # --- who speaks ---
 
@@ -124,9 +222,6 @@ class Reply:
         when the client says how much it has played.
         """
         self.playout.pause()
-        if self.state is ReplyState.ANSWERING:
-            self.state = ReplyState.INTERRUPTED
-            self._output.interrupt()
         self.speech.interrupt(heard_text, heard_ms)
 
     def resume_in(self, response: ResponseHandle) -> None:
@@ -225,8 +320,8 @@ class Reply:
 
     def _finish(self) -> None:
         """Tell that nothing more comes, once."""
-        if self.state is not ReplyState.DONE and self.on_done is not None:
-            self.state = ReplyState.DONE
+        if self.phase.now is not ReplyPhase.DONE and self.on_done is not None:
+            self.phase.change(PhaseEvent.END)
             self.record.mark(Mark.TURN_END, self._context.clock())
             self.on_done(self)
 
@@ -238,7 +333,7 @@ class Reply:
         """It broke off, the voice perhaps lost: say the fallback as it was spoken before."""
         fallback = self._context.agent.fallback
         kept = self._kept(fallback)
-        if kept is None or not self.plan.speaks or self.state is not ReplyState.ANSWERING:
+        if kept is None or not self.plan.speaks or not self.phase.is_answering:
             return
         with suppress(Exception):  # what can be told of it has been told
             await self._say_line(fallback, kept)
@@ -257,7 +352,7 @@ class Reply:
                 self._end(outcome)
                 return
             await self._wait_for(calls)
-            await self._output.ready()  # it may have been interrupted meanwhile
+            await self.phase.answering.wait()  # it may have been interrupted meanwhile
             self._output.tell_results(calls)
             self._output.close(outcome)
             self._begin_round(calls)
@@ -276,12 +371,12 @@ class Reply:
 
     async def _say_line(self, line: str, voice: Voice | None = None) -> None:
         """In a response of its own: the one before has told all it had to."""
-        await self._output.ready()
+        await self.phase.answering.wait()
         self._go_on(voice)
         self.speech.say(line)
         self.speech.finish()
         await self.speech.run()
-        await self._output.ready()
+        await self.phase.answering.wait()
         self._output.send_rest(self.speech)
 
     def _begin_round(self, calls: Sequence[PendingCall]) -> None:
@@ -307,7 +402,7 @@ class Reply:
                 speech = self.speech
                 watching = tasks.create_task(self._silence.run(speech.silence, speech.changed))
                 tasks.create_task(speech.run()).add_done_callback(lambda _: watching.cancel())
-        await self._output.ready()
+        await self.phase.answering.wait()
         if self.plan.speaks:
             self._output.send_rest(self.speech)
         return self._generation.round
@@ -325,7 +420,7 @@ class Reply:
             else:
                 await self._follow_model()
         except Exception as error:  # a bug costs a turn, not the call
-            if self.state in (ReplyState.PREEMPTIVE, ReplyState.EARLY):
+            if self.phase.is_ahead:
                 self._generation.round.failure = failure = error_of(error)
                 raise failure from error
             self._generation.fail(error_of(error))
@@ -366,7 +461,7 @@ class Reply:
 
     def _ask_to_wait(self) -> None:
         """Say a line, where nothing of the reply is there yet; its words follow behind it."""
-        is_silent = self.state is ReplyState.ANSWERING and not self.speech.text.whole
+        is_silent = self.phase.is_answering and not self.speech.text.whole
         if is_silent and (line := self._wait.take_line()) is not None:
             self._mark_first_token()
             self.record.facts.waiting_line = line

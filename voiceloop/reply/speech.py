@@ -22,6 +22,7 @@ import numpy as np
 from audio.resample import Resampler
 from voiceloop.backends import Speech, SpeechEnd, SpokenWord, Voice, VoiceOptions, VoiceStream
 from voiceloop.errors import BackendError, BackendTimeout, Overloaded, WorkerLost, first_error
+from voiceloop.reply.phase import Phase, PhaseEvent, ReplyPhase
 from voiceloop.reply.playout import Chunk, Pacer, Playout, Samples
 from voiceloop.reply.voice import KeptLine
 from voiceloop.reply.waiting import Silence
@@ -151,15 +152,6 @@ VOICE_DEADLINE_S = 10.0
 FEED_RETRY_S = 0.02  # to a voice with no room for text: one chunk of playout (20 ms) later
 
 
-class Stand(Enum):
-    """Of a stream."""
-
-    OPENING = "opening"
-    OPEN = "open"
-    LOST = "lost"  # it was open
-    OVER = "over"  # it has said all that it was given
-
-
 class Place(NamedTuple):
     """A place in the text and in its audio."""
 
@@ -168,11 +160,13 @@ class Place(NamedTuple):
 
 
 class Utterance:
-    """Speaks once, from `begins` on, to where a version of the text ends: `run`.
+    """Speaks once, from `begins` on, to where a version of the text ends: `open`, then `speak`.
 
-    rate_hz: of the reply's audio. changed: set where there is more text, or more of it may be made.
-    may_make: whether it may. take: is given each piece of audio [n] int16 with the words in it, in
-    the times and characters of the whole reply; it waits while there is enough.
+    n_said: characters that were said, before it or by it, once it is over. has_voice: a stream is
+    there, or was to the end. rate_hz: of the reply's audio. changed: set where there is more text,
+    or more of it may be made. may_make: whether it may. take: is given each piece of audio [n]
+    int16 with the words in it, in the times and characters of the whole reply; it waits while there
+    is enough.
     """
 
     def __init__(
@@ -186,7 +180,8 @@ class Utterance:
         clock: Callable[[], float],
     ) -> None:
         self.begins = begins
-        self.stand = Stand.OPENING
+        self.has_voice = False
+        self.n_said = begins.n_chars
         self.n_fed = begins.n_chars  # characters of the text that the voice was given
         self.fed_at_s = clock()  # the last of them; before any, when it was asked for
         self._text = text
@@ -196,7 +191,7 @@ class Utterance:
         self._take = take
         self._clock = clock
 
-    async def run(self, voice: Voice, stream_id: str, options: VoiceOptions) -> None:
+    async def open(self, voice: Voice, stream_id: str, options: VoiceOptions) -> VoiceStream:
         """Raises: BackendError, BackendTimeout, Overloaded of the voice."""
         self.fed_at_s = self._clock()
         try:
@@ -204,24 +199,29 @@ class Utterance:
                 stream = await voice.open(stream_id, options)
         except TimeoutError:
             raise BackendTimeout(f"expected a voice in {VOICE_DEADLINE_S:.0f} s") from None
-        self.stand = Stand.OPEN
+        self.has_voice = True
+        return stream
+
+    async def speak(self, stream: VoiceStream, rate_hz: int) -> None:
+        """rate_hz: of the voice. Raises: as `open`."""
+        is_over = False
         try:
             async with asyncio.timeout(None) as stall, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._feed(stream, stall))
-                await self._take_audio(stream, Resampler(voice.rate_hz, self._rate_hz), stall)
-            self.stand = Stand.OVER
+                await self._take_audio(stream, Resampler(rate_hz, self._rate_hz), stall)
+            is_over, self.n_said = True, self.n_fed
         except TimeoutError:
             raise BackendTimeout(f"expected audio within {VOICE_DEADLINE_S:.0f} s") from None
         except BaseExceptionGroup as errors:
             raise first_error(errors) from None
         finally:
-            if self.stand is Stand.OPEN:
-                self.stand = Stand.LOST
+            self.has_voice = is_over
             await stream.close()
 
     def move(self, n_chars: int, ms: float) -> None:
         """Something else is said before what is still to come of it."""
         self.n_fed += n_chars
+        self.n_said += n_chars
         self.begins = Place(self.begins.n_chars + n_chars, self.begins.at_ms + ms)
 
     async def _feed(self, stream: VoiceStream, stall: asyncio.Timeout) -> None:
@@ -278,20 +278,12 @@ MOST_HELD_MS = 2500.0
 WITHHELD_MS = 5.0
 
 
-class Release(Enum):
-    """Which of the audio that is made may be sent."""
-
-    NONE = "none"
-    EARLY = "early"  # all that is made, which may be taken back
-    CONFIRMED = "confirmed"  # clauses that the newest version of the text has confirmed
-    ALL = "all"
-
-
 class ReplySpeech:
     """Speaks once. `run` ends when all of the text has been said and sent.
 
-    on_first_audio: called with every piece of audio: when the text of its words was written.
-    speaks_ahead: whether audio is made before it is released.
+    phase: of the reply, which says what may be sent. on_first_audio: called with every piece of
+    audio: when the text of its words was written. speaks_ahead: whether audio is made before it is
+    released.
     """
 
     def __init__(
@@ -302,6 +294,7 @@ class ReplySpeech:
         pacer: Pacer,
         emit: Callable[[Chunk], None],
         clock: Callable[[], float],
+        phase: Phase,
         *,
         on_first_audio: Callable[[float], None],
         speaks_ahead: bool = True,
@@ -318,7 +311,7 @@ class ReplySpeech:
         self._clock = clock
         self._on_first_audio = on_first_audio
         self.changed = asyncio.Event()  # of text or sound
-        self._release = Release.NONE
+        self._phase = phase
         self._speaks = asyncio.Event()
         self._words: list[SpokenWord] = []
         self._item_from = Place(0, 0.0)  # what lies before it was said in earlier items
@@ -350,7 +343,7 @@ class ReplySpeech:
         if not self.text.is_confirmed:
             self._revise()
         self.text.add(text, self._clock())
-        if self._release is Release.CONFIRMED:
+        if self._is_confirming:
             self.release()  # past all that was held: what comes from here on is never revised
         self.changed.set()
 
@@ -364,7 +357,7 @@ class ReplySpeech:
 
         Behind a whole version that was released on a promise nothing is missing, and nothing said.
         """
-        if self._release is Release.ALL:
+        if not self._pacer.is_limited:
             self.text.n_confirmed = len(self.text.whole)
             if self.text.end is not TextEnd.NOTHING and self.text.has_words:
                 return
@@ -407,12 +400,12 @@ class ReplySpeech:
 
     def release_confirmed(self) -> None:
         """Send each clause that is ready once the newest version has confirmed it."""
-        self._set_release(Release.CONFIRMED)
+        self._let_go(PhaseEvent.CONFIRM)
         self._raise_limit()
 
     def release(self) -> None:
         """Send all that is ready, and all that follows as it comes."""
-        self._set_release(Release.ALL)
+        self._let_go(PhaseEvent.RELEASE)
         self.playout.send_until(None)
 
     @property
@@ -426,28 +419,33 @@ class ReplySpeech:
         unsure_ms: until the turn will be over for sure. Returns for how many ms it fades in.
         """
         fade_in_ms = self._pacer.begin_softly(unsure_ms)
-        self._set_release(Release.EARLY)
+        self._let_go(PhaseEvent.START_EARLY)
         self.playout.send_until(None)
         return fade_in_ms
 
     def take_back(self) -> None:
         """After `start_early` and `playout.pause`: hold all of it again, from its first sample."""
         begun = tuple(word for word in self._words if word.start_ms < self._pacer.sent_ms)
-        self._release = Release.NONE
+        self._phase.change(PhaseEvent.TAKE_BACK)
         self.playout.send_until(0.0)
         self.playout.rewind(0.0, begun)
         self.text.take_back(0)
         self.playout.resume()
 
-    def _set_release(self, release: Release) -> None:
-        if self._release is Release.NONE:
+    def _let_go(self, event: PhaseEvent) -> None:
+        if self._phase.now is ReplyPhase.HELD:
             self.held_ms = self._pacer.buffered_ms
-        self._release = release
+        self._phase.change(event)
         self._speaks.set()
         self.changed.set()
 
+    @property
+    def _is_confirming(self) -> bool:
+        """Whether clauses are held back that the newest version has not confirmed."""
+        return self._pacer.is_limited and not self._phase.is_ahead
+
     def _raise_limit(self) -> None:
-        if self._release is Release.CONFIRMED:
+        if self._is_confirming:
             self.playout.send_until(self._clauses_within(self.text.n_confirmed).at_ms)
 
     def stop(self) -> None:
@@ -462,6 +460,7 @@ class ReplySpeech:
 
     def interrupt(self, heard_text: str, heard_ms: float) -> None:
         """The present item ends with these words, after this much of its audio."""
+        self._phase.change(PhaseEvent.INTERRUPT)
         n_before, before_ms = self._item_from
         self._heard = Place(n_before + len(heard_text), before_ms + heard_ms)
 
@@ -472,6 +471,9 @@ class ReplySpeech:
         from where a client without a buffer of its own had.
         """
         assert self._heard is not None
+        self._phase.change(PhaseEvent.RESUME)
+        if not self._pacer.is_limited:
+            self._phase.change(PhaseEvent.RELEASE)
         heard, self._heard = self._heard, None
         sent_ms = self._pacer.sent_ms
         begun = (w for w in self._words if w.text_end > heard.n_chars and w.start_ms < sent_ms)
@@ -535,27 +537,29 @@ class ReplySpeech:
         """A stream of the voice, and another where more is said after it had been told the end."""
         await self._speaks.wait()
         has_lost = False
-        while True:
-            utterance = self._utterance
-            try:
-                await utterance.run(self._voice, self._new_stream_id(), self._options)
-            except Exception as error:
-                is_lost = isinstance(error, WorkerLost) and utterance.stand is Stand.LOST
-                place = self._resumes_at if is_lost and not has_lost else None
-                if place is None:
-                    self.has_failed = True  # at once: `run` raises it when its tasks have ended
-                    raise
-                log.warning("a voice was lost in a reply; the rest is spoken anew")
-                has_lost = True
-                self._words = [word for word in self._words if word.text_end <= place.n_chars]
-                self.wasted_ms += self._pacer.cut(place.at_ms)
-            else:
-                place = Place(utterance.n_fed, self._made_ms)
-            self._utterance = self._utterance_from(place)
-            self.changed.set()
-            if not await self._has_more():
-                self.playout.finish()
-                return
+        try:
+            while True:
+                utterance, voice = self._utterance, self._voice
+                stream = await utterance.open(voice, self._new_stream_id(), self._options)
+                try:
+                    await utterance.speak(stream, voice.rate_hz)
+                    place = Place(utterance.n_fed, self._made_ms)
+                except WorkerLost:
+                    resumes_at = self._resumes_at
+                    if has_lost or resumes_at is None:
+                        raise
+                    log.warning("a voice was lost in a reply; the rest is spoken anew")
+                    has_lost, place = True, resumes_at
+                    self._words = [word for word in self._words if word.text_end <= place.n_chars]
+                    self.wasted_ms += self._pacer.cut(place.at_ms)
+                self._utterance = self._utterance_from(place)
+                self.changed.set()
+                if not await self._has_more():
+                    self.playout.finish()
+                    return
+        except Exception:
+            self.has_failed = True  # at once: `run` raises it when its tasks have ended
+            raise
 
     async def _has_more(self) -> bool:
         """Wait for words behind those that were said; False where the reply ends before."""
@@ -567,8 +571,7 @@ class ReplySpeech:
         return True
 
     def _may_make(self) -> bool:
-        is_held = self._release in (Release.NONE, Release.EARLY)
-        return not is_held or self._pacer.buffered_ms < MOST_HELD_MS
+        return not self._phase.is_ahead or self._pacer.buffered_ms < MOST_HELD_MS
 
     async def _take(self, samples: Samples, words: tuple[SpokenWord, ...]) -> None:
         if len(samples) or words:
@@ -609,16 +612,13 @@ class ReplySpeech:
     def silence(self) -> Silence | None:
         """Where the voice owes the caller sound, since when; None where it owes none."""
         utterance, pacer = self._utterance, self._pacer
-        if self._release is not Release.ALL or pacer.is_stopped:
+        if pacer.is_limited or self._phase.is_ahead or pacer.is_stopped:
             return None
-        n_spoken = max(utterance.begins.n_chars, *(w.text_end for w in self._words[-1:]), 0)
-        if utterance.stand is Stand.OVER:
-            n_spoken = utterance.n_fed
+        n_spoken = max(utterance.n_said, *(w.text_end for w in self._words[-1:]), 0)
         if (owed_since_s := self.text.owed_since_s(n_spoken)) is None:
             return None
-        is_lost = utterance.stand in (Stand.OPENING, Stand.LOST)
         given_s = max(utterance.fed_at_s, owed_since_s)  # who gives it to the voice may come next
-        return Silence(pacer.silent_from_s(self._clock()), given_s, is_lost=is_lost)
+        return Silence(pacer.silent_from_s(self._clock()), given_s, is_lost=not utterance.has_voice)
 
     def say_kept(self, line: str, kept: KeptLine) -> None:
         """Let this be heard before what is still to come, whatever the voice does.
@@ -637,6 +637,6 @@ class ReplySpeech:
             self._words = [w for w in self._words if w.end_ms <= at_ms + WITHHELD_MS]
         self._utterance.move(n_chars, 1000.0 * len(samples) / self._pacer.rate_hz)
         self.playout.push_line(samples, words if n_chars else ())
-        if self._release is Release.CONFIRMED:
+        if self._is_confirming:
             self.release()
         self.changed.set()

@@ -1,4 +1,4 @@
-"""The states of a reply, and its rounds: a prompt, and what the model said, called and used.
+"""The rounds of a reply: a prompt, and what the model said, called and used.
 
 Owns the count of a round's tokens (reported by the model, or else estimated), how many of them
 nobody heard, and which calls the model may make in the round. Pure.
@@ -7,7 +7,6 @@ nobody heard, and which calls the model may make in the round. Pure.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 
 from msgspec.structs import replace
 
@@ -17,14 +16,6 @@ from voiceloop.errors import VoiceLoopError
 # Three rounds of tool calls that the agent file answers, and one to speak of them. Chosen: a caller
 # waits through all of them, and a model that still calls tools does so without end.
 MAX_ROUNDS = 4
-
-
-class ReplyState(Enum):
-    PREEMPTIVE = "preemptive"  # not released: nothing of it is sent
-    EARLY = "early"  # nor is this, but its first sound is heard, and may be taken back
-    ANSWERING = "answering"  # in a response
-    INTERRUPTED = "interrupted"  # its response is over; resumed in another, or cancelled
-    DONE = "done"  # nothing more comes
 
 
 @dataclass(frozen=True, slots=True)

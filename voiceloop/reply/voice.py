@@ -14,7 +14,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 import numpy as np
 
@@ -183,18 +182,10 @@ async def _spoken(voice: Voice, text: str, options: VoiceOptions) -> tuple[Voice
 MOST_CHARACTERS = 320
 
 
-class Stand(Enum):
-    """Of a line."""
-
-    UNDER_WAY = "under_way"
-    WHOLE = "whole"
-    FAILED = "failed"
-
-
 class SpokenAhead:
     """A `Voice`. Its first stream says the line, as fast as it comes; others are the voice's own.
 
-    made_ms: of sound that is there.
+    made_ms: of sound that is there. failure: why there is no more of it.
     """
 
     def __init__(self, voice: Voice, text: str, options: VoiceOptions) -> None:
@@ -202,19 +193,19 @@ class SpokenAhead:
         self.text = text
         self.options = options
         self.made_ms = 0.0
-        self.stand = Stand.UNDER_WAY
+        self.failure: BackendError | None = None
         self._voice = voice
         self._pieces: list[VoiceEvent] = []
         self._changed = asyncio.Event()
         self._speaking: asyncio.Task[None] | None = None
         self._is_taken = False
-        self._is_lost = False  # with its worker: another stream may say it
 
     def start(self, tasks: asyncio.TaskGroup, stream_id: str) -> None:
         self._speaking = tasks.create_task(self._speak(stream_id), name="line ahead")
 
     async def _speak(self, stream_id: str) -> None:
         """To its end; whatever fails costs no more than the line, which can be said without."""
+        kind: type[BackendError] = BackendError
         try:
             async with asyncio.timeout(DEADLINE_S) as deadline:
                 stream = await self._voice.open(stream_id, self.options)
@@ -224,11 +215,12 @@ class SpokenAhead:
                     await stream.close()
         except (VoiceLoopError, TimeoutError) as error:
             log.warning("a line was not spoken ahead: %s", error or "no voice in time")
-            self._is_lost = isinstance(error, WorkerLost)
+            if isinstance(error, WorkerLost):
+                kind = WorkerLost  # another stream may say it
         except Exception:  # a voice's bug costs a line, not the call
             log.exception("a line was not spoken ahead")
-        if self.stand is Stand.UNDER_WAY:
-            self.stand = Stand.FAILED
+        if not self._is_whole:
+            self.failure = kind("expected the end of the line, found that the voice failed")
         self._changed.set()
 
     async def _read(self, stream: VoiceStream, deadline: asyncio.Timeout) -> None:
@@ -240,9 +232,12 @@ class SpokenAhead:
             if isinstance(piece, Speech):
                 self.made_ms += 1000.0 * len(piece.samples) / 2 / piece.rate_hz
             elif isinstance(piece, SpeechEnd):
-                self.stand = Stand.WHOLE
                 return
             self._changed.set()
+
+    @property
+    def _is_whole(self) -> bool:
+        return bool(self._pieces) and isinstance(self._pieces[-1], SpeechEnd)
 
     # --- as a voice, and the stream that it opens ---
 
@@ -265,11 +260,10 @@ class SpokenAhead:
             while n_told < len(self._pieces):
                 n_told += 1
                 yield self._pieces[n_told - 1]
-            if self.stand is Stand.WHOLE:
+            if self._is_whole:
                 return
-            if self.stand is Stand.FAILED:
-                kind = WorkerLost if self._is_lost else BackendError
-                raise kind("expected the end of the line, found that the voice failed")
+            if self.failure is not None:
+                raise self.failure
             self._changed.clear()
             await self._changed.wait()
 
@@ -292,7 +286,7 @@ class LineAhead:
         """Whether it is this one, and nothing of it has failed."""
         line = self._line
         is_it = line is not None and (line.text, line.options) == (text, options)
-        return is_it and line is not None and line.stand is not Stand.FAILED
+        return is_it and line is not None and line.failure is None
 
     def speak(
         self,

@@ -12,6 +12,7 @@ from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
 from voiceloop.backends import ChatMessage, VoiceOptions
 from voiceloop.config import Config
+from voiceloop.reply.phase import Phase
 from voiceloop.reply.playout import KEPT_MS, Chunk, Pacer
 from voiceloop.reply.speech import ReplySpeech
 
@@ -109,7 +110,7 @@ async def test_a_reply_revised_while_it_is_suspended_goes_on_as_it_was_revised(
     chunks: list[Chunk] = []
     utterance = ReplySpeech(
         FakeVoice(ms_per_char=MS_PER_CHAR), VoiceOptions(), lambda: "voice", Pacer(24_000),
-        chunks.append, clock, on_first_audio=lambda at_s: None,
+        chunks.append, clock, Phase(), on_first_audio=lambda at_s: None,
     )  # fmt: skip
     whole = "Sure thing, one large latte."
     async with asyncio.TaskGroup() as tasks:

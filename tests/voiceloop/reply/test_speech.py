@@ -11,6 +11,7 @@ import pytest
 from tests.fakes import FakeVoice, Fault, tone
 from voiceloop.backends import Speech, SpokenWord, VoiceOptions
 from voiceloop.errors import BackendError, WorkerLost
+from voiceloop.reply.phase import Phase
 from voiceloop.reply.playout import Chunk, Pacer
 from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.voice import KeptLines
@@ -33,6 +34,7 @@ class Spoken:
             Pacer(rate_hz),
             self.chunks.append,
             clock,
+            Phase(),
             on_first_audio=lambda at_s: None,
         )
 
