@@ -25,12 +25,12 @@ MAY_IMPORT = {
     "__main__": {"cli", "rooms"},
     "cli": {"cluster", "command_parser", "config", "doctor", "errors", "models", "server"},
     "server": {
-        "access", "admission", "agent", "backends", "call", "cluster", "config", "config_reader",
-        "errors", "http", "knowledge", "models", "operation", "realtime", "reply",
+        "access", "admission", "agent", "backends", "call", "cell", "cluster", "config",
+        "config_reader", "errors", "http", "knowledge", "models", "operation", "realtime", "reply",
         "resume", "telemetry", "tools", "workers",
     },
     "doctor": {
-        "agent", "backends", "config", "errors", "knowledge", "models", "remote", "tools",
+        "agent", "backends", "cell", "config", "errors", "knowledge", "models", "remote", "tools",
         "workers",
     },
     "models": {
@@ -38,8 +38,8 @@ MAY_IMPORT = {
         "errors", "operation", "remote", "workers",
     },
     "http": {
-        "access", "admission", "agent", "backends", "capabilities", "child", "config", "errors",
-        "realtime",
+        "access", "admission", "agent", "backends", "capabilities", "cell", "child", "config",
+        "errors", "realtime",
     },
     "call": {
         "admission", "agent", "backends", "canary", "capabilities", "config", "errors", "knowledge",
@@ -56,14 +56,18 @@ MAY_IMPORT = {
     },
     "listening": {"agent", "backends", "errors", "realtime", "slots", "telemetry"},
     "slots": {"agent", "errors", "memory"},
-    "tools": {"admission", "agent", "backends", "child", "config_reader", "errors", "telemetry"},
+    "tools": {
+        "admission", "agent", "backends", "cell", "child", "config_reader", "errors", "telemetry",
+    },
     "agent": {"backends", "config_reader", "knowledge", "memory", "realtime"},
     "knowledge": {"config_reader", "errors", "telemetry"},
     "realtime": {"backends", "capabilities", "errors", "memory"},
     "memory": {"config_reader"},
     "remote": {"backends", "cluster", "errors", "event_stream", "thoughts"},
     "cluster": {"backends", "canary", "child", "config_reader", "errors", "operation", "workers"},
-    "workers": {"backends", "child", "errors", "event_stream", "operation", "rooms", "thoughts"},
+    "workers": {
+        "backends", "child", "errors", "event_stream", "operation", "rooms", "thoughts",
+    },
     "telemetry": {"backends", "canary", "errors", "operation"},
     "canary": {"operation"},
     "access": {"admission", "errors", "operation"},
@@ -76,6 +80,7 @@ MAY_IMPORT = {
     "operation": {"config_reader"},
     "config_reader": {"errors", "removed_keys"},
     "thoughts": set(),
+    "cell": set(),
     "child": set(),
     "errors": set(),
     "removed_keys": set(),

@@ -107,10 +107,14 @@ def machine(memory_mb: int = 64_000, without: str = "") -> Machine:
     return Machine(2, memory_mb, (), version)
 
 
-def test_few_cores_are_noted_and_the_machine_is_told() -> None:
-    assert [finding.level for finding in check_machine(machine())] == ["ok", "ok", "ok"]
+def test_few_cores_are_noted_and_the_machine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "can_filter", lambda: True)
+    assert [finding.level for finding in check_machine(machine())] == ["ok", "ok", "ok", "ok"]
     one_core = Machine(1, None, (), lambda name: "1.0")
-    assert [finding.level for finding in check_machine(one_core)] == ["note", "ok"]
+    assert [finding.level for finding in check_machine(one_core)] == ["note", "ok", "ok"]
+    monkeypatch.setattr(doctor, "can_filter", lambda: False)
+    (missing,) = [one for one in check_machine(machine()) if one.level == "note"]
+    assert missing.subject == "kernel" and "seccomp" in missing.remedy
 
 
 def looked_at(name: str, machine: Machine, hub: Path, **flags: object) -> list[Finding]:

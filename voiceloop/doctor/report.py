@@ -21,6 +21,7 @@ from typing import Any
 from rich.console import Console
 
 from voiceloop import __version__
+from voiceloop.cell import can_filter
 from voiceloop.config import AUTO, Config
 from voiceloop.doctor.agent_knowledge import check_agent_knowledge
 from voiceloop.doctor.agent_tools import check_agent_tools
@@ -295,6 +296,12 @@ def check_machine(machine: Machine) -> Iterator[Finding]:
         yield Finding("ok", "processor", f"{machine.n_cores} cores, {platform.machine()}")
     if machine.memory_mb is not None:
         yield Finding("ok", "memory", f"{machine.memory_mb} MB available")
+    if can_filter():
+        yield Finding("ok", "kernel", "filters what decoders and Python tools may do")
+    else:
+        found = "filters no system calls: what decodes uploads has bounds of memory and time alone"
+        remedy = "run on Linux with seccomp, on x86-64 or arm64, where strangers upload files"
+        yield Finding("note", "kernel", found, remedy)
     named = "; ".join(f"{gpu.name}, {gpu.memory_mb} MB" for gpu in machine.gpus)
     yield Finding("ok", "GPU", named or "none; only the preset gpu needs one")
 

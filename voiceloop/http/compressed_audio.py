@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,32 @@ HEAD_BYTES = 12  # that name a container
 BLOCK_FRAMES = 65_536  # decoded at once
 MAX_CHANNELS = 8
 BIT_RATE = 48_000  # one voice needs no more at any of them
+
+
+class Why(Enum):
+    """Why a file is refused: none of its own words, nor a library's, is in it."""
+
+    FORMAT = "other bytes than those of flac, m4a, mp3, mp4, ogg, wav or webm"
+    NO_TRACK = "no audio track in it"
+    SHAPE = f"a rate beyond {MIN_HZ} to {MAX_HZ} Hz, or more than {MAX_CHANNELS} channels"
+    DAMAGED = "that it is damaged"
+    EMPTY = "that it is empty"
+    TOO_LONG = "one that lasts longer"
+    TOO_SLOW = "that it takes too long to decode"
+    BROKEN = "that it takes more memory or time than its length allows, or breaks the decoder"
+
+
+class Unusable(InvalidRequest):
+    """max_s: the longest that is taken, where it is known."""
+
+    def __init__(self, why: Why, max_s: float | None = None) -> None:
+        most = "" if max_s is None else f" of at most {max_s:g} s"
+        super().__init__(
+            f"file: expected audio{most} that can be decoded, found {why.value}",
+            param="file",
+            code="audio_too_long" if why is Why.TOO_LONG else "invalid_audio_file",
+        )
+        self.why = why
 
 
 def has_av() -> bool:
@@ -123,7 +150,7 @@ class Encoder:
 
 
 def container_of(data: bytes) -> str:
-    """The container that a file's first bytes name. Raises: InvalidRequest."""
+    """The container that a file's first bytes name. Raises: Unusable."""
     head = data[:HEAD_BYTES]
     if head[:4] == b"RIFF" and head[8:12] == b"WAVE":
         return "wav"
@@ -135,18 +162,14 @@ def container_of(data: bytes) -> str:
             return name
     if len(head) > 1 and head[0] == 0xFF and head[1] & 0xE0 == 0xE0:
         return "aac" if head[1] & 0x06 == 0 else "mp3"  # the layer bits are 0 in ADTS alone
-    raise InvalidRequest(
-        "file: expected audio as flac, m4a, mp3, mp4, ogg, wav or webm, found other bytes",
-        param="file",
-        code="invalid_audio_file",
-    )
+    raise Unusable(Why.FORMAT)
 
 
 def decode_audio(data: bytes, max_s: float) -> Samples:
     """The first audio track as mono int16 [n] at 16 kHz.
 
     Raises:
-        InvalidRequest: it is no audio, it is damaged, or it lasts longer than ``max_s``.
+        Unusable: it is no audio, it is damaged, or it lasts longer than ``max_s``.
         MissingExtra: PyAV is absent, and it takes that.
     """
     container = container_of(data)
@@ -158,7 +181,7 @@ def decode_audio(data: bytes, max_s: float) -> Samples:
     try:
         with av.open(io.BytesIO(data), "r", format=container) as source:
             if not source.streams.audio:
-                raise unusable("it has no audio track")
+                raise Unusable(Why.NO_TRACK)
             resampler = av.AudioResampler("s16", "mono", RECOGNIZER_HZ)
             for frame in source.decode(source.streams.audio[0]):
                 _check_shape(frame.sample_rate, len(frame.layout.channels))
@@ -166,14 +189,12 @@ def decode_audio(data: bytes, max_s: float) -> Samples:
                     pieces.append(resampled.to_ndarray().reshape(-1))
                     n_samples += len(pieces[-1])
                 if n_samples > max_s * RECOGNIZER_HZ:
-                    raise too_long(max_s)
+                    raise Unusable(Why.TOO_LONG, max_s)
             pieces += [rest.to_ndarray().reshape(-1) for rest in resampler.resample(None)]
-    except av.FFmpegError as error:
-        raise unusable(str(error.strerror or "it is damaged")) from None
-    except (ValueError, EOFError) as error:
-        raise unusable(str(error)) from None
+    except (av.FFmpegError, ValueError, EOFError):
+        raise Unusable(Why.DAMAGED) from None
     if not n_samples:
-        raise unusable("it is empty")
+        raise Unusable(Why.EMPTY)
     return np.concatenate(pieces)
 
 
@@ -192,35 +213,16 @@ def _decode_plain(data: bytes, max_s: float) -> Samples:
                 pieces.append(resampler.push(mono))
                 n_samples += len(pieces[-1])
                 if n_samples > max_s * RECOGNIZER_HZ:
-                    raise too_long(max_s)
+                    raise Unusable(Why.TOO_LONG, max_s)
             pieces.append(resampler.flush())
-    except soundfile.LibsndfileError as error:
-        raise unusable(str(error.error_string)) from None
+    except soundfile.LibsndfileError:
+        raise Unusable(Why.DAMAGED) from None
     if not n_samples:
-        raise unusable("it is empty")
+        raise Unusable(Why.EMPTY)
     return np.concatenate(pieces)
 
 
-def too_long(max_s: float) -> InvalidRequest:
-    return InvalidRequest(
-        f"file: expected at most {max_s:g} s of audio, found more",
-        param="file",
-        code="audio_too_long",
-    )
-
-
 def _check_shape(rate_hz: int, n_channels: int) -> None:
-    """Refuse what would unpack to more than it can have been made of. Raises: InvalidRequest."""
+    """Refuse what would unpack to more than it can have been made of. Raises: Unusable."""
     if not MIN_HZ <= rate_hz <= MAX_HZ or not 1 <= n_channels <= MAX_CHANNELS:
-        raise unusable(
-            f"it claims {rate_hz} Hz in {n_channels} channels (expected {MIN_HZ} to "
-            f"{MAX_HZ} Hz in at most {MAX_CHANNELS})"
-        )
-
-
-def unusable(why: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"file: expected audio that can be decoded, found that {why[:120]}",
-        param="file",
-        code="invalid_audio_file",
-    )
+        raise Unusable(Why.SHAPE)

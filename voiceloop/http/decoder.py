@@ -2,15 +2,16 @@
 
 The decoders are C, the files anybody's: one that makes a decoder crash, spin or fill memory costs
 its own upload. The process may hold what the longest audio takes and compute for as long, behind
-what calls need, and once its libraries are loaded it can open nothing more: neither files nor
-sockets. It reads the upload where that lies, and does all that is computed of it: a thread of the
-gateway that did would take the interpreter from the event loop at each of its system calls.
+what calls need. Once its libraries are loaded the kernel lets it compute, and nothing else: it
+opens no file or socket, starts nothing and reaches no other process (``cell.py``). Why it refuses a
+file it says by a number. It reads the upload where that lies, and does all that is computed of it:
+a thread of the gateway that did would take the interpreter from the event loop at each of its
+system calls.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import resource
 import signal
@@ -23,16 +24,17 @@ import numpy as np
 
 from audio.frames import RECOGNIZER_HZ, Samples
 from audio.vad import Vad
+from voiceloop.cell import only_compute
 from voiceloop.child import send
-from voiceloop.errors import InvalidRequest, VoiceLoopError
 from voiceloop.http.compressed_audio import (
     HEAD_BYTES,
     PLAIN,
+    Unusable,
+    Why,
     container_of,
     decode_audio,
     has_av,
     missing_av,
-    unusable,
 )
 
 DEADLINE_S = 60.0
@@ -41,7 +43,8 @@ WORKING_BYTES = 256 * 1024 * 1024  # a decoder's and a resampler's own, whatever
 # What is decoded stands in pieces, in one array and in the pipe.
 BYTES_PER_SAMPLE_DECODED = 6
 MAX_AT_ONCE = 2  # beside the calls on this machine, not instead of them
-EXIT_REFUSED = 3
+# Exit statuses, of which Python itself has 0 to 2. What else the process says is never repeated.
+REFUSALS = dict(enumerate(Why, 64))
 # Where the processors are taken a call's process has ten times the share of one that decodes.
 NICENESS = 10
 
@@ -49,9 +52,8 @@ SPEECH_PROBABILITY = 0.4
 PAUSE_MS = 600.0  # a cut there falls between sentences rather than within a word
 PADDING_MS = 300.0  # kept of the quiet on both sides
 MAX_SEGMENT_MS = 20_000.0
-MOST_SPANS_BYTES = 1024 * 1024  # hours of them, and why a file is refused
+MOST_SPANS_BYTES = 1024 * 1024  # hours of them
 
-BROKEN = "it takes more memory or time than its length allows, or breaks the decoder"
 NEEDED_ENVIRONMENT = frozenset(("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "LANG"))
 _SPAN = struct.Struct("<qq")
 _COUNT = struct.Struct("<q")
@@ -86,8 +88,8 @@ async def decode_upload(upload: BinaryIO, max_s: float) -> Decoded:
     """The first audio track of a file.
 
     Raises:
-        InvalidRequest: it is no audio, it is damaged, it lasts longer than ``max_s``, or it takes
-            more than such audio needs.
+        Unusable: it is no audio, it is damaged, it lasts longer than ``max_s``, or it takes more
+            than such audio needs.
         MissingExtra: PyAV is absent, and it takes that.
     """
     upload.flush()
@@ -111,27 +113,24 @@ async def decode_upload(upload: BinaryIO, max_s: float) -> Decoded:
             async with asyncio.timeout(DEADLINE_S):
                 told = await _told_by(process, int(max_s * RECOGNIZER_HZ) * 2 + MOST_SPANS_BYTES)
         except TimeoutError:
-            raise unusable(f"it takes more than {DEADLINE_S:g} s to decode") from None
+            raise Unusable(Why.TOO_SLOW) from None
         finally:
             if process.returncode is None:
                 send(process, signal.SIGKILL)
                 await process.communicate()  # some versions of Python wait for its pipe as well
-    if process.returncode == EXIT_REFUSED:
-        refusal = json.loads(told)
-        raise InvalidRequest(refusal["message"], param="file", code=refusal["code"])
     if process.returncode != 0:
-        raise unusable(BROKEN)
+        raise Unusable(REFUSALS.get(process.returncode or 0, Why.BROKEN), max_s)
     return unpacked(told)
 
 
 async def _told_by(process: asyncio.subprocess.Process, n_most_bytes: int) -> bytes:
-    """All that it writes until it ends. Raises: InvalidRequest where that is more than it may."""
+    """All that it writes until it ends. Raises: Unusable where that is more than it may."""
     assert process.stdout is not None
     told = bytearray()
     while piece := await process.stdout.read(n_most_bytes):
         told += piece
         if len(told) > n_most_bytes:
-            raise unusable(BROKEN)
+            raise Unusable(Why.BROKEN)
     await process.wait()
     return bytes(told)
 
@@ -142,31 +141,29 @@ def packed(decoded: Decoded) -> bytes:
 
 
 def unpacked(data: bytes) -> Decoded:
-    """Raises: InvalidRequest where it is not what `packed` gives: the file may have taken over."""
+    """Raises: Unusable where it is not what `packed` gives: the file may have taken over."""
     try:
         (n_spans,) = _COUNT.unpack_from(data)
         begins = _COUNT.size + n_spans * _SPAN.size
         spans: list[tuple[int, int]] = list(_SPAN.iter_unpack(data[_COUNT.size : begins]))
         samples = np.frombuffer(data, np.int16, offset=begins)
     except (struct.error, ValueError):
-        raise unusable(BROKEN) from None
+        raise Unusable(Why.BROKEN) from None
     edges = [0, *chain.from_iterable(spans), len(samples)]
     if edges != sorted(edges):
-        raise unusable(BROKEN)
+        raise Unusable(Why.BROKEN)
     return Decoded(samples, spans)
 
 
 def main(max_s: float, source: BinaryIO, sink: BinaryIO) -> int:
-    """Decode what stands in the source into the sink; or say there, as JSON, why it is refused."""
+    """Decode what stands in the source into the sink. Returns the process's exit status."""
     data = source.read()
     speech_spans(decode_audio(TRIAL, max_s))
     confine(max_s)
     try:
         samples = decode_audio(data, max_s)
-    except VoiceLoopError as error:
-        sink.write(json.dumps({"code": error.wire_code, "message": error.message}).encode())
-        sink.flush()
-        return EXIT_REFUSED
+    except Unusable as error:
+        return next(status for status, why in REFUSALS.items() if why is error.why)
     sink.write(packed(Decoded(samples, speech_spans(samples))))
     sink.flush()
     return 0
@@ -212,8 +209,7 @@ def confine(max_s: float) -> None:
         n_decoded = int(max_s * RECOGNIZER_HZ) * BYTES_PER_SAMPLE_DECODED
         resource.setrlimit(resource.RLIMIT_AS, (now + WORKING_BYTES + n_decoded,) * 2)
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(
-        resource.RLIMIT_FSIZE, (0, 0)
-    )  # its stdin, the upload's file, can be written
+    # Its stdin, the upload's file, can be written.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))  # what is open stays, nothing more opens
+    only_compute()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from voiceloop.cell import make_undumpable
 from voiceloop.config import Config, load_config
 from voiceloop.errors import ConfigError
 from voiceloop.models.preset_check import REMOTE
@@ -74,5 +75,6 @@ def _run(
             shares_port=shares_port,
             tells=tells,
         )
+        make_undumpable()  # it holds the keys, and what callers say
         asyncio.run(serving)
     return 0

@@ -6,6 +6,7 @@ import ctypes
 import faulthandler
 import logging
 import os
+import resource
 import signal
 import sys
 
@@ -46,5 +47,6 @@ def prepare(spec: WorkerSpec) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     logging.basicConfig(format=f"%(levelname)s worker {spec.name}: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the gateway's; it closes the socket
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core: callers' words would be in it
     limit_threads(spec.n_threads)
     refuse_pickles()

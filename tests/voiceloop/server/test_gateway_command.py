@@ -42,13 +42,14 @@ HELD = {
 # call.
 MODEL_PACKAGES = ("torch", "transformers", "onnx", "onnxruntime", "tokenizers", "engine")
 TELLING = """
-import json, sys
+import ctypes, json, resource, sys
 from voiceloop.server.progress import ServeProgress
 ready = ServeProgress.ready
 def tell(self, url):
     ready(self, url)
     held = [name for name in {packages!r} if name in sys.modules]
-    print(json.dumps(held), flush=True)
+    can_dump = ctypes.CDLL(None).prctl(3) if sys.platform == "linux" else 0
+    print(json.dumps([held, can_dump, resource.getrlimit(resource.RLIMIT_CORE)]), flush=True)
 ServeProgress.ready = tell
 from voiceloop.cli import main
 sys.exit(main(["gateway", *sys.argv[1:]]))
@@ -60,6 +61,8 @@ class GatewayProcess:
     process: asyncio.subprocess.Process
     port: int
     held: list[str]  # of the packages that models need
+    can_dump: int
+    core: list[int]  # the bounds of its size
 
     @property
     def url(self) -> str:
@@ -97,8 +100,8 @@ async def gateway(config: Path) -> AsyncIterator[GatewayProcess]:
     assert process.stdout is not None
     try:
         async with asyncio.timeout(60):
-            held = json.loads(await process.stdout.readline())
-        yield GatewayProcess(process, port, held)
+            told = json.loads(await process.stdout.readline())
+        yield GatewayProcess(process, port, *told)
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
@@ -126,6 +129,7 @@ async def test_a_gateway_holds_no_models_and_tells_what_its_workers_do(
         httpx.AsyncClient(base_url=server.url, headers={"authorization": f"Bearer {KEY}"}) as http,
     ):
         assert server.held == []
+        assert (server.can_dump, server.core) == (0, [0, 0])  # no core, and no reader of its memory
         card = (await http.get("/v1/agent")).json()
         assert card["voices"] == ["ava", "tom"]
         assert card["models"]["language_model"] == "scripted engine"
