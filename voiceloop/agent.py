@@ -94,6 +94,11 @@ class AgentTool:
         pattern=r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*",
         wanted="module:function",
     )
+    network: bool = key(
+        False,
+        "The function of `python` may use the network, and what it imports too. Off: the kernel "
+        "refuses them its sockets (Linux; `voiceloop doctor` says where it cannot).",
+    )
     mcp: str | None = key(
         None,
         "The `[[mcp]]` server that has a tool of this `name`. The server describes it where "

@@ -230,6 +230,8 @@ def _check_execution(tool: AgentTool, where: str, source: str) -> None:
     if tool.say and (not tool.say.strip() or not tool.is_executed):
         wanted = "words, of a tool with url, python or mcp"
         raise _wrong(source, f"{where}.say", wanted, repr(tool.say))
+    if tool.network and tool.python is None:
+        raise _wrong(source, f"{where}.network", "python beside it", f"none in {tool.name!r}")
     if tool.cache_s and not tool.side_effect_free:
         wanted = "side_effect_free = true beside it"
         raise _wrong(source, f"{where}.cache_s", wanted, f"a call of {tool.name!r} to do something")

@@ -10,6 +10,7 @@ import os
 import random
 import signal
 from asyncio.subprocess import Process
+from contextlib import suppress
 
 SETTINGS = "VOICELOOP_"  # what the names of our own variables begin with
 RESTART_PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -38,6 +39,12 @@ def send(process: Process, number: signal.Signals) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def kill_group(process: Process) -> None:
+    """Kill a process that was started as the first of its group, with all that it has started."""
+    with suppress(ProcessLookupError, PermissionError):  # nobody of it is left; the last one ends
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 async def ended(process: Process, within_s: float) -> bool:

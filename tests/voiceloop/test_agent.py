@@ -218,6 +218,7 @@ def test_a_wrong_agent_file_is_refused_by_name(tmp_path: Path, text: str, words:
      "expected one of result, table, url, python, mcp, found result or table and url in 'x'"),
     ("name = 'x'\npython = 'a:b'\nurl = 'http://a/'", "found url and python in 'x'"),
     ("name = 'x'\nurl = 'file:///etc/passwd'", "tools[0].url: expected http:// or https://"),
+    ("name = 'x'\nurl = 'http://a/'\nnetwork = true", "network: expected python beside it"),
     ("name = 'x'\npython = 'os.system'", "tools[0].python: expected module:function"),
     ("name = 'x'\nmethod = 'post'", "tools[0].method: expected one of GET, POST, PUT, PATCH"),
     ("name = 'x'\nheaders = { key = 3 }", "tools[0].headers.key: expected a string, found int"),

@@ -1,4 +1,4 @@
-"""The process of one Python tool: ``voiceloop.tools.python_host module:function [folder]``.
+"""The process of one Python tool: ``voiceloop.tools.python_host module:function folder network``.
 
 Owns the author's function and what it may not touch: its prints go to the log (standard error), its
 exceptions become answers, and a result that is no JSON or too long is said to be so. A coroutine
@@ -11,8 +11,8 @@ import asyncio
 import importlib
 import inspect
 import os
+import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from voiceloop.cell import run_for_an_author
 from voiceloop.tools.python_messages import (
     HEADER_BYTES,
     Abandon,
@@ -145,12 +146,14 @@ def _say(answers: BinaryIO, answer: Answer) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, sys.argv[2] if len(sys.argv) > 2 and sys.argv[2] else os.getcwd())
+    spec, folder, network = sys.argv[1:]
+    sys.path.insert(0, folder or os.getcwd())
     # Ended by the gateway alone, which an interrupt at a terminal reaches too.
-    import signal
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    asyncio.run(main(sys.argv[1]))
+    run_for_an_author(has_network=bool(network))
+    asyncio.run(main(spec))
     # Threads of calls that nobody waits for would keep the process: it has nothing else to end.
-    assert threading.current_thread() is threading.main_thread()
+    # What the function has started ends with it, also where the gateway was killed.
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
     os._exit(0)

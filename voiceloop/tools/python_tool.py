@@ -1,16 +1,17 @@
 """A tool that is a Python function of the author's, run in a process of its own.
 
-Owns those processes. A function that blocks, crashes or leaks takes no call down and delays no
-frame of sound. One that does not stop when its call is abandoned keeps the process from new calls:
-those get another one, and the first is ended with the last call that is not abandoned. A call with
-side effects is abandoned only at the toolbox's bound of a minute, not when nobody waits any more.
+Owns those processes: each without VoiceLoop's own variables, in a group of its own that ends with
+it, and bounded as ``cell.py`` says. A function that blocks, crashes or leaks takes no call down and
+delays no frame of sound. One that does not stop when its call is abandoned keeps the process from
+new calls: those get another one, and the first is ended with the last call that is not abandoned. A
+call with side effects is abandoned only at the toolbox's bound of a minute, not when nobody waits
+any more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from voiceloop.child import send
+from voiceloop.child import kill_group, without_settings
 from voiceloop.errors import ConfigError
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.python_messages import (
@@ -103,13 +104,14 @@ class FunctionProcess:
         self._end_if_idle()
 
     def _end_if_idle(self) -> None:
-        if not self.is_taking and not self._open:
-            send(self._process, signal.SIGKILL)
+        if not self.is_taking and not self._open and not self.has_ended:
+            kill_group(self._process)
 
     async def end(self) -> None:
         """Idempotent."""
         self.is_taking = False
-        send(self._process, signal.SIGKILL)
+        if not self.has_ended:  # its number may be another's by now
+            kill_group(self._process)
         await self._process.wait()
         if self._reading is not None:
             await asyncio.gather(self._reading, return_exceptions=True)
@@ -139,7 +141,7 @@ class FunctionProcess:
             problem = f"its process wrote what is no message ({error})"
         finally:
             self.is_taking = False
-            send(self._process, signal.SIGKILL)
+            kill_group(self._process)
             for number in list(self._open):
                 self._settle(Returned(number, problem=problem))
 
@@ -165,14 +167,17 @@ class PythonTool:
     """One tool's executor; see `Executor`.
 
     spec: ``module:function``. folder: where the module is looked for first; "": where the server
-    was started.
+    was started. has_network: it may open sockets beyond this machine's own (AF_UNIX).
     """
 
-    def __init__(self, name: str, spec: str, folder: str = "") -> None:
+    def __init__(
+        self, name: str, spec: str, folder: str = "", *, has_network: bool = False
+    ) -> None:
         self.source = f"python:{spec.partition(':')[0]}"
         self._name = name
         self._spec = spec
         self._folder = folder
+        self._has_network = has_network
         self._current: FunctionProcess | None = None
         self._retired: list[FunctionProcess] = []
         self._starting: asyncio.Task[FunctionProcess] | None = None
@@ -220,8 +225,9 @@ class PythonTool:
         await asyncio.gather(*(process.end() for process in over))
         process = FunctionProcess(
             await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "voiceloop.tools.python_host", self._spec, self._folder,
-                stdin=PIPE, stdout=PIPE,
+                sys.executable, "-P", "-m", "voiceloop.tools.python_host",
+                self._spec, self._folder, "network" if self._has_network else "",
+                stdin=PIPE, stdout=PIPE, start_new_session=True, env=without_settings(),
             ),
             self._spec,
         )  # fmt: skip

@@ -300,7 +300,7 @@ def toolbox_of(
             client = client or new_client()
             executor = HttpTool(tool, variables, client)
         elif tool.python is not None:
-            executor = PythonTool(tool.name, tool.python, folder)
+            executor = PythonTool(tool.name, tool.python, folder, has_network=tool.network)
         else:
             continue  # a table, an MCP server's, or the client's
         served[tool.name] = ServedTool(tool, executor, CallLimit(tool.name, tool.at_once))

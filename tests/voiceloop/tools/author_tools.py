@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
+import resource
+import socket
+import subprocess
 import sys
 import time
 from typing import Any
@@ -57,3 +61,42 @@ def mixed(how: str) -> str:
 
 def exit_on_purpose() -> None:
     sys.exit(2)
+
+
+def variables() -> dict[str, str]:
+    return dict(os.environ)
+
+
+def start_another() -> int:
+    return subprocess.Popen(["sleep", "1000"]).pid
+
+
+def crash_beside_another(path: str) -> None:
+    with open(path, "w", encoding="ascii") as file:
+        file.write(str(start_another()))
+    crash()
+
+
+def open_socket(family: str) -> str:
+    socket.socket(getattr(socket, family)).close()
+    return "opened"
+
+
+def open_socket_in_another() -> str:
+    script = "import socket; socket.socket()"
+    return str(subprocess.run([sys.executable, "-c", script], capture_output=True).returncode)
+
+
+def reach(number: int) -> str:
+    """Make this system call upon the process that started this one."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    result = libc.syscall(number, os.getppid(), 0, 0, 0, 0, 0)
+    return f"{result} {ctypes.get_errno()}"
+
+
+def fill(n_bytes: int) -> int:
+    return len(bytearray(n_bytes))
+
+
+def limits() -> list[int]:
+    return [resource.getrlimit(what)[1] for what in (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE)]

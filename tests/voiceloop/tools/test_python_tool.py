@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import json
 import os
+import platform
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 
 from tests.voiceloop.tools import author_tools
 from tests.waiting import until
+from voiceloop import cell
 from voiceloop.errors import ConfigError
 from voiceloop.tools import python_tool
 from voiceloop.tools.executor import ToolFailed
@@ -33,8 +36,8 @@ FOLDER = str(Path(__file__).parent)
 
 
 @asynccontextmanager
-async def running(function: str) -> AsyncIterator[PythonTool]:
-    tool = PythonTool("tool", f"author_tools:{function}", FOLDER)
+async def running(function: str, *, has_network: bool = False) -> AsyncIterator[PythonTool]:
+    tool = PythonTool("tool", f"author_tools:{function}", FOLDER, has_network=has_network)
     await tool.start()
     try:
         yield tool
@@ -164,3 +167,79 @@ async def test_closing_fails_the_calls_under_way() -> None:
         await asked
     with pytest.raises(ToolFailed, match="closed"):
         await tool.run("c", {})
+
+
+async def test_a_function_has_none_of_the_servers_own_variables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VOICELOOP_KEYS", "a secret")
+    monkeypatch.setenv("SHOP_KEY", "the shop's")
+    async with running("variables") as tool:
+        found = json.loads(await tool.run("c", {}))
+    assert found["SHOP_KEY"] == "the shop's"  # as an author reads them
+    assert not [name for name in found if name.startswith("VOICELOOP_")]
+
+
+async def test_a_module_where_the_server_was_started_stands_for_no_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "msgspec.py").write_text("raise SystemExit('taken over')")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    monkeypatch.chdir(tmp_path)
+    async with running("process_id") as tool:
+        assert int(await tool.run("c", {})) != os.getpid()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"  # nobody may be there to wait for it
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads of processes in /proc")
+async def test_what_a_function_started_ends_with_its_process(tmp_path: Path) -> None:
+    async with running("start_another") as tool:
+        started = int(await tool.run("c", {}))
+        assert is_running(started)
+    await until(lambda: not is_running(started))
+    path = tmp_path / "pid"
+    async with running("crash_beside_another") as tool:
+        with pytest.raises(ToolFailed):
+            await tool.run("c", {"path": str(path)})
+        await until(lambda: not is_running(int(path.read_text())))
+
+
+needs_filter = pytest.mark.skipif(not cell.can_filter(), reason="no system calls are filtered here")
+
+
+@needs_filter
+async def test_a_function_has_the_network_only_where_its_tool_says_so() -> None:
+    async with running("open_socket") as tool:
+        assert await tool.run("c", {"family": "AF_UNIX"}) == "opened"
+        for family in ("AF_INET", "AF_INET6", "AF_NETLINK"):
+            with pytest.raises(ToolFailed, match="PermissionError"):
+                await tool.run("c", {"family": family})
+    async with running("open_socket_in_another") as tool:  # nor what it starts
+        assert await tool.run("c", {}) == "1"
+    async with running("open_socket", has_network=True) as tool:
+        assert await tool.run("c", {"family": "AF_INET"}) == "opened"
+
+
+@needs_filter
+@pytest.mark.parametrize("has_network", [False, True])
+async def test_a_function_reaches_into_no_other_process(has_network: bool) -> None:
+    at = ("x86_64", "aarch64").index(platform.machine())
+    async with running("reach", has_network=has_network) as tool:
+        for numbers in cell._REACHING.values():
+            assert await tool.run("c", {"number": numbers[at]}) == f"-1 {errno.EPERM}"
+
+
+async def test_a_function_that_fills_memory_fails_its_call_alone() -> None:
+    async with running("fill") as tool:
+        with pytest.raises(ToolFailed, match="MemoryError"):
+            await tool.run("c", {"n_bytes": cell.TOOL_BYTES})
+        assert await tool.run("c", {"n_bytes": 3}) == "3"
+    async with running("limits") as tool:
+        assert json.loads(await tool.run("c", {})) == [0, cell.TOOL_FILES]
