@@ -77,19 +77,14 @@ def add_keys(command: argparse._ActionsContainer, paths: Iterable[str], prefix: 
     """
     keys = all_keys()
     for path in (*paths, *(path for path in keys if prefix and path.startswith(prefix))):
-        key, name = keys[path], flag_of(path)
+        key = keys[path]
         told = key.summary.replace("`", "")
         options: dict[str, Any] = {"dest": path, "default": None}
-        if key.kind is bool:
-            options |= {"nargs": "?", "const": "true", "metavar": "true|false"}
-        elif get_origin(key.kind) is Literal:
+        if get_origin(key.kind) is Literal:
             options["choices"] = get_args(key.kind)
         else:
             options["metavar"] = METAVARS.get(key.kind, "NAME")
-        command.add_argument(name, help=f"{told}{_default(key)}", **options)
-        if key.kind is bool:
-            off, told = name.replace("--", "--no-", 1), f"the same as {name} false"
-            command.add_argument(off, dest=path, action="store_const", const="false", help=told)
+        command.add_argument(flag_of(path), help=f"{told}{_default(key)}", **options)
 
 
 def flag_of(path: str) -> str:
@@ -100,8 +95,6 @@ def flag_of(path: str) -> str:
 def _default(key: Key) -> str:
     """The default as the end of a help, where there is one."""
     default = key.default or said(key.metas, "zero")
-    if isinstance(key.default, bool):
-        default = "yes" if key.default else "no"
     return f" (default: {default})" if default else ""
 
 

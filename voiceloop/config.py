@@ -8,7 +8,7 @@ is a key: its type, default, bounds and description (`config_reader.py` says how
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -52,7 +52,6 @@ PREFIX = "VOICELOOP_"
 NO_ADAPTER = "none"  # of llm_adapter: not the one that ships for a model either
 LEAST_CONTEXT_TOKENS = 256  # less holds no instructions and no reply
 MOST_CONTEXT_TOKENS = 10**8
-MOST_KV_SHARE = 0.9  # the rest is for what a step computes with, and for drafters
 LEAST_SECRET_CHARACTERS = 16
 MOST_THREADS = 64  # as many as the native layers run on
 # Set for the test suite, recipes and benchmarks; no settings of a server.
@@ -125,45 +124,26 @@ class EngineSettings:
     )
     kv_tokens: Tokens = key(
         0,
-        "Room for the keys and values of all calls together, in tokens. It is taken at the start."
-        " One context needs up to 47 tokens more than its length. A preset's context is cut to "
-        "what fits; a context that you set and that does not fit is refused.",
+        "Room for the keys and values of all calls together, in tokens. It is taken at the start, "
+        "and the start's lines tell it. Without it the preset `gpu` takes 60 % of the memory that "
+        "is free once the weights are read. One context needs up to 47 tokens more than its "
+        "length. A preset's context is cut to what fits; `context_tokens` that do not fit are "
+        "refused.",
     )
-    kv_memory_share: float = key(
-        0.0,
-        "The same room as a share of the device's memory. It is a share of what is free once the "
-        "weights are read; on a GPU the preset's is 0.6. Not beside `engine.kv_tokens`. Leave "
-        "room for workers that still load and for a draft model.",
-        ge=0.01,
-        le=MOST_KV_SHARE,
-        zero=PRESETS_OWN,
-    )
-    context_tokens: Tokens = key(0, "Most tokens of a prompt and its reply.")
-    drafter: Literal["auto", "ngram", "model", "eagle", "none"] = key(
-        "auto",
+    drafter: str = key(
+        AUTO,
         "What guesses tokens ahead, for the language model to verify. `ngram` guesses what "
-        "followed the same tokens before, `model` asks a small model, `eagle` an EAGLE-3 head "
-        "([MODELS.md](MODELS.md#an-eagle-3-head)). `auto` is n-grams, and the draft model where "
-        "the language model brings one. A reply is the same with each of them. A head needs a "
-        "GPU; a draft model needs a CPU.",
-    )
-    draft_model: Path | None = key(
-        None,
-        "The folder of the small model, or of the EAGLE-3 head, that drafts. The model needs the "
-        "tokenizer of the language model.",
+        "followed the same tokens before. `auto` is n-grams, and on a CPU the draft model where "
+        "the language model brings one. A folder: of a small model with the same tokenizer, which "
+        "drafts beside n-grams on a CPU, or of an EAGLE-3 head, which drafts alone on a GPU "
+        "([MODELS.md](MODELS.md#an-eagle-3-head)). A reply is the same with each of them.",
+        not_path="auto|ngram|none",
     )
     device: Device = key(
         AUTO, "Where the language model runs. `cpu`, `cuda`, `cuda:1`; `auto` is the preset's."
     )
     threads: int = key(
         0, "Threads of the language model on a CPU.", ge=1, le=MOST_THREADS, zero=PRESETS_OWN
-    )
-    native: bool = key(
-        True,
-        "int8 and int4 layers run by a C library, on a CPU. It is compiled at the first start, in"
-        " some 3 s, and kept in `$XDG_CACHE_HOME/voiceloop/native`. It needs AVX-512 VNNI, AVX2 "
-        "or Arm's dot products, and a C compiler (`cc`, or `$CC`). Without it torch runs them, "
-        "and a token takes two to four times as long.",
     )
     host_tier_mb: int = key(
         512,
@@ -311,7 +291,8 @@ class Config:
         0,
         "How many tokens the language model takes, prompt and reply. A longer call is shown to it"
         " from its later turns on ([`[memory]`](#what-it-keeps-of-a-long-call-the-table-memory))."
-        " A service has no bound of its own here. More than a model here takes is refused.",
+        " A preset's model is given a longer context than the preset's where you ask for one. "
+        "More than the checkpoint takes is refused. A service has no bound of its own here.",
         ge=LEAST_CONTEXT_TOKENS,
         le=MOST_CONTEXT_TOKENS,
         zero="the model's own",
@@ -499,27 +480,6 @@ def _check(config: Config) -> None:
     for where, pair in (("", config), ("workers.", config.workers)):
         if (pair.certfile is None) != (pair.keyfile is None):
             raise ConfigError(f"expected {where}certfile and keyfile together, found one of them")
-    _check_engine(config)
-
-
-def _check_engine(config: Config) -> None:
-    """Keys of ``[engine]`` that contradict each other, or act on nothing."""
-    engine = config.engine
-    if config.llm_url:
-        own = EngineSettings(native=engine.native)  # which the end reader beside a service has too
-        for one in fields(engine):
-            if getattr(engine, one.name) != getattr(own, one.name):
-                wanted = f"engine.{one.name}: expected a language model here"
-                raise ConfigError(f"{wanted}, found llm_url")
-    if engine.kv_tokens and engine.kv_memory_share:
-        raise ConfigError("expected engine.kv_tokens or engine.kv_memory_share, found both")
-    if engine.context_tokens and config.context_tokens > engine.context_tokens:
-        raise ConfigError(
-            f"context_tokens: expected engine.context_tokens ({engine.context_tokens}) at most, "
-            f"found {config.context_tokens}"
-        )
-    if engine.draft_model is not None and engine.drafter in ("ngram", "none"):
-        raise ConfigError(
-            "engine.draft_model: expected engine.drafter auto, model or eagle, found "
-            f"{engine.drafter}"
-        )
+    for name, one in keys_of(EngineSettings).items():
+        if config.llm_url and getattr(config.engine, name) != one.default:
+            raise ConfigError(f"engine.{name}: expected a language model here, found llm_url")

@@ -46,6 +46,10 @@ REMOVED: Mapping[str, str] = {
     "tool_timeout_ms": "Set tool_timeout_ms in the agent's file.",
     "voice_cache_mb": "Leave it out: the voice keeps 32 MiB of what it has spoken.",
     "anticipation.warm_requests": "Leave it out: a service is connected to when the caller begins.",
+    "engine.context_tokens": "Set context_tokens.",
+    "engine.kv_memory_share": "Set engine.kv_tokens: the start's lines say how many there are.",
+    "engine.draft_model": "Name the folder in engine.drafter.",
+    "engine.native": "Leave it out: the C library serves where it can be had, else torch does.",
     "engine.step_budget_ms": "Leave it out: one step of a prompt takes 10 ms at most.",
     "engine.prefix_file_mb": "Leave it out: up to 512 MiB of instructions are kept under "
     "$XDG_CACHE_HOME, which may point to another disk.",

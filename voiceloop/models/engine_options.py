@@ -1,4 +1,4 @@
-"""What the language model's worker is told of the engine: the table `[engine]` over a preset.
+"""The options of the engine's worker: the table `[engine]` over a preset.
 
 Owns the step from a configuration and a model to the fields of `engine.types.EngineConfig`. Nothing
 here imports the engine, for that needs torch: the names cross to the worker as plain values.
@@ -12,6 +12,7 @@ from typing import Any
 
 from voiceloop.config import AUTO, Config
 from voiceloop.errors import ConfigError
+from voiceloop.models.cache import read_json
 from voiceloop.operation import MIB
 
 # The open turn's, the answer's, and four out of band.
@@ -26,6 +27,7 @@ DRAFT_MODEL_ON_GPU = (
     "a draft model is asked on the host, token by token, and no step could be launched ahead: on a "
     "GPU that takes longer than the tokens it spares"
 )
+HEAD_ON_CPU = "its layers keep to themselves what a head reads"
 PLAIN_KV = "plain"  # the engine's word for keys and values as they are computed
 
 
@@ -45,8 +47,8 @@ def engine_options(
     with `model`; None where there is none.
 
     Raises:
-        ConfigError: `engine.drafter` asks for a draft model or a head, and there is none, or for a
-            draft model on a GPU; `engine.kv_tokens` cannot hold the context that is asked for.
+        ConfigError: `engine.drafter` names what the device cannot run; `engine.kv_tokens` cannot
+            hold the context that is asked for.
     """
     engine = config.engine
     options: dict[str, Any] = {
@@ -55,7 +57,6 @@ def engine_options(
         "threads": engine.threads or n_threads,
         "host_tier_bytes": engine.host_tier_mb * MIB,
         "prefix_file_bytes": PREFIX_FILE_BYTES,
-        **_drafters(config, draft),
     }
     if model is not None:
         options["model_dir"] = str(model)
@@ -67,29 +68,10 @@ def engine_options(
         options["kv_format"] = PLAIN_KV if engine.kv == DENSE else engine.kv
     if engine.device != AUTO:
         options["device"] = engine.device
-    if not engine.native:
-        options["native"] = False
     if not config.anticipation.does("prefix_cache"):
         options["prefix_cache"] = False
-    if str(options.get("device", "cpu")).startswith("cuda"):
-        _without_draft_model(config, options)
-    elif "eagle_dir" in options:
-        raise ConfigError(
-            "engine.drafter: expected a language model on a GPU with eagle, found device cpu, "
-            "whose layers keep to themselves what a head reads; 'ngram' is the default"
-        )
-    return options | _memory(config, options)
-
-
-def _without_draft_model(config: Config, options: dict[str, Any]) -> None:
-    """Leave out the one that the model brings. Raises: ConfigError where one is asked for."""
-    engine, is_there = config.engine, options.pop("draft_dir", None) is not None
-    if is_there and (engine.drafter == "model" or engine.draft_model is not None):
-        key = "drafter" if engine.drafter == "model" else "draft_model"
-        raise ConfigError(
-            f"engine.{key}: expected a language model on a CPU, found device {options['device']}: "
-            f"{DRAFT_MODEL_ON_GPU}; engine.drafter = 'ngram' is the default there"
-        )
+    device = str(options.get("device", "cpu"))
+    return options | _drafters(engine.drafter, draft, device) | _memory(config, options)
 
 
 def room_for(context_tokens: int) -> int:
@@ -108,50 +90,60 @@ def _memory(config: Config, options: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: `engine.kv_tokens` cannot hold the context that is asked for.
     """
-    engine, found = config.engine, dict[str, Any]()
-    if engine.context_tokens:
-        found["context_length"] = engine.context_tokens
-        known = options.get("kv_tokens")
-        if known is not None and known < room_for(engine.context_tokens):
-            found["kv_tokens"] = room_for(engine.context_tokens)
-    if engine.kv_tokens:
-        longest = _longest_in(engine.kv_tokens)
-        asked = max(engine.context_tokens, config.context_tokens)
+    asked, kv_tokens, found = config.context_tokens, config.engine.kv_tokens, dict[str, Any]()
+    length = options.get("context_length")
+    if length is not None and length < asked:
+        found["context_length"] = length = asked
+        if options.get("kv_tokens", asked) < room_for(asked):
+            found["kv_tokens"] = room_for(asked)
+    if kv_tokens:
+        longest = _longest_in(kv_tokens)
         if asked > longest:
             raise ConfigError(
                 f"engine.kv_tokens: expected {room_for(asked)} at least, for a context of {asked} "
-                f"tokens, found {engine.kv_tokens}"
+                f"tokens, found {kv_tokens}"
             )
-        # A preset's own context gives way.
-        length = engine.context_tokens or options.get("context_length") or longest
-        found |= {"kv_tokens": engine.kv_tokens, "context_length": min(length, longest)}
-        found["kv_memory_share"] = 0.0  # a preset's own, too
-    if engine.kv_memory_share:
-        found["kv_memory_share"] = engine.kv_memory_share
+        # A preset's own context gives way, and so does its share of the memory.
+        found |= {
+            "kv_tokens": kv_tokens,
+            "context_length": min(length or longest, longest),
+            "kv_memory_share": 0.0,
+        }
     return found
 
 
-def _drafters(config: Config, draft: Path | None) -> dict[str, Any]:
-    """n-grams where nothing else is said, and the draft model where there is one."""
-    engine = config.engine
-    if engine.drafter == "none":
+def _drafters(named: str, draft: Path | None, device: str) -> dict[str, Any]:
+    """n-grams where nothing else is said, and the draft model where there is one.
+
+    named: `engine.drafter`. draft: as `engine_options`. Raises: ConfigError.
+    """
+    is_on_gpu = device.startswith("cuda")
+    if named == "none":
         return {"max_draft_tokens": 0}
-    folder = engine.draft_model or draft
-    if engine.drafter == "eagle":
-        if engine.draft_model is None:
+    if named == AUTO:
+        draft = None if is_on_gpu else draft
+    elif named == "ngram":
+        draft = None
+    else:
+        draft, is_head = Path(named), _is_head(Path(named))
+        if is_head != is_on_gpu:
+            wanted = "a GPU" if is_head else "a CPU"
             raise ConfigError(
-                "engine.drafter: expected engine.draft_model beside eagle, the folder of the head, "
-                "found nothing"
+                f"engine.drafter: expected a language model on {wanted} for {named}, found device "
+                f"{device}: {HEAD_ON_CPU if is_head else DRAFT_MODEL_ON_GPU}; 'ngram' is the "
+                "default there"
             )
-        return {"eagle_dir": str(engine.draft_model)}
-    if engine.drafter == "model" and folder is None:
+        if is_head:
+            return {"eagle_dir": named}
+    return {"ngram_draft": True} | ({"draft_dir": str(draft)} if draft is not None else {})
+
+
+def _is_head(folder: Path) -> bool:
+    """Whether it holds an EAGLE-3 head; else it is a draft model's. Raises: ConfigError."""
+    if not folder.is_file() and not (folder / "config.json").is_file():
         raise ConfigError(
-            "engine.drafter: expected engine.draft_model beside model, for the language model "
-            "brings none, found nothing"
+            "engine.drafter: expected auto, ngram, none, or a model's folder with config.json, "
+            f"found none at {folder}"
         )
-    found: dict[str, Any] = {}
-    if engine.drafter != "model":
-        found["ngram_draft"] = True
-    if engine.drafter != "ngram" and folder is not None:
-        found["draft_dir"] = str(folder)
-    return found
+    values = {} if folder.is_file() else read_json(folder / "config.json")
+    return "draft_vocab_size" in values or "eagle" in str(values.get("architectures")).lower()

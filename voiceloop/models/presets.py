@@ -128,16 +128,11 @@ def context_tokens(config: Config) -> int:
     if "engine" not in taken:
         return prompt_tokens(config.context_tokens)
     n_most = context_length(config, preset, taken["engine"])
-    asked = {
-        "engine.context_tokens": config.engine.context_tokens,
-        "context_tokens": config.context_tokens,
-    }
-    for key, n_asked in asked.items():
-        if 0 < n_most < n_asked:
-            raise ConfigError(
-                f"{key}: expected {n_most} at most, which {taken['engine'].model.name} takes "
-                f"here, found {n_asked}"
-            )
+    if 0 < n_most < config.context_tokens:
+        raise ConfigError(
+            f"context_tokens: expected {n_most} at most, which {taken['engine'].model.name} takes "
+            f"here, found {config.context_tokens}"
+        )
     return prompt_tokens(config.context_tokens or n_most)
 
 
@@ -167,8 +162,6 @@ def worker_specs(
     config, preset, planned = plan(config)
     taken = {role: one for role, one in planned.items() if role in wanted}
     _check_package(taken)
-    if "engine" in taken:
-        _check_beside(config.engine)
     lacks = missing_models(preset, taken)
     if lacks:
         commands = dict.fromkeys(one.remedy for one in lacks)
@@ -211,8 +204,9 @@ def _steps_lower(
     other = resolve_model(CPU.models["engine"], hub_folder())
     if not other.missing and other.model != resolved.model:
         n_tokens = options.get("context_length", 0)  # or long calls would no longer fit
-        engine = EngineSettings(context_tokens=n_tokens, host_tier_mb=config.engine.host_tier_mb)
-        below, n_threads = replace(config, engine=engine), max(1, n_cores() // 2)
+        engine = EngineSettings(host_tier_mb=config.engine.host_tier_mb)
+        below = replace(config, context_tokens=n_tokens, engine=engine)
+        n_threads = max(1, n_cores() // 2)
         yield _role_spec(other, _role_options(below, CPU, other, n_threads))
 
 
@@ -224,15 +218,6 @@ def _check_package(taken: Mapping[RoleName, ResolvedModel]) -> None:
         raise ConfigError(
             f"llm_model: expected {model.requires} installed for {model.name}, found another or "
             f"none: {model.install}"
-        )
-
-
-def _check_beside(engine: EngineSettings) -> None:
-    """Before gigabytes of weights are read: what goes with them is there. Raises: ConfigError."""
-    draft = engine.draft_model
-    if draft is not None and not (draft.is_file() or (draft / "config.json").is_file()):
-        raise ConfigError(
-            f"engine.draft_model: expected a model's folder with config.json, found none at {draft}"
         )
 
 

@@ -58,7 +58,7 @@ UNACKNOWLEDGED_MS = 15_000  # the kernel's own bound on a peer that is gone
 # A client that connected before the port was let go asks for its call within two round trips.
 ASKED_WITHIN_S = 0.5
 TURN_TOKENS = 32  # of a caller's sentence, twenty words, and the marks around it
-KEYS = "engine.kv_tokens, engine.context_tokens or context_tokens"
+KEYS = "context_tokens or engine.kv_tokens"
 
 
 def listen(host: str, port: int, *, is_shared: bool = False) -> socket.socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("small", "head"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text("{}")
-    (tmp_path / "calls.txt").write_text("Good morning.")
+        kind = "LlamaForCausalLMEagle3" if name == "head" else "LlamaForCausalLM"
+        (tmp_path / name / "config.json").write_text(json.dumps({"architectures": [kind]}))
     for preset in PRESETS:
         put_preset(tmp_path / "hub", preset)
 
@@ -53,28 +54,21 @@ def options_of(table: dict[str, Any], preset: str = "embedded", **flags: Any) ->
     ({"kv": "int8"}, {"kv_format": "int8"}),
     ({"kv": "bf16"}, {"kv_format": "plain"}),
     ({"kv_tokens": 4096}, {"kv_tokens": 4096}),
-    ({"kv_memory_share": 0.25}, {"kv_memory_share": 0.25}),
-    ({"context_tokens": 1024}, {"context_length": 1024}),
     ({"drafter": "ngram"}, {"ngram_draft": True, "draft_dir": None}),
-    ({"drafter": "model", "draft_model": "small"}, {"ngram_draft": None, "draft_dir": "small"}),
+    ({"drafter": "small"}, {"ngram_draft": True, "draft_dir": "small"}),
     ({"drafter": "none"}, {"ngram_draft": None, "draft_dir": None, "max_draft_tokens": 0}),
-    (
-        {"drafter": "eagle", "draft_model": "head"},
-        {"ngram_draft": None, "draft_dir": None, "eagle_dir": "head"},
-    ),
-    ({"draft_model": "small"}, {"ngram_draft": True, "draft_dir": "small"}),
+    ({"drafter": "head"}, {"ngram_draft": None, "draft_dir": None, "eagle_dir": "head"}),
     ({"device": "cuda:1"}, {"device": "cuda:1"}),
     ({"threads": 3}, {"threads": 3}),
-    ({"native": False}, {"native": False}),
     ({"host_tier_mb": 3}, {"host_tier_bytes": 3 << 20}),
 ])  # fmt: skip
 def test_a_key_changes_what_the_engine_is_told(
     table: dict[str, Any], expected: dict[str, Any], preset: str
 ) -> None:
-    is_head, is_on_gpu = table.get("drafter") == "eagle", preset == "gpu"
-    if "draft_model" in table and is_head != is_on_gpu:
-        where = "a CPU" if is_on_gpu else "a GPU with eagle"
-        with pytest.raises(ConfigError, match=f"expected a language model on {where}"):
+    named, is_on_gpu = table.get("drafter"), preset == "gpu"
+    if named in ("small", "head") and (named == "head") != is_on_gpu:
+        where = "a CPU for small" if is_on_gpu else "a GPU for head"
+        with pytest.raises(ConfigError, match=f"engine.drafter: .* model on {where}, found device"):
             options_of(table, preset)
         return
     options = options_of(table, preset)
@@ -91,20 +85,11 @@ AS_EVER: dict[str, tuple[tuple[str, Any], ...]] = {
 }
 
 
-def test_the_embedded_agents_own_draft_model_may_be_all_that_drafts() -> None:
-    options = options_of({"drafter": "model"})
-    assert options["draft_dir"] == str(DRAFT) and "ngram_draft" not in options
-
-
 def test_a_gpu_takes_no_draft_model_and_says_why_where_one_is_asked_for() -> None:
     options = options_of({"device": "cuda"})  # the embedded agent brings one
     assert options["ngram_draft"] is True and "draft_dir" not in options
-    for table, key in (
-        ({"device": "cuda:1", "drafter": "model"}, "drafter"),
-        ({"device": "cuda", "draft_model": "small"}, "draft_model"),
-    ):
-        with pytest.raises(ConfigError, match=f"engine.{key}: .* on a CPU, .* asked on the host"):
-            options_of(table)
+    with pytest.raises(ConfigError, match="on a CPU for small, .* asked on the host"):
+        options_of({"device": "cuda:1", "drafter": "small"})
     gpu = next(preset for preset in PRESETS if preset.name == "gpu")
     [finding] = check_drafter(Config(preset="gpu"), gpu)
     assert "n-grams" in finding.found and "asked on the host" in finding.found
@@ -131,7 +116,7 @@ def test_every_key_is_tried_above() -> None:
 
 
 @pytest.mark.parametrize("preset", [preset.name for preset in PRESETS])
-@pytest.mark.parametrize("table", [{}, {"kv_memory_share": 0.5, "kv": "int8", "drafter": "none"}])
+@pytest.mark.parametrize("table", [{}, {"kv_tokens": 32768, "kv": "int8", "drafter": "none"}])
 def test_the_engine_takes_every_option_it_is_told(table: dict[str, Any], preset: str) -> None:
     options = options_of(table, preset)
     for key in ("model_dir", "prefix_file_bytes"):
@@ -154,23 +139,10 @@ def test_a_number_of_tokens_takes_the_place_of_a_presets_share_of_memory() -> No
     assert options_of({}, "gpu")["kv_memory_share"] == 0.6
     options = options_of({"kv_tokens": 32768}, "gpu")
     assert (options["kv_tokens"], options["kv_memory_share"]) == (32768, 0.0)
-    assert options_of({"kv_memory_share": 0.25}, "gpu")["kv_memory_share"] == 0.25
-
-
-def test_a_draft_model_that_nobody_brings_is_refused() -> None:
-    config = load_config(flags={"engine.drafter": "model"})
-    with pytest.raises(ConfigError, match="expected engine.draft_model beside model"):
-        engine_options(config, {}, Path("model"), n_threads=1, draft=None)
-
-
-def test_a_head_that_nobody_names_is_refused() -> None:
-    config = load_config(flags={"engine.drafter": "eagle"})
-    with pytest.raises(ConfigError, match="expected engine.draft_model beside eagle"):
-        engine_options(config, {}, Path("model"), n_threads=1, draft=Path("embedded/draft"))
 
 
 def test_room_is_made_for_one_context_at_least() -> None:
-    config = load_config(flags={"engine.context_tokens": 16384})
+    config = load_config(flags={"context_tokens": 16384})
     base = {"kv_tokens": 8192, "context_length": 4096}
     options = engine_options(config, base, Path("model"), n_threads=1, draft=None)
     assert (options["kv_tokens"], options["context_length"]) == (16384 + 32, 16384)
@@ -195,23 +167,29 @@ def test_the_gateway_cuts_prompts_to_what_little_room_holds() -> None:
     assert context_tokens(config) == 992 - 992 // 4
 
 
-@pytest.mark.parametrize("asked", [{"engine.context_tokens": 1024}, {"context_tokens": 1024}])
-def test_room_that_holds_less_than_the_context_asked_for_is_refused(asked: dict[str, int]) -> None:
-    config = load_config(flags={"engine.kv_tokens": 1040, **asked})
+def test_less_context_than_a_presets_bounds_calls_and_leaves_the_engine_as_it_is() -> None:
+    config = load_config(flags={"context_tokens": 1024})
+    base = {"kv_tokens": 8192, "context_length": 4096}
+    options = engine_options(config, base, Path("model"), n_threads=1, draft=None)
+    assert (options["kv_tokens"], options["context_length"]) == (8192, 4096)
+
+
+def test_room_that_holds_less_than_the_context_asked_for_is_refused() -> None:
+    config = load_config(flags={"engine.kv_tokens": 1040, "context_tokens": 1024})
     with pytest.raises(ConfigError, match="expected 1056 at least, for a context of 1024 tokens"):
         engine_options(config, {}, Path("model"), n_threads=1, draft=None)
 
 
-@pytest.mark.parametrize("key", ["engine.context_tokens", "context_tokens"])
-def test_a_context_that_the_model_does_not_take_is_refused(key: str) -> None:
-    assert context_tokens(load_config(flags={"preset": "embedded", key: 2048})) == 2048 - 256
-    config = load_config(flags={"preset": "embedded", key: 100_000})
-    with pytest.raises(ConfigError, match=f"^{key}: expected 2048 at most, .* found 100000$"):
+def test_a_context_that_the_model_does_not_take_is_refused() -> None:
+    asked = {"preset": "embedded", "context_tokens": 2048}
+    assert context_tokens(load_config(flags=asked)) == 2048 - 256
+    config = load_config(flags=asked | {"context_tokens": 100_000})
+    with pytest.raises(ConfigError, match="^context_tokens: expected 2048 at most, .* 100000$"):
         context_tokens(config)
 
 
 def test_the_gateway_cuts_prompts_to_the_context_of_the_engine() -> None:
-    config = load_config(flags={"preset": "embedded", "engine.context_tokens": 1024})
+    config = load_config(flags={"preset": "embedded", "context_tokens": 1024})
     assert context_tokens(config) == 1024 - 256
 
 
@@ -221,51 +199,18 @@ def test_the_end_reader_drafts_nothing() -> None:
     assert "draft_dir" not in spec.roles[0].options
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        {"draft_model": "nowhere"},
-        {"draft_model": "empty"},
-    ],
-)
+@pytest.mark.parametrize("folder", ["nowhere", "empty"])
 def test_what_is_not_there_beside_the_model_is_named_before_anything_is_loaded(
-    table: dict[str, Any], tmp_path: Path
+    folder: str, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
-    found = f"found none at {table['draft_model']}"
-    with pytest.raises(ConfigError, match=f"^engine.draft_model: expected .* {found}"):
-        options_of(table)
-
-
-@pytest.mark.parametrize(
-    ("flags", "is_native"),
-    [
-        (["--engine-native"], True),
-        (["--engine-native", "false"], False),
-        (["--engine-native", "1"], True),
-        (["--no-engine-native"], False),
-        ([], True),
-    ],
-)
-def test_a_flag_of_true_or_false_is_given_alone_or_with_its_value(
-    flags: list[str], is_native: bool
-) -> None:
-    assert settings_of(flags).native is is_native
-
-
-def test_a_flag_of_true_or_false_takes_no_other_value() -> None:
-    with pytest.raises(ConfigError, match="engine.native: expected true or false, found 'perhaps'"):
-        settings_of(["--engine-native", "perhaps"])
-
-
-def settings_of(flags: list[str]) -> EngineSettings:
-    """The table [engine] of a server that is started with these flags."""
-    arguments = vars(build_parser().parse_args(["serve", *flags]))
-    return load_config(
-        flags={k: v for k, v in arguments.items() if k not in ("run", "config")}
-    ).engine
+    with pytest.raises(ConfigError, match=f"^engine.drafter: expected .* found none at {folder}"):
+        options_of({"drafter": folder})
 
 
 def test_flags_of_serve_set_the_table() -> None:
-    engine = settings_of(["--engine-kv", "int8", "--engine-threads", "2", "--no-engine-native"])
-    assert (engine.kv, engine.threads, engine.native) == ("int8", 2, False)
+    flags = ["serve", "--engine-kv", "int8", "--engine-threads", "2"]
+    arguments = vars(build_parser().parse_args(flags))
+    del arguments["run"], arguments["config"]
+    engine = load_config(flags=arguments).engine
+    assert (engine.kv, engine.threads) == ("int8", 2)

@@ -86,7 +86,6 @@ def test_a_format_that_fails_and_one_that_was_never_run_are_told_with_the_bar() 
     ("flags", "told"),
     [
         ({"engine.device": "cuda"}, "embedded in int8 weights and bf16 keys and values by cuda"),
-        ({"engine.native": False}, "by torch layers"),
         ({"engine.weights": "bf16", "engine.kv": "int8"}, "int8 keys and values by torch layers"),
         ({"llm_adapter": "somewhere"}, "embedded with an adapter in int8 weights"),
     ],

@@ -17,7 +17,7 @@ from voiceloop.backends import (
     LanguageModel,
     Usage,
 )
-from voiceloop.config import Config, EngineSettings
+from voiceloop.config import Config
 from voiceloop.models.opening import open_backends
 from voiceloop.models.presets import embedded_model_dir
 from voiceloop.remote.service import RemoteService
@@ -58,9 +58,7 @@ async def test_a_servers_first_caller_after_a_restart_finds_the_instructions_rea
         pytest.skip(f"the embedded agent's weights are not at {embedded_model_dir()}")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     url = connect().url
-    config = Config(
-        preset="embedded", stt_url=(url,), tts_url=(url,), engine=EngineSettings(native=False)
-    )
+    config = Config(preset="embedded", stt_url=(url,), tts_url=(url,))
     async with open_backends(config, agent=AGENT) as (backends, _):
         for _ in range(600):
             if list((tmp_path / "voiceloop" / "prefixes").glob("*.safetensors")):

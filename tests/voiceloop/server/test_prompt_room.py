@@ -26,7 +26,7 @@ def counting() -> Backends:
 def test_instructions_or_tools_that_fill_the_prompt_are_refused(agent: AgentConfig) -> None:
     check_prompt_room(agent, Config(context_tokens=300), counting())
     told = "^agent Ava: expected instructions and tools that fit the model's 168 tokens, found"
-    with pytest.raises(ConfigError, match=f"{told} about 2.*raise engine.kv_tokens"):
+    with pytest.raises(ConfigError, match=f"{told} about 2.*raise context_tokens"):
         check_prompt_room(agent, Config(context_tokens=200), counting())
 
 

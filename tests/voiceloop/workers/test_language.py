@@ -605,7 +605,7 @@ def test_a_reply_made_ahead_stops_behind_its_first_clause_or_where_it_has_none_a
     [
         (
             "draft_dir: small: expected the target's tokenizer, found another",
-            r"loaded: engine\.draft_model: small: expected the target",
+            r"loaded: engine\.drafter: small: expected the target",
         ),
         ("kv_format: expected heads", r"loaded: engine\.kv: expected heads"),
     ],

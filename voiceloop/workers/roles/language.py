@@ -53,11 +53,12 @@ KEYS = {
     "quant": "engine.weights",
     "kv_format": "engine.kv",
     "kv_tokens": "engine.kv_tokens",
-    "kv_memory_share": "engine.kv_memory_share",
+    "context_length": "context_tokens",
+    "host_tier_bytes": "engine.host_tier_mb",
     "device": "engine.device",
     "threads": "engine.threads",
-    "draft_dir": "engine.draft_model",
-    "eagle_dir": "engine.draft_model",
+    "draft_dir": "engine.drafter",
+    "eagle_dir": "engine.drafter",
     "adapter_dir": "llm_adapter",
 }
 WARM_UP_BRANCH = "warm_up"
