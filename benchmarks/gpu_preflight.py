@@ -1,10 +1,12 @@
-"""Compiles every kernel of the `gpu` preset for an H100 or H200, where there is no GPU.
+"""Compiles every kernel that a GPU is served by, for each kind of GPU, where there is none.
 
-    python -m benchmarks.gpu_preflight [--fresh] [--all]
+    python -m benchmarks.gpu_preflight [--fresh] [--all] [--capability 86]
 
-Under the Triton that is installed, and under the one that GPU machines have (`GPU_TRITON`, its
-wheel in a folder of its own in the cache), both at once. It fails (exit code 1) where a kernel does
-not compile, where a thread spills registers, and where a pipelined kernel copies nothing ahead.
+For compute capability 7.5 (refused: plain torch serves there) to 12.0, under the Triton that is
+installed, and for 9.0 under the one that GPU machines have too (`GPU_TRITON`, its wheel in a folder
+of its own in the cache), `--jobs` at once. It fails (exit code 1) where a kernel does not compile
+or asks for more shared memory than there is, where a thread spills registers, and where a pipelined
+kernel copies nothing ahead.
 What was compiled is kept by the digest of the engine's sources; `--fresh` forgets it. Where the
 wheel cannot be had, its half is skipped and says so.
 """
@@ -18,12 +20,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.engine.models import sources
-from benchmarks.engine.preflight import Variant
+from benchmarks.engine.preflight import SHARED_KIB, Variant
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS
 from clients.command import EXIT_FAILED
@@ -38,6 +41,19 @@ ASKED = (
     "benchmarks/engine/models.py",
     "voiceloop/models/catalog.py",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One Triton, for one kind of GPU. wheel: where it lies; None for the installed one."""
+
+    version: str
+    wheel: Path | None
+    capability: int
+
+    @property
+    def name(self) -> str:
+        return f"triton {self.version} for {self.capability / 10}"
 
 
 class NotCompiled(Exception):
@@ -82,7 +98,7 @@ def digest() -> str:
     return found.hexdigest()[:16]
 
 
-def start(wheel: Path | None) -> subprocess.Popen[str]:
+def start(wheel: Path | None, capability: int) -> subprocess.Popen[str]:
     """Compile all variants in a process of its own; wheel: whose Triton, None for the installed."""
     paths = [str(wheel)] if wheel is not None else []
     environment = {
@@ -92,8 +108,8 @@ def start(wheel: Path | None) -> subprocess.Popen[str]:
         "OMP_NUM_THREADS": "1",
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.engine.preflight"], env=environment, cwd=ROOT,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-m", "benchmarks.engine.preflight", str(capability)], env=environment,
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
@@ -110,25 +126,26 @@ def finish(process: subprocess.Popen[str]) -> list[Variant]:
     return [Variant(**json.loads(line)) for line in told.splitlines() if line.startswith("{")]
 
 
-def compiled(versions: dict[str, Path | None], *, is_fresh: bool) -> dict[str, Any]:
-    """By Triton's version: its variants, or the error; kept where there was none."""
-    found, running, began = dict[str, Any](), dict[str, Any](), time.monotonic()
-    for version, wheel in versions.items():
-        kept = cache_folder() / f"{digest()}-{version}.json"
-        if kept.is_file() and not is_fresh:
-            found[version] = json.loads(kept.read_text(encoding="utf-8"))
-        else:
-            running[version] = (start(wheel), kept)
-    for version, (process, kept) in running.items():
-        try:
-            variants = [asdict(variant) for variant in finish(process)]
-        except NotCompiled as error:
-            found[version] = {"error": str(error), "variants": []}
-            continue
-        seconds = round(time.monotonic() - began, 1)
-        found[version] = {"error": "", "variants": variants, "seconds": seconds}
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(json.dumps(found[version]), encoding="utf-8")
+def compiled(wanted: Sequence[Wanted], *, is_fresh: bool, n_jobs: int = 1) -> dict[str, Any]:
+    """By Triton and capability: its variants, or the error; kept where there was none."""
+    with ThreadPoolExecutor(n_jobs) as pool:
+        results = pool.map(lambda one: _compiled(one, is_fresh=is_fresh), wanted)
+        return {one.name: result for one, result in zip(wanted, results, strict=True)}
+
+
+def _compiled(one: Wanted, *, is_fresh: bool) -> dict[str, Any]:
+    kept = cache_folder() / f"{digest()}-{one.version}-{one.capability}.json"
+    if kept.is_file() and not is_fresh:
+        return json.loads(kept.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    began = time.monotonic()
+    try:
+        variants = [asdict(variant) for variant in finish(start(one.wheel, one.capability))]
+    except NotCompiled as error:
+        return {"error": str(error), "variants": []}
+    seconds = round(time.monotonic() - began, 1)
+    found = {"error": "", "variants": variants, "seconds": seconds}
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(found), encoding="utf-8")
     return found
 
 
@@ -138,12 +155,12 @@ def faults_of(found: dict[str, Any]) -> list[str]:
     for version, result in found.items():
         if result["error"]:
             sentences.append(
-                f"triton {version}: expected all kernels to compile, found:\n{result['error']}"
+                f"{version}: expected all kernels to compile, found:\n{result['error']}"
             )
         for row in result["variants"]:
             variant = Variant(**row)
             sentences += [
-                f"triton {version}, {variant.kernel} ({variant.served}; {variant.sizes}): {fault}"
+                f"{version}, {variant.kernel} ({variant.served}; {variant.sizes}): {fault}"
                 for fault in variant.faults()
             ]
     return sentences
@@ -154,7 +171,7 @@ def table_of(found: dict[str, Any]) -> str:
     lines = []
     for version, result in found.items():
         variants = [Variant(**row) for row in result["variants"]]
-        lines.append(f"triton {version}: {len(variants)} variants in {result.get('seconds', 0)} s")
+        lines.append(f"{version}: {len(variants)} variants in {result.get('seconds', 0)} s")
         for kernel in sorted({variant.kernel for variant in variants}):
             mine = [variant for variant in variants if variant.kernel == kernel]
             lines.append(
@@ -167,16 +184,21 @@ def table_of(found: dict[str, Any]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     command = Benchmark(
-        "gpu_preflight", "Compile every kernel of the gpu preset for sm_90, without a GPU.",
+        "gpu_preflight", "Compile every kernel of the gpu preset for each GPU, without one.",
         check=False,
     )  # fmt: skip
     command.switch("--fresh", "compile again what is kept")
     command.switch("--all", "print every variant")
+    command.several("--capability", [str(one) for one in SHARED_KIB], "86 for 8.6; without, all")
+    command.count("--jobs", 2, "compiled at once")
     options = command.parse(arguments)
-    versions: dict[str, Path | None] = {installed_triton(): None}
-    if GPU_TRITON not in versions and (wheel := wheel_of(GPU_TRITON)) is not None:
-        versions[GPU_TRITON] = wheel
-    found = compiled(versions, is_fresh=options.fresh)
+    installed = installed_triton()
+    capabilities = [int(one) for one in options.capability or SHARED_KIB]
+    wanted = [Wanted(installed, None, capability) for capability in capabilities]
+    is_other_wanted = GPU_TRITON != installed and 90 in capabilities
+    if is_other_wanted and (wheel := wheel_of(GPU_TRITON)) is not None:
+        wanted.append(Wanted(GPU_TRITON, wheel, 90))
+    found = compiled(wanted, is_fresh=options.fresh, n_jobs=options.jobs)
     path = RESULTS / "gpu_preflight.json"
     path.write_text(json.dumps({**provenance(), "tritons": found}, indent=1), encoding="utf-8")
     print(table_of(found))

@@ -26,7 +26,7 @@ from .native.layout import is_native as is_native_weight
 from .native.runner import NativeRunner, can_run
 from .runner import Extension, Outcome, Runner
 from .sequence import Sequence
-from .types import ConfigError, EngineConfig
+from .types import ConfigError, DeviceFault, EngineConfig
 
 
 class StepRunner(Protocol):
@@ -134,8 +134,15 @@ def _kernel_device(config: EngineConfig) -> Device:
         raise ConfigError(f"device: expected triton installed for {name}, found it not") from None
     from .graphs.graph_runner import GraphRunner
     from .kernels.decoder import KernelSet
-    from .kernels.launch import compiling
+    from .kernels.launch import LEAST_CAPABILITY, capability, compiling
 
+    torch_name = name if name.startswith("cuda") else "cpu"
+    found = capability(torch.device(torch_name))
+    if found < LEAST_CAPABILITY:
+        raise DeviceFault(
+            f"device: expected compute capability {LEAST_CAPABILITY / 10} or more of {name} for "
+            f"the kernels, found {found / 10}"
+        )
     kernels = KernelSet(is_reference=name == "reference")
 
     def make_runner(
@@ -144,5 +151,4 @@ def _kernel_device(config: EngineConfig) -> Device:
         with compiling():
             return GraphRunner(decoder, pool, config, end_ids, kernels)
 
-    torch_name = name if name.startswith("cuda") else "cpu"
     return Device(torch_name, kernels.make_linear, make_runner, drafts_inside=True, int4_head=False)

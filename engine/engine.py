@@ -113,6 +113,12 @@ class Engine:
         config = config or EngineConfig()
         torch.set_num_threads(config.threads)
         text, decoder = read_model(model_dir, config)
+        if decoder.config.qkv_bias and config.kv_format != "plain":
+            log.warning(
+                "keys and values stay plain: this model's keys have biases, too large for %s",
+                config.kv_format,
+            )
+            config = replace(config, kv_format="plain")
         config = with_kv_tokens(config, decoder, context_length(decoder.config, config))
         engine = cls(text, decoder, config, clock, make_drafters(text, decoder, config))
         engine._grammars.warm_up()
@@ -415,8 +421,10 @@ class Engine:
         except NotANumber as found:
             error = str(found)
             self._nan_at_s.append(self.clock())
-            self.pool.clear(sequence.table)  # its keys and values may be at fault
-            sequence.retreat(0)
+            # Of a shared block the sequence may have a copy by now.
+            shared = self.tree.match(sequence.tokens, sequence.salt)
+            self.tree.forget(self.pool.find_spoilt({*sequence.table, *shared}))
+            sequence.release()
         else:
             task.n_accepted = len(sampled) - 1
             if task.service is not Service.PREEMPTIVE:

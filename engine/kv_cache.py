@@ -7,7 +7,7 @@ reference; a block is free when none is left. Sequences write only into blocks t
 import math
 import mmap
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,6 +59,8 @@ class KvPool:
         self.n_ahead = 0
         self.refs = [0] * n_blocks
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(n_blocks))
+        # Blocks whose keys or values are no numbers, for as long as anybody has them.
+        self.spoilt = set[int]()
         # Asked for blocks when none is free; set by the prefix tree, returns how many it gave back.
         self.evict: Callable[[int], int] = lambda n_blocks: 0
         if poison:
@@ -99,6 +101,10 @@ class KvPool:
             self.refs[block] -= 1
             if self.refs[block] == 0:
                 self._free[block] = None
+                if block in self.spoilt:  # a masked NaN would spoil whoever has it next
+                    self.spoilt.remove(block)
+                    self._codes[:, block] = 0
+                    self._scales[:, block] = 0
                 if self.poison:
                     self._fill(block, torch.nan)
 
@@ -139,12 +145,12 @@ class KvPool:
     def _fill(self, block: "int | slice", value: float) -> None:
         (self._scales if self.format.is_scaled else self._codes)[:, block] = value
 
-    def clear(self, blocks: Sequence[int]) -> None:
-        """Zeros in those that nobody shares: a masked NaN would spoil whoever has them next."""
-        for block in blocks:
-            if self.refs[block] == 1:
-                self._codes[:, block] = 0
-                self._scales[:, block] = 0
+    def find_spoilt(self, blocks: Iterable[int]) -> list[int]:
+        """Of these the ones that hold NaN or infinity; they are cleared once nobody has them."""
+        part = self._scales if self.format.is_scaled else self._codes
+        found = [block for block in blocks if not part[:, block].isfinite().all()]
+        self.spoilt.update(found)
+        return found
 
     def write(self, layer: int, slots: "Tensor | slice", keys_values: Tensor) -> None:
         """Store [n, 2, kv_heads, head_dim] at `slots` (block * BLOCK_TOKENS + place in it)."""

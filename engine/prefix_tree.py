@@ -8,7 +8,7 @@ prompts; only the operator's own prefix stands for all of them.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 
@@ -162,8 +162,8 @@ class PrefixTree:
             return
         node, n_public = path[-1] if path else self._root, self._n_public(tokens)
         for i in range(len(path), len(tokens) // BLOCK_TOKENS):
-            if blocks[i] in self._by_age:
-                break  # the block already stands elsewhere in the tree
+            if blocks[i] in self._by_age or blocks[i] in self.pool.spoilt:
+                break  # the block already stands elsewhere in the tree, or is of use to nobody
             block_tokens = tuple(tokens[i * BLOCK_TOKENS : (i + 1) * BLOCK_TOKENS])
             # Below a tenant's own block all is the tenant's: nobody else finds the way there.
             key = PUBLIC if node.is_public and i < n_public else salt, block_tokens
@@ -244,6 +244,23 @@ class PrefixTree:
             tier.forget(node.slot)
             node.slot = NOWHERE
             self._cut(node)
+
+    def forget(self, blocks: Iterable[int]) -> None:
+        """Share these, and all that was computed behind them, with nobody more."""
+        for block in blocks:
+            if block in self._by_age:
+                self._forget(self._by_age[block])
+
+    def _forget(self, node: Node) -> None:
+        for child in list(node.children.values()):
+            self._forget(child)
+        if not node.is_parked:
+            del self._by_age[node.block]
+            self.pool.release([node.block])
+        elif self.tier is not None:
+            del self._parked[node.slot]
+            self.tier.forget(node.slot)
+        self._cut(node)
 
     def _cut(self, node: Node) -> None:
         if node.children or node.parent is None:

@@ -27,7 +27,7 @@ SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a Llama decoder, or of a Qwen3. head_dim: 0 for hidden / heads."""
+    """Sizes of a decoder of a family. head_dim: 0 for hidden / heads. sliding_window: 0: none."""
 
     hidden_size: int
     intermediate_size: int
@@ -37,7 +37,8 @@ class Shape:
     vocab_size: int = 4096
     max_position_embeddings: int = 4096
     head_dim: int = 0
-    is_qwen3: bool = False
+    family: str = "Llama"
+    sliding_window: int = 0
     tie_word_embeddings: bool = True
 
 
@@ -47,9 +48,14 @@ SHAPES = {
     "1b": Shape(2048, 8192, 16, 32, 8, 128256, 32768),
     "4b": Shape(2560, 9728, 36, 20, 4, 151936, 32768),
     "8b": Shape(4096, 14336, 32, 32, 8, 128256, 32768),
-    "qwen3-4b": Shape(2560, 9728, 36, 32, 8, 151936, 40960, 128, is_qwen3=True),
+    "qwen3-4b": Shape(2560, 9728, 36, 32, 8, 151936, 40960, 128, family="Qwen3"),
     "qwen3-8b": Shape(
-        4096, 12288, 36, 32, 8, 151936, 40960, 128, is_qwen3=True, tie_word_embeddings=False
+        4096, 12288, 36, 32, 8, 151936, 40960, 128, family="Qwen3", tie_word_embeddings=False
+    ),
+    "smollm2-135m": Shape(576, 1536, 30, 9, 3, 49152, 8192),
+    "qwen2.5-7b": Shape(3584, 18944, 28, 28, 4, 152064, 32768, family="Qwen2"),
+    "mistral-7b": Shape(
+        4096, 14336, 32, 32, 8, 32000, 32768, family="Mistral", sliding_window=4096
     ),
 }
 
@@ -127,12 +133,13 @@ def head_of(shape: Shape) -> dict[str, Any]:
 
 def config_of(shape: Shape) -> dict[str, Any]:
     sizes = asdict(shape)
-    family = "Qwen3" if sizes.pop("is_qwen3") else "Llama"
+    family, window = sizes.pop("family"), sizes.pop("sliding_window") or None
     head_dim = sizes.pop("head_dim") or shape.hidden_size // shape.num_attention_heads
     return {
         "architectures": [f"{family}ForCausalLM"],
         "model_type": family.lower(),
         **sizes,
+        "sliding_window": window,
         "head_dim": head_dim,
         "rms_norm_eps": 1e-5,
         "hidden_act": "silu",

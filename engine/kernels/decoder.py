@@ -15,7 +15,7 @@ from torch.nn.functional import linear
 
 from ..kv_cache import KvPool
 from ..layer import Rope
-from ..load.packed import Int4Weight, ScaledWeight, Stored, Weight, format_of
+from ..load.packed import Int4Weight, ScaledWeight, Stored, Weight, dense, format_of
 from ..load.quant import quantize
 from ..model import Decoder
 from . import (
@@ -30,7 +30,7 @@ from . import (
     silu_mul,
 )
 from .attention import Partials, Pieces
-from .launch import STREAMED_ROWS
+from .launch import FP8_CAPABILITY, STREAMED_ROWS, capability
 
 INT4_GROUP = 128  # inputs that share a scale: its word is 1/16 of their codes' bytes, 1/4 at 32
 NO_TAPS: Mapping[int, Tensor] = {}
@@ -70,7 +70,9 @@ class KernelSet:
         device: str,
     ) -> "KernelLinear":  # fmt: skip
         """The product for a weight [out, in]; a dense one is quantized as `quant` says."""
-        rounded = quantize(weight, quant, INT4_GROUP, device=device)
+        rounded: Weight = quantize(weight, quant, INT4_GROUP, device=device)
+        if format_of(rounded) == "fp8" and capability(torch.device(device)) < FP8_CAPABILITY:
+            rounded = dense(rounded)  # exact in bf16
         bias = None if bias is None else bias.to(device=device, dtype=dtype)
         return KernelLinear(self, rounded, bias, dtype, device)
 

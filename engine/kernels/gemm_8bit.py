@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .launch import (
     LEAST_ROWS,
+    MAX_REGISTERS,
     MAX_TILE_ROWS,
     OPERAND,
     STREAMED_ROWS,
@@ -151,7 +152,7 @@ def gemm_8bit(x: Tensor, weight: Packed8bit, bias: Tensor | None, out: Tensor) -
         N_IN=n_in, N_OUT=n_out, STEP=STEP,
         STEPS_PER_SPLIT=triton.cdiv(triton.cdiv(n_in, STEP), weight.n_splits),
         ROWS=tile_rows, OUTPUTS=outputs, HAS_BIAS=bias is not None,
-        num_warps=4, num_stages=4, enable_fp_fusion=True,
+        num_warps=4, num_stages=4, enable_fp_fusion=True, maxnreg=MAX_REGISTERS,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from ..load.packed import Int4Weight
 from .launch import (
     IS_COMPILED,
     LEAST_ROWS,
+    MAX_REGISTERS,
     MAX_TILE_ROWS,
     OPERAND,
     STREAMED_ROWS,
@@ -27,9 +28,6 @@ from .launch import (
 )
 from .operands import load_inputs
 
-# Left to itself ptxas 12.8 stops at 96 registers at 32 rows, and spills. Shared memory holds three
-# programs at 32 rows and five at 16, which take 127 and 95 registers: no fewer fit side by side.
-MAX_REGISTERS = 128
 MAX_HALF = 64  # compiled for sm_90, 128 at 32 rows takes more registers than a thread has
 
 # Four bytes ($4) to their low ($0, $1) and high ($2, $3) codes, less 8: the bits of a code below

@@ -34,6 +34,10 @@ WIDE_ROWS = (256, 128)  # of two that take as long, the larger reads less
 # instructions for a third (int4) to a half (8 bits) of the cycles that its products take; assumed:
 # half of those do not hide behind products.
 UNPACKING_ROWS = 54
+# Left to itself ptxas 12.8 stops at 80 or 96 registers in products of 32 rows, and spills. Of int4,
+# shared memory holds three programs at 32 rows and five at 16, which take 127 and 95 registers: no
+# fewer fit side by side.
+MAX_REGISTERS = 128
 # A split shorter than this many steps spends its time on starting and on writing partial sums.
 LEAST_STEPS = 4
 MAX_SPLITS = 8
@@ -45,6 +49,12 @@ LONE_TILE_SHARE = 0.7
 # Assumed where there is no GPU to ask: an H200's, so that tests see the sizes that will run.
 DEFAULT_PROCESSORS = 132
 DEFAULT_SHARED_BYTES = 227 << 10
+DEFAULT_CAPABILITY = 90
+# Below it there is no bf16 and nothing is copied ahead; plain torch runs there.
+LEAST_CAPABILITY = 80
+FP8_CAPABILITY = 89  # from here on Triton reads e4m3
+# Below it a warp's products wait in its own registers, of which 256 rows leave none: they spill.
+LARGE_TILE_CAPABILITY = 90
 LEAST_STAGES = 2  # of a tile of many rows: one that is multiplied, one on its way
 
 
@@ -116,6 +126,14 @@ def shared_bytes(device: torch.device) -> int:
     return int(triton.runtime.driver.active.utils.get_device_properties(index)["max_shared_mem"])
 
 
+def capability(device: torch.device) -> int:
+    """Compute capability of a GPU, ten times its number: 86 for 8.6."""
+    if device.type != "cuda":
+        return DEFAULT_CAPABILITY
+    major, minor = torch.cuda.get_device_capability(device)
+    return 10 * major + minor
+
+
 def tile_outputs(n_out: int, device: torch.device) -> int:
     """Outputs per tile of a product of few rows: 64, or 32 where 64 would leave processors idle.
 
@@ -163,14 +181,16 @@ class WideStage:
 def wide_rows(n_out: int, n_rows: int, device: torch.device, stage: WideStage) -> int:
     """Rows per tile of a product of many rows: what takes least, counted in whole rounds of tiles.
 
-    Of the sizes that the device has shared memory for. It does not change the order of a sum.
+    Of the sizes that the device has shared memory and registers for. It does not change the order
+    of a sum.
     """
 
     def cost(tile_rows: int) -> int:
         tiles = triton.cdiv(n_rows, tile_rows) * triton.cdiv(n_out, WIDE_OUTPUTS)
         return triton.cdiv(tiles, n_processors(device)) * (tile_rows + UNPACKING_ROWS)
 
-    fitting = [rows for rows in WIDE_ROWS if stage.fitting(rows, device) >= LEAST_STAGES]
+    sizes = WIDE_ROWS if capability(device) >= LARGE_TILE_CAPABILITY else WIDE_ROWS[-1:]
+    fitting = [rows for rows in sizes if stage.fitting(rows, device) >= LEAST_STAGES]
     return min(fitting or WIDE_ROWS[-1:], key=cost)
 
 

@@ -19,7 +19,7 @@ from engine.kernels.gemm_int4 import (  # noqa: E402
     unpack_int4,
 )
 from engine.kernels.launch import STREAMED_ROWS, WideStage, choose_splits, wide_rows  # noqa: E402
-from engine.load.packed import Int4Weight  # noqa: E402
+from engine.load.packed import Int4Weight, ScaledWeight  # noqa: E402
 from engine.load.quant import quantize_int4, quantize_int8  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -158,15 +158,35 @@ def test_tiles_of_many_rows_are_as_large_as_all_processors_have_work() -> None:
     assert wide_rows(4096, 512, device, WIDE_STAGE) == 128  # 64 of 256 would leave half idle
 
 
-@pytest.mark.parametrize(("kib", "stages"), [(99, (256, 2, 128, 2)), (163, (256, 4, 256, 2))])
-def test_tiles_of_many_rows_fit_the_shared_memory_of_the_card(kib, stages, monkeypatch) -> None:
-    """Of an RTX 3090, 4090 or 5090, an A10, L4 or L40S; and of an A100."""
+@pytest.mark.parametrize(
+    ("capability", "kib", "stages"),
+    [(86, 99, (128, 4, 128, 2)), (80, 163, (128, 4, 128, 3)), (120, 99, (256, 2, 128, 2))],
+)
+def test_tiles_of_many_rows_fit_the_shared_memory_and_registers_of_the_card(
+    capability, kib, stages, monkeypatch
+) -> None:
+    """Of an RTX 3090, 4090 (as 8.6), A10, L4 or L40S; of an A100; of an RTX 5090."""
     monkeypatch.setattr(launch, "shared_bytes", lambda device: kib << 10)
+    monkeypatch.setattr(launch, "DEFAULT_CAPABILITY", capability)
     device, found = torch.device("cpu"), []
     for stage, most in ((WIDE_STAGE, 4), (WideStage(row_bytes=256, output_bytes=64), 3)):
         rows = wide_rows(24576, 512, device, stage)
         found += [rows, min(most, stage.fitting(rows, device))]
     assert tuple(found) == stages
+
+
+@pytest.mark.parametrize(("capability", "kept"), [(86, "dense"), (89, "fp8")])
+def test_a_card_that_cannot_read_fp8_has_a_checkpoint_s_numbers_in_bf16(
+    capability: int, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "DEFAULT_CAPABILITY", capability)
+    weight = ScaledWeight(*_codes_8bit("fp8", 64, 128))
+    make = KernelSet(is_reference=True).make_linear
+    made = make(weight, None, dtype=torch.bfloat16, quant="int8", device=DEVICE)
+    assert made.kept == kept
+    x = torch.randn(3, 128, device=DEVICE).bfloat16()
+    expected = x.float() @ weight.dense().float().T
+    torch.testing.assert_close(made(x).sum(0).float(), expected, rtol=0.02, atol=0.5)
 
 
 @pytest.mark.parametrize("quant", [None, "int8"])
