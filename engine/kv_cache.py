@@ -63,6 +63,8 @@ class KvPool:
         self.spoilt = set[int]()
         # Asked for blocks when none is free; set by the prefix tree, returns how many it gave back.
         self.evict: Callable[[int], int] = lambda n_blocks: 0
+        # Told of a block that has one holder, or one more than that, from now on; likewise.
+        self.on_shared: Callable[[int], None] = lambda block: None
         if poison:
             self._fill(slice(None), torch.nan)
 
@@ -93,13 +95,17 @@ class KvPool:
             if self.refs[block] == 0:
                 raise IntegrityError(f"expected KV block {block} in use, found it free")
             self.refs[block] += 1
+            if self.refs[block] == 2:
+                self.on_shared(block)
 
     def release(self, blocks: Sequence[int]) -> None:
         for block in blocks:
             if self.refs[block] == 0:
                 raise IntegrityError(f"expected KV block {block} in use, found it free")
             self.refs[block] -= 1
-            if self.refs[block] == 0:
+            if self.refs[block] == 1:
+                self.on_shared(block)
+            elif self.refs[block] == 0:
                 self._free[block] = None
                 if block in self.spoilt:  # a masked NaN would spoil whoever has it next
                     self.spoilt.remove(block)

@@ -10,7 +10,7 @@ prompts; only the operator's own prefix stands for all of them.
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
+from itertools import takewhile
 
 from .kv_cache import KvPool
 from .tiers.host_tier import HostTier
@@ -24,13 +24,18 @@ PUBLIC = "\0public"  # the salt of what every tenant may share; no tenant's name
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """block: of the pool. slot: of the host tier. One of them is NOWHERE."""
+    """block: of the pool. slot: of the host tier. One of them is NOWHERE.
+
+    is_kept: in the pool, and held by others than the tree, or a child is: `n_kept` of them are.
+    """
 
     key: Key
     block: int
     parent: "Node | None"
     slot: int = NOWHERE
     children: "dict[Key, Node]" = field(default_factory=dict)
+    is_kept: bool = False
+    n_kept: int = 0
 
     @property
     def is_parked(self) -> bool:
@@ -56,7 +61,9 @@ class PrefixTree:
         # and by slot.
         self._by_age: OrderedDict[int, Node] = OrderedDict()
         self._parked: OrderedDict[int, Node] = OrderedDict()
-        pool.evict = self.evict
+        # Blocks that nobody but the tree holds, and nobody any below them.
+        self.n_evictable = 0
+        pool.evict, pool.on_shared = self.evict, self._on_shared
 
     def __len__(self) -> int:
         """Blocks of the pool."""
@@ -129,6 +136,8 @@ class PrefixTree:
         node.block, node.slot = block, NOWHERE
         self.pool.share([block])
         self._by_age[block] = node
+        self.n_evictable += 1
+        self._follow(node)
 
     def _touch(self, path: list[Node]) -> None:
         """Used now: the last to make room, a parent after its children."""
@@ -196,31 +205,42 @@ class PrefixTree:
             n += 1
         return n
 
-    def _evictable(self) -> Iterator[Node]:
-        """Nodes that nobody but the tree holds, after all their children: the oldest first, the
-        operator's prefix last.
-        """
-        kept, public = set[int](), list[Node]()
-        for block, node in self._by_age.items():
-            if self.pool.refs[block] == 1 and block not in kept:
-                if node.is_public:
-                    public.append(node)
-                else:
-                    yield node
-            elif node.parent is not None:
-                kept.add(node.parent.block)
-        yield from public
+    def _follow(self, node: Node) -> None:
+        """Keep `n_evictable` up to date where a node, or one below it, has changed."""
+        while node.parent is not None and not node.is_parked:
+            is_kept = self.pool.refs[node.block] > 1 or node.n_kept > 0
+            if is_kept == node.is_kept:
+                return
+            node.is_kept = is_kept
+            self.n_evictable -= 1 if is_kept else -1
+            node.parent.n_kept += 1 if is_kept else -1
+            node = node.parent
+
+    def _on_shared(self, block: int) -> None:
+        if (node := self._by_age.get(block)) is not None:
+            self._follow(node)
 
     def can_evict(self, n_blocks: int) -> bool:
-        """Whether `evict` could give back that many; looks no further than it must."""
-        return sum(1 for _ in islice(self._evictable(), max(n_blocks, 0))) >= n_blocks
+        """Whether `evict` could give back that many."""
+        return n_blocks <= self.n_evictable
 
     def evict(self, n_blocks: int) -> int:
-        """Give back up to `n_blocks` of the pool, oldest first; returns how many."""
-        victims = list(islice(self._evictable(), n_blocks))
-        for node in victims:
-            self._leave_pool(node)
-        return len(victims)
+        """Give back up to `n_blocks` of the pool, oldest first, the operator's prefix last.
+
+        What is in use, or to be spared, is met once and counts as used now. Returns how many.
+        """
+        n_given = 0
+        for spares_public in (True, False):
+            for _ in range(len(self._by_age)):
+                if n_given == n_blocks or not self.n_evictable:
+                    return n_given
+                node = next(iter(self._by_age.values()))
+                if node.is_kept or (spares_public and node.is_public):
+                    self._touch(_path_to(node))
+                else:
+                    self._leave_pool(node)
+                    n_given += 1
+        return n_given
 
     def _leave_pool(self, node: Node) -> None:
         """Into the host tier, if there is room; else for good."""
@@ -228,6 +248,7 @@ class PrefixTree:
             self._forget_parked(self.tier)
         block, node.block = node.block, NOWHERE
         del self._by_age[block]
+        self.n_evictable -= 1
         if self.tier is not None and self.tier.n_free:
             node.slot = self.tier.save(block)
             self._parked[node.slot] = node
@@ -256,6 +277,10 @@ class PrefixTree:
             self._forget(child)
         if not node.is_parked:
             del self._by_age[node.block]
+            self.n_evictable -= not node.is_kept
+            if node.parent is not None:
+                node.parent.n_kept -= node.is_kept
+                self._follow(node.parent)
             self.pool.release([node.block])
         elif self.tier is not None:
             del self._parked[node.slot]
@@ -283,10 +308,26 @@ class PrefixTree:
                 )
             if parent.is_parked and not node.is_parked:
                 raise IntegrityError(f"expected block {place} below the pool's, found it above")
+            n_kept = sum(child.is_kept for child in node.children.values())
+            is_kept = not node.is_parked and (self.pool.refs[place] > 1 or n_kept > 0)
+            if (node.n_kept, node.is_kept) != (n_kept, is_kept):
+                raise IntegrityError(f"expected block {place} kept as it is used, found it not")
             if place != (node.slot if node.is_parked else node.block):
                 raise IntegrityError(f"expected block {place} where it is filed, found it moved")
+        n_evictable = sum(not node.is_kept for node in self._by_age.values())
+        if n_evictable != self.n_evictable:
+            raise IntegrityError(f"expected {n_evictable} to evict, found {self.n_evictable}")
         if self.tier is not None and self.n_parked + self.tier.n_free != self.tier.n_slots:
             raise IntegrityError(
                 f"expected {self.tier.n_slots} slots of the host tier, "
                 f"found {self.n_parked + self.tier.n_free}"
             )
+
+
+def _path_to(node: Node) -> list[Node]:
+    """It and all above it, from the top."""
+    path = list[Node]()
+    while node.parent is not None:
+        path.append(node)
+        node = node.parent
+    return path[::-1]

@@ -170,6 +170,7 @@ class Scheduler:
         self.pool, self.tree, self.config, self.clock = pool, tree, config, clock
         self._n_staged_of: dict[str, int] = {}  # tokens computed of each tenant that waits
         self.cost = StepCost()
+        self._n_promised: int | None = None  # while a step is composed; None: to be counted
         self.n_restored = 0  # blocks that came back from the host tier for the newest step
 
     # -- time ------------------------------------------------------------------------------------
@@ -189,7 +190,7 @@ class Scheduler:
     def compose(self, branches: Iterable[Branch]) -> list[Task]:
         """The tasks of the next step, blocks reserved."""
         branches = sorted(branches, key=lambda b: (is_operators(b), is_batch(b), b.order))
-        self.n_restored = 0
+        self.n_restored, self._n_promised = 0, None
         self._admit(branches)
         running = [b for b in branches if b.phase is Phase.REPLYING and not awaits_grammar(b)]
         awaited = [b for b in running if not is_batch(b)]
@@ -234,6 +235,7 @@ class Scheduler:
             sequence.reserve(extension.n_rows)
             service = Service.BATCH if reply.params.is_batch else service
             tasks.append(Task(service, branch, extension, reply))
+        self._n_promised = None
         return tasks
 
     def _staged(self, branches: list[Branch], budget: int) -> list[Task]:
@@ -319,7 +321,11 @@ class Scheduler:
         return n_restored == 0 or not sequence.n_to_restore()
 
     def _promised(self, branches: Iterable[Branch]) -> int:
-        return sum(worst_blocks(branch) for branch in branches if branch.phase is Phase.REPLYING)
+        """Blocks that replies may still ask for, counted anew only where that has changed."""
+        if self._n_promised is None:
+            replying = (branch for branch in branches if branch.phase is Phase.REPLYING)
+            self._n_promised = sum(worst_blocks(branch) for branch in replying)
+        return self._n_promised
 
     def _has_spare(self, n_blocks: int, branches: Iterable[Branch]) -> bool:
         """Whether a lower class may take blocks without touching what is promised."""
@@ -348,6 +354,8 @@ class Scheduler:
                 if not self._reclaim(branches, branch):
                     return False
             branch.admit()
+            if self._n_promised is not None:
+                self._n_promised += worst_blocks(branch)
         return True
 
     def _make_room(self, n_blocks: int, branches: list[Branch]) -> None:
@@ -365,6 +373,7 @@ class Scheduler:
         Replies made ahead, then batch replies (for others alone), then what is staged, then who
         waits.
         """
+        self._n_promised = None
         for branch in reversed(branches):
             ahead = branch.preemptive
             if ahead is not None and ahead.sequence is not None and ahead.sequence.table:

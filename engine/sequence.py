@@ -4,6 +4,7 @@ The two primitives of the engine live here: `extend` (reserve, run, advance) and
 at a position depends only on the tokens up to it (I1), so truncation is a smaller `n_resident`.
 """
 
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -28,7 +29,7 @@ class Sequence:
     def __init__(self, pool: KvPool, tree: PrefixTree, salt: str = "") -> None:
         self.pool, self.tree, self.salt = pool, tree, salt
         self.tokens: list[int] = []
-        self.table: list[int] = []
+        self.table = array("i")  # a step copies it as it lies
         self.n_resident = 0
 
     @property
@@ -53,7 +54,7 @@ class Sequence:
         if n_resident > self.n_resident:
             self.pool.share(shared)
             self.pool.release(self.table)
-            self.table, self.n_resident = shared, n_resident
+            self.table, self.n_resident = array("i", shared), n_resident
 
     def n_to_restore(self) -> int:
         """Blocks in the host tier that continue the resident tokens."""
@@ -128,7 +129,7 @@ class Sequence:
     def release(self) -> None:
         """Give every block back."""
         self.pool.release(self.table)
-        self.table = []
+        self.table = array("i")
         self.n_resident = 0
 
 

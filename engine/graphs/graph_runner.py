@@ -288,7 +288,7 @@ class GraphRunner:
                 continue
             self._shared.places.touch(extension.sequence)
             follows = replace(extension, n_known=1, n_logits=1, index=extension.index + 1)
-            yield Part(follows, -1, [], width, list(table), part.place, part, goes_on=True)
+            yield Part(follows, -1, [], width, table[:], part.place, part, goes_on=True)
 
     def _width(self, n_replies: int) -> int:
         """Rows of each of so many replies: a token, and what is worth drafting behind it."""
@@ -306,7 +306,7 @@ class GraphRunner:
         """Make the part that the host feeds from position `first` on."""
         sequence = extension.sequence
         fed = sequence.tokens[first : first + extension.n_known]
-        return Part(extension, first, fed, extension.n_rows, list(sequence.table))
+        return Part(extension, first, fed, extension.n_rows, sequence.table[:])
 
     def _launch(self, parts: list[Part], is_ahead: bool = False) -> Launch:
         if not parts:

@@ -1,5 +1,6 @@
 """Owns one sequence's share of a step, and how much of such shares a step has room for."""
 
+from array import array
 from dataclasses import dataclass
 
 from ..runner import Extension, Outcome
@@ -27,7 +28,7 @@ class Part:
     first: int
     fed: list[int]
     width: int
-    table: list[int]
+    table: "array[int]"
     place: int = 0
     before: "Part | None" = None
     goes_on: bool = False  # by itself, from where `before` ended

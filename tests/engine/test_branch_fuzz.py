@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from engine.branch import Branch
+from engine.branch import Branch, Phase
 from engine.end_of_turn import end_ids
 from engine.engine import Engine
 from engine.sampler import choose, penalize
+from engine.scheduler import Scheduler, worst_blocks
 from engine.types import Done, EngineConfig, Event, SamplingParams, Staged, TextDelta
 
 N_EXAMPLES = int(os.environ.get("VOICELOOP_FUZZ_EXAMPLES", "12"))
@@ -35,6 +36,20 @@ PARAMS = (
 SPEECH = [7 + (i * i * 31) % 90 for i in range(60)]
 OTHER = SPEECH[:21] + [101 + (i * 17) % 90 for i in range(39)]
 HISTORIES = ([], SPEECH[:16], SPEECH[:35], OTHER[:33])
+
+
+@pytest.fixture(autouse=True)
+def recounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is counted while a step is composed is compared with a count from nothing."""
+    promised = Scheduler._promised
+
+    def compared(self: Scheduler, branches: list[Branch]) -> int:
+        found = promised(self, branches)
+        assert found == sum(worst_blocks(b) for b in branches if b.phase is Phase.REPLYING)
+        self.tree.check_integrity()  # of what can be evicted
+        return found
+
+    monkeypatch.setattr(Scheduler, "_promised", compared)
 
 
 class DenseOracle:
