@@ -286,7 +286,7 @@ class BargeIn:
     by_sound: bool = key(
         True,
         "What the sound is like counts too. It needs English, and Moonshine tiny as the "
-        "recognizer or beside another (`voice_reader`). A plain caller takes the turn after six "
+        "recognizer or beside another. A plain caller takes the turn after six "
         "tenths of `stop_ms`. Words that may be a listener's, a bystander's or an echo's wait "
         "until the sound is over or has lasted `stop_ms`, twice that where it plainly is one of "
         "these. Without words such a sound is talked over. Stop words count at once.",

@@ -255,29 +255,17 @@ class Config:
         "([MODELS.md](MODELS.md#language-models)).",
     )
     tts_model: ModelName = key("", "Another voice, as `stt_model`.")
-    stt_device: Device = key(
+    speech_device: Device = key(
         AUTO,
-        "Where a recognizer from a folder runs. `cpu`, `cuda`, `cuda:1`; `auto` is the preset's. "
-        "Not beside `stt_url`.",
+        "Where a recognizer or a voice from a folder runs. `cpu`, `cuda`, `cuda:1`; `auto` is the "
+        "preset's. Those in packages run on the CPU.",
     )
-    tts_device: Device = key(AUTO, "Where a voice from a folder runs, as `stt_device`.")
     llm_adapter: Path | None = key(
         None,
         "A LoRA adapter in PEFT's format, merged into the language model. Not beside `llm_url`. "
         "Without one: the adapter that ships for the model, if any; `none` leaves that out too "
         "([MODELS.md](MODELS.md#an-adapter)).",
         not_path=NO_ADAPTER,
-    )
-    end_reader: Literal["embedded", "none"] = key(
-        "embedded",
-        "What reads the end of a turn beside `llm_url`. `embedded`: the embedded language model.",
-    )
-    voice_reader: Literal["embedded", "none"] = key(
-        "embedded",
-        "What judges the caller's voice beside another recognizer. `embedded`: the embedded "
-        "recognizer, in a process of its own, where its wheel is installed and the language is "
-        "English. It judges whether the caller has finished, and whether a sound over the agent "
-        "is a caller's (`barge_in.by_sound`).",
     )
     stt_key: Secrets = key((), "The key of the service at `stt_url`." + KEY_RULES, secret=True)
     llm_key: Secrets = key((), "The key of the service at `llm_url`." + KEY_RULES, secret=True)
@@ -471,12 +459,6 @@ def _check(config: Config) -> None:
             raise ConfigError(f"{wanted}, found {host!r}")
     if config.llm_adapter is not None and config.llm_url:
         raise ConfigError("llm_adapter: expected a language model here, found llm_url")
-    for part, device, url in (
-        ("stt", config.stt_device, config.stt_url),
-        ("tts", config.tts_device, config.tts_url),
-    ):
-        if url and device != AUTO:
-            raise ConfigError(f"{part}_device: expected a model here, found {part}_url")
     for where, pair in (("", config), ("workers.", config.workers)):
         if (pair.certfile is None) != (pair.keyfile is None):
             raise ConfigError(f"expected {where}certfile and keyfile together, found one of them")

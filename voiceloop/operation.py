@@ -12,6 +12,7 @@ import msgspec
 from voiceloop.config_reader import key
 
 MIB = 1024 * 1024
+ANSWER_SHARE = 5 / 8  # of the gap that is promised: the rest is for the end of the turn
 TERMINAL_DRAIN_S = 10.0
 SERVICE_DRAIN_S = 600.0  # longer than any answer; who stops it sets the bound that counts
 
@@ -26,12 +27,6 @@ class Limits:
         "just ended.",
         ge=1,
         le=100_000,
-    )
-    frame_bytes: int = key(
-        2 * MIB,
-        "The largest message from a client. A larger one closes the connection.",
-        ge=4096,
-        le=21 * MIB,
     )
     session_minutes: float = key(60.0, "The longest call.", ge=0.01, le=24 * 60)
     # Audio that waits for a manual commit, inside items, or in one transcription request.
@@ -86,13 +81,6 @@ class KeyQuota:
         ge=0,
         le=100_000,
     )
-    speculative_tokens: int = key(
-        0,
-        "Tokens an hour of drafted replies that no caller heard. Beyond them the key's calls are "
-        "answered once a turn has ended, until some have come back.",
-        ge=0,
-        le=10**12,
-    )
     tool_calls: int = key(
         0,
         "Calls of tools an hour that the server makes. Tools are called ahead of a turn's end "
@@ -109,20 +97,17 @@ class Slo:
     gap_ms: int = key(
         800,
         "The longest gap. It runs from the caller's last sound to the agent's first, as the "
-        "server sees it.",
+        "server sees it. Five eighths of it are for the answer, after the decision that the caller "
+        "has finished: where their p95 is later under load, fewer calls are let in.",
         ge=100,
         le=60_000,
     )
-    answer_ms: int = key(
-        500,
-        "The part of the gap after the decision that the caller has finished. Where its p95 is "
-        "later than this under load, fewer calls are let in.",
-        ge=50,
-        le=60_000,
-    )
-    barge_in_ms: int = key(
-        300, "The time from the caller's onset to the agent's silence.", ge=50, le=10_000
-    )
+    barge_in_ms: ClassVar[float] = 300.0  # from the caller's onset to the agent's silence
+
+    @property
+    def answer_ms(self) -> float:
+        """Of the gap, the part after the decision that the caller has finished."""
+        return ANSWER_SHARE * self.gap_ms
 
 
 PROMISED = Slo()

@@ -1,7 +1,7 @@
-"""What the calls of one key use up while they go on: an hour's worth of each, filled evenly.
+"""What the calls of one key use up while they go on: calls of tools, an hour's, filled evenly.
 
-No call is cut off. Where a part is spent, replies are no longer made ahead of a turn's end, or
-tools are no longer called, until some of it has come back. Pure: the clock is passed in.
+No call is cut off. Where they are spent, tools are no longer called until some have come back.
+Pure: the clock is passed in.
 """
 
 from __future__ import annotations
@@ -28,20 +28,7 @@ class Allowance:
         self, quota: KeyQuota, clock: Callable[[], float], on_spent: OnSpent = lambda what: None
     ) -> None:
         self._on_spent = on_spent
-        tokens, calls = quota.speculative_tokens, quota.tool_calls
-        self._wasted_tokens = Bucket(tokens, tokens / HOUR_S, clock)
-        self._tool_calls = Bucket(calls, calls / HOUR_S, clock)
-
-    def may_speculate(self) -> bool:
-        """Whether replies may be made ahead, of which some are thrown away."""
-        if self._wasted_tokens.is_empty:
-            self._on_spent("speculative_tokens")
-            return False
-        return True
-
-    def add_waste(self, n_tokens: int) -> None:
-        """So many tokens were thrown away: of replies made ahead, or taken back unheard."""
-        self._wasted_tokens.take(n_tokens)
+        self._tool_calls = Bucket(quota.tool_calls, quota.tool_calls / HOUR_S, clock)
 
     def may_call_ahead(self) -> bool:
         """Whether a tool may be called for a reply that is made ahead."""

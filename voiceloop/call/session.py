@@ -119,7 +119,6 @@ class Session:
         self.protocol = Protocol(
             within_capabilities(backends.capabilities, hello.settings_over(own)),
             limits=ProtocolLimits(
-                frame_bytes=limits.frame_bytes,
                 uncommitted_audio_ms=limits.uncommitted_audio_minutes * 60_000.0,
                 n_context_tokens=config.context_tokens or backends.capabilities.context_tokens,
                 count_tokens=TokenCount(backends.count_tokens()),

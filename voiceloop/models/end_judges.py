@@ -62,11 +62,9 @@ def _lacks_words(config: Config) -> str | None:
     """Why the words are not judged; None where they are."""
     lost = "A turn's end is judged without its words: callers wait longer, or are cut more often"
     if not config.anticipation.does("p_end"):
-        return f"{lost} (it is in anticipation.off)."
+        return f"{lost} (p_end is in anticipation.off)."
     if not _wants_end_reader(config):
         return None
-    if config.end_reader == "none":
-        return f'{lost} (end_reader = "none").'
     if find_spec("torch") is None:
         return f"{lost}. The reader of words needs torch: {INSTALL}"
     return None
@@ -76,11 +74,9 @@ def _lacks_voice(config: Config) -> str | None:
     """The same of the voice."""
     lost = "A turn's end is judged without its voice: callers wait longer, or are cut more often"
     if not config.anticipation.does("p_voice"):
-        return f"{lost} (it is in anticipation.off)."
+        return f"{lost} (p_voice is in anticipation.off)."
     if not _wants_voice_reader(config):
         return None
-    if config.voice_reader == "none":
-        return f'{lost} (voice_reader = "none").'
     if resolve_preset_model(MOONSHINE_TINY, hub_folder()).model != MOONSHINE_TINY:
         return f"{lost}. The reader of the voice needs moonshine-voice: {INSTALL}"
     return None

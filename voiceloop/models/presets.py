@@ -51,6 +51,7 @@ from voiceloop.workers.messages import HeldModel, RoleSpec, WorkerSpec
 log = logging.getLogger(__name__)
 
 REPLY_TOKENS = 256
+SPEECH: Sequence[RoleName] = ("recognizer", "voice")
 
 EMBEDDED_LIMITS = (
     "{agent} is answered by the embedded model (13M): it takes orders and bookings and repeats "
@@ -162,6 +163,7 @@ def worker_specs(
     config, preset, planned = plan(config)
     taken = {role: one for role, one in planned.items() if role in wanted}
     _check_package(taken)
+    _check_speech_device(config, taken)
     lacks = missing_models(preset, taken)
     if lacks:
         commands = dict.fromkeys(one.remedy for one in lacks)
@@ -221,6 +223,17 @@ def _check_package(taken: Mapping[RoleName, ResolvedModel]) -> None:
         )
 
 
+def _check_speech_device(config: Config, taken: Mapping[RoleName, ResolvedModel]) -> None:
+    """Raises: ConfigError where a GPU is named that no recognizer and no voice here can use."""
+    speech = [taken[role] for role in SPEECH if role in taken]
+    is_on_gpu = config.speech_device not in (AUTO, "cpu")
+    if is_on_gpu and all(one.folder is None for one in speech):
+        names = ", ".join(one.model.name for one in speech) or "services"
+        raise ConfigError(
+            f"speech_device: expected a recognizer or a voice from a folder, found {names}"
+        )
+
+
 def _without_device(preset: Preset, taken: Mapping[RoleName, ResolvedModel]) -> str:
     """What to know before gigabytes are fetched for a GPU that is not here, or not used."""
     if preset.device != "cuda":
@@ -261,17 +274,12 @@ def _role_options(
         options["end_of_voice"] = config.anticipation.does("p_voice")
     if resolved.model.loader in KEEPS_CLAUSES:
         options["kept_mb"] = KEPT_SPEECH_MB
-    name = "stt_device" if role == "recognizer" else "tts_device"
-    device: str = getattr(config, name)
     if resolved.folder is None:
         options.pop("device", None)  # of the models in packages none asks for one
-        if device not in (AUTO, "cpu"):
-            model = resolved.model.name
-            raise ConfigError(f"{name}: expected auto or cpu for {model}, found {device!r}")
     else:
         options["source"] = str(resolved.folder)
-        if device != AUTO:
-            options["device"] = device
+        if config.speech_device != AUTO:
+            options["device"] = config.speech_device
     return {**options, **{name: str(folder) for name, folder in resolved.parts.items()}}
 
 

@@ -21,6 +21,7 @@ from voiceloop.realtime.window import TokenCount
 # The largest session there is (128 tools, each a schema of some hundred keys) has a third of it.
 MAX_VALUES = 40_000
 MAX_CHARACTERS_READ_TWICE = 64 * 1024
+FRAME_BYTES = 2 * 1024 * 1024  # of one message from a client; a larger one closes the line
 MAX_DEPTH = 64  # a JSON schema of a tool nests some 20 deep; recursion in C ends near 1000
 
 Json = dict[str, Any]
@@ -30,7 +31,7 @@ Json = dict[str, Any]
 class ProtocolLimits:
     """Bounds on what one client may send and ask for."""
 
-    frame_bytes: int = 2 * 1024 * 1024
+    frame_bytes: int = FRAME_BYTES
     uncommitted_audio_ms: float = 10 * 60_000.0
     n_out_of_band: int = 4
     n_context_tokens: int = 0  # what the model takes with a reply to spare; 0: no bound known

@@ -118,8 +118,7 @@ class PreemptiveReplies:
         if fixed is not None and not self._may_speak(fixed.text):
             return
         is_spent = self._budget.is_spent(self._context.clock())
-        may_speculate = self._context.tools.allowance.may_speculate
-        if self._context.is_busy() or is_spent or not may_speculate():
+        if self._context.is_busy() or is_spent:
             self._metrics.drafts.labels(fate="forgone").inc()
         elif fixed is not None:
             self._speak(fixed.text)
@@ -297,9 +296,7 @@ class PreemptiveReplies:
 
     def _book(self, usage: Usage, wasted_ms: float) -> None:
         """What a reply threw away, preemptive or interrupted, on the session's budget."""
-        n_tokens = usage.n_discarded_tokens
-        self._budget.add_waste(self._context.clock(), n_tokens, wasted_ms)
-        self._context.tools.allowance.add_waste(n_tokens)
+        self._budget.add_waste(self._context.clock(), usage.n_discarded_tokens, wasted_ms)
 
 
 def _fits(reply: Reply, asked: ReplyPlan) -> bool:

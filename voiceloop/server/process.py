@@ -31,6 +31,7 @@ from voiceloop.errors import ConfigError, InvalidRequest
 from voiceloop.knowledge.sources import open_retriever
 from voiceloop.models.opening import open_backends
 from voiceloop.models.presets import context_tokens, resolve_agent
+from voiceloop.realtime.client_events import FRAME_BYTES
 from voiceloop.realtime.window import TokenCount, Window
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.connections import (
@@ -189,7 +190,7 @@ def make_server(app: Starlette, config: Config) -> Server:
             loop="asyncio",
             http=cast(Any, BoundedHttp),
             ws=cast(Any, BoundedWebSocket),
-            ws_max_size=config.limits.frame_bytes,
+            ws_max_size=FRAME_BYTES,
             ws_ping_interval=PING_S,
             ws_ping_timeout=PING_S,
             ws_per_message_deflate=False,

@@ -97,15 +97,19 @@ def test_a_gpu_takes_no_draft_model_and_says_why_where_one_is_asked_for() -> Non
 
 
 def test_each_model_in_a_folder_runs_on_the_device_it_is_given() -> None:
-    flags = {"preset": "gpu", "stt_device": "cuda:1", "tts_device": "cpu"}
+    flags = {"preset": "gpu", "speech_device": "cuda:1"}
     roles = [role for spec in worker_specs(load_config(flags=flags)) for role in spec.roles]
     found = {role.role: role.options.get("device") for role in roles}
     assert found == {"engine": "cuda", "recognizer": "cuda:1", "voice": None}  # in a package
 
 
-def test_a_model_in_a_package_is_given_no_gpu() -> None:
-    with pytest.raises(ConfigError, match="tts_device: expected auto or cpu for .*, found 'cuda'"):
-        worker_specs(load_config(flags={"preset": "embedded", "tts_device": "cuda"}))
+def test_a_gpu_for_speech_that_no_model_here_can_use_is_refused() -> None:
+    flags = {"preset": "embedded", "speech_device": "cuda"}
+    with pytest.raises(ConfigError, match="speech_device: expected .* a folder, found .*hibari"):
+        worker_specs(load_config(flags=flags))
+    urls = {"stt_url": "http://a", "tts_url": "http://a"}
+    with pytest.raises(ConfigError, match="speech_device: expected .*, found services"):
+        worker_specs(load_config(flags=flags | urls))
 
 
 def test_every_key_is_tried_above() -> None:

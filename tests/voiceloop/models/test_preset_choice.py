@@ -512,9 +512,9 @@ def test_a_remote_language_model_has_its_turns_read_by_the_embedded_one() -> Non
     assert spec is not None
     assert spec.roles[0].options["model_dir"] == str(presets.embedded_model_dir())
     assert end_reader_spec(Config(preset="embedded")) is None
-    for off in ({"end_reader": "none"}, {"anticipation.off": ["p_end"]}):
-        silent = load_config(flags={"llm_url": "http://127.0.0.1:9/v1", **off})
-        assert end_reader_spec(silent) is None
+    off = {"anticipation.off": ["p_end"]}
+    silent = load_config(flags={"llm_url": "http://127.0.0.1:9/v1", **off})
+    assert end_reader_spec(silent) is None
 
 
 @pytest.mark.parametrize("preset", [CPU, GPU])
@@ -524,7 +524,7 @@ def test_a_language_model_here_that_learned_no_ends_has_its_turns_read_too(
     put_preset(hub, preset)
     monkeypatch.setattr(resolve, "installed_version", WHEELS.get)
     assert end_reader_spec(Config(preset=preset.name)) is not None
-    assert end_reader_spec(Config(preset=preset.name, end_reader="none")) is None
+    assert end_reader_spec(Config(preset=preset.name, anticipation=Ahead(("p_end",)))) is None
     elsewhere = load_config(flags={"preset": preset.name, "workers": {"engine": ["a:1"]}})
     assert end_reader_spec(elsewhere) is None  # its workers say what it reads
 
@@ -548,9 +548,7 @@ def test_what_judges_the_end_is_told_with_what_is_lost_where_a_judge_is_missing(
     assert whole.at(words_ready=False, voice_ready=True).told == "voice"
 
 
-@pytest.mark.parametrize(
-    "table", [{"voice_reader": "none"}, {"anticipation.off": ["p_voice"]}, {"stt_url": None}]
-)
+@pytest.mark.parametrize("table", [{"anticipation.off": ["p_voice"]}, {"stt_url": None}])
 def test_a_remote_recognizer_has_the_voice_read_by_the_embedded_one(
     monkeypatch: pytest.MonkeyPatch, table: dict[str, object]
 ) -> None:
@@ -575,7 +573,7 @@ def test_a_recognizer_here_that_tells_nothing_of_the_voice_has_it_read_by_the_em
     assert spec is not None
     [role] = spec.roles
     assert role.options["end_of_voice"] and not role.options["hears_words"]
-    assert voice_reader_spec(Config(preset=preset.name, voice_reader="none")) is None
+    assert voice_reader_spec(Config(preset=preset.name, anticipation=Ahead(("p_voice",)))) is None
     elsewhere = load_config(flags={"preset": preset.name, "workers": {"recognizer": ["a:1"]}})
     assert voice_reader_spec(elsewhere) is None  # it tells by itself what it hears
     assert voice_reader_spec(Config(preset="embedded")) is None

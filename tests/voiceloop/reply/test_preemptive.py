@@ -18,17 +18,14 @@ from tests.fakes import (
     instant_backends,
 )
 from tests.tool_service import Service, box
-from voiceloop.admission.allowance import Allowance
 from voiceloop.agent import AgentConfig, AgentTool, Crisis
 from voiceloop.backends import Backends, ChatMessage, ToolCall
-from voiceloop.call.connection import Hello
 from voiceloop.config import Ahead, AheadPart, Config
 from voiceloop.errors import WorkerLost
 from voiceloop.knowledge.answers import ApprovedAnswer
 from voiceloop.listening.endpointing import FITTED
 from voiceloop.listening.events import UserTurn
 from voiceloop.listening.segment import NEARLY_OVER_MS
-from voiceloop.operation import KeyQuota
 from voiceloop.realtime.items import Message, Part
 from voiceloop.reply.preemptive import WasteBudget
 from voiceloop.telemetry.record import TurnRecord
@@ -296,20 +293,6 @@ async def test_a_session_that_wasted_its_budget_makes_nothing_ahead_any_more(
             await caller.listen_until("response.done", count=turn + 1)
         sample = caller.session._metrics.registry.get_sample_value
         assert (sample("voiceloop_drafts_total", {"fate": "forgone"}) or 0) >= 1
-
-
-async def test_a_key_that_spent_its_speculative_tokens_is_answered_once_the_turn_is_over(
-    clock: Clock,
-) -> None:
-    allowance = Allowance(KeyQuota(speculative_tokens=3600), clock)
-    allowance.add_waste(7200)  # by another of the key's calls
-    config, hello = Config(anticipation=Ahead()), Hello(timeline=True, allowance=allowance)
-    async with Caller(clock, slow_models(), PATIENT, config, hello=hello) as caller:
-        await caller.say(800)
-        await caller.listen_until("voiceloop.timeline")
-        sample = caller.session._metrics.registry.get_sample_value
-        assert not sample("voiceloop_drafts_total", {"fate": "released"})
-    assert caller.statuses() == ["completed"]
 
 
 def test_the_budget_forgives_after_a_minute_and_keeps_two_of_six_requests_for_a_turns_end() -> None:

@@ -27,6 +27,7 @@ from voiceloop.call.connection import Disconnected, Transport
 from voiceloop.capabilities import Capabilities
 from voiceloop.config import Config, Limits
 from voiceloop.errors import BackendRefused, ConfigError
+from voiceloop.realtime.client_events import FRAME_BYTES
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.process import listen, make_server, serve
 
@@ -107,10 +108,9 @@ async def test_a_bad_frame_is_an_error_and_the_session_goes_on() -> None:
 
 
 async def test_an_oversize_frame_closes_with_1009() -> None:
-    config = Config(limits=Limits(frame_bytes=5000))
-    async with running(config) as server, server.connect() as client:
+    async with running() as server, server.connect() as client:
         await event(client)
-        await client.send("x" * 5001)
+        await client.send("x" * (FRAME_BYTES + 1))
         with pytest.raises(ConnectionClosed) as caught:
             await until(client, "never")
         assert caught.value.rcvd is not None and caught.value.rcvd.code == 1009

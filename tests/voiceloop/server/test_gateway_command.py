@@ -261,6 +261,6 @@ def test_a_gateway_beside_services_reads_the_ends_of_turns_as_any_server_does() 
     urls = {f"{part}_url": "http://h:1/v1" for part in ("stt", "llm", "tts")}
     config = gateway_config(load_config(flags=urls))
     assert end_judges(config).told == "words and voice"
-    quiet = gateway_config(load_config(flags={**urls, "end_reader": "none"}))
+    quiet = gateway_config(load_config(flags={**urls, "anticipation.off": ["p_end"]}))
     assert end_judges(quiet).told == "voice"
-    assert "end_reader" in end_judges(quiet).lacking[0]
+    assert "p_end" in end_judges(quiet).lacking[0]

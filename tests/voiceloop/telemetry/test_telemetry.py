@@ -116,7 +116,7 @@ def test_turns_are_counted_against_what_is_promised() -> None:
 
 
 def test_a_barge_in_is_counted_against_its_promise_once_the_agent_is_silent() -> None:
-    metrics = Metrics(promised=Slo(barge_in_ms=200))
+    metrics = Metrics()
     for action, delay_s in (("duck", 0.9), ("hold", 0.15), ("stop", 0.4), ("resume", 0.9)):
         metrics.observe_barge_in(action, delay_s)
     value = metrics.registry.get_sample_value
