@@ -309,6 +309,7 @@ def _talk(arguments: argparse.Namespace) -> int:
         arguments.wav,
         arguments.out,
         own_key(arguments.url),
+        arguments.voice,
         push_to_talk=arguments.push_to_talk,
         cancels_echo=not arguments.no_echo_cancellation,
     )

@@ -15,7 +15,7 @@ from ..chunker import PAUSE_MS
 from ..frames import duration_ms, samples_in
 from ..stream import Event, VoiceOptions, failed
 from .clause_audio import KEPT_MB, ClauseAudio
-from .hibari_model import MAX_PHONEMES, MODEL_HZ, VOICE, HibariModel
+from .hibari_model import MAX_PHONEMES, MODEL_HZ, VOICE, HibariModel, PhonemeModel
 from .reply import Fragment, FragmentWord, Reply, Waveform, WordSpan, is_spoken
 from .reply_voice import ReplyVoice
 
@@ -51,11 +51,16 @@ class HibariVoice(ReplyVoice):
     """
 
     speeds = (0.25, 4.0)  # what the OpenAI speech interfaces allow
+    gain = GAIN
+    most_phonemes = MAX_PHONEMES  # of a step
 
     def __init__(self, *, threads: int = 1, kept_mb: int = KEPT_MB) -> None:
-        super().__init__((VOICE,), MODEL_HZ)
-        self._model = HibariModel(threads)
-        # It has one voice, and a clause sounds the same whatever was said before.
+        self._begin_with(HibariModel(threads), (VOICE,), kept_mb)
+
+    def _begin_with(self, model: PhonemeModel, voices: tuple[str, ...], kept_mb: int) -> None:
+        super().__init__(voices, MODEL_HZ)
+        self._model = model
+        # A clause sounds the same whatever was said before.
         self._spoken: ClauseAudio[list[tuple[float, float]]] = ClauseAudio(kept_mb * 2**20)
         self._progress: dict[str, _Progress] = {}
 
@@ -97,9 +102,9 @@ class HibariVoice(ReplyVoice):
         piece = progress.pieces.popleft()
         phonemes = tuple(phonemes for phonemes, _ in piece)
         wave, times = self._speak(
-            phonemes, _speed(reply), progress.goes_on or bool(progress.pieces)
+            reply.voice, phonemes, _speed(reply), progress.goes_on or bool(progress.pieces)
         )
-        wave *= GAIN
+        wave *= self.gain
         first, last = _audible_range(wave, self.quiet)
         if times:  # the silence before the first word is not its own
             end_ms = times[0][1]
@@ -120,13 +125,13 @@ class HibariVoice(ReplyVoice):
         return reply.say(audio, spans)
 
     def _speak(
-        self, phonemes: tuple[str, ...], speed: float, goes_on: bool
+        self, voice: str, phonemes: tuple[str, ...], speed: float, goes_on: bool
     ) -> tuple[Waveform, list[tuple[float, float]]]:
-        """As `HibariModel.speak`, which gives the same samples for the same words every time."""
-        key = (phonemes, speed, goes_on)
+        """As `PhonemeModel.speak`, which gives the same samples for the same words every time."""
+        key = (voice, phonemes, speed, goes_on)
         kept = self._spoken.get(key)
         if kept is None:
-            wave, times = self._model.speak(phonemes, speed, goes_on=goes_on)
+            wave, times = self._model.speak(phonemes, speed, voice=voice, goes_on=goes_on)
             self._spoken.put(key, wave, list(times))
             return wave, times
         return kept.wave.copy(), list(kept.times)
@@ -146,19 +151,19 @@ class HibariVoice(ReplyVoice):
         progress.goes_on = more_comes and fragment.ending not in SENTENCE_MARKS
         progress.clause_pause_ms = max(0.0, pause_ms / _speed(reply) - BEFORE_MS - AFTER_MS)
         progress.clause_ms = 0.0
-        progress.pieces.extend(_pieces(words))
+        progress.pieces.extend(_pieces(words, self.most_phonemes))
         return []
 
 
-def _pieces(words: Sequence[_Word]) -> list[list[_Word]]:
-    """words in runs of at most MAX_PHONEMES, the spaces between them counted."""
+def _pieces(words: Sequence[_Word], most: int) -> list[list[_Word]]:
+    """words in runs of at most so many phonemes, the spaces between them counted."""
     pieces: list[list[_Word]] = []
     room = 0
     for word in words:
         length = len(word[0]) + 1
         if not pieces or length > room:
             pieces.append([])
-            room = MAX_PHONEMES
+            room = most
         pieces[-1].append(word)
         room -= length
     return pieces

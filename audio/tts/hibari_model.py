@@ -8,6 +8,7 @@ one more output of the graph here, and tell when each word is spoken.
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
@@ -57,32 +58,36 @@ def _field(number: int, payload: bytes) -> bytes:
     return bytes((number << 3 | 2, len(payload))) + payload
 
 
-# Protobuf merges what stands behind a message into it: these bytes after the file's own say that
-# ModelProto.graph (7) has one more GraphProto.output (12), a ValueInfoProto with this name (1).
-DURATIONS_AS_OUTPUT = _field(7, _field(12, _field(1, DURATIONS.encode())))
+def as_output(name: str) -> bytes:
+    """What makes a value of a graph one more output of it, behind the bytes of its file.
+
+    Protobuf merges what stands behind a message into it: ModelProto.graph (7) gets one more
+    GraphProto.output (12), a ValueInfoProto with this name (1).
+    """
+    return _field(7, _field(12, _field(1, name.encode())))
 
 
-class HibariModel:
-    """The voice "heart" on so many threads.
+def session_of(graph: bytes, threads: int) -> Any:
+    """An onnxruntime session on so many threads of the CPU."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = threads
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+
+class PhonemeModel(ABC):
+    """hibari's phonemizer, and a network that speaks such phonemes, one voice or several.
 
     Raises: MissingExtra if the wheel is absent; AudioError if a file in it is not as expected.
     """
 
-    def __init__(self, threads: int = 1) -> None:
+    def __init__(self) -> None:
         files = checked_files()
-        import onnxruntime
-        from hibari import dsp
         from hibari.g2p import G2P
         from hibari.g2p.normalize import normalize
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = threads
-        options.log_severity_level = 3
-        graph = files["hibari.onnx"].read_bytes() + DURATIONS_AS_OUTPUT
-        self._session = onnxruntime.InferenceSession(
-            graph, options, providers=["CPUExecutionProvider"]
-        )
-        self._vocoder = dsp.synth
         self._normalize = normalize
         self._phonemizer = G2P()
         self._phonemizer.oov("hibari")  # else its network is read at the first unknown word
@@ -125,8 +130,12 @@ class HibariModel:
         except Exception:
             return ""
 
+    @abstractmethod
+    def _run(self, ids: list[int], speed: float, voice: str) -> tuple[Waveform, Any]:
+        """Samples float32 [n] at MODEL_HZ, and the frame at which each phoneme has ended."""
+
     def speak(
-        self, words: Sequence[str], speed: float, *, goes_on: bool = False
+        self, words: Sequence[str], speed: float, *, voice: str = "", goes_on: bool = False
     ) -> tuple[Waveform, list[tuple[float, float]]]:
         """Words' phonemes to samples float32 [n] at MODEL_HZ, and each word's start and end in ms.
 
@@ -140,11 +149,7 @@ class HibariModel:
             mark = "" if words[-1][-1:] in MARKS else ","
             marked = words[-1] + mark + BEFORE_GOING_ON
             ids, places = self._network_ids([*words[:-1], marked, GOES_ON])
-        *spectra, ends = self._session.run(
-            None, {"ids": np.array([ids], np.int64), "speed": np.array([speed], np.float32)}
-        )
-        noise = np.random.default_rng(SEED)
-        wave: Waveform = self._vocoder(*(spectrum[0] for spectrum in spectra), noise)
+        wave, ends = self._run(ids, speed, voice)
         edges_ms = FRAME_MS * np.concatenate(([0], ends.reshape(-1)))
         # A sound begins in the space before its phoneme: some 40 ms early where a pause shows it.
         starts_ms = (edges_ms[:-1] + edges_ms[1:]) / 2
@@ -171,6 +176,25 @@ class HibariModel:
             sounds = [i for i, phoneme in enumerate(known) if phoneme not in MARKS]
             places.append((first, first + sounds[-1] + 1 if sounds else first))
         return [*ids, PAD], places
+
+
+class HibariModel(PhonemeModel):
+    """The voice "heart" on so many threads. Raises: as `PhonemeModel`."""
+
+    def __init__(self, threads: int = 1) -> None:
+        super().__init__()
+        from hibari import dsp
+
+        graph = checked_files()["hibari.onnx"].read_bytes() + as_output(DURATIONS)
+        self._session = session_of(graph, threads)
+        self._vocoder = dsp.synth
+
+    def _run(self, ids: list[int], speed: float, voice: str) -> tuple[Waveform, Any]:
+        *spectra, ends = self._session.run(
+            None, {"ids": np.array([ids], np.int64), "speed": np.array([speed], np.float32)}
+        )
+        noise = np.random.default_rng(SEED)
+        return self._vocoder(*(spectrum[0] for spectrum in spectra), noise), ends
 
 
 def _hush(wave: Waveform, from_ms: float, to_ms: float) -> None:

@@ -21,13 +21,16 @@ RECOGNIZERS: dict[str, tuple[str, bool]] = {
 # What a model of a package is called with. "hibari" computes every clause anew, "hibari-kept" says
 # what it has said before, as a server does.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "pocketsphinx-generic": {"model": "generic"}, "hibari": {"kept_mb": 0},
-}  # fmt: skip
-NOT_IN_TORCH = ("moonshine-base",)  # they are told no device
+    "pocketsphinx-generic": {"model": "generic"},
+    "hibari": {"kept_mb": 0},
+    "kokoro": {"kept_mb": 0},
+}
+NOT_IN_TORCH = ("moonshine-base", "kokoro")  # they are told no device
 VOICES: dict[str, tuple[str, bool]] = {
     "espeak": ("audio.tts.espeak:EspeakVoice", False),
     "hibari": ("audio.tts.hibari:HibariVoice", False),
     "hibari-kept": ("audio.tts.hibari:HibariVoice", False),
+    "kokoro": ("audio.tts.kokoro:KokoroVoice", True),
     "vits": ("audio.tts.vits:VitsVoice", True),
     "phonon": ("audio.tts.latent_voice:PhononVoice", True),
 }
@@ -45,7 +48,7 @@ def load(name: str, folders: dict[str, Path], scratch: Path) -> tuple[Any, bool]
     if not needs_folder:
         return build(**OPTIONS.get(name, {})), False
     folder, is_random = folders.get(name), name not in folders
-    options: dict[str, Any] = {} if name in NOT_IN_TORCH else {"device": "cpu"}
+    options = {**OPTIONS.get(name, {}), **({} if name in NOT_IN_TORCH else {"device": "cpu"})}
     if folder is None:
         from benchmarks.harness.random_checkpoints import BUILDERS
 

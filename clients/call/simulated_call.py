@@ -27,7 +27,8 @@ class CallOptions:
 
     ``answer_timeout_s``: how long the caller waits for a first sound; ``turn_timeout_s``: after how
     long the caller speaks over an agent that does not end. ``turn_detection``: what the
-    session asks for in the protocol's words, None for the server's own default.
+    session asks for in the protocol's words, None for the server's own default. ``agent_voice``:
+    "" for the agent's own.
     """
 
     seed: int = 0
@@ -37,6 +38,7 @@ class CallOptions:
     turn_timeout_s: float = 15.0
     farewell_s: float = 0.5
     turn_detection: Mapping[str, Any] | None = None
+    agent_voice: str = ""
 
 
 class Observer(Protocol):
@@ -119,6 +121,8 @@ class SimulatedCall:
         async for received in self._connection.events():
             if received.type == "session.updated":
                 self._configured = True
+            if received.type == "error" and not self._configured:
+                raise ConnectionFailed(f"expected a session, found: {_told(received.event)}")
             interrupted = self.record.receive(received)
             self._changed.set()
             if self._observer is not None:
@@ -132,7 +136,7 @@ class SimulatedCall:
             )
 
     async def _open_session(self) -> None:
-        settings = session_settings(self._options.turn_detection)
+        settings = session_settings(self._options.turn_detection, self._options.agent_voice)
         await self._connection.send({"type": "session.update", "session": settings})
         if not await self._until(lambda: self._configured, self._clock() + 10.0):
             raise ConnectionFailed("expected session.updated within 10 s, found nothing")
@@ -221,7 +225,15 @@ class SimulatedCall:
         return True
 
 
-def session_settings(turn_detection: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _told(event: Mapping[str, Any]) -> str:
+    """What an error event says."""
+    error = event.get("error")
+    return str(error.get("message") if isinstance(error, Mapping) else error)
+
+
+def session_settings(
+    turn_detection: Mapping[str, Any] | None = None, voice: str = ""
+) -> dict[str, Any]:
     """The session a call asks for: GA names only, so any Realtime server understands it."""
     pcm = {"type": "audio/pcm", "rate": RATE_HZ}
     heard: dict[str, Any] = {"format": pcm, "transcription": {"model": "whisper-1"}}
@@ -230,5 +242,5 @@ def session_settings(turn_detection: Mapping[str, Any] | None = None) -> dict[st
     return {
         "type": "realtime",
         "output_modalities": ["audio"],
-        "audio": {"input": heard, "output": {"format": pcm}},
+        "audio": {"input": heard, "output": {"format": pcm} | ({"voice": voice} if voice else {})},
     }

@@ -27,6 +27,12 @@ def add_talk_arguments(talk: argparse.ArgumentParser) -> None:
         help="with --wav: record the call, caller left, agent right; after ctrl-C up to there",
     )
     talk.add_argument(
+        "--voice",
+        default="",
+        metavar="NAME",
+        help="the agent's voice, of those that voiceloop doctor lists (default: its own)",
+    )
+    talk.add_argument(
         "--push-to-talk",
         action="store_true",
         help="the space bar begins what you say, and ends it (default: speak when you like)",

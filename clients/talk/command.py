@@ -19,7 +19,7 @@ from rich.markup import escape
 
 from clients.arguments import DEFAULT_URL
 from clients.call.script import ScriptedTurn, utterance_of
-from clients.call.simulated_call import SimulatedCall, session_settings
+from clients.call.simulated_call import CallOptions, SimulatedCall, session_settings
 from clients.connection import RATE_HZ
 from clients.errors import ConnectionFailed, OutputError
 from clients.live_view import LiveView
@@ -44,6 +44,7 @@ class TalkOptions:
     wav: Path | None = None
     out: Path | None = None
     key: str | None = None
+    voice: str = ""  # the agent's; "": its own
     push_to_talk: bool = False
     cancels_echo: bool = True  # where the library is installed
 
@@ -69,7 +70,8 @@ async def _talk_from_wav(options: TalkOptions, wav: Path, console: Console) -> i
     utterance = utterance_of(turn, read_recording(wav).at_rate(RATE_HZ))
     connection = await DeskLine.open(options.url, key=options.key, extras=EXTRAS)
     view = LiveView(console, "agent")
-    call = SimulatedCall(connection, (utterance,), observer=view)
+    asked = CallOptions(agent_voice=options.voice)
+    call = SimulatedCall(connection, (utterance,), options=asked, observer=view)
     try:
         with view:
             result = await call.run()
@@ -111,7 +113,7 @@ async def _talk_by_microphone(options: TalkOptions, console: Console) -> None:
 
 
 def _desk_session(options: TalkOptions) -> dict[str, Any]:
-    session = session_settings()
+    session = session_settings(voice=options.voice)
     if options.push_to_talk:
         session["audio"]["input"]["turn_detection"] = None
     return session

@@ -74,6 +74,7 @@ def fetch(weights: Weights, cache: Path, download: Download) -> Path:
         for name, file in weights.files.items():
             joined = Path(scratch) / "joined"
             _join(file, archives, joined)
+            (folder / name).parent.mkdir(exist_ok=True)
             joined.replace(folder / name)
     return folder
 

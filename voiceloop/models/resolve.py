@@ -47,13 +47,14 @@ MOONSHINE_ONNX_NEEDED = tuple(
     (f"encoder_model.{kind}", f"decoder_model_merged.{kind}") for kind in ("ort", "onnx")
 )
 GGUF = ".gguf"
-KOKORO_WEIGHTS = "kokoro-v1_0.pth"
+KOKORO_WEIGHTS = ("*.onnx", "onnx/*.onnx")  # as audio.tts.kokoro reads them
+KOKORO_VOICES = "voices/[ab][fm]_*.bin"  # American and British, of women and men
 AUDIO_TOKENIZER = "audio_tokenizer"  # as audio.tts.latent_voice reads it
 END_HEAD = "end_of_turn.safetensors"  # as engine.end_of_turn reads it
 ADAPTER_WEIGHTS = "adapter_model.safetensors"  # as engine.load.adapter reads it
-# Any model: what transformers, CTranslate2 and Kokoro read, and no other format of the weights.
-ANY_FILES = (*TRANSFORMERS_FILES, *CTRANSLATE2_FILES, KOKORO_WEIGHTS, "voices/*")
-ANY_WEIGHTS = ("*.safetensors", "model.bin", KOKORO_WEIGHTS)
+# Any model: what transformers and CTranslate2 read, and no other format of the weights.
+ANY_FILES = (*TRANSFORMERS_FILES, *CTRANSLATE2_FILES, "voices/*")
+ANY_WEIGHTS = ("*.safetensors", "model.bin")
 VOICE_FILES = (".safetensors", ".wav", ".pt")
 # A second copy of the same weights, which no loader here reads.
 ANY_IGNORED = ("consolidated*", "*/consolidated*", "*.fp32-*")
@@ -257,7 +258,7 @@ def loader_of(role: RoleName, folder: Path) -> str:
         return "whisper"
     if role == "recognizer" and any(not _lacks(folder, names) for names in MOONSHINE_ONNX_NEEDED):
         return "moonshine-onnx"
-    if role == "voice" and (folder / KOKORO_WEIGHTS).is_file():
+    if role == "voice" and any(not _lacks(folder, (w, KOKORO_VOICES)) for w in KOKORO_WEIGHTS):
         return "kokoro"
     kind = read_json(folder / "config.json").get("model_type")
     loader = LOADERS[role].get(str(kind))
@@ -305,6 +306,8 @@ def known_voices(resolved: ResolvedModel) -> frozenset[str]:
     """The voices of a model by its table or its folder's files; empty where neither tells."""
     names = set(resolved.model.voices)
     folder = resolved.folder / "voices" if resolved.folder is not None else None
+    if resolved.model.loader == "kokoro" and resolved.folder is not None:
+        return frozenset(one.stem for one in resolved.folder.glob(KOKORO_VOICES))
     if folder is not None and folder.is_dir():
         names |= {path.stem for path in folder.iterdir() if path.suffix in VOICE_FILES}
     return frozenset(names)

@@ -35,7 +35,7 @@ def limit_threads(n_threads: int) -> None:
 
 
 def refuse_pickles() -> None:
-    """Whichever package reads a file of torch's (Kokoro's does): tensors, and no code in it."""
+    """Whichever package reads a file of torch's: tensors, and no code in it."""
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
 
 

@@ -195,7 +195,7 @@ def test_the_voice_stays_up_where_the_sentence_goes_on(model, monkeypatch, text)
 def test_a_clause_is_spoken_as_one_that_goes_on_where_more_comes(voice, monkeypatch, text, goes_on):
     told, speak_ = [], voice._model.speak
 
-    def listen(words, speed, *, goes_on):
+    def listen(words, speed, *, voice="", goes_on):
         told.append(goes_on)
         return speak_(words, speed, goes_on=goes_on)
 
@@ -393,7 +393,7 @@ def counted(monkeypatch):
     voice, computed = HibariVoice(kept_mb=4), []
     speak_ = voice._model.speak
 
-    def listen(words, speed, *, goes_on=False):
+    def listen(words, speed, *, voice="", goes_on=False):
         computed.append((words, speed, goes_on))
         return speak_(words, speed, goes_on=goes_on)
 

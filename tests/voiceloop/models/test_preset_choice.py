@@ -259,6 +259,7 @@ def folder_of(tmp_path: Path, config: str, *files: str) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text(config)
     for name in files:
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("x")
     return folder
 
@@ -269,7 +270,7 @@ def folder_of(tmp_path: Path, config: str, *files: str) -> Path:
     ("recognizer", '{"model_type": "moonshine_streaming"}', (), "moonshine"),
     ("recognizer", '{"model_type": "nemotron_asr_streaming"}', (), "transducer"),
     ("voice", '{"model_type": "vits"}', (), "vits"),
-    ("voice", "{}", ("kokoro-v1_0.pth",), "kokoro"),
+    ("voice", "{}", ("model.onnx", "voices/bf_emma.bin"), "kokoro"),
     ("voice", '{"model_type": "pocket_tts"}', (), "pocket"),
     ("engine", '{"model_type": "qwen3"}', (), ""),
 ])  # fmt: skip
@@ -368,7 +369,7 @@ def test_where_a_gpu_fails_plain_torch_is_planned_and_then_the_cpu_s_model_for_a
 
 @pytest.mark.parametrize(
     ("config", "files", "is_told"),
-    [("{}", ("kokoro-v1_0.pth",), True), ('{"model_type": "vits"}', (), False)],
+    [("{}", ("model.onnx", "voices/bf_emma.bin"), True), ('{"model_type": "vits"}', (), False)],
 )
 def test_a_voice_of_clauses_alone_is_told_how_many_to_keep(
     config: str, files: tuple[str, ...], is_told: bool, tmp_path: Path, hub: Path

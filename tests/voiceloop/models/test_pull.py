@@ -175,7 +175,7 @@ ANY = any_repo("owner/name")
 def test_a_cache_without_weights_is_not_whole_and_is_completed(hub: Hub, tmp_path: Path) -> None:
     fetch(hub, tmp_path, (Repo("owner/name", files=("*.json",), needed=("config.json",)),))
     [missing] = find_repo(ANY, tmp_path).missing
-    assert missing == "weights (*.safetensors or model.bin or kokoro-v1_0.pth)"
+    assert missing == "weights (*.safetensors or model.bin)"
     fetch(hub, tmp_path, (ANY,))
     assert find_repo(ANY, tmp_path).is_whole
 
@@ -212,5 +212,5 @@ def test_a_repository_without_weights_that_load_is_one_sentence_and_code_2(
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     assert main(["models", "pull", "owner/name"]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert "expected weights (*.safetensors or model.bin or kokoro-v1_0.pth) in owner/name" in line
+    assert "expected weights (*.safetensors or model.bin) in owner/name" in line
     assert not any("/resolve/" in path for _, path, _ in hub.asked)
