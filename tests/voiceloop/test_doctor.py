@@ -30,6 +30,7 @@ from voiceloop.doctor.report import (
     check_packages,
     check_preset,
     check_python,
+    explain_settings,
     run_doctor,
     self_test,
 )
@@ -335,3 +336,13 @@ def test_what_the_start_says_of_an_agent_of_ones_own_the_doctor_says_too(tmp_pat
     [finding] = check_agent(config)
     assert finding.level == "note" and finding.found in with_preset(config)[1]
     assert list(check_agent(load_config(flags={"preset": "embedded", "agent": Path("cafe")}))) == []
+
+
+def test_each_setting_that_is_not_the_default_is_explained_and_no_secret_is_shown() -> None:
+    flags = {"pacing_lead_ms": 150, "keys": ["secret-key-1"], "engine.kv": "int8"}
+    found = {one.subject: one.found for one in explain_settings(load_config(flags=flags))}
+    assert found.keys() == {"setting keys", "setting pacing_lead_ms", "setting engine.kv"}
+    lead = "150 (default 60). How far ahead of its playing sound is sent"
+    assert found["setting pacing_lead_ms"] == lead
+    assert found["setting keys"].startswith("set, not shown. API keys")
+    assert list(explain_settings(Config())) == []

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rich.console import Console
 
 from voiceloop import __version__
 from voiceloop.cell import can_filter
-from voiceloop.config import AUTO, Config
+from voiceloop.config import AUTO, Config, all_keys
 from voiceloop.doctor.agent_knowledge import check_agent_knowledge
 from voiceloop.doctor.agent_tools import check_agent_tools
 from voiceloop.doctor.finding import Finding, Level
@@ -54,6 +55,7 @@ from voiceloop.workers.messages import WorkerSpec
 from voiceloop.workers.supervisor import Supervisor
 
 STAGE_DEADLINE_S = 30.0
+SHOWN_CHARACTERS = 80  # of a setting's value
 ROOMS = ("voiceloop", "engine", "audio", "clients")
 
 # distribution -> what it is for, and the extra that brings it ("" for none); what a preset needs
@@ -96,7 +98,7 @@ def run_doctor(config: Config, console: Console | None = None) -> int:
     Raises:
         ConfigError: no such preset, or the agent file is wrong.
     """
-    machine, hub = this_machine(), hub_folder()
+    machine, hub, asked = this_machine(), hub_folder(), config
     choice = choose(config, machine, hub)
     config = replace(config, preset=choice.preset.name)
     agent = None if config.agent is None else resolve_agent(config)
@@ -115,6 +117,7 @@ def run_doctor(config: Config, console: Console | None = None) -> int:
         console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
     for findings in (
+        explain_settings(asked),
         check_python(),
         check_packages(),
         check_origins(),
@@ -151,6 +154,17 @@ def run_doctor(config: Config, console: Console | None = None) -> int:
     else:
         console.print("[green]all is well[/]: try voiceloop demo")
     return 1 if n_problems else 0
+
+
+def explain_settings(config: Config) -> Iterator[Finding]:
+    """Each key that is not at its default: its value, the default, and what it does."""
+    for path, one in all_keys().items():
+        value = attrgetter(path)(config)
+        if value == one.default:
+            continue
+        shown = "set, not shown" if one.is_secret else f"{value}"[:SHOWN_CHARACTERS]
+        default = "" if one.default in (None, "", (), {}) else f" (default {one.default})"
+        yield Finding("ok", f"setting {path}", f"{shown}{default}. {one.summary}")
 
 
 def check_python() -> Iterator[Finding]:
