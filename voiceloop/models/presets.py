@@ -84,9 +84,31 @@ def resolve_agent(config: Config) -> AgentConfig:
         if "voice" in taken:
             agent = _with_voice_of(taken["voice"], agent, config.agent)
         check_models(agent, capabilities_of(taken), str(config.agent))
+        for told in not_shared(agent, taken):
+            log.warning("%s: %s", config.agent, told)
         return agent
     is_own = "engine" not in taken or taken["engine"].model == EMBEDDED_AGENT
     return embedded_agent() if preset == EMBEDDED and is_own else AgentConfig()
+
+
+def not_shared(agent: AgentConfig, taken: Mapping[RoleName, ResolvedModel]) -> list[str]:
+    """A sentence for each model here that does not share the agent's language.
+
+    A recognizer that does not is refused by `check_models`; what a service knows is not known.
+    """
+    code = agent.language.partition("-")[0].lower()
+    if code == "en":
+        return []
+    told = []
+    verbs = {"recognizer": "hears", "engine": "answers in", "voice": "speaks"}
+    for role, resolved in taken.items():
+        model, does = resolved.model, verbs[role]
+        is_english = model.languages == "English"
+        names_language = agent.voice.partition("-")[0].lower() == code
+        if is_english or (model.loader == "espeak" and not names_language):
+            remedy = f'; voice = "{code}" speaks it' if model.loader == "espeak" else ""
+            told.append(f"language = {agent.language!r}, but {model.name} {does} English{remedy}")
+    return told
 
 
 def _with_voice_of(resolved: ResolvedModel, agent: AgentConfig, source: Path) -> AgentConfig:
