@@ -18,12 +18,17 @@ from numpy.typing import NDArray
 
 from tests.fakes import EnergyVad, instant_backends, quiet, utterance
 from voiceloop.agent import AgentConfig
-from voiceloop.backends import Backends
+from voiceloop.backends import Backends, Voice, VoiceOptions
 from voiceloop.call.connection import Disconnected, Hello
+from voiceloop.call.services import CallServices
 from voiceloop.call.session import Session
 from voiceloop.call.turn_taking import TurnTaking
 from voiceloop.config import Config
+from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.reply.phase import Phase
+from voiceloop.reply.voice import KeptLines
+from voiceloop.telemetry.metrics import Metrics
+from voiceloop.tools.toolbox import Toolbox
 
 TurnTaking.is_strict = True  # an illegal pair of states fails a test
 Phase.is_strict = True  # so does what may not happen to a reply in its phase
@@ -90,6 +95,13 @@ class MemoryTransport:
         self._to_server.put_nowait(None if event is None else json.dumps(event))
 
 
+class NoLinesAhead(KeptLines):
+    """Keeps no line for a call before that needs it: nothing but its own replies is spoken."""
+
+    def keep_soon(self, voice: Voice, text: str, options: VoiceOptions) -> None:
+        """Nothing."""
+
+
 class Caller:
     """`async with Caller(...) as caller:` runs a session around the block and hangs up after it."""
 
@@ -101,21 +113,23 @@ class Caller:
         config: Config | None = None,
         chunk_ms: int = CHUNK_MS,
         hello: Hello | None = None,
-        **session_options: Any,
+        **services: Any,
     ) -> None:
+        """services: those of `CallServices` that are not as in a server with nothing else."""
         self.chunk_ms = chunk_ms
         self.clock = clock
         self.transport = MemoryTransport(hello or Hello(timeline=True), clock)
         self.backends = backends or instant_backends()
-        self.session = Session(
-            self.transport,
-            self.backends,
-            agent or AgentConfig(),
-            config or Config(),
-            clock=clock,
-            vad=EnergyVad(),
-            **session_options,
-        )
+        agent, config = agent or AgentConfig(), config or Config()
+        chosen: dict[str, Any] = {
+            "metrics": Metrics(),
+            "toolbox": Toolbox({}, clock),
+            "answers": ApprovedAnswers(agent.answer),
+            "kept_lines": NoLinesAhead(),
+            **{name: given for name, given in services.items() if given is not None},
+        }
+        self.services = CallServices(config=config, clock=clock, new_vad=EnergyVad, **chosen)
+        self.session = Session(self.transport, self.backends, agent, self.services)
         self.sent_ms = 0.0
 
     async def __aenter__(self) -> Caller:

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "cli": {"cluster", "command_parser", "config", "doctor", "errors", "models", "server"},
     "server": {
         "access", "admission", "agent", "backends", "call", "cell", "cluster", "config",
-        "config_reader", "errors", "http", "knowledge", "models", "operation", "realtime", "reply",
+        "config_reader", "errors", "http", "knowledge", "models", "operation", "realtime",
         "resume", "telemetry", "tools", "workers",
     },
     "doctor": {
@@ -42,8 +42,8 @@ MAY_IMPORT = {
         "errors", "realtime",
     },
     "call": {
-        "admission", "agent", "backends", "canary", "capabilities", "config", "errors", "knowledge",
-        "listening", "memory", "realtime", "reply", "resume", "slots", "telemetry", "tools",
+        "admission", "agent", "backends", "canary", "capabilities", "config", "errors",
+        "listening", "realtime", "reply", "resume", "slots", "telemetry", "tools",
     },
     "resume": {"access", "agent", "backends", "errors", "realtime"},
     "reply": {
@@ -61,7 +61,7 @@ MAY_IMPORT = {
     },
     "agent": {"backends", "config_reader", "knowledge", "memory", "realtime"},
     "knowledge": {"config_reader", "errors", "telemetry"},
-    "realtime": {"backends", "capabilities", "errors", "memory"},
+    "realtime": {"backends", "capabilities", "errors", "memory", "operation"},
     "memory": {"config_reader"},
     "remote": {"backends", "cluster", "errors", "event_stream", "thoughts"},
     "cluster": {"backends", "canary", "child", "config_reader", "errors", "operation", "workers"},
@@ -119,9 +119,8 @@ GATEWAY_AUDIO = {
     "audio.frames", "audio.codec", "audio.resample", "audio.vad", "audio.noise_reduction",
 }  # fmt: skip
 HEAVY = ("torch", "transformers", "engine", "pocketsphinx", "espeakng_loader", "hibari")
-# How many of our own modules a composition root imports: it wires, and decides nothing. The aim is
-# 20 of each; a number here only falls.
-MAX_IMPORTS = {"call/session.py": 39, "server/app.py": 20}
+# How many of our own modules a composition root imports: 20 at most, and a number here only falls.
+MAX_IMPORTS = {"call/session.py": 14, "call/performer.py": 19, "server/app.py": 19}
 
 
 def python_files(room: str) -> list[Path]:

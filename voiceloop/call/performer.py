@@ -1,62 +1,223 @@
-"""Doing what turn-taking decides.
+"""One call: what was heard, what turn-taking decides, and the doing of it.
 
-Owns the one place where decisions meet the protocol, the listener and the replies of a call: each
-action is done at once, without waiting. What it brings about by itself is returned as events.
+Owns the one loop of a call (`advance`): an event to turn-taking, its actions done here at once,
+without waiting, and what they bring about to turn-taking again, until nothing is left to do. Here
+alone decisions meet the protocol, the listener and the replies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import json
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
 from functools import partial
 
+from voiceloop.agent import AgentConfig
+from voiceloop.backends import Backends, ToolCall
 from voiceloop.call import actions as do
+from voiceloop.call import events as told
 from voiceloop.call.actions import Step
-from voiceloop.call.events import CallEvent, ReplyEnded, SegmentCommitted, StartedEarly
+from voiceloop.call.connection import Hello
+from voiceloop.call.events import CallEvent
 from voiceloop.call.idleness import Idleness
-from voiceloop.call.open_tool_calls import fail_tool_calls
+from voiceloop.call.mcp import servers_of
 from voiceloop.call.replies import Replies
+from voiceloop.call.services import CallServices
 from voiceloop.call.status import CallStatus
-from voiceloop.errors import BackendError
-from voiceloop.knowledge.retrieval import Retrieval
-from voiceloop.listening.events import UserTurn
-from voiceloop.listening.listener import Listener
+from voiceloop.call.turn_taking import TurnTaking
+from voiceloop.listening.item_audio import ItemAudio
+from voiceloop.listening.listener import LONGEST_TURN_MS, Listener
+from voiceloop.realtime import commands as asked
+from voiceloop.realtime.items import FunctionCallOutput
 from voiceloop.realtime.protocol import Protocol
-from voiceloop.reply.anticipation import Anticipation
-from voiceloop.telemetry.metrics import Metrics
+from voiceloop.reply.context import ReplyContext
+from voiceloop.telemetry.traces import CallTrace
+from voiceloop.tools.pending import SessionTools
+
+log = logging.getLogger(__name__)
+
+SLICE_MS = 20  # audio heard at once: less than a window of the voice detector (`Listener.feed`)
+N_SLICES = 10  # between two looks at other tasks: a minute in one frame must not stall other calls
+UNANSWERED = json.dumps({"error": "no answer in time: tell the caller that it did not work"})
 
 
 class Performer:
-    """The hands of one call.
-
-    reads_p_end: whether P(end of turn) counts as evidence. slides: the window, in silence.
-    """
+    """One call of this agent with these models. tasks: of its session."""
 
     def __init__(
         self,
         protocol: Protocol,
-        listener: Listener,
-        anticipation: Anticipation,
-        retrieval: Retrieval | None,
-        replies: Replies,
-        idleness: Idleness,
-        metrics: Metrics,
-        clock: Callable[[], float],
-        *,
-        reads_p_end: bool,
-        slides: bool = True,
+        services: CallServices,
+        backends: Backends,
+        agent: AgentConfig,
+        hello: Hello,
+        tasks: asyncio.TaskGroup,
+        trace: CallTrace,
     ) -> None:
+        settings, ahead = protocol.settings, services.config.anticipation
         self._protocol = protocol
-        self._listener = listener
-        self._anticipation = anticipation
-        self._retrieval = retrieval
-        self._replies = replies
-        self._idleness = idleness
-        self._metrics = metrics
-        self._clock = clock
-        self._reads_p_end = reads_p_end
-        self._slides = slides
+        self._agent = agent
+        self._metrics = services.metrics
+        self._clock = services.clock
+        self._began_s = services.clock()
+        self._reads_p_end = ahead.does("p_end") and backends.capabilities.reads_turn_ends
+        self._slides = ahead.does("slide")
+        self._tools = SessionTools(
+            services.toolbox, tasks, self._record_result, hello.tenant,
+            calls_ahead=ahead.does("tool_calls"), allowance=hello.allowance,
+            client_timeout_ms=agent.tool_timeout_ms,
+            on_overdue=lambda calls: self.advance(told.ToolCallsOverdue(calls)),
+        )  # fmt: skip
+        self._context = ReplyContext(
+            services, backends, agent, protocol, tasks, self._tools, hello.tenant,
+            lambda words, p_end: self.advance_all(self._weigh(words, p_end)),
+        )  # fmt: skip
+        self._context.configure(settings)
+        self._anticipation, self._retrieval = self._context.anticipation, self._context.retrieval
+        self._mcp = servers_of(backends.capabilities, protocol, self._tools, tasks, self.advance)
+        self._item_audio = ItemAudio(backends.recognizer, protocol, tasks)
+        self._listener = Listener(
+            recognizer=backends.recognizer,
+            options=agent.recognizer_options(settings),
+            settings=settings,
+            vad=services.new_vad(),
+            clock=services.clock,
+            stream_id=protocol.session_id,
+            deliver=self.advance_all,
+            longest_turn_ms=LONGEST_TURN_MS,
+            slots=agent.slots,
+            starts_early=ahead.does("early_start") and agent.barge_in.enabled,
+            words_late_s=agent.waiting.late_s,
+        )
+        self._idleness = Idleness(
+            lambda since_ms: self.advance(told.CallerIdle(since_ms)), services.clock
+        )
+        self._replies = Replies(self._context, services.metrics, tasks, ahead, self.advance, trace)
+        self._turn_taking = TurnTaking(agent.barge_in)
         self._open_item_id = ""  # the user's, while the caller has the floor
         self._item_ids: dict[int, str] = {}  # by segment: whose words are still to come
+        self._events: deque[CallEvent] = deque()  # to be acted on, by `advance_all` alone
+        self._is_advancing = False
+        tasks.create_task(self._listener.run(), name="listener")
+
+    # --- what the session asks ---
+
+    @property
+    def quiet_s(self) -> float:
+        """For how long nobody has spoken and nothing has been owed."""
+        return self._idleness.quiet_s
+
+    @property
+    def n_turns(self) -> int:
+        """The agent's turns in the conversation so far."""
+        return self._replies.n_turns
+
+    async def until_idle(self) -> None:
+        """Wait for a moment in which nobody speaks and nothing is owed."""
+        if not self._turn_taking.is_idle:
+            await self._idleness.wait()
+
+    def observe_audio(self, response_id: str) -> None:
+        """Note that sound of this response has been sent."""
+        self._replies.observe_audio(response_id)
+        if self._turn_taking.is_preparing and self._replies.is_heard_in(response_id):
+            self.advance(told.ReplyAudible())
+
+    def end(self) -> None:
+        """Wait for nothing any more, and answer nothing."""
+        self._replies.owed.end()
+        self._tools.close()
+        self._context.close()
+        self.advance(told.CallEnding())
+
+    # --- what the client asks ---
+
+    def expect_outputs(self, calls: Iterable[ToolCall]) -> None:
+        """Wait for the client's outputs of these calls: they were open as the call was resumed."""
+        self._tools.expect(calls)
+
+    def settle(self) -> None:
+        """Act on a sound that the client has stopped sending, before what it asks now."""
+        if settled := self._listener.settle():
+            self.advance_all(settled)
+
+    def obey(self, command: asked.Command) -> None:
+        """Do what the client asks, apart from hearing its audio."""
+        match command:
+            case asked.CreateResponse(response=response):
+                self._item_audio.then(lambda: None if response.closed else self.advance(command))
+            case asked.SettingsChanged(previous=previous, current=current):
+                self._listener.configure(current)
+                self._mcp.configure()
+                self._context.configure(current)
+                self.advance(command)
+                options = self._agent.recognizer_options(current)
+                if options != self._agent.recognizer_options(previous):
+                    self._listener.set_options(options)
+            case asked.ItemCreated(item=item, audio=audio) if audio:
+                settings = self._protocol.settings
+                options = self._agent.recognizer_options(settings)
+                self._item_audio.hear(item.id, audio, settings.input_format, options)
+            case asked.ItemCreated(item=item):
+                if isinstance(item, FunctionCallOutput):
+                    self._tools.observe_output(item.call_id)  # the next turn reads it
+                self._mcp.observe(item)
+            case asked.ItemDeleted(item_id=item_id):
+                self._item_audio.forget(item_id)
+            case _:
+                self.advance(command)
+
+    async def hear(self, samples: bytes) -> None:
+        """Listen to audio of the caller, in the session's input format, and act on it."""
+        settings = self._protocol.settings
+        rate, n_sample = settings.input_format.rate, settings.input_format.n_sample_bytes
+        per_slice = rate * SLICE_MS // 1000 * n_sample
+        if settings.turn_detection is None and not self._anticipation.is_open:
+            self._prefill()  # nobody tells when the caller begins
+        for number, start in enumerate(range(0, len(samples), per_slice)):
+            if number % N_SLICES == 0:  # also before the first: many frames may wait here
+                await asyncio.sleep(0)
+            self.advance_all(self._listener.feed(samples[start : start + per_slice]))
+
+    # --- the one loop of the call ---
+
+    def advance(self, event: CallEvent) -> None:
+        """Act on this event, as `advance_all`."""
+        self.advance_all((event,))
+
+    def advance_all(self, events: Iterable[CallEvent]) -> None:
+        """Act on these events, and on all that follows from them, before anything else happens.
+
+        Who calls it from within an action has these events acted on behind that action.
+        """
+        self._events.extend(events)
+        if self._is_advancing:
+            return
+        self._is_advancing = True
+        try:
+            while True:
+                while self._events:
+                    self._answer(self._events.popleft())
+                if not self._turn_taking.is_over:
+                    self._events.extend(self._listener.decide())
+                if not self._events:
+                    return
+        finally:
+            self._is_advancing = False
+
+    def _answer(self, event: CallEvent) -> None:
+        actions = self._turn_taking.on(event, self.status())
+        if log.isEnabledFor(logging.DEBUG) and (told_of := self._turn_taking.take_transition()):
+            at_s = self._clock() - self._began_s
+            log.debug("call %s at %.3f s: %s", self._protocol.session_id, at_s, told_of)
+        for action in actions:
+            self._events.extend(self._perform(action))
+
+    def _record_result(self, call: ToolCall, output: str, is_news: bool) -> None:
+        if self._protocol.add_output(call.call_id, output) and is_news:
+            self.advance(told.ResultLate())
 
     def status(self) -> CallStatus:
         """What turn-taking must know of the call at this moment."""
@@ -69,9 +230,11 @@ class Performer:
             preemptive.held_words,
         )
 
-    def perform(self, action: do.Action) -> Sequence[CallEvent]:
+    # --- done ---
+
+    def _perform(self, action: do.Action) -> Sequence[CallEvent]:
         """Do it now; returns what it brought about. Raises nothing that a client can cause."""
-        return self._take_step(action) if isinstance(action, Step) else self._obey(action)
+        return self._take_step(action) if isinstance(action, Step) else self._carry_out(action)
 
     def _take_step(self, step: Step) -> Sequence[CallEvent]:
         match step:
@@ -84,7 +247,7 @@ class Performer:
             case Step.REQUEST_WORDS:
                 self._listener.request_words()
             case Step.PREFILL:
-                self.prefill()
+                self._prefill()
             case Step.REST_PREEMPTIVE:
                 self._replies.preemptive.rest()
             case Step.DROP_PREEMPTIVE:
@@ -98,10 +261,10 @@ class Performer:
             case Step.DROP_INTERRUPTED:
                 self._replies.drop_interrupted()
             case Step.RESUME_INTERRUPTED:
-                return () if self._replies.resume_interrupted() else (ReplyEnded(),)
+                return () if self._replies.resume_interrupted() else (told.ReplyEnded(),)
         return ()
 
-    def _obey(self, order: do.Order) -> Sequence[CallEvent]:
+    def _carry_out(self, order: do.Order) -> Sequence[CallEvent]:
         protocol, replies = self._protocol, self._replies
         match order:
             case do.OpenUserTurn(onset_ms=onset_ms):
@@ -117,16 +280,16 @@ class Performer:
             case do.CommitSegment(item_id=item_id):
                 segment = self._listener.commit()
                 self._item_ids[segment] = item_id
-                return (SegmentCommitted(segment),)
+                return (told.SegmentCommitted(segment),)
             case do.SendPartial(stable=stable, unstable=unstable):
                 protocol.partial(self._open_item_id, " ".join(stable), " ".join(unstable))
-            case do.SendTranscript(turn=turn, error=error):
-                self._send_transcript(turn, error)
+            case do.SendTranscript():
+                self._send_transcript(order)
             case do.StageWords(stable=stable, unstable=unstable, is_full=is_full):
                 if self._retrieval is not None:
                     self._retrieval.observe_words(stable, unstable, full=is_full)
                 known = self._anticipation.observe_words(stable, unstable, full=is_full)
-                return self.weigh(*known) if known is not None else ()
+                return self._weigh(*known) if known is not None else ()
             case do.ConsiderPreemptiveReply(pause=pause):
                 if self._retrieval is None:
                     replies.preemptive.consider(pause)
@@ -138,7 +301,7 @@ class Performer:
             case do.StartEarly(unsure_ms=unsure_ms):
                 if (started := replies.preemptive.start_early(unsure_ms)) is not None:
                     started.record.facts.endpoint = self._listener.observe_early_start()
-                    return (StartedEarly(),)
+                    return (told.StartedEarly(),)
             case do.TakeBack(is_cut=is_cut):
                 self._listener.observe_taken_back()
                 replies.preemptive.take_back(is_cut=is_cut)
@@ -153,7 +316,7 @@ class Performer:
                     protocol.idle_timeout(since_ms, self._listener.now_ms)
                 replies.begin(protocol.open_response(), text)
             case do.FailToolCalls(calls=calls):
-                fail_tool_calls(protocol, calls)
+                self._fail_tool_calls(calls)
             case do.FailReply(turn=turn, error=error, is_told=is_told):
                 replies.fail(turn, error, is_told=is_told)
             case do.CancelReply(response_id=response_id):
@@ -170,7 +333,7 @@ class Performer:
                 self._metrics.observe_barge_in(verdict, self._clock() - onset_s)
         return ()
 
-    def prefill(self) -> None:
+    def _prefill(self) -> None:
         """Bring the conversation so far into the language model's cache."""
         settings = self._protocol.settings
         history = self._protocol.shown.messages(settings.instructions)
@@ -199,14 +362,21 @@ class Performer:
             self._replies.preemptive.drop()  # it was made on what is gone
             self._listener.observe_history(history)
 
-    def weigh(self, words: tuple[str, ...], p_end: float | None) -> Sequence[CallEvent]:
+    def _weigh(self, words: tuple[str, ...], p_end: float | None) -> Sequence[CallEvent]:
         """P(end of turn) after these words of the open turn is known: evidence for the listener."""
         return self._listener.observe_p_end(words, p_end, is_evidence=self._reads_p_end)
 
-    def _send_transcript(self, turn: UserTurn, error: BackendError | None) -> None:
+    def _send_transcript(self, order: do.SendTranscript) -> None:
+        turn, error = order.turn, order.error
         item_id = self._item_ids.pop(turn.segment)
         if error is not None:
             self._protocol.transcription_failed(item_id, error.message)
             return
         seconds = (turn.end_ms - turn.onset_ms) / 1000.0
         self._protocol.transcription_completed(item_id, turn.text, seconds)
+
+    def _fail_tool_calls(self, calls: Iterable[ToolCall]) -> None:
+        """Say in the conversation, for the next prompt and the client, that nobody answered."""
+        for call in calls:
+            if self._protocol.add_output(call.call_id, UNANSWERED):
+                log.warning("nobody answered a call of the client's tool %s", call.name)

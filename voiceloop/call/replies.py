@@ -14,7 +14,6 @@ from typing import Literal
 
 from voiceloop.call.actions import Step
 from voiceloop.call.events import ReplyEnded
-from voiceloop.call.open_tool_calls import OpenToolCalls
 from voiceloop.call.status import ReplyStatus
 from voiceloop.canary.turns import TurnFigures
 from voiceloop.config import Ahead
@@ -47,14 +46,12 @@ class Replies:
         tasks: asyncio.TaskGroup,
         ahead: Ahead,
         report: Callable[[ReplyEnded], None],
-        open_calls: OpenToolCalls,
         trace: CallTrace,
     ) -> None:
         self._context = context
         self._metrics = metrics
         self._tasks = tasks
         self._report_end = report
-        self._open_calls = open_calls
         self.preemptive = PreemptiveReplies(context, metrics, tasks, ahead)
         self.owed = metrics.owed_answer(context.clock)
         self._current: Reply | None = None
@@ -371,7 +368,7 @@ class Replies:
                 if not conversation.is_answered(call.call_id)  # while it was spoken
                 and not isinstance(conversation.get(call.call_id), McpApprovalRequest)
             )
-            self._open_calls.expect(open_calls)
+            self._context.tools.expect(open_calls)
         if reply.failure is None and not reply.response.is_out_of_band:
             self.owed.waive()  # it had nothing to say
         self._report(reply)

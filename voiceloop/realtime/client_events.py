@@ -1,7 +1,7 @@
 """The client's events of the Realtime protocol (GA names) and their strict decoding.
 
 Owns the reading of frames: strict JSON with bounded depth and no duplicate keys, then one typed
-message per event; and the bounds on what a client may ask for. Pure.
+message per event. Pure.
 """
 
 from __future__ import annotations
@@ -9,14 +9,11 @@ from __future__ import annotations
 import difflib
 import json
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from voiceloop.capabilities import Capabilities
 from voiceloop.errors import InvalidRequest
-from voiceloop.realtime.window import TokenCount
 
 # The largest session there is (128 tools, each a schema of some hundred keys) has a third of it.
 MAX_VALUES = 40_000
@@ -25,18 +22,6 @@ FRAME_BYTES = 2 * 1024 * 1024  # of one message from a client; a larger one clos
 MAX_DEPTH = 64  # a JSON schema of a tool nests some 20 deep; recursion in C ends near 1000
 
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class ProtocolLimits:
-    """Bounds on what one client may send and ask for."""
-
-    frame_bytes: int = FRAME_BYTES
-    uncommitted_audio_ms: float = 10 * 60_000.0
-    n_out_of_band: int = 4
-    n_context_tokens: int = 0  # what the model takes with a reply to spare; 0: no bound known
-    count_tokens: TokenCount = TokenCount()
-    capabilities: Capabilities = Capabilities()
 
 
 class ClientEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

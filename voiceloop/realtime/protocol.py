@@ -13,16 +13,25 @@ from typing import Any
 from msgspec.structs import replace
 
 from voiceloop.backends import Tool
+from voiceloop.capabilities import Capabilities
 from voiceloop.errors import FrameTooLarge, InvalidRequest, NotActive, VoiceLoopError, expected
 from voiceloop.memory.ledger import Ledger
+from voiceloop.operation import Limits
 from voiceloop.realtime import client_events as asked
 from voiceloop.realtime import commands, events
 from voiceloop.realtime.beta import from_beta
-from voiceloop.realtime.client_events import ProtocolLimits as ProtocolLimits
 from voiceloop.realtime.commands import Command
 from voiceloop.realtime.conversation import Conversation
 from voiceloop.realtime.input_buffer import InputBuffer, decode_audio
-from voiceloop.realtime.items import Item, Message, audio_of, parse_item, spoken_item
+from voiceloop.realtime.items import (
+    FunctionCallOutput,
+    Item,
+    McpCall,
+    Message,
+    audio_of,
+    parse_item,
+    spoken_item,
+)
 from voiceloop.realtime.outbox import Outbox, check_echo
 from voiceloop.realtime.outbox import Outgoing as Outgoing  # what take_outgoing gives the writer
 from voiceloop.realtime.response import ResponseHandle
@@ -31,37 +40,47 @@ from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import Json, SessionSettings
 from voiceloop.realtime.shown import Shown
 from voiceloop.realtime.spoken_replies import SpokenReplies
-from voiceloop.realtime.window import Window, fitting_tools, most_characters
+from voiceloop.realtime.window import TokenCount, Window, fitting_tools, most_characters
 
 MAX_ITEMS = 4096
 MAX_EVENT_ID_CHARS = 512
+MAX_OUT_OF_BAND = 4  # responses at a time
 
 
 class Protocol:
-    """One session's protocol state.
+    """The state of one session's protocol.
 
-    ``new_id(prefix)`` makes ids (tests pass a counter). ``expires_at`` is epoch seconds.
-    ``is_beta``: this client speaks the beta's names. ``on_put``: called when a frame
-    is queued. ``ledger``, ``on_change``: as `Conversation`.
+    ``settings``: wanted at the start. ``capabilities``: of the models; their ``context_tokens`` is
+    what a prompt may take, 0 where no bound is known. ``count_tokens``: of a text, by the model's
+    tokenizer; None: it is not here. ``new_id(prefix)`` makes ids (tests pass a counter).
+    ``expires_at`` is epoch seconds. ``is_beta``: this client speaks the beta's names. ``on_put``:
+    called when a frame is queued. ``on_change``: called when an item is new, changed, or gone.
+    ``keeps_facts``: the model is told the facts of what has left its window.
+
+    Raises:
+        InvalidRequest: the models cannot serve these settings.
     """
 
     def __init__(
         self,
         settings: SessionSettings,
         *,
-        limits: ProtocolLimits | None = None,
+        capabilities: Capabilities | None = None,
+        count_tokens: Callable[[str], int] | None = None,
         new_id: Callable[[str], str] | None = None,
         expires_at: int = 0,
         is_beta: bool = False,
         on_put: Callable[[], None] = lambda: None,
-        ledger: Ledger | None = None,
+        keeps_facts: bool = False,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        self.settings = settings
-        self._limits = limits or ProtocolLimits()
+        self._capabilities = capabilities or Capabilities()
+        self._count_tokens = TokenCount(count_tokens)
+        self.settings = within_capabilities(self._capabilities, settings)
         self.conversation = Conversation(on_change)
         self.spoken = SpokenReplies(self.conversation)
-        self.shown = Shown(self.conversation, self.spoken, self._window_of(settings), ledger)
+        ledger = Ledger() if keeps_facts else None
+        self.shown = Shown(self.conversation, self.spoken, self._window_of(self.settings), ledger)
         self.new_id = new_id or (lambda prefix: f"{prefix}_{secrets.token_hex(12)}")
         self.session_id = self.new_id("sess")
         self.conversation_id = self.new_id("conv")
@@ -70,7 +89,7 @@ class Protocol:
         self.outbox = Outbox(self.session_id[-12:], is_beta=is_beta, on_put=on_put)
         self._active: ResponseHandle | None = None
         self._out_of_band: dict[str, ResponseHandle] = {}
-        self._input = InputBuffer(self.new_id, self._limits.uncommitted_audio_ms)
+        self._input = InputBuffer(self.new_id, Limits.uncommitted_audio_minutes * 60_000.0)
 
     # --- the client's side ---
 
@@ -82,8 +101,7 @@ class Protocol:
         """Take one frame. Never raises: a bad frame becomes an ``error`` event in the queue."""
         event_id: str | None = None
         try:
-            if len(frame) > self._limits.frame_bytes:
-                most = self._limits.frame_bytes
+            if len(frame) > (most := asked.FRAME_BYTES):
                 raise FrameTooLarge(f"expected a frame of at most {most} bytes, found {len(frame)}")
             raw = asked.parse_frame(frame)
             given = raw.get("event_id")
@@ -144,7 +162,7 @@ class Protocol:
     def adopt(self, asked_for: SessionSettings) -> commands.SettingsChanged:
         """Take these settings up, as far as the models serve them. Raises: InvalidRequest."""
         previous = self.settings
-        current = within_capabilities(self._limits.capabilities, asked_for)
+        current = within_capabilities(self._capabilities, asked_for)
         check_echo(session := self._session_object(current), "session")
         window = self.shown.window
         if (current.truncation, current.tools) != (previous.truncation, previous.tools):
@@ -160,10 +178,8 @@ class Protocol:
 
     def offer_tools(self, tools: tuple[Tool, ...]) -> None:
         """The model may call these from now on; of MCP servers' as many as leave it room."""
-        limits, now = self._limits, self.settings
-        fitting = fitting_tools(
-            tools, now.instructions, limits.n_context_tokens, limits.count_tokens
-        )
+        now, n_most = self.settings, self._capabilities.context_tokens
+        fitting = fitting_tools(tools, now.instructions, n_most, self._count_tokens)
         if fitting != now.tools:
             self.settings = replace(now, tools=fitting)
             self.shown.window = self._window_of(self.settings)
@@ -205,10 +221,10 @@ class Protocol:
             raw,
             new_id=self.new_id,
             find=self.conversation.get,
-            n_most_characters=most_characters(self._limits.n_context_tokens),
+            n_most_characters=most_characters(self._capabilities.context_tokens),
         )
         if request.voice is not None:
-            self._limits.capabilities.check_voice(request.voice, "response.audio.output.voice")
+            self._capabilities.check_voice(request.voice, "response.audio.output.voice")
         return [commands.CreateResponse(self.open_response(request))]
 
     def _cancel(self, response_id: str | None) -> list[Command]:
@@ -323,10 +339,9 @@ class Protocol:
         """
         request = request or ResponseRequest()
         if request.conversation == "none":
-            if len(self._out_of_band) >= self._limits.n_out_of_band:
+            if len(self._out_of_band) >= MAX_OUT_OF_BAND:
                 raise InvalidRequest(
-                    f"expected at most {self._limits.n_out_of_band} responses out of band, "
-                    "found one more",
+                    f"expected at most {MAX_OUT_OF_BAND} responses out of band, found one more",
                     code="too_many_responses",
                 )
         elif self._active is not None:
@@ -351,6 +366,21 @@ class Protocol:
         previous = self.conversation.insert(item, previous_item_id)
         self.send(events.ItemAdded(previous_item_id=previous, item=item))
         self.send(events.ItemDone(previous_item_id=previous, item=item))
+
+    def add_output(self, call_id: str, output: str) -> bool:
+        """Put what came of a call behind it, wherever it stands by now.
+
+        Returns False where the client has deleted the call, or has said itself what came of it.
+        """
+        known = self.conversation.get(call_id)
+        if isinstance(known, McpCall):  # the model was told that it is late; now it reads the rest
+            self.conversation.replace(replace(known, output=output, error=None))
+            return True
+        if not self.conversation.is_open(call_id):
+            return False
+        item = FunctionCallOutput(id=self.new_id("item"), call_id=call_id, output=output)
+        self.add_item(item, self.conversation.place_of_output(call_id))
+        return True
 
     def delete_item(self, item_id: str) -> None:
         """Take the item out of the conversation, with all that is kept of it; tell the client."""
@@ -377,8 +407,8 @@ class Protocol:
     # --- inside ---
 
     def _window_of(self, settings: SessionSettings) -> Window | None:
-        n_most, count = self._limits.n_context_tokens, self._limits.count_tokens
-        return Window.of(settings.truncation, n_most, settings.tools, count)
+        n_most = self._capabilities.context_tokens
+        return Window.of(settings.truncation, n_most, settings.tools, self._count_tokens)
 
     def send(self, event: events.ServerEvent, delta_of: str | None = None) -> None:
         """Queue an event; ``delta_of`` names the response of a droppable delta."""

@@ -1,53 +1,105 @@
-"""What the replies of one session share: the parts of the session that each of them is given."""
+"""What the replies of one call share, and what of it the calls of a server share."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import cycle
 
+from voiceloop.admission.overload import Level
 from voiceloop.agent import AgentConfig
-from voiceloop.backends import Voice
+from voiceloop.backends import Backends
+from voiceloop.config import Config
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.knowledge.retrieval import Retrieval
+from voiceloop.knowledge.retriever import Retriever
 from voiceloop.realtime.protocol import Protocol
+from voiceloop.realtime.settings import SessionSettings
 from voiceloop.reply.anticipation import Anticipation
+from voiceloop.reply.live_branch import PEndCallback
+from voiceloop.reply.plan import voice_options_of
 from voiceloop.reply.prepared import Prepared
-from voiceloop.reply.voice import KeptLines, ReplyVoice
+from voiceloop.reply.voice import KeptLines, ReplyVoice, SessionLines
+from voiceloop.telemetry.metrics import Metrics
 from voiceloop.tools.pending import SessionTools
+from voiceloop.tools.toolbox import Toolbox
 
 # Of the busiest model process; chosen. What is left belongs to replies that somebody waits for.
 MAX_UTILIZATION = 0.7
 
 
-class ReplyContext:
-    """The voice, the anticipated branch, the protocol, the agent, its answers, tools, the clock.
+@dataclass(slots=True, kw_only=True)
+class ReplyServices:
+    """What a server makes the replies of all its calls with, besides the models.
 
-    is_busy: whether no reply is made that may be thrown away. new_stream_id, lead_ms, kept_lines:
-    of the voice. approved, retrieval: of the agent.
+    clock: in seconds. level: of the server's load. toolbox, answers, retriever: of its agent, the
+    last None where that has no documents. kept_lines: spoken once for all calls.
+    """
+
+    config: Config
+    metrics: Metrics
+    clock: Callable[[], float]
+    toolbox: Toolbox
+    answers: ApprovedAnswers
+    level: Callable[[], Level] = lambda: Level.NORMAL
+    retriever: Retriever | None = None
+    kept_lines: KeptLines = field(default_factory=KeptLines)
+
+
+class ReplyContext:
+    """The parts of one call that each of its replies is given.
+
+    tasks: of the call. tenant: whose caches the language model may use. on_p_end: told P(end of
+    turn) after the words of the open turn.
     """
 
     def __init__(
         self,
-        *,
-        voice: Voice,
-        anticipation: Anticipation,
-        protocol: Protocol,
+        services: ReplyServices,
+        backends: Backends,
         agent: AgentConfig,
+        protocol: Protocol,
+        tasks: asyncio.TaskGroup,
         tools: SessionTools,
-        clock: Callable[[], float],
-        is_busy: Callable[[], bool],
-        new_stream_id: Callable[[], str],
-        lead_ms: float,
-        kept_lines: KeptLines,
-        approved: ApprovedAnswers,
-        retrieval: Retrieval | None,
+        tenant: str,
+        on_p_end: PEndCallback,
     ) -> None:
-        self.voice = ReplyVoice(voice, new_stream_id, lead_ms, kept_lines)
-        self.anticipation = anticipation
         self.protocol = protocol
         self.agent = agent
-        self.prepared = Prepared(protocol, agent, approved, retrieval)
         self.tools = tools
-        self.clock = clock
-        self.is_busy = is_busy
+        self.clock = services.clock
+        self.ahead = services.config.anticipation
+        self._level = services.level
+        self._backends = backends
+        self.retrieval: Retrieval | None = None
+        if services.retriever is not None:
+            self.retrieval = Retrieval(
+                services.retriever, tasks, self.clock, looks_ahead=self.ahead.does("retrieval")
+            )
+        self.prepared = Prepared(protocol, agent, services.answers, self.retrieval)
+        self.anticipation = Anticipation(
+            backends.language_model, protocol.session_id, tasks, on_p_end, self.ahead, tenant,
+            services.level,
+        )  # fmt: skip
+        kept, lead_ms = services.kept_lines, float(services.config.pacing_lead_ms)
+        self.voice = ReplyVoice(backends.voice, self._new_stream_id, lead_ms, kept)
+        self._lines = SessionLines(kept, backends.voice, agent.kept_lines)
         self.waiting_lines = cycle(agent.waiting.say)  # said while a tool takes its time, in turn
+
+    def configure(self, settings: SessionSettings) -> None:
+        """Take up the session's settings: its lines are kept in the voice that it speaks with."""
+        self._lines.want(voice_options_of(settings))
+
+    def close(self) -> None:
+        """Give up what is still looked up."""
+        if self.retrieval is not None:
+            self.retrieval.close()
+
+    def is_busy(self) -> bool:
+        """Whether no reply is made that may be thrown away."""
+        is_full = self._backends.utilization() > MAX_UTILIZATION
+        return is_full or self._level() is not Level.NORMAL
+
+    def _new_stream_id(self) -> str:
+        return f"{self.protocol.session_id}.{self.protocol.new_id('voice')}"

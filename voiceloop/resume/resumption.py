@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Protocol as Shape
 
 from msgspec.structs import replace
@@ -50,13 +50,22 @@ class Lasting(Shape):
     def resume(self, earlier_s: float) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class ResumedCall:
+    """What goes on here. call_id: of the session before. clients_calls: its client owes outputs."""
+
+    call_id: str
+    settings: SettingsChanged
+    clients_calls: tuple[ToolCall, ...]
+    owes_answer: bool
+
+
 class Resumption:
-    """Of one session. ``own``: the settings that its agent has by itself.
+    """The tickets of one session. ``own``: the settings that its agent has by itself.
 
     tickets: None where a call cannot be resumed. is_returning: its client comes with a ticket, and
-    one of this connection, in which nothing has happened, would take its place. expect: told of the
-    client's tool calls that are open still. on_resumed: of the session that goes on here, by the id
-    that it had.
+    one of this connection, in which nothing has happened, would take its place. changed: set by the
+    protocol when an item is new, changed, or gone.
     """
 
     def __init__(
@@ -68,8 +77,7 @@ class Resumption:
         tenant: str,
         is_returning: bool,
         lifetime: Lasting,
-        expect: Callable[[Iterable[ToolCall]], None],
-        on_resumed: Callable[[str], None],
+        changed: asyncio.Event,
     ) -> None:
         self._protocol = protocol
         self._agent = agent
@@ -77,15 +85,12 @@ class Resumption:
         self._tickets = tickets
         self._tenant = tenant
         self._lifetime = lifetime
-        self._expect = expect
-        self._on_resumed = on_resumed
-        self._changed = asyncio.Event()
+        self._changed = changed
         self._sent: Snapshot | None = None  # by the last ticket, while that need not be renewed
         self._written: tuple[SessionSettings, Changes] | None = None  # the settings of the last
         self._too_long: SessionSettings | None = None  # no ticket has room for these
         # The ticket that it came with and what that says, until more has been said.
         self._came_with: tuple[Claims, tuple[Item, ...]] | None = None
-        self.resumed_id = ""  # of the call that goes on here, before it did
         self._has_settled_calls = False
         if is_returning and protocol.settings.resume:
             with suppress(InvalidRequest):  # the first ticket will say it
@@ -93,22 +98,16 @@ class Resumption:
 
     # --- tickets on the way out ---
 
-    def wake(self) -> None:
-        """The settings or the conversation changed: the session says so.
+    def observe_settings(self) -> None:
+        """Have a ticket sent: the session's settings changed.
 
         What a call is set to before its first words goes out at once: a server may die before
         these. What follows within `SETTLE_S` has to wait for that.
         """
         is_first = not self._changed.is_set()
         self._changed.set()
-        if self._came_with is None:
-            if is_first and not len(self._protocol.conversation):
-                self.send()
-            return
-        claims, said = self._came_with
-        if self._tickets is not None and carried(self._protocol.conversation) != said:
-            self._came_with = None
-            self._tickets.settle(claims)
+        if self._came_with is None and is_first and not len(self._protocol.conversation):
+            self.send()
 
     async def run(self) -> None:
         """Send tickets for as long as the call lasts, while its client asks for them."""
@@ -117,6 +116,7 @@ class Resumption:
             try:
                 async with asyncio.timeout(REFRESH_S if self._is_asked else None):
                     await self._changed.wait()
+                    self._settle_ticket()
                     await asyncio.sleep(SETTLE_S)
             except TimeoutError:
                 self._sent = None
@@ -136,6 +136,7 @@ class Resumption:
 
     def send(self) -> bool:
         """Send a ticket of the call as it stands, if that is news; whether one was sent."""
+        self._settle_ticket()
         settings = self._protocol.settings
         if not self._is_asked or settings is self._too_long:
             return False
@@ -158,7 +159,16 @@ class Resumption:
 
     # --- the ticket it came with ---
 
-    def resume(self, ticket: str) -> SettingsChanged | None:
+    def _settle_ticket(self) -> None:
+        """Let nobody resume by the ticket that it came with, once more has been said."""
+        if self._came_with is None or self._tickets is None:
+            return
+        claims, said = self._came_with
+        if carried(self._protocol.conversation) != said:
+            self._came_with = None
+            self._tickets.settle(claims)
+
+    def resume(self, ticket: str) -> ResumedCall | None:
         """Go on with the call that this is of; None where it is refused, which the client is told.
 
         A ticket whose settings cannot be taken up here is good elsewhere still. Whatever it is
@@ -172,7 +182,7 @@ class Resumption:
             self._protocol.error(error)
             return None
 
-    def _resume(self, ticket: str) -> SettingsChanged:
+    def _resume(self, ticket: str) -> ResumedCall:
         protocol = self._protocol
         if len(protocol.conversation) or protocol.active_response is not None:
             raise InvalidRequest(
@@ -196,13 +206,11 @@ class Resumption:
                 last_item_id=protocol.conversation.last_id,
             )
         )
-        self._settle_calls()
+        clients_calls = self._settle_calls()
         self._came_with = claims, carried(protocol.conversation)
         self._sent = None
         self.send()  # at once: the one that it came with is good until more has been said
-        self._on_resumed(claims.call_id)
-        self.resumed_id = claims.call_id
-        return changed
+        return ResumedCall(claims.call_id, changed, clients_calls, self._owes_answer)
 
     def _settings_of(self, snapshot: Snapshot) -> SessionSettings:
         """Those of the call, with the MCP servers of which a ticket says nothing.
@@ -215,8 +223,8 @@ class Resumption:
         kept = [entry for entry in named if entry.server_label not in labels]
         return replace(settings, mcp=(*settings.mcp, *kept)[:MAX_SERVERS])
 
-    def _settle_calls(self) -> None:
-        """Give each tool call without a result its due.
+    def _settle_calls(self) -> tuple[ToolCall, ...]:
+        """Give each tool call without a result its due; returns those of the client.
 
         The client may know the result of its own. One of the server's that changes nothing is made
         again, by the answer that is owed; whether any other was done nobody can tell.
@@ -235,16 +243,11 @@ class Resumption:
             if tool.side_effect_free:
                 protocol.delete_item(item.id)
             else:
-                behind = protocol.conversation.place_of_output(item.call_id)
-                output = FunctionCallOutput(
-                    id=protocol.new_id("item"), call_id=item.call_id, output=RESULT_LOST
-                )
-                protocol.add_item(output, behind)
-        if clients:
-            self._expect(clients)
+                protocol.add_output(item.call_id, RESULT_LOST)
+        return tuple(clients)
 
     @property
-    def owes_answer(self) -> bool:
+    def _owes_answer(self) -> bool:
         """Whether the last thing said is the caller's, or what came of a tool's call.
 
         Or a call of the server's was open: what came of it nobody has said, whatever else was.

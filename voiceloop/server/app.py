@@ -23,20 +23,19 @@ from voiceloop.admission.places import CallAdmission, RequestAdmission
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.call.connection import Transport
+from voiceloop.call.services import CallServices
 from voiceloop.call.session import Session
 from voiceloop.config import Config
 from voiceloop.errors import VoiceLoopError
 from voiceloop.http.routes import http_routes, no_such_route
 from voiceloop.knowledge.answers import ApprovedAnswers
-from voiceloop.knowledge.retriever import Retriever
 from voiceloop.operation import WorkerLoad
-from voiceloop.reply.voice import KeptLines
 from voiceloop.resume.ticket import Tickets
 from voiceloop.server.door import realtime_route
 from voiceloop.server.load_watch import LoadWatch
 from voiceloop.telemetry.metrics import Metrics
-from voiceloop.telemetry.traces import NoTraces, Traces, open_traces
-from voiceloop.tools.toolbox import Toolbox, toolbox_of
+from voiceloop.telemetry.traces import NoTraces, open_traces
+from voiceloop.tools.toolbox import toolbox_of
 
 log = logging.getLogger(__name__)
 
@@ -60,35 +59,37 @@ class Gateway:
     is_ready: Callable[[], bool] = lambda: True
     clock: Callable[[], float] = time.monotonic
     metrics: Metrics = field(init=False)
-    answers: ApprovedAnswers = field(init=False)  # of the agent, read once for all sessions
-    traces: Traces = field(init=False)
     keys: KeyRing = field(init=False)
-    toolbox: Toolbox = field(init=False)
-    retriever: Retriever | None = None  # of the agent's documents
+    calls: CallServices = field(init=False)  # what all of them share
     admission: CallAdmission = field(init=False)
     http_admission: RequestAdmission = field(init=False)
     load_watch: LoadWatch = field(init=False)
-    tickets: Tickets = field(init=False)
     quotas: Quotas = field(init=False)
-    kept_lines: KeptLines = field(init=False, default_factory=KeptLines)
     _one_is_empty: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _sessions: list[Session] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        self.answers = ApprovedAnswers(self.agent.answer)
-        self.keys = KeyRing(self.config.keys, secret_key=self.config.secret_key)
-        self.tickets = Tickets(self.keys.shared_secret, time.time)
-        asked = self.config.traces
-        self.traces = (
-            open_traces(asked.url, self.clock, with_words=asked.words) if asked.url else NoTraces()
-        )
-        config = self.config
+        config, asked = self.config, self.config.traces
+        self.keys = KeyRing(config.keys, secret_key=config.secret_key)
         self.metrics = Metrics(config.slo, config.prices, config.canary, self.workers)
         spent = self.metrics.quota_spent
         self.quotas = Quotas(self.config.quota, self.clock, lambda what: spent.labels(what).inc())
         beside = self.config.agent  # the file, whose Python modules may stand there
         folder = str(beside.resolve().parent) if beside is not None else ""
-        self.toolbox = toolbox_of(self.agent, self.clock, folder=folder)
+        traces = (
+            open_traces(asked.url, self.clock, with_words=asked.words) if asked.url else NoTraces()
+        )
+        self.calls = CallServices(
+            config=config,
+            metrics=self.metrics,
+            clock=self.clock,
+            toolbox=toolbox_of(self.agent, self.clock, folder=folder),
+            answers=ApprovedAnswers(self.agent.answer),
+            level=lambda: self.load_watch.level,
+            traces=traces,
+            tickets=Tickets(self.keys.shared_secret, time.time),
+            on_resumed=self._goes_on,
+        )
         emptied = self._one_is_empty.set
         self.admission = CallAdmission(
             config.limits, config.slo.answer_ms / 1000.0,
@@ -171,7 +172,7 @@ class Gateway:
     @property
     def session_agent(self) -> AgentConfig:
         """The agent as a session of now has it: with the tools that its MCP servers list."""
-        return self.toolbox.completed(self.agent)
+        return self.calls.toolbox.completed(self.agent)
 
     async def serve_session(self, transport: Transport) -> None:
         """Run one session to its end, which closes the connection and says by which code.
@@ -188,22 +189,7 @@ class Gateway:
     async def _serve(self, transport: Transport) -> None:
         assert self.backends is not None
         try:
-            session = Session(
-                transport,
-                self.backends,
-                self.session_agent,
-                self.config,
-                answers=self.answers,
-                retriever=self.retriever,
-                metrics=self.metrics,
-                clock=self.clock,
-                toolbox=self.toolbox,
-                level=lambda: self.load_watch.level,
-                kept_lines=self.kept_lines,
-                traces=self.traces,
-                tickets=self.tickets,
-                on_resumed=self._goes_on,
-            )
+            session = Session(transport, self.backends, self.session_agent, self.calls)
         except VoiceLoopError as error:  # a client secret's session that these models cannot serve
             await transport.close(error.close_code or 1008, error.message)
             return
@@ -220,6 +206,12 @@ class Gateway:
         for session in self._sessions:
             if call_id in (session.protocol.session_id, session.resumed_id):
                 session.hand_over()
+
+    @property
+    def tickets(self) -> Tickets:
+        """Of calls, to be resumed after a line has broken."""
+        assert self.calls.tickets is not None
+        return self.calls.tickets
 
     def derive_keys(self) -> None:
         """Do ahead what the first ticket and the first client secret would hold all calls for."""

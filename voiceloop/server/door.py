@@ -29,11 +29,12 @@ class Server(Protocol):
 
     config: Config
     keys: KeyRing
-    tickets: Tickets
     quotas: Quotas
     admission: CallAdmission
     metrics: Metrics
 
+    @property
+    def tickets(self) -> Tickets: ...
     def not_ready(self) -> str | None: ...
     async def serve_session(self, transport: Transport) -> None: ...
 

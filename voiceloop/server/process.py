@@ -264,7 +264,7 @@ async def serve(
                     telling = asyncio.create_task(tell_on(lambda: report_of(gateway, url)))
                     models.callback(telling.cancel)
                 known = open_retriever(gateway.agent.knowledge, gateway.agent.language, os.environ)
-                gateway.retriever = await models.enter_async_context(known)
+                gateway.calls.retriever = await models.enter_async_context(known)
                 # In such threads as write uploads: importing them held the first one's loop 30 ms.
                 deriving = asyncio.create_task(run_in_threadpool(gateway.derive_keys))
                 models.callback(deriving.cancel)
@@ -273,10 +273,10 @@ async def serve(
                     return
                 gateway.backends, gateway.is_ready = loaded
                 check_prompt_room(gateway.session_agent, config, gateway.backends)
-                models.push_async_callback(gateway.kept_lines.close)
+                models.push_async_callback(gateway.calls.kept_lines.close)
                 await deriving
-                await gateway.kept_lines.keep_all(gateway.backends.voice, gateway.agent)
-                await gateway.toolbox.start()
+                await gateway.calls.kept_lines.keep_all(gateway.backends.voice, gateway.agent)
+                await gateway.calls.toolbox.start()
                 if shares_port:
                     _begin_to_listen(sock)
                     opens.set()
@@ -293,7 +293,7 @@ async def serve(
             serving.cancel()
             sock.close()
         await asyncio.wait([serving])
-        await asyncio.to_thread(gateway.traces.close)
+        await asyncio.to_thread(gateway.calls.traces.close)
 
 
 def report_of(gateway: Gateway, url: str) -> ProcessReport:
@@ -349,8 +349,8 @@ async def _load(
     gateway: Gateway, models: AsyncExitStack, on_progress: Progress | None
 ) -> tuple[Backends, Callable[[], bool]]:
     """The models, which read the agent's tools ahead, so that these are listed first."""
-    models.push_async_callback(gateway.toolbox.close)
-    await gateway.toolbox.connect()
+    models.push_async_callback(gateway.calls.toolbox.close)
+    await gateway.calls.toolbox.connect()
     agent = gateway.session_agent
     trial = gateway.metrics.trial
     opening = open_backends(gateway.config, agent=agent, on_progress=on_progress, trial=trial)

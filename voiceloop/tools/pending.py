@@ -2,7 +2,8 @@
 
 Owns their tasks, and the promise that nothing is lost or done twice when a reply is cut off. A
 reply that is cut off leaves its calls: one that changes nothing is cancelled, one with side effects
-goes on, and what came of it is recorded when it is over.
+goes on, and what came of it is recorded when it is over. Of calls that are the client's to answer
+it owns how long their outputs are waited for.
 """
 
 from __future__ import annotations
@@ -215,11 +216,13 @@ async def are_settled(calls: Iterable[PendingCall], within_s: float) -> bool:
 
 
 class SessionTools:
-    """toolbox: of the server. tasks: of the session. record: puts a result into its conversation.
+    """The tools of one session, and the calls of them that are not over.
 
+    toolbox: of the server. tasks: of the session. record: puts a result into its conversation.
     tenant: whose key opened the session, and allowance: what that may use. calls_ahead: what
     changes nothing is called, and what follows its result is drafted, before the caller's turn has
-    ended.
+    ended. client_timeout_ms: after the client was left its last call, `on_overdue(calls)` is told,
+    once, which calls have no output; 0 waits for ever.
     """
 
     def __init__(
@@ -231,6 +234,8 @@ class SessionTools:
         *,
         calls_ahead: bool = True,
         allowance: Allowance = UNBOUNDED,
+        client_timeout_ms: int = 0,
+        on_overdue: Callable[[tuple[ToolCall, ...]], None] = lambda calls: None,
     ) -> None:
         self._toolbox = toolbox
         self.allowance = allowance
@@ -242,6 +247,10 @@ class SessionTools:
         # Of the MCP servers that the session itself names, by the server's label and their name.
         self.of_servers: dict[tuple[str, str], SessionTool] = {}
         self._own = Toolbox({}, toolbox.clock)
+        self._client_timeout_s = client_timeout_ms / 1000
+        self._on_overdue = on_overdue
+        self._clients: dict[str, ToolCall] = {}  # calls that the client is to answer
+        self._timer: asyncio.TimerHandle | None = None
 
     def of_server(self, tool: Tool) -> AgentTool | None:
         """How a tool of the session's MCP servers is called; None where the client has to allow
@@ -298,3 +307,34 @@ class SessionTools:
 
     def _one_is_over(self, task: asyncio.Task[ToolResult]) -> None:
         self._n_open -= 1
+
+    # --- calls that the client answers ---
+
+    def expect(self, calls: Iterable[ToolCall]) -> None:
+        """Wait for the client's outputs of these calls, in which a reply has ended."""
+        n_known = len(self._clients)
+        self._clients |= {call.call_id: call for call in calls}
+        if self._client_timeout_s and len(self._clients) > n_known:
+            self._stop_timer()
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._client_timeout_s, self._give_up)
+
+    def observe_output(self, call_id: str) -> None:
+        """Wait no more for this call: the client has answered it."""
+        self._clients.pop(call_id, None)
+
+    def close(self) -> None:
+        """Wait for no client any more."""
+        self._stop_timer()
+        self._clients.clear()
+
+    def _give_up(self) -> None:
+        overdue = tuple(self._clients.values())
+        self.close()
+        if overdue:
+            self._on_overdue(overdue)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

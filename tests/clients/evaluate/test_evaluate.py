@@ -62,13 +62,13 @@ async def agent_server(
     config = Config(limits=Limits(admit_by_load=False))
     backends = instant_backends(recognizer=FakeRecognizer(heard), language_model=model)
     gateway = Gateway(config, agent, backends)
-    await gateway.toolbox.start()
+    await gateway.calls.toolbox.start()
     try:
         with mock.patch("voiceloop.call.session.Vad", EnergyVad):
             async with served(build_app(gateway), config) as address:
                 yield f"ws://{address}"
     finally:
-        await gateway.toolbox.close()
+        await gateway.calls.toolbox.close()
 
 
 async def played(url: str, file: ScenarioFile, *only: str, spoken: bool = False) -> list[Played]:

@@ -88,7 +88,7 @@ def said(caller: Caller) -> list[tuple[str, str]]:
 
 
 def count(caller: Caller, kind: str) -> float | None:
-    value: float | None = caller.session._metrics.registry.get_sample_value(
+    value: float | None = caller.services.metrics.registry.get_sample_value(
         "voiceloop_cuts_total", {"kind": kind}
     )
     return value
@@ -265,7 +265,7 @@ async def test_words_that_change_in_the_pause_take_the_answer_back_and_another_i
     made = backends()
     async with Caller(clock, made) as caller:
         await until_it_begins(caller)
-        listener = caller.session._listener
+        listener = caller.session._call._listener
         changed = Partial(0, (), ("i", "want", "a", "mocha"), flushed=True)
         listener.on_partial(listener._recognition.segment, changed)
         await caller.listen_until(DONE, count=2)
@@ -290,7 +290,7 @@ async def test_who_goes_on_after_changed_words_took_the_answer_back_is_announced
     model.p_end_of_turn = lambda text: 0.3 if text.endswith("latte") else 0.0001
     async with Caller(clock, made) as caller:
         await until_it_begins(caller)
-        listener = caller.session._listener
+        listener = caller.session._call._listener
         changed = Partial(0, (), ("i", "want", "a", "mocha", "and"), flushed=True)
         listener.on_partial(listener._recognition.segment, changed)
         await caller.wait_quietly(20)
@@ -324,7 +324,7 @@ async def test_a_draft_that_the_model_gave_up_does_not_begin_early(clock: Clock)
     """A service that lost the rest cannot go on where the caller would have heard it begin."""
     async with Caller(clock, backends()) as caller:
         await open_call(caller)
-        preemptive = caller.session._replies.preemptive
+        preemptive = caller.session._call._replies.preemptive
         await caller.say(800)
         while preemptive.held_words is None:
             await caller.wait_quietly(20)
@@ -343,7 +343,7 @@ async def test_an_early_answer_whose_rest_nobody_promises_is_taken_back_and_give
     made = backends()
     async with Caller(clock, made) as caller:
         await until_it_begins(caller)
-        live = caller.session._replies.preemptive._live
+        live = caller.session._call._replies.preemptive._live
         assert live is not None and live._branch is not None
         if is_known:
             live.preemptive = Preemptive.LOST
@@ -429,7 +429,7 @@ async def test_a_session_whose_answers_stay_pays_for_each_cut_in_full(
         await caller.wait_for("session.updated", count=2)
         await caller.say(800)
         await caller.listen_until(COMPLETED)
-        assert caller.session._turn_taking.agent is not Agent.EARLY
+        assert caller.session._call._turn_taking.agent is not Agent.EARLY
     assert prices == {1.0}
 
 

@@ -79,7 +79,7 @@ async def test_a_caller_who_goes_on_as_the_answer_begins_has_it_taken_back(
             await caller.wait_for("conversation.item.truncated")
         await speaking
         await caller.listen_until("response.done", count=2)
-        sample = caller.session._metrics.registry.get_sample_value
+        sample = caller.services.metrics.registry.get_sample_value
         assert sample("voiceloop_cuts_total", {"kind": "soft"}) == 1
         assert not sample("voiceloop_cuts_total", {"kind": "hard"})
         messages = caller.session.protocol.shown.messages()
@@ -138,7 +138,7 @@ async def test_a_caller_who_goes_on_over_the_answer_was_cut_and_one_who_comes_la
             await caller.wait_quietly(after_ms)
             await caller.say(1500)
             await caller.wait_quietly(500)
-            sample = caller.session._metrics.registry.get_sample_value
+            sample = caller.services.metrics.registry.get_sample_value
             counted[after_ms] = sample("voiceloop_cuts_total", {"kind": "hard"})
     assert counted == {600: 1.0, 2000: None}
 
@@ -379,7 +379,7 @@ async def test_a_click_over_the_next_reply_is_lifted_after_a_caller_began_over_t
         await caller.listen_until("response.created", count=2)
         await caller.wait_quietly(700)
         onset_s = await click(caller)
-        turn = caller.session._replies._current
+        turn = caller.session._call._replies._current
         assert turn is not None and turn.speech.playout.pacer._loudness._target_gain == DUCK_GAIN
         await caller.wait_quietly(600)
         assert turn.speech.playout.pacer._loudness._target_gain == 1.0

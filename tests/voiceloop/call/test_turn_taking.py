@@ -397,7 +397,7 @@ async def test_a_response_cancelled_in_its_first_instant_leaves_nothing(clock: C
         caller.send("response.cancel")
         await caller.wait_for("voiceloop.timeline", count=2)
         async with asyncio.timeout(10):
-            await caller.session._until_idle()
+            await caller.session._call.until_idle()
     assert sorted(caller.statuses()) == ["cancelled", "completed"]
     assert nothing_open(backends)
 
@@ -532,7 +532,7 @@ async def test_a_reply_that_fails_while_it_is_cut_short_says_so(clock: Clock, br
         await caller.say(1200)  # a drill, a neighbour
         assert (
             caller.statuses() == ["cancelled"]
-            and caller.session._turn_taking.agent is Agent.INTERRUPTED
+            and caller.session._call._turn_taking.agent is Agent.INTERRUPTED
         )
         await caller.listen_until("response.done", count=2)
     assert caller.statuses() == ["cancelled", "failed"]

@@ -13,7 +13,7 @@ from tests.voiceloop.http_client import http_client
 from voiceloop.capabilities import Capabilities
 from voiceloop.models.catalog import EMBEDDED_AGENT, SMOLLM2
 from voiceloop.models.resolve import ResolvedModel, capabilities_of
-from voiceloop.realtime.protocol import Protocol, ProtocolLimits
+from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.settings import SessionSettings
 
 KNOWN = Capabilities(
@@ -22,7 +22,7 @@ KNOWN = Capabilities(
 
 
 def answers(known: Capabilities, *asked: dict[str, Any]) -> list[dict[str, Any]]:
-    protocol = Protocol(SessionSettings(), limits=ProtocolLimits(capabilities=known))
+    protocol = Protocol(SessionSettings(), capabilities=known)
     for event in asked:
         protocol.receive(json.dumps(event))
     return [json.loads(frame.data) for frame in protocol.take_outgoing()]

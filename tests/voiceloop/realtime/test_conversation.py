@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from voiceloop.backends import SpokenWord, Tool
 from voiceloop.errors import InvalidRequest
-from voiceloop.memory.ledger import Ledger
 from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, McpCall, Message, Part
 from voiceloop.realtime.prompt import NOT_OVER
 from voiceloop.realtime.protocol import Protocol
@@ -26,8 +25,8 @@ WORDS = [
 ]
 
 
-def protocol_with(window: Window | None = None, ledger: Ledger | None = None) -> Protocol:
-    protocol = Protocol(SessionSettings(), ledger=ledger)
+def protocol_with(window: Window | None = None, *, keeps_facts: bool = False) -> Protocol:
+    protocol = Protocol(SessionSettings(), keeps_facts=keeps_facts)
     protocol.shown.window = window
     return protocol
 
@@ -346,7 +345,7 @@ def test_who_asks_for_less_of_the_history_keeps_less_ahead_too() -> None:
 
 
 def test_what_has_left_the_window_is_told_behind_the_first_words_that_are_shown() -> None:
-    protocol = protocol_with(Window(n_tokens=1000), Ledger())
+    protocol = protocol_with(Window(n_tokens=1000), keeps_facts=True)
     words(protocol, "user", "My name is Maria Lopez.")
     call = FunctionCall(id="c", call_id="call", name="order", arguments='{"item": "latte"}')
     protocol.conversation.insert(call)
@@ -366,7 +365,7 @@ def test_what_has_left_the_window_is_told_behind_the_first_words_that_are_shown(
 
 
 def test_what_a_tool_of_an_mcp_server_did_is_told_too_and_its_failure_is_not() -> None:
-    protocol = protocol_with(Window(n_tokens=1000), Ledger())
+    protocol = protocol_with(Window(n_tokens=1000), keeps_facts=True)
     for name, came in (("order", {"output": "5 min"}), ("cancel", {"error": {"message": "gone"}})):
         protocol.conversation.insert(
             McpCall(id=name, server_label="shop", name=name, arguments="{}", **came)  # type: ignore[arg-type]
@@ -378,7 +377,7 @@ def test_what_a_tool_of_an_mcp_server_did_is_told_too_and_its_failure_is_not() -
 
 
 def test_facts_of_an_hour_are_told_however_often_the_window_slides() -> None:
-    protocol = protocol_with(Window(n_tokens=1500), Ledger())
+    protocol = protocol_with(Window(n_tokens=1500), keeps_facts=True)
     words(protocol, "user", "My name is Maria Lopez.")
     n_slides = 0
     for _ in range(40):
@@ -389,7 +388,7 @@ def test_facts_of_an_hour_are_told_however_often_the_window_slides() -> None:
 
 
 def test_a_turn_that_overfills_the_window_makes_it_slide_at_once() -> None:
-    protocol = protocol_with(Window(n_tokens=1000), Ledger())
+    protocol = protocol_with(Window(n_tokens=1000), keeps_facts=True)
     words(protocol, "user", "My name is Maria Lopez.")
     fill(protocol, 0.84)
     talk(protocol, 10)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from voiceloop.backends import Tool
-from voiceloop.realtime.protocol import Protocol, ProtocolLimits
+from voiceloop.capabilities import Capabilities
+from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.settings import SessionSettings
 
 
@@ -13,7 +14,7 @@ def test_tools_of_servers_are_counted_and_those_without_room_left_out() -> None:
         Tool(f"tool_{n}", "word " * 60, {"type": "object"}, server_label="shop") for n in range(40)
     )
     settings = SessionSettings(tools=(own,), instructions="Be kind.")
-    protocol = Protocol(settings, limits=ProtocolLimits(n_context_tokens=1792))
+    protocol = Protocol(settings, capabilities=Capabilities(context_tokens=1792))
     before = protocol.shown.window
     protocol.offer_tools((own, *listed))
     offered, window = protocol.settings.tools, protocol.shown.window

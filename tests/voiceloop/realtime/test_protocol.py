@@ -10,6 +10,7 @@ import pytest
 
 from tests.wire import Wire
 from voiceloop.backends import SpokenWord, Usage
+from voiceloop.capabilities import Capabilities
 from voiceloop.errors import BackendError, InvalidRequest
 from voiceloop.realtime.commands import (
     AppendAudio,
@@ -22,7 +23,7 @@ from voiceloop.realtime.commands import (
     TruncateItem,
 )
 from voiceloop.realtime.items import Message
-from voiceloop.realtime.protocol import Protocol, ProtocolLimits
+from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.response_request import ResponseRequest
 from voiceloop.realtime.settings import AudioFormat, SemanticVad, SessionSettings, Transcription
 from voiceloop.realtime.window import most_characters
@@ -595,8 +596,8 @@ def test_audio_counts_by_its_time_beside_the_text() -> None:
 
 
 def test_instructions_that_the_model_cannot_take_change_nothing() -> None:
-    limits = ProtocolLimits(n_context_tokens=400)
-    protocol = Protocol(SessionSettings(instructions="Be kind."), limits=limits)
+    known = Capabilities(context_tokens=400)
+    protocol = Protocol(SessionSettings(instructions="Be kind."), capabilities=known)
     patch = {"instructions": "Be kind. " * 400}
     protocol.receive(json.dumps({"type": "session.update", "session": patch}))
     (error,) = (json.loads(frame.data) for frame in protocol.take_outgoing())

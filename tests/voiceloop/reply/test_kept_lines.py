@@ -171,9 +171,9 @@ async def test_a_crisis_answer_is_said_as_it_was_kept_and_needs_no_voice(
     agent = AgentConfig(crisis=CRISIS)
     backends = instant_backends(recognizer=FakeRecognizer(["i want to hurt myself"]))
     gateway = Gateway(Config(), agent, backends)
-    await gateway.kept_lines.keep_all(backends.voice, agent)
+    await gateway.calls.kept_lines.keep_all(backends.voice, agent)
     backends = replace(backends, voice=FakeVoice(faults=[Fault("open", "hang")]))
-    async with Caller(clock, backends, agent, kept_lines=gateway.kept_lines) as caller:
+    async with Caller(clock, backends, agent, kept_lines=gateway.calls.kept_lines) as caller:
         await caller.say(1300)
         await caller.listen_until("response.done")
     assert caller.statuses() == ["completed"] and caller.transcript() == CRISIS.answer

@@ -94,7 +94,7 @@ async def test_a_caller_who_goes_on_hears_the_line_of_the_whole_turn(clock: Cloc
         assert voice.n_opened == 1 and not caller.of("response.created")
         await caller.say(600)
         await caller.listen_until("voiceloop.timeline")
-        sample = caller.session._metrics.registry.get_sample_value
+        sample = caller.services.metrics.registry.get_sample_value
         assert (sample("voiceloop_wasted_audio_ms_total") or 0) > 500
     assert caller.transcript() == BIRDS and voice.n_opened == 2 and not voice.open_streams
 

@@ -83,7 +83,7 @@ async def test_a_reply_is_made_ahead_where_nothing_reads_the_end_of_the_turn(clo
         await caller.listen_until("voiceloop.timeline")
     timeline = caller.of("voiceloop.timeline")[0].event["timeline"]
     assert timeline["held_ms"] > 0 and caller.transcript() == "It is noon."
-    sample = caller.session._metrics.registry.get_sample_value
+    sample = caller.services.metrics.registry.get_sample_value
     assert sample("voiceloop_drafts_total", {"fate": "released"}) == 1
 
 
@@ -102,7 +102,7 @@ async def test_whoever_waits_longest_is_answered_as_soon_as_the_wait_is_over(clo
     assert 1000 * (caller.first_audio_s() - end_s) < needed_ms + 100
     marks = timeline["marks"]
     assert marks["first_byte_on_wire"] - marks["endpoint_decision"] <= 0.01
-    sample = caller.session._metrics.registry.get_sample_value
+    sample = caller.services.metrics.registry.get_sample_value
     assert sample("voiceloop_drafts_total", {"fate": "released"}) == 1
 
 
@@ -130,7 +130,7 @@ async def test_a_caller_who_goes_on_is_answered_once_and_to_all_of_it(clock: Clo
     assert len(model.prompts) == 1  # preemptive replies are no turns
     assert model.branches[0].attempts[-1] == "a large latte please"
     assert not model.open_branches
-    sample = caller.session._metrics.registry.get_sample_value
+    sample = caller.services.metrics.registry.get_sample_value
     assert sample("voiceloop_drafts_total", {"fate": "released"}) == 1
     wasted = sample("voiceloop_reply_tokens_total", {"fate": "discarded"})
     assert wasted and wasted < (sample("voiceloop_reply_tokens_total", {"fate": "generated"}) or 0)
@@ -166,7 +166,7 @@ async def test_a_turn_that_ends_as_the_voice_of_the_held_reply_dies_is_answered(
         words = ("what", "time", "is", "it")
         now_s = asyncio.get_running_loop().time()
         turn = UserTurn(0, words, 0.0, 800.0, now_s, now_s, TurnRecord("resp"))
-        caller.session._replies.answer(turn)
+        caller.session._call._replies.answer(turn)
         await caller.wait_for("response.done")
         if n_passes > 2:  # before, the voice had not died for anybody to know
             assert caller.transcript() == "It is noon."
@@ -232,7 +232,7 @@ async def test_an_overloaded_machine_makes_nothing_ahead(clock: Clock) -> None:
     async with Caller(clock, slow_models(model)) as caller:
         await caller.say(800)
         await caller.listen_until("voiceloop.timeline")
-        sample = caller.session._metrics.registry.get_sample_value
+        sample = caller.services.metrics.registry.get_sample_value
         assert not sample("voiceloop_drafts_total", {"fate": "released"})
     assert caller.statuses() == ["completed"]
 
@@ -291,7 +291,7 @@ async def test_a_session_that_wasted_its_budget_makes_nothing_ahead_any_more(
             await caller.wait_quietly(200)
             await caller.say(600)
             await caller.listen_until("response.done", count=turn + 1)
-        sample = caller.session._metrics.registry.get_sample_value
+        sample = caller.services.metrics.registry.get_sample_value
         assert (sample("voiceloop_drafts_total", {"fate": "forgone"}) or 0) >= 1
 
 

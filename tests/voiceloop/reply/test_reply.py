@@ -121,7 +121,7 @@ def usages(caller: Caller) -> list[tuple[int, int]]:
 
 
 def generated(caller: Caller) -> float:
-    sample = caller.session._metrics.registry.get_sample_value
+    sample = caller.services.metrics.registry.get_sample_value
     return sample("voiceloop_reply_tokens_total", {"fate": "generated"}) or 0.0
 
 

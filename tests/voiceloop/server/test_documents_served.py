@@ -48,7 +48,8 @@ async def test_what_stands_in_the_folder_reaches_the_model_and_its_place_the_cli
     agent = replace(shipped_agent("library"), greeting="")
     model = FakeLanguageModel(["One week.", "You are welcome."])
     async with open_retriever(agent.knowledge, agent.language, {}) as retriever:
-        gateway = Gateway(Config(), agent, retriever=retriever)
+        gateway = Gateway(Config(), agent)
+        gateway.calls.retriever = retriever
         gateway.backends = instant_backends(language_model=model)
         sock = listen("127.0.0.1", 0)
         server = make_server(build_app(gateway), gateway.config)

@@ -185,7 +185,7 @@ async def test_our_own_clients_end_where_nobody_goes_on_with_their_call() -> Non
             async for received in events:
                 if received.type == "voiceloop.resume_ticket":
                     break
-            server.gateway.tickets = Tickets(b"another server's", time.time)
+            server.gateway.calls.tickets = Tickets(b"another server's", time.time)
             line.abort()
             with pytest.raises(ConnectionFailed, match="another line"):
                 async for _ in events:

@@ -142,7 +142,7 @@ async def test_spans_reach_a_collector_over_http() -> None:
 
 
 def test_without_a_collector_nothing_is_traced_and_nothing_imported() -> None:
-    assert isinstance(Gateway(Config(), AgentConfig()).traces, NoTraces)
+    assert isinstance(Gateway(Config(), AgentConfig()).calls.traces, NoTraces)
 
 
 def test_traces_without_the_extra_are_refused_with_the_command_that_brings_it(

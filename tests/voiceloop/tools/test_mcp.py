@@ -186,14 +186,14 @@ async def test_a_session_has_the_tools_that_are_listed_when_it_begins() -> None:
     server = replace(STDIO, environment={"PYTHONPATH": ROOT})
     gateway = Gateway(Config(), AgentConfig(mcp=(server,)))
     try:
-        await gateway.toolbox.connect()
-        connection = gateway.toolbox.mcp.connections["shop"]  # type: ignore[union-attr]
+        await gateway.calls.toolbox.connect()
+        connection = gateway.calls.toolbox.mcp.connections["shop"]  # type: ignore[union-attr]
         await until(lambda: connection.is_open)
         offered = gateway.session_agent.session_settings().tools
         assert {tool.name for tool in offered} == {"price", "order", "slow", "talk", "die"}
         assert [tool.name for tool in offered if tool.side_effect_free] == ["price", "slow"]
     finally:
-        await gateway.toolbox.close()
+        await gateway.calls.toolbox.close()
 
 
 async def test_one_bad_result_costs_its_call_and_not_the_connection() -> None:
