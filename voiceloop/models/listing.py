@@ -80,7 +80,14 @@ def before_pull(preset: Preset, machine: Machine, hub: Path) -> Iterator[str]:
     taken = {role: resolve_preset_model(model, hub) for role, model in preset.models.items()}
     absent = [repo for resolved in taken.values() for repo in resolved.missing]
     size_mb = sum(repo.size_mb for repo in absent)
-    yield f"{preset.name}: {size_mb / 1000:.1f} GB to fetch in {len(absent)} parts, into {hub}"
+    yield f"{preset.name}: {preset.summary}"
+    # 50 Mbit/s carry 6 MB a second.
+    minutes = size_mb / 6 / 60
+    parts = "1 part" if len(absent) == 1 else f"{len(absent)} parts"
+    yield (
+        f"{size_mb / 1000:.1f} GB to fetch in {parts}, some {minutes:.0f} min at 50 Mbit/s, "
+        f"into {hub}"
+    )
     for one in missing_pieces(preset, taken, machine, hub):
         if one.kind not in ("model", "disk"):
             yield f"note: {preset.name} also lacks {one.subject}: {one.found}; {one.remedy}"

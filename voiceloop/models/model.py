@@ -56,7 +56,8 @@ class Model:
     options: of its loader, in place of the preset's.
     requires: the distribution that a model is in, "name" or "name==1.0"; where another or none is
     installed, fallback takes its place in a preset.
-    file: of a language model in such a package, where it lies among the installed ones. install:
+    file: of a language model that is one file, where it lies in its repository or, of a package,
+    among the installed ones. install:
     the command that brings it, where `pip install` and its name would bring more than is needed.
     adapter: of a language model, the folder of engine/embedded with what it is taught by.
     language_codes, voices: all that a recognizer or a voice takes, where it is known here.

@@ -237,7 +237,9 @@ def _steps_lower(
 def _check_package(taken: Mapping[RoleName, ResolvedModel]) -> None:
     """Raises: ConfigError where the language model's file is in a package that is not here."""
     resolved = taken.get("engine")
-    if resolved is not None and resolved.model.file and resolved.folder is None:
+    if resolved is None or resolved.model.repo is not None:
+        return
+    if resolved.model.file and resolved.folder is None:
         model = resolved.model
         raise ConfigError(
             f"llm_model: expected {model.requires} installed for {model.name}, found another or "

@@ -165,16 +165,17 @@ def resolve_preset_model(model: Model, hub: Path) -> ResolvedModel:
 
 def resolve_model(model: Model, hub: Path) -> ResolvedModel:
     """A model of the catalog, on disk or not."""
-    if model.file:
-        return ResolvedModel(model, _packaged_file(model))
     if model.repo is None:
-        return ResolvedModel(model)
+        return ResolvedModel(model, _packaged_file(model) if model.file else None)
     own = find_repo(model.repo, hub)
+    folder = own.folder if own.is_whole else None
+    if folder is not None and model.file:
+        folder /= model.file
     parts = {option: find_repo(repo, hub) for option, repo in model.parts.items()}
     missing = [] if own.is_whole else [model.repo]
     missing += [model.parts[option] for option, part in parts.items() if not part.is_whole]
     folders = {option: part.folder for option, part in parts.items() if part.folder is not None}
-    return ResolvedModel(model, own.folder if own.is_whole else None, folders, tuple(missing))
+    return ResolvedModel(model, folder, folders, tuple(missing))
 
 
 def _packaged_file(model: Model) -> Path | None:

@@ -80,7 +80,7 @@ def test_a_key_changes_what_the_engine_is_told(
 
 # What a preset has by itself.
 AS_EVER: dict[str, tuple[tuple[str, Any], ...]] = {
-    "cpu": (("drafter", "ngram"),),
+    "cpu": (("drafter", "ngram"), ("weights", "int4")),
     "gpu": (("drafter", "ngram"), ("kv", "int8")),
 }
 

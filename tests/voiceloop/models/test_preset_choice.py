@@ -121,10 +121,10 @@ def test_a_gpu_with_its_models_wins(hub: Path) -> None:
 
 def test_a_preset_without_its_packages_or_memory_does_not_start(hub: Path) -> None:
     put_preset(hub, CPU)
-    choice = choose(Config(), machine(transformers=None), hub)
+    choice = choose(Config(), machine(gguf=None), hub)
     assert choice.preset == EMBEDDED
     assert choice.better.endswith(": pip install 'voiceloop[cpu]'")
-    old = choose(Config(), machine(transformers="5.9.1"), hub)
+    old = choose(Config(), machine(torch="2.9.1"), hub)
     assert old.preset == EMBEDDED
     assert choose(Config(), machine(memory_mb=3000), hub).preset == EMBEDDED
 
@@ -154,8 +154,9 @@ def test_a_half_fetched_model_does_not_count(hub: Path) -> None:
     assert CPU.models["engine"].repo is not None
     folder = find_repo(CPU.models["engine"].repo, hub).folder
     assert folder is not None
-    (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors").symlink_to(folder / "a blob that never came")
+    weights = folder / CPU.models["engine"].file
+    weights.unlink()
+    weights.symlink_to(folder / "a blob that never came")
     assert choose(Config(), machine(), hub).preset == EMBEDDED
 
 
@@ -172,7 +173,6 @@ def test_three_urls_need_no_model(hub: Path) -> None:
 
 
 def test_a_url_spares_the_preset_that_part(hub: Path) -> None:
-    put_pinned(hub, *CPU.models["recognizer"].repos)
     assert choose(Config(), machine(), hub).preset == EMBEDDED
     assert choose(Config(llm_url=("http://127.0.0.1:9/v1",)), machine(), hub).preset == CPU
 
@@ -236,7 +236,7 @@ def test_the_cache_is_where_other_programs_have_it(environ: dict[str, str], fold
 
 
 def test_a_snapshot_of_another_commit_is_not_the_pinned_model(hub: Path) -> None:
-    repo = CPU.models["recognizer"].repo
+    repo = GPU.models["recognizer"].repo
     assert repo is not None
     put(hub, repo, commit="b" * 40)
     assert not find_repo(repo, hub).is_whole
@@ -320,29 +320,44 @@ def test_the_voice_is_judged_where_the_embedded_recognizer_hears_and_can_be_swit
     if roles["recognizer"]["model"] != "moonshine-onnx":
         pytest.skip("moonshine-voice is not installed")
     assert roles["recognizer"]["end_of_voice"] is is_on
-    put_preset(hub, CPU)
-    for spec in worker_specs(Config(preset="cpu", anticipation=ahead)):
+    put_preset(hub, GPU)
+    for spec in worker_specs(Config(preset="gpu", anticipation=ahead)):
         assert all("end_of_voice" not in role.options for role in spec.roles)
 
 
-def test_the_cpu_preset_gives_each_model_a_process_and_its_folder(
+def test_the_cpu_preset_reads_one_file_of_a_general_model_beside_the_embedded_speech(
     hub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_preset(hub, CPU)
+    monkeypatch.setattr(resolve, "installed_version", WHEELS.get)
     monkeypatch.setattr(presets, "n_cores", lambda: 8)
     specs = worker_specs(Config(preset="cpu"))
+    assert [(spec.name, spec.n_threads) for spec in specs] == [("engine", 4), ("speech", 1)]
+    [engine], [recognizer, voice] = (spec.roles for spec in specs)
+    assert engine.options["quant"] == "int4"
+    file = Path(engine.options["model_dir"])
+    repo = CPU.models["engine"].repo
+    assert repo is not None and (file.name, file.parent.name) == (repo.files[0], repo.revision)
+    assert recognizer.options["model"] == "moonshine-onnx" and "device" not in recognizer.options
+    assert voice.options == {"model": "hibari", "kept_mb": 32}
+    assert context_tokens(Config(preset="cpu")) == 4096 - presets.REPLY_TOKENS
+
+
+def test_the_gpu_preset_gives_each_model_a_process_and_its_folder(
+    hub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_preset(hub, GPU)
+    monkeypatch.setattr(presets, "n_cores", lambda: 8)
+    specs = worker_specs(Config(preset="gpu"))
     assert [(spec.name, spec.n_threads) for spec in specs] == [
         ("engine", 4), ("recognizer", 2), ("voice", 2),
     ]  # fmt: skip
-    [engine], [recognizer], [voice] = (spec.roles for spec in specs)
-    assert engine.options["quant"] == "int8"
-    engine_repo = CPU.models["engine"].repo
+    [engine], [recognizer], _ = (spec.roles for spec in specs)
+    engine_repo = GPU.models["engine"].repo
     assert engine_repo is not None
     assert Path(engine.options["model_dir"]).name == engine_repo.revision
-    assert (recognizer.options["model"], recognizer.options["device"]) == ("moonshine", "cpu")
-    assert model_name(recognizer.options["source"]) == "UsefulSensors/moonshine-streaming-small"
-    assert voice.options == {"model": "hibari", "kept_mb": 32}
-    assert context_tokens(Config(preset="cpu")) == 4096 - presets.REPLY_TOKENS
+    assert (recognizer.options["model"], recognizer.options["device"]) == ("transducer", "cuda")
+    assert model_name(recognizer.options["source"]) == "nvidia/nemotron-3.5-asr-streaming-0.6b"
 
 
 def test_where_a_gpu_fails_plain_torch_is_planned_and_then_the_cpu_s_model_for_as_long_a_call(
@@ -361,7 +376,8 @@ def test_where_a_gpu_fails_plain_torch_is_planned_and_then_the_cpu_s_model_for_a
     assert plain["device"] == "cuda" and plain["kernels"] is False
     put_preset(hub, CPU)
     _, (name, other) = lower(config)
-    assert name == "Qwen/Qwen3-0.6B" and other["quant"] == "int8" and "device" not in other
+    assert name == "Qwen/Qwen2.5-1.5B-Instruct-GGUF" and other["quant"] == "int4"
+    assert "device" not in other
     assert other["context_length"] == plain["context_length"] == 16384
     assert other["kv_tokens"] > 16384 and "kv_format" not in other
     assert not lower(Config(preset="cpu"))
@@ -564,10 +580,10 @@ def test_a_remote_recognizer_has_the_voice_read_by_the_embedded_one(
     assert voice_reader_spec(load_config(flags=flags)) is None
 
 
-@pytest.mark.parametrize("preset", [CPU, GPU])
 def test_a_recognizer_here_that_tells_nothing_of_the_voice_has_it_read_by_the_embedded_one(
-    preset: Preset, hub: Path, monkeypatch: pytest.MonkeyPatch
+    hub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    preset = GPU
     put_preset(hub, preset)
     monkeypatch.setattr(resolve, "installed_version", WHEELS.get)
     spec = voice_reader_spec(Config(preset=preset.name))
@@ -658,7 +674,7 @@ def test_a_model_without_a_known_commit_is_taken_at_those_that_are_named(
     with pytest.raises(ConfigError, match=f"voiceloop models pull {name}"):
         worker_specs(config)
     put_pinned(hub, own, codec)
-    voice = worker_specs(config)[2].roles[0].options
+    voice = worker_specs(config)[-1].roles[-1].options
     assert (voice["model"], voice["device"]) == ("phonon", "cpu")
     assert model_name(voice["source"]) == "gradium/phonon-31m-en"
     assert Path(voice["codec_folder"]).name == second
@@ -705,8 +721,9 @@ def test_every_preset_seats_each_role_in_one_process(preset: Preset) -> None:
 
 
 def test_a_pull_says_how_much_it_is_and_what_it_does_not_bring(hub: Path) -> None:
-    first, *notes = before_pull(GPU, machine(), hub)
-    assert first == f"gpu: 10.6 GB to fetch in 2 parts, into {hub}"
+    first, size, *notes = before_pull(GPU, machine(), hub)
+    assert first == f"gpu: {GPU.summary}"
+    assert size == f"10.6 GB to fetch in 2 parts, some 30 min at 50 Mbit/s, into {hub}"
     assert any("gpu also lacks GPU: no NVIDIA GPU" in note for note in notes)
 
 
