@@ -38,7 +38,7 @@ class Admission:
 
     n_reserved: of them, for callers who come back. on_empty: called when the last one has left.
     lacks: asked, with whether the caller comes back, why there is no room for one more; None where
-    there is.
+    there is. giving_way: asked where all places are taken; what it returns, if anything, frees one.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class Admission:
         *,
         n_reserved: int = 0,
         lacks: Callable[[bool], str | None] = lambda is_returning: None,
+        giving_way: Callable[[], Callable[[], None] | None] = lambda: None,
     ) -> None:
         self._n_most = n_most
         self._n_reserved = n_reserved
@@ -57,12 +58,17 @@ class Admission:
         self.is_draining = False
         self._on_empty = on_empty
         self._lacks = lacks
+        self._giving_way = giving_way
 
     @contextmanager
     def place(self, *, is_returning: bool = False) -> Iterator[None]:
         """Hold a place. Raises Overloaded when there is none."""
         if (lack := self.lack(is_returning=is_returning)) is not None:
             raise Overloaded(f"expected room for one more of the {self._named}, found {lack}")
+        if self.n_inside >= self._n_most_of(is_returning=is_returning):
+            give_way = self._giving_way()
+            if give_way is not None:
+                give_way()
         self.n_inside += 1
         try:
             yield
@@ -75,10 +81,13 @@ class Admission:
         """Why there is no place at this moment; None where there is one."""
         if self.is_draining:
             return "a server that is shutting down"
-        n_most = self._n_most if is_returning else self._n_most - self._n_reserved
-        if self.n_inside >= n_most:
+        n_most = self._n_most_of(is_returning=is_returning)
+        if self.n_inside >= n_most and self._giving_way() is None:
             return f"all {n_most} of them taken"
         return self._lacks(is_returning)
+
+    def _n_most_of(self, *, is_returning: bool) -> int:
+        return self._n_most if is_returning else self._n_most - self._n_reserved
 
     def drain(self) -> None:
         self.is_draining = True
@@ -135,31 +144,38 @@ class LateCalls:
 
 
 class CallAdmission(Admission):
-    """Places for calls. late_s: p95 of answers that is late. n_talking, level: at this moment."""
+    """Places for calls. late_s: p95 of answers that is late. n_talking, taken, level: at this
+    moment; taken: places, of which a call that says nothing has a tenth."""
 
     def __init__(
         self,
         limits: Limits,
         late_s: float,
         n_talking: Callable[[], int],
+        taken: Callable[[], float],
         level: Callable[[], Level],
         clock: Callable[[], float],
         on_empty: Callable[[], None],
+        giving_way: Callable[[], Callable[[], None] | None],
     ) -> None:
         most = limits.max_sessions
         self.n_for_new = for_new_callers(most)
         n_kept = most - self.n_for_new
-        super().__init__(most, "sessions", on_empty, n_reserved=n_kept, lacks=self._lacks_room)
+        super().__init__(
+            most, "sessions", on_empty,
+            n_reserved=n_kept, lacks=self.lacks_room, giving_way=giving_way,
+        )  # fmt: skip
         self.room = Room(most, late_s)
         self.late_calls = LateCalls(clock)
-        self.n_talking, self.level = n_talking, level
+        self.n_talking, self.taken, self.level = n_talking, taken, level
         self._beginnings = Beginnings(clock)
         self._is_by_load = limits.admit_by_load
 
-    def _lacks_room(self, is_returning: bool) -> str | None:
+    def lacks_room(self, is_returning: bool = False) -> str | None:
+        """Why this machine carries no more calls at the moment; None where it does."""
         if not self._is_by_load:
             return None
-        n_calls = self.n_talking() + self._beginnings.n_waiting
+        n_calls = self.taken() + self._beginnings.n_waiting
         return lack_of_room(self.level(), self.room.n_calls, n_calls, is_returning)
 
     async def until_it_begins(self, wait: Wait) -> None:

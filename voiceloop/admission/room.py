@@ -142,7 +142,7 @@ class Room:
         return max(1, min(n_calls, self._most))
 
 
-def lack_of_room(level: Level, n_places: int, n_talking: int, is_returning: bool) -> str | None:
+def lack_of_room(level: Level, n_places: int, n_talking: float, is_returning: bool) -> str | None:
     """Why a call is not let in under this load; None where it is.
 
     n_places: `Room.n_calls`. is_returning: it was here before, or at another gateway.

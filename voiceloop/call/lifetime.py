@@ -37,6 +37,7 @@ class Ending(Enum):
     EXPIRED = 1001, "session expired"
     DRAINED = 1012, "the server restarts"
     RESUMED = 1000, "the call goes on over another connection"
+    OVERLOADED = 1013, "the server has no place for a call that says nothing"
 
     @property
     def lets_turn_end(self) -> bool:
@@ -66,6 +67,10 @@ class Lifetime:
             self._changed.set()
             if why.lets_turn_end:
                 self._notify(round(self.drain_s))
+
+    @property
+    def is_ending(self) -> bool:
+        return self._let_go is not None
 
     @property
     def lived_s(self) -> float:

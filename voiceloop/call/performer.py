@@ -91,7 +91,7 @@ class Performer:
             starts_early=ahead.does("early_start") and agent.barge_in.enabled,
             words_late_s=agent.waiting.late_s,
         )
-        self._idleness = Idleness(
+        self.idleness = Idleness(
             lambda since_ms: self.advance(told.CallerIdle(since_ms)), services.clock
         )
         self._replies = Replies(self._context, services.metrics, tasks, ahead, self.advance, trace)
@@ -105,11 +105,6 @@ class Performer:
     # --- what the session asks ---
 
     @property
-    def quiet_s(self) -> float:
-        """For how long nobody has spoken and nothing has been owed."""
-        return self._idleness.quiet_s
-
-    @property
     def n_turns(self) -> int:
         """The agent's turns in the conversation so far."""
         return self._replies.n_turns
@@ -117,7 +112,7 @@ class Performer:
     async def until_idle(self) -> None:
         """Wait for a moment in which nobody speaks and nothing is owed."""
         if not self._turn_taking.is_idle:
-            await self._idleness.wait()
+            await self.idleness.wait()
 
     def observe_audio(self, response_id: str) -> None:
         """Note that sound of this response has been sent."""
@@ -326,7 +321,7 @@ class Performer:
                 self._follow_history()
             case do.WatchIdleness(is_idle=is_idle, timeout_ms=timeout_ms):
                 now_ms = self._listener.now_ms
-                self._idleness.observe(is_idle, timeout_ms=timeout_ms, now_ms=now_ms)
+                self.idleness.observe(is_idle, timeout_ms=timeout_ms, now_ms=now_ms)
                 if is_idle:
                     self._slide_window()
             case do.CountBargeIn(verdict=verdict, onset_arrival_s=onset_s):

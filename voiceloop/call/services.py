@@ -17,10 +17,12 @@ class CallServices(ReplyServices):
     """Of one server. tickets: None where no call can be resumed.
 
     new_vad: makes a voice detector, one for each call. on_resumed: told the id that a call had
-    before it was resumed here.
+    before it was resumed here. lacks_place: why a call that said nothing so far may not begin now;
+    None where it may.
     """
 
     traces: Traces = field(default_factory=NoTraces)
     tickets: Tickets | None = None
     new_vad: Callable[[], VoiceActivity] = Vad
     on_resumed: Callable[[str], None] = lambda call_id: None
+    lacks_place: Callable[[], str | None] = lambda: None

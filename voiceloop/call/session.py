@@ -24,7 +24,7 @@ from voiceloop.call.lifetime import Ending, Lifetime, SessionOver
 from voiceloop.call.performer import Performer
 from voiceloop.call.services import CallServices
 from voiceloop.call.writer import Writer
-from voiceloop.errors import SessionExpired
+from voiceloop.errors import Overloaded, SessionExpired
 from voiceloop.realtime import commands as asked
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.resume.resumption import Resumption
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 # Who asks for more is read slower: people take seconds over a turn, files are heard no faster.
 TURN_STARTS_PER_S, TURN_STARTS_AT_ONCE = 5.0, 20.0
+BEGINS = asked.AppendAudio | asked.CommitAudio | asked.CreateResponse | asked.ItemCreated
 
 
 class Session:
@@ -90,10 +91,19 @@ class Session:
         """Let go of the call: it was resumed on another line."""
         self._lifetime.drain(Ending.RESUMED)
 
+    def give_way(self) -> None:
+        """Let go of the call, in which nothing was said, for another one."""
+        self._lifetime.drain(Ending.OVERLOADED)
+
     @property
-    def quiet_s(self) -> float:
-        """For how long nobody has spoken and nothing has been owed."""
-        return self._call.quiet_s
+    def gives_way(self) -> bool:
+        """Whether it may be ended for another call: its client has said nothing yet."""
+        return self._call.idleness.is_silent and not self._lifetime.is_ending
+
+    @property
+    def place_share(self) -> float:
+        """How much of a place it takes, of which `Idleness` knows."""
+        return self._call.idleness.place_share
 
     async def run(self) -> None:
         """Serve the connection to its end. An error that is raised is a bug, and code 1011."""
@@ -148,6 +158,10 @@ class Session:
 
     async def _obey(self, command: asked.Command) -> None:
         self._greeting.observe(command)
+        if isinstance(command, BEGINS):
+            if self._call.idleness.is_silent:
+                await self._take_place()
+            self._call.idleness.begin()
         if isinstance(command, asked.AppendAudio):
             await self._call.hear(command.samples)
             return
@@ -160,6 +174,13 @@ class Session:
         self._call.obey(command)
         if isinstance(command, asked.SettingsChanged):
             self._resumption.observe_settings()
+
+    async def _take_place(self) -> None:
+        """A client that said nothing until now begins: it is as if it dialled at this moment."""
+        if (lack := self._services.lacks_place()) is not None:
+            error = Overloaded(f"expected room for a call that begins, found {lack}")
+            await self._writer.say_last(error)
+            self._end(1013, "the server has no place for the call that began")
 
     async def _resume(self, ticket: str) -> None:
         """Go on with a call that broke off elsewhere, if its ticket is good."""
@@ -189,6 +210,9 @@ class Session:
             most_min = self._lifetime.whole_s / 60.0
             expired = SessionExpired(f"expected a session of at most {most_min:g} minutes")
             await self._writer.say_last(expired)
+        elif ending is Ending.OVERLOADED:
+            found = "found a call that says nothing, and another caller"
+            await self._writer.say_last(Overloaded(f"expected a caller, {found}"))
         elif ending.lets_turn_end:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._lifetime.drain_s):

@@ -39,9 +39,6 @@ from voiceloop.tools.toolbox import toolbox_of
 
 log = logging.getLogger(__name__)
 
-# A call in which nobody has spoken for so long costs nothing.
-QUIET_CALL_S = 30.0
-
 
 def _told(lost: WorkerLoad) -> str:
     """A worker that is not ready, for a person to read."""
@@ -89,11 +86,13 @@ class Gateway:
             traces=traces,
             tickets=Tickets(self.keys.shared_secret, time.time),
             on_resumed=self._goes_on,
+            lacks_place=lambda: self.admission.lacks_room(),
         )
         emptied = self._one_is_empty.set
         self.admission = CallAdmission(
             config.limits, config.slo.answer_ms / 1000.0,
-            lambda: self.n_talking, lambda: self.load_watch.level, self.clock, emptied,
+            lambda: self.n_talking, self._places_taken, lambda: self.load_watch.level, self.clock,
+            emptied, self._giving_way,
         )  # fmt: skip
         self.http_admission = RequestAdmission(self.admission, emptied)
         self.load_watch = LoadWatch(
@@ -159,7 +158,15 @@ class Gateway:
     @property
     def n_talking(self) -> int:
         """Calls in which somebody has spoken lately."""
-        return sum(session.quiet_s < QUIET_CALL_S for session in self._sessions)
+        return sum(session.place_share == 1.0 for session in self._sessions)
+
+    def _places_taken(self) -> float:
+        return sum(session.place_share for session in self._sessions)
+
+    def _giving_way(self) -> Callable[[], None] | None:
+        """Of the calls whose clients have said nothing the first gives way to another caller."""
+        silent = next((one for one in self._sessions if one.gives_way), None)
+        return silent.give_way if silent is not None else None
 
     async def watch_load(self) -> None:
         """Look at the load for ever."""

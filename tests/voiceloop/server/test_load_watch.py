@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -13,14 +15,16 @@ from typing import cast
 import httpx
 import msgspec
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.fakes import instant_backends
-from tests.voiceloop.server.test_app import event, running
+from tests.voiceloop.server.test_app import event, running, until
 from voiceloop.admission.overload import Level
 from voiceloop.admission.pools import pools_of
 from voiceloop.admission.room import LEAST_CALLS, Room, for_new_callers
 from voiceloop.agent import AgentConfig
+from voiceloop.call.idleness import BEGINS_WITHIN_S
 from voiceloop.call.session import Session
 from voiceloop.config import Config, Limits
 from voiceloop.errors import Overloaded
@@ -244,6 +248,67 @@ async def test_one_call_more_than_the_machine_carries_is_refused_unless_load_is_
                 await call.close()
 
 
+class Ahead:
+    """A clock that tests may put forward."""
+
+    s = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.s
+
+
+SAYS = json.dumps({"type": "response.create", "response": {"output_modalities": ["text"]}})
+
+
+async def test_thirty_lines_that_say_nothing_leave_room_and_then_find_none_themselves() -> None:
+    ahead = Ahead()
+    async with running(clock=ahead) as server, AsyncExitStack() as lines:
+
+        async def dial() -> ClientConnection:
+            return await lines.enter_async_context(server.connect("?greeting=0"))
+
+        climb(server.gateway, Level.BUSY)
+        server.gateway.load_watch.room.observe(0.0, 0.0, 0, {}, is_calm=False)  # four calls
+        silent = []
+        for _ in range(15):
+            silent += [await dial(), await dial()]
+            ahead.s += BEGINS_WITHIN_S
+        caller = await dial()
+        await caller.send(SAYS)
+        await until(caller, "response.done")
+        with pytest.raises(InvalidStatus):
+            await dial()
+        await silent[0].send(SAYS)  # there is no place for it either
+        assert (await until(silent[0], "error"))["error"]["code"] == "server_overloaded"
+        with pytest.raises(ConnectionClosed) as closed:
+            await event(silent[0])
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1013
+        await caller.close()
+        await silent[1].send(SAYS)
+        await until(silent[1], "response.done")
+
+
+async def test_where_all_places_are_taken_a_line_that_says_nothing_gives_way_to_a_caller() -> None:
+    ahead, config = Ahead(), Config(limits=Limits(max_sessions=3))
+    async with running(config, clock=ahead) as server, AsyncExitStack() as lines:
+        speaks, *silent = [
+            await lines.enter_async_context(server.connect("?greeting=0")) for _ in range(3)
+        ]
+        await speaks.send(SAYS)
+        await until(speaks, "response.done")
+        with pytest.raises(InvalidStatus):
+            await server.connect()  # they have dialled just now, and may speak yet
+        ahead.s += BEGINS_WITHIN_S
+        async with httpx.AsyncClient(base_url=server.http) as http:
+            assert (await http.get("/readyz")).status_code == 200
+        caller = await lines.enter_async_context(server.connect("?greeting=0"))
+        await caller.send(SAYS)
+        await until(caller, "response.done")
+        assert (await until(silent[0], "error"))["error"]["code"] == "server_overloaded"
+        await speaks.send(SAYS)
+        await until(speaks, "response.done")
+
+
 async def test_requests_over_http_give_way_to_calls() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
     async with (
@@ -305,7 +370,7 @@ async def test_callers_of_a_rush_begin_one_by_one_and_count_while_they_wait(
     began_s: list[float] = []
 
     class Talking:
-        quiet_s = 0.0
+        place_share = 1.0
 
     async def come() -> None:
         assert gateway.admission.lack() is None
