@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from unittest import mock
 
 from clients.conformance.check import Target
 from clients.conformance.suite import recorded_speech
@@ -34,13 +33,13 @@ async def serving(mutants: Iterable[Mutant] = (), greeting: str = "") -> AsyncIt
     config = Config(keys=(KEY,), limits=Limits(max_sessions=1000, admit_by_load=False))
     agent = AgentConfig(instructions="Be kind.", greeting=greeting)
     gateway = Gateway(config, agent, backends)
+    gateway.calls.new_vad = EnergyVad  # a network for each of 100 calls
     sock = listen("127.0.0.1", 0)
     server = make_server(build_app(gateway), config)
     server.config.loaded_app = MutatedApp(server.config.loaded_app, mutants)
     task = asyncio.create_task(server.serve(sockets=[sock]))
     try:
-        with mock.patch("voiceloop.call.session.Vad", EnergyVad):  # a network for each of 100 calls
-            yield f"ws://127.0.0.1:{sock.getsockname()[1]}/v1/realtime"
+        yield f"ws://127.0.0.1:{sock.getsockname()[1]}/v1/realtime"
     finally:
         server.should_exit = server.force_exit = True
         await task

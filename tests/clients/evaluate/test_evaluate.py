@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
-from unittest import mock
 
 import httpx
 import pytest
@@ -62,11 +61,11 @@ async def agent_server(
     config = Config(limits=Limits(admit_by_load=False))
     backends = instant_backends(recognizer=FakeRecognizer(heard), language_model=model)
     gateway = Gateway(config, agent, backends)
+    gateway.calls.new_vad = EnergyVad
     await gateway.calls.toolbox.start()
     try:
-        with mock.patch("voiceloop.call.session.Vad", EnergyVad):
-            async with served(build_app(gateway), config) as address:
-                yield f"ws://{address}"
+        async with served(build_app(gateway), config) as address:
+            yield f"ws://{address}"
     finally:
         await gateway.calls.toolbox.close()
 
