@@ -111,8 +111,8 @@ async def start(
     log = log_folder / f"peers-{variant}.log"
     if peer == "voiceloop":
         urls = ("--stt-url", services, "--llm-url", services, "--tts-url", services)
-        is_read = "none" if flavour == "no-reader" else "embedded"
-        readers = {"VOICELOOP_END_READER": is_read, "VOICELOOP_VOICE_READER": is_read}
+        off = "p_end,p_voice" if flavour == "no-reader" else ""
+        readers = {"VOICELOOP_ANTICIPATION_OFF": off} if off else {}
         server = running_server(("--preset", "remote", *urls), log=log, environment=readers)
         return await running.enter_async_context(server)
     command = (str(python_of(peer)), str(HERE / f"{peer}_agent.py"))

@@ -77,7 +77,7 @@ def environment(folder: Path, port: int) -> Mapping[str, str]:
         "PYTHONPATH": str(ROOT),
         "VOICELOOP_PORT": str(port),
         "VOICELOOP_PRESET": "embedded",  # whatever this machine has besides
-        "VOICELOOP_END_READER": "none",
+        "VOICELOOP_ANTICIPATION_OFF": "p_end",
     }
 
 
