@@ -66,13 +66,19 @@ def read_strangers() -> tuple[Stranger, ...]:
             one["name"],
             one["instructions"],
             tuple(
-                Question(text, (tuple(expect.split("|")),), tuple(filter(None, never.split("|"))))
+                Question(text, (_wordings(expect),), tuple(filter(None, never.split("|"))))
                 for text, expect, never in one["right"]
             ),
             tuple(Question(text, (_REFUSES,)) for text in one["refuse"]),
         )
         for one in given
     )
+
+
+def _wordings(expect: str) -> tuple[str, ...]:
+    """The alternatives of a rule; a figure may be a price, whether the file has a sign or not."""
+    words = expect.split("|")
+    return (*words, *(f"${word}" for word in words if word[:1].isdigit()))
 
 
 async def _answer(url: str, stranger: Stranger, question: Question) -> Answer:
