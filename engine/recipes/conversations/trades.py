@@ -8,6 +8,7 @@ arguments, a caller who corrects himself, and small talk that leads back.
 from __future__ import annotations
 
 import random
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,8 +110,8 @@ def trade_call(rng: random.Random, noise: RecognizerNoise, questions: Sequence[s
             greeting(call, place)
         moves: list[tuple[Move, float]] = [
             (counter.topic, 24),
-            (partial(_unknown_rule, silent), 9 if silent else 0),
-            (counter.nobody_knows, 3),
+            (partial(_unknown_rule, silent), 18),
+            (counter.nobody_knows, 5),
             (info.price, 9),
             (info.price_of_it, 3),
             (info.is_there, 5),
@@ -154,7 +155,7 @@ def _business(rng: random.Random, trade: Trade) -> tuple[Business, list[str]]:
     facts: dict[str, tuple[str, str, str, str]] = {}
     rules = list(trade.rules)
     rng.shuffle(rules)
-    n_told = rng.randint(1, len(rules))
+    n_told = rng.randint(1, max(1, len(rules) - 1))
     for index, (questions, sentence, reply, values) in enumerate(rules[:n_told]):
         value = rng.choice(values)
         facts[f"rule {index}"] = (questions, expand(rng, sentence, v=value), reply, value)
@@ -183,7 +184,20 @@ def _business(rng: random.Random, trade: Trade) -> tuple[Business, list[str]]:
     while "silent" in place.facts or not place.prompt:
         place.facts.pop("silent", None)
         place.prompt = write_prompt(rng, place)
-    return place, [rule[0] for rule in rules[n_told:]]
+    # Callers also ask what only another trade would say; the prompt is as silent about that. What
+    # shares a word with something told might be answered by it, so it is not asked.
+    told = _content(" ".join(fact[0] for fact in place.facts.values()))
+    others = [rule[0] for other in rng.sample(read_trades()[0], 3) for rule in other.rules]
+    others = [question for question in others if not _content(question) & told]
+    return place, [
+        *(rule[0] for rule in rules[n_told:]),
+        *rng.sample(others, min(3, len(others))),
+    ]
+
+
+def _content(template: str) -> set[str]:
+    """The longer words of a template's questions, which tell two subjects apart."""
+    return set(re.findall(r"[a-z]{5,}", template)) - {"there", "would", "should", "could", "which"}
 
 
 def _price(rng: random.Random, span: tuple[int, int], style: str) -> str:
