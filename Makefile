@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 # No bytecode ahead, which halves the time: a first start compiles what it imports.
 PIP := $(BIN)/python -m pip install --progress-bar on --no-compile -c constraints.txt
+# What was compiled is kept, whatever the environment says: a process that compiles torch and the
+# rest anew starts 3 s later, and the tests start hundreds.
+export PYTHONDONTWRITEBYTECODE :=
 # torch for Linux comes with some 3 GB of CUDA. Where there is no NVIDIA GPU, name the index of PyTorch's
 # builds for CPUs, which pytorch.org's "Get Started" tells: make demo TORCH_INDEX=URL
 TORCH_INDEX ?=

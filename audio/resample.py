@@ -94,10 +94,11 @@ class Resampler:
         """Outputs from where we stand up to at most n_total that the pending input covers."""
         blocks = [np.zeros(0, np.int16)]
         while self._n_out < n_total:
-            block = self._produce_block(min(n_total, self._n_out + BLOCK))
-            if not len(block):
-                break
+            wanted = min(n_total - self._n_out, BLOCK)
+            block = self._produce_block(self._n_out + wanted)
             blocks.append(block)
+            if len(block) < wanted:  # the rest needs input that is to come
+                break
         return np.concatenate(blocks)
 
     def _produce_block(self, n_total: int) -> Samples:
