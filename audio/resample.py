@@ -55,7 +55,8 @@ class Resampler:
                 f"expected rates in a ratio of small whole numbers, found {in_hz} and {out_hz} Hz"
             )
         self._half = -(-HALF_WIDTH * in_hz // min(in_hz, out_hz))  # input samples on each side
-        self._bank = _filter_bank(self._up, min(in_hz, out_hz) / in_hz, self._half)
+        bank = _filter_bank(self._up, min(in_hz, out_hz) / in_hz, self._half)
+        self._taps = _group_taps(self._up, self._down, bank)
         self.reset()
 
     @property
@@ -66,8 +67,8 @@ class Resampler:
     def reset(self) -> None:
         """Forget the stream: the next push starts a new one."""
         # The filter sees zeros before the first sample.
-        self._pending: NDArray[np.float64] = np.zeros(self._half)
-        self._first = -self._half  # input position of _pending[0]
+        self._pending: NDArray[np.float64] = np.zeros(self._half - 1)
+        self._first = 1 - self._half  # input position of _pending[0]
         self._n_in = 0
         self._n_out = 0
 
@@ -92,31 +93,39 @@ class Resampler:
 
     def _produce(self, n_total: int) -> Samples:
         """Outputs from where we stand up to at most n_total that the pending input covers."""
+        last_base = self._first + len(self._pending) - self._half - 1
+        n_total = min(n_total, ((last_base + 1) * self._up - 1) // self._down + 1)
         blocks = [np.zeros(0, np.int16)]
         while self._n_out < n_total:
-            wanted = min(n_total - self._n_out, BLOCK)
-            block = self._produce_block(self._n_out + wanted)
-            blocks.append(block)
-            if len(block) < wanted:  # the rest needs input that is to come
-                break
+            blocks.append(self._produce_block(min(n_total, self._n_out + BLOCK)))
         return np.concatenate(blocks)
 
     def _produce_block(self, n_total: int) -> Samples:
-        outputs = np.arange(self._n_out, n_total, dtype=np.int64)
-        bases, phases = np.divmod(outputs * self._down, self._up)
-        starts = bases - self._half + 1 - self._first
-        starts = starts[starts + 2 * self._half <= len(self._pending)]
-        if len(starts) == 0:
-            return np.zeros(0, np.int16)
-        windows = sliding_window_view(self._pending, 2 * self._half)[starts]
-        sums = np.einsum("kt,kt->k", windows, self._bank[phases[: len(starts)]])
-        self._n_out += len(starts)
-        next_base = self._n_out * self._down // self._up
-        dropped = max(0, next_base - self._half + 1 - self._first)
-        self._pending = self._pending[dropped:]
-        self._first += dropped
-        rounded: Samples = np.clip(np.rint(sums / _ONE), -32768, 32767).astype(np.int16)
+        """Outputs up to n_total, by whole groups: `up` of them begin with `down` inputs each."""
+        group = self._n_out // self._up
+        n_groups = -(-n_total // self._up) - group
+        n_read = (n_groups - 1) * self._down + len(self._taps)
+        # The last group may reach beyond what has come; what it would say there is not kept.
+        inputs = np.pad(self._pending[:n_read], (0, max(0, n_read - len(self._pending))))
+        sums = sliding_window_view(inputs, len(self._taps))[:: self._down] @ self._taps
+        outputs = sums.ravel()[self._n_out - group * self._up : n_total - group * self._up]
+        self._n_out = n_total
+        first = self._n_out // self._up * self._down - self._half + 1
+        self._pending, self._first = self._pending[first - self._first :], first
+        rounded: Samples = np.clip(np.rint(outputs / _ONE), -32768, 32767).astype(np.int16)
         return rounded
+
+
+def _group_taps(up: int, down: int, bank: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What a group's inputs weigh in each of its `up` outputs, [inputs, up].
+
+    bank: of `_filter_bank`. Output p of a group stands p * down / up inputs behind the first.
+    """
+    bases, phases = np.divmod(np.arange(up) * down, up)
+    taps = np.zeros((bases[-1] + bank.shape[1], up))
+    for output, (base, phase) in enumerate(zip(bases, phases, strict=True)):
+        taps[base : base + bank.shape[1], output] = bank[phase]
+    return taps
 
 
 def _filter_bank(up: int, bandwidth: float, half: int) -> NDArray[np.float64]:
