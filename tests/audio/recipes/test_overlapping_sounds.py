@@ -4,6 +4,7 @@ import random
 from itertools import groupby
 
 import numpy as np
+import pytest
 
 from audio.frames import RECOGNIZER_HZ
 from audio.recipes.overlapping_sounds import (
@@ -31,12 +32,13 @@ def spoken(n=60):
         yield Spoken(f"{index}", f"s{index % 7}", is_person, not is_person and index % 4 == 1, wave)
 
 
-def all_of(n=60):
-    return list(overlaps(list(spoken(n)), [("n", NOISE), ("m", NOISE[::-1])]))
+@pytest.fixture(scope="module")
+def every():
+    return list(overlaps(list(spoken(240)), [("n", NOISE), ("m", NOISE[::-1])]))
 
 
-def test_every_kind_comes_of_people_and_of_made_voices_as_far_as_there_are_any():
-    kinds = {(sound.kind, sound.is_person) for sound in all_of()}
+def test_every_kind_comes_of_people_and_of_made_voices_as_far_as_there_are_any(every):
+    kinds = {(sound.kind, sound.is_person) for sound in every}
     assert kinds == set(SHARES)
 
 
@@ -44,8 +46,8 @@ def level(samples):
     return float(np.sqrt(np.mean(np.square(samples.astype(float)))))
 
 
-def test_neither_level_nor_the_room_before_a_sound_tells_whether_it_is_a_callers():
-    sounds = [s for s in all_of(240) if s.kind in ("interruption", "bystander", "echo")]
+def test_neither_level_nor_the_room_before_a_sound_tells_whether_it_is_a_callers(every):
+    sounds = [s for s in every if s.kind in ("interruption", "bystander", "echo")]
     is_caller = np.array([sound.kind == "interruption" for sound in sounds])
     n_lead = int(LEAD_MS * MS)
     before = np.array([level(sound.samples[:n_lead]) for sound in sounds])
@@ -67,9 +69,8 @@ def test_a_bystander_rings_on_after_the_sound_more_than_a_caller():
     assert ringing[as_bystander] > 2 * ringing[as_caller]
 
 
-def test_callers_have_half_the_weight_and_people_weigh_alike_in_both_halves():
-    sounds = all_of()
-    kinds = [f"{s.kind}, {'people' if s.is_person else 'made'}" for s in sounds]
+def test_callers_have_half_the_weight_and_people_weigh_alike_in_both_halves(every):
+    kinds = [f"{s.kind}, {'people' if s.is_person else 'made'}" for s in every]
     empty = np.zeros(len(kinds))
     heard = Heard(empty, empty, empty, [], kinds)
     weights = balanced(heard, np.ones(len(kinds), bool))
