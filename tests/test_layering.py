@@ -134,6 +134,7 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Absolute dotted names of every module that a file imports, wherever the statement stands."""
     package = path.relative_to(ROOT).with_suffix("").parts[:-1]
