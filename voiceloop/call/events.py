@@ -29,12 +29,12 @@ class StartedEarly(msgspec.Struct, frozen=True):
 class ReplyEnded(msgspec.Struct, frozen=True):
     """A reply is over: said, failed, cancelled.
 
-    had_floor: it was the agent's in the conversation, or interrupted and to resume. is_followed:
-    another has begun in its place.
+    had_floor: it was the agent's in the conversation, or interrupted and to resume. line_said: of a
+    line that was said until an answer is there, whether to its end; None of any other.
     """
 
     had_floor: bool = True
-    is_followed: bool = False
+    line_said: bool | None = None
 
 
 class GreetingDue(msgspec.Struct, frozen=True):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Literal
 
 from voiceloop.call.actions import Step
@@ -57,9 +56,8 @@ class Replies:
         self._current: Reply | None = None
         self._interrupted: Reply | None = None
         self._beside: dict[str, Reply] = {}
-        self._line: Reply | None = None  # said until the words of a turn are there
-        self._bridged: int | None = None  # the segment of the newest turn with such a line
-        self._behind_line: Callable[..., None] | None = None  # what follows it
+        # The segment of the newest turn whose caller was asked to wait for its words.
+        self._bridged: int | None = None
         self.n_turns = 0  # turns of the agent in the conversation
         # Each is given the record of every reply that is over.
         self._observers: tuple[Callable[[TurnRecord], None], ...] = (
@@ -106,7 +104,7 @@ class Replies:
             said_lately=reply.speech.text.said_lately,
             answers=reply.answers,
             released_s=reply.released_s,
-            asks_to_wait=reply is self._line,
+            asks_to_wait=reply.is_line,
         )
 
     # --- the sound of the reply in the conversation ---
@@ -148,25 +146,17 @@ class Replies:
             return None
         return self._context.prepared.answer(last[0].content)
 
-    def ask_again(self, *, is_told: bool = True) -> None:
-        """Say the fallback, behind a line: what the caller said held no words."""
-        if self._says_line:
-            self._behind_line = self.ask_again
-        elif is_told:
-            self.begin(self._context.protocol.open_response(), self._context.agent.fallback)
-
-    @property
-    def _says_line(self) -> bool:
-        return self._line is not None and self._current is self._line
+    def ask_again(self) -> None:
+        """Say the fallback: what the caller said held no words."""
+        self.begin(self._context.protocol.open_response(), self._context.agent.fallback)
 
     def ask_to_wait(self, turn: UserTurn) -> None:
-        """Say a line, for the words of this turn are late; no model reads that it was said."""
+        """Say a line, for the words of this turn are late."""
         self._bridged = turn.segment
         self.owed.owe(turn.decided_s)
         response = self._context.protocol.open_response()
         turn.record.facts.waiting_line = line = next(self._context.waiting_lines)
-        self._begin(response, TurnRecord(response.id), line)
-        self._line = self._current
+        self._begin(response, TurnRecord(response.id), line, is_line=True)
 
     def _begin(
         self,
@@ -175,6 +165,8 @@ class Replies:
         fixed_text: str | None = None,
         turn: UserTurn | None = None,
         failure: VoiceLoopError | None = None,
+        *,
+        is_line: bool = False,
     ) -> None:
         """failure: why there will be no reply; the fallback is said, or `fixed_text` before it."""
         before = self._current if not response.is_out_of_band else None
@@ -185,6 +177,7 @@ class Replies:
             turn=turn,
             fixed_text=fixed_text,
             failure=failure,
+            is_line=is_line,
             was_asked_to_wait=turn is not None and turn.segment == self._bridged,
             not_before_s=before.play_end_s if before is not None else 0.0,
         )
@@ -226,10 +219,7 @@ class Replies:
         self._take_floor(reply)
 
     def fail(self, turn: UserTurn, error: BackendError, *, is_told: bool) -> None:
-        """There is no reply to this turn; is_told: the fallback is said, behind a line."""
-        if self._says_line:
-            self._behind_line = partial(self.fail, turn, error)
-            return
+        """There is no reply to this turn; is_told: the fallback is said."""
         response = self._context.protocol.open_response()
         if is_told:
             self._begin(response, turn.record, "", turn, failure=error)
@@ -304,7 +294,7 @@ class Replies:
             spoken = self._context.protocol.spoken
             if heard_ms is not None:
                 heard = spoken.cut(item_id, heard_ms)
-            if heard_ms is None or reply is self._line:
+            if heard_ms is None or reply.is_line:
                 spoken.retract(item_id)
         reply.interrupt(heard, heard_ms or 0.0)
         if may_resume:
@@ -372,18 +362,12 @@ class Replies:
         if reply.failure is None and not reply.response.is_out_of_band:
             self.owed.waive()  # it had nothing to say
         self._report(reply)
-        if reply is self._line:
-            self._end_line(reply)
-        self._report_end(ReplyEnded(had_floor, is_followed=self._current is not None))
-
-    def _end_line(self, reply: Reply) -> None:
-        """What it bridged follows; or why nothing does, unless the caller broke it off."""
-        self._line = None
-        if (item_id := reply.response.item_id) is not None:
-            self._context.protocol.spoken.retract(item_id)
-        if (follows := self._behind_line) is not None:
-            self._behind_line = None
-            follows(is_told=reply.outcome == "completed")
+        line_said = None
+        if reply.is_line:  # no model reads that it was said
+            line_said = reply.outcome == "completed"
+            if (item_id := reply.response.item_id) is not None:
+                self._context.protocol.spoken.retract(item_id)
+        self._report_end(ReplyEnded(had_floor, line_said))
 
     def _report(self, reply: Reply) -> None:
         """Log why it failed, and show the finished record to all who observe it."""

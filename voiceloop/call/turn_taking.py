@@ -61,6 +61,7 @@ class TurnTaking:
         self._pending: dict[int, PendingTranscript] = {}  # by segment
         self._deferred: list[ResponseHandle] = []  # asked for before the caller's words were known
         self._owed: UserTurn | None = None  # to be answered when nobody speaks
+        self._behind_line: do.FailReply | Step | None = None  # follows the line that is being said
         self._has_news = False  # to be answered when nobody speaks: of tools, of a call resumed
         self.is_over = False  # the session ends: nothing is answered any more
 
@@ -141,8 +142,8 @@ class TurnTaking:
                 self.agent = Agent.REPLYING
             case told.StartedEarly():
                 self.agent = Agent.EARLY
-            case told.ReplyEnded(had_floor=True, is_followed=is_followed):
-                self.agent = Agent.PREPARING if is_followed else Agent.IDLE
+            case told.ReplyEnded(had_floor=True):
+                self.agent = Agent.IDLE
 
     def _answer(self, event: told.CallEvent, status: CallStatus) -> Actions:
         match event:
@@ -177,8 +178,10 @@ class TurnTaking:
                 self._caller_stops()
             case told.ReplyAudible() | told.StartedEarly():
                 self._report(event)
-            case told.ReplyEnded():
+            case told.ReplyEnded(line_said=line_said):
                 self._report(event)
+                if line_said is not None:
+                    yield from self._follow_line(line_said)
                 yield from self._settle(status)
             case told.GreetingDue(text=text):
                 is_free = status.reply is None and not status.is_answering
@@ -368,7 +371,8 @@ class TurnTaking:
         is_due = pending.is_to_be_answered and self._owed is None  # else there are words to answer
         asks = pending.is_answered_anyway and is_due and not has_item
         if asks and not status.has_answer and self.caller not in HAS_FLOOR:
-            yield from self._begin(Step.ASK_AGAIN)
+            self._has_news = False
+            yield from self._do_without_answer(Step.ASK_AGAIN, status)
         yield from self._settle(status)
 
     def _do_without_words(self, failed: heard.TranscriptionFailed, status: CallStatus) -> Actions:
@@ -385,8 +389,24 @@ class TurnTaking:
         yield do.SendTranscript(turn, failed.error)
         if pending.is_to_be_answered and not status.has_answer:
             # Who has begun again is not spoken over.
-            yield do.FailReply(turn, failed.error, is_told=not has_floor)
+            failing = do.FailReply(turn, failed.error, is_told=not has_floor)
+            yield from self._do_without_answer(failing, status)
         yield from self._settle(status)
+
+    def _do_without_answer(self, action: do.FailReply | Step, status: CallStatus) -> Actions:
+        """Say why there is none: behind the line, where one is being said."""
+        if status.asks_to_wait:
+            self._behind_line = action
+        else:
+            yield action
+
+    def _follow_line(self, is_whole: bool) -> Actions:
+        """The line is over. Who broke it off is not told why nothing follows."""
+        action, self._behind_line = self._behind_line, None
+        if action is not None and is_whole:
+            yield action
+        elif isinstance(action, do.FailReply):
+            yield do.FailReply(action.turn, action.error, is_told=False)
 
     def _commit_late(self, segment: int) -> Actions:
         """Words came where none were expected; the caller may be speaking again already."""
@@ -420,7 +440,7 @@ class TurnTaking:
         """A reply that answers no turn by itself; in the conversation it is the answer owed."""
         yield action
         if response is None or not response.is_out_of_band:
-            self._owed, self._has_news = None, False
+            self._owed, self._behind_line, self._has_news = None, None, False
             yield do.WatchIdleness(is_idle=False)
 
     def _let_agent_go_on(self, status: CallStatus) -> Actions:

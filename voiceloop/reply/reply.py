@@ -41,9 +41,10 @@ class Reply:
     """Answers once. `start`, then `cancel` at any time; `on_done` is called when it is over.
 
     turn: of the caller, that it is due to. fixed_text: said in place of a model's reply. failure:
-    why there is none; the fallback is said. was_asked_to_wait: the caller, for the turn's words.
-    not_before_s: until then the client plays an earlier reply. live: the branch that makes it
-    ahead. speaks_ahead: it is synthesized meanwhile.
+    why there is none; the fallback is said. is_line: it is said until an answer is there.
+    was_asked_to_wait: the caller, for the turn's words. not_before_s: until then the client plays
+    an earlier reply. live: the branch that makes it ahead. speaks_ahead: it is synthesized
+    meanwhile.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Reply:
         turn: UserTurn | None = None,
         fixed_text: str | None = None,
         failure: VoiceLoopError | None = None,
+        is_line: bool = False,
         was_asked_to_wait: bool = False,
         not_before_s: float = 0.0,
         live: LiveBranch | None = None,
@@ -63,6 +65,7 @@ class Reply:
         self.phase = Phase()
         self.record = record
         self.turn = turn
+        self.is_line = is_line
         self._is_apology = failure is not None
         self.outcome: Outcome | None = None
         self.failure: VoiceLoopError | None = None

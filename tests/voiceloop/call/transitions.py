@@ -109,7 +109,7 @@ def events() -> dict[str, list[tuple[str, told.CallEvent]]]:
         "ReplyAudible": [("", told.ReplyAudible())],
         "ReplyEnded": [
             ("the agent's", told.ReplyEnded()),
-            ("the agent's, and another follows", told.ReplyEnded(is_followed=True)),
+            ("a line while an answer was late", told.ReplyEnded(line_said=True)),
             ("one beside it", told.ReplyEnded(had_floor=False)),
         ],
         "GreetingDue": [("", told.GreetingDue("Hello."))],
