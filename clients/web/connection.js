@@ -79,8 +79,10 @@ export class Connection {
   /** The key as a subprotocol can carry it. */
   async subprotocolKey() {
     if (!this.key || TOKEN.test(this.key)) return this.key;
+    // The form sets the instructions and the voice; tools and other roles are the agent's alone.
+    const body = JSON.stringify({ lock: ["tools", "roles"] });
     const headers = keyHeaders(this.key);
-    const answer = await fetch("/v1/realtime/client_secrets", { method: "POST", headers });
+    const answer = await fetch("/v1/realtime/client_secrets", { method: "POST", headers, body });
     if (!answer.ok) throw new Error("the server gives no client secret for this key");
     return (await answer.json()).value;
   }

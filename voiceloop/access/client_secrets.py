@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -33,12 +33,17 @@ CREDENTIALS = ("authorization", "headers")  # of an MCP server among the tools
 
 
 class Claims(msgspec.Struct, frozen=True, array_like=True):
-    """What a secret says; expires_at: epoch seconds; session None: its gateway holds it."""
+    """What a secret says; expires_at: epoch seconds; session None: its gateway holds it.
+
+    lock: what its holder may not change. asserted: what the issuer says of its holder.
+    """
 
     nonce: bytes
     expires_at: int
     session: Json | None
     max_session_s: int | None = None
+    lock: tuple[str, ...] = ()
+    asserted: dict[str, str] = {}
 
 
 class ClientSecret(msgspec.Struct, frozen=True):
@@ -60,14 +65,21 @@ class ClientSecrets:
         self._held = {key: HeldSessions() for key in keys}
 
     def issue(
-        self, issuer: bytes, seconds: int, session: Json, max_session_s: int | None = None
+        self,
+        issuer: bytes,
+        seconds: int,
+        session: Json,
+        max_session_s: int | None = None,
+        lock: tuple[str, ...] = (),
+        asserted: Mapping[str, str] | None = None,
     ) -> ClientSecret:
         """A new secret of this key, usable as often as one likes until it expires."""
         nonce, expires_at = secrets.token_bytes(12), int(self._now()) + seconds
-        body = _packed(Claims(nonce, expires_at, session, max_session_s))
+        claims = Claims(nonce, expires_at, session, max_session_s, lock, dict(asserted or {}))
+        body = _packed(claims)
         if _names_credentials(session) or len(body) > MAX_CARRIED_BYTES:
             self._held[issuer].put(nonce, msgspec.msgpack.encode(session), expires_at, self._now())
-            body = _packed(Claims(nonce, expires_at, None, max_session_s))
+            body = _packed(msgspec.structs.replace(claims, session=None))
         value = f"{PREFIX}{to_text(body)}.{to_text(self.signer.sign(issuer, body))}"
         return ClientSecret(value, expires_at)
 

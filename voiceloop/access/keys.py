@@ -23,11 +23,17 @@ KEY_SUBPROTOCOL = "openai-insecure-api-key."  # a browser's WebSocket cannot set
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a key opens: for whom, with which session, and for how long (None: the server's)."""
+    """What a key opens: for whom, with which session, and for how long (None: the server's).
+
+    secret: the id of the client secret, "" of a lasting key. lock, asserted: as its `Claims`.
+    """
 
     tenant: str = ""
     session: Json = field(default_factory=dict)
     max_session_s: int | None = None
+    secret: str = ""
+    lock: tuple[str, ...] = ()
+    asserted: Mapping[str, str] = field(default_factory=dict)
 
 
 class KeyRing:
@@ -64,7 +70,10 @@ class KeyRing:
         if key is not None and key.startswith(PREFIX):
             issuer, claims = self._secrets.read(key)
             tenant = "" if issuer == self._own else _tenant(issuer)
-            return Entry(tenant, claims.session or {}, claims.max_session_s)
+            return Entry(
+                tenant, claims.session or {}, claims.max_session_s, claims.nonce.hex(),
+                claims.lock, claims.asserted,
+            )  # fmt: skip
         if not self.is_open:
             self.check_lasting(key)
         return Entry(tenant_of(key))
@@ -82,11 +91,17 @@ class KeyRing:
             raise Unauthorized("expected a valid API key, found another one")
 
     def issue(
-        self, key: str | None, seconds: int, session: Json, max_session_s: int | None = None
+        self,
+        key: str | None,
+        seconds: int,
+        session: Json,
+        max_session_s: int | None = None,
+        lock: tuple[str, ...] = (),
+        asserted: Mapping[str, str] | None = None,
     ) -> ClientSecret:
         """A new client secret of a key that has been checked, usable until it expires."""
         issuer = self._own if self.is_open or key is None else _digest(key)
-        return self._secrets.issue(issuer, seconds, session, max_session_s)
+        return self._secrets.issue(issuer, seconds, session, max_session_s, lock, asserted)
 
 
 def shared_secret(keys: Sequence[str], secret_key: str) -> bytes:

@@ -6,12 +6,14 @@ the client said in its URL and headers, and the exception that says it has gone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from msgspec.structs import replace
 
 from voiceloop.admission.allowance import UNBOUNDED, Allowance
+from voiceloop.realtime.locks import Locks
 from voiceloop.realtime.session_update import merge
 from voiceloop.realtime.settings import SessionSettings
 
@@ -44,7 +46,7 @@ class Hello:
     whether the agent shall speak first; None where the client did not say. ``tenant``: whose key it
     was; the conversations of different ones share nothing in any cache; ``allowance``: what it may
     use. ``max_session_s``: the longest that the client secret allows, where it is less than the
-    server's own.
+    server's own. ``lock``: what of the session it keeps from change.
     """
 
     model: str = "voiceloop"
@@ -62,6 +64,7 @@ class Hello:
     tenant: str = ""
     allowance: Allowance = UNBOUNDED
     max_session_s: int | None = None
+    lock: tuple[str, ...] = ()
 
     @property
     def is_configured(self) -> bool:
@@ -81,6 +84,10 @@ class Hello:
             resume=self.resume,
         )
         return merge(settings, self.session)  # checked when the client secret was issued
+
+    def locks(self, served: Iterable[str]) -> Locks:
+        """What the client may not change. served: names of the tools that the server answers."""
+        return Locks(self.lock, frozenset(served))
 
     def longest_s(self, server_s: float) -> float:
         """How long the session may last, where the server allows every client so much."""

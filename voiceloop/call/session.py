@@ -68,6 +68,7 @@ class Session:
             on_put=output.set,
             on_change=changed.set,
             keeps_facts=agent.memory.facts,
+            locks=hello.locks(tool.name for tool in agent.tools if not tool.is_clients),
         )
         slow_s = config.limits.slow_client_s
         self._writer = Writer(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -21,12 +22,15 @@ from voiceloop.capabilities import Capabilities
 from voiceloop.errors import InvalidRequest, Unauthorized, VoiceLoopError, expected
 from voiceloop.http.gate import Door, check_is_here, error_response
 from voiceloop.realtime.client_events import parse_frame
+from voiceloop.realtime.locks import LOCKABLE
 from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import Json, SessionSettings
 
 MAX_SESSION_S = 24 * 60 * 60
 DEFAULT_SECRET_S = 600
 MAX_BODY_BYTES = 512 * 1024
+# Of what an issuer says of a secret's holder: it is sent along with every call of a tool.
+MAX_CLAIMS, MAX_CLAIM_NAME_CHARS, MAX_CLAIM_CHARS = 8, 64, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +107,14 @@ def realtime_routes(door: Door, settings: SessionSettings) -> list[Route]:
         key = client_key(request.headers)
         # Where the door is open any key is taken: no name of a client's choice is counted.
         door.quotas.issue_secret("" if door.keys.is_open else tenant_of(key))
-        seconds, session, max_session_s = _read_secret_request(await _body(request))
+        asked = _read_secret_request(await _body(request), is_page="origin" in request.headers)
+        session = asked.session
         backends = door.backends()
         known = backends.capabilities if backends else Capabilities()
         merged = within_capabilities(known, merge(settings, session))
-        secret = door.keys.issue(key, seconds, session, max_session_s)
+        secret = door.keys.issue(
+            key, asked.seconds, session, asked.max_session_s, asked.lock, asked.claims
+        )
         wire = merged.to_wire(f"sess_{uuid4().hex[:24]}", secret.expires_at)
         return JSONResponse(
             {"value": secret.value, "expires_at": secret.expires_at, "session": wire}
@@ -131,8 +138,19 @@ async def _body(request: Request) -> Json:
         raise InvalidRequest("expected UTF-8 JSON, found other bytes") from None
 
 
-def _read_secret_request(raw: Json) -> tuple[int, Json, int | None]:
-    """Lifetime in seconds, the session's settings and its longest time. Raises: InvalidRequest."""
+@dataclass(frozen=True, slots=True)
+class _SecretRequest:
+    """seconds: its life. max_session_s: of a session that it opens. claims: of its holder."""
+
+    seconds: int
+    session: Json
+    max_session_s: int | None
+    lock: tuple[str, ...]
+    claims: dict[str, str]
+
+
+def _read_secret_request(raw: Json, *, is_page: bool) -> _SecretRequest:
+    """is_page: a browser asks for it. Raises: InvalidRequest."""
     expires = raw.get("expires_after") or {}
     session = raw.get("session") or {}
     if not isinstance(expires, dict):
@@ -148,4 +166,27 @@ def _read_secret_request(raw: Json) -> tuple[int, Json, int | None]:
     is_whole = isinstance(longest, int) and not isinstance(longest, bool)
     if longest is not None and not (is_whole and 1 <= longest <= MAX_SESSION_S):
         raise expected("max_session_seconds", f"1 to {MAX_SESSION_S}", longest)
-    return seconds, session, longest
+    is_for_browser = raw.get("browser", is_page)
+    if not isinstance(is_for_browser, bool):
+        raise expected("browser", "true or false", is_for_browser)
+    lock = raw.get("lock", list(LOCKABLE) if is_for_browser else [])
+    if not isinstance(lock, list) or any(name not in LOCKABLE for name in lock):
+        raise expected("lock", f"a list of {', '.join(LOCKABLE)}", lock)
+    locked = tuple(name for name in LOCKABLE if name in lock)
+    return _SecretRequest(seconds, session, longest, locked, _read_claims(raw.get("claims") or {}))
+
+
+def _read_claims(raw: Any) -> dict[str, str]:
+    """What the issuer says of the secret's holder. Raises: InvalidRequest, which repeats none."""
+    if not isinstance(raw, dict) or len(raw) > MAX_CLAIMS:
+        raise InvalidRequest(
+            f"claims: expected an object of at most {MAX_CLAIMS}, found another", param="claims"
+        )
+    for name, value in raw.items():
+        if len(name) > MAX_CLAIM_NAME_CHARS or not isinstance(value, str):
+            wanted = f"names of at most {MAX_CLAIM_NAME_CHARS} characters, and strings"
+            raise InvalidRequest(f"claims: expected {wanted}, found others", param="claims")
+        if len(value) > MAX_CLAIM_CHARS:
+            most = f"at most {MAX_CLAIM_CHARS} characters"
+            raise InvalidRequest(f"claims: expected {most}, found more", param="claims")
+    return raw

@@ -13,9 +13,11 @@ from starlette.routing import Route
 from voiceloop import __version__
 from voiceloop.http.chat_request import ROLES
 from voiceloop.http.generation import MAX_CHOICES, MAX_LOGPROBS, MAX_REPLY_TOKENS, MAX_STOPS
+from voiceloop.http.health import MAX_SESSION_S
 from voiceloop.http.speech import FORMATS as SPEECH_FORMATS
 from voiceloop.http.speech import MAX_CHARACTERS
 from voiceloop.http.transcription import FORMATS as TRANSCRIPT_FORMATS
+from voiceloop.realtime.locks import LOCKABLE
 from voiceloop.realtime.settings import Json
 
 TEXT: Json = {"type": "string"}
@@ -82,7 +84,15 @@ TRANSCRIPTION = _object(
     response_format={"enum": list(TRANSCRIPT_FORMATS), "default": "json"},
     **{"timestamp_granularities[]": _list({"enum": ["word", "segment"]})},
 )
-SECRET = _object((), expires_after=OBJECT, session=OBJECT)
+SECRET = _object(
+    (),
+    expires_after=OBJECT,
+    session=OBJECT,
+    max_session_seconds=_whole(1, MAX_SESSION_S),
+    browser=FLAG,
+    lock=_list({"enum": list(LOCKABLE)}),
+    claims=OBJECT,
+)
 
 ERRORS = {
     "400": "the request is wrong: the message names the field, what was expected and found",

@@ -32,6 +32,7 @@ from voiceloop.realtime.items import (
     parse_item,
     spoken_item,
 )
+from voiceloop.realtime.locks import NO_LOCKS, Locks
 from voiceloop.realtime.outbox import Outbox, check_echo
 from voiceloop.realtime.outbox import Outgoing as Outgoing  # what take_outgoing gives the writer
 from voiceloop.realtime.response import ResponseHandle
@@ -55,7 +56,8 @@ class Protocol:
     tokenizer; None: it is not here. ``new_id(prefix)`` makes ids (tests pass a counter).
     ``expires_at`` is epoch seconds. ``is_beta``: this client speaks the beta's names. ``on_put``:
     called when a frame is queued. ``on_change``: called when an item is new, changed, or gone.
-    ``keeps_facts``: the model is told the facts of what has left its window.
+    ``keeps_facts``: the model is told the facts of what has left its window. ``locks``: what the
+    client may not change.
 
     Raises:
         InvalidRequest: the models cannot serve these settings.
@@ -73,9 +75,11 @@ class Protocol:
         on_put: Callable[[], None] = lambda: None,
         keeps_facts: bool = False,
         on_change: Callable[[], None] = lambda: None,
+        locks: Locks = NO_LOCKS,
     ) -> None:
         self._capabilities = capabilities or Capabilities()
         self._count_tokens = TokenCount(count_tokens)
+        self._locks = locks
         self.settings = within_capabilities(self._capabilities, settings)
         self.conversation = Conversation(on_change)
         self.spoken = SpokenReplies(self.conversation)
@@ -138,7 +142,8 @@ class Protocol:
                 item = self._known(item_id, "item_retrieve_invalid_item_id")
                 self.send(events.ItemRetrieved(item=item))
             case asked.ItemDelete(item_id=item_id):
-                self._known(item_id, "item_delete_invalid_item_id")
+                item = self._known(item_id, "item_delete_invalid_item_id")
+                self._locks.check_item(item, "item", self.conversation)
                 self.delete_item(item_id)
                 return [commands.ItemDeleted(item_id)]
             case asked.ItemTruncate():
@@ -157,7 +162,8 @@ class Protocol:
         return [commands.AppendAudio(data)] if data else []
 
     def _update(self, patch: Json) -> list[Command]:
-        return [self.adopt(merge(self.settings, patch))]
+        wanted = within_capabilities(self._capabilities, merge(self.settings, patch))
+        return [self.adopt(self._locks.checked(self.settings, wanted))]
 
     def adopt(self, asked_for: SessionSettings) -> commands.SettingsChanged:
         """Take these settings up, as far as the models serve them. Raises: InvalidRequest."""
@@ -186,6 +192,7 @@ class Protocol:
 
     def _create_item(self, raw: Json, previous_item_id: str | None) -> list[Command]:
         item = parse_item(raw, self.new_id)
+        self._locks.check_item(item, "item", self.conversation)
         check_echo(item, "item")
         self._input.check_item_id(item.id)
         if len(self.conversation) >= MAX_ITEMS:
@@ -223,6 +230,7 @@ class Protocol:
             find=self.conversation.get,
             n_most_characters=most_characters(self._capabilities.context_tokens),
         )
+        self._locks.check_response(request, self.settings, self.conversation)
         if request.voice is not None:
             self._capabilities.check_voice(request.voice, "response.audio.output.voice")
         return [commands.CreateResponse(self.open_response(request))]

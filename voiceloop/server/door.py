@@ -91,6 +91,7 @@ def _hello(websocket: WebSocket, entry: Entry, allowance: Allowance) -> Hello:
         is_returning=bool(query.get("voiceloop.returns")),
         session=entry.session,
         max_session_s=entry.max_session_s,
+        lock=entry.lock,
         greeting=None if greeting is None else greeting == "1",
         tenant=entry.tenant,
         allowance=allowance,

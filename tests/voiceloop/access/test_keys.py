@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import string
 import zlib
+from dataclasses import replace
 
 import pytest
 
@@ -106,7 +107,8 @@ def test_a_client_secret_opens_until_it_expires_as_its_issuers_tenant() -> None:
     ring = KeyRing(["another-key", KEY], lambda: now[0])
     secret = ring.issue(KEY, 10, BRIEF, max_session_s=60)
     assert secret.value.startswith("ek_") and secret.expires_at == 1010
-    assert ring.check(secret.value) == Entry(tenant_of(KEY), BRIEF, 60)
+    found = ring.check(secret.value)
+    assert replace(found, secret="") == Entry(tenant_of(KEY), BRIEF, 60) and found.secret
     assert ring.check(KEY) == Entry(tenant_of(KEY))
     now[0] = 1010.0
     with pytest.raises(Unauthorized):
