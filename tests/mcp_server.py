@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 import anyio
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
@@ -32,6 +32,10 @@ def shop() -> MCPServer[Any]:
     def order(item: str) -> dict[str, Any]:
         orders.append(item)
         return {"number": len(orders), "token": os.environ.get("SHOP_TOKEN", "")}
+
+    @server.tool(description="What came beside the arguments.")
+    def meta(context: Context[Any, Any]) -> dict[str, Any]:
+        return dict(context.request_context.meta or {})
 
     @server.tool(description="Answers after so long.")
     async def slow(seconds: float) -> str:

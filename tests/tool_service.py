@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from voiceloop.agent import AgentTool
+from voiceloop.tools.caller import NOBODY, Caller
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.limit import CallLimit
 from voiceloop.tools.toolbox import ServedTool, Toolbox
@@ -19,6 +20,8 @@ class Service:
 
     def __init__(self, takes_s: float = 0.4, failures: tuple[ToolFailed, ...] = ()) -> None:
         self.source = "shop"
+        self.is_told = False
+        self.callers: list[Caller] = []
         self.takes_s = takes_s
         self.failures = list(failures)
         self.n_begun = self.n_done = self.n_at_once = self.most_at_once = 0
@@ -31,8 +34,9 @@ class Service:
     async def start(self) -> None:
         self.is_open = True
 
-    async def run(self, key: str, arguments: Mapping[str, Any]) -> str:
+    async def run(self, key: str, arguments: Mapping[str, Any], caller: Caller = NOBODY) -> str:
         self.n_begun += 1
+        self.callers.append(caller)
         self.keys.append(key)
         self.begun_s.append(asyncio.get_running_loop().time())
         self.n_at_once += 1

@@ -87,10 +87,17 @@ class AgentTool:
         "not in the file.",
         secret=True,
     )
+    caller_key: str = key(
+        "",
+        "The service of `url` is told who calls, in the header `VoiceLoop-Caller`, signed with this"
+        ' key. It names a variable, as `"${SHOP_CALLER_KEY}"`, of at least 16 characters.',
+        secret=True,
+    )
     python: str | None = key(
         None,
         '`"module:function"`, called with the arguments by name, in a process of its own. It may '
-        "be `async def`. The module stands beside the agent file or is installed.",
+        "be `async def`. A parameter `caller` is told who calls. The module stands beside the "
+        "agent file or is installed.",
         pattern=r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*",
         wanted="module:function",
     )
@@ -191,6 +198,12 @@ class McpServer:
         wanted="http:// or https://",
     )
     headers: Mapping[str, Any] = key({}, "Sent along with each request.", secret=True)
+    caller_key: str = key(
+        "",
+        "Its tools are told who calls, in `_meta` under `voiceloop.caller`, signed with this key, "
+        "as `tools.caller_key`.",
+        secret=True,
+    )
     command: tuple[str, ...] = key(
         (),
         "A program and its arguments, which answers on its standard output. It runs in the agent "

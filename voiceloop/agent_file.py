@@ -230,6 +230,11 @@ def _check_execution(tool: AgentTool, where: str, source: str) -> None:
     if tool.say and (not tool.say.strip() or not tool.is_executed):
         wanted = "words, of a tool with url, python or mcp"
         raise _wrong(source, f"{where}.say", wanted, repr(tool.say))
+    if tool.caller_key and tool.url is None:
+        raise _wrong(source, f"{where}.caller_key", "url beside it", f"none in {tool.name!r}")
+    if tool.python is not None and "caller" in tool.parameters.get("properties", {}):
+        wanted = "no parameter `caller`, by which the function is told who calls"
+        raise _wrong(source, f"{where}.parameters", wanted, f"one in {tool.name!r}")
     if tool.network and tool.python is None:
         raise _wrong(source, f"{where}.network", "python beside it", f"none in {tool.name!r}")
     if tool.cache_s and not tool.side_effect_free:

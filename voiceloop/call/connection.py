@@ -6,7 +6,7 @@ the client said in its URL and headers, and the exception that says it has gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -16,6 +16,7 @@ from voiceloop.admission.allowance import UNBOUNDED, Allowance
 from voiceloop.realtime.locks import Locks
 from voiceloop.realtime.session_update import merge
 from voiceloop.realtime.settings import SessionSettings
+from voiceloop.tools.caller import Caller
 
 HUNG_UP = 1000  # the client closed the connection, by whatever code of its own
 LINE_BROKE = 1006  # it ended without a close frame of either side
@@ -46,7 +47,8 @@ class Hello:
     whether the agent shall speak first; None where the client did not say. ``tenant``: whose key it
     was; the conversations of different ones share nothing in any cache; ``allowance``: what it may
     use. ``max_session_s``: the longest that the client secret allows, where it is less than the
-    server's own. ``lock``: what of the session it keeps from change.
+    server's own. ``lock``: what of the session it keeps from change. ``key``, ``secret``,
+    ``number``, ``claims``: as of `Caller`.
     """
 
     model: str = "voiceloop"
@@ -65,6 +67,10 @@ class Hello:
     allowance: Allowance = UNBOUNDED
     max_session_s: int | None = None
     lock: tuple[str, ...] = ()
+    key: str = ""
+    secret: str = ""
+    number: str = ""
+    claims: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_configured(self) -> bool:
@@ -84,6 +90,10 @@ class Hello:
             resume=self.resume,
         )
         return merge(settings, self.session)  # checked when the client secret was issued
+
+    def caller(self, call_id: str) -> Caller:
+        """As tools are told of the caller."""
+        return Caller(self.key, self.secret, self.number, self.claims, call_id)
 
     def locks(self, served: Iterable[str]) -> Locks:
         """What the client may not change. served: names of the tools that the server answers."""

@@ -65,7 +65,7 @@ class Performer:
         self._reads_p_end = ahead.does("p_end") and backends.capabilities.reads_turn_ends
         self._slides = ahead.does("slide")
         self._tools = SessionTools(
-            services.toolbox, tasks, self._record_result, hello.tenant,
+            services.toolbox, tasks, self._record_result, hello.caller(protocol.session_id),
             calls_ahead=ahead.does("tool_calls"), allowance=hello.allowance,
             client_timeout_ms=agent.tool_timeout_ms,
             on_overdue=lambda calls: self.advance(told.ToolCallsOverdue(calls)),

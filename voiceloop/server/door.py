@@ -56,7 +56,7 @@ def realtime_route(server: Server) -> WebSocketRoute:
             place = server.admission.place(is_returning=is_returning)
             # Where the door is open any key is taken: no name of a caller's choice is counted.
             tenant = entry.tenant if is_keyed else ""
-            hello = _hello(websocket, entry, server.quotas.allowance(tenant))
+            hello = _hello(websocket, entry, tenant, server.quotas.allowance(tenant))
             with server.quotas.call(tenant, is_returning=is_returning), place:
                 late.take(returns)  # only now: who finds no place dials again
                 tickets.let_in(returns, entry.tenant)
@@ -71,8 +71,8 @@ def realtime_route(server: Server) -> WebSocketRoute:
     return WebSocketRoute("/v1/realtime", realtime)
 
 
-def _hello(websocket: WebSocket, entry: Entry, allowance: Allowance) -> Hello:
-    """Raises: InvalidRequest."""
+def _hello(websocket: WebSocket, entry: Entry, tenant: str, allowance: Allowance) -> Hello:
+    """tenant: "" where any key is taken. Raises: InvalidRequest."""
     query = websocket.query_params
     greeting = query.get("greeting")
     if greeting not in (None, "0", "1"):
@@ -92,6 +92,9 @@ def _hello(websocket: WebSocket, entry: Entry, allowance: Allowance) -> Hello:
         session=entry.session,
         max_session_s=entry.max_session_s,
         lock=entry.lock,
+        key=tenant,
+        secret=entry.secret,
+        claims=entry.asserted,
         greeting=None if greeting is None else greeting == "1",
         tenant=entry.tenant,
         allowance=allowance,

@@ -22,7 +22,7 @@ ENTRY_BYTES = 512
 class CallKey:
     """A call by what it asks: two of them with equal keys have the same answer.
 
-    ``tenant``: on whose behalf. ``arguments`` in canonical form.
+    ``tenant``: on whose behalf, a key's or one caller's. ``arguments`` in canonical form.
     """
 
     source: str

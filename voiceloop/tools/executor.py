@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from voiceloop.errors import BackendError
+from voiceloop.tools.caller import NOBODY, Caller
 
 
 class ToolFailed(BackendError):
@@ -33,16 +34,20 @@ class Executor(Protocol):
     """Runs the calls of one tool, several at a time.
 
     ``source``: where its answers come from. A call with side effects may change the answers of
-    every tool of the same source.
+    every tool of the same source. ``is_told``: it is told of the caller, so that its answers to one
+    are no other's.
     """
 
     @property
     def source(self) -> str: ...
 
+    @property
+    def is_told(self) -> bool: ...
+
     async def start(self) -> None:
         """Be ready for calls. Raises: ConfigError where the agent file asks for what is not."""
 
-    async def run(self, key: str, arguments: Mapping[str, Any]) -> str:
+    async def run(self, key: str, arguments: Mapping[str, Any], caller: Caller = NOBODY) -> str:
         """One call's result as text. Cancelled, it stops as soon as it can; it has no deadline of
         its own.
 

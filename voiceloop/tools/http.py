@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
@@ -19,6 +20,7 @@ import httpx
 from voiceloop.agent import AgentTool
 from voiceloop.config_reader import VARIABLE, from_environment
 from voiceloop.errors import ConfigError
+from voiceloop.tools.caller import NOBODY, Caller, CallerSigner
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.result import bounded
 
@@ -29,6 +31,7 @@ MAX_BODY_BYTES = 2**20
 MAX_REASON_CHARS = 200
 MAX_REASON_BYTES = 4096
 RETRIED_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+CALLER_HEADER = "voiceloop-caller"
 IN_BODY = ("POST", "PUT", "PATCH")
 PLACE = re.compile(r"\{([A-Za-z0-9_-]+)\}")
 BASE = re.compile(r"https?://[^/?#\s{}]+[/?][^#\s{}]*")
@@ -56,6 +59,11 @@ class HttpTool:
         self._client = client
         self._has_effect = not tool.side_effect_free
         self._pieces = _address(tool, environment, where)
+        self._signer: CallerSigner | None = None
+        if tool.caller_key:
+            self._signer = CallerSigner(tool.caller_key, environment, where)
+        self.is_told = self._signer is not None
+        self._name = tool.name
         self._headers = {"accept": "application/json, text/*", "accept-encoding": "identity"}
         for name, value in tool.headers.items():
             self._headers[name.lower()] = from_environment(str(value), environment, where)
@@ -72,8 +80,8 @@ class HttpTool:
     async def close(self) -> None:
         """Nothing: the client is everybody's."""
 
-    async def run(self, key: str, arguments: Mapping[str, Any]) -> str:
-        request = self._request(key, arguments)
+    async def run(self, key: str, arguments: Mapping[str, Any], caller: Caller = NOBODY) -> str:
+        request = self._request(key, arguments, caller)
         try:
             response = await self._client.send(request, stream=True)
             try:
@@ -87,7 +95,7 @@ class HttpTool:
         except httpx.HTTPError as error:
             raise self._failed(_named(error), "failed", may_help=True) from error
 
-    def _request(self, key: str, arguments: Mapping[str, Any]) -> httpx.Request:
+    def _request(self, key: str, arguments: Mapping[str, Any], caller: Caller) -> httpx.Request:
         left = dict(arguments)
         url = self._pieces[0]
         for name, behind in zip(self._pieces[1::2], self._pieces[2::2], strict=True):
@@ -97,6 +105,8 @@ class HttpTool:
             # A service that knows the header does the same thing once, however it is asked.
             # Source: draft-ietf-httpapi-idempotency-key-header.
             headers["idempotency-key"] = f'"{key}"'
+        if self._signer is not None:
+            headers[CALLER_HEADER] = self._signer.signed(caller, self._name, time.time())
         if self._method in IN_BODY:
             return self._client.build_request(self._method, url, headers=headers, json=left)
         whole = httpx.URL(url)

@@ -14,6 +14,7 @@ import asyncio
 import json
 import logging
 import math
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from voiceloop.agent import McpServer
 from voiceloop.backends import MAX_TOOLS, TOOL_NAME
 from voiceloop.config_reader import from_environment
 from voiceloop.errors import ConfigError
+from voiceloop.tools.caller import NOBODY, Caller, CallerSigner
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.result import bounded
 
@@ -42,6 +44,7 @@ CONNECT_S = 2.0  # as of tools by `url`
 RETRY_PAUSES_S = (0.1, 0.5, 2.0, 5.0, 15.0, 30.0)
 STEADY_S = 30.0  # a connection that stood so long was no failure: the next try is at once again
 CLOSE_S = 8.0  # a process has six to end in, then it is killed; a service may never answer
+CALLER_META = "voiceloop.caller"
 MAX_PAGES = 32  # of one list; a server that never ends it must not hold the start
 MAX_DESCRIPTION_CHARS = 4096  # it stands in every prompt
 MAX_SCHEMA_BYTES = 64 * 1024  # as of a session's own tools
@@ -74,18 +77,28 @@ class McpConnection:
     folder: where a command runs, if it is to run elsewhere than here.
 
     Raises:
-        ConfigError: a variable that the address or a header names is not set.
+        ConfigError: a variable that the address or a header names is not set, or the `caller_key`
+            is no key.
     """
 
     def __init__(self, server: McpServer, environment: Mapping[str, str], folder: str = "") -> None:
         self.server = server
         self.tools: tuple[ListedTool, ...] = ()  # as they were listed last
         self.problem = "it has not been asked yet"  # why there is no connection
+        self._signer: CallerSigner | None = None
+        if server.caller_key:
+            where = f"mcp {server.name!r}"
+            self._signer = CallerSigner(server.caller_key, environment, where)
         self._transport = _transport_of(server, environment, folder)
         self._client: Client | None = None
         self._changed = asyncio.Event()  # it was opened, it failed, or it was lost
         self._holding: asyncio.Task[None] | None = None
         self._is_closed = False
+
+    @property
+    def is_told(self) -> bool:
+        """Whether its calls say who the caller is."""
+        return self._signer is not None
 
     @property
     def is_open(self) -> bool:
@@ -118,7 +131,7 @@ class McpConnection:
             task.cancel()
         await asyncio.gather(self._holding, return_exceptions=True)
 
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
+    async def call(self, name: str, arguments: Mapping[str, Any], caller: Caller = NOBODY) -> str:
         """A call's result as text.
 
         Raises:
@@ -127,8 +140,11 @@ class McpConnection:
         client = self._client
         if client is None:
             raise self._failed(self.problem, "not in reach", may_help=True, is_unsent=True)
+        meta: Any = None
+        if self._signer is not None:
+            meta = {CALLER_META: self._signer.signed(caller, name, time.time())}
         try:
-            result = await client.call_tool(name, dict(arguments))
+            result = await client.call_tool(name, dict(arguments), meta=meta)
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
                 self._changed.set()

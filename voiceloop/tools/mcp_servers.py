@@ -16,6 +16,7 @@ from typing import Any
 
 from voiceloop.agent import AgentConfig, AgentTool, McpServer
 from voiceloop.backends import MAX_TOOLS
+from voiceloop.tools.caller import NOBODY, Caller
 from voiceloop.tools.mcp_connection import ListedTool, McpConnection
 
 log = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ class McpTool:
 
     def __init__(self, connection: McpConnection, name: str) -> None:
         self.source = f"mcp:{connection.server.name}"
+        self.is_told = connection.is_told
         self._connection = connection
         self._name = name
 
@@ -92,8 +94,8 @@ class McpTool:
     async def close(self) -> None:
         """Nothing: the connection is of all tools of its server."""
 
-    async def run(self, key: str, arguments: Mapping[str, Any]) -> str:
-        return await self._connection.call(self._name, arguments)
+    async def run(self, key: str, arguments: Mapping[str, Any], caller: Caller = NOBODY) -> str:
+        return await self._connection.call(self._name, arguments, caller)
 
 
 def _offered(server: McpServer, listed: tuple[ListedTool, ...]) -> Iterator[AgentTool]:

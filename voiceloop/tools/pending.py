@@ -18,6 +18,7 @@ from voiceloop.agent import AgentTool
 from voiceloop.backends import Tool, ToolCall
 from voiceloop.errors import error_of
 from voiceloop.telemetry.record import ToolUse
+from voiceloop.tools.caller import NOBODY, Caller
 from voiceloop.tools.toolbox import LATE_READ, LATE_WRITE, Fate, SessionTool, Toolbox, ToolResult
 
 # Of one session: four rounds of eight calls. Chosen; a reply of 160 tokens has no room for more.
@@ -219,10 +220,10 @@ class SessionTools:
     """The tools of one session, and the calls of them that are not over.
 
     toolbox: of the server. tasks: of the session. record: puts a result into its conversation.
-    tenant: whose key opened the session, and allowance: what that may use. calls_ahead: what
-    changes nothing is called, and what follows its result is drafted, before the caller's turn has
-    ended. client_timeout_ms: after the client was left its last call, `on_overdue(calls)` is told,
-    once, which calls have no output; 0 waits for ever.
+    caller: for whom it is, and allowance: what that may use. calls_ahead: what changes nothing is
+    called, and what follows its result is drafted, before the caller's turn has ended.
+    client_timeout_ms: after the client was left its last call, `on_overdue(calls)` is told, once,
+    which calls have no output; 0 waits for ever.
     """
 
     def __init__(
@@ -230,7 +231,7 @@ class SessionTools:
         toolbox: Toolbox,
         tasks: asyncio.TaskGroup,
         record: Record,
-        tenant: str = "",
+        caller: Caller = NOBODY,
         *,
         calls_ahead: bool = True,
         allowance: Allowance = UNBOUNDED,
@@ -242,7 +243,7 @@ class SessionTools:
         self._tasks = tasks
         self.record = record
         self._calls_ahead = calls_ahead
-        self._tenant = tenant
+        self._caller = caller
         self._n_open = 0
         # Of the MCP servers that the session itself names, by the server's label and their name.
         self.of_servers: dict[tuple[str, str], SessionTool] = {}
@@ -299,8 +300,8 @@ class SessionTools:
     async def _answer(self, tool: AgentTool, call: ToolCall) -> ToolResult:
         try:
             if isinstance(tool, SessionTool):
-                return await self._own.answer(tool.served, call, self._tenant)
-            return await self._toolbox.call(tool, call, self._tenant)
+                return await self._own.answer(tool.served, call, NOBODY)
+            return await self._toolbox.call(tool, call, self._caller)
         except Exception as error:  # a bug costs a result, not the call on the line
             error_of(error)
             return BROKEN

@@ -36,6 +36,7 @@ from voiceloop.tools.python_messages import (
 
 # The most that `tools.at_once` allows: the gateway never has more calls open in one process.
 MAX_THREADS = 64
+CALLER = "caller"
 
 
 def find_function(spec: str) -> Callable[..., Any]:
@@ -64,12 +65,21 @@ def find_function(spec: str) -> Callable[..., Any]:
     return function
 
 
+def takes_caller(function: Callable[..., Any]) -> bool:
+    """Whether it has a parameter for the caller."""
+    try:
+        return CALLER in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # one written in C may not say
+        return False
+
+
 class Host:
     """Reads requests until the gateway closes the pipe, and answers each call once."""
 
     def __init__(self, function: Callable[..., Any], answers: BinaryIO) -> None:
         self._function = function
         self._answers = answers
+        self.is_told = takes_caller(function)
         self._calls: dict[int, asyncio.Task[str]] = {}
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="tool")
 
@@ -81,7 +91,10 @@ class Host:
             except asyncio.IncompleteReadError:
                 return  # the gateway has ended, or wants this process to
             match request:
-                case Call(number=number, arguments=arguments):
+                case Call(number=number, arguments=arguments, caller=caller):
+                    arguments.pop(CALLER, None)  # that is never the model's to say
+                    if self.is_told:
+                        arguments[CALLER] = caller
                     running = asyncio.create_task(self._text(arguments))
                     # Not at the end of the task: one that is abandoned before its first step, for
                     # both requests came at once, has no end of its own.
@@ -133,11 +146,12 @@ async def main(spec: str) -> None:
     except LookupError as error:
         _say(answers, Ready(problem=str(error)[:500]))
         return
-    _say(answers, Ready())
+    host = Host(function, answers)
+    _say(answers, Ready(is_told=host.is_told))
     requests = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(requests), sys.stdin)
-    await Host(function, answers).serve(requests)
+    await host.serve(requests)
 
 
 def _say(answers: BinaryIO, answer: Answer) -> None:

@@ -16,10 +16,11 @@ MAX_MESSAGE_BYTES = 2**20
 
 
 class Call(msgspec.Struct, frozen=True, tag="call"):
-    """Run the function. number: of this call, within one process."""
+    """Run the function. number: of this call, within one process. caller: whom it is for."""
 
     number: int
     arguments: dict[str, Any]
+    caller: dict[str, Any] = {}
 
 
 class Abandon(msgspec.Struct, frozen=True, tag="abandon"):
@@ -29,9 +30,10 @@ class Abandon(msgspec.Struct, frozen=True, tag="abandon"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The function is there. problem: why it is not."""
+    """The function is there. problem: why it is not. is_told: it takes the caller."""
 
     problem: str = ""
+    is_told: bool = False
 
 
 class Returned(msgspec.Struct, frozen=True, tag="returned"):

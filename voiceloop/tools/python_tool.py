@@ -22,6 +22,7 @@ import msgspec
 
 from voiceloop.child import kill_group, without_settings
 from voiceloop.errors import ConfigError
+from voiceloop.tools.caller import NOBODY, Caller
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.python_messages import (
     HEADER_BYTES,
@@ -54,6 +55,7 @@ class FunctionProcess:
         self._abandoned: set[int] = set()
         self._reading: asyncio.Task[None] | None = None
         self.is_taking = True  # new calls
+        self.is_told = True  # of the caller; `begin` knows better
 
     async def begin(self) -> None:
         """Wait for the function. Raises: ConfigError."""
@@ -66,14 +68,16 @@ class FunctionProcess:
             await self.end()
             problem = answer.problem if isinstance(answer, Ready) else "another message"
             raise ConfigError(f"python: expected the function {self._spec!r}, found: {problem}")
+        self.is_told = answer.is_told
         self._reading = asyncio.create_task(self._follow(), name=f"tool {self._spec}")
 
-    async def run(self, arguments: Mapping[str, Any]) -> str:
+    async def run(self, arguments: Mapping[str, Any], caller: Caller) -> str:
         """Raises: ToolFailed."""
         number = next(self._numbers)
         result: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         try:
-            message = packed(Call(number, dict(arguments)))
+            told = caller.told() if self.is_told else {}
+            message = packed(Call(number, dict(arguments), told))
         except ValueError as error:
             raise ToolFailed(
                 str(error), told="the arguments were too long", is_unsent=True
@@ -174,6 +178,7 @@ class PythonTool:
         self, name: str, spec: str, folder: str = "", *, has_network: bool = False
     ) -> None:
         self.source = f"python:{spec.partition(':')[0]}"
+        self.is_told = True  # until the function has said that it takes no caller
         self._name = name
         self._spec = spec
         self._folder = folder
@@ -189,13 +194,13 @@ class PythonTool:
         except ConfigError as error:
             raise ConfigError(f"tool {self._name!r}: {error.message}") from None
 
-    async def run(self, key: str, arguments: Mapping[str, Any]) -> str:
+    async def run(self, key: str, arguments: Mapping[str, Any], caller: Caller = NOBODY) -> str:
         try:
             process = await self._process()
         except (ConfigError, OSError) as error:
             message = f"{self._spec}: expected its process, found: {error}"
             raise ToolFailed(message, told="failed", is_unsent=True) from None
-        return await process.run(arguments)
+        return await process.run(arguments, caller)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -233,4 +238,5 @@ class PythonTool:
         )  # fmt: skip
         await process.begin()
         self._current = process
+        self.is_told = process.is_told
         return process

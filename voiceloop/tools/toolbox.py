@@ -24,6 +24,7 @@ from voiceloop.backends import ToolCall
 from voiceloop.errors import ConfigError
 from voiceloop.tools.arguments import canonical, read_arguments
 from voiceloop.tools.cache import CallKey, ResultCache
+from voiceloop.tools.caller import NOBODY, Caller
 from voiceloop.tools.executor import Executor, ToolFailed
 from voiceloop.tools.limit import CallLimit
 from voiceloop.tools.python_tool import PythonTool
@@ -165,26 +166,27 @@ class Toolbox:
         if self.client is not None:
             await self.client.aclose()
 
-    async def call(self, tool: AgentTool, call: ToolCall, tenant: str = "") -> ToolResult:
+    async def call(self, tool: AgentTool, call: ToolCall, caller: Caller = NOBODY) -> ToolResult:
         """Answer a call of one of the agent file's tools; raises nothing of a tool's making.
 
         Cancelled, a call that changes nothing stops. One with side effects goes on to its end, for
         half an order is worse than one that nobody waits for.
-        tenant: whose key opened the session; results are shared by nobody else.
+        caller: for whom; results are shared by callers of one key alone, and by nobody where the
+        tool is told of the caller.
         """
         answer = tool.answer(call.arguments)
         if answer is not None:
             return ToolResult(answer, Fate.TABLE)
         by_server = tool.mcp is not None
         served = self._listed[tool.mcp or "", tool.name] if by_server else self.served[tool.name]
-        return await self.answer(served, call, tenant)
+        return await self.answer(served, call, caller)
 
-    async def answer(self, served: ServedTool, call: ToolCall, tenant: str) -> ToolResult:
+    async def answer(self, served: ServedTool, call: ToolCall, caller: Caller) -> ToolResult:
         """As `call`, of this very tool."""
         if served.is_read:
-            return await self._call(served, call, tenant)
+            return await self._call(served, call, caller)
         name = f"tool {served.tool.name}"
-        write = asyncio.create_task(self._call(served, call, tenant), name=name)
+        write = asyncio.create_task(self._call(served, call, caller), name=name)
         self._writes.add(write)
         write.add_done_callback(self._writes.discard)
         return await asyncio.shield(write)
@@ -204,24 +206,25 @@ class Toolbox:
         self._outliving.add(task)
         task.add_done_callback(self._outliving.discard)
 
-    async def _call(self, served: ServedTool, call: ToolCall, tenant: str) -> ToolResult:
+    async def _call(self, served: ServedTool, call: ToolCall, caller: Caller) -> ToolResult:
         tool, started_s = served.tool, self.clock()
         fate, has_begun = Fate.CALLED, False
         try:
             async with asyncio.timeout(tool.deadline_ms / 1000) as limit:
                 arguments = checked(read_arguments(call.arguments), tool.parameters)
                 if served.is_read:
-                    key = CallKey(served.executor.source, tool.name, tenant, canonical(arguments))
+                    whose = caller.identity if served.executor.is_told else caller.key
+                    key = CallKey(served.executor.source, tool.name, whose, canonical(arguments))
                     text = self.cache.get(key)
                     if text is not None:
                         return ToolResult(text, Fate.CACHED, self.clock() - started_s)
-                    make = self._reader(served, key, arguments)
+                    make = self._reader(served, key, arguments, caller)
                     text = await self._flights.run(key, make)
                 else:
                     async with served.limit.one():
                         has_begun = True
                         limit.reschedule(asyncio.get_running_loop().time() + MAX_EFFECT_S)
-                        text = await self._write(served, arguments)
+                        text = await self._write(served, arguments, caller)
         except TimeoutError:
             fate = Fate.LATE
             late = LATE_READ if served.is_read else LATE_WRITE if has_begun else NOT_BEGUN
@@ -235,35 +238,35 @@ class Toolbox:
         return ToolResult(text, fate, self.clock() - started_s)
 
     def _reader(
-        self, served: ServedTool, key: CallKey, arguments: Mapping[str, Any]
+        self, served: ServedTool, key: CallKey, arguments: Mapping[str, Any], caller: Caller
     ) -> Callable[[], Coroutine[Any, Any, str]]:
         async def read() -> str:
             version = self.cache.version(key.source)
             async with served.limit.one():
-                text = await self._run(served, arguments)
+                text = await self._run(served, arguments, caller)
             self.cache.put(key, text, served.tool.cache_s, version)
             return text
 
         return read
 
-    async def _write(self, served: ServedTool, arguments: Mapping[str, Any]) -> str:
+    async def _write(self, served: ServedTool, arguments: Mapping[str, Any], caller: Caller) -> str:
         source = served.executor.source
         self.cache.forget(source)
         try:
-            return await self._run(served, arguments)
+            return await self._run(served, arguments, caller)
         finally:
             # Also of a call that failed or was late: nobody knows what it changed. Twice, since a
             # read that began after the first may still have seen what was there before.
             self.cache.forget(source)
 
-    async def _run(self, served: ServedTool, arguments: Mapping[str, Any]) -> str:
+    async def _run(self, served: ServedTool, arguments: Mapping[str, Any], caller: Caller) -> str:
         tool = served.tool
         # Not the model's id of the call: many a model counts from 0 again in every call on the
         # line, and a service that knows the key would answer one caller with another's order.
         key = uuid4().hex
         for pause_s in (*RETRY_PAUSES_S[: tool.retries], None):
             try:
-                text = await served.executor.run(key, arguments)
+                text = await served.executor.run(key, arguments, caller)
                 return shaped(text, tool.keep, tool.max_result_chars)
             except ToolFailed as failure:
                 may_repeat = failure.may_help and (served.is_read or failure.is_unsent)

@@ -19,6 +19,14 @@ def price(kind: str, n: int = 1) -> dict[str, Any]:
     return {"kind": kind, "cost": 3 * n}
 
 
+def whose(item: str, caller: dict[str, Any]) -> dict[str, Any]:
+    return {"item": item, "caller": caller}
+
+
+def anything(**fields: Any) -> dict[str, Any]:
+    return fields
+
+
 async def hours(day: str) -> str:
     await asyncio.sleep(0)
     return f"{day}: nine to five"

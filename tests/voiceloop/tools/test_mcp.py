@@ -74,7 +74,14 @@ async def call(
 async def test_a_process_lists_its_tools_and_answers_their_calls() -> None:
     async with opened(STDIO) as (box, agent):
         names = {tool.name: tool for tool in agent.tools}
-        assert set(names) == {"price", "order", "slow", "talk", "die"}  # not the one with a dot
+        assert set(names) == {
+            "price",
+            "order",
+            "slow",
+            "talk",
+            "die",
+            "meta",
+        }  # not the one with a dot
         assert names["price"].description == "Price of one item."
         assert names["price"].parameters["required"] == ["item"]
         assert names["price"].side_effect_free and not names["order"].side_effect_free
@@ -190,7 +197,7 @@ async def test_a_session_has_the_tools_that_are_listed_when_it_begins() -> None:
         connection = gateway.calls.toolbox.mcp.connections["shop"]  # type: ignore[union-attr]
         await until(lambda: connection.is_open)
         offered = gateway.session_agent.session_settings().tools
-        assert {tool.name for tool in offered} == {"price", "order", "slow", "talk", "die"}
+        assert {tool.name for tool in offered} == {"price", "order", "slow", "talk", "die", "meta"}
         assert [tool.name for tool in offered if tool.side_effect_free] == ["price", "slow"]
     finally:
         await gateway.calls.toolbox.close()
@@ -198,7 +205,7 @@ async def test_a_session_has_the_tools_that_are_listed_when_it_begins() -> None:
 
 async def test_one_bad_result_costs_its_call_and_not_the_connection() -> None:
     class Client:
-        async def call_tool(self, name: str, arguments: object) -> object:
+        async def call_tool(self, name: str, arguments: object, meta: object) -> object:
             raise RuntimeError("Tool price has an output schema but did not return it")
 
     from voiceloop.tools.mcp_connection import McpConnection

@@ -15,6 +15,7 @@ from tests.tool_service import ANY, Service, box
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import ToolCall
 from voiceloop.errors import ConfigError
+from voiceloop.tools.caller import Caller
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.http import HttpTool
 from voiceloop.tools.limit import CallLimit
@@ -130,7 +131,7 @@ async def test_a_result_stands_for_as_long_as_the_file_says(clock: Clock) -> Non
     assert (await tools.call(tool, call(tool, '{"a": 1, "b": 2}'))).fate is Fate.CALLED
     again = await tools.call(tool, call(tool, '{"b":2,"a":1}'))
     assert (again.fate, again.text, again.took_s) == (Fate.CACHED, "3", 0.0)
-    assert (await tools.call(tool, call(tool), tenant="other")).fate is Fate.CALLED
+    assert (await tools.call(tool, call(tool), Caller("other"))).fate is Fate.CALLED
     await asyncio.sleep(60.0)
     assert (await tools.call(tool, call(tool, '{"a": 1, "b": 2}'))).fate is Fate.CALLED
 
