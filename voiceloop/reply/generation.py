@@ -1,17 +1,19 @@
 """What one reply asks of the language model, round after round, and what the model says.
 
-Owns the branch that the reply is made on, the plan, what of the model's text may be said, and the
-count of what was said and used. A call that cannot be made as the model wrote it is asked for
-again, once a round; where a prompt was too long, with less of the conversation. A preemptive
-generation yields the text that the model makes ahead, one version after the other, until
+Owns the branch that the reply is made on, the plan, how long the model may take, what of its text
+may be said, and the count of what was said and used. A call that cannot be made as the model wrote
+it is asked for again, once a round; where a prompt was too long, with less of the conversation. A
+preemptive generation yields the text that the model makes ahead, one version after the other, until
 `commit_preemptive` asks for the reply itself.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 from msgspec.structs import replace
 
@@ -27,21 +29,72 @@ from voiceloop.backends import (
     ToolCall,
     Usage,
 )
-from voiceloop.errors import BackendError, PromptTooLong, VoiceLoopError
+from voiceloop.errors import BackendError, BackendTimeout, PromptTooLong, VoiceLoopError
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.live_branch import LiveBranch
-from voiceloop.reply.plan import ReplyPlan
+from voiceloop.reply.plan import GENERATE_DEADLINE_S, ReplyPlan
 from voiceloop.reply.sayable import SayableText
 from voiceloop.reply.steps import IncompleteCall, ReplyRound, Rounds
 from voiceloop.reply.tool_answers import ToolAnswers, ToolDraft, as_refusals, as_results
-from voiceloop.reply.waiting import ModelDeadline
 from voiceloop.telemetry.record import TurnRecord
 from voiceloop.tools.pending import PendingCall
 
 log = logging.getLogger(__name__)
 
 MAX_HALVINGS = 4  # of a prompt that was too long: where a sixteenth is, it is not the conversation
+# What the model has of its first deadline at the least, where deciding that the turn was over took
+# long: a model that answers within it is no slow one.
+LEAST_FIRST_S = 2.0
+
+
+class ModelDeadline:
+    """For each round: `round` around it, `ask` when it is asked for, `observe` at what comes.
+
+    The deadlines begin with `ask`: those of a reply made ahead with its release. first_s: for the
+    first token. waited_s: how much of that the caller has waited already.
+    """
+
+    def __init__(self, first_s: float, waited_s: Callable[[], float]) -> None:
+        self._first_s = min(first_s, GENERATE_DEADLINE_S)
+        self._waited_s = waited_s
+        self._due_s = 0.0  # of the deadline that runs, for who is told of it
+        self._timeout: asyncio.Timeout | None = None
+        self.asked_s: float | None = None  # None: it has begun to answer, or nobody has asked
+
+    @asynccontextmanager
+    async def round(self) -> AsyncIterator[None]:
+        """Raises: BackendTimeout, within."""
+        try:
+            async with asyncio.timeout(None) as self._timeout:
+                yield
+        except TimeoutError:
+            raise BackendTimeout(f"expected a reply in {self._due_s:.3g} s") from None
+        finally:
+            self._timeout = self.asked_s = None
+
+    def ask(self) -> None:
+        """The round is asked for now. Nothing where it is over already: it has failed."""
+        if self._timeout is None:
+            return
+        self.asked_s = asyncio.get_running_loop().time()
+        self._due_s = max(self._first_s - self._waited_s(), min(self._first_s, LEAST_FIRST_S))
+        self._timeout.reschedule(self.asked_s + self._due_s)
+
+    def observe(self) -> None:
+        """Something of what was asked for has come."""
+        asked_s, self.asked_s = self.asked_s, None
+        if asked_s is not None and self._timeout is not None:
+            self._due_s = GENERATE_DEADLINE_S
+            self._timeout.reschedule(asked_s + GENERATE_DEADLINE_S)
+
+    @property
+    def left_ms(self) -> float:
+        """Of the deadline that runs, for who is to be told; 0 where none does."""
+        due_s = self._timeout.when() if self._timeout is not None else None
+        if due_s is None:
+            return 0.0
+        return max(1.0, 1000 * (due_s - asyncio.get_running_loop().time()))
 
 
 class Generation:

@@ -12,7 +12,10 @@ from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage, GenerateParams, Tool, VoiceOptions
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.settings import AudioFormat, SessionSettings
-from voiceloop.reply.waiting import GENERATE_DEADLINE_S
+
+# Prompt to last token of one round. Chosen: the longest reply that an agent file allows by default
+# (160 tokens) at 5 a second; speech takes some 4, so a slower model could not feed a voice.
+GENERATE_DEADLINE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from voiceloop.backends import PreemptiveDone, ToolCall, Usage, Voice
 from voiceloop.errors import VoiceLoopError, error_of
 from voiceloop.listening.events import UserTurn
 from voiceloop.realtime.response import ResponseHandle
+from voiceloop.reply.bridge import Bridge, Late
 from voiceloop.reply.context import ReplyContext
-from voiceloop.reply.generation import Generation
+from voiceloop.reply.generation import Generation, ModelDeadline
 from voiceloop.reply.live_branch import LiveBranch
 from voiceloop.reply.output import ReplyOutput
 from voiceloop.reply.phase import Phase, PhaseEvent, ReplyPhase
@@ -32,9 +34,8 @@ from voiceloop.reply.playout import Chunk, Pacer, Playout
 from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.steps import MAX_ROUNDS, ReplyRound
 from voiceloop.reply.voice import KeptLine
-from voiceloop.reply.waiting import ModelDeadline, ReplyWait, SilenceWatch
 from voiceloop.telemetry.record import Mark, Outcome, TurnRecord
-from voiceloop.tools.pending import PendingCall, are_settled, own_line_of
+from voiceloop.tools.pending import PendingCall
 
 
 class Reply:
@@ -73,15 +74,11 @@ class Reply:
         self.on_done: Callable[[Reply], None] | None = None
         self._context = context
         self._fixed_text = fixed_text
-        self._wait = ReplyWait(
+        self._bridge = Bridge(
             context.agent.waiting, context.waiting_lines, context.clock,
-            has_spoken=was_asked_to_wait,
+            has_spoken=was_asked_to_wait or not plan.speaks,
         )  # fmt: skip
-        first_s = plan.params.within_ms / 1000
-        deadline = ModelDeadline(first_s, self._waited_s, self._quiet_s, self._ask_to_wait)
-        self._silence = SilenceWatch(
-            self._may_be_silent_s, self._waits_since_s, self._bridge_silence, context.clock
-        )
+        deadline = ModelDeadline(plan.params.within_ms / 1000, self._waited_s)
         self._generation = Generation(context, plan, failure, live, deadline)
         self._output = ReplyOutput(context.protocol, self.phase)
         self._task: asyncio.Task[None] | None = None
@@ -339,7 +336,7 @@ class Reply:
         if kept is None or not self.plan.speaks or not self.phase.is_answering:
             return
         with suppress(Exception):  # what can be told of it has been told
-            await self._say_line(fallback, kept)
+            await self._say_behind(fallback)
             self._output.close("failed", self.failure)
             await self.playout.played_out()
 
@@ -354,39 +351,17 @@ class Reply:
             if not calls or not n_more:
                 self._end(outcome)
                 return
-            await self._wait_for(calls)
+            await self._bridge.over(calls, self.play_end_s, self._say_behind)
             await self.phase.answering.wait()  # it may have been interrupted meanwhile
             self._output.tell_results(calls)
             self._output.close(outcome)
             self._begin_round(calls)
 
-    async def _wait_for(self, calls: Sequence[PendingCall]) -> None:
-        """Until they are over, or the reply has waited long enough for all its tools."""
-        wait = self._wait
-        wait.begin()
-        own_line, due_s = own_line_of(calls)
-        quiet_s = wait.quiet_s(self.play_end_s, due_s)
-        if quiet_s is not None and not await are_settled(calls, min(wait.left_s, quiet_s)):
-            if self.plan.speaks and (line := wait.take_line(own_line)) is not None:
-                await self._say_line(line, self._kept(line))
-        await are_settled(calls, wait.left_s)
-        wait.end()
-
-    async def _say_line(self, line: str, voice: Voice | None = None) -> None:
-        """In a response of its own: the one before has told all it had to."""
-        await self.phase.answering.wait()
-        self._go_on(voice)
-        self.speech.say(line)
-        self.speech.finish()
-        await self.speech.run()
-        await self.phase.answering.wait()
-        self._output.send_rest(self.speech)
-
     def _begin_round(self, calls: Sequence[PendingCall]) -> None:
         """Go on in another response, with the results of these calls."""
         uses = [each.use(self.released_s) for each in calls]
         self.record.note_calls(uses, self._context.clock())
-        is_beside, is_last = self.response.is_out_of_band, self._wait.is_spent
+        is_beside, is_last = self.response.is_out_of_band, self._bridge.is_spent
         self._generation.begin_round(calls, is_out_of_band=is_beside, is_last=is_last)
         self._go_on()
 
@@ -403,7 +378,9 @@ class Reply:
             tasks.create_task(self._generate())
             if self.plan.speaks:
                 speech = self.speech
-                watching = tasks.create_task(self._silence.run(speech.silence, speech.changed))
+                watching = tasks.create_task(
+                    self._bridge.watch(self._late, speech.changed, self._say_before)
+                )
                 tasks.create_task(speech.run()).add_done_callback(lambda _: watching.cancel())
         await self.phase.answering.wait()
         if self.plan.speaks:
@@ -450,53 +427,58 @@ class Reply:
                     case PreemptiveDone():
                         self.speech.end_version()
 
+    # --- late ---
+
+    @property
+    def _turn_ended_s(self) -> float | None:
+        """When the turn did whose answer is the present round; None where no turn's is."""
+        is_first = self._generation.rounds.is_first
+        return self.turn.speech_end_s if self.turn is not None and is_first else None
+
     def _waited_s(self) -> float:
         """How long the caller has waited already, while it was decided that the turn was over."""
-        is_first = self._generation.rounds.is_first
-        if self.turn is None or not is_first:
-            return 0.0
-        return self._context.clock() - self.turn.speech_end_s
+        ended_s = self._turn_ended_s
+        return self._context.clock() - ended_s if ended_s is not None else 0.0
 
-    def _quiet_s(self) -> float | None:
-        """How long the model may be silent before the caller is asked to wait; None: for ever."""
-        is_heard = self.plan.speaks and not self.response.is_out_of_band
-        return self._wait.quiet_s(self.play_end_s) if is_heard else None
-
-    def _ask_to_wait(self) -> None:
-        """Say a line, where nothing of the reply is there yet; its words follow behind it."""
-        is_silent = self.phase.is_answering and not self.speech.text.whole
-        if is_silent and (line := self._wait.take_line()) is not None:
-            self._mark_first_token()
-            self.record.facts.waiting_line = line
-            if not self._say_as_kept(line):
-                self.speech.say_ahead(f"{line} ")
-
-    def _may_be_silent_s(self) -> float | None:
-        """How long the voice may be silent that has words to say; None: for ever."""
-        is_heard = not self.response.is_out_of_band
-        return self._context.agent.waiting.say_after_ms / 1000 if is_heard else None
-
-    def _waits_since_s(self) -> float:
-        if self.turn is not None and self._generation.rounds.is_first:
-            return self.turn.speech_end_s
-        return self.released_s or self._context.clock()
-
-    def _bridge_silence(self) -> bool:
-        """Say a line that needs no voice, unless one was said; False where there is none."""
-        is_said, line = self._wait.has_spoken, self._wait.take_line()
-        return is_said or (line is not None and self._say_as_kept(line))
+    def _late(self) -> Late | None:
+        """What the caller waits for now: the model, or the voice that has words to say."""
+        asked_s, ended_s = self._generation.deadline.asked_s, self._turn_ended_s
+        if self.speech.text.whole:
+            if (late := self.speech.late()) is None or self.response.is_out_of_band:
+                return None
+            since_s = (self.released_s or self._context.clock()) if ended_s is None else ended_s
+            return replace(late, since_s=max(since_s, late.since_s))
+        if asked_s is None or not self.phase.is_answering or self.response.is_out_of_band:
+            return None
+        since_s = asked_s if ended_s is None else ended_s
+        return self._bridge.late_model(since_s, asked_s, self.play_end_s)
 
     def _kept(self, line: str) -> KeptLine | None:
         """The line as the voice once spoke it; None where it never has."""
         return self._context.voice.kept_sound(line, self.plan.voice_options)
 
-    def _say_as_kept(self, line: str) -> bool:
-        """Let the line be heard as the voice once spoke it; False where it never has."""
-        if (kept := self._kept(line)) is None:
+    def _say_before(self, line: str, needs_voice: bool) -> bool:
+        """In the response that is open, as of `Bridge.watch`."""
+        if (kept := self._kept(line)) is None and not needs_voice:
             return False
+        if not self.speech.text.whole:
+            self._mark_first_token()
         self.record.facts.waiting_line = line
-        self.speech.say_kept(line, kept)
+        if kept is not None:
+            self.speech.say_kept(line, kept)
+        else:
+            self.speech.say_ahead(f"{line} ")
         return True
+
+    async def _say_behind(self, line: str) -> None:
+        """In a response of its own: the one before has said all it had to."""
+        await self.phase.answering.wait()
+        self._go_on(self._kept(line))
+        self.speech.say(line)
+        self.speech.finish()
+        await self.speech.run()
+        await self.phase.answering.wait()
+        self._output.send_rest(self.speech)
 
     async def _write(self, text: str) -> None:
         self._mark_first_token()

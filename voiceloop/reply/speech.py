@@ -22,10 +22,10 @@ import numpy as np
 from audio.resample import Resampler
 from voiceloop.backends import Speech, SpeechEnd, SpokenWord, Voice, VoiceOptions, VoiceStream
 from voiceloop.errors import BackendError, BackendTimeout, Overloaded, WorkerLost, first_error
+from voiceloop.reply.bridge import LEAST_LOST_S, LEAST_STALLED_S, Late
 from voiceloop.reply.phase import Phase, PhaseEvent, ReplyPhase
 from voiceloop.reply.playout import Chunk, Pacer, Playout, Samples
 from voiceloop.reply.voice import KeptLine
-from voiceloop.reply.waiting import Silence
 
 CLAUSE_MARKS = ".,;:?!"
 ECHO_CHARACTERS = 80  # about five seconds of speech, at some 16 characters a second
@@ -609,7 +609,7 @@ class ReplySpeech:
             )
         return Place(place.n_chars, max(place.at_ms, self._pacer.sent_ms))
 
-    def silence(self) -> Silence | None:
+    def late(self) -> Late | None:
         """Where the voice owes the caller sound, since when; None where it owes none."""
         utterance, pacer = self._utterance, self._pacer
         if pacer.is_limited or self._phase.is_ahead or pacer.is_stopped:
@@ -618,7 +618,9 @@ class ReplySpeech:
         if (owed_since_s := self.text.owed_since_s(n_spoken)) is None:
             return None
         given_s = max(utterance.fed_at_s, owed_since_s)  # who gives it to the voice may come next
-        return Silence(pacer.silent_from_s(self._clock()), given_s, is_lost=not utterance.has_voice)
+        is_lost, since_s = not utterance.has_voice, pacer.silent_from_s(self._clock())
+        least_s = LEAST_LOST_S if is_lost else LEAST_STALLED_S
+        return Late(since_s, given_s, least_s, is_voice=True, is_lost=is_lost)
 
     def say_kept(self, line: str, kept: KeptLine) -> None:
         """Let this be heard before what is still to come, whatever the voice does.

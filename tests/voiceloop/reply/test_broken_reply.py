@@ -12,7 +12,7 @@ from tests.callers import Caller
 from tests.fakes import FakeBranch, FakeLanguageModel, FakeRecognizer, Reply, instant_backends
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import ChatMessage, GenerateParams, ToolCall
-from voiceloop.reply.waiting import GENERATE_DEADLINE_S
+from voiceloop.reply.plan import GENERATE_DEADLINE_S
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.fakes import FakeVoice, Fault, tone
+from voiceloop.agent import Waiting
 from voiceloop.backends import Speech, SpokenWord, VoiceOptions
 from voiceloop.errors import BackendError, WorkerLost
+from voiceloop.reply.bridge import Bridge
 from voiceloop.reply.phase import Phase
 from voiceloop.reply.playout import Chunk, Pacer
 from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.voice import KeptLines
-from voiceloop.reply.waiting import SilenceWatch
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -263,13 +264,13 @@ async def test_words_that_come_after_a_pause_are_not_overdue_as_they_come(clock:
     spoken, lines = Spoken(clock), list[float]()
     speech = spoken.speech
 
-    def say_line() -> bool:
+    def say(line: str, needs_voice: bool) -> bool:
         lines.append(clock())
         return True
 
-    watch = SilenceWatch(lambda: 1.5, lambda: 0.0, say_line, clock)
+    bridge = Bridge(Waiting(), iter(["One moment."]), clock)
     async with asyncio.TaskGroup() as tasks:
-        watching = tasks.create_task(watch.run(speech.silence, speech.changed))
+        watching = tasks.create_task(bridge.watch(speech.late, speech.changed, say))
         tasks.create_task(speech.run()).add_done_callback(lambda _: watching.cancel())
         speech.release()
         for text in ("Nine ", "to ", "five. "):
