@@ -450,6 +450,9 @@ class AgentConfig:
         wanted="the name of a voice",
     )
     speed: float = key(1.0, "The speed of the voice.", ge=0.25, le=1.5)
+    lexicon: Mapping[str, Any] = key(
+        {}, "As `[voice.lexicon]` of the server's file, before which it goes."
+    )
     language: str = key(
         "en",
         "What the caller speaks, as `en` or `de-AT`.",

@@ -170,6 +170,17 @@ class LanguageRequests:
 
 
 @dataclass(frozen=True, slots=True)
+class VoiceSettings:
+    """What holds for every voice, here or behind a service."""
+
+    lexicon: Mapping[str, Any] = key(
+        {},
+        'Words that the voice would misread, and how it is to read them: `Nguyen = "win"`. '
+        "Upper and lower case are alike. What is shown and remembered stays as it was written.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """One server. Every field may be set in TOML, as ``VOICELOOP_<FIELD>``, or by a flag.
 
@@ -306,6 +317,7 @@ class Config:
     certfile: Path | None = key(None, "Serve TLS with this certificate (PEM).")
     keyfile: Path | None = key(None, "The private key of `certfile` (PEM).")
     llm: LanguageRequests = field(default_factory=LanguageRequests)
+    voice: VoiceSettings = field(default_factory=VoiceSettings)
     limits: Limits = field(default_factory=Limits)
     anticipation: Ahead = field(default_factory=Ahead)
     engine: EngineSettings = field(default_factory=EngineSettings)

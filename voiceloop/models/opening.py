@@ -34,6 +34,7 @@ from voiceloop.config import AUTO, Config
 from voiceloop.errors import BackendError, ConfigError
 from voiceloop.models.end_judges import end_judges, end_reader_spec, voice_reader_spec
 from voiceloop.models.held import with_held, with_service
+from voiceloop.models.lexicon import LexiconVoice, lexicon_of
 from voiceloop.models.presets import plan, worker_specs
 from voiceloop.models.providers import broken, open_provider
 from voiceloop.models.resolve import capabilities_of, roles_elsewhere
@@ -171,10 +172,13 @@ async def open_backends(
             name = getattr(service, "name", config.llm_model)
             return with_service(found, name, getattr(service, "context_tokens", 0))
 
+        voice = voice or own.voice()
+        if lexicon := lexicon_of(config, agent):
+            voice = LexiconVoice(voice, lexicon)
         backends = Backends(
             recognizer or own.recognizer(),
             language_model,
-            voice or own.voice(),
+            voice,
             known=known,
             workers=lambda: [
                 *supervisor.loads(),
