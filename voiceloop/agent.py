@@ -60,6 +60,16 @@ class AgentTool:
         "A call changes nothing. It may be made for a draft that is never said, made again when "
         "it failed, and its result be kept.",
     )
+    confirm: bool = key(
+        False,
+        "The caller is asked before a call: the agent says what will be done, and their next turn "
+        "says yes or no. It is never made ahead.",
+    )
+    trusted: bool = key(
+        False,
+        "What `url` or `mcp` answers holds no words of strangers. Else, after it and until the "
+        "caller speaks again, calls that change something are made only after a yes.",
+    )
     result: str | None = key(None, "The server's answer to every call.")
     table_key: str | None = key(
         None, "The parameter whose value names the entry of `table`, in any case."
@@ -163,6 +173,16 @@ class AgentTool:
     def is_executed(self) -> bool:
         """Whether the server has to call something for its answer."""
         return self.url is not None or self.python is not None or self.mcp is not None
+
+    @property
+    def is_untrusted(self) -> bool:
+        """Whether strangers may have written what it answers."""
+        return (self.url is not None or self.mcp is not None) and not self.trusted
+
+    @property
+    def runs_early(self) -> bool:
+        """Whether a call may be made before it is known that it is wanted."""
+        return self.side_effect_free and not self.confirm
 
     def answer(self, arguments: str) -> str | None:
         """The agent file's own answer to a call (JSON text), or None where it has none."""

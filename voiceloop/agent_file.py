@@ -230,6 +230,11 @@ def _check_execution(tool: AgentTool, where: str, source: str) -> None:
     if tool.say and (not tool.say.strip() or not tool.is_executed):
         wanted = "words, of a tool with url, python or mcp"
         raise _wrong(source, f"{where}.say", wanted, repr(tool.say))
+    if tool.confirm and tool.is_clients:
+        wanted = "a tool that the server answers; the client asks before its own"
+        raise _wrong(source, f"{where}.confirm", wanted, f"the client's {tool.name!r}")
+    if tool.trusted and tool.url is None and tool.mcp is None:
+        raise _wrong(source, f"{where}.trusted", "url or mcp beside it", f"none in {tool.name!r}")
     if tool.caller_key and tool.url is None:
         raise _wrong(source, f"{where}.caller_key", "url beside it", f"none in {tool.name!r}")
     if tool.python is not None and "caller" in tool.parameters.get("properties", {}):

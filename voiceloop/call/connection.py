@@ -41,8 +41,8 @@ class Hello:
 
     ``model`` is any string, echoed in the session object. ``beta`` is set by the header
     ``OpenAI-Beta: realtime=v1``: beta event names on this connection only. ``timeline``,
-    ``partials``, ``notices``, ``sources``, ``slots`` and ``resume`` switch our extra events on.
-    ``is_returning``: it says that it comes back, and has a ticket of its call to show.
+    ``partials``, ``notices``, ``sources``, ``slots``, ``confirmations`` and ``resume`` switch our
+    extra events on. ``is_returning``: it says that it comes back, with a ticket of its call.
     ``session`` is the update that the client secret carries which opened the door. ``greeting``:
     whether the agent shall speak first; None where the client did not say. ``tenant``: whose key it
     was; the conversations of different ones share nothing in any cache; ``allowance``: what it may
@@ -59,6 +59,7 @@ class Hello:
     notices: bool = False
     sources: bool = False
     slots: bool = False
+    confirmations: bool = False
     resume: bool = False
     is_returning: bool = False
     session: dict[str, Any] = field(default_factory=dict)
@@ -87,6 +88,7 @@ class Hello:
             notices=self.notices,
             sources=self.sources,
             slots=self.slots,
+            confirmations=self.confirmations,
             resume=self.resume,
         )
         return merge(settings, self.session)  # checked when the client secret was issued

@@ -69,6 +69,7 @@ class Performer:
             calls_ahead=ahead.does("tool_calls"), allowance=hello.allowance,
             client_timeout_ms=agent.tool_timeout_ms,
             on_overdue=lambda calls: self.advance(told.ToolCallsOverdue(calls)),
+            turns=protocol.conversation, language=agent.language, ask=protocol.ask_to_confirm,
         )  # fmt: skip
         self._context = ReplyContext(
             services, backends, agent, protocol, tasks, self._tools, hello.tenant,
@@ -159,6 +160,9 @@ class Performer:
                 if isinstance(item, FunctionCallOutput):
                     self._tools.observe_output(item.call_id)  # the next turn reads it
                 self._mcp.observe(item)
+            case asked.AnswerConfirmation(call_id=call_id, is_allowed=is_allowed):
+                if not self._tools.allow(call_id, is_allowed=is_allowed):
+                    self._protocol.note_unknown_call(call_id)
             case asked.ItemDeleted(item_id=item_id):
                 self._item_audio.forget(item_id)
             case _:

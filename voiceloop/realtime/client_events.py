@@ -83,6 +83,13 @@ class Resume(ClientEvent, frozen=True, kw_only=True, tag="voiceloop.resume"):
     ticket: str
 
 
+class Confirm(ClientEvent, frozen=True, kw_only=True, tag="voiceloop.confirm"):
+    """VoiceLoop's own: yes or no to a call of a tool that the client was asked of."""
+
+    call_id: str
+    approve: bool
+
+
 CLIENT_EVENTS: dict[str, type[ClientEvent]] = {
     str(kind.__struct_config__.tag): kind for kind in ClientEvent.__subclasses__()
 }

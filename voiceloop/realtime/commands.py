@@ -97,6 +97,14 @@ class ResumeCall:
     ticket: str
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerConfirmation:
+    """The client's yes or no to a call of a tool. Nothing is acknowledged yet."""
+
+    call_id: str
+    is_allowed: bool
+
+
 Command = (
     AppendAudio
     | CommitAudio
@@ -108,4 +116,5 @@ Command = (
     | ItemCreated
     | ItemDeleted
     | ResumeCall
+    | AnswerConfirmation
 )

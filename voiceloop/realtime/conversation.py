@@ -56,6 +56,25 @@ class Conversation:
         turns = (i for i in reversed(self._items) if isinstance(i, Message) and i.role == "user")
         return next((turn.id for turn in turns), None)
 
+    def said_since(self, turn_id: str | None) -> str | None:
+        """The words of the user's next turn behind this message, None: behind the beginning.
+
+        None where there is no such turn, or another one behind that.
+        """
+        before = -1 if turn_id is None else self.index(turn_id)
+        if before is None:
+            return None
+        words: list[str] = []
+        is_over = False
+        for item in self._items[before + 1 :]:
+            if isinstance(item, Message) and item.role == "user":
+                if is_over:
+                    return None
+                words.append(item.text)
+            elif isinstance(item, Message) and words:
+                is_over = True
+        return " ".join(words) if words else None
+
     # --- changed ---
 
     def insert(self, item: Item, previous_item_id: str | None = None) -> str | None:

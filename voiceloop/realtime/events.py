@@ -312,6 +312,15 @@ class SlotFilled(ServerEvent, kw_only=True, tag="voiceloop.slot"):
     state: str
 
 
+class ConfirmationRequested(ServerEvent, kw_only=True, tag="voiceloop.confirmation_requested"):
+    """A call of the server's waits for the client's yes. ``question``: what it will do."""
+
+    call_id: str
+    name: str
+    arguments: str
+    question: str
+
+
 class ResumeTicket(ServerEvent, kw_only=True, tag="voiceloop.resume_ticket"):
     """What the client needs to go on with this call elsewhere; each takes the place of the last.
 

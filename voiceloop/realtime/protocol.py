@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from voiceloop.backends import Tool
+from voiceloop.backends import Tool, ToolCall
 from voiceloop.capabilities import Capabilities
 from voiceloop.errors import FrameTooLarge, InvalidRequest, NotActive, VoiceLoopError, expected
 from voiceloop.memory.ledger import Ledger
@@ -154,6 +154,8 @@ class Protocol:
                 return self._cancel(response_id)
             case asked.Resume(ticket=ticket):
                 return [commands.ResumeCall(ticket)]
+            case asked.Confirm(call_id=call_id, approve=is_allowed):
+                return [commands.AnswerConfirmation(call_id, is_allowed)]
         return []  # output_audio_buffer.clear: a WebSocket client holds its own audio
 
     def _append_audio(self, audio: str) -> list[Command]:
@@ -402,6 +404,23 @@ class Protocol:
         """Send a turn's timeline as ``voiceloop.timeline`` when the client asked for it."""
         if self.settings.timeline:
             self.send(events.Timeline(timeline=payload))
+
+    def ask_to_confirm(self, call: ToolCall, question: str) -> bool:
+        """Ask the client whether the call may be made, where it wants to be asked; whether so."""
+        if self.settings.confirmations:
+            self.send(
+                events.ConfirmationRequested(
+                    call_id=call.call_id,
+                    name=call.name,
+                    arguments=call.arguments,
+                    question=question,
+                )
+            )
+        return self.settings.confirmations
+
+    def note_unknown_call(self, call_id: str) -> None:
+        """The client has answered for a call that it was not asked of, or no longer is."""
+        self.error(expected("call_id", "the id of a call that waits for an answer", call_id))
 
     def expiring(self, seconds_left: int) -> None:
         """The session's time is nearly over, for clients that asked for notices."""

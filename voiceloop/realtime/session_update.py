@@ -100,7 +100,7 @@ def _merge_output(patch: Json) -> Json:
 def _merge_extras(patch: Json) -> Json:
     """VoiceLoop's own switches."""
     changes: Json = {}
-    for key in ("timeline", "partials", "notices", "sources", "slots", "resume"):
+    for key in ("timeline", "partials", "notices", "sources", "slots", "confirmations", "resume"):
         if key in patch:
             if not isinstance(patch[key], bool):
                 raise expected(f"session.voiceloop.{key}", "true or false", patch[key])

@@ -106,6 +106,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
     notices: bool = False
     sources: bool = False
     slots: bool = False
+    confirmations: bool = False
     resume: bool = False
 
     @property

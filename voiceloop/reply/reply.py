@@ -355,15 +355,28 @@ class Reply:
             await self.phase.answering.wait()  # it may have been interrupted meanwhile
             self._output.tell_results(calls)
             self._output.close(outcome)
-            self._begin_round(calls)
+            self._take_results(calls)
+            if (asked := next((each for each in calls if each.question), None)) is not None:
+                await self._ask(asked)
+                self._end(outcome)
+                return
+            self._go_on()
 
-    def _begin_round(self, calls: Sequence[PendingCall]) -> None:
-        """Go on in another response, with the results of these calls."""
+    async def _ask(self, pending: PendingCall) -> None:
+        """Say what the call will do; the caller's next turn is the answer."""
+        if self.plan.speaks:
+            await self._say_behind(pending.question)
+        else:
+            self._go_on()
+            await self._write(pending.question)
+        self._context.tools.note_asked(pending)
+
+    def _take_results(self, calls: Sequence[PendingCall]) -> None:
+        """What came of these calls is what the next round is asked with."""
         uses = [each.use(self.released_s) for each in calls]
         self.record.note_calls(uses, self._context.clock())
         is_beside, is_last = self.response.is_out_of_band, self._bridge.is_spent
         self._generation.begin_round(calls, is_out_of_band=is_beside, is_last=is_last)
-        self._go_on()
 
     def _go_on(self, voice: Voice | None = None) -> None:
         """In another response, once the last one has been played."""

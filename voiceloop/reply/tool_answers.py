@@ -2,8 +2,9 @@
 
 Owns when a tool is called: once, in the committed reply, when what the agent says with the call has
 been said, so that the caller can still object. One without side effects is called as soon as the
-model names it, and for a preemptive reply too. Other tools are the client's. A call that lacks what
-its tool requires is nobody's: the model is told what is missing.
+model names it, and for a preemptive reply too, unless the caller has to `confirm` it. Other tools
+are the client's. A call that lacks what its tool requires is nobody's: the model is told what is
+missing.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class ToolAnswers:
         self._wanted_ahead = [c for c in self._wanted_ahead if c.attempt == call.attempt] + [call]
         tool = self._served(call.name)
         key = (call.name, call.arguments)
-        if tool is None or not tool.side_effect_free or self.missing(call):
+        if tool is None or not tool.runs_early or self.missing(call):
             return
         may_call = self._session_tools.may_call_ahead(tool, call.arguments)
         if self._early(*key) is not None or not may_call:
@@ -109,7 +110,7 @@ class ToolAnswers:
     def call_early(self, call: ToolCall) -> None:
         """The model has named this call and may write on: make it now, if it changes nothing."""
         tool = self._served(call.name)
-        if tool is not None and tool.side_effect_free:
+        if tool is not None and tool.runs_early:
             self._begin(call, tool)
 
     def serves(self, calls: Sequence[ToolCall]) -> bool:
@@ -161,7 +162,10 @@ class ToolAnswers:
             del self._ahead[call.name, call.arguments]
             begun = self._session_tools.adopt(early, call, is_recorded=self.is_recorded)
         else:
-            begun = self._session_tools.begin(tool, call, is_recorded=self.is_recorded)
+            may_ask = not any(each.question for each in self._begun)
+            begun = self._session_tools.begin(
+                tool, call, is_recorded=self.is_recorded, may_ask=may_ask
+            )
         self._begun.append(begun)
         return begun
 

@@ -87,6 +87,7 @@ def _hello(websocket: WebSocket, entry: Entry, tenant: str, allowance: Allowance
         notices=query.get("voiceloop.notices") == "1",
         sources=query.get("voiceloop.sources") == "1",
         slots=query.get("voiceloop.slots") == "1",
+        confirmations=query.get("voiceloop.confirmations") == "1",
         resume=query.get("voiceloop.resume") == "1",
         is_returning=bool(query.get("voiceloop.returns")),
         session=entry.session,

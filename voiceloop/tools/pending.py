@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from enum import Enum
 
 from voiceloop.admission.allowance import UNBOUNDED, Allowance
@@ -19,6 +19,18 @@ from voiceloop.backends import Tool, ToolCall
 from voiceloop.errors import error_of
 from voiceloop.telemetry.record import ToolUse
 from voiceloop.tools.caller import NOBODY, Caller
+from voiceloop.tools.consent import (
+    ANSWER_S,
+    NO,
+    NO_TURNS,
+    UNASKABLE,
+    UNCLEAR,
+    WAITS,
+    Consent,
+    Turns,
+    as_text,
+)
+from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.toolbox import LATE_READ, LATE_WRITE, Fate, SessionTool, Toolbox, ToolResult
 
 # Of one session: four rounds of eight calls. Chosen; a reply of 160 tokens has no room for more.
@@ -56,7 +68,8 @@ class PendingCall:
     """A call that has begun. One of `take`, `postpone`, `leave`, `drop` ends it; the first counts.
 
     record: where the result of a call that was left goes; None while the call stands in no
-    conversation. clock: of the session.
+    conversation. clock: of the session. question: to be said to the caller, for the call was not
+    made; "": none. on_told: called as the model is given what the tool has answered.
     """
 
     def __init__(
@@ -66,15 +79,23 @@ class PendingCall:
         result: asyncio.Future[ToolResult],
         record: Record | None,
         clock: Callable[[], float],
+        question: str = "",
+        on_told: Callable[[AgentTool], None] = lambda tool: None,
     ) -> None:
         self.call = call
+        self.question = question
         self.state = CallState.WANTED
         self._tool = tool
         self._result = result
         self._record = record
         self._clock = clock
+        self._on_told = on_told
         self._begun_s = clock()
         self._overdue_s = self._begun_s + tool.deadline_ms / 1000 + GIVING_UP_S
+
+    @property
+    def tool(self) -> AgentTool:
+        return self._tool
 
     @property
     def is_over(self) -> bool:
@@ -153,6 +174,7 @@ class PendingCall:
     def take(self) -> ToolResult:
         """The result of a call that is over, for the reply that made it."""
         self.state = CallState.TAKEN
+        self._note_told()
         return self._result.result()
 
     def postpone(self) -> str:
@@ -194,8 +216,22 @@ class PendingCall:
             self._write(result.result().text, is_news=self._is_news)
 
     def _write(self, text: str, *, is_news: bool = False) -> None:
+        self._note_told()
         if self._record is not None:
             self._record(self.call, text, is_news)
+
+    def _note_told(self) -> None:
+        if not self._result.done() or self._result.cancelled():
+            return
+        result = self._result.result()
+        if result not in (TOO_MANY, BROKEN) and result.fate is not Fate.ASKED:
+            self._on_told(self._tool)
+
+
+def _not_made(told: str) -> asyncio.Future[ToolResult]:
+    result: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
+    result.set_result(ToolResult(as_text(told), Fate.ASKED))
+    return result
 
 
 def own_line_of(calls: Iterable[PendingCall]) -> tuple[str, float | None]:
@@ -223,7 +259,8 @@ class SessionTools:
     caller: for whom it is, and allowance: what that may use. calls_ahead: what changes nothing is
     called, and what follows its result is drafted, before the caller's turn has ended.
     client_timeout_ms: after the client was left its last call, `on_overdue(calls)` is told, once,
-    which calls have no output; 0 waits for ever.
+    which calls have no output; 0 waits for ever. turns: the caller's, whose yes a call may need, in
+    this language. ask(call, question): asks the client for that yes, where it wants to be asked.
     """
 
     def __init__(
@@ -237,9 +274,15 @@ class SessionTools:
         allowance: Allowance = UNBOUNDED,
         client_timeout_ms: int = 0,
         on_overdue: Callable[[tuple[ToolCall, ...]], None] = lambda calls: None,
+        turns: Turns = NO_TURNS,
+        language: str = "en",
+        ask: Callable[[ToolCall, str], bool] = lambda call, question: False,
     ) -> None:
         self._toolbox = toolbox
         self.allowance = allowance
+        self._consent = Consent(toolbox.clock, turns, language)
+        self._ask = ask
+        self._asked: dict[str, asyncio.Future[bool]] = {}  # of the client, by the call's id
         self._tasks = tasks
         self.record = record
         self._calls_ahead = calls_ahead
@@ -272,28 +315,101 @@ class SessionTools:
         is_known = tool.answer(arguments) is not None  # by the agent file: it costs nothing
         return self._calls_ahead and (is_known or self.allowance.may_call_ahead())
 
-    def begin(self, tool: AgentTool, call: ToolCall, *, is_recorded: bool) -> PendingCall:
+    def begin(
+        self,
+        tool: AgentTool,
+        call: ToolCall,
+        *,
+        is_recorded: bool,
+        is_allowed: bool = False,
+        may_ask: bool = True,
+    ) -> PendingCall:
         """Make a call of a tool that the server answers.
 
-        is_recorded: the call stands in the conversation, and so shall its result.
+        One that the caller has to allow first is not made: they are to be asked its `question`.
+
+        is_recorded: the call stands in the conversation, and so shall its result. is_allowed: by
+        the client. may_ask: no other question is due.
         """
-        record = self.record if is_recorded else None
-        return PendingCall(tool, call, self._begin(tool, call), record, self._toolbox.clock)
+        record, question = self.record if is_recorded else None, ""
+        if is_allowed or not self._consent.needs(tool):
+            result = self._begin(tool, call)
+        else:
+            result, question = self._begin_allowed(
+                tool, call, is_heard=is_recorded, may_ask=may_ask
+            )
+        return PendingCall(
+            tool, call, result, record, self._toolbox.clock, question, self._consent.observe_result
+        )
+
+    def _begin_allowed(
+        self, tool: AgentTool, call: ToolCall, *, is_heard: bool, may_ask: bool
+    ) -> tuple[asyncio.Future[ToolResult], str]:
+        """Make the call if the caller has said yes to it; else the question that it needs."""
+        try:
+            verdict = self._consent.verdict(tool, call.arguments)
+        except ToolFailed as failure:
+            return _not_made(failure.told), ""
+        if not verdict.told:
+            return self._begin(tool, call), ""
+        if not verdict.question:
+            return _not_made(verdict.told), ""
+        if not is_heard:
+            return _not_made(UNASKABLE), ""
+        if not may_ask or call.call_id in self._asked:
+            return _not_made(WAITS), ""
+        if self._ask(call, verdict.question):
+            self._asked[call.call_id] = asyncio.get_running_loop().create_future()
+            return self._begin(tool, call, self._when_allowed(tool, call)), ""
+        return _not_made(verdict.told), verdict.question
+
+    async def _when_allowed(self, tool: AgentTool, call: ToolCall) -> ToolResult:
+        """Make the call once the client has said yes."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                is_allowed = await self._asked[call.call_id]
+        except TimeoutError:
+            return ToolResult(as_text(UNCLEAR), Fate.ASKED)
+        finally:
+            self._asked.pop(call.call_id, None)
+        return await self._answer(tool, call) if is_allowed else ToolResult(as_text(NO), Fate.ASKED)
+
+    def allow(self, call_id: str, *, is_allowed: bool) -> bool:
+        """The client's yes or no to a call that it was asked of; whether it was asked of it."""
+        answer = self._asked.get(call_id)
+        if answer is None or answer.done():
+            return False
+        answer.set_result(is_allowed)
+        return True
+
+    def note_asked(self, pending: PendingCall) -> None:
+        """The question of this call has been said to the caller."""
+        self._consent.note_asked(pending.tool, pending.call.arguments)
 
     def adopt(self, pending: PendingCall, call: ToolCall, *, is_recorded: bool) -> PendingCall:
         """A call made ahead, as this call of the reply."""
         pending.adopt(call, self.record if is_recorded else None)
         return pending
 
-    def _begin(self, tool: AgentTool, call: ToolCall) -> asyncio.Future[ToolResult]:
-        answer = tool.answer(call.arguments)
+    def _begin(
+        self,
+        tool: AgentTool,
+        call: ToolCall,
+        answering: Coroutine[None, None, ToolResult] | None = None,
+    ) -> asyncio.Future[ToolResult]:
+        """answering: the call itself, where something comes before it."""
+        answer = tool.answer(call.arguments) if answering is None else None
         if answer is None and self._n_open < MAX_OPEN and self.allowance.take_tool_call():
             self._n_open += 1
-            task = self._tasks.create_task(self._answer(tool, call), name=f"tool {tool.name}")
+            answering = answering or self._answer(tool, call)
+            task = self._tasks.create_task(answering, name=f"tool {tool.name}")
             task.add_done_callback(self._one_is_over)
             return task
         # What the agent file knows by itself is there at once, without a turn of the loop.
         result: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
+        if answering is not None:
+            answering.close()
+            self._asked.pop(call.call_id, None)
         result.set_result(TOO_MANY if answer is None else ToolResult(answer, Fate.TABLE))
         return result
 

@@ -61,6 +61,7 @@ class Fate(Enum):
     CALLED = "called"
     FAILED = "failed"
     LATE = "late"
+    ASKED = "asked"  # not made: somebody has to allow it first
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ def refused(frame: str | bytes) -> InvalidRequest:
     return caught.value
 
 
-def test_the_protocol_has_eleven_client_events_and_one_of_our_own() -> None:
+def test_the_protocol_has_eleven_client_events_and_two_of_our_own() -> None:
     own = [name for name in CLIENT_EVENTS if name.startswith("voiceloop.")]
-    assert (len(CLIENT_EVENTS) - len(own), own) == (11, ["voiceloop.resume"])
+    assert (len(CLIENT_EVENTS) - len(own), own) == (11, ["voiceloop.resume", "voiceloop.confirm"])
 
 
 @pytest.mark.parametrize(("frame", "words"), [

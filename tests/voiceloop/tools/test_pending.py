@@ -27,8 +27,10 @@ from voiceloop.tools.toolbox import Fate, Toolbox
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
-READ = AgentTool("price", "", ANY, url="https://shop.test/", side_effect_free=True, at_once=64)
-WRITE = AgentTool("order", "", ANY, url="https://shop.test/", at_once=64)
+READ = AgentTool(
+    "price", "", ANY, url="https://shop.test/", side_effect_free=True, at_once=64, trusted=True
+)
+WRITE = AgentTool("order", "", ANY, url="https://shop.test/", at_once=64, trusted=True)
 TABLE = AgentTool("hours", result="nine")
 N_ORDERS = 1000
 

@@ -183,7 +183,7 @@ class SessionMcp:
             text, is_error = "the server has gone", True
         else:
             wanted = ToolCall(call.id, request.name, request.arguments)
-            pending = self._tools.begin(tool, wanted, is_recorded=True)
+            pending = self._tools.begin(tool, wanted, is_recorded=True, is_allowed=True)
             await pending.settled()
             text, is_error = pending.told
             if pending.is_over:
