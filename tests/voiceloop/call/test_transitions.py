@@ -45,7 +45,9 @@ OWN_EVENTS = {
     "CallEnding",
 }
 # The session does these itself.
-NOT_FOR_TURN_TAKING = {"AppendAudio", "ItemCreated", "ItemDeleted", "ResumeCall"}
+NOT_FOR_TURN_TAKING = {
+    "AppendAudio", "AnswerConfirmation", "ItemCreated", "ItemDeleted", "ResumeCall",
+}  # fmt: skip
 SILENCE = heard.SpeechWindow(activity(96.0, 300.0))
 SPEECH = heard.SpeechWindow(activity(1200.0))
 END_OF_TURN = heard.EndOfTurn(0, 800.0, ())
