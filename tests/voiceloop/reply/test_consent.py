@@ -134,9 +134,7 @@ async def test_a_yes_to_another_question_of_the_agent_is_none_to_this_one(clock:
         return Reply("", (ToolCall(f"c{len(messages)}", "refund_order", '{"order": 17}'),))
 
     backends = instant_backends(
-        recognizer=FakeRecognizer(
-            ("refund my order", "okay do it", "yes do it"), ms_per_word=100
-        ),
+        recognizer=FakeRecognizer(("refund my order", "okay do it", "yes do it"), ms_per_word=100),
         language_model=FakeLanguageModel(reply),
     )
     async with Caller(clock, backends, AgentConfig(tools=(REFUND,)), toolbox=toolbox) as caller:
