@@ -7,7 +7,7 @@ is a key: its type, default, bounds and description (`config_reader.py` says how
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -213,7 +213,9 @@ class Config:
         secret=True,
     )
     keys_file: Path | None = key(
-        None, "A file with API keys, one a line. `#` begins a comment line."
+        None,
+        "A file with API keys, one a line. `#` begins a comment line. It is read again within 5 s "
+        "of a change: a new key opens the door, and calls of one that is gone are ended.",
     )
     metrics_key: str = key(
         "",
@@ -222,11 +224,13 @@ class Config:
         "`/metrics`, with one of `keys` where there are any.",
         secret=True,
     )
-    secret_key: str = key(
-        "",
+    secret_key: Annotated[tuple[str, ...], Meta(extra={"one_or_list": True})] = key(
+        (),
         "The secret of servers that take over each other's calls "
         "([PROTOCOL.md](PROTOCOL.md#a-call-that-goes-on-elsewhere)). 16 characters or more, as "
-        "`openssl rand -hex 32` makes it. Without it servers with the same `keys` share calls; "
+        "`openssl rand -hex 32` makes it. Of several the first signs, and what another has signed "
+        "is taken too: put the new one first, and take the old one out two hours later. Without it "
+        "servers that have the caller's key among their `keys` share the call; "
         "without keys a server resumes its own calls alone, until it ends.",
         secret=True,
     )
@@ -394,21 +398,34 @@ def variable_of(path: str) -> str:
     return PREFIX + path.replace(".", "_").upper()
 
 
-def _with_key_file(config: Config) -> Config:
-    """Add the keys of the key file: one a line, ``#`` comments."""
-    if config.keys_file is None:
-        return config
+def check_keys(keys: Sequence[str]) -> None:
+    """Raises: ConfigError: one of them is no API key."""
+    if any(len(key) < 8 for key in keys):
+        raise ConfigError("keys: expected keys of at least 8 characters, found a shorter one")
+    if any(key.startswith("ek_") for key in keys):  # so do client secrets
+        raise ConfigError("keys: expected keys that do not begin with ek_, found one that does")
+
+
+def read_keys_file(path: Path) -> tuple[str, ...]:
+    """Its keys: one a line, ``#`` comments. Raises: ConfigError."""
     try:
-        text = config.keys_file.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # not UTF-8, or no path at all: both are ValueErrors
         raise ConfigError(
-            f"keys_file: expected a readable text file, found {config.keys_file} ({error})"
+            f"keys_file: expected a readable text file, found {path} ({error})"
         ) from None
     lines = (line.strip() for line in text.splitlines())
     keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:
-        raise ConfigError(f"keys_file: expected one key a line, found none in {config.keys_file}")
-    return replace(config, keys=(*config.keys, *keys))
+        raise ConfigError(f"keys_file: expected one key a line, found none in {path}")
+    check_keys(keys)
+    return keys
+
+
+def _with_key_file(config: Config) -> Config:
+    if config.keys_file is None:
+        return config
+    return replace(config, keys=(*config.keys, *read_keys_file(config.keys_file)))
 
 
 def _with_service_keys(config: Config, environ: Mapping[str, str]) -> Config:
@@ -448,8 +465,10 @@ def _secret(text: str, name: str) -> str:
 
 def _check(config: Config) -> None:
     """Rules beyond one key; each failure names what was expected and what was found."""
-    for name in ("secret_key", "metrics_key"):
-        if 0 < len(getattr(config, name)) < LEAST_SECRET_CHARACTERS:
+    given = [("secret_key", one) for one in config.secret_key]
+    given += [("metrics_key", config.metrics_key)] if config.metrics_key else []
+    for name, secret in given:
+        if len(secret) < LEAST_SECRET_CHARACTERS:
             raise ConfigError(
                 f"{name}: expected {LEAST_SECRET_CHARACTERS} characters or more, found fewer"
             )
@@ -458,10 +477,7 @@ def _check(config: Config) -> None:
             raise ConfigError(
                 f"allowed_origins: expected scheme://host or scheme://host:port, found {origin!r}"
             )
-    if any(len(key) < 8 for key in config.keys):
-        raise ConfigError("keys: expected keys of at least 8 characters, found a shorter one")
-    if any(key.startswith("ek_") for key in config.keys):  # so do client secrets
-        raise ConfigError("keys: expected keys that do not begin with ek_, found one that does")
+    check_keys(config.keys)
     if config.mcp_allowed_hosts and find_spec("mcp") is None:
         wanted = "mcp_allowed_hosts: expected the package mcp (pip install 'voiceloop[mcp]')"
         raise ConfigError(f"{wanted}, found none")

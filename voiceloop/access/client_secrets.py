@@ -60,9 +60,13 @@ class ClientSecrets:
     """Issues and reads secrets. keys: digests of the keys that may sign; now: epoch seconds."""
 
     def __init__(self, keys: Sequence[bytes], now: Callable[[], float]) -> None:
-        self.signer = Signer(PURPOSE, keys)
+        self.signer = Signer(PURPOSE)
         self._now = now
         self._held = {key: HeldSessions() for key in keys}
+
+    def take(self, keys: Sequence[bytes]) -> None:
+        """These may sign from now on; what one of them issued before is good as it was."""
+        self._held = {key: self._held.get(key) or HeldSessions() for key in keys}
 
     def issue(
         self,
@@ -93,7 +97,7 @@ class ClientSecrets:
             body, mac = map(from_text, value.removeprefix(PREFIX)[:MAX_VALUE_CHARACTERS].split("."))
         except ValueError:
             raise wrong from None
-        issuer = self.signer.signed_by(body, mac)
+        issuer = self.signer.signed_by(self._held, body, mac)
         if issuer is None:
             raise wrong
         claims = msgspec.msgpack.decode(zlib.decompress(body), type=Claims)

@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from voiceloop.access.client_secrets import PREFIX, ClientSecret, ClientSecrets, Json
-from voiceloop.access.signing import Salts
+from voiceloop.access.signing import Salts, Signer
 from voiceloop.errors import Unauthorized
 
+TICKET_PURPOSE = b"voiceloop resume ticket"
 REALTIME_SUBPROTOCOL = "realtime"
 KEY_SUBPROTOCOL = "openai-insecure-api-key."  # a browser's WebSocket cannot set headers
 
@@ -39,22 +40,56 @@ class Entry:
 class KeyRing:
     """The keys that open the door. Without any, the door is open (loopback only, `origins`).
 
-    secret_key: what the gateways that take over each other's calls have in common. now: epoch
-    seconds. Where there is neither a key nor that, what is signed ends with the process.
+    shared: the secrets of the gateways that take over each other's calls; the first signs. now:
+    epoch seconds. Where there is neither a key nor such a secret, what is signed ends with the
+    process.
     """
 
     def __init__(
-        self, keys: Sequence[str], now: Callable[[], float] = time.time, *, secret_key: str = ""
+        self,
+        keys: Sequence[str],
+        now: Callable[[], float] = time.time,
+        *,
+        shared: Sequence[str] = (),
     ) -> None:
         self._digests = tuple(_digest(key) for key in keys)
+        self._shared = tuple(_digest(secret) for secret in shared)
         # Signs where the door is open.
-        self._own = _digest(secret_key) if secret_key else secrets.token_bytes(32)
+        self._own = self._shared[0] if shared else secrets.token_bytes(32)
         self._secrets = ClientSecrets(self._digests or (self._own,), now)
-        self.shared_secret = shared_secret(keys, secret_key) or self._own
+        self._tickets = Signer(TICKET_PURPOSE)
 
-    def derive(self) -> None:
-        """Do ahead what the first client secrets would wait for."""
-        self._secrets.signer.derive()
+    def derive(self, keys: Sequence[str] = ()) -> None:
+        """Do ahead what the first tickets and client secrets would wait for, beside the event loop.
+
+        keys: that are to come as well.
+        """
+        digests = (*self._digests, *map(_digest, keys)) or (self._own,)
+        self._secrets.signer.derive(digests)
+        self._tickets.derive(self._shared or digests)
+
+    def take(self, keys: Sequence[str]) -> frozenset[str]:
+        """These alone open the door from now on; the tenants whose keys are gone.
+
+        Raises: ValueError: there are none, with which the door would be open.
+        """
+        if not keys:
+            raise ValueError("expected keys, found none")
+        before = self._digests
+        self._digests = tuple(_digest(key) for key in keys)
+        self._secrets.take(self._digests)
+        return frozenset(_tenant(digest) for digest in before if digest not in self._digests)
+
+    def sign_ticket(self, tenant: str, body: bytes) -> bytes:
+        """A ticket of this tenant's is signed by what gateways share, or by its own key."""
+        return self._tickets.sign(self._of_tickets(tenant)[0], body)
+
+    def has_signed_ticket(self, tenant: str, body: bytes, mac: bytes) -> bool:
+        return self._tickets.signed_by(self._of_tickets(tenant), body, mac) is not None
+
+    def _of_tickets(self, tenant: str) -> Sequence[bytes]:
+        own = tuple(digest for digest in self._digests if _tenant(digest) == tenant)
+        return self._shared or own or (self._own,)
 
     @property
     def is_open(self) -> bool:
@@ -104,17 +139,11 @@ class KeyRing:
         return self._secrets.issue(issuer, seconds, session, max_session_s, lock, asserted)
 
 
-def shared_secret(keys: Sequence[str], secret_key: str) -> bytes:
-    """What servers have in common that are told the same; nothing where they are told neither."""
-    if secret_key:
-        return _digest(secret_key)
-    digests = sorted(_digest(key) for key in keys)
-    return hashlib.sha256(b"".join(digests)).digest() if digests else b""
-
-
-def salts(keys: Sequence[str], secret_key: str) -> Callable[[str], str]:
+def salts(keys: Sequence[str], shared: Sequence[str]) -> Callable[[str], str]:
     """What tenants are called at somebody else's service, on all servers that are told the same."""
-    return Salts(shared_secret(keys, secret_key)).of
+    digests = sorted(_digest(key) for key in keys)
+    secret = _digest(shared[0]) if shared else hashlib.sha256(b"".join(digests)).digest()
+    return Salts(secret if shared or keys else b"").of
 
 
 def client_key(headers: Mapping[str, str], subprotocols: Sequence[str] = ()) -> str | None:

@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 MAC_BYTES = 24
 
@@ -17,27 +17,28 @@ MAC_BYTES = 24
 class Signer:
     """Signs for one purpose, which is part of every signature: none is worth anything elsewhere.
 
-    keys: any of them may have signed what is read; each is secret, and of whatever length.
+    A key is secret, and of whatever length.
     """
 
-    def __init__(self, purpose: bytes, keys: Sequence[bytes]) -> None:
+    def __init__(self, purpose: bytes) -> None:
         self._purpose = purpose
-        self._keys = tuple(keys)
         self._derived: dict[bytes, bytes] = {}
 
-    def derive(self) -> None:
-        """Do the costly part ahead: some 50 ms a key, which a call would wait for."""
-        for key in self._keys:
-            self._of(key)
+    def derive(self, keys: Iterable[bytes]) -> None:
+        """Do the costly part ahead for these: some 50 ms a key, which a call would wait for.
+
+        What was derived of others is forgotten. Beside the event loop.
+        """
+        self._derived = {key: self._of(key) for key in keys}
 
     def sign(self, key: bytes, body: bytes) -> bytes:
-        """The signature, of `MAC_BYTES`. key: one of the keys."""
+        """The signature, of `MAC_BYTES`."""
         return hmac.digest(self._of(key), body, hashlib.sha256)[:MAC_BYTES]
 
-    def signed_by(self, body: bytes, mac: bytes) -> bytes | None:
-        """The key that has signed this; None where none of them has."""
+    def signed_by(self, keys: Iterable[bytes], body: bytes, mac: bytes) -> bytes | None:
+        """The one of these keys that has signed this; None where none of them has."""
         # All are compared, so that the time tells nothing about which one came close.
-        found = [key for key in self._keys if hmac.compare_digest(self.sign(key, body), mac)]
+        found = [key for key in keys if hmac.compare_digest(self.sign(key, body), mac)]
         return found[0] if found else None
 
     def _of(self, key: bytes) -> bytes:
@@ -58,8 +59,8 @@ class Salts:
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret or secrets.token_bytes(32)
-        self._signer = Signer(b"voiceloop cache salt", (self._secret,))
-        self._signer.derive()
+        self._signer = Signer(b"voiceloop cache salt")
+        self._signer.derive((self._secret,))
 
     def of(self, tenant: str) -> str:
         return to_text(self._signer.sign(self._secret, tenant.encode()))

@@ -38,6 +38,7 @@ class Ending(Enum):
     DRAINED = 1012, "the server restarts"
     RESUMED = 1000, "the call goes on over another connection"
     OVERLOADED = 1013, "the server has no place for a call that says nothing"
+    REVOKED = 1008, "the key of the call was removed"
 
     @property
     def lets_turn_end(self) -> bool:
@@ -62,7 +63,7 @@ class Lifetime:
 
     def drain(self, why: Ending = Ending.DRAINED) -> None:
         """The server shuts down: the turn under way is the last."""
-        if self._let_go is None:
+        if self._let_go is None or why is Ending.REVOKED:
             self._let_go = why
             self._changed.set()
             if why.lets_turn_end:

@@ -24,7 +24,7 @@ from voiceloop.call.lifetime import Ending, Lifetime, SessionOver
 from voiceloop.call.performer import Performer
 from voiceloop.call.services import CallServices
 from voiceloop.call.writer import Writer
-from voiceloop.errors import Overloaded, SessionExpired
+from voiceloop.errors import Overloaded, SessionExpired, Unauthorized
 from voiceloop.realtime import commands as asked
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.resume.resumption import Resumption
@@ -95,6 +95,15 @@ class Session:
     def give_way(self) -> None:
         """Let go of the call, in which nothing was said, for another one."""
         self._lifetime.drain(Ending.OVERLOADED)
+
+    def revoke(self) -> None:
+        """End the call at once: the key that opened the door is one no more."""
+        self._lifetime.drain(Ending.REVOKED)
+
+    @property
+    def tenant(self) -> str:
+        """Whose key opened the door."""
+        return self._transport.hello.tenant
 
     @property
     def gives_way(self) -> bool:
@@ -214,6 +223,9 @@ class Session:
         elif ending is Ending.OVERLOADED:
             found = "found a call that says nothing, and another caller"
             await self._writer.say_last(Overloaded(f"expected a caller, {found}"))
+        elif ending is Ending.REVOKED:
+            removed = Unauthorized("expected a valid API key, found one that was removed")
+            await self._writer.say_last(removed)
         elif ending.lets_turn_end:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._lifetime.drain_s):

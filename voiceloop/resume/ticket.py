@@ -13,10 +13,11 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
-from voiceloop.access.signing import Signer, from_text, to_text
+from voiceloop.access.signing import from_text, to_text
 from voiceloop.errors import InvalidRequest, Overloaded
 from voiceloop.resume.snapshot import (
     MAX_PACKED_BYTES,
@@ -26,7 +27,6 @@ from voiceloop.resume.snapshot import (
     unreadable,
 )
 
-PURPOSE = b"voiceloop resume ticket"
 PREFIX = "rt_"
 # Whoever loses the line has so long to come back, at whatever moment it broke: a ticket is sent
 # again each time that REFRESH_S have passed.
@@ -91,12 +91,19 @@ class Once:
             self._taken[name] = self._taken[name][0], b""
 
 
-class Tickets:
-    """Those of one server. secret: shared by all that resume each other's calls; now: epoch."""
+class TicketKeys(Protocol):
+    """Sign for a tenant, and tell what was signed so, here or on another server."""
 
-    def __init__(self, secret: bytes, now: Callable[[], float]) -> None:
-        self.signer = Signer(PURPOSE, (secret,))
-        self._secret = secret
+    def sign_ticket(self, tenant: str, body: bytes) -> bytes: ...
+
+    def has_signed_ticket(self, tenant: str, body: bytes, mac: bytes) -> bool: ...
+
+
+class Tickets:
+    """Those of one server. keys: alike on all that resume each other's calls; now: epoch."""
+
+    def __init__(self, keys: TicketKeys, now: Callable[[], float]) -> None:
+        self._keys = keys
         self._now = now
         # Tickets of a call may be issued elsewhere until it is resumed, and are good for a while.
         kept_s = 2.0 * (RESUMABLE_S + REFRESH_S)
@@ -109,7 +116,7 @@ class Tickets:
         expires_at = int(self._now()) + RESUMABLE_S + REFRESH_S
         claims = Claims(call_id, expires_at, int(lived_s), _digest(body))
         packed = msgspec.msgpack.encode(claims)
-        mac = self.signer.sign(self._secret, _bound(tenant, packed))
+        mac = self._keys.sign_ticket(tenant, _bound(tenant, packed))
         head = f"{PREFIX}{to_text(packed)}.{to_text(mac)}"
         return Ticket(f"{head}.{to_text(body)}", head, expires_at)
 
@@ -165,7 +172,7 @@ class Tickets:
             packed, mac = map(from_text, head[:1024].removeprefix(PREFIX).split("."))
         except ValueError:
             raise wrong from None
-        if self.signer.signed_by(_bound(tenant, packed), mac) is None:
+        if not self._keys.has_signed_ticket(tenant, _bound(tenant, packed), mac):
             raise wrong
         try:
             claims = msgspec.msgpack.decode(packed, type=Claims)

@@ -67,7 +67,7 @@ class Gateway:
 
     def __post_init__(self) -> None:
         config, asked = self.config, self.config.traces
-        self.keys = KeyRing(config.keys, secret_key=config.secret_key)
+        self.keys = KeyRing(config.keys, shared=config.secret_key)
         self.metrics = Metrics(config.slo, config.prices, config.canary, self.workers)
         spent = self.metrics.quota_spent
         self.quotas = Quotas(self.config.quota, self.clock, lambda what: spent.labels(what).inc())
@@ -84,7 +84,7 @@ class Gateway:
             answers=ApprovedAnswers(self.agent.answer),
             level=lambda: self.load_watch.level,
             traces=traces,
-            tickets=Tickets(self.keys.shared_secret, time.time),
+            tickets=Tickets(self.keys, time.time),
             on_resumed=self._goes_on,
             lacks_place=lambda: self.admission.lacks_room(),
         )
@@ -207,6 +207,12 @@ class Gateway:
             self._sessions.remove(session)
             self.admission.late_calls.add(session.protocol.session_id)
 
+    def revoke(self, tenants: frozenset[str]) -> None:
+        """End the calls of these, whose keys are gone."""
+        for session in self._sessions:
+            if session.tenant in tenants:
+                session.revoke()
+
     def _goes_on(self, call_id: str) -> None:
         """This call was resumed here: what is left of it on a line that broke is over."""
         self.metrics.resumed.inc()
@@ -222,7 +228,6 @@ class Gateway:
 
     def derive_keys(self) -> None:
         """Do ahead what the first ticket and the first client secret would hold all calls for."""
-        self.tickets.signer.derive()
         self.keys.derive()
 
     async def drain(self) -> None:

@@ -41,6 +41,7 @@ from voiceloop.server.connections import (
     Connections,
     raise_descriptor_limit,
 )
+from voiceloop.server.keys_file import KeysFile
 from voiceloop.server.listener import Listener
 from voiceloop.server.websocket import BoundedWebSocket
 from voiceloop.workers.process import Progress
@@ -403,7 +404,11 @@ async def _serve_calls(
     let_go: Callable[[], Awaitable[None]],
 ) -> None:
     """Take calls until told to stop, then let go of the port, and let those inside end."""
-    watch = asyncio.create_task(gateway.watch_load(), name="load watch")
+    keys_file = KeysFile(gateway.config, gateway.keys, gateway.revoke)
+    watches = [
+        asyncio.create_task(gateway.watch_load(), name="load watch"),
+        asyncio.create_task(keys_file.watch(), name="keys watch"),
+    ]
     try:
         await _first_of(stop.wait(), asyncio.shield(serving))
         # A session that drains ends by itself within drain_s; the second is for its close.
@@ -412,7 +417,8 @@ async def _serve_calls(
         await let_go()
         await _first_of(gateway.drain(), stop.wait(), timeout_s=most_s + 1.0)
     finally:
-        watch.cancel()
+        for watch in watches:
+            watch.cancel()
 
 
 async def _first_of(*waits: Awaitable[object], timeout_s: float | None = None) -> None:

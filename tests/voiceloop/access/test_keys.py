@@ -14,12 +14,12 @@ from voiceloop.access.keys import (
     Entry,
     KeyRing,
     client_key,
-    shared_secret,
+    salts,
     subprotocol,
     tenant_of,
 )
 from voiceloop.access.origins import check_bind, check_origin
-from voiceloop.access.signing import Salts, from_text
+from voiceloop.access.signing import from_text
 from voiceloop.errors import ConfigError, Forbidden, Unauthorized
 
 KEY = "secret-key-1"
@@ -180,11 +180,10 @@ def test_an_invented_or_altered_client_secret_opens_nothing(keys: list[str]) -> 
 
 
 def test_a_tenants_name_at_a_service_tells_nobody_whose_it_is_and_stays_the_same() -> None:
-    secret = shared_secret((KEY, "another-key"), "")
-    names = {Salts(secret).of(tenant_of(key)) for key in (KEY, "another-key")}
+    of = salts((KEY, "another-key"), ())
+    names = {of(tenant_of(key)) for key in (KEY, "another-key")}
     assert len(names) == 2 and not names & {tenant_of(KEY), tenant_of("another-key")}
-    again = Salts(shared_secret(("another-key", KEY), ""))
-    assert again.of(tenant_of(KEY)) in names
-    assert Salts(shared_secret((KEY,), "some other secret")).of(tenant_of(KEY)) not in names
-    unshared = [Salts(shared_secret((), "")).of("tenant") for _ in range(2)]
+    assert salts(("another-key", KEY), ())(tenant_of(KEY)) in names
+    assert salts((KEY,), ("some other secret",))(tenant_of(KEY)) not in names
+    unshared = [salts((), ())("tenant") for _ in range(2)]
     assert unshared[0] != unshared[1]

@@ -15,6 +15,7 @@ import pytest
 
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, Reply, instant_backends
+from voiceloop.access.keys import KeyRing
 from voiceloop.agent import AgentConfig, McpServer
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.call.connection import Hello
@@ -25,6 +26,7 @@ from voiceloop.resume.ticket import Tickets
 
 pytest.importorskip("mcp", reason="the package mcp is not installed")
 
+SHARED = KeyRing((), shared=("shared",))
 ROOT = str(Path(__file__).resolve().parents[3])
 
 
@@ -185,7 +187,7 @@ async def test_a_session_may_name_no_other_host(clock: Callable[[], float]) -> N
 async def test_a_call_that_is_resumed_has_the_servers_that_its_new_line_names_with_a_token(
     clock: Callable[[], float],
 ) -> None:
-    tickets, agent = Tickets(b"shared", clock), AgentConfig()
+    tickets, agent = Tickets(SHARED, clock), AgentConfig()
     async with shop() as url:
         named = entry(url, require_approval="never", authorization="t0ken")
         hello = Hello(resume=True)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Reply, instant_backends
+from voiceloop.access.keys import KeyRing
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import ChatMessage, ToolCall
 from voiceloop.call.connection import Hello
@@ -21,6 +22,7 @@ from voiceloop.config import Config, Limits
 from voiceloop.resume.ticket import REFRESH_S, RESUMABLE_S, Tickets
 from voiceloop.tools.toolbox import toolbox_of
 
+SHARED = KeyRing((), shared=("shared",))
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
 ASKS = Hello(resume=True)
@@ -28,7 +30,7 @@ ASKS = Hello(resume=True)
 
 @pytest.fixture
 def tickets(clock: Clock) -> Tickets:
-    return Tickets(b"shared", clock)
+    return Tickets(SHARED, clock)
 
 
 def newest_ticket(caller: Caller) -> dict[str, Any]:
@@ -47,7 +49,7 @@ async def test_a_broken_call_goes_on_where_another_server_shares_the_secret(cloc
     backends = instant_backends(
         recognizer=FakeRecognizer(["two lattes", "and one tea"]), language_model=model
     )
-    here, there = Tickets(b"shared", clock), Tickets(b"shared", clock)
+    here, there = Tickets(SHARED, clock), Tickets(SHARED, clock)
     async with Caller(clock, backends, hello=ASKS, tickets=here) as caller:
         await spoken_turn(caller)
         held = newest_ticket(caller)
@@ -254,7 +256,7 @@ async def test_a_ticket_that_is_refused_is_an_error_and_the_new_call_goes_on(
 
 
 async def test_a_ticket_whose_voice_is_not_spoken_here_stays_good(clock: Clock) -> None:
-    tickets, asked = Tickets(b"shared", clock), {"audio": {"output": {"voice": "deep"}}}
+    tickets, asked = Tickets(SHARED, clock), {"audio": {"output": {"voice": "deep"}}}
     async with Caller(clock, hello=Hello(resume=True, session=asked), tickets=tickets) as caller:
         await spoken_turn(caller)
         held = newest_ticket(caller)["ticket"]

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from tests.hand_clock import HandClock
+from voiceloop.access.keys import KeyRing
 from voiceloop.access.signing import from_text
 from voiceloop.backends import Tool
 from voiceloop.errors import InvalidRequest
@@ -29,6 +30,7 @@ from voiceloop.resume.snapshot import (
 )
 from voiceloop.resume.ticket import MAX_CHARACTERS, REFRESH_S, RESUMABLE_S, Tickets
 
+SHARED = KeyRing((), shared=("shared",))
 OWN = SessionSettings(instructions="Be kind.")
 
 
@@ -64,8 +66,8 @@ def code_of(tickets: Tickets, value: str, tenant: str = "t") -> str:
 
 
 def test_a_server_with_the_same_secret_reads_a_ticket(clock: HandClock) -> None:
-    ticket = Tickets(b"shared", clock).issue("t", "sess_1", 61.7, CALL)
-    claims, found = Tickets(b"shared", clock).read(ticket.value, "t")
+    ticket = Tickets(SHARED, clock).issue("t", "sess_1", 61.7, CALL)
+    claims, found = Tickets(SHARED, clock).read(ticket.value, "t")
     assert (claims.call_id, claims.lived_s) == ("sess_1", 61)
     assert found == CALL
     assert ticket.value not in repr(ticket)
@@ -74,7 +76,7 @@ def test_a_server_with_the_same_secret_reads_a_ticket(clock: HandClock) -> None:
 def test_a_ticket_is_refused_to_others_and_where_anything_of_it_was_changed(
     clock: HandClock,
 ) -> None:
-    tickets = Tickets(b"shared", clock)
+    tickets = Tickets(SHARED, clock)
     value = tickets.issue("t", "sess_1", 0.0, CALL).value
     head, mac, body = value.split(".")
     other = tickets.issue("t", "sess_2", 0.0, snapshot(said("a", "user", "one tea"))).value
@@ -91,14 +93,14 @@ def test_a_ticket_is_refused_to_others_and_where_anything_of_it_was_changed(
     ]
     for text, tenant in forged:
         assert code_of(tickets, text, tenant) == "resume_ticket_invalid", text[:80]
-    assert code_of(Tickets(b"other", clock), value) == "resume_ticket_invalid"
+    assert code_of(Tickets(KeyRing((), shared=("other",)), clock), value) == "resume_ticket_invalid"
     tickets.read(value, "t")
 
 
 def test_a_ticket_is_good_for_a_minute_and_what_passes_until_the_next_is_sent(
     clock: HandClock,
 ) -> None:
-    tickets = Tickets(b"shared", clock)
+    tickets = Tickets(SHARED, clock)
     ticket = tickets.issue("t", "sess_1", 0.0, CALL)
     clock.now_s += RESUMABLE_S + REFRESH_S - 1
     tickets.read(ticket.value, "t")
@@ -109,7 +111,7 @@ def test_a_ticket_is_good_for_a_minute_and_what_passes_until_the_next_is_sent(
 
 
 def test_a_call_is_resumed_once_on_one_server_by_whichever_of_its_tickets(clock: HandClock) -> None:
-    tickets = Tickets(b"shared", clock)
+    tickets = Tickets(SHARED, clock)
     first = tickets.issue("t", "sess_1", 0.0, CALL).value
     second = tickets.issue("t", "sess_1", 9.0, snapshot(said("a", "user", "two lattes"))).value
     claims, _ = tickets.read(first, "t")
@@ -118,11 +120,11 @@ def test_a_call_is_resumed_once_on_one_server_by_whichever_of_its_tickets(clock:
     tickets.use(tickets.read(first, "t")[0])  # the line broke before its client knew
     tickets.settle(claims)
     assert code_of(tickets, first) == code_of(tickets, second) == "resume_ticket_used"
-    Tickets(b"shared", clock).read(second, "t")  # on another it may
+    Tickets(SHARED, clock).read(second, "t")  # on another it may
 
 
 def test_a_place_at_the_door_is_kept_once_for_a_ticket_that_is_known(clock: HandClock) -> None:
-    tickets = Tickets(b"shared", clock)
+    tickets = Tickets(SHARED, clock)
     head = tickets.issue("t", "sess_1", 0.0, CALL).head
     assert not tickets.knows(head, "another")
     assert not tickets.knows("sess_1", "t")
@@ -164,7 +166,7 @@ def test_what_a_client_told_for_an_mcp_server_is_not_in_a_ticket(clock: HandCloc
     listed = Tool("price", "", {}, server_label="shop")
     asked = msgspec.structs.replace(OWN, voice="deep", mcp=entries, tools=(listed,))
     taken = taken_of(changes_of(asked, OWN), Conversation())
-    value = Tickets(b"shared", clock).issue("t", "sess_1", 0.0, taken).value
+    value = Tickets(SHARED, clock).issue("t", "sess_1", 0.0, taken).value
     for part in value.removeprefix("rt_").split("."):
         packed = from_text(part)
         assert b"s3cret" not in packed
@@ -197,9 +199,9 @@ def test_a_long_call_keeps_its_newest_items_and_the_bound(clock: HandClock) -> N
         said(str(number), "user", "".join(chance.choices("abcdefghijklmnop ", k=900)))
         for number in range(400)
     ]
-    ticket = Tickets(b"shared", clock).issue("t", "sess_1", 0.0, snapshot(*words))
+    ticket = Tickets(SHARED, clock).issue("t", "sess_1", 0.0, snapshot(*words))
     assert len(ticket.value) <= MAX_CHARACTERS
-    _, found = Tickets(b"shared", clock).read(ticket.value, "t")
+    _, found = Tickets(SHARED, clock).read(ticket.value, "t")
     assert found.items and found.items == tuple(words[-len(found.items) :])
 
 

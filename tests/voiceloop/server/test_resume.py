@@ -16,7 +16,7 @@ from clients.errors import ConnectionFailed
 from clients.resuming import ResumingConnection
 from tests.fakes import FakeLanguageModel, instant_backends
 from tests.voiceloop.server.test_app import Running, event, running, until
-from voiceloop.access.keys import tenant_of
+from voiceloop.access.keys import KeyRing, tenant_of
 from voiceloop.admission.overload import Level
 from voiceloop.backends import Backends
 from voiceloop.config import Config, Limits
@@ -80,7 +80,7 @@ async def test_a_call_goes_on_at_another_server_that_has_the_same_keys() -> None
 async def test_servers_without_keys_resume_each_others_calls_where_they_share_a_secret(
     secret_key: str, goes_on: bool
 ) -> None:
-    config = Config(secret_key=secret_key)
+    config = Config(secret_key=tuple(filter(None, (secret_key,))))
     async with running(config, remembering()) as one, running(config, remembering()) as other:
         async with one.connect("?voiceloop.resume=1") as client:
             await say(client, "two lattes")
@@ -185,7 +185,9 @@ async def test_our_own_clients_end_where_nobody_goes_on_with_their_call() -> Non
             async for received in events:
                 if received.type == "voiceloop.resume_ticket":
                     break
-            server.gateway.calls.tickets = Tickets(b"another server's", time.time)
+            server.gateway.calls.tickets = Tickets(
+                KeyRing((), shared=("another server's",)), time.time
+            )
             line.abort()
             with pytest.raises(ConnectionFailed, match="another line"):
                 async for _ in events:
