@@ -180,6 +180,11 @@ class AgentTool:
         return (self.url is not None or self.mcp is not None) and not self.trusted
 
     @property
+    def only_reads(self) -> bool:
+        """Whether a call may be made behind untrusted words, which could have asked for it."""
+        return self.side_effect_free
+
+    @property
     def runs_early(self) -> bool:
         """Whether a call may be made before it is known that it is wanted."""
         return self.side_effect_free and not self.confirm

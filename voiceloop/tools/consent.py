@@ -170,7 +170,7 @@ class Consent:
         if tool.confirm:
             return True
         has_read = self._has_read and self._read_in == self._turns.newest_turn_id
-        return has_read and not tool.side_effect_free
+        return has_read and not tool.only_reads
 
     def verdict(self, tool: AgentTool, arguments: str) -> Verdict:
         """Of a call that `needs` it. A yes counts for one call, with the arguments it was said to.

@@ -94,10 +94,18 @@ class ServedTool:
 class SessionTool(AgentTool):
     """A tool of a server that one session names; it knows itself who answers it, since another
     session's server, or the agent's, may have the same names.
+
+    says_read_only: its server claims so, which is not believed where a call would be made early.
     """
 
     executor: Executor
     limit: CallLimit
+    says_read_only: bool = False
+
+    @property
+    def only_reads(self) -> bool:
+        # A server that says so of a tool that acts can be harmed by it alone: it acts there.
+        return self.side_effect_free or self.says_read_only
 
     @property
     def served(self) -> ServedTool:

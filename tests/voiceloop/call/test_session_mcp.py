@@ -258,6 +258,28 @@ async def test_a_server_named_and_dropped_again_and_again_leaves_no_connection(
     assert all(one.is_closed for one in SlowConnection.opened)
 
 
+@pytest.mark.parametrize(("name", "is_asked"), [("price", False), ("order", True)])
+async def test_behind_a_servers_words_only_what_it_lists_as_read_only_is_called_unasked(
+    clock: Callable[[], float], name: str, is_asked: bool
+) -> None:
+    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
+        n_done = sum(message.role == "tool" for message in messages)
+        if n_done == 2:
+            return Reply("Fine.")
+        tool = name if n_done else "price"
+        return Reply("", (ToolCall(f"call_{n_done}", tool, '{"item": "latte"}'),))
+
+    known = Capabilities(mcp_hosts=HOSTS)
+    models = instant_backends(language_model=FakeLanguageModel(reply))
+    models = replace(models, known=lambda: known)
+    async with shop() as url, Caller(clock, models, AgentConfig(), CONFIG) as caller:
+        await ask(caller, entry(url, require_approval="never"))
+        await caller.wait_for("response.done", count=3)
+        done = [one.event["item"] for one in caller.of("conversation.item.done")]
+    calls = [item["output"] for item in done if item["type"] == "mcp_call"]
+    assert calls[0] == "$4.50" and (calls[1] != "$4.50") is ("not done yet" in calls[1]) is is_asked
+
+
 async def test_a_service_that_gives_every_call_one_id_is_answered_every_time(
     clock: Callable[[], float],
 ) -> None:

@@ -208,6 +208,7 @@ def _tools_of(connection: McpConnection) -> dict[str, SessionTool]:
             mcp=label,
             executor=McpTool(connection, listed.name),
             limit=CallLimit(listed.name, CALLS_AT_ONCE),
+            says_read_only=listed.is_read_only,
         )
         for listed in connection.tools
     }
