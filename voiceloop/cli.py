@@ -141,7 +141,10 @@ def _add_place(server: argparse.ArgumentParser) -> None:
     server.add_argument(
         "--config", type=Path, metavar="FILE", help="settings: a TOML file (default: none)"
     )
-    add_keys(server, ("host", "port", "agent", "keys_file", "certfile", "keyfile", "log_level"))
+    add_keys(
+        server,
+        ("host", "port", "agent", "reload", "keys_file", "certfile", "keyfile", "log_level"),
+    )
 
 
 def _add_gateway(commands: Commands) -> None:

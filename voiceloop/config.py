@@ -206,6 +206,12 @@ class Config:
         "embedded language model, else a plain assistant.",
         not_path=r"[\w-]+",
     )
+    reload: bool = key(
+        False,
+        "While you write an agent: its file is read again when it is saved. Open calls have the "
+        "new instructions, voice and speed in their next turn; new calls have the rest too. Tools, "
+        "documents and slots wait for the next start.",
+    )
     keys: tuple[str, ...] = key(
         (),
         "API keys that let a client in, 8 characters or more each. None: everybody who reaches "
@@ -478,6 +484,8 @@ def _check(config: Config) -> None:
                 f"allowed_origins: expected scheme://host or scheme://host:port, found {origin!r}"
             )
     check_keys(config.keys)
+    if config.reload and (config.agent is None or not config.agent.is_file()):
+        raise ConfigError(f"reload: expected an agent's file in agent, found {config.agent}")
     if config.mcp_allowed_hosts and find_spec("mcp") is None:
         wanted = "mcp_allowed_hosts: expected the package mcp (pip install 'voiceloop[mcp]')"
         raise ConfigError(f"{wanted}, found none")

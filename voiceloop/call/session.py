@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
 
+import msgspec
+
 from voiceloop.admission.bucket import Bucket
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
@@ -24,7 +26,7 @@ from voiceloop.call.lifetime import Ending, Lifetime, SessionOver
 from voiceloop.call.performer import Performer
 from voiceloop.call.services import CallServices
 from voiceloop.call.writer import Writer
-from voiceloop.errors import Overloaded, SessionExpired, Unauthorized
+from voiceloop.errors import InvalidRequest, Overloaded, SessionExpired, Unauthorized
 from voiceloop.realtime import commands as asked
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.resume.resumption import Resumption
@@ -99,6 +101,31 @@ class Session:
     def revoke(self) -> None:
         """End the call at once: the key that opened the door is one no more."""
         self._lifetime.drain(Ending.REVOKED)
+
+    def take_agent(self, agent: AgentConfig) -> None:
+        """Have this agent's settings from the next turn on, where the client has none of its own.
+
+        Its tools stay. What no model here serves is logged, and nothing changes.
+        """
+        model, now = self._transport.hello.model, self.protocol.settings
+        before, after = (one.session_settings(model) for one in (self._agent, agent))
+        changed = {
+            name: getattr(after, name)
+            for name in now.__struct_fields__
+            if getattr(before, name) != getattr(after, name) and name not in ("tools", "mcp")
+            if getattr(now, name) == getattr(before, name)
+        }
+        self._agent = agent
+        if not changed:
+            return
+        try:
+            command = self.protocol.adopt(msgspec.structs.replace(now, **changed))
+        except InvalidRequest as error:
+            log.error("call %s keeps its agent: %s", self.protocol.session_id, error.message)
+            return
+        self._call.settle()
+        self._call.obey(command)
+        self._resumption.observe_settings()
 
     @property
     def tenant(self) -> str:

@@ -133,6 +133,12 @@ class KeptLines:
         for text in agent.kept_lines:
             await self.keep(voice, text, options)
 
+    def keep_all_soon(self, voice: Voice, agent: AgentConfig) -> None:
+        """The same beside the calls."""
+        options = voice_options_of(agent.session_settings())
+        for text in agent.kept_lines:
+            self.keep_soon(voice, text, options)
+
     async def close(self) -> None:
         """Give up what is being spoken, and what is wanted."""
         self._wanted.clear()

@@ -207,6 +207,13 @@ class Gateway:
             self._sessions.remove(session)
             self.admission.late_calls.add(session.protocol.session_id)
 
+    def take_agent(self, agent: AgentConfig) -> None:
+        """Another one from now on: for new calls, and what an open one may take of it."""
+        self.agent = agent
+        self.calls.answers = ApprovedAnswers(agent.answer)
+        for session in self._sessions:
+            session.take_agent(agent)
+
     def revoke(self, tenants: frozenset[str]) -> None:
         """End the calls of these, whose keys are gone."""
         for session in self._sessions:

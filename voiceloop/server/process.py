@@ -33,6 +33,7 @@ from voiceloop.models.opening import open_backends
 from voiceloop.models.presets import context_tokens, resolve_agent
 from voiceloop.realtime.client_events import FRAME_BYTES
 from voiceloop.realtime.window import TokenCount, Window
+from voiceloop.server.agent_file import AgentFile
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.connections import (
     LEAST_CONNECTIONS,
@@ -341,6 +342,15 @@ def check_prompt_room(agent: AgentConfig, config: Config, backends: Backends) ->
         raise ConfigError(f"{told}: shorten them, or raise {KEYS}") from None
 
 
+def _take(gateway: Gateway, agent: AgentConfig) -> None:
+    """Another agent from now on. Raises: ConfigError: no call fits it."""
+    assert gateway.backends is not None
+    completed = gateway.calls.toolbox.completed(agent)
+    check_prompt_room(completed, gateway.config, gateway.backends)
+    gateway.take_agent(agent)
+    gateway.calls.kept_lines.keep_all_soon(gateway.backends.voice, agent)
+
+
 async def _serve_once(opens: asyncio.Event, server: Server, sock: socket.socket) -> None:
     await opens.wait()
     await server.serve(sockets=[sock])
@@ -404,11 +414,17 @@ async def _serve_calls(
     let_go: Callable[[], Awaitable[None]],
 ) -> None:
     """Take calls until told to stop, then let go of the port, and let those inside end."""
-    keys_file = KeysFile(gateway.config, gateway.keys, gateway.revoke)
+    config = gateway.config
+    keys_file = KeysFile(config, gateway.keys, gateway.revoke)
     watches = [
         asyncio.create_task(gateway.watch_load(), name="load watch"),
         asyncio.create_task(keys_file.watch(), name="keys watch"),
     ]
+    if config.reload and config.agent is not None:
+        file = AgentFile(
+            config.agent, gateway.agent, partial(resolve_agent, config), partial(_take, gateway)
+        )
+        watches.append(asyncio.create_task(file.watch(), name="agent watch"))
     try:
         await _first_of(stop.wait(), asyncio.shield(serving))
         # A session that drains ends by itself within drain_s; the second is for its close.

@@ -1,0 +1,74 @@
+"""The agent's file, read again while somebody writes it: ``voiceloop serve --reload``.
+
+Owns when it is read, and which of its parts wait for the next start. A file that is wrong changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from voiceloop.agent import AgentConfig
+from voiceloop.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 0.2
+# Made of these at the start: connections, processes, an index, what the recognizer was opened with.
+AT_THE_START = ("tools", "mcp", "knowledge", "slots", "language", "lexicon", "hotwords")
+
+
+class AgentFile:
+    """read: the file as an agent, checked; take: what the server does with another one.
+
+    Both raise ConfigError; `take` runs in the event loop, `read` beside it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        agent: AgentConfig,
+        read: Callable[[], AgentConfig],
+        take: Callable[[AgentConfig], None],
+    ) -> None:
+        self._path = path
+        self._agent = agent
+        self._read = read
+        self._take = take
+        self._saved = self._stamp()
+
+    async def watch(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            stamp = await asyncio.to_thread(self._stamp)
+            if stamp != self._saved:
+                self._saved = stamp
+                await self.reload()
+
+    async def reload(self) -> None:
+        """Take what stands in the file now."""
+        try:
+            found = await asyncio.to_thread(self._read)
+            kept = {name: getattr(self._agent, name) for name in AT_THE_START}
+            waiting = [name for name, value in kept.items() if getattr(found, name) != value]
+            agent = replace(found, **kept)
+            self._take(agent)
+        except ConfigError as error:
+            log.error("%s; the agent stays as it was", error)
+            return
+        self._agent = agent
+        later = f"; {', '.join(waiting)}: at the next start" if waiting else ""
+        log.info("%s was read again%s", self._path, later)
+
+    def _stamp(self) -> tuple[int, int]:
+        """What tells that it was saved; an editor may take it away for a moment."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return 0, 0
+        return found.st_mtime_ns, found.st_size
