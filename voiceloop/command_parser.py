@@ -82,6 +82,8 @@ def add_keys(command: argparse._ActionsContainer, paths: Iterable[str], prefix: 
         options: dict[str, Any] = {"dest": path, "default": None}
         if get_origin(key.kind) is Literal:
             options["choices"] = get_args(key.kind)
+        elif key.kind is bool:  # the flag alone means yes
+            options |= {"action": "store_const", "const": "true"}
         else:
             options["metavar"] = METAVARS.get(key.kind, "NAME")
         command.add_argument(flag_of(path), help=f"{told}{_default(key)}", **options)
