@@ -256,7 +256,7 @@ async def test_an_mcp_server_that_lacks_what_the_agent_wants_is_named() -> None:
     away = McpServer("away", url="http://127.0.0.1:9/mcp", tools=("*",))
     agent = AgentConfig(mcp=(shop, away))
     found = {one.subject: one async for one in check_agent_tools(agent, str(FAULTS.parents[1]))}
-    assert found["mcp shop"].found == "lists 5 tools; offered: price"
+    assert found["mcp shop"].found == "lists 6 tools; offered: price"
     assert found["tool refund"].level == "problem" and "price" in found["tool refund"].remedy
     assert found["mcp away"].level == "problem"
 
