@@ -38,9 +38,9 @@ LEAST_RECALL_PERCENT, MOST_ADDED_MS = 90.0, 50.0
 ANSWER_TIMEOUT_S = 60.0
 OURS = "facts, in silence"
 VARIANTS: Mapping[str, tuple[Memory, Ahead]] = {
-    OURS: (Memory(facts=True), Ahead()),
-    "in silence": (Memory(), Ahead()),
-    "blind": (Memory(), Ahead(("slide",))),
+    OURS: (Memory(), Ahead()),
+    "in silence": (Memory(facts=False), Ahead()),
+    "blind": (Memory(facts=False), Ahead(("slide",))),
 }
 
 

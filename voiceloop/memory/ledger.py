@@ -26,7 +26,7 @@ class Memory:
     """What the model is told of a long call's beginning that its window no longer holds."""
 
     facts: bool = key(
-        False,
+        True,
         "Names, numbers, answers, read-backs that the caller confirmed, promises, and what tools "
         "did. They are quoted from the transcript by rules for English "
         "([`reading.py`](memory/reading.py)), the newest where one replaces another.",

@@ -56,7 +56,7 @@ def slides(timelines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 async def test_the_window_slides_in_silence_and_the_model_reads_it_before_the_turn() -> None:
     model = FakeLanguageModel(answer)
-    slid = slides(await call(model, Memory(facts=True)))
+    slid = slides(await call(model, Memory()))
     assert slid and {one["slid"] for one in slid} == {"in silence"}
     assert slid[-1]["n_facts"] > 1
     told = [prompt for prompt in model.prompts if "Maria Lopez" in prompt[1].behind]
@@ -68,13 +68,13 @@ async def test_the_window_slides_in_silence_and_the_model_reads_it_before_the_tu
 
 
 async def test_without_slides_ahead_the_window_moves_in_a_turn_as_it_is_over_full() -> None:
-    slid = slides(await call(FakeLanguageModel(answer), Memory(facts=True), off=("slide",)))
+    slid = slides(await call(FakeLanguageModel(answer), Memory(), off=("slide",)))
     assert slid and {one["slid"] for one in slid} == {"in the turn"}
 
 
 async def test_an_agent_that_keeps_nothing_slides_in_silence_all_the_same() -> None:
     model = FakeLanguageModel(answer)
-    slid = slides(await call(model, Memory()))
+    slid = slides(await call(model, Memory(facts=False)))
     assert slid and slid[0] == {
         "slid": "in silence", "n_items": slid[0]["n_items"], "n_facts": 0,
     }  # fmt: skip
