@@ -6,6 +6,7 @@ out; events wait in a queue until the writer takes them. Pure: no asyncio, no so
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -46,6 +47,7 @@ from voiceloop.realtime.window import TokenCount, Window, fitting_tools, most_ch
 MAX_ITEMS = 4096
 MAX_EVENT_ID_CHARS = 512
 MAX_OUT_OF_BAND = 4  # responses at a time
+SHARE_OF_REFUSED = 0.75  # of a prompt that was too long: what the next ones may have
 
 
 class Protocol:
@@ -183,6 +185,17 @@ class Protocol:
         self.shown.window = window
         self.send(events.SessionUpdated(session=session))
         return commands.SettingsChanged(previous, current)
+
+    def learn_window(self, told: int) -> None:
+        """A prompt was too long for the model. told: tokens that it takes as is known now, 0: none.
+
+        A window that was known stays: the count of the prompt may have been wrong as well.
+        """
+        if self.shown.window is None:
+            refused = self.shown.count(self.settings.instructions)
+            n_most = told or int(refused * SHARE_OF_REFUSED)
+            self._capabilities = dataclasses.replace(self._capabilities, context_tokens=n_most)
+            self.shown.window = self._window_of(self.settings)
 
     def offer_tools(self, tools: tuple[Tool, ...]) -> None:
         """The model may call these from now on; of MCP servers' as many as leave it room."""

@@ -117,12 +117,20 @@ class Shown:
         """Move the window on before it must, where it is nearly full; whether it was."""
         return self._slide_window(instructions, is_ahead=True)
 
-    def show_less(self) -> bool:
+    def count(self, instructions: str) -> int:
+        """Tokens of what is shown, instructions first."""
+        count = self.window.count if self.window is not None else TokenCount()
+        return count(instructions) + sum(self._n_tokens(item, count) for item in self._items)
+
+    def show_less(self, instructions: str = "") -> bool:
         """Show half as much, a user's turn first: the prompt was too long for the model.
 
         Returns False where nothing more can go.
         """
-        start, count = self._start, self.window.count if self.window is not None else TokenCount()
+        start, window = self._start, self.window
+        count = window.count if window is not None else TokenCount()
+        if window is not None and not self._n_notes:
+            self._n_notes = window.n_notes(window.room(count(instructions)))
         self._n_notes //= 2
         sizes = [self._n_tokens(item, count) for item in self._items]
         return self._show_from(self._fitting(start, sizes, sum(sizes) / 2), is_ahead=False)

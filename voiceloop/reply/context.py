@@ -96,6 +96,11 @@ class ReplyContext:
         if self.retrieval is not None:
             self.retrieval.close()
 
+    @property
+    def context_tokens(self) -> int:
+        """What a prompt may have, as far as is known now: a service may have told it since."""
+        return self._backends.capabilities.context_tokens
+
     def is_busy(self) -> bool:
         """Whether no reply is made that may be thrown away."""
         is_full = self._backends.utilization() > MAX_UTILIZATION

@@ -217,11 +217,13 @@ class Generation:
         """
         protocol, plan = self._context.protocol, self.plan
         may_truncate = protocol.settings.truncation != "disabled" and not self.round.n_deltas
-        while may_truncate and self._n_halvings and protocol.shown.show_less():
+        is_led = bool(plan.prompt) and plan.prompt[0].role == "system"
+        instructions = plan.prompt[0].content if is_led else ""
+        if may_truncate:
+            protocol.learn_window(self._context.context_tokens)
+        while may_truncate and self._n_halvings and protocol.shown.show_less(instructions):
             self._n_halvings -= 1
             log.info("a prompt was too long: the older half of the conversation is left out")
-            is_led = bool(plan.prompt) and plan.prompt[0].role == "system"
-            instructions = plan.prompt[0].content if is_led else ""
             prompt = protocol.shown.messages(instructions)
             self._plan = dataclasses.replace(plan, prompt=prompt)
             if self.live is not None:

@@ -58,6 +58,7 @@ class CountingBranch(FakeBranch):
             self._pipe.put(PromptTooLong(f"found {n_prompt} tokens"))
             return False
         self._owner.counted.append(n_prompt)
+        self._owner.newest = (*self.messages, *tail)
         self._pipe.n_prompt = n_prompt  # type: ignore[attr-defined]
         return super().commit(tail, params)
 
@@ -66,6 +67,8 @@ class CountingModel(FakeLanguageModel):
     def __init__(self) -> None:
         super().__init__()
         self.counted: list[int] = []
+        self.newest: tuple[ChatMessage, ...] = ()  # the prompt that was answered last
+        self.notes: list[str] = []  # of each turn's prompt
         self.n_refused = 0
 
     async def branch(
@@ -108,6 +111,21 @@ async def test_every_turn_of_an_hour_is_answered_whatever_a_token_is(
     assert sum(later) / len(later) > 0.4 * CONTEXT_TOKENS
     if known_tokens and language != "all in turn":
         assert model.n_refused <= 1  # once: then it is known what a token is
+
+
+async def test_a_model_that_tells_its_window_by_refusing_is_told_what_has_left_it(
+    clock: Clock,
+) -> None:
+    model = CountingModel()
+    async with Caller(clock, instant_backends(language_model=model), AgentConfig()) as caller:
+        for turn in range(TURNS):
+            say(caller, "My name is Maria Lopez." if turn == 0 else TEXTS["English"] * 4)
+            await caller.wait_for("response.done", count=turn + 1)
+            model.notes.append("".join(message.behind for message in model.newest))
+    assert caller.statuses() == ["completed"] * TURNS
+    assert model.n_refused == 1  # once: from then on the call has a window
+    refused_at = next(n for n in range(1, TURNS) if model.counted[n] < model.counted[n - 1])
+    assert all("Maria Lopez" in notes for notes in model.notes[refused_at:])
 
 
 async def test_a_result_of_six_hundred_digits_in_every_other_turn_fails_none(clock: Clock) -> None:
