@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import signal
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +26,7 @@ from typing import Any
 import torch
 import triton
 
-from benchmarks.engine import gpu_kernels, gpu_serving, gpu_sharing
+from benchmarks.engine import gpu_kernels, gpu_serving, gpu_sharing, gpu_truth
 from benchmarks.engine.gpu_model import decode_ms
 from benchmarks.engine.models import (
     SHAPES,
@@ -48,7 +53,46 @@ MATRIX = ((1, 64), (1, 4096), (8, 4096), (32, 1024), (64, 1024))
 N_TOKENS = 64  # of a measured reply
 N_COMMITS = 20
 TAIL = [17, 18, 19, 20, 21]  # what a commit adds to staged words
+MOST_LOST = 2  # times that a row's process crashed or hung, after which it is left alone
 Row = tuple[str, Callable[[], dict[str, Any]]]
+Apart = Callable[[str], dict[str, Any]]  # measures a row, by its key, in a process of its own
+
+
+def use(device: str) -> None:
+    """Measure on "cuda", or on "reference" where there is no GPU."""
+    global DEVICE
+    DEVICE = gpu_truth.DEVICE = device
+    gpu_kernels.DEVICE = "cuda" if device == "cuda" else "cpu"
+
+
+def measure_apart(module: str, key: str, limit_s: float) -> dict[str, Any]:
+    """A row that a process of its own measures and prints last; "lost" where it did not end well.
+
+    What it began ends with it.
+    """
+    command = [sys.executable, "-m", module, "--device", DEVICE, "--row", key]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, text=True, start_new_session=True) as process:
+        try:
+            told, _ = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            return {"error": f"expected an end within {limit_s:g} s, found none", "lost": 1}
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        return {"error": f"expected a row, found exit code {process.returncode}", "lost": 1}
+    row: dict[str, Any] = json.loads(told.splitlines()[-1])
+    return row
+
+
+def measured(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """A row, or the error in its place: one row's failure must not cost the others their turn."""
+    try:
+        return measure()
+    except Exception as error:
+        traceback.print_exc()
+        return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
 
 
 class Rows:
@@ -78,24 +122,26 @@ class Rows:
     def is_over(self) -> bool:
         return time.monotonic() - self._began > self._end_s
 
-    def run(self, part: str, rows: Iterator[Row]) -> bool:
-        """Measure what is missing; False when time ran out first."""
+    def run(self, part: str, rows: Iterator[Row], apart: Apart | None = None) -> bool:
+        """Measure what is missing; False when time ran out first.
+
+        apart: measures in place of the row itself. What it lost too often is left alone.
+        """
         for name, measure in rows:
             key = f"{part}/{name}"
-            if key in self.data["rows"] and not self.data["rows"][key].get("error"):
+            before = self.data["rows"].get(key, {"error": "never measured"})
+            if not before.get("error") or before.get("lost", 0) >= MOST_LOST:
                 continue
             if self.is_over:
                 print(f"{part}: time is up before {name}; run it again to go on")
                 return False
-            try:
-                row = measure()
-            except Exception as error:  # one row's failure must not cost the others their turn
-                traceback.print_exc()
-                row = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+            row = measured(measure) if apart is None else apart(key)
+            if "lost" in row:
+                row["lost"] += before.get("lost", 0)
             self.data["rows"][key] = row
             print(key, json.dumps(row), flush=True)
             self._write()
-            if "CUDA error" in (row.get("error") or ""):
+            if apart is None and "CUDA error" in (row.get("error") or ""):
                 print(f"{part}: the device is lost to this process; run it again")
                 return False
         return True
@@ -273,9 +319,10 @@ def _breakdown(quant: str, kv_format: str) -> dict[str, Any]:
     }
 
 
-# In the order of what they settle: whether the kernels are right, where a step's time goes, whether
+# In this order: whether the engine and each kernel are right, where a step's time goes, whether
 # anything compiles late, and then speed; what only rounds off the picture comes last.
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
+    "truth": gpu_truth.rows,
     "kernels": gpu_kernels.rows,
     "breakdown": breakdown,
     "sealed": lambda: gpu_serving.sealed(build),

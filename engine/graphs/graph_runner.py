@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,7 +30,7 @@ from ..model import Decoder, Interrupted
 from ..runner import Extension, Outcome
 from ..sequence import Sequence
 from ..types import BLOCK_TOKENS, EngineConfig, EngineError, n_blocks_for
-from .late_draw import LateDraw
+from .late_draw import LateDraw, write_mask
 from .part import FEW_ROWS, MAX_SPLIT_ROWS, MAX_WANTED, Part, Room, that_fit
 from .step import Shared, StepGraph, graph_sizes
 
@@ -328,7 +327,7 @@ class GraphRunner:
         memory, masks = self._inputs[copy], self._masks[copy]
         asked = graph.fill(memory, parts)
         for line, bits in asked:
-            masks[line].view(torch.uint8).numpy()[: len(bits)] = np.frombuffer(bits, np.uint8)
+            write_mask(masks[line], bits)
         graph.fed.copy_(memory[: graph.inputs.n_words], non_blocking=True)
         if asked:
             first, last = asked[0][0], asked[-1][0] + 1

@@ -26,6 +26,15 @@ _INTEGERS = (
 )  # fmt: skip
 
 
+def write_mask(line: Tensor, bits: bytes) -> None:
+    """Write a grammar's mask to a line, int32 [words]; the mask may have a word more.
+
+    llguidance pads: of a vocabulary of whole words, as Qwen's, one word is nobody's.
+    """
+    found = np.frombuffer(bits, np.uint8)[: line.nbytes]
+    line.view(torch.uint8).numpy()[: len(found)] = found
+
+
 class LateDraw:
     """Buffers and program for the first `MAX_LATE` of the rows that tokens are drawn from."""
 
@@ -106,7 +115,7 @@ class LateDraw:
             mask = extension.grammar.masks()[0]
             if any(mask):  # else its error is told elsewhere
                 values["mask_lines"] = line
-                masks[line].view(torch.uint8).numpy()[: len(mask)] = np.frombuffer(mask, np.uint8)
+                write_mask(masks[line], mask)
             for name, value in values.items():
                 given[name][line] = value
         return memory

@@ -475,3 +475,17 @@ def test_calls_are_bound_where_the_device_draws_what_is_said_before_and_behind_t
     said = [engines[0].text.decode(tokens) for tokens in found]
     called = re.compile(r'<tool_call>\s*{"name": ?"hours", ?"arguments": ?{"day": ?"\w+day"}}\s*</')
     assert all(map(called.search, said))
+
+
+def test_a_grammar_binds_a_vocabulary_of_whole_words(
+    write_checkpoint: Callable[..., Path],
+) -> None:
+    """As Qwen's: the mask has a word more than there are tokens."""
+    pytest.importorskip("llguidance", reason="the optional package llguidance is not installed")
+    folder = write_checkpoint(vocab_size=416)
+    schema = '{"enum": ["Friday", "Sunday"]}'
+    params = SamplingParams(max_tokens=30, temperature=1.0, seed=3, json_schema=schema)
+    config = EngineConfig(device="reference", dtype="fp32", kv_tokens=1024, max_branches=2)
+    engine = Engine.load(folder, config)
+    (said,) = replies(engine, [([5, 6, 7], params)])
+    assert json.loads(engine.text.decode(said).removesuffix("<|im_end|>")) in ("Friday", "Sunday")

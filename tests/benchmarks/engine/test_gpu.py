@@ -13,16 +13,19 @@ pytest.importorskip("triton", reason="the GPU path needs triton")
 
 from benchmarks import gpu_first_run
 from benchmarks.engine import gpu as engine_gpu
-from benchmarks.engine import gpu_kernels, gpu_model, gpu_sharing
+from benchmarks.engine import gpu_kernels, gpu_model, gpu_sharing, gpu_truth
 from benchmarks.engine import gpu_serving as engine_gpu_serving
-from benchmarks.engine.models import SHAPES, Shape  # noqa: E402
+from benchmarks.engine.gpu_faults import FAULTS
+from benchmarks.engine.models import SHAPES, Shape
+from engine.kernels import kv_write
 
 TINY = Shape(128, 128, 2, 2, 1, vocab_size=300, max_position_embeddings=1500)
 
 
 @pytest.fixture(autouse=True)
 def on_references(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_gpu, "DEVICE", "reference")
+    for module in (engine_gpu, gpu_truth):
+        monkeypatch.setattr(module, "DEVICE", "reference")
     monkeypatch.setattr(gpu_kernels, "DEVICE", "cpu")
     monkeypatch.setattr(gpu_kernels, "copy_bandwidth", lambda: 4000.0)
     for name in ("1b", "4b", "8b", "qwen3-8b"):
@@ -172,9 +175,12 @@ def test_every_part_of_the_first_run_runs_where_there_is_no_gpu(
         if name not in needs_cuda
     }
     monkeypatch.setattr(engine_gpu, "PARTS", parts)
+    monkeypatch.setattr(gpu_first_run, "apart", None)  # here, where shapes are tiny
     clock = iter(range(10**6))
     monkeypatch.setattr(engine_gpu_serving.time, "monotonic", lambda: next(clock) / 4)
     long = ["--minutes", "9999999", "--command-minutes", "9999999"]
+    for name in parts:
+        long += ["--part", name]
     assert gpu_first_run.main(long, tmp_path) == 0
     data = json.loads((tmp_path / "gpu_first_run.json").read_text())
     assert {key.partition("/")[0] for key in data["rows"]} == set(parts)
@@ -218,3 +224,77 @@ def test_a_head_drafts_as_many_guesses_as_its_row_says(monkeypatch) -> None:
     rows = [parts[f"8b int4, {n} guesses"]() for n in (0, 3)]
     assert rows[0]["drafted"] == 0 < rows[1]["drafted"]
     assert rows[0]["predicted"] < rows[1]["predicted"]
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few replies, of few tokens."""
+    sizes = {"N_REPLIES": 6, "COMPANIES": (2, 6), "N_TOKENS": 10}
+    for name, size in sizes.items():
+        monkeypatch.setattr(gpu_truth, name, size)
+
+
+@pytest.mark.parametrize("check", [name for name, _ in gpu_truth.checks()])
+def test_the_references_say_what_the_model_says(check: str, short: None) -> None:
+    assert dict(gpu_truth.checks())[check]()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_planted_wrong_kernel_is_found(fault: str, short: None) -> None:
+    assert gpu_truth.found_by(fault)["found_by"]
+
+
+def test_a_kernel_without_a_fault_is_not_found_wrong(short: None, monkeypatch) -> None:
+    module, kernel, _ = FAULTS["a wrong scale"]
+    monkeypatch.setitem(FAULTS, "none", (module, kernel, lambda right: right))
+    with pytest.raises(gpu_truth.Wrong, match="found none"):
+        gpu_truth.found_by("none")
+
+
+def test_one_wrong_code_where_a_kernel_writes_few_fails_its_row(monkeypatch) -> None:
+    """As torch's reference in the kernel's place: right as it is, wrong with one code of 2,048."""
+    monkeypatch.setattr(gpu_kernels, "_time_us", lambda make, case: (1.0, True))
+    write = kv_write.kv_write_reference
+
+    def one_code_wrong(*given: object) -> None:
+        write(*given)  # type: ignore[arg-type]
+        blocks, slots = given[9], given[2]
+        blocks.flatten(0, 1)[int(slots[0]), 0, 0, 0] += 2  # type: ignore[attr-defined, index]
+
+    monkeypatch.setattr(kv_write, "kv_write", write)
+    assert gpu_kernels._measure(lambda: gpu_kernels._kv_write("int8", 32))["worst"] == 0
+    monkeypatch.setattr(kv_write, "kv_write", one_code_wrong)
+    with pytest.raises(RuntimeError, match="expected an error of at most"):
+        gpu_kernels._measure(lambda: gpu_kernels._kv_write("int8", 32))
+
+
+PROGRAM = """
+import json, os, sys, time
+what = sys.argv[-1]
+if what == "part/crashes": os.abort()
+if what == "part/hangs": time.sleep(600)
+print("on the way"); print(json.dumps({"ms": 1}))
+"""
+
+
+def test_a_row_that_crashes_or_hangs_costs_itself_alone_and_is_left_alone_after_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "row_program.py").write_text(PROGRAM)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    tried: list[str] = []
+
+    def apart(key: str) -> dict[str, object]:
+        tried.append(key)
+        return engine_gpu.measure_apart("row_program", key, 2.0)
+
+    names = ("crashes", "hangs", "measures")
+    for _ in range(3):
+        rows = _rows_file(tmp_path / "rows.json")
+        assert rows.run("part", iter([(name, dict) for name in names]), apart)
+    assert tried == [f"part/{name}" for name in (*names, "crashes", "hangs")]
+    found = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert found["part/measures"] == {"ms": 1}
+    assert found["part/crashes"]["lost"] == found["part/hangs"]["lost"] == 2
+    assert "exit code -6" in found["part/crashes"]["error"]
+    assert "within 2 s" in found["part/hangs"]["error"]
