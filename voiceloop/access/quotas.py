@@ -53,24 +53,29 @@ class Quotas:
         return self._of(tenant).allowance
 
     @contextmanager
-    def call(self, tenant: str, *, is_returning: bool = False) -> Iterator[None]:
-        """A call of this tenant's, for as long as it lasts.
+    def call(self, tenant: str, *, has_ticket: bool = False) -> Iterator[bool]:
+        """A call of this tenant's, for as long as it lasts; yields whether it is beyond its quota.
 
-        is_returning: its line broke, and the server may not know yet. All that the tenant may have
-        can come back at once, beside what is left of them; it counts like any other.
+        has_ticket: its line broke, and the server may not know yet. All that the tenant may have
+        can come back at once, beside what is left of them. It counts like any other, and one beyond
+        the quota may stay only where the ticket's call is resumed.
 
         Raises: RateLimited: it has as many calls as it may, or no minutes left.
         """
         use, most = self._of(tenant), self._quota.calls
-        if most and use.n_calls >= (2 * most if is_returning else most):
+        whole_s = 60.0 * self._quota.call_minutes
+        has_all = bool(most) and use.n_calls >= most
+        is_spent = use.call_s.is_bounded and (
+            use.call_s.left(use.n_calls) < min(LEAST_CALL_S, whole_s)
+        )
+        if has_all and (not has_ticket or use.n_calls >= 2 * most):
             raise self._spent("calls", f"at most {most} calls at a time with this key")
-        left_s, whole_s = use.call_s.left(use.n_calls), 60.0 * self._quota.call_minutes
-        if use.call_s.is_bounded and not is_returning and left_s < min(LEAST_CALL_S, whole_s):
+        if is_spent and not has_ticket:
             text = f"at most {whole_s / 60:g} minutes of calls an hour with this key"
             raise self._spent("call_minutes", text)
         use.n_calls += 1
         try:
-            yield
+            yield has_all or is_spent
         finally:
             use.call_s.left(use.n_calls)
             use.n_calls -= 1

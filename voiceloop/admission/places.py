@@ -119,28 +119,28 @@ class Beginnings:
 
 
 class LateCalls:
-    """Calls that ended a moment ago, by id: who names one comes back. No id can be guessed."""
+    """Calls that ended a moment ago, by tenant and id: who names its own comes back."""
 
     KEPT_S = 60.0  # a line that broke is dialled again within that
     MOST = 4096
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._ended_at: OrderedDict[str, float] = OrderedDict()
+        self._ended_at: OrderedDict[tuple[str, str], float] = OrderedDict()
 
-    def add(self, call_id: str) -> None:
-        self._ended_at[call_id] = self._clock()
+    def add(self, tenant: str, call_id: str) -> None:
+        self._ended_at[tenant, call_id] = self._clock()
         while len(self._ended_at) > self.MOST:
             self._ended_at.popitem(last=False)
 
-    def knows(self, call_id: str) -> bool:
+    def knows(self, tenant: str, call_id: str) -> bool:
         """Whether this call ended within the last minute and its caller has not come back yet."""
-        ended_at = self._ended_at.get(call_id)
+        ended_at = self._ended_at.get((tenant, call_id))
         return ended_at is not None and self._clock() - ended_at <= self.KEPT_S
 
-    def take(self, call_id: str) -> None:
+    def take(self, tenant: str, call_id: str) -> None:
         """Its caller is back: the id counts once. One that is not known is ignored."""
-        self._ended_at.pop(call_id, None)
+        self._ended_at.pop((tenant, call_id), None)
 
 
 class CallAdmission(Admission):

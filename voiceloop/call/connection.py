@@ -42,13 +42,13 @@ class Hello:
     ``model`` is any string, echoed in the session object. ``beta`` is set by the header
     ``OpenAI-Beta: realtime=v1``: beta event names on this connection only. ``timeline``,
     ``partials``, ``notices``, ``sources``, ``slots``, ``confirmations`` and ``resume`` switch our
-    extra events on. ``is_returning``: it says that it comes back, with a ticket of its call.
-    ``session`` is the update that the client secret carries which opened the door. ``greeting``:
-    whether the agent shall speak first; None where the client did not say. ``tenant``: whose key it
-    was; the conversations of different ones share nothing in any cache; ``allowance``: what it may
-    use. ``max_session_s``: the longest that the client secret allows, where it is less than the
-    server's own. ``lock``: what of the session it keeps from change. ``key``, ``secret``,
-    ``number``, ``claims``: as of `Caller`.
+    extra events on. ``is_returning``: it says that it comes back, with a ticket of its call;
+    ``owes_resume``: for that alone it was let in. ``session`` is the update that the client secret
+    carries which opened the door. ``greeting``: whether the agent shall speak first; None where the
+    client did not say. ``tenant``: whose key it was; the conversations of different ones share
+    nothing in any cache; ``allowance``: what it may use. ``max_session_s``: the longest that the
+    client secret allows, where it is less than the server's own. ``lock``: what of the session it
+    keeps from change. ``key``, ``secret``, ``number``, ``claims``: as of `Caller`.
     """
 
     model: str = "voiceloop"
@@ -62,6 +62,7 @@ class Hello:
     confirmations: bool = False
     resume: bool = False
     is_returning: bool = False
+    owes_resume: bool = False
     session: dict[str, Any] = field(default_factory=dict)
     greeting: bool | None = None
     tenant: str = ""

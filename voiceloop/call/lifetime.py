@@ -39,6 +39,7 @@ class Ending(Enum):
     RESUMED = 1000, "the call goes on over another connection"
     OVERLOADED = 1013, "the server has no place for a call that says nothing"
     REVOKED = 1008, "the key of the call was removed"
+    LAPSED = 1008, "no call was resumed on a line that was kept for one"
 
     @property
     def lets_turn_end(self) -> bool:

@@ -26,7 +26,13 @@ from voiceloop.call.lifetime import Ending, Lifetime, SessionOver
 from voiceloop.call.performer import Performer
 from voiceloop.call.services import CallServices
 from voiceloop.call.writer import Writer
-from voiceloop.errors import InvalidRequest, Overloaded, SessionExpired, Unauthorized
+from voiceloop.errors import (
+    InvalidRequest,
+    Overloaded,
+    RateLimited,
+    SessionExpired,
+    Unauthorized,
+)
 from voiceloop.realtime import commands as asked
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.resume.resumption import Resumption
@@ -35,6 +41,8 @@ log = logging.getLogger(__name__)
 
 # Who asks for more is read slower: people take seconds over a turn, files are heard no faster.
 TURN_STARTS_PER_S, TURN_STARTS_AT_ONCE = 5.0, 20.0
+# Who was let in to resume a call does so by then; its ticket is in its first frame.
+RESUME_WITHIN_S = 5.0
 BEGINS = asked.AppendAudio | asked.CommitAudio | asked.CreateResponse | asked.ItemCreated
 
 
@@ -159,6 +167,8 @@ class Session:
                     tasks.create_task(self._watch_the_clock(), name="session clock")
                     tasks.create_task(self._greet(), name="greeting")
                     tasks.create_task(self._resumption.run(), name="resume tickets")
+                    if self._transport.hello.owes_resume:
+                        tasks.create_task(self._await_resume(), name="a call to be resumed")
                     self.protocol.connect()
                     await self._read()
                 finally:
@@ -241,6 +251,12 @@ class Session:
         if self.protocol.settings.type == "realtime" and not len(self.protocol.conversation):
             self._call.advance(told.GreetingDue(self._agent.greeting))
 
+    async def _await_resume(self) -> None:
+        """Let go of a call that was let in for a ticket, and has resumed none."""
+        await asyncio.sleep(RESUME_WITHIN_S)
+        if not self.resumed_id:
+            self._lifetime.drain(Ending.LAPSED)
+
     async def _watch_the_clock(self) -> None:
         ending = await self._lifetime.end()
         if ending is Ending.EXPIRED:
@@ -253,6 +269,9 @@ class Session:
         elif ending is Ending.REVOKED:
             removed = Unauthorized("expected a valid API key, found one that was removed")
             await self._writer.say_last(removed)
+        elif ending is Ending.LAPSED:
+            text = f"expected voiceloop.resume within {RESUME_WITHIN_S:g} s, found none"
+            await self._writer.say_last(RateLimited(text, code="quota_exceeded"))
         elif ending.lets_turn_end:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._lifetime.drain_s):

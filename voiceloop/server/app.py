@@ -205,7 +205,7 @@ class Gateway:
             await session.run()
         finally:
             self._sessions.remove(session)
-            self.admission.late_calls.add(session.protocol.session_id)
+            self.admission.late_calls.add(session.tenant, session.protocol.session_id)
 
     def take_agent(self, agent: AgentConfig) -> None:
         """Another one from now on: for new calls, and what an open one may take of it."""

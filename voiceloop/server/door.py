@@ -5,6 +5,7 @@ Owns the order of the checks and the refusal, an HTTP answer. Who passes is a se
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 from starlette.routing import WebSocketRoute
@@ -52,13 +53,17 @@ def realtime_route(server: Server) -> WebSocketRoute:
                 raise Overloaded(f"expected a server that is ready, found that {reason}")
             returns = websocket.query_params.get("voiceloop.returns", "")
             late, tickets = server.admission.late_calls, server.tickets
-            is_returning = late.knows(returns) or tickets.knows(returns, entry.tenant)
+            has_ticket = tickets.knows(returns, entry.tenant)
+            is_returning = has_ticket or late.knows(entry.tenant, returns)
+            lacks_place = server.admission.lack() is not None
             place = server.admission.place(is_returning=is_returning)
             # Where the door is open any key is taken: no name of a caller's choice is counted.
             tenant = entry.tenant if is_keyed else ""
             hello = _hello(websocket, entry, tenant, server.quotas.allowance(tenant))
-            with server.quotas.call(tenant, is_returning=is_returning), place:
-                late.take(returns)  # only now: who finds no place dials again
+            with server.quotas.call(tenant, has_ticket=has_ticket) as is_beyond, place:
+                if has_ticket and (is_beyond or lacks_place):
+                    hello = replace(hello, owes_resume=True)
+                late.take(entry.tenant, returns)  # only now: who finds no place dials again
                 tickets.let_in(returns, entry.tenant)
                 if not is_returning:
                     await server.admission.until_it_begins(waiting_at(websocket))

@@ -67,15 +67,15 @@ def test_without_a_quota_nothing_is_bounded(clock: HandClock) -> None:
             clock.now_s += 1e6
 
 
-def test_calls_that_come_back_are_let_in_up_to_as_many_again_and_count(clock: HandClock) -> None:
+def test_calls_with_a_ticket_are_let_in_up_to_as_many_again_and_count(clock: HandClock) -> None:
     quotas = Quotas(KeyQuota(calls=2, call_minutes=30.0), clock)
     with ExitStack() as broken, ExitStack() as back:
         for _ in range(2):
             broken.enter_context(quotas.call("a"))
         clock.now_s += 3600.0  # and the minutes are spent
         for _ in range(2):
-            back.enter_context(quotas.call("a", is_returning=True))
-        with pytest.raises(RateLimited), quotas.call("a", is_returning=True):
+            assert back.enter_context(quotas.call("a", has_ticket=True))  # beyond the quota
+        with pytest.raises(RateLimited), quotas.call("a", has_ticket=True):
             pass
         broken.close()
         with pytest.raises(RateLimited), quotas.call("a"):

@@ -67,25 +67,26 @@ def test_what_lacks_keeps_a_caller_out_and_is_named() -> None:
     assert admission.lack() == "an overload"
 
 
-def test_a_call_is_known_for_a_minute_after_its_end_and_once() -> None:
+def test_a_call_is_known_to_its_tenant_for_a_minute_after_its_end_and_once() -> None:
     now = [0.0]
     calls = LateCalls(lambda: now[0])
-    calls.add("sess_1")
-    calls.add("sess_2")
+    calls.add("a", "sess_1")
+    calls.add("a", "sess_2")
     now[0] = 59.0
-    assert calls.knows("sess_1") and calls.knows("sess_1")
-    calls.take("sess_1")
-    assert not calls.knows("sess_1")
+    assert calls.knows("a", "sess_1") and calls.knows("a", "sess_1")
+    assert not calls.knows("b", "sess_1")
+    calls.take("a", "sess_1")
+    assert not calls.knows("a", "sess_1")
     now[0] = 61.0
-    assert not calls.knows("sess_2") and not calls.knows("")
-    calls.take("sess_invented")
+    assert not calls.knows("a", "sess_2") and not calls.knows("a", "")
+    calls.take("a", "sess_invented")
 
 
 def test_no_more_ended_calls_are_remembered_than_the_bound() -> None:
     calls = LateCalls(lambda: 0.0)
     for number in range(LateCalls.MOST + 1):
-        calls.add(f"sess_{number}")
-    assert not calls.knows("sess_0") and calls.knows("sess_1")
+        calls.add("a", f"sess_{number}")
+    assert not calls.knows("a", "sess_0") and calls.knows("a", "sess_1")
 
 
 def test_callers_who_come_together_begin_one_after_the_other_past_half_of_the_places() -> None:

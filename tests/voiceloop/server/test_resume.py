@@ -16,6 +16,7 @@ from clients.errors import ConnectionFailed
 from clients.resuming import ResumingConnection
 from tests.fakes import FakeLanguageModel, instant_backends
 from tests.voiceloop.server.test_app import Running, event, running, until
+from tests.voiceloop.server.test_load_watch import Ahead
 from voiceloop.access.keys import KeyRing, tenant_of
 from voiceloop.admission.overload import Level
 from voiceloop.backends import Backends
@@ -217,6 +218,38 @@ async def test_who_comes_back_is_let_in_beside_the_line_that_the_server_thinks_i
                 shown = {"type": "voiceloop.resume", "ticket": held["ticket"]}
                 await again.send(json.dumps(shown))
                 assert (await until(again, "voiceloop.resumed"))["items"] == 2
+
+
+async def test_who_is_let_in_beyond_the_quota_and_resumes_nothing_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("voiceloop.call.session.RESUME_WITHIN_S", 0.05)
+    config = Config(keys=KEYS, quota=KeyQuota(calls=1))
+    async with running(config, remembering()) as server:
+        async with server.connect("?voiceloop.resume=1", **keyed()) as first:
+            held = await until(first, "voiceloop.resume_ticket")
+            async with server.connect(f"?voiceloop.returns={held['returns']}", **keyed()) as again:
+                assert (await until(again, "error"))["error"]["code"] == "quota_exceeded"
+                with pytest.raises(ConnectionClosed) as caught:
+                    await until(again, "never")
+                assert caught.value.rcvd is not None and caught.value.rcvd.code == 1008
+            assert await say(first, "one tea") == "one tea"
+
+
+async def test_the_id_of_a_call_that_ended_opens_no_call_beyond_the_minutes_of_its_key() -> None:
+    config = Config(keys=KEYS, quota=KeyQuota(call_minutes=1.0))
+    ahead = Ahead()
+    async with running(config, clock=ahead) as server:
+        async with server.connect(**keyed()) as client:
+            call_id = (await event(client))["session"]["id"]
+            ahead.s = 50.0
+        async with asyncio.timeout(5):
+            while server.gateway.n_sessions:  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0.01)
+        with pytest.raises(InvalidStatus) as caught:
+            async with server.connect(f"?voiceloop.returns={call_id}", **keyed()):
+                pass
+        assert caught.value.response.status_code == 429
 
 
 async def test_a_key_that_has_its_calls_is_refused_before_the_upgrade_and_others_are_not() -> None:
