@@ -12,7 +12,7 @@ from websockets.http11 import Response
 
 from benchmarks.cluster.__main__ import Found, bars_of
 from benchmarks.cluster.load import FaultResult, Load
-from benchmarks.cluster.spread import calls_of_engines, imbalance, prefix_hits
+from benchmarks.cluster.spread import prefix_hits
 from benchmarks.cluster.text_call import MOST_PLACED_AGAIN, TypedCall
 from clients.errors import ConnectionFailed
 from clients.resuming import ResumingConnection
@@ -33,22 +33,6 @@ async def test_a_fault_is_told_by_its_calls_and_by_how_long_the_cluster_took_to_
     told = load.result("gateway", 3, rests_s=[2.0, None, 6.0])
     assert (told.calls, told.lost, told.resumed, told.silent_s) == (2, 1, 1, 4.5)
     assert (told.rest_s, told.n_restless, told.why) == ((4.0, 6.0), 1, ("broke",))
-
-
-async def test_a_turn_without_an_answer_is_held_against_a_change() -> None:
-    load = Load("ws://nowhere", 1)
-    load.ended = [ended(*((float(second), 0.1) for second in range(20)))]
-    load.ended[0].n_unanswered = 1
-    found = Found(starts_s=[1.0], faults=[load.result("deploy", 1, changed_s=10.0)])
-    told = {bar.name: bar for bar in bars_of(found)}
-    assert told["deploy: gap p95"].holds
-    assert not told["deploy: turns unanswered"].holds
-
-
-async def test_a_change_on_purpose_is_held_against_the_waits_before_it() -> None:
-    load = Load("ws://nowhere", 1)
-    load.ended = [ended(*((float(second), 0.1) for second in range(10)), (20.0, 0.3))]
-    assert load.result("deploy", 1, changed_s=15.0).p95_ratio == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
@@ -76,21 +60,6 @@ def test_one_engine_for_all_would_have_read_what_another_has(tmp_path: Path) -> 
         lines = [json.dumps([at_s, "stream", chain]) for at_s, chain in opened]
         (tmp_path / name).write_text("\n".join(lines))
     assert prefix_hits(tmp_path) == (pytest.approx(2 / 6), pytest.approx(4 / 6))
-
-
-def test_engines_have_the_calls_that_they_were_asked_by_meanwhile(tmp_path: Path) -> None:
-    for name, opened in (
-        ("engine-1.jsonl", [(1.0, "a.b1/g.1"), (2.0, "b.b1/g.2"), (3.0, "b.b2/g.3")]),
-        ("engine-2.jsonl", [(2.0, "c.b1/h.1"), (9.0, "d.b1/h.2")]),
-    ):
-        lines = [json.dumps([at_s, stream, []]) for at_s, stream in opened]
-        (tmp_path / name).write_text("\n".join(lines))
-    assert calls_of_engines(tmp_path, 1.5, 5.0) == [1, 1]
-
-
-def test_loads_differ_by_the_largest_beside_the_mean() -> None:
-    assert imbalance([4, 4, 4]) == 1.0
-    assert imbalance([6, 2, 4]) == 1.5
 
 
 def test_a_run_that_was_cut_short_is_judged_by_what_it_measured() -> None:

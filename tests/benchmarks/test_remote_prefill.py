@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from benchmarks.remote_prefill import STUB_BASE_MS, STUB_PREFILL_MS, VARIANTS, Stub, hidden_percent
+from benchmarks.remote_prefill import VARIANTS, hidden_percent
 
 pytestmark = pytest.mark.virtual_time
-
-
-async def waited_ms(stub: Stub, prompt: str, cached: int) -> float:
-    loop = asyncio.get_running_loop()
-    began_s = loop.time()
-    async for _ in stub._lines(prompt, cached):
-        pass
-    return 1000 * (loop.time() - began_s)
-
-
-async def test_the_stub_takes_150_ms_for_a_prompt_and_less_for_what_it_has_read() -> None:
-    stub, prompt = Stub(), "x" * 1000
-    whole_ms = STUB_BASE_MS + STUB_PREFILL_MS
-    assert await waited_ms(stub, prompt, 0) == pytest.approx(whole_ms, abs=0.1)
-    rest_ms = STUB_BASE_MS + STUB_PREFILL_MS / 10
-    assert await waited_ms(stub, prompt, 900) == pytest.approx(rest_ms, abs=0.1)
 
 
 def test_hidden_is_the_share_of_the_wait_above_the_floor() -> None:

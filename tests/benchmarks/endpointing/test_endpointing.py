@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
-import random
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks.endpointing.figures import aucs
 from benchmarks.endpointing.table import bars_of
 from benchmarks.harness.data_folder import data_folder
 from voiceloop.call.status import RETRACT_S
 from voiceloop.listening.endpointing import (
+    FITTED,
     SETS,
     WORDS_BY_MS,
     Hazard,
@@ -24,46 +25,30 @@ from voiceloop.listening.endpointing import (
     wait_ms,
 )
 from voiceloop.listening.evidence import Evidence
-from voiceloop.listening.recipes.caller_past import in_calls
 from voiceloop.listening.recipes.endpointing_set import (
     MS,
-    UNSEEN,
     CallerTurn,
-    _spliced,
-    marked,
     part_of,
 )
 from voiceloop.listening.recipes.forced_alignment import SpokenWord
 from voiceloop.listening.recipes.hazard_fit import (
-    MOMENTS_MS,
-    N_RAMPS,
-    SPLICED_WEIGHT,
     fit,
-    ramps,
+    fit_voice,
     samples_of,
 )
-from voiceloop.listening.recipes.heard_turn import CHUNK_MS, Pause
+from voiceloop.listening.recipes.heard_turn import CHUNK_MS
 from voiceloop.listening.recipes.operating_points import (
     PREEMPTIVE_WAITS_MS,
     as_toml,
-    costs,
     fit_sets,
     preemptive_needed_ms,
 )
 from voiceloop.listening.recipes.pause_evidence import HeardPause, HeardTurn, Step
-from voiceloop.listening.recipes.reference_replay import replay
 from voiceloop.listening.recipes.synthetic_callers import SOURCES, SPLIT, VOICES, scripted_turns
 from voiceloop.listening.recipes.turn_frontier import (
     Outcome,
-    Point,
-    bootstrap_by_speaker,
-    cut_at,
-    frontier,
     hazard_moment,
-    latency_at,
-    most_above,
     outcome,
-    timer_moment,
 )
 from voiceloop.listening.release import KNOTS_MS, PATIENCE, Rise
 from voiceloop.listening.segment import LIKELY_RETURN_MS, RETURN_MS
@@ -82,17 +67,6 @@ def a_pause(since_ms: float, resumed_ms: float | None, text: str = "a large tea"
     evidence = Evidence(tuple(text.split()), True, None, 1500.0)
     detected_ms = since_ms + 60
     return HeardPause(since_ms, detected_ms, resumed_ms, (Step(detected_ms, evidence),))
-
-
-def test_a_timer_shorter_than_the_hold_cuts_the_turn() -> None:
-    heard = HeardTurn(a_turn(), (a_pause(1000, 1500), a_pause(1900, None)))
-    cut = outcome(heard, [timer_moment(pause, 300) for pause in heard.pauses])
-    whole = outcome(heard, [timer_moment(pause, 600) for pause in heard.pauses])
-    assert cut == Outcome(True, 300.0, is_soft=True) and whole == Outcome(False, 600.0)
-
-
-def test_a_decision_before_the_detector_has_fallen_is_impossible() -> None:
-    assert timer_moment(a_pause(1000, None), 10) == 1060
 
 
 def weight_sets(weights: Weights, per_second: float = 2.0) -> WeightSets:
@@ -154,23 +128,6 @@ def test_a_cut_that_is_taken_back_is_a_soft_one() -> None:
     assert outcome(heard, [None, 2200.0]) == Outcome(False, 300.0)
 
 
-def test_the_frontier_keeps_what_nothing_beats() -> None:
-    points = [Point("a", 300, 0.3), Point("b", 400, 0.35), Point("c", 500, 0.05)]
-    best = frontier(points)
-    assert [p.setting for p in best] == ["a", "c"]
-    assert cut_at(best, 400) == pytest.approx(0.175) and cut_at(best, 200) is None
-    assert latency_at(best, 0.05) == 500 and latency_at(best, 0.01) is None
-
-
-def test_a_frontier_is_above_another_by_its_worst_latency() -> None:
-    low = [Point("a", 200, 0.3), Point("b", 400, 0.1)]
-    crossing = [Point("c", 200, 0.4), Point("d", 400, 0.05)]
-    assert most_above(low, crossing, (200, 400)) == pytest.approx(0.05)
-    assert most_above(low, crossing, (200,)) == pytest.approx(-0.1)
-    assert most_above(low, crossing, (100, 200)) == pytest.approx(-0.1)  # nobody is so fast
-    assert most_above(low, [Point("e", 100, 0.9)], (100, 200)) is None  # the other alone is
-
-
 def test_one_latency_at_which_a_peer_is_better_misses_a_bar() -> None:
     def policy(*cuts: float) -> dict[str, object]:
         points = [(200.0, cuts[0]), (500.0, cuts[1]), (1200.0, cuts[2])]
@@ -223,36 +180,6 @@ def test_no_dialogue_that_a_model_learned_from_is_spoken() -> None:
         assert {splits[name.rpartition("#")[0]] for name in names} == {split}
 
 
-def test_turns_that_nobody_says_in_training_are_unseen() -> None:
-    words_unknown = replace(a_turn(), words=None)
-    turns = marked([a_turn(), words_unknown], frozenset({("tea",)}))
-    assert [UNSEEN in turn.slices for turn in turns] == [True, False]
-    assert UNSEEN not in marked([a_turn()], frozenset({("a", "large", "tea")}))[0].slices
-
-
-def test_speakers_are_drawn_whole() -> None:
-    draws = bootstrap_by_speaker(["x", "x", "y"], 20, seed=1)
-    assert all(list(draw).count(0) == list(draw).count(1) for draw in draws)
-
-
-def test_words_are_revealed_late_and_never_ahead() -> None:
-    heard = replay(a_turn(), [Pause(1060, 1000, 1500, 500, None, None)])
-    flushed = next(words for words in heard if words.flushed)
-    assert flushed.words == ("a", "large") and flushed.at_ms == 1120
-    assert heard[-1].words == ("a", "large", "tea") and heard[-1].at_ms == 2020
-
-
-def test_a_spliced_hesitation_is_a_hold_of_its_length() -> None:
-    spliced = _spliced(a_turn(), 0, random.Random(1))
-    gap_ms = spliced.end_ms - 1900
-    assert 300 <= gap_ms <= 1200
-    start_ms, end_ms = spliced.holds[0]
-    assert end_ms - start_ms == pytest.approx(gap_ms) and abs(start_ms - 700) <= 40
-    assert spliced.words is not None and spliced.words[1].start_ms == pytest.approx(700 + gap_ms)
-    assert spliced.holds[1] == pytest.approx((1000 + gap_ms, 1500 + gap_ms))
-    assert len(spliced.samples) == pytest.approx(len(a_turn().samples) + gap_ms * MS, abs=1)
-
-
 def fit_set() -> list[HeardTurn]:
     return [
         HeardTurn(
@@ -268,32 +195,6 @@ def test_the_fit_learns_that_an_open_word_holds_the_turn_and_that_silence_tells(
     assert hazard.dictation.logits[-1] == pytest.approx(0.0, abs=0.1)  # nobody dictated
 
 
-def test_a_spliced_hesitation_counts_for_less() -> None:
-    plain = samples_of(fit_set()[:1], frozenset())
-    spliced = [
-        replace(heard, turn=replace(heard.turn, slices=frozenset({"hesitation"})))
-        for heard in fit_set()[:1]
-    ]
-    assert set(plain.weights) == {1.0}
-    assert set(samples_of(spliced, frozenset()).weights) == {SPLICED_WEIGHT}
-
-
-def test_only_moments_at_which_a_witness_is_known_fit_its_weights() -> None:
-    heard = fit_set()[:1]
-    assert len(samples_of(heard, SETS["words_p_end"]).over) == 0
-    told = [
-        replace(step, evidence=replace(step.evidence, p_end=0.5))
-        for step in heard[0].pauses[1].steps
-    ]
-    known = replace(heard[0], pauses=(heard[0].pauses[0], replace(heard[0].pauses[1], steps=told)))
-    assert len(samples_of([known], SETS["words_p_end"]).over) == len(MOMENTS_MS)
-
-
-def test_ramps_pass_one_stretch_after_the_other() -> None:
-    assert ramps(KNOTS_MS[0]) == [0.0] * N_RAMPS and ramps(9999.0) == [1.0] * N_RAMPS
-    assert ramps(125.0) == [1.0, 0.5, *[0.0] * (N_RAMPS - 2)]
-
-
 def test_fitted_weights_survive_their_file() -> None:
     sets = fit_sets(fit_set())
     assert set(sets.hazards) == {frozenset()}  # no model told anything
@@ -302,12 +203,6 @@ def test_fitted_weights_survive_their_file() -> None:
     assert found.weights.open_word == pytest.approx(made.weights.open_word, abs=1e-3)
     assert (found.talk, found.dictation) == (made.talk, made.dictation)
     assert again.preemptive_needed_ms == sets.preemptive_needed_ms
-
-
-def test_a_weights_file_says_what_each_eagerness_costs() -> None:
-    never, at_once = (weight_sets(Weights(bias=bias), 1.0) for bias in (-9.0, 9.0))
-    assert costs(fit_set(), never)[1] == "  auto: without hesitation 0.0%, 2000 ms"
-    assert costs(fit_set(), at_once)[1] == "  auto: without hesitation 100.0%, 0 ms"
 
 
 def test_a_pause_earns_a_draft_while_few_enough_are_in_vain() -> None:
@@ -324,21 +219,81 @@ def test_a_pause_earns_a_draft_while_few_enough_are_in_vain() -> None:
     assert waits_ms[0] <= many < waits_ms[1]
 
 
-def test_a_turn_in_a_call_knows_how_its_caller_pauses() -> None:
-    def habits() -> list[float | None]:
-        pauses = [pause for turn in in_calls(fit_set()) for pause in turn.pauses]
-        return [step.evidence.pause_prior_ms for pause in pauses for step in pause.steps]
-
-    assert None in habits() and len(set(habits())) > 5
-    assert habits() == habits()
+SAMPLES = np.zeros(16_000, np.int16)
 
 
-def test_a_past_of_short_answers_tells_nothing_of_how_its_caller_pauses() -> None:
-    def habits(text: str) -> set[float | None]:
-        pauses = (a_pause(1000, 1300, "yes"), a_pause(1900, None, text))
-        others = [HeardTurn(a_turn(name=f"{i}"), pauses) for i in range(20)]
-        heard = [pause for turn in in_calls(others) for pause in turn.pauses]
-        return {step.evidence.pause_prior_ms for pause in heard for step in pause.steps}
+def turn(name: str = "a", *slices: str) -> CallerTurn:
+    slices = slices or ("orders",)
+    return CallerTurn(name, name, "test", SAMPLES, None, (), 2000.0, (), frozenset(slices))
 
-    assert habits("yes please") == {None}
-    assert habits("yes please thanks") == {None, 300.0}
+
+def pause(
+    since_ms: float, lasts_ms: float | None, p_voice: float | None, *words: str
+) -> HeardPause:
+    told = Evidence(words=words, words_are_full=True, p_voice=p_voice, speech_ms=since_ms)
+    resumed_ms = None if lasts_ms is None else since_ms + lasts_ms
+    steps = (Step(since_ms + 64.0, replace(told, words_are_full=False, p_voice=None)),)
+    return HeardPause(since_ms, since_ms + 64.0, resumed_ms, (*steps, Step(since_ms + 104.0, told)))
+
+
+def heard(
+    name: str, p_hold: float | None, p_end: float | None, lasts_ms: float = 400.0
+) -> HeardTurn:
+    held = pause(1000.0, lasts_ms, p_hold, "a", "large")
+    return HeardTurn(turn(name), (held, pause(2000.0, None, p_end, "a", "large", "tea", "please")))
+
+
+def test_a_voice_that_falls_at_every_end_tells_all_and_a_constant_one_nothing() -> None:
+    sure = [heard("a", -2.0, 2.0), heard("b", -1.0, 1.0)]
+    assert aucs(sure, FITTED, "real")["all"]["voice"] == 1.0
+    same = [heard("a", 0.5, 0.5), heard("b", 0.5, 0.5)]
+    assert aucs(same, FITTED, "real")["all"]["voice"] == 0.5
+
+
+def test_each_slice_is_judged_by_itself() -> None:
+    dictated = replace(heard("b", 3.0, 3.5), turn=turn("b", "numbers"))
+    found = aucs([heard("a", -3.0, -2.5), dictated], FITTED, "real")
+    assert found["orders"]["voice"] == found["numbers"]["voice"] == 1.0
+    assert found["all"]["voice"] == 0.75  # a number's pause above an order's end
+
+
+def test_bars_of_the_real_set_name_what_is_missed() -> None:
+    def measured(own: float, peer: float, voice: float) -> dict[str, object]:
+        waits = {"p50": 400.0}
+        return {
+            "policies": {
+                "voiceloop": {f"cut@{ms}": own for ms in (200, 300, 400, 600)},
+                "timer": {f"cut@{ms}": peer for ms in (200, 300, 400, 600)},
+            },
+            "auc": {"all": {"words": 0.85, "voice": voice, "both": 0.92}},
+            "as shipped": {"auto": {"dictated": {"n_turns": 40, "cut": 0.1, "latency_ms": waits}}},
+        }
+
+    def missed(own: float, peer: float, voice: float, source: str) -> list[str]:
+        bars = bars_of(measured(own, peer, voice), "real", source)
+        assert bars
+        return [bar.name for bar in bars if not bar.holds]
+
+    assert missed(0.04, 0.1, 0.83, "moonshine") == []
+    assert missed(0.04, 0.1, 0.83, "reference") == []
+    assert missed(0.04, 0.1, 0.80, "reference") == ["AUC at +130 ms, voice"]
+    assert missed(0.04, 0.06, 0.83, "moonshine") == [
+        f"turns cut @{ms} ms, 0.6 of the better peer's" for ms in (200, 300, 400, 600)
+    ]
+    assert "turns cut @600 ms, real, moonshine" in missed(0.06, 0.2, 0.83, "moonshine")
+
+
+def test_the_voice_is_weighed_beside_words_that_keep_their_proportions() -> None:
+    words = FITTED.hazards[SETS["words"]]
+    turns = [heard(f"turn {i}", -1.0 - i / 10, 1.0 + i / 10) for i in range(8)]
+    found = fit_voice(samples_of(turns, SETS["words_p_voice"]), words).weights
+    assert found.p_voice > 0.1
+    assert found.words_so_far > 0.0
+    share = found.words_so_far / words.weights.words_so_far
+    for name in (
+        "filler",
+        "closing",
+        "answers",
+        "number_complete",
+    ):  # of which these turns have none
+        assert getattr(found, name) == pytest.approx(share * getattr(words.weights, name))

@@ -5,9 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import engine_bench
+from benchmarks.engine import real_weights as part
+from benchmarks.engine.exactness import margin_error
+from benchmarks.engine.llama_cpp_peer import ENVIRONMENT
+from benchmarks.engine.models import Shape, write_random_model
+from benchmarks.engine.real_weights import SERVED, n_alike, real_weights
+from benchmarks.engine.setting import Setting
 from benchmarks.harness.harness import Bar
+from engine.recipes import passages
 
 
 def test_a_resumed_run_measures_anew_what_other_sources_gave(
@@ -27,3 +35,49 @@ def test_a_resumed_run_measures_anew_what_other_sources_gave(
         monkeypatch.setattr(engine_bench, "sources", lambda sources=sources: sources)
         assert engine_bench.main(["--resume", "--check", "--model", str(tmp_path)]) == 0
     assert measured == ["one", "other"]
+
+
+def test_the_error_of_a_margin_is_taken_where_tokens_are_likely_and_where_replies_part() -> None:
+    truth = torch.tensor([[9.0, 8.0, 0.0, 0.0], [0.0, 1.0, 9.0, 2.0]])
+    served = truth.clone()
+    assert margin_error(truth, served, (0, 2)) == 0.0
+    served[0, 3] += 5.0  # neither likely there nor asked about
+    assert margin_error(truth, served, (0, 2)) == 0.0
+    served[1, 0] += 0.25  # unlikely, but where the replies part
+    assert margin_error(truth, served, (0, 2)) == pytest.approx(0.25)
+    served[0, 1] -= 0.5  # the second likeliest elsewhere
+    assert margin_error(truth, served, (0, 2)) == pytest.approx(0.5)
+
+
+def test_replies_are_alike_to_the_end_that_one_side_alone_may_tell() -> None:
+    assert n_alike([[1, 2], [1, 2], [1, 2], [1, 2]], [[1, 2], [1, 2, 9], [1, 3], [1]]) == 3
+    assert n_alike([[1, 2, 3]], [[1]]) == 0
+
+
+def test_a_folder_is_told_and_missed(tmp_path: Path) -> None:
+    [bar] = real_weights(Setting(tmp_path, True, 1, 1, 0))
+    assert not bar.holds and bar.value is None
+
+
+def test_words_formats_and_times_are_rows_of_one_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without llama.cpp its rows are missed; all else is measured on the file."""
+    path = write_random_model(tmp_path / "tiny", Shape(64, 128, 2, 4, 2, 320, 2048))
+    monkeypatch.setattr(part, "is_gguf", lambda path: True)
+    said = [{"role": role, "content": "a table"} for role in ("user", "assistant")]
+    monkeypatch.setattr(passages, "_dialogues", lambda n: [said])
+    monkeypatch.setattr(part, "callers_lines", lambda: ["hi", "bye"])
+    monkeypatch.setattr(part, "N_WORDS", 3)
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+
+    def theirs(of: Path, prompts: list[list[int]], n_tokens: int) -> list[list[int]]:
+        assert of == path
+        return [[0] * n_tokens for _ in prompts]
+
+    monkeypatch.setattr(part, "transformers_replies", theirs)
+    bars = real_weights(Setting(path, True, 1, 1, 0))
+    assert bars[0].value == 2.0 and not bars[0].holds  # nobody says zeros
+    assert len(bars) == 1 + 2 * len(SERVED) + 1 + 1  # words, formats, first clause, time
+    assert all(bar.value is not None for bar in bars[:-1])
+    assert bars[-1].value is None and len({bar.name for bar in bars}) == len(bars)

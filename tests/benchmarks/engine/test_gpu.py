@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton", reason="the GPU path needs triton")
-
-from benchmarks import gpu_first_run
+from benchmarks import gpu_first_run, host_steps
 from benchmarks.engine import gpu as engine_gpu
 from benchmarks.engine import gpu_kernels, gpu_model, gpu_sharing, gpu_truth
 from benchmarks.engine import gpu_serving as engine_gpu_serving
 from benchmarks.engine.gpu_faults import FAULTS
 from benchmarks.engine.models import SHAPES, Shape
 from engine.kernels import kv_write
+
+pytest.importorskip("triton", reason="the GPU path needs triton")
+
 
 TINY = Shape(128, 128, 2, 2, 1, vocab_size=300, max_position_embeddings=1500)
 
@@ -30,46 +31,6 @@ def on_references(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_kernels, "copy_bandwidth", lambda: 4000.0)
     for name in ("1b", "4b", "8b", "qwen3-8b"):
         monkeypatch.setitem(SHAPES, name, TINY)
-
-
-@pytest.mark.parametrize("quant", [None, "int4"])
-def test_a_row_of_the_matrix_tells_steps_and_ttft(quant: str | None, monkeypatch) -> None:
-    monkeypatch.setattr(engine_gpu, "N_COMMITS", 3)
-    monkeypatch.setattr(engine_gpu, "N_TOKENS", 6)
-    engine = engine_gpu.build(
-        "qwen3-8b", quant=quant, kv_format="int8", kv_tokens=2048, max_branches=4
-    )
-    row = engine_gpu.decode(engine, 2, 64)
-    assert set(row["ms_per_step"]) == set(row["ttft_ms"]) == {"p50", "p90", "p99"}
-    assert row["tokens_s"] > 0
-    engine.check_integrity()
-
-
-def test_a_busy_engine_of_drafts_stagings_and_replies_comes_to_rest(monkeypatch) -> None:
-    engine = engine_gpu.build("1b", kv_tokens=16384, ngram_draft=True, max_branches=24)
-    monkeypatch.setattr(engine_gpu_serving, "range", lambda n: range(min(n, 2)), raising=False)
-    engine_gpu_serving._be_busy(engine)
-    assert not engine.has_work()
-    engine.check_integrity()
-
-
-def test_the_sweep_accepts_what_its_oracle_knows(monkeypatch) -> None:
-    monkeypatch.setattr(engine_gpu_serving, "N_TOKENS", 12)
-    parts = dict(islice(engine_gpu_serving.speculation(engine_gpu.build), 8))
-    row = parts["8b int4, acceptance 0.9, 3 drafted"]()
-    assert row["drafted"] >= row["accepted"] > 0
-
-
-def test_a_reply_is_timed_beside_a_process_that_is_busy(monkeypatch) -> None:
-    monkeypatch.setattr(engine_gpu_serving, "N_TOKENS", 6)
-
-    def build(shape: str, **changes: object):
-        return engine_gpu.build(shape, **changes | {"kv_tokens": 2048, "max_branches": 4})
-
-    rows = list(gpu_sharing.shared(build, "cpu"))
-    assert len(rows) == 3  # a process, a thread, MPS
-    for _, measure in rows[:2]:
-        assert set(measure()["gap_ms"]) == {"p50", "p90", "p99"}
 
 
 def test_a_reply_is_timed_under_an_mps_that_is_started_and_ended_for_it(
@@ -91,19 +52,6 @@ def test_a_reply_is_timed_under_an_mps_that_is_started_and_ended_for_it(
     with pytest.raises(RuntimeError, match="no such row"):
         gpu_sharing.under_mps([sys.executable, "-c", "raise SystemExit('no such row')"])
     assert asked.read_text() == "-d\nquit\n" * 2
-
-
-def test_callers_are_answered_while_others_speak(monkeypatch) -> None:
-    clock = iter(range(10**6))
-    monkeypatch.setattr(engine_gpu_serving, "N_CONVERSATIONS", 2)
-    monkeypatch.setattr(engine_gpu_serving, "CONVERSATION_SECONDS", 15.0)
-    monkeypatch.setattr(engine_gpu_serving.time, "monotonic", lambda: next(clock) / 4)
-
-    def build(shape: str, **changes: object):
-        return engine_gpu.build(shape, **changes | {"kv_tokens": 4096, "max_branches": 4})
-
-    ((_, measure),) = engine_gpu_serving.conversations(build)
-    assert measure()["replies"] >= 1
 
 
 def _rows(*results: object) -> Iterator[engine_gpu.Row]:
@@ -218,14 +166,6 @@ def test_the_model_of_a_step_counts_weights_keys_and_row_tiles() -> None:
     assert ms("int4", "int8", 8, 64) == pytest.approx(ms("int4", "int8", 1, 64), rel=0.01)
 
 
-def test_a_head_drafts_as_many_guesses_as_its_row_says(monkeypatch) -> None:
-    monkeypatch.setattr(engine_gpu_serving, "N_TOKENS", 12)
-    parts = dict(engine_gpu_serving.eagle(engine_gpu.build))
-    rows = [parts[f"8b int4, {n} guesses"]() for n in (0, 3)]
-    assert rows[0]["drafted"] == 0 < rows[1]["drafted"]
-    assert rows[0]["predicted"] < rows[1]["predicted"]
-
-
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few replies, of few tokens."""
@@ -298,3 +238,16 @@ def test_a_row_that_crashes_or_hangs_costs_itself_alone_and_is_left_alone_after_
     assert found["part/crashes"]["lost"] == found["part/hangs"]["lost"] == 2
     assert "exit code -6" in found["part/crashes"]["error"]
     assert "within 2 s" in found["part/hangs"]["error"]
+
+
+def test_callers_are_answered_and_heard_with_a_full_pool_and_no_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host_steps, "HISTORY", 64)
+    engine = host_steps.build(4)
+    callers = host_steps.Callers(engine, 4)
+    assert engine.tree.n_evictable > engine.pool.n_blocks // 4
+    assert all(callers.step(number) >= 0.0 for number in range(120))
+    told = engine.metrics()
+    assert told["replies_length"] > 2 and told["staged_tokens"] > 100
+    engine.check_integrity()

@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from audio.frames import RECOGNIZER_HZ, rms_dbfs
+from audio.frames import RECOGNIZER_HZ
 from audio.stream import Event, Partial, RecognizerOptions, Transcript, Word
 from benchmarks import recognizer_bench
-from benchmarks.recognizer_bench import Score, as_table, bars_of, score_clip
-from benchmarks.recognizers.clips import BABBLE, Clip, conditions
-from benchmarks.recognizers.flush_wait import flush_waits_ms
-from benchmarks.recognizers.wordless import wordless
+from benchmarks.recognizer_bench import score_clip
+from benchmarks.recognizers.clips import BABBLE, Clip
 
 RNG = np.random.default_rng(0)
 NOISES = {
@@ -61,49 +59,12 @@ class Scripted:
         return events
 
 
-def test_a_clip_is_heard_clean_through_a_telephone_and_below_noise() -> None:
-    heard = dict(conditions(TONE, NOISES, 0))
-    assert list(heard) == ["clean", "8 kHz u-law", "noise 10 dB", "babble 10 dB"]
-    assert {len(samples) for samples in heard.values()} == {len(TONE) + 2 * 3200}
-    beyond = np.abs(np.fft.rfft(heard["8 kHz u-law"]))[len(heard["clean"]) * 4200 // 16000 :]
-    assert beyond.max() < 0.01 * np.abs(np.fft.rfft(heard["8 kHz u-law"])).max()
-    for name in ("noise 10 dB", "babble 10 dB"):
-        added = heard[name].astype(float) - heard["clean"]
-        assert rms_dbfs(TONE) - rms_dbfs(added.astype(np.int16)) == pytest.approx(10.0, abs=0.5)
-
-
-def test_sounds_without_a_word_are_two_hundred_and_the_same_each_time() -> None:
-    recordings = {f"{i}.flac": NOISES["kitchen_1.flac"] for i in range(7)}
-    found = list(wordless(recordings | {BABBLE: NOISES[BABBLE]}))
-    kinds = [kind for kind, _ in found]
-    assert kinds.count("babble") == 12 and len(kinds) - 12 == 200
-    assert all(len(samples) > RECOGNIZER_HZ // 2 for _, samples in found)
-    again = list(wordless(recordings | {BABBLE: NOISES[BABBLE]}))
-    assert all((a[1] == b[1]).all() for a, b in zip(found, again, strict=True))
-
-
 def test_errors_and_slots_are_counted_and_both_names_of_a_digit_are_right() -> None:
     clip = Clip("fsdd", Path("x"), words=("zero", "one", "two"))
     score = score_clip(Scripted("oh", "one", "three"), clip, TONE)
     assert (score.errors, score.n) == (1, 3)
     order = Clip("commands (slots)", Path("x"), slots=(("oat", "milk"), ("large",)))
     assert score_clip(Scripted("a", "large", "milk"), order, TONE).errors == 1
-
-
-def test_the_wait_counts_from_the_end_of_each_call_s_sound() -> None:
-    clips = [TONE[: RECOGNIZER_HZ // 10]] * 4
-    assert len(flush_waits_ms(Scripted("x"), clips, 1)) == 4
-    waits = flush_waits_ms(Scripted("x", n_steps=3), clips, 4)
-    assert len(waits) == 4 and all(ms >= 0.0 for ms in waits)
-
-
-def test_bars_are_those_of_the_embedded_recognizer_that_were_measured() -> None:
-    key = ("speechocean762, clean", "moonshine-tiny", "a")
-    table = as_table({key: Score(1, 3, 10), (key[0], "pocketsphinx", "a"): Score(1, 9, 10)})
-    [wrong] = bars_of(table, {})
-    assert wrong.value == 30.0 and not wrong.holds
-    waits = {"moonshine-tiny": {"1 calls, p50": 80.0, "1 calls, p95": 170.0}}
-    assert [bar.holds for bar in bars_of(table, waits)] == [False, True, False]
 
 
 def test_the_smallest_run_writes_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import subprocess
-import sys
 
 import pytest
 
@@ -18,9 +16,7 @@ from benchmarks.soak.processes import (
     HELD,
     Sample,
     held,
-    sample,
     slope_mb_per_h,
-    workers_of,
 )
 from clients.server_process import ServerProcess
 from tests.voiceloop.server.test_app import event, running
@@ -41,26 +37,6 @@ def test_growth_is_read_where_one_process_lived_long_enough() -> None:
     assert slope_mb_per_h(samples, "engine", 0.0) == pytest.approx(7.0)
     assert slope_mb_per_h(samples, "engine", TICK * 15) is None  # five samples
     assert slope_mb_per_h(samples, "speech", 0.0) is None
-
-
-def test_a_worker_that_was_started_anew_has_no_growth() -> None:
-    samples = growing("engine", 7.0) + growing("engine", 0.0, pid=2)
-    assert slope_mb_per_h(samples, "engine", 0.0) is None
-
-
-def test_workers_are_found_by_the_name_in_their_command_line() -> None:
-    wait = "import sys; print(flush=True); sys.stdin.read()"
-    child = subprocess.Popen(
-        [sys.executable, "-c", wait, '--spec-json={"name": "engine"}'],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert child.stdin is not None and child.stdout is not None
-    with child:
-        child.stdout.readline()
-        assert workers_of(os.getpid()) == {"engine": child.pid}
-        assert [one.name for one in sample(os.getpid(), 0.0)] == [GATEWAY, "engine"]
-        child.stdin.close()
 
 
 def test_the_worst_silence_and_a_lost_call_miss_their_bars() -> None:
@@ -104,12 +80,6 @@ async def test_what_a_server_holds_is_read_off_its_metrics() -> None:
     assert before["calls"] == 0.0 and during["calls"] == 1.0
     assert set(before) == set(HELD.values())
     assert await held(there) == {}
-
-
-def test_turns_near_a_fault_are_those_that_end_just_after_it() -> None:
-    soaked = Soak(Heard([silence(at_s, 300.0) for at_s in (5.0, 21.0, 29.0, 40.0)]))
-    soaked.faults.append((20.0, "SIGKILL to engine"))
-    assert [turn.at_s for turn in soaked.turns_near_faults()] == [21.0, 29.0]
 
 
 async def test_a_bad_line_carries_in_order_and_then_nothing() -> None:

@@ -8,13 +8,7 @@ import pytest
 
 from benchmarks.spoken_markup.__main__ import (
     BROKE_OFF,
-    HOW_TO_PAY,
-    Found,
-    Heard,
-    bars_of,
     n_broke_off,
-    shares,
-    turns,
 )
 from benchmarks.spoken_markup.judge import holds_markup, is_stuck
 
@@ -56,28 +50,6 @@ def test_the_same_again_and_again_is_stuck(said: str) -> None:
 )
 def test_what_is_said_on_purpose_is_not_stuck(said: str) -> None:
     assert not is_stuck(said)
-
-
-def test_turns_are_drawn_again_by_their_seed_and_ask_how_to_pay() -> None:
-    assert turns(500, 3) == turns(500, 3) != turns(500, 4)
-    assert len(turns(500, 3)) == 500
-    assert set(HOW_TO_PAY) <= set(turns(500, 3))
-
-
-def test_every_agent_is_asked_as_often_as_the_others() -> None:
-    assert list(shares(8, ("a", "b", "c"))) == [("a", 3), ("b", 3), ("c", 2)]
-
-
-def test_each_fault_misses_its_own_bar() -> None:
-    found = Found([Heard("cafe", "hi", "Hi.", False, False)])
-    assert all(bar.holds for bar in bars_of(found))
-    for fault in (
-        Heard("cafe", "hi", SEEN, True, False),
-        Heard("cafe", "hi", "cash " * 9, False, True),
-        Heard("cafe", "hi", "", False, False),
-    ):
-        missed = [not bar.holds for bar in bars_of(Found([*found.heard, fault]))]
-        assert missed.count(True) == 1
 
 
 def test_replies_that_the_server_ended_are_counted_off_its_log(tmp_path: Path) -> None:

@@ -17,13 +17,3 @@ def test_the_gap_of_the_rush_is_held_to_that_of_a_full_server() -> None:
     assert [bar.holds for bar in bars_of(found)] == [True, True, True]
     slow = Found(filling, phase(600.0, 600.0, refusals_ms=(5.0, 80.0), broken=1))
     assert [bar.holds for bar in bars_of(slow)] == [False, False, False]
-
-
-def test_a_turn_that_was_cut_into_has_no_gap_to_count() -> None:
-    cut = Phase([Turn(0.0, 10.0, True), Turn(1.0, 300.0, False), Turn(2.0, None, False)])
-    assert (cut.gaps().n, cut.gaps().p50) == (1, 300.0)
-
-
-def test_a_rush_of_which_nobody_was_refused_misses_its_bar() -> None:
-    found = Found(phase(100.0), phase(100.0))
-    assert not bars_of(found)[1].holds
