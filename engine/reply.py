@@ -5,7 +5,7 @@ become.
 """
 
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from .text.grammar import ComingGrammar, Grammar, OfferedCalls
 from .text.text import Text
 from .text.tool_calls import Notation, ParsedCall, ToolCallParser
 from .types import NotANumber, SamplingParams, Timings, TokenLogprob, Usage
+
+# Of a reply made ahead those counts that the committed one goes on with.
+CARRIED_OVER = ("drafted_tokens", "accepted_tokens", "guessed_tokens", "confirmed_tokens")
 
 
 @dataclass(slots=True)
@@ -72,7 +75,7 @@ class Reply:
         self.pieces: list[str | ParsedCall] = []
         self.proposals: list[int] = []  # guessed continuation, to be verified by the next extend
         self.finish_reason: str | None = None
-        self.usage = Usage(prompt_tokens=n_prompt)
+        self._counts = {"prompt_tokens": n_prompt}
         self.clock = ReplyClock(now)
         self._n_reported = 0
         self._text = text
@@ -117,9 +120,12 @@ class Reply:
 
     def count(self, **changes: int) -> None:
         """Add to the usage counters by name."""
-        self.usage = replace(
-            self.usage, **{name: getattr(self.usage, name) + n for name, n in changes.items()}
-        )
+        for name, n in changes.items():
+            self._counts[name] = self._counts.get(name, 0) + n
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(**self._counts)
 
     def begin_step(self, now: float, n_logits: int) -> None:
         """The coming step has rows of this reply; masks are made while it runs."""
@@ -162,7 +168,7 @@ class Reply:
     def _sample(self, sampled: list[int], outcome: Outcome, i: int) -> int:
         """The token after those `sampled` in this step. Raises: GrammarError, NotANumber."""
         logits = outcome.logits[i] if outcome.logits is not None else None
-        said = [*self.tokens, *sampled]
+        said = self.tokens if logits is None else [*self.tokens, *sampled]
         if outcome.chosen is not None:
             token = outcome.chosen[i]
         else:
@@ -216,16 +222,11 @@ class Reply:
         clock.scheduled = clock.asked
         clock.token(clock.asked)
         n_tokens = len(self.tokens)
-        self.usage = Usage(
-            prompt_tokens=self.n_prompt,
-            cached_tokens=min(self.n_prompt, n_resident),
-            output_tokens=n_tokens,
-            drafted_tokens=self.usage.drafted_tokens,
-            accepted_tokens=self.usage.accepted_tokens,
-            guessed_tokens=self.usage.guessed_tokens,
-            confirmed_tokens=self.usage.confirmed_tokens,
-            adopted_tokens=n_tokens,
-        )
+        cached, known = min(self.n_prompt, n_resident), self._counts
+        self._counts = {name: n for name, n in known.items() if name in CARRIED_OVER} | {
+            "prompt_tokens": self.n_prompt, "cached_tokens": cached,
+            "output_tokens": n_tokens, "adopted_tokens": n_tokens,
+        }  # fmt: skip
 
     def _begin_as_call(self) -> bool:
         """Begin a reply again that wrote a call as plain text, bound to write it as calls are.
@@ -263,7 +264,7 @@ class Reply:
             if self.finish_reason is not None:
                 output += self._flush()
                 break
-        self.count(output_tokens=len(self.tokens) - self.usage.output_tokens)
+        self._counts["output_tokens"] = len(self.tokens)
         self.pieces += output
         return output
 

@@ -219,8 +219,10 @@ class Scheduler:
         """
         tasks: list[Task] = []
         decoding = [branch for branch in running if is_decoding(branch)]
-        turns = [(n, b) for n, b in in_turns(running) if not is_decoding(b)]
-        turns = [(n, b) for n, b in turns if self._is_back(b, branches)]
+        turns = list[tuple[int, Branch]]()
+        if len(decoding) < len(running):
+            turns = [(n, b) for n, b in in_turns(running) if not is_decoding(b)]
+            turns = [(n, b) for n, b in turns if self._is_back(b, branches)]
         waiting, rounds = [b for _, b in turns], [n for n, _ in turns]
         n_left = n_most - len(decoding)
         chunks = share_out([branch.sequence.n_pending for branch in waiting], n_left, rounds)
@@ -337,6 +339,8 @@ class Scheduler:
         Who waits moves a round ahead every `ROUND_WAIT_S`, so that newcomers' first replies do not
         keep somebody's second one waiting for ever.
         """
+        if all(branch.phase is not Phase.WAITING for branch in branches):
+            return
         now = self.clock()
         committed = [branch for branch in branches if branch.reply is not None]
         for is_last in (False, True):

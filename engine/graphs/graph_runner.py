@@ -286,7 +286,10 @@ class GraphRunner:
             if n_most > min(len(table) * BLOCK_TOKENS, n_positions):
                 continue
             self._shared.places.touch(extension.sequence)
-            follows = replace(extension, n_known=1, n_logits=1, index=extension.index + 1)
+            follows = Extension(
+                extension.sequence, 1, extension.proposals, 1, extension.draw,
+                extension.index + 1, extension.grammar, extension.is_staged,
+            )  # fmt: skip
             yield Part(follows, -1, [], width, table[:], part.place, part, goes_on=True)
 
     def _width(self, n_replies: int) -> int:

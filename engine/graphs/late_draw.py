@@ -19,7 +19,7 @@ from ..kernels.rows import Fed
 from ..kernels.sample import Draws
 from ..runner import Extension
 from .part import MAX_LATE, Part
-from .step import FLOATS, Layout, Shared, drawn_as
+from .step import DRAWN, FLOATS, Layout, Shared, drawn_as
 
 _INTEGERS = (
     "firsts", "index", "places", "owners", "mask_lines", "kept_lines", "seed", "top_k", "said_from",
@@ -99,7 +99,7 @@ class LateDraw:
     def _fill(self, copy: int, asked: Items[tuple[Extension, Part]], masks: Tensor) -> Tensor:
         """The host's copy of the inputs, written; masks are written too."""
         memory = self.on_host[0][copy]
-        given = {name: part.numpy() for name, part in self._layout.fields(memory).items()}
+        given = self._layout.arrays(memory)
         memory.zero_()
         for name in ("owners", "mask_lines", "kept_lines"):
             given[name].fill(-1)
@@ -108,7 +108,8 @@ class LateDraw:
             assert extension.grammar is not None
             values = {
                 "firsts": part.position, "positions": part.position, "index": extension.index,
-                "places": part.place, "owners": line, **drawn_as(extension),
+                "places": part.place, "owners": line,
+                **dict(zip(DRAWN, drawn_as(extension), strict=True)),
             }  # fmt: skip
             if part.n_kept:
                 values["kept_lines"] = part.kept_at

@@ -6,12 +6,12 @@ single copy brings back. Where a reply goes on stays on the device (`Places`), s
 follows can be launched at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,10 +33,11 @@ MOST_SMALL_ROWS = 64
 GREEDY = Draw(SamplingParams(), 0)
 
 FLOATS = ("temperature", "top_p", "presence", "frequency")
-_OF_SEQUENCE = (
+DRAWN = ("seed", "top_k", "said_from", *FLOATS)
+_PLACED = (
     "starts", "firsts", "counts", "n_known", "index", "places", "goes_on", "wanted_at", "guessing",
-    "seed", "top_k", "said_from",
 )  # fmt: skip
+_OF_SEQUENCE = (*_PLACED, "seed", "top_k", "said_from")
 _OF_WANTED = ("rows", "owners", "offsets", "mask_lines", "kept_lines")
 _OF_PIECE = ("piece_starts", "piece_widths", "piece_offsets", "piece_owners")
 
@@ -78,6 +79,7 @@ class Layout:
 
     n_words: int = 0
     _places: dict[str, tuple[slice, torch.dtype]] = field(default_factory=dict)
+    _arrays: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, name: str, size: int, dtype: torch.dtype = torch.int64) -> None:
         """Fields begin at multiples of 16 bytes: kernels are compiled for aligned pointers."""
@@ -89,17 +91,66 @@ class Layout:
         """All fields of some memory, int64 [n_words or more]."""
         return {name: memory[at].view(dtype) for name, (at, dtype) in self._places.items()}
 
+    def arrays(self, memory: Tensor) -> dict[str, Any]:
+        """The same of memory on the host, which lives as long as this: NumPy's views, made once."""
+        key = memory.data_ptr()
+        if key not in self._arrays:
+            self._arrays[key] = {name: part.numpy() for name, part in self.fields(memory).items()}
+        return self._arrays[key]
 
-def drawn_as(extension: Extension) -> dict[str, float]:
-    """Sampling parameters of an extension, by the names of the inputs."""
-    draw = extension.draw or GREEDY
+
+# Replies whose parameters are kept as they are fed: twice as many as `Places` has for most servers.
+@lru_cache(maxsize=1024)
+def _of_draw(draw: Draw) -> tuple[float, ...]:
+    """Sampling parameters in the order of `DRAWN`."""
     params = draw.params
-    return {
-        "seed": (draw.seed + 2**63) % 2**64 - 2**63,  # as a signed integer
-        "top_k": params.top_k, "top_p": params.top_p, "temperature": params.temperature,
-        "presence": params.presence_penalty, "frequency": params.frequency_penalty,
-        "said_from": draw.n_prompt,
-    }  # fmt: skip
+    seed = (draw.seed + 2**63) % 2**64 - 2**63  # as a signed integer
+    return (
+        seed, params.top_k, draw.n_prompt, params.temperature, params.top_p,
+        params.presence_penalty, params.frequency_penalty,
+    )  # fmt: skip
+
+
+def drawn_as(extension: Extension) -> tuple[float, ...]:
+    """Sampling parameters of an extension, in the order of `DRAWN`."""
+    return _of_draw(extension.draw or GREEDY)
+
+
+def write_columns(
+    given: dict[str, Any], names: Items[str], lines: Items[tuple[float, ...]]
+) -> None:
+    """Write what each line has under these names, a column at once."""
+    columns = zip(*lines, strict=True) if lines else [()] * len(names)
+    for name, column in zip(names, columns, strict=True):
+        given[name][: len(lines)] = column
+
+
+def _line(part: Part, n_fed: int) -> tuple[float, ...]:
+    """What a step is told of a sequence, in the order of `_PLACED` and `DRAWN`."""
+    extension, is_late = part.extension, part.is_late
+    return (
+        part.start, max(0, part.first), n_fed or part.width, part.n_known, extension.index,
+        part.place, part.goes_on, part.wanted_at if part.n_wanted and not is_late else -1,
+        extension.draw is not None and not is_late, *drawn_as(extension),
+    )  # fmt: skip
+
+
+def _wanted(part: Part, line: int) -> Iterator[tuple[float, ...]]:
+    """Of each row that is drawn from: the row, its offset, its owner, its line of kept logits."""
+    n, end = part.n_wanted, part.start + part.width
+    # Of staged words the probability alone is asked: nobody draws. Nor here, who draws late.
+    owner = -1 if part.is_late else STAGED if part.extension.is_staged else line
+    is_kept = part.n_kept > 0 and not part.is_late
+    return ((end - n + i, i, owner, part.kept_at + i if is_kept else -1) for i in range(n))
+
+
+def _masks_of(part: Part) -> list[tuple[int, bytes]]:
+    """The masks of rows whose draws a grammar binds: lines, and bits a token."""
+    grammar = part.extension.grammar
+    if grammar is None or part.is_late:
+        return []
+    masks = enumerate(grammar.masks()[: part.n_wanted], part.wanted_at)
+    return [(i, mask) for i, mask in masks if any(mask)]  # else its error is told elsewhere
 
 
 class StepGraph:
@@ -178,94 +229,67 @@ class StepGraph:
 
         Returns the masks that are asked for: lines, and bits a token.
         """
-        given = {name: part.numpy() for name, part in self.inputs.fields(memory).items()}
+        given = self.inputs.arrays(memory)
         memory[: self.inputs.n_words].zero_()
         for name in ("wanted_at", "owners", "mask_lines", "kept_lines"):
             given[name].fill(-1)
         given["piece_owners"].fill(-1)
         given["top_p"].fill(1.0)
         tables = given["tables"].reshape(self.n_sequences, -1)
-        masks: list[tuple[int, bytes]] = []
-        n_rows = n_wanted = n_kept = 0
+        tokens, lines = list[int](), list[tuple[float, ...]]()
+        wanted, masks = list[tuple[float, ...]](), list[tuple[int, bytes]]()
+        n_kept = 0
         for line, part in enumerate(parts):
-            part.start, part.wanted_at, part.kept_at = n_rows, n_wanted, n_kept
-            self._fill_sequence(given, line, part)
-            masks += self._fill_wanted(given, line, part)
+            part.start, part.wanted_at, part.kept_at = len(tokens), len(wanted), n_kept
+            fed = part.fed + part.extension.proposals if part.fed else []
+            lines.append(_line(part, len(fed)))
+            tokens += fed + [0] * (part.width - len(fed))
             tables[line, : len(part.table)] = part.table
-            n_rows, n_wanted = n_rows + part.width, n_wanted + part.n_wanted
-            n_kept += part.n_kept
-        self._cut(given, parts, n_rows)
-        return masks
-
-    def _fill_sequence(self, given: dict[str, Any], line: int, part: Part) -> None:
-        extension = part.extension
-        fed = part.fed + extension.proposals if part.fed else []
-        given["tokens"][part.start : part.start + len(fed)] = fed
-        values = {
-            "starts": part.start, "firsts": max(0, part.first), "counts": len(fed) or part.width,
-            "n_known": part.n_known, "index": extension.index, "places": part.place,
-            "goes_on": part.goes_on, "guessing": extension.draw is not None and not part.is_late,
-            "wanted_at": part.wanted_at if part.n_wanted and not part.is_late else -1,
-        }  # fmt: skip
-        for name, value in (values | drawn_as(extension)).items():
-            given[name][line] = value
-
-    def _fill_wanted(self, given: dict[str, Any], line: int, part: Part) -> list[tuple[int, bytes]]:
-        n, at = part.n_wanted, part.wanted_at
-        if not n:
-            return []
-        rows = slice(at, at + n)
-        given["rows"][rows] = np.arange(part.start + part.width - n, part.start + part.width)
-        given["offsets"][rows] = np.arange(n)
-        # Of staged words the probability alone is asked: nobody draws. Nor here, who draws late.
-        owner = STAGED if part.extension.is_staged else line
-        given["owners"][rows] = -1 if part.is_late else owner
-        if part.is_late:
-            return []
-        if part.n_kept:
-            given["kept_lines"][rows] = np.arange(part.kept_at, part.kept_at + n)
-        if part.extension.grammar is None:
-            return []
-        masks = [(at + i, mask) for i, mask in enumerate(part.extension.grammar.masks()[:n])]
-        masks = [(i, mask) for i, mask in masks if any(mask)]  # else its error is told elsewhere
+            if part.n_wanted:
+                masks += _masks_of(part)
+                wanted += _wanted(part, line)
+                n_kept += part.n_kept
+        given["tokens"][: len(tokens)] = tokens
+        write_columns(given, (*_PLACED, *DRAWN), lines)
+        write_columns(given, ("rows", "offsets", "owners", "kept_lines"), wanted)
         for i, _ in masks:
             given["mask_lines"][i] = i
+        self._cut(given, parts, len(tokens))
         return masks
 
     def _cut(self, given: dict[str, Any], parts: Items[Part], n_rows: int) -> None:
         """Cut all rows into pieces, those of nobody behind the others."""
-        few = many = 0
+        few, many = list[tuple[float, ...]](), list[tuple[float, ...]]()
         places = [(part.start, part.width, line) for line, part in enumerate(parts)]
         for start, width, line in [*places, (n_rows, self.n_rows - n_rows, -1)]:
             is_many = self.n_many > 0 and (width > FEW_ROWS or line < 0)
             size = self.many_rows if is_many else self.few_rows
-            offsets = np.arange(0, width, size)
-            n = len(offsets)
-            first = self.n_few + many if is_many else few
-            at = slice(first, first + n)
-            few, many = (few, many + n) if is_many else (few + n, many)
-            given["piece_starts"][at] = start + offsets
-            given["piece_offsets"][at] = offsets
-            given["piece_widths"][at] = np.minimum(width - offsets, size)
-            given["piece_owners"][at] = line
+            (many if is_many else few).extend(
+                (start + at, at, min(width - at, size), line) for at in range(0, width, size)
+            )
+        names = ("piece_starts", "piece_offsets", "piece_widths", "piece_owners")
+        write_columns(given, names, few)
+        write_columns({name: given[name][self.n_few :] for name in names}, names, many)
 
     def read(self, memory: Tensor, parts: Items[Part], kept: Tensor) -> None:
         """Note in `parts` what a step found, from the host's copies of results and kept logits."""
-        found = {name: part.numpy() for name, part in self.results.fields(memory).items()}
+        arrays = self.results.arrays(memory)
+        found = {name: arrays[name].tolist() for name in ("counts", "n_accepted", "chosen")}
         for line, part in enumerate(parts):
-            extension = part.extension
+            extension, n_known = part.extension, part.n_known
             part.first, part.fed, part.before = part.position, part.known, None
-            start, end = part.start + part.n_known, part.start + int(found["counts"][line])
-            outcome = Outcome(proposals=found["tokens"][start:end].tolist())
+            outcome = Outcome()
+            if (n_rows := found["counts"][line]) > n_known:
+                start, end = part.start + n_known, part.start + n_rows
+                outcome.proposals = arrays["tokens"][start:end].tolist()
             if part.n_wanted and extension.draw is not None and not part.is_late:
-                last = part.wanted_at + int(found["n_accepted"][line])
-                outcome.chosen = found["chosen"][part.wanted_at : last + 1].tolist()
-                n_computed = part.n_known + len(outcome.chosen) - 1
-                part.end = part.position + n_computed, outcome.chosen[-1]
+                last = part.wanted_at + found["n_accepted"][line]
+                outcome.chosen = found["chosen"][part.wanted_at : last + 1]
+                part.end = part.first + n_known + len(outcome.chosen) - 1, outcome.chosen[-1]
             if part.n_kept:
                 outcome.logits = kept[part.kept_at : part.kept_at + part.n_kept].clone()
             if extension.is_staged and part.n_wanted:
-                outcome.probability = float(found["probability"][part.wanted_at])
+                outcome.probability = float(arrays["probability"][part.wanted_at])
             part.outcome = outcome
 
     # -- the device's side -----------------------------------------------------------------------
