@@ -55,7 +55,7 @@ def http_routes(
     max_s = 60.0 * config.limits.uncommitted_audio_minutes
     return [
         *health_routes(Health(not_ready_for_calls, report, registry, keys, config.metrics_key)),
-        profile_route(door),
+        profile_route(door, config.metrics_key),
         *realtime_routes(door, settings),
         openapi_route(),
         *model_routes(door, config),

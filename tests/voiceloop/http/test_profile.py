@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,15 @@ import httpx
 import pytest
 
 from tests.fakes import instant_backends
-from tests.voiceloop.http_client import AGENT, KEY, http_client
+from tests.voiceloop.http_client import AGENT, KEY
+from tests.voiceloop.http_client import http_client as any_client
+from voiceloop.backends import Backends
 from voiceloop.config import Config
 from voiceloop.errors import BackendRefused
 from voiceloop.server.app import Gateway, build_app
 
 URL = "/debug/profile"
+OPERATORS_KEY = "the operator's own key"
 
 
 def write(path: Path) -> None:
@@ -51,6 +56,14 @@ class Worker:
 
     def backends(self) -> Any:
         return replace(instant_backends(), profile=self.profile)
+
+
+@asynccontextmanager
+async def http_client(backends: Backends) -> AsyncIterator[httpx.AsyncClient]:
+    """One that sends the operator's key, on the server's machine."""
+    async with any_client(backends, Config(metrics_key=OPERATORS_KEY)) as http:
+        http.headers["Authorization"] = f"Bearer {OPERATORS_KEY}"
+        yield http
 
 
 async def test_a_trace_is_written_where_only_the_server_reads_it() -> None:
@@ -98,14 +111,28 @@ async def test_who_comes_through_a_proxy_is_not_on_the_machine(header: str) -> N
     assert refused.status_code == 403 and not worker.asked
 
 
-async def test_nobody_else_gets_one_and_with_keys_only_who_has_one() -> None:
+@pytest.mark.parametrize(
+    ("client", "key", "operators_key", "status"),
+    [
+        ("192.0.2.1", OPERATORS_KEY, OPERATORS_KEY, 403),
+        ("127.0.0.1", KEY, OPERATORS_KEY, 401),  # a caller's, as through a proxy that says nothing
+        ("127.0.0.1", KEY, "", 403),
+    ],
+)
+async def test_no_callers_key_has_a_worker_stand_still(
+    client: str, key: str, operators_key: str, status: int
+) -> None:
     worker = Worker()
-    gateway = Gateway(Config(keys=(KEY,)), AGENT)
+    gateway = Gateway(Config(keys=(KEY,), metrics_key=operators_key), AGENT)
     gateway.backends = worker.backends()
-    app = build_app(gateway)
-    for client, key, status in (("192.0.2.1", KEY, 403), ("127.0.0.1", "wrong-key-1", 401)):
-        transport = httpx.ASGITransport(app, client=(client, 5000))
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
-            refused = await http.post(URL, headers={"Authorization": f"Bearer {key}"})
-        assert refused.status_code == status
-    assert not worker.asked
+    transport = httpx.ASGITransport(build_app(gateway), client=(client, 5000))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        refused = await http.post(URL, headers={"Authorization": f"Bearer {key}"})
+    assert refused.status_code == status and not worker.asked
+
+
+async def test_the_next_trace_replaces_the_last_one() -> None:
+    worker = Worker()
+    async with http_client(worker.backends()) as http:
+        paths = [Path((await http.post(URL)).json()["path"]) for _ in range(2)]
+    assert not paths[0].exists() and take(paths[1])[0] == "{}"
