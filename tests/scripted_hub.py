@@ -13,13 +13,16 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 COMMIT = "c" * 40
+LARGE_BYTES = 1000
 
 
 @dataclass
 class Hub:
     """files: of the one repository. status: what every question is answered with (200: truly).
 
-    drops: how many transfers break off after ``drop_after`` bytes. asked: method, path and range.
+    drops: how many transfers of large files break off after ``drop_after`` bytes. asked: method,
+    path and range. etags: what it says of files in place of the truth, which is of those of
+    LARGE_BYTES their SHA-256, of others that of a git blob.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -30,6 +33,7 @@ class Hub:
     drop_after: int = 0
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     url: str = ""
+    etags: dict[str, str] = field(default_factory=dict)
     released: threading.Event = field(default_factory=threading.Event)
 
 
@@ -79,7 +83,7 @@ def answer(hub: Hub, request: BaseHTTPRequestHandler) -> None:
         body = {"id": "owner/name", "sha": COMMIT, "siblings": siblings}
         send(request, 200, json.dumps(body).encode(), {})
     else:
-        send_file(hub, request, hub.files.get(path.partition("/resolve/")[2].partition("/")[2]))
+        send_file(hub, request, path.partition("/resolve/")[2].partition("/")[2])
 
 
 def _entry(name: str, data: bytes) -> dict[str, Any]:
@@ -87,20 +91,27 @@ def _entry(name: str, data: bytes) -> dict[str, Any]:
 
 
 def etag(data: bytes) -> str:
+    if len(data) < LARGE_BYTES:
+        return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
     return hashlib.sha256(data).hexdigest()
 
 
-def send_file(hub: Hub, request: BaseHTTPRequestHandler, data: bytes | None) -> None:
+def send_file(hub: Hub, request: BaseHTTPRequestHandler, name: str) -> None:
+    data = hub.files.get(name)
     if data is None:
         send(request, 404, b"{}", {"X-Error-Code": "EntryNotFound"})
         return
     start = int((request.headers.get("Range") or "bytes=0-").partition("=")[2].partition("-")[0])
-    headers = {"ETag": f'"{etag(data)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+    headers = {
+        "ETag": f'"{hub.etags.get(name, etag(data))}"',
+        "X-Repo-Commit": COMMIT,
+        "Accept-Ranges": "bytes",
+    }
     status = 200
     if start:
         headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
         status = 206
-    if request.command == "GET" and hub.drops:
+    if request.command == "GET" and hub.drops and len(data) >= LARGE_BYTES:
         hub.drops -= 1
         request.send_response(status)
         for name, value in {**headers, "Content-Length": str(len(data) - start)}.items():

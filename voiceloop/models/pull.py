@@ -1,7 +1,8 @@
 """``voiceloop models pull``: fetches what a preset needs into the Hugging Face cache.
 
-Owns the order of it (is it here? is the hub? is there room? then the files) and one sentence for
-each way in which it fails. The transfer itself and its progress bars are huggingface_hub's.
+Owns the order of it (is it here? is the hub? is there room? then the files), that every file has
+the checksum that the hub names and lands in the cache alone, and one sentence for each way in which
+it fails. The transfer itself and its progress bars are huggingface_hub's.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
+from voiceloop.access.origins import is_loopback
 from voiceloop.errors import ModelUnavailable
 from voiceloop.models.cache import absent_patterns, find_repo, is_wanted
 from voiceloop.models.machine import free_disk_mb
@@ -39,8 +41,10 @@ STATUS_HINTS = {
 }
 MEGABYTE = 1_000_000
 READ_BYTES = 1 << 20
-SHA256 = re.compile(r"[0-9a-f]{64}")  # the etag of a file in large-file storage is its hash
-LARGE_BYTES = 16 * MEGABYTE  # from here on a file is resumed across commands
+# The etag of a file in large-file storage is its SHA-256; of another it is the SHA-1 of a git blob.
+ETAG = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+REVISION = re.compile(r"[\w-][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ class Order:
     repo: Repo
     commit: str
     n_bytes: int
-    large_files: tuple[str, ...]
+    absent: tuple[str, ...]
 
 
 def pull(
@@ -80,6 +84,7 @@ def pull(
             "HF_HUB_OFFLINE forbids to fetch it"
         )
     endpoint = environ.get("HF_ENDPOINT", "").rstrip("/") or DEFAULT_HUB
+    _check_endpoint(endpoint)
     deadline_s = _deadline_s(environ)
     orders = [_look_up(repo, hub, endpoint, deadline_s) for repo in absent]
     _check_disk(orders, hub)
@@ -93,6 +98,16 @@ def pull(
                 f"expected {', '.join(missing)} in {order.repo.label}, found none at {endpoint}"
             )
         say(f"{order.repo.id}: at {folder}")
+
+
+def _check_endpoint(endpoint: str) -> None:
+    """Raises: ModelUnavailable: whoever is on the way could put another model in its place."""
+    parts = urlsplit(endpoint)
+    if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+        raise ModelUnavailable(
+            f"expected HF_ENDPOINT to begin with https://, found {endpoint[:80]}: only a mirror on "
+            "this machine may be asked without TLS"
+        )
 
 
 def is_offline(environ: Mapping[str, str]) -> bool:
@@ -127,10 +142,19 @@ def _look_up(repo: Repo, hub: Path, endpoint: str, deadline_s: float) -> Order:
         )
     wanted = [name for name in sizes if is_wanted(name, repo)]
     commit = info.sha or repo.revision
+    if not COMMIT.fullmatch(commit) or not all(map(_is_inside, wanted)):
+        raise ModelUnavailable(
+            f"expected a commit and the names of files in {repo.label}, found others at {endpoint}"
+        )
     here = hub / f"models--{repo.id.replace('/', '--')}" / "snapshots" / commit
     absent = [name for name in wanted if not (here / name).is_file()]
-    large = tuple(name for name in absent if sizes[name] >= LARGE_BYTES)
-    return Order(repo, commit, sum(sizes[name] for name in absent), large)
+    return Order(repo, commit, sum(sizes[name] for name in absent), tuple(absent))
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a file of this name lies in the folder of its repository."""
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and name == str(path)
 
 
 def _within(deadline_s: float, ask: Callable[[], T]) -> T:
@@ -170,37 +194,42 @@ def _check_disk(orders: Sequence[Order], hub: Path) -> None:
 
 def _download(order: Order, hub: Path, endpoint: str) -> Path:
     """Into the cache, resuming what an earlier try left. Raises: ModelUnavailable."""
-    from huggingface_hub import snapshot_download
     from huggingface_hub.utils import disable_progress_bars
 
     if not sys.stderr.isatty():
         disable_progress_bars()  # a log file wants lines
+    place = hub / f"models--{order.repo.id.replace('/', '--')}"
 
-    def fetch() -> str:
-        for name in order.large_files:
-            _fetch_large(order.repo.id, name, order.commit, hub, endpoint)
-        return str(
-            snapshot_download(
-                order.repo.id,
-                revision=order.repo.revision,
-                cache_dir=hub,
-                allow_patterns=list(order.repo.files),
-                ignore_patterns=list(order.repo.ignored),
-                endpoint=endpoint,
-                library_name="voiceloop",
-            )
-        )
+    def fetch() -> Path:
+        folder = place / "snapshots" / order.commit
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in order.absent:
+            blob = _fetch(order.repo.id, name, order.commit, place / "blobs", endpoint)
+            link = folder / name
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)  # one whose blob is gone
+            link.symlink_to(os.path.relpath(blob, link.parent))
+        _name_revision(place, order)
+        return folder
 
-    return Path(_guarded(fetch, order.repo, endpoint))
+    return _guarded(fetch, order.repo, endpoint)
 
 
-def _fetch_large(repo_id: str, name: str, commit: str, hub: Path, endpoint: str) -> None:
-    """Fetch ``name`` of a repository at ``commit`` unless its blob is there.
+def _name_revision(place: Path, order: Order) -> None:
+    """Which commit a branch is, as huggingface_hub notes it."""
+    if order.repo.revision != order.commit and REVISION.fullmatch(order.repo.revision):
+        ref = place / "refs" / order.repo.revision
+        ref.parent.mkdir(exist_ok=True)
+        ref.write_text(order.commit, encoding="ascii")
 
-    huggingface_hub resumes within one download and throws the rest away when the process ends; a
-    model of 8 GB over a slow line needs more. The bytes go to ``blobs/ETAG.partial`` through the
-    library's own transfer (retries, resuming, progress bar), are checked, and are put where
-    ``snapshot_download`` looks for them.
+
+def _fetch(repo_id: str, name: str, commit: str, blobs: Path, endpoint: str) -> Path:
+    """Fetch ``name`` of a repository at ``commit`` unless its blob is there; returns the blob.
+
+    Not by ``snapshot_download``: that puts a file wherever an etag says, holds small ones against
+    nothing, and throws away what came when the process ends; a model of 8 GB over a slow line needs
+    more. The bytes go to ``blobs/ETAG.partial`` through the library's own transfer (retries,
+    resuming, progress bar), are checked, and are put where the library looks for them.
 
     Raises:
         ModelUnavailable: another command fetches it, or what came is not the file.
@@ -213,14 +242,16 @@ def _fetch_large(repo_id: str, name: str, commit: str, hub: Path, endpoint: str)
     url = hf_hub_url(repo_id, name, revision=commit, endpoint=endpoint)
     headers = build_hf_headers(library_name="voiceloop")
     metadata = get_hf_file_metadata(url, headers=headers, endpoint=endpoint)
-    if metadata.etag is None or metadata.size is None:
-        return  # a hub that names neither: left to snapshot_download
-    blobs = hub / f"models--{repo_id.replace('/', '--')}" / "blobs"
+    if metadata.size is None or not ETAG.fullmatch(metadata.etag or ""):
+        raise ModelUnavailable(
+            f"expected the size and checksum of {name} of {repo_id}, found none at {endpoint}"
+        )
     blobs.mkdir(parents=True, exist_ok=True)
-    blob = blobs / metadata.etag
+    blob = blobs / str(metadata.etag)
     if blob.exists():
-        return
+        return blob
     partial = blob.with_name(f"{blob.name}.partial")
+    headers["Accept-Encoding"] = "identity"  # the checksum is of the file as it is
     if urlsplit(metadata.location).netloc != urlsplit(url).netloc:
         headers.pop("authorization", None)  # the store it redirects to has a signed URL
     with _held(partial, name) as file:
@@ -237,13 +268,14 @@ def _fetch_large(repo_id: str, name: str, commit: str, hub: Path, endpoint: str)
                 displayed_filename=name,
             )
         file.flush()
-        if SHA256.fullmatch(metadata.etag) and _sha256(partial) != metadata.etag:
+        if _checksum(partial, len(blob.name)) != blob.name:
             partial.unlink()
             raise ModelUnavailable(
                 f"expected {name} of {repo_id} with the hub's checksum, found another: it was "
                 "removed, run the command again"
             )
         partial.rename(blob)
+    return blob
 
 
 @contextmanager
@@ -259,8 +291,11 @@ def _held(partial: Path, name: str) -> Iterator[BinaryIO]:
         yield file
 
 
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
+def _checksum(path: Path, n_digits: int) -> str:
+    """In hexadecimal: 64 digits of SHA-256, or 40 of a git blob's SHA-1."""
+    digest = hashlib.sha256() if n_digits == 64 else hashlib.sha1(usedforsecurity=False)
+    if n_digits != 64:
+        digest.update(b"blob %d\0" % path.stat().st_size)
     with path.open("rb") as file:
         while block := file.read(READ_BYTES):
             digest.update(block)

@@ -38,12 +38,11 @@ def hub() -> Iterator[Hub]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """No pause before a retry, a small file counts as large, and no token of whoever runs this."""
+    """No pause before a retry, and no token of whoever runs this."""
     caplog.set_level(logging.CRITICAL, logger="huggingface_hub")
     monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_IMPLICIT_TOKEN", True)
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 10_000)
-    monkeypatch.setattr(model_pull, "LARGE_BYTES", 50_000)
 
 
 def fetch(hub: Hub, folder: Path, repos: tuple[Repo, ...] = (REPO,), **environ: str) -> list[str]:
@@ -118,6 +117,31 @@ def test_a_file_that_came_wrong_is_not_kept(hub: Hub, tmp_path: Path) -> None:
     assert list(blobs.glob("*.partial")) == []
     fetch(hub, tmp_path)
     assert find_repo(REPO, tmp_path).is_whole
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_hub_writes_nowhere_but_into_the_cache(hub: Hub, tmp_path: Path, name: str) -> None:
+    elsewhere = tmp_path / "site-packages" / "x.pth"
+    elsewhere.parent.mkdir()
+    hub.etags[name] = str(elsewhere)
+    assert f"expected the size and checksum of {name}" in refusal(hub, tmp_path / "hub")
+    assert not list(elsewhere.parent.iterdir())
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_every_file_is_held_against_its_checksum(hub: Hub, tmp_path: Path, name: str) -> None:
+    hub.etags[name] = etag(hub.files[name] + b"!")
+    assert f"expected {name} of owner/name with the hub's checksum" in refusal(hub, tmp_path)
+    assert not find_repo(REPO, tmp_path).is_whole
+
+
+def test_a_hub_names_files_of_its_own_folder_alone(hub: Hub, tmp_path: Path) -> None:
+    hub.files["../../../x.json"] = b"{}"
+    assert "names of files" in refusal(hub, tmp_path)
+
+
+def test_a_mirror_elsewhere_is_asked_over_tls_alone(tmp_path: Path) -> None:
+    assert "https://" in refusal(Hub(url="http://mirror.example"), tmp_path)
 
 
 def test_too_little_room_is_known_before_anything_is_fetched(
