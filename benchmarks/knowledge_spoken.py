@@ -21,8 +21,9 @@ from benchmarks.calls.make_call import HibariCaller
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS, Bar
 from benchmarks.knowledge.corpus import PRODUCTS, Question, pages, questions
+from clients.call.open_call import CallOptions
 from clients.call.script import ScriptedTurn, Utterance, utterance_of
-from clients.call.simulated_call import CallOptions, SimulatedCall
+from clients.call.simulated_call import SimulatedCall
 from clients.connection import RATE_HZ, RealtimeConnection, own_key
 from clients.server_process import running_server
 

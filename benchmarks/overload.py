@@ -20,9 +20,10 @@ from websockets.exceptions import InvalidStatus
 
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS, Bar
+from clients.call.open_call import CallOptions
 from clients.call.result import TurnResult
 from clients.call.script import Utterance
-from clients.call.simulated_call import CallOptions, SimulatedCall
+from clients.call.simulated_call import SimulatedCall
 from clients.connection import RealtimeConnection, own_key
 from clients.errors import ClientError, ConnectionFailed
 from clients.loadgen import EXTRAS, Load, voices_of

@@ -23,9 +23,10 @@ from pathlib import Path
 from benchmarks.calls.ablation import without
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS, Bar, interleaved
+from clients.call.open_call import CallOptions
 from clients.call.result import TurnResult
 from clients.call.script import CallScript, Utterance, load_call, load_utterances
-from clients.call.simulated_call import CallOptions, SimulatedCall
+from clients.call.simulated_call import SimulatedCall
 from clients.connection import RATE_HZ, RealtimeConnection, own_key
 from clients.progress import progress_bar
 from clients.report.percentiles import percentile

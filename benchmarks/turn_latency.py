@@ -38,9 +38,10 @@ from benchmarks.calls.human_turns import CHOSEN_ON, human_turns, utterance_of
 from benchmarks.calls.plot import plot
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS, Bar, bar_table, interleaved
+from clients.call.open_call import CallOptions
 from clients.call.result import CallResult
 from clients.call.script import DEFAULT_CAST, Utterance, load_call, load_utterances
-from clients.call.simulated_call import CallOptions, SimulatedCall
+from clients.call.simulated_call import SimulatedCall
 from clients.connection import RATE_HZ, RealtimeConnection, own_key
 from clients.progress import progress_bar
 from clients.report.call_summary import summary_of, turn_json

@@ -21,10 +21,11 @@ from typing import Any
 from rich.console import Console
 
 from clients.agent_card import AgentCard, read_card
+from clients.call.open_call import CallOptions
 from clients.call.record import CallRecord
 from clients.call.result import CallResult
 from clients.call.script import ScriptedTurn, Utterance, load_call, load_utterances, utterance_of
-from clients.call.simulated_call import CallOptions, SimulatedCall
+from clients.call.simulated_call import SimulatedCall
 from clients.connection import RATE_HZ, RealtimeConnection, own_key
 from clients.errors import ConnectionFailed, RecordingError
 from clients.live_view import LiveView

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from clients.arguments import DEFAULT_URL, number, whole_number
+from clients.call.open_call import CallOptions
 from clients.call.result import CallResult
 from clients.call.script import CallScript, Utterance, load_call, load_utterances
-from clients.call.simulated_call import CallOptions, SimulatedCall
+from clients.call.simulated_call import SimulatedCall
 from clients.command import EXIT_BAD_INPUT, EXIT_FAILED, EXIT_INTERRUPTED, run
 from clients.connection import RATE_HZ, own_key
 from clients.errors import ClientError

@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import dataclass, field
 from functools import cache
 
+from clients.call.open_call import CallOptions
 from clients.call.script import Utterance, load_call, load_utterances
-from clients.call.simulated_call import CallOptions, SimulatedCall
+from clients.call.simulated_call import SimulatedCall
 from clients.connection import RATE_HZ
 from clients.errors import ClientError
 from clients.resuming import ResumingConnection

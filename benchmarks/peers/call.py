@@ -21,8 +21,8 @@ from websockets.exceptions import ConnectionClosed
 from audio.frames import RECOGNIZER_HZ
 from audio.resample import Resampler
 from benchmarks.calls.human_turns import HumanTurn
+from clients.call.open_call import session_settings
 from clients.call.result import SOFT_CUT_MS
-from clients.call.simulated_call import session_settings
 from clients.connection import RATE_HZ, RealtimeConnection, own_key
 from clients.playout import Playout
 from clients.recording import Samples

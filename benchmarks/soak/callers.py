@@ -10,9 +10,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from benchmarks.soak.bad_line import bad_line
+from clients.call.open_call import CallOptions
 from clients.call.result import CallResult
 from clients.call.script import Utterance
-from clients.call.simulated_call import CallOptions, SimulatedCall
+from clients.call.simulated_call import SimulatedCall
 from clients.connection import RealtimeConnection
 from clients.errors import ClientError
 from clients.loadgen import EXTRAS

@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from clients.arguments import DEFAULT_URL
+from clients.call.open_call import CallOptions, session_settings
 from clients.call.script import ScriptedTurn, utterance_of
-from clients.call.simulated_call import CallOptions, SimulatedCall, session_settings
+from clients.call.simulated_call import SimulatedCall
 from clients.connection import RATE_HZ
 from clients.errors import ConnectionFailed, OutputError
 from clients.live_view import LiveView

@@ -12,8 +12,9 @@ import pytest
 
 from benchmarks.calls.fake_server import REPLY
 from benchmarks.turn_latency import FAKE_SERVER
+from clients.call.open_call import CallOptions
 from clients.call.script import load_call, load_utterances
-from clients.call.simulated_call import CallOptions, SimulatedCall
+from clients.call.simulated_call import SimulatedCall
 from clients.connection import RATE_HZ, RealtimeConnection
 from clients.loadgen import Load, run_load
 from clients.server_process import running_server

@@ -8,10 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from clients.call.open_call import CallOptions
 from clients.call.record import Arrived, CallRecord, Reply, Spoken
 from clients.call.result import CallResult, TurnResult, call_result, ducked_ms, words_lost
 from clients.call.script import After, ScriptedTurn, Utterance, utterance_of
-from clients.call.simulated_call import CallOptions, SimulatedCall
+from clients.call.simulated_call import SimulatedCall
 from clients.connection import RATE_HZ, Received
 from clients.errors import ConnectionFailed
 from clients.recording import Recording, Samples
