@@ -21,6 +21,8 @@ from clients.bench.arguments import DESCRIPTION as BENCH_DESCRIPTION
 from clients.bench.arguments import add_bench_arguments
 from clients.command import EXIT_BAD_INPUT, run
 from clients.conformance.arguments import add_conformance_arguments
+from clients.console.arguments import DESCRIPTION as CALL_DESCRIPTION
+from clients.console.arguments import add_call_arguments
 from clients.errors import ClientError
 from clients.evaluate.arguments import DESCRIPTION as EVALUATE_DESCRIPTION
 from clients.evaluate.arguments import add_evaluate_arguments
@@ -86,6 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_worker(commands)
     _add_cluster(commands)
     _add_talk(commands)
+    _add_call(commands)
     _add_conformance(commands)
     _add_bench(commands)
     _add_evaluate(commands)
@@ -186,6 +189,13 @@ def _add_talk(commands: Commands) -> None:
     _add_url(talk)
     add_talk_arguments(talk)
     talk.set_defaults(run=_talk)
+
+
+def _add_call(commands: Commands) -> None:
+    told = "drive a call turn by turn, by hand or from a program: start, say, events, stop"
+    call = commands.add_parser("call", help=told, description=CALL_DESCRIPTION)
+    add_call_arguments(call)
+    call.set_defaults(run=_call)
 
 
 def _add_conformance(commands: Commands) -> None:
@@ -317,6 +327,12 @@ def _talk(arguments: argparse.Namespace) -> int:
         cancels_echo=not arguments.no_echo_cancellation,
     )
     return asyncio.run(run_talk(options))
+
+
+def _call(arguments: argparse.Namespace) -> int:
+    from clients.console.command import run_call
+
+    return run_call(arguments)
 
 
 def _conformance(arguments: argparse.Namespace) -> int:

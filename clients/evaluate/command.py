@@ -6,14 +6,11 @@ import argparse
 import asyncio
 import json
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from clients.command import EXIT_FAILED, EXIT_INTERRUPTED
-from clients.connection import RealtimeConnection, own_key
+from clients.connection import RealtimeConnection
 from clients.errors import ClientError, EndpointError, ScenarioError
 from clients.evaluate.judge import Judge
 from clients.evaluate.offered_tools import check_calls
@@ -24,10 +21,8 @@ from clients.evaluate.spoken_caller import play_spoken, utterances_of
 from clients.evaluate.typed_caller import play_typed
 from clients.outputs import check_file, writing
 from clients.progress import progress_bar
-from clients.server_process import running_server
+from clients.served_agent import served_agent
 from clients.terminal import Terminal
-
-URL_BEGINS = ("ws://", "wss://", "http://", "https://")
 
 
 def run_evaluate(chosen: argparse.Namespace) -> int:
@@ -77,7 +72,7 @@ async def _play_all(
     Raises: ClientError: none could be played, or one wants a tool called that there is not.
     """
     errors: list[ClientError] = []
-    async with _served(chosen) as (url, key):
+    async with served_agent(chosen.agent, chosen.config, chosen.preset, chosen.key) as (url, key):
         await check_calls(scenarios, url, key)
         for scenario in scenarios:
             try:
@@ -115,20 +110,3 @@ async def _verdict(judge: Judge, played: Played) -> str:
         return await judge.verdict(played.scenario.judge, played.transcript())
     except EndpointError as error:
         return str(error)
-
-
-@asynccontextmanager
-async def _served(chosen: argparse.Namespace) -> AsyncIterator[tuple[str, str | None]]:
-    """The address of the agent, and the key that it wants."""
-    if chosen.agent.startswith(URL_BEGINS):
-        yield chosen.agent, chosen.key or own_key(chosen.agent)
-        return
-    arguments = ["--agent", chosen.agent]
-    if chosen.config is not None:
-        arguments += ["--config", str(chosen.config)]
-    if chosen.preset is not None:
-        arguments += ["--preset", chosen.preset]
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "server.log"
-        async with running_server(arguments, log=log) as server:
-            yield server.url, chosen.key or own_key(server.url)

@@ -9,60 +9,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
-
-import httpx
-import numpy as np
 
 from clients.call.result import TurnResult
-from clients.call.script import ScriptedTurn, Utterance, utterance_of
+from clients.call.script import Utterance
 from clients.call.simulated_call import SimulatedCall
-from clients.connection import RATE_HZ, RealtimeConnection, Received, authorization
-from clients.errors import CallScriptError, ConnectionFailed
+from clients.call.speaking import spoken
+from clients.connection import RealtimeConnection, Received
+from clients.errors import ConnectionFailed
 from clients.evaluate.outcome import Played, PlayedTurn, holds
-from clients.evaluate.scenario import Scenario, ScenarioTurn
+from clients.evaluate.scenario import Scenario
 from clients.evaluate.tool_watch import ToolWatch
-from clients.recording import Recording
 
-SPEAK_TIMEOUT_S = 60.0
-MAX_SPEECH_BYTES = 60 * RATE_HZ * 2  # a minute: no turn is longer
 WAIT_MS = 600.0  # between the agent's last sound and the caller's first, as in the bundled call
 
 
 async def utterances_of(
     scenario: Scenario, url: str, key: str | None, voice: str
 ) -> tuple[Utterance, ...]:
-    """The caller's turns as sound. Raises: ConnectionFailed: the server has no voice for them."""
-    parts = urlsplit(url)
-    scheme = {"ws": "http", "wss": "https"}.get(parts.scheme, parts.scheme)
-    address = f"{scheme}://{parts.netloc}/v1/audio/speech"
-    async with httpx.AsyncClient(timeout=SPEAK_TIMEOUT_S, headers=authorization(key)) as client:
-        turns = enumerate(scenario.turns)
-        return tuple([await _spoken(client, address, n, turn, voice) for n, turn in turns])
-
-
-async def _spoken(
-    client: httpx.AsyncClient, address: str, number: int, turn: ScenarioTurn, voice: str
-) -> Utterance:
-    """The turn's number is the utterance's name."""
-    asked = {"input": turn.say, "voice": voice, "response_format": "pcm", "model": "tts-1"}
-    try:
-        answer = await client.post(address, json=asked)
-    except httpx.HTTPError as error:
-        raise ConnectionFailed(
-            f"expected {address} to speak the caller's turn, found {error}"
-        ) from error
-    if answer.status_code != 200 or len(answer.content) > MAX_SPEECH_BYTES:
-        raise ConnectionFailed(
-            f"expected {address} to speak {turn.say[:40]!r} in a minute, found HTTP "
-            f"{answer.status_code} and {len(answer.content)} bytes"
-        )
-    samples = np.frombuffer(answer.content[: len(answer.content) // 2 * 2], dtype="<i2")
-    script = ScriptedTurn(str(number), turn.say, "", "agent", WAIT_MS, 0.0, ())
-    try:
-        return utterance_of(script, Recording(samples.astype(np.int16), RATE_HZ))
-    except CallScriptError as error:
-        raise ConnectionFailed(f"{address}: {error}") from error
+    """The caller's turns as sound, each named by its number. Raises: ConnectionFailed."""
+    said = [turn.say for turn in scenario.turns]
+    return await spoken(said, url, key, voice, wait_ms=WAIT_MS)
 
 
 class SpokenScenario:

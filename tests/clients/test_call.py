@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 import wave
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,3 +76,29 @@ def test_the_demo_answers_every_turn_and_writes_its_files(tmp_path: Path) -> Non
     with wave.open(str(tmp_path / "conversation.wav")) as file:
         assert file.getnchannels() == 2
         assert file.getnframes() > 20 * RATE_HZ
+
+
+async def test_a_call_is_driven_by_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+    async def voiceloop(*arguments: str, code: int = 0) -> dict[str, Any]:
+        command = (sys.executable, "-P", "-m", "voiceloop", "call", *arguments)
+        found = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
+        assert found.returncode == code, found.stderr
+        return json.loads(found.stdout) if code == 0 else {"error": found.stderr}
+
+    async with running_server(command=FAKE_SERVER, log=tmp_path / "log") as server:
+        started = await voiceloop("start", server.url, "--out", str(tmp_path / "out"))
+        assert started["call"] == "call"
+        assert "found 'call'" in (await voiceloop("start", server.url, code=2))["error"]
+        assert (await voiceloop("say", "--typed", "Hello."))["answer"].startswith(REPLY[:9])
+        recording = load_call().folder / "heart" / load_call().turns[0].file
+        told = await voiceloop("say", "--wav", str(recording))
+        assert told["answer"].startswith(REPLY[:9])
+        assert told["gap_ms"] > 0
+        ended = await voiceloop("stop")
+    assert ended["n_turns"] == 1
+    assert {Path(file).name for file in ended["wrote"]} == {"conversation.wav", "turns.json"}
+    assert "call start" in (await voiceloop("stop", code=2))["error"]
