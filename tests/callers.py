@@ -25,6 +25,7 @@ from voiceloop.call.session import Session
 from voiceloop.call.turn_taking import TurnTaking
 from voiceloop.config import Config
 from voiceloop.knowledge.answers import ApprovedAnswers
+from voiceloop.realtime.sound_line import Sound, SoundLine
 from voiceloop.reply.phase import Phase
 from voiceloop.reply.voice import KeptLines
 from voiceloop.telemetry.metrics import Metrics
@@ -48,12 +49,18 @@ class Received:
 
 
 class MemoryTransport:
-    """Both ends of a WebSocket in memory. `reading` False: the client reads nothing meanwhile."""
+    """Both ends of a line in memory. `reading` False: the client reads nothing meanwhile.
 
-    def __init__(self, hello: Hello, clock: Callable[[], float]) -> None:
+    line: as of `Transport`; with one, `put_sound` is the caller's microphone.
+    """
+
+    def __init__(
+        self, hello: Hello, clock: Callable[[], float], line: SoundLine | None = None
+    ) -> None:
         self.hello = hello
+        self.line = line
         self._clock = clock
-        self._to_server: asyncio.Queue[str | None] = asyncio.Queue()
+        self._to_server: asyncio.Queue[str | Sound | None] = asyncio.Queue()
         self.received: list[Received] = []
         self.by_type: dict[str, list[Received]] = {}
         self.arrived = asyncio.Condition()
@@ -72,7 +79,7 @@ class MemoryTransport:
         else:
             self._reads.clear()
 
-    async def receive(self) -> str | bytes:
+    async def receive(self) -> str | bytes | Sound:
         frame = await self._to_server.get()
         if frame is None:
             raise Disconnected
@@ -94,6 +101,9 @@ class MemoryTransport:
     def put(self, event: dict[str, Any] | None) -> None:
         self._to_server.put_nowait(None if event is None else json.dumps(event))
 
+    def put_sound(self, samples: NDArray[np.int16]) -> None:
+        self._to_server.put_nowait(Sound(samples.astype("<i2").tobytes()))
+
 
 class NoLinesAhead(KeptLines):
     """Keeps no line for a call before that needs it: nothing but its own replies is spoken."""
@@ -113,12 +123,13 @@ class Caller:
         config: Config | None = None,
         chunk_ms: int = CHUNK_MS,
         hello: Hello | None = None,
+        line: SoundLine | None = None,
         **services: Any,
     ) -> None:
         """services: those of `CallServices` that are not as in a server with nothing else."""
         self.chunk_ms = chunk_ms
         self.clock = clock
-        self.transport = MemoryTransport(hello or Hello(timeline=True), clock)
+        self.transport = MemoryTransport(hello or Hello(timeline=True), clock, line)
         self.backends = backends or instant_backends()
         agent, config = agent or AgentConfig(), config or Config()
         chosen: dict[str, Any] = {
@@ -151,10 +162,13 @@ class Caller:
         per_chunk = RATE_HZ * self.chunk_ms // 1000
         for start in range(0, len(samples), per_chunk):
             chunk = samples[start : start + per_chunk]
-            self.send(
-                "input_audio_buffer.append",
-                audio=base64.b64encode(chunk.astype("<i2").tobytes()).decode(),
-            )
+            if self.transport.line is not None:
+                self.transport.put_sound(chunk)
+            else:
+                self.send(
+                    "input_audio_buffer.append",
+                    audio=base64.b64encode(chunk.astype("<i2").tobytes()).decode(),
+                )
             self.sent_ms += 1000.0 * len(chunk) / RATE_HZ
             await asyncio.sleep(len(chunk) / RATE_HZ)
 

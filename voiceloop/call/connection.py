@@ -16,6 +16,7 @@ from voiceloop.admission.allowance import UNBOUNDED, Allowance
 from voiceloop.realtime.locks import Locks
 from voiceloop.realtime.session_update import merge
 from voiceloop.realtime.settings import SessionSettings
+from voiceloop.realtime.sound_line import Sound, SoundLine
 from voiceloop.tools.caller import Caller
 
 HUNG_UP = 1000  # the client closed the connection, by whatever code of its own
@@ -49,6 +50,8 @@ class Hello:
     nothing in any cache; ``allowance``: what it may use. ``max_session_s``: the longest that the
     client secret allows, where it is less than the server's own. ``lock``: what of the session it
     keeps from change. ``key``, ``secret``, ``number``, ``claims``: as of `Caller`.
+    ``door``: what kind of line it came by; on all but a WebSocket sound flows before the client has
+    said anything.
     """
 
     model: str = "voiceloop"
@@ -73,6 +76,7 @@ class Hello:
     secret: str = ""
     number: str = ""
     claims: Mapping[str, str] = field(default_factory=dict)
+    door: Literal["websocket", "webrtc"] = "websocket"
 
     @property
     def is_configured(self) -> bool:
@@ -108,12 +112,18 @@ class Hello:
 
 
 class Transport(Protocol):
-    """An accepted WebSocket. ``receive`` and ``send`` are each used by one task at a time."""
+    """An accepted line. ``receive`` and ``send`` are each used by one task at a time.
+
+    ``line``: sends the agent's sound; None where that goes as events, as on a WebSocket.
+    """
 
     hello: Hello
 
-    async def receive(self) -> str | bytes:
-        """Wait for the next frame. Raises Disconnected."""
+    @property
+    def line(self) -> SoundLine | None: ...
+
+    async def receive(self) -> str | bytes | Sound:
+        """Wait for the next frame, or the next sound of a line. Raises Disconnected."""
 
     async def send(self, data: str) -> None:
         """Send one text frame; waits while the client does not read. Raises Disconnected."""

@@ -33,6 +33,7 @@ class GreetingWait:
 
     def __init__(self, hello: Hello) -> None:
         self._is_asked = hello.greeting
+        self._sound_flows = hello.door != "websocket"
         self._wait_s = RETURN_WAIT_S if hello.is_returning else WAIT_S
         self._decided = asyncio.Event()
         self.opening = Opening.OPEN
@@ -44,6 +45,8 @@ class GreetingWait:
         if self.opening is not Opening.OPEN:
             return
         match command:
+            case AppendAudio() if self._sound_flows:
+                pass  # before the client has asked for anything
             case AppendAudio():
                 self._decide(Opening.AGENT)
             case SettingsChanged() if self._is_asked:

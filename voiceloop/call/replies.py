@@ -286,8 +286,18 @@ class Replies:
         if (reply := self.of(response_id)) is not None:
             self._interrupt(reply, reply.speech.item_heard_ms)
 
-    def _interrupt(self, reply: Reply, heard_ms: float | None, *, may_resume: bool = False) -> None:
-        """Silence the reply and let its item hold what was heard; None: as if never said."""
+    def _interrupt(
+        self,
+        reply: Reply,
+        heard_ms: float | None,
+        *,
+        may_resume: bool = False,
+        is_told: bool = False,
+    ) -> None:
+        """Silence the reply and let its item hold what was heard; None: as if never said.
+
+        is_told: the client knows how much that is, for it has said so itself.
+        """
         heard, item_id = "", reply.response.item_id
         reply.playout.pause()
         if reply.response.speaks and item_id is not None and not reply.response.is_out_of_band:
@@ -296,6 +306,8 @@ class Replies:
                 heard = spoken.cut(item_id, heard_ms)
             if heard_ms is None or reply.is_line:
                 spoken.retract(item_id)
+            if not is_told:
+                self._context.protocol.note_cut(item_id, heard_ms or 0.0)
         reply.interrupt(heard, heard_ms or 0.0)
         if may_resume:
             self._current, self._interrupted = None, reply
@@ -316,7 +328,8 @@ class Replies:
         if current is not None and current.response.item_id == item_id:
             current.playout.pause()
             current.response.close("cancelled", "client_cancelled")
-            self._interrupt(current, audio_end_ms)  # the close put the whole text into the item
+            # The close put the whole text into the item.
+            self._interrupt(current, audio_end_ms, is_told=True)
 
     def drop_interrupted(self) -> None:
         """Somebody spoke to the agent: the interrupted reply will not resume."""

@@ -79,6 +79,7 @@ class Session:
             on_change=changed.set,
             keeps_facts=agent.memory.facts,
             locks=hello.locks(tool.name for tool in agent.tools if not tool.is_clients),
+            line=transport.line,
         )
         slow_s = config.limits.slow_client_s
         self._writer = Writer(

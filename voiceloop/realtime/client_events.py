@@ -47,7 +47,7 @@ class AudioClear(ClientEvent, frozen=True, kw_only=True, tag="input_audio_buffer
 
 
 class OutputClear(ClientEvent, frozen=True, kw_only=True, tag="output_audio_buffer.clear"):
-    """Meant for WebRTC, where the server holds the audio; a WebSocket client has its own."""
+    """For lines that carry sound, where the server holds it; a WebSocket client has its own."""
 
 
 class ItemCreate(ClientEvent, frozen=True, kw_only=True, tag="conversation.item.create"):

@@ -126,6 +126,24 @@ class Cleared(ServerEvent, kw_only=True, tag="input_audio_buffer.cleared"):
     pass
 
 
+class OutputStarted(ServerEvent, kw_only=True, tag="output_audio_buffer.started"):
+    """On lines that carry sound alone: its first piece of this response has been sent."""
+
+    response_id: str
+
+
+class OutputStopped(ServerEvent, kw_only=True, tag="output_audio_buffer.stopped"):
+    """The response is over, and all of its sound has been played."""
+
+    response_id: str
+
+
+class OutputCleared(ServerEvent, kw_only=True, tag="output_audio_buffer.cleared"):
+    """The rest of its sound is not sent. ``response_id``: "" where nothing has been played yet."""
+
+    response_id: str
+
+
 class TimeoutTriggered(ServerEvent, kw_only=True, tag="input_audio_buffer.timeout_triggered"):
     audio_start_ms: int
     audio_end_ms: int

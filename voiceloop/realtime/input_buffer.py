@@ -97,7 +97,12 @@ class InputBuffer:
             InvalidRequest: not base64, a sample cut in half, or more than may wait.
         """
         data = decode_audio(audio, audio_format, "audio")
-        waiting_ms = self._waiting_ms + audio_format.duration_ms(len(data))
+        self.count(audio_format.duration_ms(len(data)), is_bounded=is_bounded)
+        return data
+
+    def count(self, duration_ms: float, *, is_bounded: bool) -> None:
+        """So much more audio waits. Raises InvalidRequest as `append`."""
+        waiting_ms = self._waiting_ms + duration_ms
         if is_bounded and waiting_ms > self._limit_ms:
             raise InvalidRequest(
                 f"audio: expected at most {self._limit_ms / 60_000:g} minutes uncommitted, "
@@ -106,7 +111,6 @@ class InputBuffer:
                 code="input_audio_buffer_full",
             )
         self._waiting_ms = waiting_ms
-        return data
 
     def check_item_audio(self, duration_ms: float) -> None:
         """Raises InvalidRequest (``input_audio_buffer_full``) when too much waits for its words."""

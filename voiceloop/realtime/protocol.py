@@ -34,13 +34,19 @@ from voiceloop.realtime.items import (
     spoken_item,
 )
 from voiceloop.realtime.locks import NO_LOCKS, Locks
-from voiceloop.realtime.outbox import Outbox, check_echo
+from voiceloop.realtime.outbox import (
+    MAX_ECHO_BYTES,
+    MAX_LINE_ECHO_BYTES,
+    Outbox,
+    check_echo,
+)
 from voiceloop.realtime.outbox import Outgoing as Outgoing  # what take_outgoing gives the writer
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.response_request import ResponseRequest, parse_request
 from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import Json, SessionSettings
 from voiceloop.realtime.shown import Shown
+from voiceloop.realtime.sound_line import LINE_FORMAT, OutputBuffer, Sound, SoundLine
 from voiceloop.realtime.spoken_replies import SpokenReplies
 from voiceloop.realtime.window import TokenCount, Window, fitting_tools, most_characters
 
@@ -59,7 +65,7 @@ class Protocol:
     ``expires_at`` is epoch seconds. ``is_beta``: this client speaks the beta's names. ``on_put``:
     called when a frame is queued. ``on_change``: called when an item is new, changed, or gone.
     ``keeps_facts``: the model is told the facts of what has left its window. ``locks``: what the
-    client may not change.
+    client may not change. ``line``: it carries the sound; None: events do.
 
     Raises:
         InvalidRequest: the models cannot serve these settings.
@@ -78,11 +84,13 @@ class Protocol:
         keeps_facts: bool = False,
         on_change: Callable[[], None] = lambda: None,
         locks: Locks = NO_LOCKS,
+        line: SoundLine | None = None,
     ) -> None:
+        self.line = line
         self._capabilities = capabilities or Capabilities()
         self._count_tokens = TokenCount(count_tokens)
         self._locks = locks
-        self.settings = within_capabilities(self._capabilities, settings)
+        self.settings = self._of_line(within_capabilities(self._capabilities, settings))
         self.conversation = Conversation(on_change)
         self.spoken = SpokenReplies(self.conversation)
         ledger = Ledger() if keeps_facts else None
@@ -92,7 +100,10 @@ class Protocol:
         self.conversation_id = self.new_id("conv")
         self._expires_at = expires_at
         self.is_beta = is_beta
-        self.outbox = Outbox(self.session_id[-12:], is_beta=is_beta, on_put=on_put)
+        self.outbox = Outbox(
+            self.session_id[-12:], is_beta=is_beta, on_put=on_put, carries_sound=line is not None
+        )
+        self.output = OutputBuffer(line, self.send, self._is_open)
         self._active: ResponseHandle | None = None
         self._out_of_band: dict[str, ResponseHandle] = {}
         self._input = InputBuffer(self.new_id, Limits.uncommitted_audio_minutes * 60_000.0)
@@ -103,8 +114,10 @@ class Protocol:
         """Queue ``session.created``."""
         self.send(events.SessionCreated(session=self._session_object(self.settings)))
 
-    def receive(self, frame: str | bytes) -> list[Command]:
+    def receive(self, frame: str | bytes | Sound) -> list[Command]:
         """Take one frame. Never raises: a bad frame becomes an ``error`` event in the queue."""
+        if isinstance(frame, Sound):
+            return self._hear(frame.samples)
         event_id: str | None = None
         try:
             if len(frame) > (most := asked.FRAME_BYTES):
@@ -158,9 +171,45 @@ class Protocol:
                 return [commands.ResumeCall(ticket)]
             case asked.Confirm(call_id=call_id, approve=is_allowed):
                 return [commands.AnswerConfirmation(call_id, is_allowed)]
-        return []  # output_audio_buffer.clear: a WebSocket client holds its own audio
+            case asked.OutputClear():
+                return self._clear_output()
+        return []
+
+    def _clear_output(self) -> list[Command]:
+        """The client wants silence at once. On a WebSocket it holds the sound itself."""
+        response_id = self.output.clear()
+        if response_id is None:
+            return []
+        if self._active is not None and self._active.id == response_id:
+            self._active.close("cancelled", "client_cancelled")
+        return [commands.CancelResponse(response_id)]
+
+    def _hear(self, samples: bytes) -> list[Command]:
+        """Sound of a line. Nobody can refuse it: where too much waits, it is forgotten."""
+        is_bounded = self.settings.turn_detection is None
+        try:
+            self._input.count(LINE_FORMAT.duration_ms(len(samples)), is_bounded=is_bounded)
+        except InvalidRequest as error:
+            self.error(error)
+            return self._handle(asked.AudioClear())
+        return [commands.AppendAudio(samples)] if samples else []
+
+    def _of_line(self, settings: SessionSettings) -> SessionSettings:
+        """The same, with the formats of a line that carries sound: the client cannot choose."""
+        if self.line is None:
+            return settings
+        return replace(settings, input_format=LINE_FORMAT, output_format=LINE_FORMAT)
+
+    @property
+    def _most_echo(self) -> int:
+        return MAX_ECHO_BYTES if self.line is None else MAX_LINE_ECHO_BYTES
 
     def _append_audio(self, audio: str) -> list[Command]:
+        if self.line is not None:
+            raise InvalidRequest(
+                "expected the caller's sound on the line itself, found it in an event",
+                param="type",
+            )
         is_bounded = self.settings.turn_detection is None
         data = self._input.append(audio, self.settings.input_format, is_bounded=is_bounded)
         return [commands.AppendAudio(data)] if data else []
@@ -172,8 +221,8 @@ class Protocol:
     def adopt(self, asked_for: SessionSettings) -> commands.SettingsChanged:
         """Take these settings up, as far as the models serve them. Raises: InvalidRequest."""
         previous = self.settings
-        current = within_capabilities(self._capabilities, asked_for)
-        check_echo(session := self._session_object(current), "session")
+        current = self._of_line(within_capabilities(self._capabilities, asked_for))
+        check_echo(session := self._session_object(current), "session", self._most_echo)
         window = self.shown.window
         if (current.truncation, current.tools) != (previous.truncation, previous.tools):
             window = self._window_of(current)
@@ -208,7 +257,7 @@ class Protocol:
     def _create_item(self, raw: Json, previous_item_id: str | None) -> list[Command]:
         item = parse_item(raw, self.new_id)
         self._locks.check_item(item, "item", self.conversation)
-        check_echo(item, "item")
+        check_echo(item, "item", self._most_echo)
         self._input.check_item_id(item.id)
         if len(self.conversation) >= MAX_ITEMS:
             raise InvalidRequest(
@@ -248,6 +297,8 @@ class Protocol:
         self._locks.check_response(request, self.settings, self.conversation)
         if request.voice is not None:
             self._capabilities.check_voice(request.voice, "response.audio.output.voice")
+        if self.line is not None:
+            request = replace(request, output_format=None)
         return [commands.CreateResponse(self.open_response(request))]
 
     def _cancel(self, response_id: str | None) -> list[Command]:
@@ -405,6 +456,14 @@ class Protocol:
         self.add_item(item, self.conversation.place_of_output(call_id))
         return True
 
+    def note_cut(self, item_id: str, heard_ms: float) -> None:
+        """The server has cut a spoken item to what was heard: on a line that carries sound the
+        client cannot know how much that is, and is told.
+        """
+        if self.line is not None:
+            end_ms = int(max(0.0, heard_ms))
+            self.send(events.ItemTruncated(item_id=item_id, content_index=0, audio_end_ms=end_ms))
+
     def delete_item(self, item_id: str) -> None:
         """Take the item out of the conversation, with all that is kept of it; tell the client."""
         self.shown.forget(item_id)
@@ -461,6 +520,12 @@ class Protocol:
             self._active = None
         if handle.status != "completed":
             self.outbox.cut_short(handle.id)
+        if handle.status == "cancelled" and self.output.is_playing(handle.id):
+            self.output.clear()
+
+    def _is_open(self, response_id: str) -> bool:
+        is_active = self._active is not None and self._active.id == response_id
+        return is_active or response_id in self._out_of_band
 
     def _known(self, item_id: str, code: str) -> Item:
         item = self.conversation.get(item_id)

@@ -83,6 +83,9 @@ class ReplyContext:
             services.level,
         )  # fmt: skip
         kept, lead_ms = services.kept_lines, float(services.config.pacing_lead_ms)
+        self.play_delay_ms: Callable[[], float] = lambda: 0.0
+        if (line := protocol.line) is not None:
+            lead_ms, self.play_delay_ms = line.lead_ms, line.play_delay_ms
         self.voice = ReplyVoice(backends.voice, self._new_stream_id, lead_ms, kept)
         self._lines = SessionLines(kept, backends.voice, agent.kept_lines)
         self.waiting_lines = cycle(agent.waiting.say)  # said while a tool takes its time, in turn

@@ -189,14 +189,22 @@ class PacerState(Enum):
 class Pacer:
     """What leaves when. Positions count samples of the reply at `rate_hz`.
 
-    not_before_s: until then the client plays an earlier reply.
+    not_before_s: until then the client plays an earlier reply. play_delay_ms: how much later than
+    a client next door, without a buffer, this one plays what is sent.
     Invariants: every sample leaves once and in order, again only after a `rewind`, and none
     beyond the limit; after `stop` and its fade none does; `heard_ms` never exceeds what was sent,
     and nothing but a `rewind` decreases it.
     """
 
-    def __init__(self, rate_hz: int, lead_ms: float = LEAD_MS, not_before_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        rate_hz: int,
+        lead_ms: float = LEAD_MS,
+        not_before_s: float = 0.0,
+        play_delay_ms: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self.rate_hz = rate_hz
+        self._play_delay_ms = play_delay_ms
         self.state = PacerState.SENDING
         self._lead_ms = lead_ms
         self._audio = SampleQueue(int(max(KEPT_MS, lead_ms) * rate_hz / 1000.0))
@@ -382,7 +390,7 @@ class Pacer:
 
     def heard_ms(self, now_s: float) -> float:
         """Of the reply, what a client that plays without a buffer of its own has played."""
-        ahead_ms = max(0.0, 1000.0 * (self.play_end_s - now_s))
+        ahead_ms = max(0.0, 1000.0 * (self.play_end_s - now_s) + self._play_delay_ms())
         return max(0.0, self.sent_ms - ahead_ms)
 
     def remaining_ms(self, now_s: float) -> float | None:

@@ -92,7 +92,10 @@ class Reply:
         context = self._context
         return ReplySpeech(
             voice or context.voice.live, self.plan.voice_options, context.voice.new_stream_id,
-            Pacer(self.plan.output_format.rate, context.voice.lead_ms, not_before_s),
+            Pacer(
+                self.plan.output_format.rate, context.voice.lead_ms, not_before_s,
+                context.play_delay_ms,
+            ),
             self._emit, context.clock, self.phase,
             on_first_audio=self._mark_audio, speaks_ahead=speaks_ahead,
         )  # fmt: skip

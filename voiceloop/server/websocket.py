@@ -206,6 +206,8 @@ def short(reason: str) -> str:
 class SocketTransport:
     """``connection.Transport`` over Starlette's WebSocket."""
 
+    line = None
+
     def __init__(
         self, websocket: WebSocket, hello: Hello, clock: Callable[[], float] = time.monotonic
     ) -> None:
