@@ -80,12 +80,16 @@ class Watched:
 
 @dataclass(slots=True)
 class Line:
-    """One typed call: the time to each first token, and which turns the window slid in."""
+    """One typed call: the time to each first token, which turns the window slid in, what was said.
+
+    model: None where a service keeps its own prompts.
+    """
 
     connection: RealtimeConnection
-    model: Watched
+    model: Watched | None = None
     first_ms: list[float] = field(default_factory=list)
     slid: list[str] = field(default_factory=list)  # "" where it did not
+    said: list[str] = field(default_factory=list)
     n_failed: int = 0
     events: AsyncIterator[Any] = field(init=False)
 
@@ -106,6 +110,8 @@ class Line:
             async for received in self.events:
                 if received.type == "response.output_text.delta" and first_s is None:
                     first_s = received.at
+                elif received.type == "response.output_text.done":
+                    self.said.append(received.event["text"])
                 elif received.type == "response.done":
                     self.n_failed += received.event["response"]["status"] == "failed"
                 elif received.type == "voiceloop.timeline":
@@ -116,7 +122,7 @@ class Line:
 
 
 @asynccontextmanager
-async def served(config: Config, model: Watched, gateway: Gateway) -> AsyncIterator[str]:
+async def served(config: Config, gateway: Gateway) -> AsyncIterator[str]:
     """This gateway on a free port; its URL."""
     sock = listen(config.host, 0)
     server = make_server(build_app(gateway), config)
@@ -149,7 +155,7 @@ async def measure(
                 own = replace(config, anticipation=ahead)
                 own_agent = replace(agent, memory=memory)
                 watched = replace(backends, language_model=model)
-                async with served(own, model, Gateway(own, own_agent, watched)) as url:
+                async with served(own, Gateway(own, own_agent, watched)) as url:
                     extras = {"voiceloop.timeline": "1"}
                     connection = await RealtimeConnection.open(url, key=own_key(url), extras=extras)
                     lines[name] = Line(connection, model)
@@ -176,7 +182,7 @@ def figures(line: Line) -> dict[str, Any]:
     told = list(zip(line.first_ms, line.slid, strict=False))  # the last may have been broken off
     slid = [ms for ms, how in told if how]
     others = [ms for ms, how in told if not how]
-    found = recalled(PLANTED, line.model.text())
+    found = recalled(PLANTED, line.model.text() if line.model is not None else "")
     p50 = percentile(others, 50)
     return {
         "n_turns": len(told),

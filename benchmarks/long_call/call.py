@@ -58,6 +58,16 @@ PLANTED: tuple[Planted, ...] = (
     Planted("I paid a deposit of twenty in cash.", ("deposit of twenty",)),
 )  # fmt: skip
 
+# What the caller asks at the end, of each fact; none gives away its words.
+ASKED = (
+    "What is my name?", "What is my phone number?", "What is my e-mail address?",
+    "What am I allergic to?", "Which day is the party?", "How many people are coming?",
+    "What did I order, and for when?", "Where do we live?", "What did you promise to put in?",
+    "What did the bakery get for me, under which number?", "Who will collect it?",
+    "Which door is ours?", "What is the number of my voucher?", "Who gets the receipt?",
+    "What is my budget?", "How does my aunt need it?", "When will you ring me?",
+    "What did you reserve for me?", "What does my number end in?", "What have I paid already?",
+)  # fmt: skip
 QUESTIONS = (
     "How much is a latte?", "What time do you open on Saturday?", "Do you have oat milk?",
     "What pastries do you have?", "Where are you?", "Can I bring my dog?",

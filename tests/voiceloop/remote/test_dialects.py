@@ -1,8 +1,4 @@
-"""Services as they are: each is spoken to in its own dialect, and no thought of its model is said.
-
-Each is scripted from its own reference: what it refuses, how its model is kept from thinking, and
-which fields it needs. None of the hosted ones was asked.
-"""
+"""Services as they are: each is spoken to in its own way, and no thought of its model is said."""
 
 from __future__ import annotations
 
@@ -12,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.remote_service import Answer, Remote, Service, scripted_remote
+from tests.dialect_service import MODELS, NAMES, DialectService, unsupported
+from tests.remote_service import Answer, Remote, scripted_remote
 from voiceloop.backends import ChatMessage, Generated, GenerateParams, TextDelta, Thinks
 from voiceloop.errors import BackendError, BackendRefused, PromptTooLong
 from voiceloop.remote.dialect import KINDS, UNKNOWN, Dialect, Urgency, kind_of
@@ -22,68 +19,7 @@ from voiceloop.thoughts import Thoughts
 
 PARAMS = GenerateParams(max_tokens=60, top_k=20, presence_penalty=0.5)
 USER = (ChatMessage("user", "how much is a latte"),)
-THOUGHT = "zxq the caller wants a price"
-REFUSED = {
-    "openai": {"max_tokens", "top_k", "temperature"},
-    "azure": {"max_tokens", "top_k", "temperature"},
-    "groq": {"top_k"},
-    "cerebras": {"max_tokens", "top_k", "presence_penalty"},
-    "gemini": {"top_k", "seed"},
-    "anthropic": {"top_k", "seed"},
-    "mistral": {"top_k", "seed", "stream_options"},
-    "litellm": {"top_k"},
-}
-MODELS = {"openai": "gpt-5-mini", "azure": "gpt-5-mini", "groq": "qwen/qwen3-32b",
-          "cerebras": "gpt-oss-120b", "mistral": "magistral-small", "gemini": "gemini-2.5-flash",
-          "lm-studio": "gpt-oss-20b"}  # fmt: skip
-NAMES = [name for name in KINDS if name != "openai-like"]
-# As each says that it refuses a field.
-REFUSALS: dict[str, Callable[[str], Any]] = {
-    "mistral": lambda name: {"detail": [{"type": "extra_forbidden", "loc": ["body", name]}]},
-    "gemini": lambda name: [
-        {"error": {"code": 400, "message": f'Unknown name "{name}": no field.'}}
-    ],
-}
-
 Connect = Callable[..., RemoteService]
-
-
-def unsupported(name: str) -> Any:
-    return {"error": {"message": f"Unsupported parameter: '{name}'", "param": name}}
-
-
-class DialectService(Service):
-    """Refuses what the service of this name refuses; thinks unless it is kept from it."""
-
-    def __init__(self, name: str, *, thinks_anyway: bool = False) -> None:
-        super().__init__()
-        self.name, self.thinks_anyway = name, thinks_anyway
-        model = MODELS.get(name, "qwen3-8b")
-        owner = KINDS[name].owners[0] if KINDS[name].owners else "somebody"
-        listing = {"data": [{"id": model, "owned_by": owner}]}
-        extra = {"x-litellm-version": "1.80"} if name == "litellm" else {}
-        self.say("/models", Answer([json.dumps(listing).encode()], headers=extra))
-        self.bodies: list[dict[str, Any]] = []
-
-    def answer_to(self, path: str, body: bytes) -> Answer:
-        if not path.endswith("/chat/completions"):
-            return super().answer_to(path, body) if path in self.answers else Answer([b"{}"], 404)
-        asked = json.loads(body)
-        self.bodies.append(asked)
-        for field in sorted(REFUSED.get(self.name, ()) & asked.keys()):
-            refusal = REFUSALS.get(self.name, unsupported)(field)
-            return Answer([json.dumps(refusal).encode()], 400)
-        quiet = [steps for _, steps in KINDS[self.name].quiet for steps in steps]
-        is_quiet = any(all(asked.get(k) == v for k, v in each.items()) for each in quiet)
-        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None}, {"content": ""}]
-        if self.thinks_anyway or (quiet and not is_quiet):
-            deltas += [{"reasoning_content": THOUGHT}, {"content": f"<think>{THOUGHT}</th"},
-                       {"content": "ink>"}]  # fmt: skip
-        deltas += [{"content": "Four "}, {"content": "dollars."}]
-        lines = [{"choices": [{"delta": delta, "finish_reason": None}]} for delta in deltas]
-        lines.append({"choices": [{"delta": {}, "finish_reason": "stop"}]})
-        pieces = [f"data: {json.dumps(line)}\n\n".encode() for line in lines]
-        return Answer([*pieces, b"data: [DONE]\n\n"], content_type="text/event-stream")
 
 
 async def said(model: RemoteLanguageModel, thought: list[Thinks] | None = None) -> str:
