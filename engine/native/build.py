@@ -12,7 +12,6 @@ import os
 import platform
 import shlex
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from ..own_files import own_file, own_folder, through
 from .layout import declare
 
 SOURCE = Path(__file__).with_name("decoder.c")
@@ -86,15 +86,10 @@ def library() -> ctypes.CDLL:
 
 def open_level(level: str) -> ctypes.CDLL:
     """The library of one instruction set, whether the CPU has it or not. Raises: NotBuilt."""
-    name = _file_name(level)
-    path = SHIPPED / name
-    if not path.is_file():
-        path = cache_folder() / name
-        if not _is_whole(path):
-            compile_level(level, path.parent)
-        _check_owner(path.parent)
-        _check_owner(path)
+    path = SHIPPED / _file_name(level)
     try:
+        if not path.is_file():
+            path = _kept(level)
         loaded = ctypes.CDLL(str(path))
     except OSError as error:
         raise NotBuilt(f"expected a library in {path}, found: {error}") from None
@@ -102,40 +97,64 @@ def open_level(level: str) -> ctypes.CDLL:
     return loaded
 
 
+def _kept(level: str) -> Path:
+    """The library in the user's cache, by a descriptor of it. Raises: NotBuilt, OSError.
+
+    The descriptor stays open: the loader knows a library by its path, and the next one of that
+    number would pass for it.
+    """
+    name = _file_name(level)
+    with own_folder(cache_folder()) as folder:
+        whole = _whole(folder / name)
+        if whole is None:
+            compile_level(level, cache_folder())
+            whole = _whole(folder / name)
+    if whole is None:
+        raise NotBuilt(f"expected a library in {cache_folder()}, found another than was compiled")
+    return through(whole, cache_folder() / name)
+
+
 def compile_level(level: str, folder: Path) -> Path:
     """Compile for one instruction set; nobody ever sees a half-written file. Raises: NotBuilt."""
     compiler = shlex.split(os.environ.get("CC") or "cc")
     if not compiler or shutil.which(compiler[0]) is None:
         raise NotBuilt(f"expected a C compiler (cc, or $CC), found no {' '.join(compiler)}")
-    path = folder / _file_name(level)
+    name = _file_name(level)
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            made = Path(scratch) / path.name
-            command = [*compiler, *_flags(level), str(SOURCE), "-o", str(made), "-lm", "-pthread"]
-            ran = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S)
+        # Named from within: on the way to a folder of another's, names may change.
+        with own_folder(folder) as own, tempfile.TemporaryDirectory(dir=own) as scratch:
+            made = Path(scratch) / name
+            command = [*compiler, *_flags(level), str(SOURCE), "-o", name, "-lm", "-pthread"]
+            ran = subprocess.run(
+                command, capture_output=True, text=True, timeout=COMPILE_S, cwd=scratch
+            )
             if ran.returncode:
                 said = (ran.stderr.strip() or "nothing was said").splitlines()[0]
                 raise NotBuilt(f"expected {compiler[0]} to compile {SOURCE}, found: {said}")
             digest = made.with_suffix(DIGEST)
-            digest.write_text(_digest(made))
-            made.replace(path)
-            digest.replace(path.with_suffix(DIGEST))
+            digest.write_text(hashlib.sha256(made.read_bytes()).hexdigest())
+            made.replace(own / name)
+            digest.replace((own / name).with_suffix(DIGEST))
     except (OSError, subprocess.SubprocessError) as error:
         raise NotBuilt(f"expected to compile into {folder}, found: {error}") from None
-    return path
+    return folder / name
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _whole(path: Path) -> int | None:
+    """A descriptor of what was compiled, for loading a torn library ends the process.
 
-
-def _is_whole(path: Path) -> bool:
-    """Whether it is what was compiled: loading a torn library ends the process."""
+    Raises: OSError: others may write it.
+    """
     try:
-        return path.with_suffix(DIGEST).read_text() == _digest(path)
-    except (OSError, UnicodeDecodeError):
-        return False
+        told = path.with_suffix(DIGEST).read_text()
+        descriptor = own_file(path)
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        is_whole = hashlib.file_digest(file, "sha256").hexdigest() == told
+    if not is_whole:
+        os.close(descriptor)
+    return descriptor if is_whole else None
 
 
 def _flags(level: str) -> tuple[str, ...]:
@@ -145,13 +164,6 @@ def _flags(level: str) -> tuple[str, ...]:
 def _file_name(level: str) -> str:
     digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(_flags(level)).encode())
     return f"decoder-{level}-{digest.hexdigest()[:16]}.so"
-
-
-def _check_owner(path: Path) -> None:
-    """Code from a place where others may write is not run. Raises: NotBuilt."""
-    found = path.stat()
-    if found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise NotBuilt(f"expected {path} to be writable by its owner alone, found others may too")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,7 +11,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from ..engine import Engine
 from ..kv_cache import BlockStore, KvPool
+from ..own_files import own_file, own_folder, through
 from ..types import BLOCK_TOKENS, EngineConfig
 
 log = logging.getLogger(__name__)
@@ -110,20 +110,15 @@ class PrefixFiles:
 
     def read(self, tokens: list[int], pool: KvPool) -> BlockStore | None:
         """The blocks of exactly these tokens; None where there is no sound file of them."""
-        n_blocks = len(tokens) // BLOCK_TOKENS
         path = self.folder
         try:
             path = self.path(tokens)
-            if path.stat().st_uid not in (os.getuid(), 0):
-                raise ValueError("expected a file of our own, found another's")
-            with safe_open(path, "pt") as file:
-                metadata = file.metadata() or {}
-                codes, scales = file.get_tensor("codes"), file.get_tensor("scales")
-            found = metadata.get("engine"), metadata.get("tokens"), metadata.get("checksum")
-            if found != (self._engine, _hash_of(tokens), _checksum(codes, scales)):
-                raise ValueError("expected the numbers it was written with, found others")
-            store = _as_store(codes, scales, pool, n_blocks)
-            os.utime(path)  # used now: the last to make room
+            descriptor = own_file(path)
+            try:
+                store = self._read(through(descriptor, path), tokens, pool)
+                os.utime(descriptor)  # used now: the last to make room
+            finally:
+                os.close(descriptor)
         except FileNotFoundError:
             return None
         except (OSError, SafetensorError, ValueError, RuntimeError) as error:
@@ -131,10 +126,19 @@ class PrefixFiles:
             return None
         return store
 
+    def _read(self, path: Path, tokens: list[int], pool: KvPool) -> BlockStore:
+        """Raises: OSError, SafetensorError, ValueError, RuntimeError: it is something else."""
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            codes, scales = file.get_tensor("codes"), file.get_tensor("scales")
+        found = metadata.get("engine"), metadata.get("tokens"), metadata.get("checksum")
+        if found != (self._engine, _hash_of(tokens), _checksum(codes, scales)):
+            raise ValueError("expected the numbers it was written with, found others")
+        return _as_store(codes, scales, pool, len(tokens) // BLOCK_TOKENS)
+
     def write(self, tokens: list[int], blocks: BlockStore) -> bool:
         """Keep the blocks of these tokens; the oldest files make room. Returns whether they are."""
-        path = self.path(tokens)
-        part = path.with_name(f".{path.stem}-{os.getpid()}{PART}")  # two servers write two
+        name = self.path(tokens).name
         codes, scales = _as_bytes(blocks.codes), _as_bytes(blocks.scales)
         metadata = {
             "engine": self._engine,
@@ -142,28 +146,30 @@ class PrefixFiles:
             "checksum": _checksum(codes, scales),
         }
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            part.touch(mode=0o600)
-            save_file({"codes": codes, "scales": scales}, part, metadata)
-            _sync(part)  # before its name: a name without its bytes would be a torn file
-            part.replace(path)
-            _sync(self.folder)
-            self._make_room()
+            with own_folder(self.folder) as folder:
+                part = folder / f".{name.removesuffix(SUFFIX)}-{os.getpid()}{PART}"
+                try:
+                    part.touch(mode=0o600)
+                    save_file({"codes": codes, "scales": scales}, part, metadata)
+                    _sync(part)  # before its name: a name without its bytes would be a torn file
+                    part.replace(folder / name)
+                finally:
+                    part.unlink(missing_ok=True)  # where it has no other name
+                _sync(folder)
+                self._make_room(folder)
         except (OSError, SafetensorError) as error:
             log.warning("the operator's prefix is not kept in %s: %s", self.folder, error)
-            with suppress(OSError):
-                part.unlink()
             return False
         return True
 
-    def _make_room(self) -> None:
+    def _make_room(self, folder: Path) -> None:
         """Remove what is beyond the bytes, the longest unused first, and what was left behind."""
         now = time.time()
-        for part in self.folder.glob(f".*{PART}"):
+        for part in folder.glob(f".*{PART}"):
             if now - _used_at(part) > PART_KEPT_S:
                 part.unlink(missing_ok=True)
         n_bytes = 0
-        for path in sorted(self.folder.glob(f"*{SUFFIX}"), key=_used_at, reverse=True):
+        for path in sorted(folder.glob(f"*{SUFFIX}"), key=_used_at, reverse=True):
             n_bytes += _size(path)
             if n_bytes > self.n_most_bytes:
                 path.unlink(missing_ok=True)

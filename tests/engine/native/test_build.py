@@ -120,3 +120,21 @@ def test_the_command_compiles_ahead_and_says_what_a_start_will_find(
     shutil.rmtree(built / "voiceloop")
     assert open_level("plain").native_runs_here()
     assert build.main(["--wheel"]) == 1
+
+
+@needs_compiler
+def test_what_is_checked_is_what_is_loaded_whatever_its_path_comes_to_mean(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = compile_level("plain", build.cache_folder()).parent
+    real_whole = build._whole
+
+    def swapped(path: Path) -> int | None:
+        checked = real_whole(path)
+        folder.rename(folder.with_name("moved"))  # who owns a folder above it may, at any moment
+        folder.mkdir()
+        (folder / path.name).write_bytes(b"code of another")
+        return checked
+
+    monkeypatch.setattr(build, "_whole", swapped)
+    assert open_level("plain").native_runs_here()

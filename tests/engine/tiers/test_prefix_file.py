@@ -127,6 +127,28 @@ def test_a_damaged_file_is_passed_over_with_one_line(
     assert len(caplog.records) == 1 and "passed over" in caplog.text
 
 
+def open_to_all(path: Path) -> None:
+    path.chmod(0o666)
+
+
+def a_link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize("make", [open_to_all, a_link])
+def test_a_file_that_others_may_have_written_is_passed_over(
+    make_engine: MakeEngine,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    make: Callable[[Path], None],
+) -> None:
+    engine, files = make_engine(), files_in(tmp_path)
+    make(written(engine, files))
+    assert files.read(TOKENS, engine.pool) is None
+    assert len(caplog.records) == 1 and "passed over" in caplog.text
+
+
 def test_a_file_under_the_wrong_name_is_passed_over(
     make_engine: MakeEngine, tmp_path: Path
 ) -> None:
