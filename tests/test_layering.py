@@ -29,6 +29,7 @@ MAY_IMPORT = {
         "config_reader", "errors", "http", "knowledge", "models", "operation", "realtime",
         "resume", "telemetry", "tools", "workers",
     },
+    "doors": {"admission", "errors"},
     "doctor": {
         "agent", "backends", "cell", "config", "errors", "knowledge", "models", "remote", "tools",
         "workers",
@@ -114,9 +115,12 @@ PURE_MODULES = (
     "cluster/control/scaling", "cluster/control/status",
     "cluster/control/hosts",
     "canary/judge", "canary/trial", "canary/turns",
+    "doors/rtp/packet", "doors/rtp/receive", "doors/rtp/reception", "doors/rtp/rtcp",
+    "doors/rtp/send",
 )  # fmt: skip
 GATEWAY_AUDIO = {
     "audio.frames", "audio.codec", "audio.resample", "audio.vad", "audio.noise_reduction",
+    "audio.opus", "audio.errors",
 }  # fmt: skip
 HEAVY = ("torch", "transformers", "engine", "pocketsphinx", "espeakng_loader", "hibari")
 # How many of our own modules a composition root imports: 20 at most, and a number here only falls.

@@ -78,6 +78,8 @@ OPTIONAL = {
     "faster-whisper": ("Whisper as a recognizer", "whisper"),
     "livekit": ("echo cancellation of voiceloop talk", "talk"),
     "mcp": ("tools of MCP servers", "mcp"),
+    "aiortc": ("calls over WebRTC", "webrtc"),
+    "opuslib-next-bundled": ("Opus of calls over WebRTC", "webrtc"),
     "webrtc-noise-gain": ("noise reduction for a session that asks for it", "noise"),
 }
 MIN_CORES = 2
