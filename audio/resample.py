@@ -10,7 +10,6 @@ Source: J. O. Smith, "Digital Audio Resampling" (CCRMA); Kaiser window from J. F
 from math import gcd
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from .errors import AudioError
@@ -95,19 +94,30 @@ class Resampler:
         """Outputs from where we stand up to at most n_total that the pending input covers."""
         last_base = self._first + len(self._pending) - self._half - 1
         n_total = min(n_total, ((last_base + 1) * self._up - 1) // self._down + 1)
-        blocks = [np.zeros(0, np.int16)]
+        blocks = []
         while self._n_out < n_total:
             blocks.append(self._produce_block(min(n_total, self._n_out + BLOCK)))
-        return np.concatenate(blocks)
+        if len(blocks) == 1:  # as of every frame of a call
+            return blocks[0]
+        return np.concatenate(blocks or [np.zeros(0, np.int16)])
 
     def _produce_block(self, n_total: int) -> Samples:
         """Outputs up to n_total, by whole groups: `up` of them begin with `down` inputs each."""
         group = self._n_out // self._up
         n_groups = -(-n_total // self._up) - group
-        n_read = (n_groups - 1) * self._down + len(self._taps)
-        # The last group may reach beyond what has come; what it would say there is not kept.
-        inputs = np.pad(self._pending[:n_read], (0, max(0, n_read - len(self._pending))))
-        sums = sliding_window_view(inputs, len(self._taps))[:: self._down] @ self._taps
+        n_taps = len(self._taps)
+        n_read = (n_groups - 1) * self._down + n_taps
+        inputs = self._pending[:n_read]
+        if n_read > len(inputs):
+            # The last group may reach beyond what has come; what it would say there is not kept.
+            inputs = np.concatenate((inputs, np.zeros(n_read - len(inputs))))
+        # Each group's inputs, without a copy. As numpy's sliding_window_view, which takes longer
+        # to make one than the product takes; the constructor checks that they lie in `inputs`.
+        step = inputs.itemsize
+        groups: NDArray[np.float64] = np.ndarray(
+            (n_groups, n_taps), np.float64, inputs, 0, (self._down * step, step)
+        )
+        sums = groups @ self._taps
         outputs = sums.ravel()[self._n_out - group * self._up : n_total - group * self._up]
         self._n_out = n_total
         first = self._n_out // self._up * self._down - self._half + 1

@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
@@ -594,8 +595,9 @@ class EnergyVad:
         while len(joined) >= 512:
             window, joined = joined[:512], joined[512:]
             self.position += 512
-            level = float(np.sqrt((window.astype(np.float64) ** 2).mean()))
-            found.append(SpeechProbability(self.position, 1.0 if level > LOUD else 0.0))
+            wide = window.astype(np.float64)
+            is_loud = wide @ wide > LOUD * LOUD * len(wide)
+            found.append(SpeechProbability(self.position, 1.0 if is_loud else 0.0))
         self._rest = joined
         return found
 
@@ -622,10 +624,14 @@ def utterance(ms: float, rate_hz: int, hz: float = 300.0) -> NDArray[np.int16]:
     return samples
 
 
+@cache
+def _room(n: int, seed: int) -> NDArray[np.int16]:
+    return np.random.default_rng(seed).normal(0.0, 16.0, n).astype(np.int16)
+
+
 def quiet(ms: float, rate_hz: int, seed: int = 0) -> NDArray[np.int16]:
     """Room noise int16 [n] at about -66 dBFS."""
-    n = round(ms * rate_hz / 1000.0)
-    return np.random.default_rng(seed).normal(0.0, 16.0, n).astype(np.int16)
+    return _room(round(ms * rate_hz / 1000.0), seed).copy()
 
 
 def instant_backends(**options: Any) -> Backends:

@@ -68,7 +68,7 @@ class LoudnessTrack:
         self._rest = joined[n_frames * LEVEL_SAMPLES :]
         if n_frames:
             frames = joined[: n_frames * LEVEL_SAMPLES].reshape(n_frames, -1).astype(np.float32)
-            power = (frames * frames).mean(axis=1) + 1.0
+            power = (frames * frames).sum(axis=1) / LEVEL_SAMPLES + 1.0
             self._levels.extend((10.0 * np.log10(power)).tolist())
 
     def reset(self) -> None:
