@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from voiceloop.backends import Generated, ToolCall, Usage
 from voiceloop.errors import BackendError
+from voiceloop.remote.service import codes_of
 from voiceloop.thoughts import Thoughts
 
 FINISH_REASONS = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
@@ -20,6 +21,11 @@ class _Call:
     call_id: str = ""
     name: str = ""
     arguments: str = ""
+
+    def add(self, piece: str) -> None:
+        """Take a piece of the arguments; some services send a whole call again."""
+        if piece != self.arguments or not is_object(piece):
+            self.arguments += piece
 
 
 class ChatAnswer:
@@ -50,9 +56,8 @@ class ChatAnswer:
 
     def _add(self, chunk: dict[str, Any]) -> str:
         if chunk.get("error"):
-            error = chunk["error"]
-            message = error.get("message") if isinstance(error, dict) else error
-            raise BackendError(f"the language model failed in mid-reply: {message}")
+            told = codes_of(chunk["error"]) or "no code"  # its words may quote the caller's
+            raise BackendError(f"expected the reply to its end, found the service's error: {told}")
         self._usage = chunk.get("usage") or self._usage
         text = ""
         for choice in (chunk.get("choices") or [])[:1]:
@@ -64,7 +69,7 @@ class ChatAnswer:
                 call = self._call_of(part)
                 function = part.get("function") or {}
                 call.name = function.get("name") or call.name
-                call.arguments += function.get("arguments") or ""
+                call.add(function.get("arguments") or "")
             if choice.get("finish_reason"):
                 self._finish_reason = choice["finish_reason"]
                 text += self.thoughts.finish(is_cut=self._finish_reason == "length")
@@ -103,17 +108,28 @@ class ChatAnswer:
         """Raises: BackendError when the answer stopped before its end.
 
         A call of a service that gives no ids gets one, which no other call of a conversation has.
+        Where one is none ("malformed_call"), none of them is made.
         """
         if self._finish_reason is None:
             raise BackendError("expected the reply to its end, found the connection closed before")
+        if not all(call.name and is_object(call.arguments or "{}") for call in self.calls):
+            return Generated("malformed_call", self.usage), ()
         calls = tuple(
             ToolCall(call.call_id or f"call_{uuid4().hex}", call.name, call.arguments or "{}")
-            for call in self.calls
+            for call in sorted(self.calls, key=lambda call: call.index)
         )
         reason: Any = FINISH_REASONS.get(self._finish_reason, "stop")
         if calls and reason == "stop":
             reason = "tool_calls"  # some services say "stop" after a call
         return Generated(reason, self.usage), calls
+
+
+def is_object(text: str) -> bool:
+    """Whether it is a JSON object, whole."""
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def chunk_of(line: str) -> dict[str, Any]:

@@ -370,15 +370,18 @@ def _error_of(response: httpx.Response) -> Any:
         return None
 
 
+def codes_of(error: Any) -> str:
+    """The codes of OpenAI's error object; "" where it is none, or has none."""
+    told = [error.get(key) for key in ("type", "code", "param")] if isinstance(error, dict) else []
+    return ", ".join(code for code in told if isinstance(code, str) and CODE.fullmatch(code))
+
+
 def _codes(response: httpx.Response) -> str:
     """The codes of a refusal. Its sentence is left out, for many a service quotes in it what it
     was sent: what a caller has said.
     """
-    error = _error_of(response)
-    told = [error.get(key) for key in ("type", "code", "param")] if isinstance(error, dict) else []
-    codes = [code for code in told if isinstance(code, str) and CODE.fullmatch(code)]
-    if codes:
-        return ", ".join(codes)
+    if codes := codes_of(_error_of(response)):
+        return codes
     kind = response.headers.get("content-type", "").partition(";")[0]
     return f"no code, {kind or 'of no type'}"
 

@@ -157,11 +157,12 @@ async def test_a_call_that_nobody_made_is_said_not_to_have_been(
 async def test_calls_of_one_index_are_told_apart_by_their_ids(
     service: Service, connect: Connect
 ) -> None:
-    parts = [{"id": f"c{n}", "function": {"name": "f", "arguments": f"[{n}]"}} for n in (1, 2)]
+    given = {n: json.dumps({"n": n}) for n in (1, 2)}
+    parts = [{"id": f"c{n}", "function": {"name": "f", "arguments": given[n]}} for n in given]
     service.say("/chat/completions", reply(*({"tool_calls": [p]} for p in parts)))
     assert (await generate(connect()))[:2] == [
-        ToolCall("c1", "f", "[1]"),
-        ToolCall("c2", "f", "[2]"),
+        ToolCall("c1", "f", given[1]),
+        ToolCall("c2", "f", given[2]),
     ]
 
 
