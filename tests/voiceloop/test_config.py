@@ -179,6 +179,21 @@ def test_keys_come_from_a_file_and_stay_out_of_sight(tmp_path: Path) -> None:
         load_config(flags={"keys_file": write(tmp_path / "empty", "# none\n")})
 
 
+SECRETS = [path for path, one in all_keys().items() if one.is_secret]
+
+
+@pytest.mark.parametrize("path", SECRETS)
+@pytest.mark.parametrize("value", ["{ a = 'CANARY' }", "['a', ['CANARY']]", "'CANARY'", "'file:/'"])
+def test_no_error_shows_a_secret(tmp_path: Path, path: str, value: str) -> None:
+    table, _, name = path.rpartition(".")
+    text = f"[{table}]\n{name} = {value}" if table else f"{name} = {value}"
+    try:
+        shown = repr(load_config(write(tmp_path / "v.toml", text)))
+    except ConfigError as error:
+        shown = error.message
+    assert "CANARY" not in shown and "workers.key" in SECRETS
+
+
 def test_a_services_key_lies_beside_the_file_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "llm.key").write_text("sk-of-a-service\n")
     file = tmp_path / "voiceloop.toml"

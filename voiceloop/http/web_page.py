@@ -7,6 +7,7 @@ for it holds no secret and asks for the key itself; what it talks to checks that
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from starlette.middleware import Middleware
@@ -20,13 +21,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 # the same place as a checkout.
 WEB_DIR = Path(__file__).resolve().parents[2] / "clients" / "web"
 
+# What a Host header may be that is named in another header.
+HOST = re.compile(rb"[A-Za-z0-9.:\[\]-]{1,255}")
 HEADERS = (
-    # ws: and wss: stand there for Safari, whose 'self' means http alone.
-    (
-        b"content-security-policy",
-        b"default-src 'self'; connect-src 'self' ws: wss:; frame-ancestors 'none'; "
-        b"base-uri 'none'; form-action 'none'",
-    ),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"permissions-policy", b"microphone=(self), camera=(), geolocation=()"),
@@ -43,10 +40,21 @@ class _PageHeaders:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *HEADERS]
+                message["headers"] = [*message["headers"], *HEADERS, _policy(scope)]
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
+
+
+def _policy(scope: Scope) -> tuple[bytes, bytes]:
+    """The page connects to the server that it came from, which Safari's 'self' takes for http."""
+    host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+    own = b" ws://%b wss://%b" % (host, host) if HOST.fullmatch(host) else b""
+    return (
+        b"content-security-policy",
+        b"default-src 'self'; connect-src 'self'" + own + b"; frame-ancestors 'none'; "
+        b"base-uri 'none'; form-action 'none'",
+    )
 
 
 def page_routes(directory: Path = WEB_DIR) -> list[BaseRoute]:

@@ -38,7 +38,9 @@ async def test_scripts_have_a_type_that_browsers_run() -> None:
 async def test_the_page_loads_nothing_from_elsewhere(path: str) -> None:
     async with client() as http:
         headers = (await http.get(path)).headers
-    assert "default-src 'self'" in headers["content-security-policy"]
+    policy = headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "connect-src 'self' ws://server wss://server;" in policy
     assert headers["x-content-type-options"] == "nosniff"
 
 
