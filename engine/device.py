@@ -148,6 +148,12 @@ def _kernel_device(config: EngineConfig) -> Device:
     def make_runner(
         decoder: Decoder, pool: KvPool, config: EngineConfig, end_ids: tuple[int, ...]
     ) -> StepRunner:
+        model = decoder.config
+        if model.is_sandwiched or model.activation != "silu" or model.logit_cap:
+            raise DeviceFault(
+                f"device: expected layers that the kernels of {name} run, found norms behind "
+                "attention, GELU or a cap on logits (Gemma 3)"
+            )
         with compiling():
             return GraphRunner(decoder, pool, config, end_ids, kernels)
 

@@ -1,14 +1,13 @@
 """Owns the decoder: one forward pass, driven by `ModelConfig`, for every supported family.
 
-Llama, Mistral, Qwen2 and Qwen3 differ in biases, QK-norm, tied heads, windows and RoPE scaling
-only; each is a field of the config. The pass works on the rows of many sequences at once.
+Families differ in biases, norms, tied heads, windows, rotary embeddings and constant factors; each
+is a field of the config (`load.families`). The pass works on the rows of many sequences at once.
 """
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import silu
 
 from .attention import Plan, attend
 from .drafting.eagle import EagleHead
@@ -86,6 +85,9 @@ class Decoder:
         if config.tied_head and (head_quant is not None or self.dtype == torch.bfloat16):
             self.n_refined = N_REFINED_INT4 if head_quant == "int4" else N_REFINED
         norm = checkpoint.tensor("model.norm.weight", (config.hidden_size,))
+        norm = norm.float() + 1 if config.norms_from_one else norm
+        if config.logit_scale != 1:
+            norm = norm.float() * config.logit_scale
         self.norm = Norm(norm.to(device), config.norm_eps, residual_dtype(self.dtype))
         self.layers = [
             Layer(
@@ -102,7 +104,12 @@ class Decoder:
         ]
         lay_together([p for layer in self.layers for p in layer.products()] + [self.head])
         n_positions = context_length + MAX_AHEAD
-        self.rope = Rope(config.rope, config.head_dim, n_positions, self.dtype, device)
+        made = {
+            rope: Rope(rope, config.head_dim, n_positions, self.dtype, device, context_length)
+            for rope in (config.rope, *config.ropes)
+        }
+        self.rope, self.context_length = made[config.rope], context_length
+        self.ropes = [made[rope] for rope in config.ropes]  # of each layer
         self.windows = set(config.windows)
 
     def make_pool(self, n_blocks: int, kv_format: str = "plain", poison: bool = False) -> KvPool:
@@ -124,15 +131,20 @@ class Decoder:
         Returns the states [wanted rows, hidden] after the final norm, None for none: see `logits`.
         interrupted: asked twice a layer and at the end. Raises: Abandoned where it says so.
         """
-        cos, sin = self.rope.cos[positions], self.rope.sin[positions]
+        turns = {rope: (rope.cos[positions], rope.sin[positions]) for rope in set(self.ropes)}
         x = self.embedding[tokens].to(residual_dtype(self.dtype))
+        if self.config.embedding_scale != 1:
+            x *= self.config.embedding_scale
         for index, layer in enumerate(self.layers):
             _give_way(interrupted)
+            cos, sin = turns[self.ropes[index]]
             queries = layer.project(index, layer.input_norm(x), cos, sin, plan, pool)
-            x += layer.output(attend(pool, index, plan, queries, layer.window))
+            mixed = layer.output(attend(pool, index, plan, queries, layer.window))
+            x += mixed if layer.output_norm is None else layer.output_norm(mixed)
             _give_way(interrupted)
             gate, up = layer.gate_up(layer.post_norm(x)).chunk(2, -1)
-            x += layer.down(silu(gate).mul_(up))
+            made = layer.down(layer.activate_(gate).mul_(up))
+            x += made if layer.down_norm is None else layer.down_norm(made)
         if wanted is None:
             return None
         _give_way(interrupted)
@@ -155,7 +167,12 @@ class Decoder:
             likely = logits.topk(min(self.n_refined, logits.shape[1])).indices
             rows = self.embedding[likely].to(logits.dtype)
             logits.scatter_(1, likely, torch.linalg.vecdot(rows, states[:, None]))
-        return logits
+        return self.capped(logits)
+
+    def capped(self, logits: Tensor) -> Tensor:
+        """Bring logits below the model's cap, where it has one; their order stays."""
+        cap = self.config.logit_cap
+        return logits.div_(cap).tanh_().mul_(cap) if cap else logits
 
 
 def _may_have_four_bits(checkpoint: Checkpoint, config: ModelConfig) -> bool:

@@ -164,6 +164,8 @@ class KernelDecoder:
         """
         decoder, config, call = self.decoder, self.config, self.call
         x = decoder.embedding[tokens].float()
+        if config.embedding_scale != 1:
+            x *= config.embedding_scale
         delta = self._run(x, positions, slots, pieces, taps)
         if len(decoder.layers) in taps:
             total = x if delta is None else x + delta.sum(0, dtype=torch.float32)
@@ -186,7 +188,7 @@ class KernelDecoder:
             if index in taps:
                 taps[index].copy_(x)
             delta = self.advance(
-                layer, index, layer.qkv(h), x, h, positions, slots, pieces, decoder.rope
+                layer, index, layer.qkv(h), x, h, positions, slots, pieces, decoder.ropes[index]
             )
         return delta
 

@@ -5,10 +5,11 @@ refused with an error that names it. Nothing here computes.
 """
 
 import json
+import math
 import reprlib
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,21 +18,17 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..types import CheckpointError, MissingTensor, UnsupportedArchitecture, WrongShape
+from .families import FAMILIES, advice, own_name
 
-# Class name in config.json -> what sets the family apart from plain Llama.
-ARCHITECTURES: dict[str, dict[str, bool]] = {
-    "LlamaForCausalLM": {},
-    "MistralForCausalLM": {},
-    "Qwen2ForCausalLM": {"qkv_bias": True},
-    "Qwen3ForCausalLM": {"qk_norm": True},
-}
-
+# Words beside `text_config` that hold for the text tower as well.
+OUTER_WORDS = ("quantization_config", "tie_word_embeddings")
 # Far beyond any published model; tables of these sizes are made before a tensor is looked at.
 MAX_LAYERS = 1024
 MAX_POSITIONS = 1 << 24
 MAX_HEAD_DIM = 1024
 
-ROPE_TYPES = ("default", "linear", "llama3")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
+NO_ROPE = "none"  # of layers that see no positions (SmolLM3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +36,9 @@ class RopeConfig:
     """Rotary position embedding: base and, for stretched contexts, how its frequencies change.
 
     divisors: of each frequency, where a file lists them; none where `kind` says it all.
+    long_divisors: the same for contexts beyond the original one ("longrope").
+    rotated: leading entries of a head that are turned, 0 for all. scale: of cosines and sines.
+    beta_fast, beta_slow, truncates: the ramp of "yarn".
     """
 
     theta: float = 10000.0
@@ -48,13 +48,21 @@ class RopeConfig:
     high_freq_factor: float = 4.0
     original_context: int = 8192
     divisors: tuple[float, ...] = ()
+    long_divisors: tuple[float, ...] = ()
+    rotated: int = 0
+    scale: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncates: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
     """The decoder a checkpoint describes, in this engine's own words.
 
-    windows: per layer, how many last positions attention sees (0: all).
+    windows: per layer, how many last positions attention sees (0: all). layer_ropes: per layer,
+    where not all have `rope`. is_fused, is_sandwiched, norms_from_one: see `families.Family`.
+    attention_scale: of queries times keys, 0 for 1 / root of head_dim. logit_cap: 0 for none.
     """
 
     vocab_size: int
@@ -73,8 +81,23 @@ class ModelConfig:
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    is_fused: bool = False
+    is_sandwiched: bool = False
+    norms_from_one: bool = False
+    activation: str = "silu"
+    layer_ropes: tuple[RopeConfig, ...] = ()
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    attention_scale: float = 0.0
+    logit_scale: float = 1.0
+    logit_cap: float = 0.0
     eos_ids: tuple[int, ...] = ()
     quantization: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ropes(self) -> tuple[RopeConfig, ...]:
+        """Of each layer."""
+        return self.layer_ropes or (self.rope,) * self.n_layers
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -135,14 +158,21 @@ def config_from(values: dict[str, Any], path: Path, eos_ids: tuple[int, ...]) ->
     """
     names = values.get("architectures") or ["none"]
     name = names[0] if isinstance(names, list) else names
-    if not isinstance(name, str) or name not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
+    family = FAMILIES.get(name) if isinstance(name, str) else None
+    if family is None:
         raise UnsupportedArchitecture(
-            f"{path}: expected an architecture among {known}, found {name}"
+            f"{path}: expected an architecture among {', '.join(FAMILIES)}, found {name}; "
+            f"{advice(str(name))}"
         )
-    if values.get("hidden_act", "silu") != "silu":
+    inner = values.get("text_config")
+    if isinstance(inner, dict):  # of a model that also sees
+        values = {**{key: values[key] for key in OUTER_WORDS if key in values}, **inner}
+    given = {key: value for key, value in values.items() if value is not None}
+    values = {**family.defaults, **given}
+    activation = values.get("hidden_activation") or values.get("hidden_act", "silu")
+    if activation != family.activation:
         raise UnsupportedArchitecture(
-            f"{path}: expected hidden_act silu, found {values['hidden_act']}"
+            f"{path}: expected hidden_act {family.activation} of {name}, found {activation}"
         )
     fields = _Fields(values, path)
     n_heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
@@ -160,7 +190,17 @@ def config_from(values: dict[str, Any], path: Path, eos_ids: tuple[int, ...]) ->
             f"head_dim up to {MAX_HEAD_DIM}, found {n_heads}, {n_kv_heads} and {head_dim}"
         )
     bias = bool(values.get("attention_bias", False))
-    family = {"qkv_bias": bias, "output_bias": bias, **ARCHITECTURES[name]}
+    own = _Fields({key: values[key] for key in family.words & values.keys()}, path)
+    if "attn_logit_softcapping" in own.values:
+        raise UnsupportedArchitecture(
+            f"{path}: expected no attn_logit_softcapping, found one; {advice(name)}"
+        )
+    rope = _read_rope(fields, own, head_dim)
+    windows = _read_windows(fields, own, n_layers)
+    attention = 0.0
+    if "query_pre_attn_scalar" in own.values:
+        attention = own.number("query_pre_attn_scalar") ** -0.5
+    by_root = float(hidden**0.5) if own.values.get("embeds_by_root") else 1.0
     return ModelConfig(
         vocab_size=fields.integer("vocab_size"),
         hidden_size=hidden,
@@ -171,20 +211,38 @@ def config_from(values: dict[str, Any], path: Path, eos_ids: tuple[int, ...]) ->
         head_dim=head_dim,
         norm_eps=float(fields.number("rms_norm_eps", 1e-6)),
         context_length=fields.integer("max_position_embeddings", 2048),
-        rope=_read_rope(fields),
-        windows=_read_windows(fields, n_layers),
+        rope=rope,
+        layer_ropes=_layer_ropes(fields, own, rope, windows),
+        windows=windows,
         tied_head=bool(values.get("tie_word_embeddings", False)),
+        qkv_bias=bias if family.qkv_bias is None else family.qkv_bias,
+        output_bias=bias,
         mlp_bias=bool(values.get("mlp_bias", False)),
+        qk_norm=family.qk_norm,
+        is_fused=family.is_fused,
+        is_sandwiched=family.is_sandwiched,
+        norms_from_one=family.norms_from_one,
+        activation=family.activation,
+        embedding_scale=float(own.number("embedding_multiplier", by_root)),
+        residual_scale=float(own.number("residual_multiplier", 1.0)),
+        attention_scale=float(own.number("attention_multiplier"))
+        if "attention_multiplier" in own.values
+        else attention,
+        logit_scale=1.0 / own.number("logits_scaling", 1.0),
+        logit_cap=float(own.number("final_logit_softcapping"))
+        if "final_logit_softcapping" in own.values
+        else 0.0,
         eos_ids=eos_ids,
         quantization=values.get("quantization_config") or {},
-        **family,
     )
 
 
-def _read_rope(fields: _Fields) -> RopeConfig:
+def _read_rope(fields: _Fields, own: _Fields, head_dim: int) -> RopeConfig:
     """Both spellings: `rope_theta` + `rope_scaling` (to transformers 4), `rope_parameters` (5)."""
     values, default = fields.values, RopeConfig()
     params = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    if isinstance(params, dict) and isinstance(params.get("full_attention"), dict):
+        params = params["full_attention"]  # the sliding layers have another
     if not isinstance(params, dict):
         raise CheckpointError(
             f"{fields.path}: expected an object of rope parameters, found {reprlib.repr(params)}"
@@ -194,18 +252,97 @@ def _read_rope(fields: _Fields) -> RopeConfig:
         raise UnsupportedArchitecture(
             f"{fields.path}: expected a rope type among {', '.join(ROPE_TYPES)}, found {kind}"
         )
-    rope = _Fields(params, fields.path)
+    rope = _Fields({key: value for key, value in params.items() if value is not None}, fields.path)
+    share = 1.0
+    if "partial_rotary_factor" in own.values or "partial_rotary_factor" in rope.values:
+        share = rope.number("partial_rotary_factor", own.values.get("partial_rotary_factor"))
+    rotated = int(head_dim * share)
+    if not 0 < rotated <= head_dim or rotated % 2:
+        raise CheckpointError(
+            f"{fields.path}: expected an even part of {head_dim} entries rotated, found {rotated}"
+        )
+    context = fields.integer("max_position_embeddings", 2048)
+    original = rope.integer(
+        "original_max_position_embeddings",
+        fields.integer("original_max_position_embeddings", context)
+        if kind in ("yarn", "longrope")
+        else default.original_context,
+    )
+    factor = default.factor if kind == default.kind else None
+    if kind == "longrope":
+        factor = context / original
     return RopeConfig(
         theta=float(rope.number("rope_theta", fields.number("rope_theta", default.theta))),
         kind=kind,
-        factor=float(rope.number("factor", default.factor if kind == default.kind else None)),
+        factor=float(rope.number("factor", factor)),
         low_freq_factor=float(rope.number("low_freq_factor", default.low_freq_factor)),
         high_freq_factor=float(rope.number("high_freq_factor", default.high_freq_factor)),
-        original_context=rope.integer("original_max_position_embeddings", default.original_context),
+        original_context=original,
+        divisors=_divisors(rope, "short_factor", rotated),
+        long_divisors=_divisors(rope, "long_factor", rotated),
+        rotated=rotated % head_dim,
+        scale=_rope_scale(rope, kind, context, original),
+        beta_fast=float(rope.number("beta_fast", default.beta_fast)),
+        beta_slow=float(rope.number("beta_slow", default.beta_slow)),
+        truncates=rope.values.get("truncate") is not False,
     )
 
 
-def _read_windows(fields: _Fields, n_layers: int) -> tuple[int, ...]:
+def _divisors(rope: _Fields, key: str, rotated: int) -> tuple[float, ...]:
+    """The list of `longrope` at a key. Raises: CheckpointError."""
+    found = rope.values.get(key, [])
+    if not isinstance(found, list) or len(found) not in (0, rotated // 2):
+        raise CheckpointError(
+            f"{rope.path}: expected {rotated // 2} numbers at {key!r}, found {reprlib.repr(found)}"
+        )
+    return tuple(float(_Fields({key: one}, rope.path).number(key)) for one in found)
+
+
+def _rope_scale(rope: _Fields, kind: str, context: int, original: int) -> float:
+    """Of cosines and sines. Source: YaRN (arXiv:2309.00071), LongRoPE (arXiv:2402.13753)."""
+    if "attention_factor" in rope.values:
+        return float(rope.number("attention_factor"))
+    if kind == "longrope":
+        factor = rope.number("factor", context / original)
+        return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    if kind != "yarn":
+        return 1.0
+
+    def of(mscale: float) -> float:
+        factor = rope.number("factor")
+        return 0.1 * mscale * math.log(factor) + 1 if factor > 1 else 1.0
+
+    if rope.values.get("mscale") and rope.values.get("mscale_all_dim"):
+        return of(rope.number("mscale")) / of(rope.number("mscale_all_dim"))
+    return of(1.0)
+
+
+def _layer_ropes(
+    fields: _Fields, own: _Fields, rope: RopeConfig, windows: tuple[int, ...]
+) -> tuple[RopeConfig, ...]:
+    """Per layer, where a family has several: Gemma 3's windows, SmolLM3's layers without one."""
+    if "rope_local_base_freq" in own.values:
+        local = RopeConfig(theta=float(own.number("rope_local_base_freq")))
+        params = fields.values.get("rope_parameters") or {}
+        if isinstance(params, dict) and isinstance(params.get("sliding_attention"), dict):
+            nested = {**fields.values, "rope_parameters": params["sliding_attention"]}
+            local = _read_rope(_Fields(nested, fields.path), own, 2)
+        return tuple(local if window else rope for window in windows)
+    interval = own.integer_or_zero("no_rope_layer_interval")
+    if interval:
+        flags = own.values.get("no_rope_layers") or [
+            (layer + 1) % interval for layer in range(len(windows))
+        ]
+        if not isinstance(flags, list) or len(flags) != len(windows):
+            raise CheckpointError(
+                f"{fields.path}: expected no_rope_layers of {len(windows)} layers, found "
+                f"{reprlib.repr(flags)}"
+            )
+        return tuple(rope if flag else replace(rope, kind=NO_ROPE) for flag in flags)
+    return ()
+
+
+def _read_windows(fields: _Fields, own: _Fields, n_layers: int) -> tuple[int, ...]:
     values = fields.values
     window = min(fields.integer_or_zero("sliding_window"), MAX_POSITIONS)
     if values.get("use_sliding_window") is False:
@@ -213,6 +350,8 @@ def _read_windows(fields: _Fields, n_layers: int) -> tuple[int, ...]:
     kinds = values.get("layer_types")
     if kinds:
         return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    if pattern := own.integer_or_zero("sliding_window_pattern"):
+        return tuple(window if (layer + 1) % pattern else 0 for layer in range(n_layers))
     first = fields.integer_or_zero("max_window_layers") if "use_sliding_window" in values else 0
     return tuple(window if layer >= first else 0 for layer in range(n_layers))
 
@@ -248,7 +387,8 @@ class FolderCheckpoint:
             raise CheckpointError(f"expected a model folder at {folder}, found none")
         self.source, self._name = folder, name
         self._files: dict[str, Any] = {}
-        self._where = dict(self._index())
+        # By our name: the file, and the name there.
+        self._where = {own_name(name): (file, name) for name, file in self._index()}
 
     def _index(self) -> Iterator[tuple[str, str]]:
         name, index = self._name, self.source / f"{self._name}.index.json"
@@ -287,7 +427,8 @@ class FolderCheckpoint:
         if name not in self._where:
             raise MissingTensor(f"{self.source}: expected a tensor {name}, found none")
         try:
-            tensor: Tensor = self._open(self._where[name]).get_tensor(name)
+            file, stored = self._where[name]
+            tensor: Tensor = self._open(file).get_tensor(stored)
         except SafetensorError as error:
             raise MissingTensor(f"{self.source}: expected {name}, found {error}") from None
         if shape is not None and tuple(tensor.shape) != shape:

@@ -87,6 +87,31 @@ def quantize_int4(weight: Tensor, group: int) -> Int4Weight:
     return Int4Weight(codes.to(torch.int32).view(n_out, n_in), scale, zero)
 
 
+def with_rows(weight: Stored, order: list[int] | None, scale: Tensor | None) -> Stored:
+    """A weight [out, in] with its outputs in this order, then times `scale` [out]."""
+    if order is not None:
+        match weight:
+            case Int4Weight(codes, old, zero):
+                weight = Int4Weight(codes[order], old[order], zero[order])
+            case ScaledWeight(codes, old):
+                weight = ScaledWeight(codes[order], old[order])
+            case FinerWeight(numbers):
+                weight = FinerWeight(numbers[order])
+            case _:
+                weight = weight[order]
+    if scale is None:
+        return weight
+    column = scale[:, None]
+    match weight:
+        case Int4Weight(codes, old, zero):
+            return Int4Weight(codes, old * column, zero * column)
+        case ScaledWeight(codes, old):
+            return ScaledWeight(codes, old * (scale if old.dim() == 1 else column))
+        case FinerWeight(numbers):
+            return FinerWeight(numbers * column)
+    return weight.to(torch.promote_types(weight.dtype, torch.float32)) * column
+
+
 def join(weights: Sequence[Stored]) -> Stored:
     """Stack along the outputs; formats that differ meet in the finer one.
 

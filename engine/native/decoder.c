@@ -97,6 +97,8 @@ typedef struct {
 typedef struct {
     Product qkv, output, gate_up, down;
     const float *input_norm, *post_norm, *q_norm, *k_norm; /* the last two or neither */
+    const float *output_norm, *down_norm; /* behind attention and MLP; both or neither */
+    const float *cos, *sin; /* tables: [positions][head_dim / 2] */
     uint8_t *kv_codes;   /* [blocks][BLOCK_TOKENS][k|v][kv heads][code] */
     uint16_t *kv_scales; /* bf16, one a code vector */
     int32_t window;
@@ -106,12 +108,12 @@ typedef struct {
     const Layer *layers;
     Product head;
     const uint16_t *embedding; /* bf16 [vocab][hidden] */
-    const float *norm, *cos, *sin; /* tables: [positions][head_dim / 2] */
+    const float *norm;
     uint8_t *workspace;
     struct Crew *crew; /* NULL: one thread */
     int32_t n_layers, hidden, inner, n_heads, n_kv_heads, head_dim, vocab;
-    int32_t n_positions, n_blocks, kv_format, n_refined;
-    float eps;
+    int32_t n_positions, n_blocks, kv_format, n_refined, is_gelu;
+    float eps, embedding_scale;
 } Model;
 
 /* Rows of one sequence follow each other. tables: of all sequences, one after another. */
@@ -995,7 +997,7 @@ static void norm(const float *x, const float *weight, int n, float eps, float *o
 }
 
 /* One head of queries or keys [head_dim]: its norm, if it has one, and its rotation, in place. */
-static void turn(const Model *model, float *x, const float *weight, int position) {
+static void turn(const Model *model, const Layer *layer, float *x, const float *weight, int position) {
     int n = model->head_dim, half = n / 2;
     if (weight) {
         float sum = 0, parts[8] = {0};
@@ -1007,7 +1009,7 @@ static void turn(const Model *model, float *x, const float *weight, int position
         float scale = 1.0f / sqrtf(sum / (float)n + model->eps);
         for (i = 0; i < n; i++) x[i] = x[i] * scale * weight[i];
     }
-    const float *cos = model->cos + (size_t)position * half, *sin = model->sin + (size_t)position * half;
+    const float *cos = layer->cos + (size_t)position * half, *sin = layer->sin + (size_t)position * half;
     for (int i = 0; i < half; i++) {
         float a = x[i], b = x[i + half];
         x[i] = a * cos[i] - b * sin[i];
@@ -1025,7 +1027,7 @@ static void project(const Model *model, const Layer *layer, const Step *step, in
         int position = step->positions[row];
         for (int head = 0; head < model->n_heads; head++) {
             float *to = space->queries + ((size_t)(row - first) * model->n_heads + head) * group_stride;
-            turn(model, qkv + head * n, layer->q_norm, position);
+            turn(model, layer, qkv + head * n, layer->q_norm, position);
             if (is_read_direct(model)) to_pairs(qkv + head * n, n, scale, to);
             else
                 for (int i = 0; i < n; i++) to[i] = qkv[head * n + i] * scale;
@@ -1034,7 +1036,7 @@ static void project(const Model *model, const Layer *layer, const Step *step, in
         size_t slot = (size_t)table[position / BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS;
         float *keys = qkv + model->n_heads * n, *values = keys + model->n_kv_heads * n;
         for (int head = 0; head < model->n_kv_heads; head++) {
-            turn(model, keys + head * n, layer->k_norm, position);
+            turn(model, layer, keys + head * n, layer->k_norm, position);
             encode(model, layer, vector_of(model, slot, 0, head), keys + head * n);
             encode(model, layer, vector_of(model, slot, 1, head), values + head * n);
         }
@@ -1045,6 +1047,24 @@ static void project(const Model *model, const Layer *layer, const Step *step, in
 static void apply(const Model *model, const Space *space, const Product *product, float *y,
                   size_t stride, int adds) {
     multiply(model->crew, &(Multiplication){product, &space->rows, y, stride, adds});
+}
+
+/* x += product of the rows in `space`, or its norm where the family has one there. */
+static void add_product(const Model *model, const Space *space, const Product *product,
+                        const float *weight, float *x, int n_rows) {
+    size_t hidden = padded(model->hidden);
+    apply(model, space, product, weight ? space->wide : x, hidden, !weight);
+    for (int row = 0; row < n_rows && weight; row++) {
+        norm(space->wide + row * hidden, weight, model->hidden, model->eps, space->narrow);
+        float *to = x + row * hidden;
+        for (size_t i = 0; i < hidden; i += LANES) store(to + i, load(to + i) + load(space->narrow + i));
+    }
+}
+
+/* SiLU, or GELU by its tanh form: g / (1 + exp(-2 z)) with z = sqrt(2 / pi) (g + 0.044715 g^3). */
+INLINE vf activate(vf g, int is_gelu) {
+    vf z = is_gelu ? g * muladd(g * g, splat(0.0713548163f), splat(1.5957691216f)) : g;
+    return g / (exponential(-z) + 1.0f);
 }
 
 /* One layer for rows first..last - 1, at most MAX_ROWS of them. */
@@ -1073,7 +1093,7 @@ static void run_layer(const Model *model, const Layer *layer, const Step *step, 
         memset(out + n_heads, 0, (n_out - n_heads) * sizeof(float));
         quantize(out, (int)n_heads, rows, row);
     }
-    apply(model, space, &layer->output, x, hidden, 1);
+    add_product(model, space, &layer->output, layer->output_norm, x, n_rows);
 
     expect_rows(rows, model->hidden, n_rows);
     for (int row = 0; row < n_rows; row++) {
@@ -1083,17 +1103,17 @@ static void run_layer(const Model *model, const Layer *layer, const Step *step, 
     size_t n_wide = padded(2 * inner);
     apply(model, space, &layer->gate_up, space->wide, n_wide, 0);
     expect_rows(rows, inner, n_rows);
-    for (int row = 0; row < n_rows; row++) { /* SwiGLU */
+    for (int row = 0; row < n_rows; row++) { /* SwiGLU, or its like with GELU */
         const float *gate = space->wide + row * n_wide, *up = gate + inner;
         float *to = space->narrow;
         for (int i = 0; i < inner; i += LANES) {
             vf g = load(gate + i);
-            store(to + i, g / (exponential(-g) + 1.0f) * load(up + i));
+            store(to + i, activate(g, model->is_gelu) * load(up + i));
         }
         memset(to + inner, 0, (padded(inner) - inner) * sizeof(float));
         quantize(to, inner, rows, row);
     }
-    apply(model, space, &layer->down, x, hidden, 1);
+    add_product(model, space, &layer->down, layer->down_norm, x, n_rows);
 }
 
 /* -- what the binding calls -------------------------------------------------------------------- */
@@ -1110,7 +1130,7 @@ static Space lay_out(const Model *model, uint8_t *at) {
     size_t heads = padded((size_t)model->n_heads * model->head_dim);
     size_t kv = (size_t)model->n_kv_heads * model->head_dim;
     size_t wide = widest_of((size_t[]){padded(model->n_heads * model->head_dim + 2 * kv),
-                                        padded(2 * (size_t)model->inner)}, 2);
+                                        padded(2 * (size_t)model->inner), hidden}, 3);
     size_t narrow = widest_of((size_t[]){hidden, inner, heads}, 3), n = MAX_ROWS;
     size_t stride = head_stride(model), group = model->n_heads / model->n_kv_heads;
     size_t kv_heads = model->n_kv_heads;
@@ -1272,7 +1292,7 @@ EXPORT int32_t native_forward(const Model *model, const Step *step, int32_t firs
     for (int row = 0; row < step->n_rows && first == 0; row++) {
         float *x = step->x + row * hidden;
         const uint16_t *from = model->embedding + (size_t)step->tokens[row] * model->hidden;
-        for (int i = 0; i < model->hidden; i++) x[i] = from_bf16(from[i]);
+        for (int i = 0; i < model->hidden; i++) x[i] = from_bf16(from[i]) * model->embedding_scale;
         memset(x + model->hidden, 0, (hidden - model->hidden) * sizeof(float));
     }
     for (int layer = first; layer < last; layer++)

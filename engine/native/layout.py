@@ -34,7 +34,8 @@ class LayerLayout(Structure):
     _fields_ = [
         ("qkv", ProductLayout), ("output", ProductLayout), ("gate_up", ProductLayout),
         ("down", ProductLayout), ("input_norm", c_void_p), ("post_norm", c_void_p),
-        ("q_norm", c_void_p), ("k_norm", c_void_p), ("kv_codes", c_void_p),
+        ("q_norm", c_void_p), ("k_norm", c_void_p), ("output_norm", c_void_p),
+        ("down_norm", c_void_p), ("cos", c_void_p), ("sin", c_void_p), ("kv_codes", c_void_p),
         ("kv_scales", c_void_p), ("window", c_int32),
     ]  # fmt: skip
 
@@ -42,13 +43,12 @@ class LayerLayout(Structure):
 class ModelLayout(Structure):
     _fields_ = [
         ("layers", POINTER(LayerLayout)), ("head", ProductLayout), ("embedding", c_void_p),
-        ("norm", c_void_p), ("cos", c_void_p), ("sin", c_void_p), ("workspace", c_void_p),
-        ("crew", c_void_p),
+        ("norm", c_void_p), ("workspace", c_void_p), ("crew", c_void_p),
         *((name, c_int32) for name in (
             "n_layers", "hidden", "inner", "n_heads", "n_kv_heads", "head_dim", "vocab",
-            "n_positions", "n_blocks", "kv_format", "n_refined",
+            "n_positions", "n_blocks", "kv_format", "n_refined", "is_gelu",
         )),
-        ("eps", c_float),
+        ("eps", c_float), ("embedding_scale", c_float),
     ]  # fmt: skip
 
 

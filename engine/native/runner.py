@@ -15,6 +15,7 @@ from ..kv_cache import KvPool
 from ..kv_format import KV_FORMATS
 from ..layer import Layer, Norm, Rope
 from ..linear import Linear
+from ..load.loader import RopeConfig
 from ..model import Abandoned, Decoder, Interrupted
 from ..runner import Extension, Runner
 from ..sequence import Sequence
@@ -77,20 +78,26 @@ class NativeRunner(Runner):
                 f"expected at most {MOST_REFINED} refined logits, found {decoder.n_refined}"
             )
         n_positions, half = decoder.rope.cos.shape[0], config.head_dim // 2
-        exact = Rope(config.rope, config.head_dim, n_positions, torch.float32, "cpu")
+        self._turns = dict[RopeConfig, tuple[int, int]]()
+        for rope in config.ropes:
+            if rope not in self._turns:
+                exact = Rope(
+                    rope, config.head_dim, n_positions, torch.float32, "cpu", decoder.context_length
+                )
+                cos, sin = exact.cos[:, 0, :half], exact.sin[:, 0, half:]
+                self._turns[rope] = self._keep(cos.contiguous()), self._keep(sin.contiguous())
         self._layers = (LayerLayout * config.n_layers)(
             *(self._lay_out_layer(i, layer) for i, layer in enumerate(decoder.layers))
         )
         return ModelLayout(
             layers=self._layers, head=_product(decoder.head), embedding=embedding.data_ptr(),
             norm=self._weight(decoder.norm),
-            cos=self._keep(exact.cos[:, 0, :half].contiguous()),
-            sin=self._keep(exact.sin[:, 0, half:].contiguous()),
             n_layers=config.n_layers, hidden=config.hidden_size, inner=config.intermediate_size,
             n_heads=config.n_heads, n_kv_heads=config.n_kv_heads, head_dim=config.head_dim,
             vocab=config.vocab_size, n_positions=n_positions, n_blocks=self.pool.n_blocks,
             kv_format=KV_NUMBERS[type(self.pool.format)], n_refined=decoder.n_refined,
-            eps=config.norm_eps,
+            is_gelu=config.activation != "silu",
+            eps=config.norm_eps, embedding_scale=config.embedding_scale,
         )  # fmt: skip
 
     def _lay_out_layer(self, index: int, layer: Layer) -> LayerLayout:
@@ -98,11 +105,14 @@ class NativeRunner(Runner):
         is_scaled = self.pool.format.is_scaled
         if not codes.is_contiguous() or (is_scaled and scales.dtype != torch.bfloat16):
             raise IntegrityError(f"expected a pool in bf16, found {scales.dtype}")
+        cos, sin = self._turns[self.decoder.config.ropes[index]]
         return LayerLayout(
             qkv=_product(layer.qkv), output=_product(layer.output),
             gate_up=_product(layer.gate_up), down=_product(layer.down),
             input_norm=self._weight(layer.input_norm), post_norm=self._weight(layer.post_norm),
             q_norm=self._weight(layer.q_norm), k_norm=self._weight(layer.k_norm),
+            output_norm=self._weight(layer.output_norm), down_norm=self._weight(layer.down_norm),
+            cos=cos, sin=sin,
             kv_codes=codes.data_ptr(), kv_scales=scales.data_ptr() if is_scaled else None,
             window=layer.window,
         )  # fmt: skip
@@ -117,7 +127,7 @@ class NativeRunner(Runner):
         self._library.native_logits(
             ctypes.byref(self._model), states.data_ptr(), len(states), logits.data_ptr()
         )
-        return logits[:, : self._model.vocab]
+        return self.decoder.capped(logits[:, : self._model.vocab])
 
     @torch.inference_mode()
     def states(

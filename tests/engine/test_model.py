@@ -1,11 +1,13 @@
 """Every model family against transformers, in fp32, on tiny random checkpoints."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from engine.kv_cache import KvPool
 from engine.load.loader import FolderCheckpoint, read_config
@@ -13,6 +15,7 @@ from engine.model import N_REFINED, N_REFINED_INT4, Decoder
 from engine.prefix_tree import PrefixTree
 from engine.runner import Extension, Runner
 from engine.sequence import Sequence
+from engine.types import UnsupportedArchitecture
 
 SIZES: dict[str, Any] = {
     "vocab_size": 97,
@@ -33,6 +36,20 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 32,
 }
 LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+YARN_ROPE = {
+    "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "beta_fast": 8.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+# 12 rotated entries of 16: six factors each.
+LONG_ROPE = {
+    "rope_type": "longrope", "rope_theta": 500.0, "partial_rotary_factor": 0.75,
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], "long_factor": [1.0, 1.5, 2.0, 3.0, 4.0, 6.0],
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
+GEMMA_ROPES = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 8.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama2": ("Llama", {"num_key_value_heads": 4}),
     "llama2-linear-rope": ("Llama", {"rope_parameters": LINEAR_ROPE}),
@@ -47,6 +64,41 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", {"head_dim": 16, "tie_word_embeddings": True}),
     "mistral": ("Mistral", {"sliding_window": 7}),
     "mistral-unwindowed": ("Mistral", {"sliding_window": None}),
+    "mistral-yarn": ("Mistral", {"sliding_window": None, "rope_parameters": YARN_ROPE}),
+    "phi-4": ("Phi3", {"pad_token_id": 0}),
+    "phi-4-mini": (
+        "Phi3",
+        {
+            "pad_token_id": 0,
+            "rope_parameters": LONG_ROPE,
+            "hidden_size": 64,
+            "original_max_position_embeddings": 32,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "phi-3-windowed": ("Phi3", {"pad_token_id": 0, "sliding_window": 7}),
+    "gemma-3": (
+        "Gemma3",
+        {
+            "head_dim": 16,
+            "sliding_window": 7,
+            "query_pre_attn_scalar": 24,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": GEMMA_ROPES,
+            "final_logit_softcapping": 5.0,
+        },
+    ),
+    "smollm3": ("SmolLM3", {"no_rope_layers": [1, 0, 1], "pad_token_id": 0}),
+    "granite": (
+        "Granite",
+        {
+            "embedding_multiplier": 12.0,
+            "residual_multiplier": 0.22,
+            "logits_scaling": 8.0,
+            "attention_multiplier": 0.125,
+            "tie_word_embeddings": True,
+        },
+    ),
 }
 
 
@@ -56,7 +108,8 @@ def reference(family: str, folder: Path, tokens: list[int]) -> torch.Tensor:
 
     name, changes = FAMILIES[family]
     torch.manual_seed(7)
-    config = getattr(transformers, f"{name}Config")(**{**SIZES, **changes})
+    kind = f"{name}TextConfig" if name == "Gemma3" else f"{name}Config"
+    config = getattr(transformers, kind)(**{**SIZES, **changes})
     config._attn_implementation = "eager"
     model = getattr(transformers, f"{name}ForCausalLM")(config).eval().float()
     for parameter in model.parameters():  # biases and norms start at 0 and 1: make them count
@@ -70,7 +123,7 @@ def reference(family: str, folder: Path, tokens: list[int]) -> torch.Tensor:
 class Bench:
     """The engine's decoder on one checkpoint, sequences extended by hand."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, context_length: int = 128) -> None:
         config = read_config(folder)
         decoder = Decoder(
             FolderCheckpoint(folder),
@@ -78,7 +131,7 @@ class Bench:
             dtype="fp32",
             quant=None,
             device="cpu",
-            context_length=128,
+            context_length=context_length,
         )
         self.pool = KvPool(
             n_layers=config.n_layers,
@@ -127,6 +180,51 @@ def test_logits_equal_those_of_transformers(family: str, tmp_path: Path) -> None
         first, second = bench.extend((long, 1), (short, 1))
         assert relative_error(first[0], expected[30 + step]) <= 1e-4
         assert relative_error(second[0], expected[19 + step]) <= 1e-4
+
+
+@pytest.mark.parametrize("prefixes", [("language_model.model.", "language_model.lm_head."),
+                                      ("model.language_model.", "lm_head.")])  # fmt: skip
+def test_a_text_tower_is_read_out_of_a_model_that_also_sees(
+    tmp_path: Path, prefixes: tuple[str, str]
+) -> None:
+    tokens = list(range(3, 43))
+    expected = reference("mistral-yarn", tmp_path, tokens)
+    values = json.loads((tmp_path / "config.json").read_text())
+    outer = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": values}
+    tensors: dict[str, torch.Tensor] = {"vision_tower.patch_conv.weight": torch.zeros(3)}
+    for path in tmp_path.glob("*.safetensors"):
+        tensors |= load_file(path)
+        path.unlink()
+    (tmp_path / "model.safetensors.index.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps(outer))
+    model, head = prefixes
+    renamed = {
+        name.replace("lm_head.", head) if name.startswith("lm_head.")
+        else model + name.removeprefix("model.") if name.startswith("model.") else name: tensor
+        for name, tensor in tensors.items()
+    }  # fmt: skip
+    save_file(renamed, tmp_path / "model.safetensors")
+    bench = Bench(tmp_path)
+    found = bench.extend((bench.sequence(tokens), 40))[0]
+    assert relative_error(found, expected) <= 1e-4
+
+
+def test_longrope_is_short_where_the_served_context_is(tmp_path: Path) -> None:
+    tokens = list(range(3, 33))  # within the original context
+    expected = reference("phi-4-mini", tmp_path, tokens)
+    for context_length, is_short in ((32, True), (128, False)):
+        bench = Bench(tmp_path, context_length)
+        found = bench.extend((bench.sequence(tokens), 30))[0]
+        assert (relative_error(found, expected) <= 1e-4) == is_short
+
+
+@pytest.mark.parametrize("name", ["Qwen3MoeForCausalLM", "GptOssForCausalLM"])
+def test_what_is_not_read_is_refused_with_what_serves_it(
+    write_checkpoint: Callable[..., Path], name: str
+) -> None:
+    folder = write_checkpoint(architectures=[name])
+    with pytest.raises(UnsupportedArchitecture, match=rf"{name} is not read here.*llm_url"):
+        read_config(folder)
 
 
 def test_the_likeliest_tokens_are_not_tied_by_bf16(write_checkpoint: Callable[..., Path]) -> None:

@@ -33,7 +33,21 @@ ROLE_KEYS: Mapping[RoleName, str] = {"engine": "llm", "recognizer": "stt", "voic
 
 # model_type of config.json -> the loader of the role
 LOADERS: Mapping[RoleName, Mapping[str, str]] = {
-    "engine": {"llama": "", "mistral": "", "qwen2": "", "qwen3": ""},
+    "engine": dict.fromkeys(
+        (
+            "llama",
+            "mistral",
+            "mistral3",
+            "qwen2",
+            "qwen3",
+            "phi3",
+            "gemma3",
+            "gemma3_text",
+            "smollm3",
+            "granite",
+        ),
+        "",
+    ),
     "recognizer": {
         "whisper": "whisper",
         "moonshine": "moonshine-torch",
@@ -264,9 +278,10 @@ def loader_of(role: RoleName, folder: Path) -> str:
     kind = read_json(folder / "config.json").get("model_type")
     loader = LOADERS[role].get(str(kind))
     if loader is None:
+        elsewhere = '; vLLM, SGLang or llama.cpp may serve it: llm_url = "http://HOST:PORT/v1"'
         raise ConfigError(
             f"{ROLE_KEYS[role]}_model: expected config.json in {folder} with a model_type among "
-            f"{', '.join(LOADERS[role])}, found {kind!r}"
+            f"{', '.join(LOADERS[role])}, found {kind!r}{elsewhere if role == 'engine' else ''}"
         )
     return loader
 

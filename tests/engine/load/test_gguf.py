@@ -212,7 +212,7 @@ def test_blocks_of_256_are_read_row_by_row(tmp_path: Path, name: str) -> None:
         ({"split.count": [1, 1]}, CheckpointError, "integer at split.count"),
         ({"tokenizer.ggml.pre": ["a", "b"]}, CheckpointError, "a text at tokenizer.ggml.pre"),
         ({"tokenizer.chat_template": 7}, CheckpointError, "a text at tokenizer.chat_template"),
-        ({"llama.rope.scaling.type": "yarn"}, UnsupportedArchitecture, "yarn"),
+        ({"llama.rope.scaling.type": "dynamic"}, UnsupportedArchitecture, "dynamic"),
         ({"llama.rope.dimension_count": 4}, UnsupportedArchitecture, "dimensions of a head"),
         ({"llama.expert_count": 8}, UnsupportedArchitecture, "experts"),
         ({"general.architecture": "mamba"}, UnsupportedArchitecture, "mamba"),

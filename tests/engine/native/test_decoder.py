@@ -35,6 +35,16 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 131,
     },
     "one-head": {"n_heads": 1, "n_kv_heads": 1, "head_dim": 256},
+    "gemma-3": {
+        "qk_norm": True, "is_sandwiched": True, "norms_from_one": True, "windows": (5, 0),
+        "activation": "gelu_pytorch_tanh", "embedding_scale": 8.0, "logit_cap": 20.0,
+        "layer_ropes": (RopeConfig(500.0), RopeConfig(5000.0, "linear", 8.0)),
+    },
+    "phi-4-mini": {
+        "is_fused": True, "rope": RopeConfig(500.0, rotated=12, scale=1.1, divisors=(1.5,) * 6),
+    },
+    "smollm3": {"layer_ropes": (RopeConfig(500.0), RopeConfig(kind="none"))},
+    "granite": {"residual_scale": 0.7, "logit_scale": 0.125, "attention_scale": 0.125},
     "llama3-rope": {"rope": RopeConfig(500.0, "llama3", 8.0, original_context=32)},
 }  # fmt: skip
 TOKENS = [int(t) for t in torch.randint(131, (45,), generator=torch.Generator().manual_seed(3))]
