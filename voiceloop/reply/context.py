@@ -16,8 +16,7 @@ from voiceloop.knowledge.retrieval import Retrieval
 from voiceloop.knowledge.retriever import Retriever
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.settings import SessionSettings
-from voiceloop.reply.anticipation import Anticipation
-from voiceloop.reply.live_branch import PEndCallback
+from voiceloop.reply.anticipation import Anticipation, PEndCallback
 from voiceloop.reply.plan import voice_options_of
 from voiceloop.reply.prepared import Prepared
 from voiceloop.reply.voice import KeptLines, ReplyVoice, SessionLines

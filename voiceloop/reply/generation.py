@@ -14,6 +14,7 @@ import dataclasses
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
@@ -31,12 +32,11 @@ from voiceloop.backends import (
 )
 from voiceloop.errors import BackendError, BackendTimeout, PromptTooLong, VoiceLoopError
 from voiceloop.realtime.response import ResponseHandle
+from voiceloop.reply.anticipation import LiveBranch
 from voiceloop.reply.context import ReplyContext
-from voiceloop.reply.live_branch import LiveBranch
 from voiceloop.reply.plan import GENERATE_DEADLINE_S, ReplyPlan
 from voiceloop.reply.sayable import SayableText
-from voiceloop.reply.steps import IncompleteCall, ReplyRound, Rounds
-from voiceloop.reply.tool_answers import ToolAnswers, ToolDraft, as_refusals, as_results
+from voiceloop.reply.tool_answers import IncompleteCall, ToolAnswers, as_refusals, as_results
 from voiceloop.telemetry.record import TurnRecord
 from voiceloop.tools.pending import PendingCall
 
@@ -46,6 +46,131 @@ MAX_HALVINGS = 4  # of a prompt that was too long: where a sixteenth is, it is n
 # What the model has of its first deadline at the least, where deciding that the turn was over took
 # long: a model that answers within it is no slow one.
 LEAST_FIRST_S = 2.0
+
+
+# Three rounds of tool calls that the agent file answers, and one to speak of them. Chosen: a caller
+# waits through all of them, and a model that still calls tools does so without end.
+MAX_ROUNDS = 4
+
+
+@dataclass(slots=True)
+class ReplyRound:
+    """One response: what the model said and called in it.
+
+    n_deltas, n_preemptive_deltas: pieces of text of the reply, and of preemptive replies before it.
+    failure: what kept the model from ending it. refused: calls that were not made, for what they
+    lack. n_wrong_calls: these, and what named no tool or was written as text. needs_fallback: its
+    text broke off, and something must be said behind it. open_calls: made, and left to the client.
+    named: the ids under which the model has named its calls.
+    """
+
+    calls: list[ToolCall] = field(default_factory=list)
+    finish_reason: str = "stop"
+    reported: Usage | None = None
+    n_deltas: int = 0
+    n_preemptive_deltas: int = 0
+    failure: VoiceLoopError | None = None
+    refused: list[IncompleteCall] = field(default_factory=list)
+    n_wrong_calls: int = 0
+    needs_fallback: bool = False
+    open_calls: tuple[ToolCall, ...] = ()
+    named: set[str] = field(default_factory=set)
+    _taken: Usage | None = None
+
+    def report(self, usage: Usage) -> None:
+        """The model has ended; where it was asked again, once more."""
+        before = self.reported
+        if before is not None:
+            usage = replace(
+                before,
+                n_prompt_tokens=before.n_prompt_tokens + usage.n_prompt_tokens,
+                n_cached_tokens=before.n_cached_tokens + usage.n_cached_tokens,
+                n_reply_tokens=before.n_reply_tokens + usage.n_reply_tokens,
+                n_discarded_tokens=before.n_discarded_tokens + usage.n_discarded_tokens,
+                n_drafted_tokens=before.n_drafted_tokens + usage.n_drafted_tokens,
+                n_accepted_tokens=before.n_accepted_tokens + usage.n_accepted_tokens,
+            )
+        self.reported = usage
+
+    def take_usage(self) -> Usage:
+        """The tokens used since this was last called: a round may take several responses to say."""
+        before, self._taken = self._taken, self.usage
+        if before is None:
+            return self._taken
+        return Usage(n_reply_tokens=max(0, self._taken.n_reply_tokens - before.n_reply_tokens))
+
+    @property
+    def usage(self) -> Usage:
+        """What the model reported; if it was stopped before it did, an estimate from what it said.
+
+        Then each piece of text counts as one token (the least it can be: a model may send several
+        in one) and the prompt as none. A preemptive reply that is kept comes anew with the reply
+        itself, so its pieces beyond the reply's count as discarded.
+        """
+        if self.reported is not None:
+            return self.reported
+        n_discarded = max(0, self.n_preemptive_deltas - self.n_deltas)
+        return Usage(n_reply_tokens=self.n_deltas, n_discarded_tokens=n_discarded)
+
+
+class Rounds:
+    """The rounds of one reply, in order. failure: what keeps the first of them from an answer."""
+
+    def __init__(self, failure: VoiceLoopError | None = None) -> None:
+        self._rounds = [ReplyRound(failure=failure)]
+        self._is_last = False
+
+    @property
+    def latest(self) -> ReplyRound:
+        return self._rounds[-1]
+
+    @property
+    def is_first(self) -> bool:
+        return len(self._rounds) == 1
+
+    def begin(self, *, is_last: bool = False) -> None:
+        """is_last: nothing that is called in it would be waited for."""
+        self._rounds.append(ReplyRound())
+        self._is_last = is_last or len(self._rounds) >= MAX_ROUNDS
+
+    def usage(self, unheard: float = 0.0) -> Usage:
+        """The tokens of all rounds; the times of the first, which the caller waited for.
+
+        unheard: the share of the last round's text that nobody heard, because of an interruption.
+        If that is all of it, the caller had not finished and it was made too early: its tokens
+        count as discarded. If it is part, it would have been made in any case: as unheard.
+        """
+        used = [each.usage for each in self._rounds]
+        n_unheard = round(unheard * used[-1].n_reply_tokens)
+        n_too_early = n_unheard if unheard == 1.0 else 0
+        return replace(
+            used[0],
+            n_prompt_tokens=sum(usage.n_prompt_tokens for usage in used),
+            n_cached_tokens=sum(usage.n_cached_tokens for usage in used),
+            n_reply_tokens=sum(usage.n_reply_tokens for usage in used) - n_unheard,
+            n_discarded_tokens=sum(usage.n_discarded_tokens for usage in used) + n_too_early,
+            n_unheard_tokens=n_unheard - n_too_early,
+            n_turn_tokens=sum(usage.n_turn_tokens for usage in used),
+            n_turn_resident=sum(usage.n_turn_resident for usage in used),
+            n_drafted_tokens=sum(usage.n_drafted_tokens for usage in used),
+            n_accepted_tokens=sum(usage.n_accepted_tokens for usage in used),
+        )
+
+    @property
+    def called(self) -> tuple[int, int]:
+        """Calls of tools that the model wrote, and of these the ones that could not be made."""
+        n_wrong = sum(each.n_wrong_calls for each in self._rounds)
+        return n_wrong + sum(len(each.calls) for each in self._rounds), n_wrong
+
+    def params(self, asked: GenerateParams) -> GenerateParams:
+        """How the latest round is sampled: the first as asked for.
+
+        From the second on a demanded call has been made, so the model may speak; in the last one
+        it must, since nobody would answer another call.
+        """
+        if self.is_first:
+            return asked
+        return replace(asked, tool_choice="none" if self._is_last else "auto")
 
 
 class ModelDeadline:
@@ -125,7 +250,6 @@ class Generation:
         self.has_thought = False
         self._is_preemptive = live is not None
         self._attempt: int | None = None  # whose text is read; None: the reply's own
-        self._draft: ToolDraft | None = None
         self._text = self._new_text()
         self._may_ask_again = True  # in this round
         # What `ask` commits; None where `commit_preemptive` does it instead.
@@ -149,12 +273,13 @@ class Generation:
 
     def revise(self, plan: ReplyPlan) -> None:
         """Another version of the preemptive reply was asked for, to other words."""
-        self._plan, self._draft = plan, None
+        self._plan = plan
+        self._tools.forget_draft()
 
     @property
     def begins_with_calls(self) -> bool:
         """Whether what is made ahead comes behind calls."""
-        return self._draft is not None
+        return bool(self._tools.drafted)
 
     def take_draft(self, plan: ReplyPlan, *, calls_at_once: bool) -> tuple[PendingCall, ...]:
         """The calls that the preemptive reply begins with, where their results are there.
@@ -162,12 +287,12 @@ class Generation:
         The reply itself then begins with the round behind them: `begin_round` follows, and
         `commit_preemptive`. None where there are none, or the caller's words are others.
         """
-        draft = self._draft
-        fits = draft is not None and plan.prompt == self.plan.prompt and draft.has_results
-        if draft is None or not fits or (len(draft.calls) > 1 and not calls_at_once):
-            self._draft = None
+        calls = tuple(self._tools.drafted)
+        fits = plan.prompt == self.plan.prompt and self._tools.has_drafts_results
+        if not fits or (len(calls) > 1 and not calls_at_once):
+            self._tools.forget_draft()
             return ()
-        return self._tools.of(draft.calls)
+        return self._tools.of(calls)
 
     def commit_preemptive(self, plan: ReplyPlan) -> bool:
         """Ask for the reply itself; no more of the preemptive one is read.
@@ -177,10 +302,8 @@ class Generation:
         assert self.live is not None
         self._plan, self._is_preemptive = plan, False
         tail = plan.prompt[len(self.live.context.messages) :]
-        if self._draft is not None:
-            tail += self._draft.messages
-        is_promised = self.live.commit_now(tail, self._params)
-        self._draft = None
+        is_promised = self.live.commit_now(tail + self._tools.drafts_messages, self._params)
+        self._tools.forget_draft()
         self.deadline.ask()
         return is_promised
 
@@ -349,24 +472,19 @@ class Generation:
 
         Then the round that follows is drafted, as soon as the results are there.
         """
-        text, pending = self._text_of(attempt), self._tools.made_ahead(attempt)
-        if text.has_given or not pending or self._draft is not None:
+        if self._text_of(attempt).has_given:
             return False
-        new_id, made = self._context.protocol.new_id, [each.call for each in pending]
-        calls = tuple(ToolCall(new_id("call"), call.name, call.arguments) for call in made)
-        self._draft = ToolDraft(attempt, calls, pending)
-        for each in pending:
-            each.when_over(self._begin_draft)
-        return True
+        new_id = self._context.protocol.new_id
+        return self._tools.draft_behind(attempt, new_id, lambda: self._begin_draft(attempt))
 
-    def _begin_draft(self) -> None:
-        live, draft = self.live, self._draft
-        if live is None or draft is None or not draft.has_results or not self._is_preemptive:
+    def _begin_draft(self, attempt: int) -> None:
+        live, tools = self.live, self._tools
+        if live is None or not tools.has_drafts_results or not self._is_preemptive:
             return
-        if live.newest_attempt == draft.attempt:  # else words have changed, or it has begun
+        if live.newest_attempt == attempt:  # else words have changed, or it has begun
             turn = self.plan.prompt[len(live.context.messages) :]
-            params = self.rounds.next_params(self.plan.params)
-            live.begin_preemptive((*turn, *draft.messages), params)
+            params = replace(self.plan.params, tool_choice="auto")
+            live.begin_preemptive((*turn, *tools.drafts_messages), params)
 
     def _breaks_off(self) -> bool:
         """Whether no more of the text is to be said; the model need not write on.

@@ -20,8 +20,8 @@ from voiceloop.config import Ahead
 from voiceloop.listening.endpointing import FITTED
 from voiceloop.listening.events import PauseWeighed, UserTurn
 from voiceloop.realtime.response import ResponseHandle
+from voiceloop.reply.anticipation import LiveBranch, Preemptive
 from voiceloop.reply.context import ReplyContext
-from voiceloop.reply.live_branch import LiveBranch, Preemptive
 from voiceloop.reply.plan import ReplyPlan, plan_of, voice_options_of
 from voiceloop.reply.reply import Reply
 from voiceloop.reply.voice import MOST_CHARACTERS

@@ -1,6 +1,7 @@
 """One reply of the agent, from the prompt to the last sample that the caller hears.
 
-Owns its tasks: one reads the model, one speaks and plays. A reply ends in exactly one way
+Owns its tasks (one reads the model, one speaks and plays), and the response that it is said in:
+nothing of it becomes an event while it has none. A reply ends in exactly one way
 (completed, incomplete, failed, cancelled), catches every error itself, and leaves nothing open.
 Where the server answers all tool calls of a response, the reply continues in another response;
 calls that are left to the client end it, and their results begin the next reply.
@@ -19,20 +20,21 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+import msgspec
+
+from audio.codec import encode
 from voiceloop.backends import PreemptiveDone, ToolCall, Usage, Voice
 from voiceloop.errors import VoiceLoopError, error_of
 from voiceloop.listening.events import UserTurn
-from voiceloop.realtime.response import ResponseHandle
+from voiceloop.realtime.response import CloseReason, ResponseHandle, ResponseStatus
+from voiceloop.reply.anticipation import LiveBranch
 from voiceloop.reply.bridge import Bridge, Late
 from voiceloop.reply.context import ReplyContext
-from voiceloop.reply.generation import Generation, ModelDeadline
-from voiceloop.reply.live_branch import LiveBranch
-from voiceloop.reply.output import ReplyOutput
+from voiceloop.reply.generation import MAX_ROUNDS, Generation, ModelDeadline, ReplyRound
 from voiceloop.reply.phase import Phase, PhaseEvent, ReplyPhase
 from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.playout import Chunk, Pacer, Playout
 from voiceloop.reply.speech import ReplySpeech
-from voiceloop.reply.steps import MAX_ROUNDS, ReplyRound
 from voiceloop.reply.voice import KeptLine
 from voiceloop.telemetry.record import Mark, Outcome, TurnRecord
 from voiceloop.tools.pending import PendingCall
@@ -80,7 +82,7 @@ class Reply:
         )  # fmt: skip
         deadline = ModelDeadline(plan.params.within_ms / 1000, self._waited_s)
         self._generation = Generation(context, plan, failure, live, deadline)
-        self._output = ReplyOutput(context.protocol, self.phase)
+        self._response: ResponseHandle | None = None
         self._task: asyncio.Task[None] | None = None
         whole = (fixed_text or "") + (context.agent.fallback if failure is not None else "")
         voice = context.voice.sound_of(whole, plan.voice_options, record)
@@ -115,9 +117,29 @@ class Reply:
         return self
 
     def _answer_in(self, response: ResponseHandle) -> None:
-        self._output.answer_in(response, self._generation.round, self.record)
-        if self.phase.now is not ReplyPhase.INTERRUPTED:
-            self.released_s = self.released_s or self._context.clock()
+        self._response = response
+        self.record.note_response(response.id)
+        # Whoever closes it asks the round what was used.
+        response.usage_so_far = self._generation.round.take_usage
+        self.released_s = self.released_s or self._context.clock()
+
+    def _answer_like_before(self) -> None:
+        """The response has said all it had to: go on in another, which was asked for like it."""
+        self._close("completed")
+        self._answer_in(self._context.protocol.open_response(self.response.request))
+
+    def _close(
+        self,
+        status: ResponseStatus,
+        error: VoiceLoopError | None = None,
+        *,
+        reason: CloseReason | None = None,
+    ) -> None:
+        """End the response on the wire, if there is one; unless whoever cancelled has done so."""
+        if self._response is not None:
+            if status == "incomplete":
+                reason = "max_output_tokens"
+            self._response.close(status, reason, error)
 
     # --- made ahead ---
 
@@ -136,13 +158,13 @@ class Reply:
         """Be heard in this response, until `take_back` or `keep_early`; softly for unsure_ms."""
         self.released_s = self._context.clock()
         self.record.note_response(response.id)
-        self._output.start_early(response)
+        self._response = response
         self.record.facts.fade_in_ms = self.speech.start_early(unsure_ms)
 
     @property
     def has_begun(self) -> bool:
         """Whether it has a response: it is the answer, or has started early and stands so far."""
-        return self._output.has_response
+        return self._response is not None
 
     def keep_early(self, turn: UserTurn, plan: ReplyPlan) -> bool:
         """The turn is over, and what has started early is the answer to it.
@@ -163,7 +185,8 @@ class Reply:
         Returns what is told of the start, and its item, if it has one.
         """
         self.playout.pause()
-        item_id = self._output.take_back()
+        self._close("cancelled", reason="turn_detected")
+        item_id, self._response = self.response.item_id, None
         started, self.record = self.record, self.record.before_sound()
         if self.phase.now is ReplyPhase.EARLY:
             self.released_s = None
@@ -208,13 +231,13 @@ class Reply:
     def _pass_round(self, calls: Sequence[PendingCall]) -> None:
         """Its first round was nothing but these calls, and what came of them is known already."""
         for each in calls:
-            self._output.add_call(each.call, self._generation.round)
-        self._output.tell_results(calls)
-        self._output.close("completed")
+            self._add_call(each.call)
+        self._tell_results(calls)
+        self._close("completed")
         uses = [each.use(self.released_s) for each in calls]
         self.record.note_calls(uses, self._context.clock())
         self._generation.begin_round(calls, is_out_of_band=False, is_last=False)
-        self._output.go_on(self._generation.round, self.record)
+        self._answer_like_before()
 
     # --- who speaks ---
 
@@ -259,7 +282,9 @@ class Reply:
     @property
     def response(self) -> ResponseHandle:
         """The response being answered (of this round); only after the release."""
-        return self._output.response
+        if self._response is None:
+            raise RuntimeError("expected a released reply, found one that is held")
+        return self._response
 
     @property
     def remaining_ms(self) -> float | None:
@@ -330,7 +355,7 @@ class Reply:
 
     def _end(self, outcome: Outcome, error: VoiceLoopError | None = None) -> None:
         self.outcome, self.failure = self.outcome or outcome, error or self.failure
-        self._output.close(outcome, error)
+        self._close(outcome, error)
 
     async def _say_kept(self) -> None:
         """It broke off, the voice perhaps lost: say the fallback as it was spoken before."""
@@ -340,7 +365,7 @@ class Reply:
             return
         with suppress(Exception):  # what can be told of it has been told
             await self._say_behind(fallback)
-            self._output.close("failed", self.failure)
+            self._close("failed", self.failure)
             await self.playout.played_out()
 
     async def _answer(self) -> None:
@@ -356,8 +381,8 @@ class Reply:
                 return
             await self._bridge.over(calls, self.play_end_s, self._say_behind)
             await self.phase.answering.wait()  # it may have been interrupted meanwhile
-            self._output.tell_results(calls)
-            self._output.close(outcome)
+            self._tell_results(calls)
+            self._close(outcome)
             self._take_results(calls)
             if (asked := next((each for each in calls if each.question), None)) is not None:
                 await self._ask(asked)
@@ -383,7 +408,7 @@ class Reply:
 
     def _go_on(self, voice: Voice | None = None) -> None:
         """In another response, once the last one has been played."""
-        self._output.go_on(self._generation.round, self.record)
+        self._answer_like_before()
         wasted_ms = self.speech.wasted_ms
         self.speech = self._new_speech(self.play_end_s, voice=voice)
         self.speech.wasted_ms = wasted_ms
@@ -400,7 +425,7 @@ class Reply:
                 tasks.create_task(speech.run()).add_done_callback(lambda _: watching.cancel())
         await self.phase.answering.wait()
         if self.plan.speaks:
-            self._output.send_rest(self.speech)
+            self._send_rest()
         return self._generation.round
 
     # --- generated ---
@@ -494,22 +519,53 @@ class Reply:
         self.speech.finish()
         await self.speech.run()
         await self.phase.answering.wait()
-        self._output.send_rest(self.speech)
+        self._send_rest()
 
     async def _write(self, text: str) -> None:
         self._mark_first_token()
         if self.plan.speaks:
             self.speech.say(text)
             return
-        await self._output.write(text)
+        await self.phase.answering.wait()
+        self.response.text_delta(text)
 
     def _mark_first_token(self) -> None:
         has_thought = self._generation.has_thought
         self.record.note_first_token(self._context.clock(), has_thought=has_thought)
 
     async def _announce(self, call: ToolCall) -> None:
-        if (announced := await self._output.announce(call, self._generation.round)) is not None:
-            self._generation.call_early(announced)
+        """Tell the client of a call, and make it if it changes nothing."""
+        await self.phase.answering.wait()
+        said = self._generation.round
+        if call.call_id in said.named or (said.calls and not self.response.calls_at_once):
+            return  # named twice, or the client asked for one at a time
+        said.named.add(call.call_id)
+        self._generation.call_early(self._add_call(call))
+
+    def _add_call(self, call: ToolCall) -> ToolCall:
+        """The call as it goes on: one of an MCP server has the id of its item."""
+        response = self.response
+        tool = next((tool for tool in response.tools if tool.name == call.name), None)
+        if tool is not None and tool.server_label:
+            # Not the model's: a service may give every reply's first call the same.
+            prefix = "mcpr" if tool.needs_approval else "mcp"
+            call = msgspec.structs.replace(call, call_id=self._context.protocol.new_id(prefix))
+        self._generation.round.calls.append(call)
+        called = (call.call_id, call.name, call.arguments)
+        if tool is None or not tool.server_label:
+            response.function_call(call.call_id, call.name)
+            response.arguments_done(call.call_id, call.arguments)
+        elif tool.needs_approval:
+            response.mcp.ask(*called, tool.server_label)
+        else:
+            response.mcp.begin(*called, tool.server_label)
+        return call
+
+    def _tell_results(self, calls: Sequence[PendingCall]) -> None:
+        """What came of those of the session's MCP servers: each stands in the call's own item."""
+        for pending in calls:
+            text, is_error = pending.told
+            self.response.mcp.finish(pending.call.call_id, text, is_error=is_error)
 
     # --- spoken ---
 
@@ -518,6 +574,16 @@ class Reply:
         self.record.mark(Mark.FIRST_AUDIO_FRAME, self._context.clock())
 
     def _emit(self, chunk: Chunk) -> None:
-        self._output.send(chunk, self.speech, self.plan.output_format)
+        """A piece of sound; its words' text goes just before it."""
+        response, speech = self.response, self.speech
+        if chunk.words:
+            response.transcript_delta(speech.text.take(chunk.words[-1].text_end))
+            response.add_words(speech.in_item(chunk.words))
+        data = encode(chunk.samples, self.plan.output_format.encoding)
+        response.audio_delta(data, chunk.duration_ms, is_fade=chunk.is_fade)
         self.record.mark(Mark.FIRST_AUDIO_QUEUED, self._context.clock())
         self.record.note_held(self.speech.held_ms)
+
+    def _send_rest(self) -> None:
+        """The text that has no sound of its own: the last marks, spaces."""
+        self.response.transcript_delta(self.speech.text.take_rest())

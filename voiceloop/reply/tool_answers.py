@@ -20,7 +20,6 @@ from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import ChatMessage, PreemptiveCall, Tool, ToolCall
 from voiceloop.realtime.items import FunctionCallOutput
 from voiceloop.realtime.protocol import Protocol
-from voiceloop.reply.steps import IncompleteCall
 from voiceloop.tools.pending import PendingCall, SessionTools
 
 # Calls made ahead of one reply. Chosen: twice what a reply makes in practice; each of them asks
@@ -28,6 +27,14 @@ from voiceloop.tools.pending import PendingCall, SessionTools
 MAX_AHEAD = 8
 Call = TypeVar("Call", ToolCall, PreemptiveCall)
 NOT_CALLED = json.dumps({"error": "not called: the reply was broken off"})
+
+
+@dataclass(frozen=True, slots=True)
+class IncompleteCall:
+    """A call without the arguments that its tool requires; `missing` are their names."""
+
+    call: ToolCall
+    missing: tuple[str, ...]
 
 
 class ToolAnswers:
@@ -55,6 +62,8 @@ class ToolAnswers:
         self._ahead: dict[tuple[str, str], PendingCall] = {}  # by name and arguments
         self._n_ahead = 0  # calls made ahead, in all
         self._wanted_ahead: list[PreemptiveCall] = []  # by the newest preemptive reply
+        # Calls that the preemptive reply begins with and goes on behind, as they were made ahead.
+        self.drafted: dict[ToolCall, PendingCall] = {}
         self._begun: list[PendingCall] = []  # in the present round
 
     def admits(self, call: ToolCall, tool_choice: str) -> bool:
@@ -106,6 +115,42 @@ class ToolAnswers:
         pending = {(c.name, c.arguments): self._early(c.name, c.arguments) for c in calls}
         found = tuple(each for each in pending.values() if each is not None)
         return found if len(found) == len(calls) else ()
+
+    # --- the round behind them, drafted ---
+
+    def draft_behind(
+        self, attempt: int, new_id: Callable[[str], str], then: Callable[[], None]
+    ) -> bool:
+        """Whether this preemptive reply goes on behind calls made ahead; `then` as each is over."""
+        if self.drafted or not (pending := self.made_ahead(attempt)):
+            return False
+        for each in pending:
+            self.drafted[replace(each.call, call_id=new_id("call"))] = each
+            each.when_over(then)
+        return True
+
+    def forget_draft(self) -> None:
+        """Nothing goes on behind them: another version was asked for, or the reply itself."""
+        self.drafted = {}
+
+    @property
+    def has_drafts_results(self) -> bool:
+        """Whether every call of the draft has one that the reply may be made of."""
+        calls = self.drafted.values()
+        return bool(calls) and all(each.is_over and each.may_be_adopted for each in calls)
+
+    @property
+    def drafts_messages(self) -> tuple[ChatMessage, ...]:
+        """Its calls and their results, as they follow the caller's turn; once they are over."""
+        if not self.drafted:
+            return ()
+        results = (
+            ChatMessage("tool", pending.text, (), call.call_id)
+            for call, pending in self.drafted.items()
+        )
+        return ChatMessage("assistant", "", tuple(self.drafted)), *results
+
+    # --- made in the reply itself ---
 
     def call_early(self, call: ToolCall) -> None:
         """The model has named this call and may write on: make it now, if it changes nothing."""
@@ -259,26 +304,3 @@ def as_results(calls: Sequence[PendingCall], protocol: Protocol | None) -> tuple
             text = pending.postpone()
         messages.append(ChatMessage("tool", text, (), call_id))
     return tuple(messages)
-
-
-@dataclass(frozen=True, slots=True)
-class ToolDraft:
-    """attempt: the version that makes the calls, each with its id. pending: they, made ahead."""
-
-    attempt: int
-    calls: tuple[ToolCall, ...]
-    pending: tuple[PendingCall, ...]
-
-    @property
-    def has_results(self) -> bool:
-        """Whether every call has one that the reply may be made of."""
-        return all(call.is_over and call.may_be_adopted for call in self.pending)
-
-    @property
-    def messages(self) -> tuple[ChatMessage, ...]:
-        """The calls and their results, as they follow the caller's turn; once they are over."""
-        results = (
-            ChatMessage("tool", pending.text, (), call.call_id)
-            for call, pending in zip(self.calls, self.pending, strict=True)
-        )
-        return ChatMessage("assistant", "", self.calls), *results

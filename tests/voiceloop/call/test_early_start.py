@@ -24,7 +24,7 @@ from voiceloop.listening.endpointing import Endpointing
 from voiceloop.listening.endpointing import wait_ms as endpointing_wait_ms
 from voiceloop.listening.release import SOFT_PRICE
 from voiceloop.listening.segment import EARLY_MS
-from voiceloop.reply.live_branch import Preemptive
+from voiceloop.reply.anticipation import Preemptive
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]

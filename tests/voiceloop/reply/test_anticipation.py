@@ -12,8 +12,7 @@ from tests.fakes import FakeLanguageModel, Fault
 from voiceloop.backends import ChatMessage, Generated, GenerateParams, TextDelta
 from voiceloop.config import Ahead
 from voiceloop.errors import BackendError, Overloaded
-from voiceloop.reply.anticipation import Anticipation
-from voiceloop.reply.live_branch import MAX_UNREAD_EVENTS, Context
+from voiceloop.reply.anticipation import MAX_UNREAD_EVENTS, Anticipation, Context
 
 pytestmark = pytest.mark.virtual_time
 HISTORY = (ChatMessage("system", "Be kind."), ChatMessage("assistant", "Hello."))
