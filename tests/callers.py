@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from tests.fakes import EnergyVad, instant_backends, quiet, utterance
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, Voice, VoiceOptions
+from voiceloop.call.call import CallServices
 from voiceloop.call.connection import Disconnected, Hello
-from voiceloop.call.services import CallServices
 from voiceloop.call.session import Session
 from voiceloop.call.turn_taking import TurnTaking
 from voiceloop.config import Config

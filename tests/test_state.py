@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.state import ROOT, states
-from voiceloop.call.status import Agent, Caller
+from voiceloop.call.turn_taking import Agent, Caller
 from voiceloop.reply.phase import ReplyPhase
 
 DRAWN = (Caller, Agent, ReplyPhase)  # machines whose every state stands in CONTRIBUTING.md

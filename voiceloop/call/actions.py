@@ -1,4 +1,4 @@
-"""What turn-taking decides: each action is done by the performer at once, in order.
+"""What turn-taking decides: each action is done by the call at once, in order.
 
 Owns these messages. They name what is to be done and nothing of how; immutable.
 """

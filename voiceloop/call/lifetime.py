@@ -1,7 +1,8 @@
-"""How long a session lasts: its longest time, the notice before its end, a server that lets it go.
+"""When a call begins, rests and ends.
 
-Owns the wait for whichever end comes first, when a client is told of it, and the exception that
-ends a session's tasks.
+Owns the wait in which it is decided who speaks first, the moments in which nobody speaks and
+nothing is owed (for who waits for one, or prompts a silent caller, and for the place that a call
+takes), and the wait for whichever end comes first, with what its close frame says.
 """
 
 from __future__ import annotations
@@ -10,7 +11,129 @@ import asyncio
 from collections.abc import Callable
 from enum import Enum
 
+from voiceloop.call.connection import Hello
+from voiceloop.realtime.commands import AppendAudio, Command, ResumeCall, SettingsChanged
+
+# Who comes back shows a ticket first, over a line that has just broken.
+RETURN_WAIT_S = 5.0
+# A client that begins by itself does so within this; the slow ones are SDKs on a busy machine.
+WAIT_S = 1.0
+# A call in which nobody has spoken for so long, or one whose client has sent nothing by then, costs
+# next to nothing. It has a tenth of a place all the same: anybody can hold many such lines.
+QUIET_CALL_S = 30.0
+BEGINS_WITHIN_S = 1.0
+SILENT_SHARE = 0.1
 EXPIRY_WARNING_S = 60.0
+
+
+class Opening(Enum):
+    """Who begins the call."""
+
+    OPEN = "open"  # the client has said nothing yet
+    AGENT = "agent"
+    CLIENT = "client"
+
+
+class GreetingWait:
+    """Whether the agent speaks first. A client that configures its session, or begins by itself,
+    meets what it would meet anywhere; one that only sends sound, or nothing, is greeted.
+
+    Told of each command of the client's; the first one decides, or `WAIT_S` without any.
+    """
+
+    def __init__(self, hello: Hello) -> None:
+        self._is_asked = hello.greeting
+        self._sound_flows = hello.door != "websocket"
+        self._wait_s = RETURN_WAIT_S if hello.is_returning else WAIT_S
+        self._decided = asyncio.Event()
+        self.opening = Opening.OPEN
+        if hello.greeting is False or (hello.is_configured and not hello.greeting):
+            self._decide(Opening.CLIENT)
+
+    def observe(self, command: Command) -> None:
+        """The client's next command; only the first one counts."""
+        if self.opening is not Opening.OPEN:
+            return
+        match command:
+            case AppendAudio() if self._sound_flows:
+                pass  # before the client has asked for anything
+            case AppendAudio():
+                self._decide(Opening.AGENT)
+            case SettingsChanged() if self._is_asked:
+                self._decide(Opening.AGENT)  # in the voice and the form that it has just asked for
+            case ResumeCall() if self._is_asked:
+                pass  # the settings that come of it decide, or the next command where it is refused
+            case _:
+                self._decide(Opening.CLIENT)
+
+    async def agent_begins(self) -> bool:
+        """Whether the agent speaks first, once that is known."""
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._decided.wait()
+        except TimeoutError:
+            self._decide(Opening.AGENT)
+        return self.opening is Opening.AGENT
+
+    def _decide(self, opening: Opening) -> None:
+        self.opening = opening
+        self._decided.set()
+
+
+class Idleness:
+    """Told of every change by turn-taking; `on_timeout(since_ms)` after `timeout_ms` of it."""
+
+    def __init__(self, on_timeout: Callable[[float], None], clock: Callable[[], float]) -> None:
+        self._on_timeout = on_timeout
+        self._clock = clock
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._quiet_since_s: float | None = clock()
+        self._begins_by_s = clock() + BEGINS_WITHIN_S
+        self.has_begun = False
+
+    @property
+    def place_share(self) -> float:
+        """What the call takes of a place: all of it, or `SILENT_SHARE`."""
+        now_s, since_s = self._clock(), self._quiet_since_s
+        if not self.has_begun:
+            return 1.0 if now_s < self._begins_by_s else SILENT_SHARE
+        return SILENT_SHARE if since_s is not None and now_s - since_s >= QUIET_CALL_S else 1.0
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the client has said nothing yet, for so long that the call has no place."""
+        return not self.has_begun and self.place_share < 1.0
+
+    def begin(self) -> None:
+        """The client says something: the call takes its place."""
+        if not self.has_begun:
+            self.has_begun = True
+            if self._quiet_since_s is not None:
+                self._quiet_since_s = self._clock()
+
+    def observe(self, is_idle: bool, *, timeout_ms: int | None, now_ms: float) -> None:
+        """The call changed; idle time counts from here, on the session's audio clock too."""
+        self.stop()
+        if not is_idle:
+            self._idle.clear()
+            self._quiet_since_s = None
+            return
+        if self._quiet_since_s is None:
+            self._quiet_since_s = self._clock()
+        self._idle.set()
+        if timeout_ms is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(timeout_ms / 1000, self._on_timeout, now_ms)
+
+    def stop(self) -> None:
+        """The timer, for good unless `observe` starts it again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def wait(self) -> None:
+        await self._idle.wait()
 
 
 class SessionOver(Exception):

@@ -13,7 +13,7 @@ from typing import Literal
 
 from voiceloop.call.actions import Step
 from voiceloop.call.events import ReplyEnded
-from voiceloop.call.status import ReplyStatus
+from voiceloop.call.turn_taking import ReplyStatus
 from voiceloop.canary.turns import TurnFigures
 from voiceloop.config import Ahead
 from voiceloop.errors import BackendError, InternalError, VoiceLoopError

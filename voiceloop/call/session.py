@@ -2,7 +2,7 @@
 
 Owns the session's task group: the reader, the one writer, the call, its tickets and its time. The
 reader turns frames into commands; the writer (`writer.py`) alone touches the sending side of the
-socket; who speaks when is the call's (`performer.py`). When the task group ends, nothing is left.
+socket; who speaks when is the call's (`call.py`). When the task group ends, nothing is left.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ from voiceloop.admission.bucket import Bucket
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.call import events as told
+from voiceloop.call.call import Call, CallServices
 from voiceloop.call.connection import HUNG_UP, Disconnected, Transport
-from voiceloop.call.greeting import GreetingWait
-from voiceloop.call.lifetime import Ending, Lifetime, SessionOver
-from voiceloop.call.performer import Performer
-from voiceloop.call.services import CallServices
+from voiceloop.call.lifetime import Ending, GreetingWait, Lifetime, SessionOver
 from voiceloop.call.writer import Writer
 from voiceloop.errors import (
     InvalidRequest,
@@ -159,7 +157,7 @@ class Session:
         began_s, n_turns = services.clock(), 0
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._call = Performer(
+                self._call = Call(
                     self.protocol, services, self._backends, self._agent, self._transport.hello,
                     tasks, trace,
                 )  # fmt: skip

@@ -82,9 +82,7 @@ class LiveBranch:
         self._opened = asyncio.Event()
         self._on_p_end = on_p_end
         self.staged_words: tuple[str, ...] = ()  # the open turn's, as they were staged last
-        self._stages: dict[
-            int, tuple[str, ...]
-        ] = {}  # under way, by request
+        self._stages: dict[int, tuple[str, ...]] = {}  # under way, by request
         self._n_stages = 0
         self._p_end: KnownEnd | None = None  # as it came last
         self._n_preemptive = 0

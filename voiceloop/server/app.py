@@ -22,8 +22,8 @@ from voiceloop.access.quotas import Quotas
 from voiceloop.admission.places import CallAdmission, RequestAdmission
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
+from voiceloop.call.call import CallServices
 from voiceloop.call.connection import Transport
-from voiceloop.call.services import CallServices
 from voiceloop.call.session import Session
 from voiceloop.config import Config
 from voiceloop.errors import VoiceLoopError

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.endpointing.figures import aucs
 from benchmarks.endpointing.table import bars_of
 from benchmarks.harness.data_folder import data_folder
-from voiceloop.call.status import RETRACT_S
+from voiceloop.call.turn_taking import RETRACT_S
 from voiceloop.listening.endpointing import (
     FITTED,
     SETS,

@@ -16,7 +16,7 @@ from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_ba
 from voiceloop.agent import AgentConfig, BargeIn
 from voiceloop.backends import Backends, Partial
 from voiceloop.call.connection import Hello
-from voiceloop.call.status import Agent
+from voiceloop.call.turn_taking import Agent
 from voiceloop.config import Ahead, Config
 from voiceloop.errors import WorkerLost
 from voiceloop.listening import endpointing

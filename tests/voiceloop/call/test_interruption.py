@@ -17,8 +17,7 @@ from voiceloop.agent import AgentConfig, BargeIn
 from voiceloop.call import actions as do
 from voiceloop.call.actions import Step
 from voiceloop.call.events import CallEvent
-from voiceloop.call.status import CallStatus, ReplyStatus
-from voiceloop.call.turn_taking import TurnTaking
+from voiceloop.call.turn_taking import CallStatus, ReplyStatus, TurnTaking
 from voiceloop.config import Ahead, Config
 from voiceloop.listening.events import (
     Activity,

@@ -12,8 +12,7 @@ from voiceloop.agent import BargeIn
 from voiceloop.backends import RecognizerOptions
 from voiceloop.call import actions as do
 from voiceloop.call.actions import Step
-from voiceloop.call.status import CallStatus, ReplyStatus
-from voiceloop.call.turn_taking import TurnTaking
+from voiceloop.call.turn_taking import CallStatus, ReplyStatus, TurnTaking
 from voiceloop.listening.listener import Listener
 from voiceloop.realtime.settings import AudioFormat, SemanticVad, SessionSettings
 from voiceloop.reply.playout import Pacer

@@ -25,8 +25,7 @@ from voiceloop.agent import BargeIn
 from voiceloop.call import actions as do
 from voiceloop.call import events as told
 from voiceloop.call.actions import Step
-from voiceloop.call.status import Agent, Caller, CallStatus, ReplyStatus
-from voiceloop.call.turn_taking import TurnTaking
+from voiceloop.call.turn_taking import Agent, Caller, CallStatus, ReplyStatus, TurnTaking
 from voiceloop.errors import BackendError
 from voiceloop.listening import events as heard
 from voiceloop.realtime import commands as asked

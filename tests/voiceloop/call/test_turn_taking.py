@@ -20,7 +20,7 @@ from tests.fakes import (
 )
 from voiceloop.agent import AgentConfig, AgentTool, Crisis, Waiting
 from voiceloop.backends import Backends, ChatMessage, ToolCall
-from voiceloop.call.status import Agent
+from voiceloop.call.turn_taking import Agent
 from voiceloop.knowledge.answers import ApprovedAnswer
 
 pytestmark = pytest.mark.virtual_time

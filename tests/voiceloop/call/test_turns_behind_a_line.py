@@ -22,8 +22,8 @@ from voiceloop.backends import ChatMessage, RecognizerOptions
 from voiceloop.call import actions as do
 from voiceloop.call import events as told
 from voiceloop.call.actions import Step
-from voiceloop.call.status import Agent, ReplyStatus
-from voiceloop.call.status import Caller as CallerState
+from voiceloop.call.turn_taking import Agent, ReplyStatus
+from voiceloop.call.turn_taking import Caller as CallerState
 from voiceloop.errors import WorkerLost
 from voiceloop.listening import events as heard
 from voiceloop.listening.endpointing import Endpointing

@@ -19,8 +19,7 @@ from voiceloop.agent import BargeIn
 from voiceloop.backends import ToolCall
 from voiceloop.call import events as told
 from voiceloop.call.actions import name_of
-from voiceloop.call.status import Agent, Caller, CallStatus, ReplyStatus, is_legal
-from voiceloop.call.turn_taking import TurnTaking
+from voiceloop.call.turn_taking import Agent, Caller, CallStatus, ReplyStatus, TurnTaking, is_legal
 from voiceloop.errors import BackendError
 from voiceloop.listening import events as heard
 from voiceloop.listening.events import Activity, UserTurn

@@ -24,7 +24,7 @@ from voiceloop.admission.overload import Level
 from voiceloop.admission.pools import pools_of
 from voiceloop.admission.room import LEAST_CALLS, Room, for_new_callers
 from voiceloop.agent import AgentConfig
-from voiceloop.call.idleness import BEGINS_WITHIN_S
+from voiceloop.call.lifetime import BEGINS_WITHIN_S
 from voiceloop.call.session import Session
 from voiceloop.config import Config, Limits
 from voiceloop.errors import Overloaded

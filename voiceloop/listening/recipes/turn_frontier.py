@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from voiceloop.call.status import RETRACT_S
+from voiceloop.call.turn_taking import RETRACT_S
 from voiceloop.listening import release
 from voiceloop.listening.endpointing import WORDS_BY_MS, WeightSets, cut_price
 from voiceloop.listening.listener import P_END_GRACE_MS

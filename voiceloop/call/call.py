@@ -11,9 +11,11 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
+from audio.vad import Vad
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, ToolCall
 from voiceloop.call import actions as do
@@ -21,19 +23,19 @@ from voiceloop.call import events as told
 from voiceloop.call.actions import Step
 from voiceloop.call.connection import Hello
 from voiceloop.call.events import CallEvent
-from voiceloop.call.idleness import Idleness
+from voiceloop.call.lifetime import Idleness
 from voiceloop.call.mcp import servers_of
 from voiceloop.call.replies import Replies
-from voiceloop.call.services import CallServices
-from voiceloop.call.status import CallStatus
-from voiceloop.call.turn_taking import TurnTaking
+from voiceloop.call.turn_taking import CallStatus, TurnTaking
 from voiceloop.listening.item_audio import ItemAudio
 from voiceloop.listening.listener import LONGEST_TURN_MS, Listener
+from voiceloop.listening.segment import VoiceActivity
 from voiceloop.realtime import commands as asked
 from voiceloop.realtime.items import FunctionCallOutput
 from voiceloop.realtime.protocol import Protocol
-from voiceloop.reply.context import ReplyContext
-from voiceloop.telemetry.traces import CallTrace
+from voiceloop.reply.context import ReplyContext, ReplyServices
+from voiceloop.resume.ticket import Tickets
+from voiceloop.telemetry.traces import CallTrace, NoTraces, Traces
 from voiceloop.tools.pending import SessionTools
 
 log = logging.getLogger(__name__)
@@ -43,7 +45,23 @@ N_SLICES = 10  # between two looks at other tasks: a minute in one frame must no
 UNANSWERED = json.dumps({"error": "no answer in time: tell the caller that it did not work"})
 
 
-class Performer:
+@dataclass(slots=True, kw_only=True)
+class CallServices(ReplyServices):
+    """Of one server. tickets: None where no call can be resumed.
+
+    new_vad: makes a voice detector, one for each call. on_resumed: told the id that a call had
+    before it was resumed here. lacks_place: why a call that said nothing so far may not begin now;
+    None where it may.
+    """
+
+    traces: Traces = field(default_factory=NoTraces)
+    tickets: Tickets | None = None
+    new_vad: Callable[[], VoiceActivity] = Vad
+    on_resumed: Callable[[str], None] = lambda call_id: None
+    lacks_place: Callable[[], str | None] = lambda: None
+
+
+class Call:
     """One call of this agent with these models. tasks: of its session."""
 
     def __init__(
