@@ -71,14 +71,16 @@ def health_routes(health: Health) -> list[Route]:
         return JSONResponse({"status": "ok"})
 
     async def readyz(request: Request) -> Response:
-        reason = health.not_ready()
-        body: Json = {"status": "ready"} if reason is None else {"status": "not ready"}
+        reason, report = health.not_ready(), health.report()
+        is_whole = all(worker["state"] == "ready" for worker in report["workers"])
+        serves = "ready" if is_whole else "degraded"
+        body: Json = {"status": serves if reason is None else "not ready"}
         try:
             health.check_metrics(request)
         except VoiceLoopError:
             pass  # a stranger learns neither the load nor what workers there are
         else:
-            body |= ({} if reason is None else {"reason": reason}) | health.report()
+            body |= ({} if reason is None else {"reason": reason}) | report
         if reason is None:
             return JSONResponse(body)
         return JSONResponse(body, 503, {"Retry-After": retry_after()})

@@ -27,6 +27,7 @@ from voiceloop.call.connection import Disconnected, Transport
 from voiceloop.capabilities import Capabilities
 from voiceloop.config import Config, Limits
 from voiceloop.errors import BackendRefused, ConfigError
+from voiceloop.operation import WorkerLoad
 from voiceloop.realtime.client_events import FRAME_BYTES
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.process import listen, make_server, serve
@@ -217,6 +218,21 @@ async def test_readyz_tells_a_stranger_the_status_alone(loaded: bool) -> None:
         own = {"authorization": "Bearer the-operators-own"}
         told = (await http.get("/readyz", headers=own)).json()
     assert "workers" in told and ("reason" in told) is not loaded
+
+
+async def test_a_server_that_goes_on_without_a_reader_is_degraded() -> None:
+    state = "starting"
+    async with running(loaded=False) as server, httpx.AsyncClient(base_url=server.http) as http:
+        server.gateway.backends = instant_backends(
+            workers=lambda: [WorkerLoad("end reader", ("engine",), state)],
+            judges=lambda: "voice" if state == "starting" else "words and voice",
+        )
+        found = await http.get("/readyz")
+        told = found.json()
+        assert (found.status_code, told["status"]) == (200, "degraded")
+        assert told["end_of_turn_judged_by"] == "voice"
+        state = "ready"
+        assert (await http.get("/readyz")).json()["status"] == "ready"
 
 
 async def test_a_worker_that_restarts_shows_in_readyz() -> None:
