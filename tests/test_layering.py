@@ -23,13 +23,16 @@ TOP_LEVEL = {
 MAY_IMPORT = {
     "agents": set(),
     "__main__": {"cli", "rooms"},
-    "cli": {"cluster", "command_parser", "config", "doctor", "errors", "models", "server"},
+    "cli": {
+        "cluster", "command_parser", "config", "doctor", "errors", "models", "new_agent", "server",
+    },
     "server": {
         "access", "admission", "agent", "backends", "call", "cell", "cluster", "config",
         "config_reader", "errors", "http", "knowledge", "models", "operation", "realtime",
         "resume", "telemetry", "tools", "workers",
     },
     "doors": {"admission", "errors"},
+    "new_agent": {"errors"},
     "doctor": {
         "agent", "backends", "cell", "config", "errors", "knowledge", "models", "remote", "tools",
         "workers",

@@ -40,6 +40,7 @@ from voiceloop.cluster.arguments import (
 )
 from voiceloop.command_parser import CommandParser, Commands, add_keys, remedy_for
 from voiceloop.errors import InvalidRequest, VoiceLoopError
+from voiceloop.new_agent.options import OPTIONS
 
 PARTS = ("stt", "llm", "tts")
 
@@ -83,6 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_demo(commands)
+    _add_init(commands)
     _add_serve(commands)
     _add_gateway(commands)
     _add_worker(commands)
@@ -123,6 +125,25 @@ def _add_demo(commands: Commands) -> None:
         help="the folder the files go to (default: %(default)s)",
     )
     demo.set_defaults(run=_demo)
+
+
+def _add_init(commands: Commands) -> None:
+    init = commands.add_parser(
+        "init",
+        help="begin an agent of your own: its file, a tool, scenarios, a test, a container file",
+        description="Write a folder for an agent of your own. In a terminal it asks; each question "
+        "is also a flag, and without a terminal what is not named has its default.",
+    )
+    init.add_argument(
+        "folder", type=Path, nargs="?", default=Path("my-agent"), metavar="FOLDER",
+        help="a new or empty one (default: %(default)s)",
+    )  # fmt: skip
+    for option in OPTIONS:
+        told = option.question + (f" (default: {option.default})" if option.default else "")
+        init.add_argument(option.flag, metavar="TEXT", help=told.replace("%", "%%"))
+    init.add_argument("--defaults", action="store_true", help="ask nothing")
+    init.add_argument("--list-options", action="store_true", help="print the questions as JSON")
+    init.set_defaults(run=_init)
 
 
 def _add_serve(commands: Commands) -> None:
@@ -264,6 +285,12 @@ def _demo(arguments: argparse.Namespace) -> int:
 
     options = DemoOptions(arguments.out, arguments.wav, arguments.json)
     return asyncio.run(run_demo(options))
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    from voiceloop.new_agent.command import run_init
+
+    return run_init(arguments)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
