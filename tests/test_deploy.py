@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -94,13 +95,64 @@ def test_what_the_image_leaves_out_is_in_no_installation() -> None:
     assert not ignored & packages and {"tests", "benchmarks", ".venv"} <= ignored
 
 
+def manifest() -> dict[str, list[Any]]:
+    """What kuberay.yaml describes, by kind."""
+    found: dict[str, list[Any]] = {}
+    for one in yaml.safe_load_all(text_of("kuberay.yaml")):
+        found.setdefault(one["kind"], []).append(one)
+    return found
+
+
+def pods_of(ray: Any) -> dict[str, Any]:
+    head = ray["spec"]["headGroupSpec"]
+    return {one.get("groupName", "head"): one["template"]
+            for one in (head, *ray["spec"]["workerGroupSpecs"])}  # fmt: skip
+
+
+def test_the_manifests_pods_run_under_the_restricted_profile_of_pod_security() -> None:
+    found = manifest()
+    [namespace], [ray] = found["Namespace"], found["RayCluster"]
+    assert namespace["metadata"]["labels"] == {"pod-security.kubernetes.io/enforce": "restricted"}
+    named = {one["metadata"].get("namespace") for kind in found.values() for one in kind}
+    assert named == {None, namespace["metadata"]["name"]}
+    for template in pods_of(ray).values():
+        pod = template["spec"]["securityContext"]
+        assert pod["runAsNonRoot"] is True and pod["runAsUser"] == 10001
+        assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in template["spec"]["containers"]:  # KubeRay's own take it over from these
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]},
+            }  # fmt: skip
+        volumes = template["spec"].get("volumes", [])
+        assert not any("hostPath" in volume for volume in volumes)
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & template["spec"].keys()
+    autoscaler = ray["spec"]["autoscalerOptions"]["securityContext"]
+    assert autoscaler["allowPrivilegeEscalation"] is False
+
+
+def test_the_manifest_has_ray_ask_for_a_token_and_lets_in_callers_alone() -> None:
+    found = manifest()
+    [ray] = found["RayCluster"]
+    assert ray["spec"]["authOptions"] == {"mode": "token"}
+    assert f"ray=={ray['spec']['rayVersion']}" in (ROOT / "constraints.txt").read_text()
+    policies = {one["metadata"]["name"]: one["spec"] for one in found["NetworkPolicy"]}
+    every, gateways = policies["voiceloop-cluster"], policies["voiceloop-gateways"]
+    own = {"podSelector": {"matchLabels": {"ray.io/cluster": ray["metadata"]["name"]}}}
+    assert every["podSelector"] == own["podSelector"]  # which KubeRay gives each of its pods
+    assert every["policyTypes"] == ["Ingress", "Egress"] and every["ingress"] == [{"from": [own]}]
+    labels = pods_of(ray)["gateways"]["metadata"]["labels"]
+    assert gateways["podSelector"]["matchLabels"] == labels
+    port = found["Service"][0]["spec"]["ports"][0]["targetPort"]
+    assert gateways["ingress"] == [{"ports": [{"protocol": "TCP", "port": port}]}]
+    assert "ingress" not in policies["voiceloop-head"] and len(policies) == 3
+
+
 def test_the_manifest_runs_a_plan_that_its_machines_have_room_for(tmp_path: Path) -> None:
-    plan, service, ray = yaml.safe_load_all(text_of("kuberay.yaml"))
+    [plan], [ray] = manifest()["ConfigMap"], manifest()["RayCluster"]
     path = tmp_path / "cluster.toml"
     path.write_text(plan["data"]["cluster.toml"], encoding="utf-8")
     groups = {group.name: group for group in read_plan(path)}
     pods = {one["groupName"]: one for one in ray["spec"]["workerGroupSpecs"]}
-    assert (plan["kind"], service["kind"], ray["kind"]) == ("ConfigMap", "Service", "RayCluster")
 
     gateways, models = pods["gateways"], pods["models"]
     [offered] = re.findall(r'gateway\\": (\d+)', gateways["rayStartParams"]["resources"])
@@ -121,12 +173,12 @@ def test_the_manifest_runs_a_plan_that_its_machines_have_room_for(tmp_path: Path
 
 
 def test_the_manifest_sends_calls_to_gateways_and_lets_them_end() -> None:
-    _, service, ray = yaml.safe_load_all(text_of("kuberay.yaml"))
-    pods = {one["groupName"]: one["template"] for one in ray["spec"]["workerGroupSpecs"]}
+    [service], [ray] = manifest()["Service"], manifest()["RayCluster"]
+    pods = pods_of(ray)
+    head = pods.pop("head")
     assert service["spec"]["selector"].items() <= pods["gateways"]["metadata"]["labels"].items()
     [port] = pods["gateways"]["spec"]["containers"][0]["ports"]
     assert service["spec"]["ports"][0]["targetPort"] == port["containerPort"] == Config().port
-    head = ray["spec"]["headGroupSpec"]["template"]
     for template in (head, *pods.values()):
         [container] = template["spec"]["containers"]
         assert container["image"] == "voiceloop:cluster" and "-t voiceloop:cluster" in text_of(

@@ -22,6 +22,8 @@ from typing import Any
 
 import msgspec
 import ray
+from ray._private import ray_constants, services
+from ray._private.authentication.authentication_utils import is_token_auth_enabled
 from ray.exceptions import ActorUnavailableError, RayError
 from ray.experimental import internal_kv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -43,7 +45,10 @@ LOOK_S = 1.0  # at the machines
 PAUSE_S = 1.0  # before what could not be placed is placed again
 ANSWER_S = 30.0  # of the directory, for a command: Ray finds out late that its machine is gone
 RETRY_S = 0.2
-LOOPBACK = "127.0.0.1"  # Ray itself takes it for another name of the machine's own address
+LOOPBACK = "127.0.0.1"
+# Ray's switch for systems without clusters. Otherwise it takes 127.0.0.1 for another name of the
+# machine's own address, and listens there.
+LOOPBACK_ONLY = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}
 NODE_LABEL = "ray.io/node-id"
 HEAD = {"node:__internal_head__": 0.001}  # the machine without which Ray goes too
 ANEW = {"max_restarts": -1, "max_task_retries": -1}  # what has died Ray starts, for ever
@@ -182,6 +187,10 @@ class _Directory:
         await self.begin()
         return self._directory.is_down
 
+    def asks_token(self) -> bool:
+        """Whether Ray, as it was started on the head's machine, asks who comes for its token."""
+        return bool(is_token_auth_enabled())
+
     async def _store(self) -> None:
         """What a person was told is done, and what is placed, outlives this directory."""
         record = self._directory.record
@@ -302,7 +311,8 @@ _directory_class = ray.remote(_Directory)
 
 def begin_here() -> None:
     """Start Ray on this machine alone; it ends with this process. Raises: ClusterError."""
-    os.environ.update({**KEEPS_CHILDREN, **PLAIN_LOG})
+    os.environ.update({**KEEPS_CHILDREN, **PLAIN_LOG, **LOOPBACK_ONLY})
+    ray_constants.ENABLE_RAY_CLUSTER = False  # read from the environment as Ray was imported
     try:
         ray.init(
             address="local",
@@ -320,6 +330,9 @@ def begin_here() -> None:
 def join(address: str) -> None:
     """Connect to a cluster of Ray's. Raises: ClusterError."""
     try:
+        address = services.get_ray_address_from_environment(address, None)
+        if address.startswith(f"{LOOPBACK}:"):
+            ray_constants.ENABLE_RAY_CLUSTER = False
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
     except (ConnectionError, RayError, ValueError, RuntimeError) as error:
         raise ClusterError(f"expected a Ray cluster at {address}, found none ({error})") from None
@@ -336,9 +349,11 @@ def begin(
     command: Sequence[str] = COMMAND,
     *,
     address: str = "",
+    token: bool = False,
 ) -> None:
     """Start the directory, and with it everything. Raises: ClusterError where there is one.
 
+    token: whether it is an error where Ray lets in whoever comes without one.
     environ: settings of all processes; key_names: variables of each machine's own environment that
     its processes get besides. address: what workers listen at; else each at its machine's own, as
     Ray knows it.
@@ -355,6 +370,12 @@ def begin(
             max_concurrency=1000,
             max_restarts=-1,
         ).remote(desired, tuple(command), address)
+        if token and not ray.get(directory.asks_token.remote(), timeout=ANSWER_S):
+            ray.kill(directory, no_restart=True)
+            raise ClusterError(
+                "expected a Ray that asks for a token, found one that lets in whoever reaches it; "
+                "start it with RAY_AUTH_MODE=token, or set RAY_AUTH_MODE=disabled here too"
+            )
         ray.get(directory.begin.remote(), timeout=ANSWER_S)
     except ValueError:
         raise ClusterError(

@@ -16,6 +16,7 @@ import msgspec
 
 from voiceloop.cluster.control.plan import Group, configuration_of, read_plan
 from voiceloop.cluster.control.status import Status, text_of
+from voiceloop.cluster.ray_door import MODE, close_door
 from voiceloop.config import PREFIX, Config, all_keys, load_config, variable_of
 from voiceloop.config_reader import FILE, overlay
 from voiceloop.errors import ConfigError
@@ -32,23 +33,27 @@ def run_cluster(arguments: argparse.Namespace, environ: Mapping[str, str] = os.e
     """Returns the exit code.
 
     Raises:
-        ConfigError: the plan, or the configuration it names, is wrong.
+        ConfigError: the plan, or the configuration it names, is wrong; no token of Ray's.
         ClusterError: there is no cluster, there is one already, or it does not answer.
     """
     verb = arguments.verb
     if verb in ("up", "deploy"):
         groups = read_plan(arguments.config)
         settings = settings_for(groups, environ)
+    is_new = verb == "up" and arguments.address is None
+    close_door(os.environ, is_new=is_new)
+    if os.environ[MODE] != "token":
+        print(f"{MODE}={os.environ[MODE]}: who reaches Ray runs code here", file=sys.stderr)
     from voiceloop.cluster import ray as control  # the extra; a mistake in the plan is told first
 
-    if verb == "up" and arguments.address is None:
+    if is_new:
         os.environ.update(new_keys(groups, environ))  # Ray's processes have what this one has
         return _up_here(groups, settings)
     control.join(arguments.address or HERE)
     try:
         match verb:
             case "up":
-                control.begin(groups, settings, KEY_NAMES)
+                control.begin(groups, settings, KEY_NAMES, token=os.environ[MODE] == "token")
                 if lacking := new_keys(groups, environ):
                     wanted = "expected in the environment of each machine, as its keys"
                     print(f"{' and '.join(sorted(lacking))}: {wanted}", file=sys.stderr)

@@ -43,6 +43,8 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     cluster = Cluster(initialize_head=True, head_node_args=args)
     other = cluster.add_node(**args)
     control.join(cluster.address)
+    with pytest.raises(control.ClusterError, match="expected a Ray that asks for a token"):
+        control.begin((), {}, token=True)
     groups = (group("gateways", "one"), group("engine", "one"))
     control.begin(groups, {}, (), (sys.executable, str(SCRIPT), str(folder)))
     control.test_nodes = (cluster, other)  # type: ignore[attr-defined]

@@ -32,6 +32,7 @@ from voiceloop.cluster.control.reports import (
     ReportError,
     decode_line,
 )
+from voiceloop.cluster.ray_door import TOKEN
 from voiceloop.cluster.worker_list import WorkerList
 from voiceloop.errors import VoiceLoopError
 
@@ -40,6 +41,7 @@ log = logging.getLogger(__name__)
 COMMAND = (sys.executable, "-P", "-m", "voiceloop")
 LIST_FILE = "workers.json"
 LIST_VARIABLE = "VOICELOOP_WORKERS_LIST"
+WITHOUT_TOKEN = {TOKEN: ""}  # what answers callers drives no Ray; empty, Ray takes it for none
 ANSWER_WAIT_S = 2.0  # for the directory: one that is being started anew is asked again
 STEADY_AFTER_S = 30.0
 SILENT_S = 30.0  # a process that says nothing for so long hangs whole
@@ -136,7 +138,7 @@ class Keeper:
             stdout=asyncio.subprocess.PIPE,
             limit=2 * MAX_LINE_BYTES,
             start_new_session=True,  # what is sent to our group is ours to answer
-            env={**without_settings(), **self._environ, **own},
+            env={**without_settings(), **self._environ, **own} | WITHOUT_TOKEN,
         )
         task = asyncio.ensure_future(starting)
         try:
