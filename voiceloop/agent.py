@@ -20,7 +20,6 @@ from voiceloop.memory.ledger import Memory
 from voiceloop.realtime.settings import SemanticVad, SessionSettings
 
 MINUTE_MS = 60_000
-MAX_RETRIES = 2  # as many as `toolbox.RETRY_PAUSES_S` has pauses: a caller waits for each
 MAX_AT_ONCE = 64  # threads of one Python tool's process
 MAX_CACHE_S = 86_400.0  # a day: what may be older stands better in `table`
 MAX_RESULT_CHARS = 100_000  # some 25,000 tokens, more than any embedded model's window
@@ -71,13 +70,11 @@ class AgentTool:
         "caller speaks again, calls that change something are made only after a yes.",
     )
     result: str | None = key(None, "The server's answer to every call.")
-    table_key: str | None = key(
-        None, "The parameter whose value names the entry of `table`, in any case."
-    )
     table: Mapping[str, Any] = key(
         {},
-        'The server\'s answers, text or tables that are sent as JSON. The entry `"*"` stands for '
-        "any other value.",
+        "The server's answers, text or tables that are sent as JSON. The value of the first of the "
+        'tool\'s parameters names the entry, in any case. The entry `"*"` stands for any other '
+        "value.",
     )
     url: str | None = key(
         None,
@@ -130,7 +127,6 @@ class AgentTool:
         ge=1,
         le=MINUTE_MS,
     )
-    retries: int = key(1, "How often such a call is tried again.", ge=0, le=MAX_RETRIES)
     at_once: int = key(8, "How many such calls run at the same time.", ge=1, le=MAX_AT_ONCE)
     cache_s: float = key(
         0.0,
@@ -167,7 +163,7 @@ class AgentTool:
     @property
     def is_clients(self) -> bool:
         """Whether a client has to answer its calls."""
-        return self.result is None and self.table_key is None and not self.is_executed
+        return self.result is None and not self.table and not self.is_executed
 
     @property
     def is_executed(self) -> bool:
@@ -193,16 +189,17 @@ class AgentTool:
         """The agent file's own answer to a call (JSON text), or None where it has none."""
         if self.result is not None:
             return self.result
-        if self.table_key is None:
+        if not self.table:
             return None
+        asked = next(iter(self.parameters.get("properties", {})), "")
         try:
-            value = json.loads(arguments).get(self.table_key)
+            value = json.loads(arguments).get(asked)
         except (ValueError, AttributeError):
             value = None
         entries = {name.strip().lower(): entry for name, entry in self.table.items()}
         found = entries.get(str(value).strip().lower(), entries.get("*"))
         if found is None:
-            return json.dumps({"error": f"nothing known for {self.table_key} {value!r}"})
+            return json.dumps({"error": f"nothing known for {asked} {value!r}"})
         return found if isinstance(found, str) else json.dumps(found)
 
 
@@ -243,12 +240,8 @@ class McpServer:
     tools: tuple[str, ...] = key(
         (),
         'Which of its tools are offered. `["*"]`: all that it lists. Those of `[[tools]]` that '
-        "name the server are offered in any case.",
-    )
-    read_only: tuple[str, ...] = key(
-        (),
-        "Those of its tools that change nothing, as `tools.side_effect_free`. What a server "
-        "claims of itself does not count.",
+        "name the server are offered in any case: what changes nothing is `side_effect_free` "
+        "there, for what a server claims of itself does not count.",
     )
 
 
@@ -282,13 +275,10 @@ class BargeIn:
         ge=0,
         le=MINUTE_MS,
     )
-    words_ms: int = key(
-        0, "How long a sound must last for its words to take the turn.", ge=0, le=MINUTE_MS
-    )
     least_words: int = key(
         1,
         "How many words that are no backchannel take the turn. More suit a recognizer that "
-        'mishears "mm-hm" as a word.',
+        'mishears "mm-hm" as a word: they count once the sound has lasted 450 ms.',
         ge=1,
         le=100,
     )

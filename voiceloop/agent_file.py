@@ -193,29 +193,24 @@ def _check_required(schema: Mapping[str, Any], where: str, source: str) -> None:
 
 def _check_answer(tool: AgentTool, where: str, source: str) -> None:
     """What the server would answer by itself."""
-    if tool.result is not None and (tool.table_key is not None or tool.table):
+    if tool.result is not None and tool.table:
         raise _wrong(source, where, "result or table", f"both in {tool.name!r}")
-    if tool.table and tool.table_key is None:
-        raise _wrong(source, f"{where}.table_key", "a name beside table", "nothing")
-    if tool.table_key is None:
-        return
     if not tool.table:
-        raise _wrong(source, f"{where}.table", "entries beside table_key", "nothing")
+        return
     _check_json(tool.table, f"{where}.table", source)
     names = [name.strip().lower() for name in tool.table]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise _wrong(source, f"{where}.table", "each entry once, in any case", f"{twice!r} twice")
-    properties = tool.parameters.get("properties", {})
-    if tool.table_key not in properties:
-        wanted = f"one of the properties of {tool.name!r}"
-        raise _wrong(source, f"{where}.table_key", wanted, repr(tool.table_key))
+    if not tool.parameters.get("properties"):
+        wanted = "a parameter whose value names the entry of table"
+        raise _wrong(source, f"{where}.parameters", wanted, f"none in {tool.name!r}")
 
 
 def _check_execution(tool: AgentTool, where: str, source: str) -> None:
     """What the server calls for an answer, and the bounds on that."""
     ways = {
-        "result or table": tool.result is not None or tool.table_key is not None,
+        "result or table": tool.result is not None or bool(tool.table),
         "url": tool.url is not None,
         "python": tool.python is not None,
         "mcp": tool.mcp is not None,
@@ -281,9 +276,6 @@ def _check_mcp_server(server: McpServer, where: str, source: str) -> None:
         for name, value in values.items():
             if not isinstance(value, str):  # and its value is not shown: it may be a secret
                 raise _wrong(source, f"{where}.{key}.{name}", "a string", type(value).__name__)
-    unknown = [name for name in server.read_only if name not in server.tools]
-    if unknown and "*" not in server.tools:
-        raise _wrong(source, f"{where}.read_only", "names of its tools", repr(unknown[0]))
 
 
 def _check_json(value: Any, where: str, source: str) -> None:

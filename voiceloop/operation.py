@@ -74,13 +74,8 @@ class KeyQuota:
         ge=0,
         le=10**6,
     )
-    # Of the 16 that a server answers at a time: another key finds room.
-    requests: int = key(
-        12,
-        "Requests over HTTP at a time, where there are keys. A server answers 16.",
-        ge=0,
-        le=100_000,
-    )
+    # Over HTTP at a time, of the 16 that a server answers: another key finds room.
+    requests: ClassVar[int] = 12
     tool_calls: int = key(
         0,
         "Calls of tools an hour that the server makes. Tools are called ahead of a turn's end "

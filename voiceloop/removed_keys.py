@@ -79,6 +79,14 @@ REMOVED: Mapping[str, str] = {
     "engine.weights = 'int8', or a checkpoint that was quantized with AWQ.",
     "engine.fused_launches": "Leave it out: a GPU's steps have one set of kernels.",
     "engine.prompt_activations": "Leave it out: a prompt's inputs are multiplied in bf16.",
+    "tools.table_key": "Leave it out: the first of the tool's parameters names the entry of "
+    "tools.table.",
+    "tools.retries": "Leave it out: a call that cannot have done anything is tried once more.",
+    "mcp.read_only": "Name each such tool under [[tools]], with mcp and side_effect_free = true.",
+    "barge_in.words_ms": "Leave it out: where barge_in.least_words is 2 or more, words count once "
+    "the sound has lasted 450 ms.",
+    "quota.requests": "Leave it out: a key has 12 of the 16 requests that a server answers at a "
+    "time. Bound quota.calls and quota.call_minutes.",
     "memory.summary": "Set memory.facts: it quotes what the caller and the tools said.",
 }
 

@@ -62,7 +62,6 @@ SHOP = 'name = "shop"\nurl = "https://shop.test/mcp"\ntools = ["search"]\n'
         ('[[mcp]]\nname = "shop"\ntools = ["*"]', "expected url or command, found neither"),
         (f'[[mcp]]\n{SHOP}command = ["run"]', "expected url or command, found both"),
         ('[[mcp]]\nname = "shop"\nurl = "https://shop.test/mcp"', "mcp[0].tools: expected names"),
-        (f'[[mcp]]\n{SHOP}read_only = ["order"]', "mcp[0].read_only: expected names of its tools"),
         (f'[[mcp]]\n{SHOP}environment = {{ A = "b" }}', "mcp[0].environment: expected command"),
         (f"[[mcp]]\n{SHOP}[[mcp]]\n{SHOP}", "mcp[0].name: expected each name once"),
         (
@@ -77,7 +76,7 @@ def test_an_mcp_server_says_where_it_is_and_what_it_may_offer(
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(told)):
         load_agent(write(tmp_path / "agent.toml", text))
-    whole = write(tmp_path / "agent.toml", f"[[mcp]]\n{SHOP}read_only = ['search']")
+    whole = write(tmp_path / "agent.toml", f"[[mcp]]\n{SHOP}")
     assert load_agent(whole).mcp[0].tools == ("search",)
 
 
@@ -102,7 +101,6 @@ TOOL = """
 name = "get_opening_hours"
 description = "Opening hours of a day."
 side_effect_free = true
-table_key = "day"
 [tools.parameters]
 type = "object"
 properties = { day = { type = "string" } }
@@ -110,6 +108,9 @@ properties = { day = { type = "string" } }
 monday = "9 to 5"
 "*" = "closed"
 """
+
+
+OF_A_DAY = {"type": "object", "properties": {"day": {"type": "string"}}}
 
 
 def test_a_tool_of_the_agent_file_answers_by_table(tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_a_tool_of_the_agent_file_answers_by_table(tmp_path: Path) -> None:
 def test_a_tool_without_an_answer_is_the_clients() -> None:
     assert AgentTool("book").answer("{}") is None
     assert AgentTool("hours", result="9 to 5").answer("{}") == "9 to 5"
-    missing = AgentTool("hours", table_key="day", table={"monday": "9"}).answer("{}")
+    missing = AgentTool("hours", parameters=OF_A_DAY, table={"monday": "9"}).answer("{}")
     assert missing == '{"error": "nothing known for day None"}'
 
 
@@ -193,13 +194,10 @@ def test_a_wrong_agent_file_is_refused_by_name(tmp_path: Path, text: str, words:
      "tools[0].from_slots: expected parameters of 'x' of type string, found 'it'"),
     ("name = 'x'\nsay = 'One moment.'", "tools[0].say: expected words, of a tool with url, "),
     ("name = 'x'\nurl = 'https://x.test'\nsay = ' '", "tools[0].say: expected words"),
-    ("name = 'x'\ntable = { a = 'b' }", "tools[0].table_key: expected a name beside table"),
-    ("name = 'x'\ntable_key = 'a'", "tools[0].table: expected entries beside table_key"),
-    ("name = 'x'\nresult = 'a'\ntable_key = 'k'", "expected result or table, found both in 'x'"),
-    ("name = 'x'\ntable_key = 'kind'\ntable = { a = 'b' }",
-     "tools[0].table_key: expected one of the properties of 'x', found 'kind'"),
-    ("name = 'x'\ntable_key = 'k'\ntable = { A = 'b', a = 'c' }", "expected each entry once"),
-    ("name = 'x'\ntable_key = 'k'\ntable = { a = 2026-01-01 }", "expected values that JSON has"),
+    ("name = 'x'\nresult = 'a'\ntable = { a = 1 }", "expected result or table, found both in 'x'"),
+    ("name = 'x'\ntable = { a = 'b' }", "tools[0].parameters: expected a parameter whose value"),
+    ("name = 'x'\ntable = { A = 'b', a = 'c' }", "expected each entry once"),
+    ("name = 'x'\ntable = { a = 2026-01-01 }", "expected values that JSON has"),
     ("name = 'x'\nparameters = { properties = {} }", "parameters.type: expected 'object'"),
     ("name = 'x'\nparameters = { type = 'objekt' }",
      "tools[0].parameters.type: expected 'object', found 'objekt'"),
@@ -224,7 +222,6 @@ def test_a_wrong_agent_file_is_refused_by_name(tmp_path: Path, text: str, words:
     ("name = 'x'\nheaders = { key = 3 }", "tools[0].headers.key: expected a string, found int"),
     ("name = 'x'\nkeep = ['a..b']", "tools[0].keep[0]: expected names with dots between"),
     ("name = 'x'\ndeadline_ms = 0", "tools[0].deadline_ms: expected 1 to 60000, found 0"),
-    ("name = 'x'\nretries = 3", "tools[0].retries: expected 0 to 2, found 3"),
     ("name = 'x'\nat_once = 65", "tools[0].at_once: expected 1 to 64, found 65"),
     ("name = 'x'\nmax_result_chars = 0", "tools[0].max_result_chars: expected 1 to"),
     ("name = 'x'\ncache_s = 1e9\nside_effect_free = true", "tools[0].cache_s: expected 0 to"),
@@ -270,7 +267,6 @@ words = ["Want to die"]
 answer = "Call 988."
 [[tools]]
 name = "price"
-table_key = "kind"
 parameters = { type = "object", properties = { kind = { type = "string" } } }
 table = { Margherita = "$9" }
 """

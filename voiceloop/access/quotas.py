@@ -90,7 +90,7 @@ class Quotas:
         if use.body_bytes.is_empty:
             most_kb = BODY_BYTES_PER_S / 1000
             raise self._spent("body_bytes", f"bodies of at most {most_kb:g} KB/s with this key")
-        if most and use.n_requests >= most:
+        if use.n_requests >= most:
             raise self._spent("requests", f"at most {most} requests at a time with this key")
         use.n_requests += 1
         try:

@@ -37,6 +37,8 @@ SURE_VOICE = 0.8  # mean probability of its windows: voices mostly above, babble
 # (benchmarks/LOG.md, 2026-11-23, "a caller by the sound").
 UNSURE_LOG_ODDS, AGAINST_LOG_ODDS, CALLER_LOG_ODDS = 0.0, -1.5, 1.5
 SOONER = 0.6
+# Several words take at least so long to say: a shorter sound that is heard as some is none. Chosen.
+SEVERAL_WORDS_MS = 450.0
 ECHO_SHARE = 0.6  # so many of the words are the agent's own: it hears itself
 
 
@@ -189,7 +191,8 @@ class BargeInJudge:
         if self.options.stop_words and self._asks_for_floor(content):
             return True
         n_words = len(content) if not self._hums() else 0
-        if n_words < self.options.least_words or speech_ms < self.options.words_ms:
+        least_ms = SEVERAL_WORDS_MS if self.options.least_words > 1 else 0.0
+        if n_words < self.options.least_words or speech_ms < least_ms:
             return False
         if self.for_agent is None or self.for_agent >= UNSURE_LOG_ODDS:
             return True

@@ -102,13 +102,7 @@ def _offered(server: McpServer, listed: tuple[ListedTool, ...]) -> Iterator[Agen
     """The tools that the server's own table lets through."""
     for tool in listed:
         if tool.name in server.tools or ALL in server.tools:
-            yield AgentTool(
-                tool.name,
-                tool.description,
-                tool.parameters,
-                side_effect_free=tool.name in server.read_only,
-                mcp=server.name,
-            )
+            yield AgentTool(tool.name, tool.description, tool.parameters, mcp=server.name)
 
 
 def _described(tool: AgentTool, listed: ListedTool) -> AgentTool:

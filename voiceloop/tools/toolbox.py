@@ -39,9 +39,9 @@ if TYPE_CHECKING:  # mcp only agents with such servers need, and httpx takes a s
 
 log = logging.getLogger(__name__)
 
-# Before a second try: a service behind a balancer has another instance at hand by then, and a third
-# of a second of silence is still a pause.
-RETRY_PAUSES_S = (0.05, 0.25)
+# Before the second try, which is the last: a service behind a balancer has another instance at hand
+# by then.
+RETRY_PAUSE_S = 0.05
 # Of a call with side effects, from its slot on. Chosen: the longest deadline that an agent file may
 # set; whoever has no answer after a minute has lost the request.
 MAX_EFFECT_S = 60.0
@@ -273,7 +273,7 @@ class Toolbox:
         # Not the model's id of the call: many a model counts from 0 again in every call on the
         # line, and a service that knows the key would answer one caller with another's order.
         key = uuid4().hex
-        for pause_s in (*RETRY_PAUSES_S[: tool.retries], None):
+        for pause_s in (RETRY_PAUSE_S, None):
             try:
                 text = await served.executor.run(key, arguments, caller)
                 return shaped(text, tool.keep, tool.max_result_chars)

@@ -90,7 +90,8 @@ def _result(tools: list[dict[str, Any]], call: dict[str, Any]) -> str:
             return json.dumps({"error": "arguments are missing"})
         if "result" in tool:
             return str(tool["result"])
-        found = tool["table"].get(str(arguments[tool["table_key"]]).lower(), tool["table"]["*"])
+        asked = next(iter(tool["parameters"]["properties"]))
+        found = tool["table"].get(str(arguments[asked]).lower(), tool["table"]["*"])
         return json.dumps(found, separators=(",", ":"))
     return json.dumps({"error": "no such tool"})
 

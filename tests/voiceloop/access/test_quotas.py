@@ -60,7 +60,7 @@ def test_calls_at_once_spend_at_once(clock: HandClock) -> None:
 
 
 def test_without_a_quota_nothing_is_bounded(clock: HandClock) -> None:
-    quotas = Quotas(KeyQuota(requests=0), clock)
+    quotas = Quotas(KeyQuota(), clock)
     with ExitStack() as calls:
         for _ in range(100):
             calls.enter_context(quotas.call("a"))
@@ -84,9 +84,10 @@ def test_calls_with_a_ticket_are_let_in_up_to_as_many_again_and_count(clock: Han
 
 def test_one_keys_requests_leave_room_for_anothers(clock: HandClock) -> None:
     spent: list[str] = []
-    quotas = Quotas(KeyQuota(requests=2), clock, spent.append)
+    quotas = Quotas(KeyQuota(), clock, spent.append)
     with ExitStack() as requests:
-        requests.enter_context(quotas.request("a"))
+        for _ in range(KeyQuota.requests - 1):
+            requests.enter_context(quotas.request("a"))
         with quotas.request("a"):
             with pytest.raises(RateLimited), quotas.request("a"):
                 pass

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from voiceloop.agent import BargeIn
 from voiceloop.call.barge_in import BargeInJudge
 
-MISHEARING = BargeIn(least_words=3, words_ms=450)
+MISHEARING = BargeIn(least_words=3)
 
 
 def judge_speech(judge: BargeInJudge, until_ms: int, soon: bool = False) -> list[str]:

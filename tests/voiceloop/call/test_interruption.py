@@ -41,7 +41,7 @@ async def test_a_caller_who_barges_in_hears_silence_before_it_is_decided(clock: 
         recognizer=FakeRecognizer(["tell me a story", "something else now"], ms_per_word=400),
         language_model=FakeLanguageModel([LONG]),
     )
-    agent = AgentConfig(barge_in=BargeIn(least_words=3, words_ms=450))
+    agent = AgentConfig(barge_in=BargeIn(least_words=3))
     async with Caller(clock, backends, agent, chunk_ms=20) as caller:
         await caller.say(700)
         await caller.listen_until("response.output_audio.delta")
@@ -98,7 +98,7 @@ async def test_who_interrupts_is_answered_on_what_was_staged_whatever_the_client
     model = FakeLanguageModel([LONG])
     recognizer = FakeRecognizer(["tell me a story", "something else now"], ms_per_word=400)
     backends = instant_backends(recognizer=recognizer, language_model=model)
-    agent = AgentConfig(barge_in=BargeIn(least_words=3, words_ms=450))
+    agent = AgentConfig(barge_in=BargeIn(least_words=3))
     async with Caller(clock, backends, agent) as caller:
         await caller.say(700)
         await caller.listen_until("response.output_audio.delta")

@@ -73,7 +73,7 @@ sounds = st.lists(
 
 
 @settings(max_examples=80, deadline=None)
-@given(sounds, st.sampled_from([BargeIn(), BargeIn(least_words=3, words_ms=450)]))
+@given(sounds, st.sampled_from([BargeIn(), BargeIn(least_words=3)]))
 def test_a_sound_over_the_agent_ends_in_its_stop_or_in_its_going_on(
     heard: list, options: BargeIn
 ) -> None:

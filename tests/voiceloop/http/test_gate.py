@@ -44,10 +44,13 @@ async def test_a_key_that_sends_more_than_it_may_is_refused_and_another_is_not(
         assert await answers("second-key-2", secrets, {}, 1) == [200]
 
 
-async def test_a_key_with_all_its_requests_under_way_is_refused_and_another_is_not() -> None:
+async def test_a_key_with_all_its_requests_under_way_is_refused_and_another_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(KeyQuota, "requests", 2)
     model = FakeLanguageModel(["Good morning."], ttft_ms=60_000)
     fakes = Backends(FakeRecognizer(), model, FakeVoice())
-    config = Config(keys=("first-key-1", "second-key-2"), quota=KeyQuota(requests=2))
+    config = Config(keys=("first-key-1", "second-key-2"))
     async with http_client(fakes, config) as http, asyncio.TaskGroup() as waiting:
 
         def ask(key: str) -> asyncio.Task[Any]:

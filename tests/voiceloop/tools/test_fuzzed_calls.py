@@ -36,7 +36,7 @@ SCHEMA = {
     "required": ["item"],
     "properties": {"item": {"type": "string"}, "n": {"type": "integer", "minimum": 1}},
 }
-SIGNED = {"headers": {"Authorization": "Bearer shop"}, "caller_key": KEY, "retries": 0}
+SIGNED = {"headers": {"Authorization": "Bearer shop"}, "caller_key": KEY}
 TOOLS = {
     tool.name: tool
     for tool in (

@@ -102,8 +102,6 @@ def failing(*, may_help: bool = True, is_unsent: bool = False) -> ToolFailed:
 @pytest.mark.parametrize(("tool", "failures", "n_begun", "fate"), [
     (read(), (failing(),), 2, Fate.CALLED),
     (read(), (failing(), failing()), 2, Fate.FAILED),
-    (read(retries=2), (failing(), failing()), 3, Fate.CALLED),
-    (read(retries=0), (failing(),), 1, Fate.FAILED),
     (read(), (failing(may_help=False),), 1, Fate.FAILED),
     (write(), (failing(),), 1, Fate.FAILED),
     (write(), (failing(is_unsent=True),), 2, Fate.CALLED),
@@ -119,7 +117,7 @@ async def test_a_call_is_made_again_where_that_can_help_and_do_no_harm(
 
 async def test_tries_and_their_pauses_are_within_the_one_deadline(clock: Clock) -> None:
     service = Service(takes_s=0.8, failures=(failing(), failing()))
-    tool = read(deadline_ms=1000, retries=2)
+    tool = read(deadline_ms=1000)
     began_s = clock()
     assert error(await box(clock, price=(tool, service)).call(tool, call(tool))) == LATE_READ
     assert clock() - began_s == pytest.approx(1.0, abs=0.01)
