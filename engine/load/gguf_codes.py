@@ -15,8 +15,9 @@ from .packed import Int4Weight
 
 GROUP = 32  # inputs that share a scale and a minimum, in all of them
 FOUR_BITS = ("Q4_0", "Q4_1", "Q4_K")
-# Of more bits than int4 has: rounding them to four would not be the file's own model any more.
-MORE_BITS = ("Q5_K", "Q6_K", "Q8_0")
+# Of more bits than int4 has, or of codes that stand for no even steps: rounding them to four would
+# not be the file's own model any more.
+MORE_BITS = ("Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS")
 SUPER_BLOCK = 256  # inputs of a Q4_K block: eight groups
 
 

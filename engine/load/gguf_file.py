@@ -9,6 +9,7 @@ Source: ggml's docs/gguf.md, versions 2 and 3.
 from __future__ import annotations
 
 import mmap
+import re
 import reprlib
 import struct
 from dataclasses import dataclass
@@ -39,17 +40,26 @@ NUMBERS = {
 STRING, ARRAY = 8, 9
 
 # What is dequantized, by ggml's names; all have their bit layouts in the gguf package.
-FORMATS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")
+FORMATS = (
+    "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K",
+    "Q6_K", "IQ4_NL", "IQ4_XS",
+)  # fmt: skip
+MAX_PARTS = 512  # of a model in several files
+PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")  # as llama.cpp's gguf-split names them
 
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """The place of a tensor. shape: outermost first, as torch has it; start and size in bytes."""
+    """The place of a tensor. shape: outermost first, as torch has it; start and size in bytes.
+
+    part: which of the model's files has it.
+    """
 
     format: str
     shape: tuple[int, ...]
     start: int
     size: int
+    part: int = 0
 
 
 class _Cursor:
@@ -113,17 +123,52 @@ class _Cursor:
 
 
 class GgufFile:
-    """One file, mapped into memory. metadata: values by key; tensors: places by name."""
+    """A model in one file or several, mapped into memory.
+
+    metadata: values by key, of the first file; tensors: places by name.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Raises: CheckpointError, UnsupportedQuantization."""
+        """path: of the file, or the first of several. Raises: CheckpointError, as a type of it
+        UnsupportedQuantization.
+        """
         self.path = path
+        self._parts = [self._map(path)]
+        self.metadata, self.tensors = self._read(path, 0)
+        n_parts = self.integer("split.count") or 1
+        if n_parts == 1:
+            return
+        if (self.integer("split.no") or 0) != 0 or not 1 < n_parts <= MAX_PARTS:
+            raise CheckpointError(
+                f"{path}: expected the first of at most {MAX_PARTS} parts, found "
+                f"{self.metadata.get('split.no')} of {n_parts}"
+            )
+        for number, part in enumerate(_parts_of(path, n_parts), 1):
+            self._parts.append(self._map(part))
+            metadata, tensors = self._read(part, number)
+            if metadata.get("split.no") != number or tensors.keys() & self.tensors.keys():
+                raise CheckpointError(
+                    f"{part}: expected part {number} with tensors of its own, found part "
+                    f"{reprlib.repr(metadata.get('split.no'))}"
+                )
+            self.tensors |= tensors
+        n_tensors = self.integer("split.tensors.count")
+        if n_tensors not in (None, len(self.tensors)):
+            raise CheckpointError(
+                f"{path}: expected {n_tensors} tensors in {n_parts} parts, "
+                f"found {len(self.tensors)}"
+            )
+
+    def _map(self, path: Path) -> mmap.mmap:
         try:
             with path.open("rb") as file:
-                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
             raise CheckpointError(f"expected a GGUF file at {path}, found {error}") from None
-        cursor = _Cursor(self._data, path)
+
+    def _read(self, path: Path, part: int) -> tuple[dict[str, Any], dict[str, TensorPlace]]:
+        """Metadata and places of the file that was mapped as `part`."""
+        cursor = _Cursor(self._parts[part], path)
         if cursor.take(len(MAGIC)) != MAGIC:
             raise cursor.fail("a GGUF file", "other first bytes")
         version = cursor.integer("<I")
@@ -131,13 +176,11 @@ class GgufFile:
             raise cursor.fail("GGUF of version 2 or 3, little-endian", f"version {version}")
         n_tensors = cursor.count("tensors", MAX_TENSORS)
         n_keys = cursor.count("keys of metadata", MAX_KEYS)
-        self.metadata: dict[str, Any] = {}
+        metadata: dict[str, Any] = {}
         for _ in range(n_keys):
             key = cursor.text(MAX_NAME_BYTES)
-            self.metadata[key] = cursor.value(cursor.integer("<I"))
-        if self.integer("split.count") not in (None, 0, 1):
-            raise cursor.fail("the whole model in one file", "one part of several")
-        self.tensors = self._places(cursor, n_tensors)
+            metadata[key] = cursor.value(cursor.integer("<I"))
+        return metadata, self._places(cursor, n_tensors, metadata, part)
 
     def text(self, key: str) -> str | None:
         """A text of the metadata; None where there is none. Raises: CheckpointError."""
@@ -155,16 +198,13 @@ class GgufFile:
         return found
 
     def _typed(self, key: str, kind: Any, expected: str) -> Any:
-        found = self.metadata.get(key)
-        if found is not None and (isinstance(found, bool) or not isinstance(found, kind)):
-            raise CheckpointError(
-                f"{self.path}: expected {expected} at {key}, found {reprlib.repr(found)}"
-            )
-        return found
+        return _of_type(self.metadata, key, kind, expected, self.path)
 
-    def _places(self, cursor: _Cursor, n_tensors: int) -> dict[str, TensorPlace]:
+    def _places(
+        self, cursor: _Cursor, n_tensors: int, metadata: dict[str, Any], part: int
+    ) -> dict[str, TensorPlace]:
         found = [self._place(cursor) for _ in range(n_tensors)]
-        alignment = self.integer("general.alignment")
+        alignment = _of_type(metadata, "general.alignment", int, "an integer", self.path)
         if alignment is None:
             alignment = DEFAULT_ALIGNMENT
         if not 0 < alignment <= MAX_ALIGNMENT:
@@ -173,11 +213,12 @@ class GgufFile:
         places = {}
         for name, place in found:
             start = first + place.start
-            if start + place.size > len(self._data):
+            n_bytes = len(self._parts[part])
+            if start + place.size > n_bytes:
                 raise cursor.fail(
-                    f"{name} of {place.size} bytes at {start}", f"a file of {len(self._data)}"
+                    f"{name} of {place.size} bytes at {start}", f"a file of {n_bytes}"
                 )
-            places[name] = TensorPlace(place.format, place.shape, start, place.size)
+            places[name] = TensorPlace(place.format, place.shape, start, place.size, part)
         return places
 
     def _place(self, cursor: _Cursor) -> tuple[str, TensorPlace]:
@@ -202,7 +243,7 @@ class GgufFile:
         place = self._placed(name)
         kind = constants.GGMLQuantizationType[place.format]
         part = CHUNK_BLOCKS * constants.GGML_QUANT_SIZES[kind][1]
-        raw = np.frombuffer(self._data, np.uint8, place.size, place.start)
+        raw = np.frombuffer(self._parts[place.part], np.uint8, place.size, place.start)
         with np.errstate(all="ignore"):  # a hostile scale makes numbers, not warnings
             starts = range(0, place.size, part)
             parts = [quants.dequantize(raw[None, at : at + part], kind)[0] for at in starts]
@@ -215,7 +256,7 @@ class GgufFile:
         constants, _ = _package()
         place = self._placed(name)
         kind = constants.GGMLQuantizationType[place.format]
-        raw = np.frombuffer(self._data, np.uint8, place.size, place.start)
+        raw = np.frombuffer(self._parts[place.part], np.uint8, place.size, place.start)
         return raw.reshape(-1, constants.GGML_QUANT_SIZES[kind][1])
 
     def _placed(self, name: str) -> TensorPlace:
@@ -223,6 +264,26 @@ class GgufFile:
         if place is None:
             raise MissingTensor(f"{self.path}: expected a tensor {name}, found none")
         return place
+
+
+def _of_type(metadata: dict[str, Any], key: str, kind: Any, expected: str, path: Path) -> Any:
+    """A value of the metadata; None where there is none. Raises: CheckpointError."""
+    found = metadata.get(key)
+    if found is not None and (isinstance(found, bool) or not isinstance(found, kind)):
+        raise CheckpointError(f"{path}: expected {expected} at {key}, found {reprlib.repr(found)}")
+    return found
+
+
+def _parts_of(path: Path, n_parts: int) -> list[Path]:
+    """The files behind the first. Raises: CheckpointError."""
+    found = PART.search(path.name)
+    if found is None or int(found[2]) != n_parts or int(found[1]) != 1:
+        raise CheckpointError(
+            f"expected the first part to be named ...-00001-of-{n_parts:05}.gguf, found {path.name}"
+        )
+    stem = path.name[: found.start()]
+    names = [f"{stem}-{number:05}-of-{n_parts:05}.gguf" for number in range(2, n_parts + 1)]
+    return [path.with_name(name) for name in names]
 
 
 def _format(cursor: _Cursor, name: str, number: int) -> tuple[str, int, int]:

@@ -347,6 +347,8 @@ def _read_windows(fields: _Fields, own: _Fields, n_layers: int) -> tuple[int, ..
     window = min(fields.integer_or_zero("sliding_window"), MAX_POSITIONS)
     if values.get("use_sliding_window") is False:
         window = 0  # Qwen names a window and then does not use it
+    if window >= fields.integer("max_position_embeddings", 2048):
+        window = 0  # Phi-4-mini's is twice its context
     kinds = values.get("layer_types")
     if kinds:
         return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)

@@ -1,8 +1,7 @@
 """Owns the tokenizer and the chat template that a GGUF file brings.
 
-Byte-level BPE alone, the kind of every family the engine reads in this format. A file names how
-text is split before merging by a word of llama.cpp's; one that stands in no table is refused, for
-a wrong guess would read like a bad model.
+Byte-level BPE, and SentencePiece's. A file names how text is split before merging by a word of
+llama.cpp's; one that stands in no table is refused, for a wrong guess would read like a bad model.
 Source: llama.cpp's convert_hf_to_gguf_update.py for the names, the published tokenizers for rules.
 """
 
@@ -18,7 +17,9 @@ from ..types import CheckpointError
 from .text import TextSource
 
 # tokenizer.ggml.token_type
-CONTROL, USER_DEFINED = 3, 4
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+SPACE = "\u2581"  # SentencePiece's
+MAX_PIECE = 64  # characters of a token that merges are made of; longer ones are runs of one mark
 
 # Words with the letter before them, figures, marks with their line breaks, space.
 _SPLIT = (
@@ -27,10 +28,20 @@ _SPLIT = (
 )
 
 
-def _split_by(figures: str) -> Any:
+# The same where capitals begin a word of their own; ENDS: what may be shortened behind one.
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+ENDS|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*ENDS"
+    r"|FIGURES| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_ENDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+
+
+def _split_by(figures: str, rule: str = _SPLIT, ends: str = "") -> Any:
+    rule = rule.replace("FIGURES", figures).replace("ENDS", ends)
     return pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_SPLIT.replace("FIGURES", figures)), "isolated"),
+            pre_tokenizers.Split(Regex(rule), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -44,30 +55,40 @@ def _bytes_as_gpt2() -> Any:
 SPLITS: dict[str, Any] = {
     "gpt-2": _bytes_as_gpt2,
     "smollm": lambda: pre_tokenizers.Sequence([pre_tokenizers.Digits(True), _bytes_as_gpt2()]),
+    "refact": lambda: pre_tokenizers.Sequence([pre_tokenizers.Digits(True), _bytes_as_gpt2()]),
     "qwen2": lambda: _split_by(r"\p{N}"),
     "llama-bpe": lambda: _split_by(r"\p{N}{1,3}"),
+    "smaug-bpe": lambda: _split_by(r"\p{N}{1,3}"),  # SmolLM3
+    "dbrx": lambda: _split_by(r"\p{N}{1,3}"),  # Phi-4
+    "gpt-4o": lambda: _split_by(r"\p{N}{1,3}", _CASED, _ENDS),  # Phi-4-mini
+    "tekken": lambda: _split_by(r"\p{N}", _CASED),  # Mistral from Nemo on
 }
 COMPOSED = ("qwen2",)  # whose text is brought into Unicode's composed form first
-WHOLE_WORDS = ("llama-bpe",)  # that take a word of the vocabulary without merging
+# That take a word of the vocabulary without merging.
+WHOLE_WORDS = ("llama-bpe", "smaug-bpe", "tekken")
 
 
 def read_gguf_text(file: GgufFile) -> TextSource:
     """Raises: CheckpointError."""
     kind, split = file.text("tokenizer.ggml.model"), file.text("tokenizer.ggml.pre")
-    if kind != "gpt2" or split not in SPLITS:
+    if kind != "llama" and (kind != "gpt2" or split not in SPLITS):
         raise CheckpointError(
-            f"{file.path}: expected a tokenizer of kind gpt2 that splits as one of "
-            f"{', '.join(SPLITS)}, found {kind!r} and {split!r}"
+            f"{file.path}: expected a tokenizer of kind llama, or of kind gpt2 that splits as one "
+            f"of {', '.join(SPLITS)}, found {kind!r} and {split!r}"
         )
     tokens, kinds = _tokens(file)
     ids = {token: number for number, token in enumerate(tokens)}
     if len(ids) != len(tokens):
         raise CheckpointError(f"{file.path}: expected tokens that differ, found one twice")
-    tokenizer = Tokenizer(models.BPE(ids, _merges(file, ids), ignore_merges=split in WHOLE_WORDS))
-    tokenizer.pre_tokenizer = SPLITS[split]()
-    tokenizer.decoder = decoders.ByteLevel()
-    if split in COMPOSED:
-        tokenizer.normalizer = normalizers.NFC()
+    if kind == "llama":
+        tokenizer = _sentencepiece(file, ids, kinds)
+    else:
+        merges = _merges(file, ids)
+        tokenizer = Tokenizer(models.BPE(ids, merges, ignore_merges=split in WHOLE_WORDS))
+        tokenizer.pre_tokenizer = SPLITS[str(split)]()
+        tokenizer.decoder = decoders.ByteLevel()
+        if split in COMPOSED:
+            tokenizer.normalizer = normalizers.NFC()
     for number in np.flatnonzero((kinds == CONTROL) | (kinds == USER_DEFINED)).tolist():
         is_control = bool(kinds[number] == CONTROL)
         added = AddedToken(tokens[number], special=is_control, normalized=False)
@@ -82,6 +103,36 @@ def read_gguf_text(file: GgufFile) -> TextSource:
         _token(file, "bos_token_id", tokens),
         _token(file, "eos_token_id", tokens),
     )
+
+
+def _sentencepiece(file: GgufFile, ids: dict[str, int], kinds: np.ndarray) -> Tokenizer:
+    """SentencePiece's BPE: two neighbours merge where both together are a token, best score first.
+
+    Raises: CheckpointError.
+    """
+    scores = file.metadata.get("tokenizer.ggml.scores")
+    if not isinstance(scores, np.ndarray) or len(scores) != len(ids):
+        raise CheckpointError(f"{file.path}: expected a score for each of {len(ids)} tokens")
+    merged = list[tuple[float, int, int, str, str]]()
+    for token, number in ids.items():
+        if kinds[number] not in (NORMAL, USER_DEFINED) or len(token) > MAX_PIECE:
+            continue
+        pairs = ((token[:at], token[at:]) for at in range(1, len(token)))
+        known = [(ids[a], ids[b], a, b) for a, b in pairs if a in ids and b in ids]
+        merged += [(-float(scores[number]), number, i, a, b) for i, _, a, b in sorted(known)]
+    unknown = next(iter(np.flatnonzero(kinds == UNKNOWN).tolist()), None)
+    tokens = list(ids)
+    tokenizer = Tokenizer(models.BPE(
+        ids, [(a, b) for *_, a, b in sorted(merged)], byte_fallback=True, fuse_unk=True,
+        unk_token=None if unknown is None else tokens[unknown],
+    ))  # fmt: skip
+    is_prefixed = file.metadata.get("tokenizer.ggml.add_space_prefix", True) is not False
+    scheme = "first" if is_prefixed else "never"
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, scheme, split=False)
+    plain = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    strip = [decoders.Strip(" ", 1, 0)] if is_prefixed else []
+    tokenizer.decoder = decoders.Sequence([*plain, *strip])
+    return tokenizer
 
 
 def _tokens(file: GgufFile) -> tuple[list[str], np.ndarray]:

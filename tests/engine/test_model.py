@@ -88,6 +88,20 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             "final_logit_softcapping": 5.0,
         },
     ),
+    "gemma-3-of-six": (  # as llama.cpp has it: the sixth layer sees all, queries by their size
+        "Gemma3",
+        {
+            "num_hidden_layers": 7,
+            "head_dim": 16,
+            "sliding_window": 7,
+            "query_pre_attn_scalar": 16,
+            "rope_parameters": GEMMA_ROPES,
+        },
+    ),
+    "smollm3-of-four": (
+        "SmolLM3",
+        {"num_hidden_layers": 5, "pad_token_id": 0, "tie_word_embeddings": True},
+    ),
     "smollm3": ("SmolLM3", {"no_rope_layers": [1, 0, 1], "pad_token_id": 0}),
     "granite": (
         "Granite",
@@ -102,19 +116,19 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def reference(family: str, folder: Path, tokens: list[int]) -> torch.Tensor:
+def reference(family: str, folder: Path, tokens: list[int], **more: Any) -> torch.Tensor:
     """Save a random model of this family; its logits are the truth."""
     import transformers
 
     name, changes = FAMILIES[family]
     torch.manual_seed(7)
     kind = f"{name}TextConfig" if name == "Gemma3" else f"{name}Config"
-    config = getattr(transformers, kind)(**{**SIZES, **changes})
+    config = getattr(transformers, kind)(**{**SIZES, **changes, **more})
     config._attn_implementation = "eager"
     model = getattr(transformers, f"{name}ForCausalLM")(config).eval().float()
     for parameter in model.parameters():  # biases and norms start at 0 and 1: make them count
         parameter.data += 0.05 * torch.randn_like(parameter)
-    model.save_pretrained(folder, max_shard_size="60KB")
+    model.save_pretrained(folder, max_shard_size="1GB" if more else "60KB")
     with torch.inference_mode():
         logits: torch.Tensor = model(torch.tensor([tokens])).logits[0]
     return logits

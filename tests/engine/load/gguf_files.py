@@ -18,10 +18,18 @@ NAMES = {
     "mlp.down_proj": "ffn_down", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
 }  # fmt: skip
+OWN_NAMES = {
+    "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
+    "gemma3": {
+        "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+        "post_feedforward_layernorm": "post_ffw_norm",
+    },
+}  # fmt: skip
+PERMUTED = ("llama", "smollm3", "granite")
 
 
-def stored_name(name: str) -> str:
-    for ours, theirs in NAMES.items():
+def stored_name(name: str, arch: str) -> str:
+    for ours, theirs in {**NAMES, **OWN_NAMES.get(arch, {})}.items():
         name = name.replace(f"{ours}.", f"{theirs}.")
     return name.replace("model.layers.", "blk.")
 
@@ -61,15 +69,23 @@ def write_gguf(
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     for name, tensor in load_file(folder / "model.safetensors").items():
         array = tensor.float().numpy()
+        if arch == "gemma3" and "norm" in name:
+            array = array + 1
         for part, n_heads in heads.items():
-            if f".{part}." in name and arch == "llama":
+            if f".{part}." in name and arch in PERMUTED:
                 array = permute(array, n_heads)
         if array.ndim == 2:
-            writer.add_tensor(stored_name(name), gguf.quants.quantize(array, form), raw_dtype=form)
+            writer.add_tensor(
+                stored_name(name, arch), gguf.quants.quantize(array, form), raw_dtype=form
+            )
         else:
-            writer.add_tensor(stored_name(name), array)
+            writer.add_tensor(stored_name(name, arch), array)
     if len(rope_freqs):
         writer.add_tensor("rope_freqs.weight", np.array(rope_freqs, np.float32))
+    rope = config.get("rope_parameters") or {}
+    for kind in ("long", "short") if "long_factor" in rope else ():
+        factors = np.array(rope[f"{kind}_factor"], np.float32)
+        writer.add_tensor(f"rope_factors_{kind}.weight", factors)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -88,7 +104,28 @@ def metadata(folder: Path, config: dict[str, Any], arch: str) -> dict[str, Any]:
         for merge in tokenizer["model"]["merges"]
     ]
     words = json.loads((folder / "tokenizer_config.json").read_text())
+    rope = config.get("rope_parameters") or {}
+    rope = rope.get("full_attention", rope)
+    own: dict[str, Any] = {
+        "embedding_scale": config.get("embedding_multiplier"),
+        "residual_scale": config.get("residual_multiplier"),
+        "logit_scale": config.get("logits_scaling"),
+        "attention.scale": config.get("attention_multiplier"),
+        "attention.key_length": config.get("head_dim"),
+        "attention.sliding_window": config.get("sliding_window"),
+    }
+    if arch == "phi3":
+        share = rope.get("partial_rotary_factor", 1.0)
+        head_dim = config["hidden_size"] // config["num_attention_heads"]
+        own["rope.dimension_count"] = int(head_dim * share)
+    if arch == "gemma3":
+        own["rope.freq_base_swa"] = config["rope_parameters"]["sliding_attention"]["rope_theta"]
+    if original := rope.get("original_max_position_embeddings"):
+        own["rope.scaling.original_context_length"] = original
+    if rope.get("rope_type") in ("linear", "yarn"):
+        own |= {"rope.scaling.type": rope["rope_type"], "rope.scaling.factor": rope["factor"]}
     return {
+        **{f"{arch}.{key}": value for key, value in own.items()},
         f"{arch}.block_count": config["num_hidden_layers"],
         f"{arch}.context_length": config["max_position_embeddings"],
         f"{arch}.embedding_length": config["hidden_size"],
@@ -96,7 +133,9 @@ def metadata(folder: Path, config: dict[str, Any], arch: str) -> dict[str, Any]:
         f"{arch}.attention.head_count": config["num_attention_heads"],
         f"{arch}.attention.head_count_kv": config["num_key_value_heads"],
         f"{arch}.attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
-        f"{arch}.rope.freq_base": float(config.get("rope_theta", 10000.0)),
+        f"{arch}.rope.freq_base": float(
+            rope.get("rope_theta") or config.get("rope_theta", 10000.0)
+        ),
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
         "tokenizer.ggml.tokens": tokens,
