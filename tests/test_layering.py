@@ -43,7 +43,7 @@ MAY_IMPORT = {
     },
     "http": {
         "access", "admission", "agent", "backends", "capabilities", "cell", "child", "config",
-        "errors", "realtime",
+        "config_reader", "errors", "realtime",
     },
     "call": {
         "admission", "agent", "backends", "canary", "capabilities", "config", "errors",
@@ -112,7 +112,7 @@ PURE_MODULES = (
     "call/turn_taking", "call/barge_in", "admission/places", "admission/overload",
     "admission/room", "admission/pools", "admission/allowance", "admission/bucket",
     "workers/waits", "access/signing",
-    "access/client_secrets", "access/quotas",
+    "access/client_secrets", "access/quotas", "access/sites",
     "resume/snapshot", "resume/ticket", "cluster/pool", "cluster/handshake", "cluster/address",
     "cluster/control/directory", "cluster/control/plan", "cluster/control/reports",
     "cluster/control/scaling", "cluster/control/status",

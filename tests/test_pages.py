@@ -20,7 +20,7 @@ PAGES = (
     "voiceloop/OPERATIONS.md", "voiceloop/BENCH.md", "voiceloop/CLUSTER.md",
     "voiceloop/EVALUATE.md",
     "voiceloop/KNOWLEDGE.md", "voiceloop/TROUBLESHOOTING.md", "voiceloop/QUICKSTART.md",
-    "voiceloop/SERVICES.md", "voiceloop/SIZING.md",
+    "voiceloop/SERVICES.md", "voiceloop/SIZING.md", "voiceloop/EMBED.md",
     "engine/embedded/README.md", "engine/embedded/smollm2-135m/README.md",
     "audio/embedded/recognizer/CARD.md",
     "audio/embedded/end_of_voice/CARD.md", "audio/embedded/for_agent/CARD.md",
@@ -29,7 +29,7 @@ PAGES = (
 # In plain English so far; the others follow.
 PLAIN_PAGES = (
     "README.md", "voiceloop/QUICKSTART.md", "voiceloop/SERVICES.md", "voiceloop/SIZING.md",
-    "voiceloop/TROUBLESHOOTING.md",
+    "voiceloop/TROUBLESHOOTING.md", "voiceloop/EMBED.md",
 )  # fmt: skip
 MOST_WORDS_A_SENTENCE = 18.0  # on average
 MOST_LONG_SENTENCES, MOST_LONG_CELLS = 0.02, 0.05

@@ -18,6 +18,7 @@ from voiceloop.access.signing import Salts, Signer
 from voiceloop.errors import Unauthorized
 
 TICKET_PURPOSE = b"voiceloop resume ticket"
+SITE_PURPOSE = b"voiceloop site id"
 REALTIME_SUBPROTOCOL = "realtime"
 KEY_SUBPROTOCOL = "openai-insecure-api-key."  # a browser's WebSocket cannot set headers
 
@@ -58,6 +59,7 @@ class KeyRing:
         self._own = self._shared[0] if shared else secrets.token_bytes(32)
         self._secrets = ClientSecrets(self._digests or (self._own,), now)
         self._tickets = Signer(TICKET_PURPOSE)
+        self._sites = Signer(SITE_PURPOSE)
 
     def derive(self, keys: Sequence[str] = ()) -> None:
         """Do ahead what the first tickets and client secrets would wait for, beside the event loop.
@@ -67,6 +69,7 @@ class KeyRing:
         digests = (*self._digests, *map(_digest, keys)) or (self._own,)
         self._secrets.signer.derive(digests)
         self._tickets.derive(self._shared or digests)
+        self._sites.derive(digests)
 
     def take(self, keys: Sequence[str]) -> frozenset[str]:
         """These alone open the door from now on; the tenants whose keys are gone.
@@ -135,8 +138,34 @@ class KeyRing:
         asserted: Mapping[str, str] | None = None,
     ) -> ClientSecret:
         """A new client secret of a key that has been checked, usable until it expires."""
-        issuer = self._own if self.is_open or key is None else _digest(key)
+        issuer = self._issuer(key)
+        return self.issue_from(issuer, seconds, session, max_session_s, lock, asserted)
+
+    def issue_from(
+        self,
+        issuer: bytes,
+        seconds: int,
+        session: Json,
+        max_session_s: int | None,
+        lock: tuple[str, ...],
+        asserted: Mapping[str, str] | None = None,
+    ) -> ClientSecret:
+        """As ``issue``. issuer: of `issuer_of_site`."""
         return self._secrets.issue(issuer, seconds, session, max_session_s, lock, asserted)
+
+    def sign_site(self, key: str | None, body: bytes) -> bytes:
+        """By a key that has been checked: the site's id is good for as long as that is."""
+        return self._sites.sign(self._issuer(key), body)
+
+    def issuer_of_site(self, body: bytes, mac: bytes) -> bytes:
+        """Who has signed it, for ``issue_from``. Raises: Unauthorized: no key of ours."""
+        issuer = self._sites.signed_by(self._digests or (self._own,), body, mac)
+        if issuer is None:
+            raise Unauthorized("expected a site id of a key of this server, found another")
+        return issuer
+
+    def _issuer(self, key: str | None) -> bytes:
+        return self._own if self.is_open or key is None else _digest(key)
 
 
 def salts(keys: Sequence[str], shared: Sequence[str]) -> Callable[[str], str]:

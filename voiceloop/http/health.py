@@ -109,7 +109,7 @@ def realtime_routes(door: Door, settings: SessionSettings) -> list[Route]:
         key = client_key(request.headers)
         # Where the door is open any key is taken: no name of a client's choice is counted.
         door.quotas.issue_secret("" if door.keys.is_open else tenant_of(key))
-        asked = _read_secret_request(await _body(request), is_page="origin" in request.headers)
+        asked = _read_secret_request(await body_of(request), is_page="origin" in request.headers)
         session = asked.session
         backends = door.backends()
         known = backends.capabilities if backends else Capabilities()
@@ -125,13 +125,13 @@ def realtime_routes(door: Door, settings: SessionSettings) -> list[Route]:
     return [Route("/v1/realtime/client_secrets", door.keyed(client_secrets), methods=["POST"])]
 
 
-async def _body(request: Request) -> Json:
+async def body_of(request: Request, most: int = MAX_BODY_BYTES) -> Json:
     """The JSON object of a request; nothing counts as an empty one. Raises: InvalidRequest."""
     body = b""
     async for piece in request.stream():
         body += piece
-        if len(body) > MAX_BODY_BYTES:
-            raise InvalidRequest(f"expected a body of at most {MAX_BODY_BYTES} bytes, found more")
+        if len(body) > most:
+            raise InvalidRequest(f"expected a body of at most {most} bytes, found more")
     if not body.strip():
         return {}
     try:

@@ -14,6 +14,7 @@ from voiceloop import __version__
 from voiceloop.http.chat_request import ROLES
 from voiceloop.http.generation import MAX_CHOICES, MAX_LOGPROBS, MAX_REPLY_TOKENS, MAX_STOPS
 from voiceloop.http.health import MAX_SESSION_S
+from voiceloop.http.sites import MAX_CALLS_PER_HOUR
 from voiceloop.http.speech import FORMATS as SPEECH_FORMATS
 from voiceloop.http.speech import MAX_CHARACTERS
 from voiceloop.http.transcription import FORMATS as TRANSCRIPT_FORMATS
@@ -93,6 +94,14 @@ SECRET = _object(
     lock=_list({"enum": list(LOCKABLE)}),
     claims=OBJECT,
 )
+SITE = _object(
+    ("origins",),
+    origins=_list(TEXT),
+    session=OBJECT,
+    max_session_seconds=_whole(1, MAX_SESSION_S),
+    calls_per_hour=_whole(1, MAX_CALLS_PER_HOUR),
+)
+VISITOR = _object(("site",), site=TEXT)
 
 ERRORS = {
     "400": "the request is wrong: the message names the field, what was expected and found",
@@ -127,6 +136,8 @@ def description() -> Json:
     one_model = _operation("One model", json_type)
     one_model["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": TEXT}]
     secret = _operation("A short-lived key that opens a session", json_type, SECRET)
+    site = _operation("An id for a page whose visitors may call", json_type, SITE)
+    visitor = _operation("A visitor's short-lived key", json_type, VISITOR)
     error = _object(("message", "type"), message=TEXT, type=TEXT, code={}, param={})
     return {
         "openapi": "3.1.0",
@@ -143,6 +154,8 @@ def description() -> Json:
             "/v1/audio/speech": {"post": _operation("Speech of a text", types, SPEECH)},
             "/v1/audio/transcriptions": {"post": heard},
             "/v1/realtime/client_secrets": {"post": secret},
+            "/v1/realtime/sites": {"post": site},
+            "/v1/realtime/sites/secret": {"post": visitor},
         },
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},

@@ -27,6 +27,7 @@ from voiceloop.http.gate import Door, error_response
 from voiceloop.http.health import Health, health_routes, realtime_routes
 from voiceloop.http.openapi import openapi_route
 from voiceloop.http.profile import profile_route
+from voiceloop.http.sites import site_routes
 from voiceloop.http.speech import speech_routes
 from voiceloop.http.transcription import transcription_routes
 from voiceloop.http.web_page import page_routes
@@ -57,6 +58,7 @@ def http_routes(
         *health_routes(Health(not_ready_for_calls, report, registry, keys, config.metrics_key)),
         profile_route(door, config.metrics_key),
         *realtime_routes(door, settings),
+        *site_routes(door, settings),
         openapi_route(),
         *model_routes(door, config),
         agent_route(door, config, agent),

@@ -1,16 +1,18 @@
-"""The web page at ``/``: the files of ``clients/web``, served as they are.
+"""The web page at ``/``, and ``/embed.js`` for the pages of others: the files of ``clients/web``.
 
 Owns where those files lie and the headers that keep the page to its own server: it loads nothing
-from elsewhere, nobody may frame it, and it alone may use the microphone. The page is open to all,
-for it holds no secret and asks for the key itself; what it talks to checks that key.
+from elsewhere, nobody may frame it, and it alone may use the microphone. Its files are open to all,
+for they hold no secret and the page asks for the key itself; what it talks to checks that key.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
@@ -28,6 +30,9 @@ HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"permissions-policy", b"microphone=(self), camera=(), geolocation=()"),
     (b"cache-control", b"no-cache"),  # unchanged files still answer 304
+    # Another's page runs the widget, whose modules and worklets a browser reads as that page.
+    (b"access-control-allow-origin", b"*"),
+    (b"cross-origin-resource-policy", b"cross-origin"),
 )
 
 
@@ -58,15 +63,24 @@ def _policy(scope: Scope) -> tuple[bytes, bytes]:
 
 
 def page_routes(directory: Path = WEB_DIR) -> list[BaseRoute]:
-    """``/`` and ``/web/...``; nothing where the folder is absent (a gateway installed alone)."""
+    """``/``, ``/embed`` (an example of a page with the widget), ``/embed.js`` and ``/web/...``.
+
+    Nothing where the folder is absent (a gateway installed alone).
+    """
     if not (directory / "index.html").is_file():
         return []
 
-    async def page(request: Request) -> Response:
-        return FileResponse(directory / "index.html", media_type="text/html")
+    def file(name: str, media_type: str) -> Callable[[Request], Awaitable[Response]]:
+        async def served(request: Request) -> Response:
+            return FileResponse(directory / name, media_type=media_type)
 
-    headers = [Middleware(_PageHeaders)]
+        return served
+
+    headers = [Middleware(_PageHeaders), Middleware(GZipMiddleware)]
+    example, script = file("embed.html", "text/html"), file("embed.js", "text/javascript")
     return [
-        Route("/", page, methods=["GET"], middleware=headers),
+        Route("/", file("index.html", "text/html"), methods=["GET"], middleware=headers),
+        Route("/embed", example, methods=["GET"], middleware=headers),
+        Route("/embed.js", script, methods=["GET"], middleware=headers),
         Mount("/web", StaticFiles(directory=directory), name="web", middleware=headers),
     ]

@@ -9,7 +9,6 @@ operator still sees a server that is full.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import resource
 from asyncio import Transport
@@ -25,6 +24,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from voiceloop.access.origins import network_of
 from voiceloop.errors import Overloaded
 from voiceloop.http.gate import error_response
 
@@ -78,24 +78,6 @@ def raise_descriptor_limit() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         soft = most
     return soft
-
-
-def network_of(address: str) -> str:
-    """The network an address counts for: of IPv6 the /64, which one customer has; "": this machine.
-
-    A proxy on this machine stands for many.
-    """
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return ""  # a Unix socket's peer has none
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    if found.is_loopback:
-        return ""
-    if isinstance(found, ipaddress.IPv6Address):
-        return str(ipaddress.ip_network((found, 64), strict=False))
-    return str(found)
 
 
 @dataclass(eq=False, slots=True)

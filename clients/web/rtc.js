@@ -1,0 +1,122 @@
+// One Realtime session over WebRTC: the microphone's track out, the agent's in, events beside them.
+//
+// Where no connection comes about in time (UDP is shut, the server offers none) the caller of this
+// takes the WebSocket instead; the server is told that nobody comes, so that it keeps no place.
+
+export const CONNECT_WITHIN_MS = 4000;
+const LOST_AFTER_MS = 5000; // "disconnected" may pass by itself; consent for the line lasts longer
+
+/** Why it did not come about; `status` of the server's answer, 0 where there was none. */
+export class NoRtc extends Error {
+  constructor(message, status = 0) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** Open a session. `url`: of `/v1/realtime/calls`; `key`: an `ek_` or none; `stream`: of the
+ *  microphone, null where there is none (yet). Callbacks: onEvent(event), onStream(MediaStream),
+ *  onClosed(reason). Rejects with NoRtc; `signal` gives up. */
+export async function openRtc({ url, key, stream, onEvent, onStream, onClosed, signal }) {
+  const line = new RtcLine({ url, key, onEvent, onStream, onClosed });
+  const late = new Promise((_, reject) => {
+    const giveUp = (why) => reject(new NoRtc(why));
+    setTimeout(() => giveUp("no connection within 4 s"), CONNECT_WITHIN_MS);
+    signal?.addEventListener("abort", () => giveUp("given up"));
+  });
+  try {
+    await Promise.race([line.open(stream), late]);
+  } catch (error) {
+    line.close();
+    throw error instanceof NoRtc ? error : new NoRtc(error.message);
+  }
+  return line;
+}
+
+class RtcLine {
+  constructor({ url, key, onEvent, onStream, onClosed }) {
+    this.url = url;
+    this.headers = key ? { Authorization: `Bearer ${key}` } : {};
+    this.onClosed = onClosed;
+    this.callUrl = null;
+    this.isClosed = false;
+    this.peer = new RTCPeerConnection();
+    this.channel = this.peer.createDataChannel("oai-events");
+    this.channel.onmessage = ({ data }) => onEvent(JSON.parse(data));
+    this.channel.onclose = () => this.lost("the server has ended the call");
+    this.peer.ontrack = ({ streams, track }) => onStream(streams[0] ?? new MediaStream([track]));
+    this.peer.onconnectionstatechange = () => this.changed();
+  }
+
+  async open(stream) {
+    const track = stream?.getAudioTracks()[0] ?? "audio";
+    const options = { direction: "sendrecv", streams: stream ? [stream] : [] };
+    this.sender = this.peer.addTransceiver(track, options).sender;
+    await this.peer.setLocalDescription();
+    const answer = await fetch(this.url, {
+      method: "POST",
+      headers: { ...this.headers, "Content-Type": "application/sdp" },
+      body: this.peer.localDescription.sdp,
+    });
+    const text = await answer.text();
+    if (!answer.ok) throw new NoRtc(messageOf(text), answer.status);
+    const place = answer.headers.get("Location");
+    if (place) this.callUrl = new URL(place, this.url).href;
+    if (this.isClosed) return this.hangUp(); // it came too late
+    const opened = new Promise((resolve) => (this.channel.onopen = resolve));
+    await this.peer.setRemoteDescription({ type: "answer", sdp: text });
+    await opened;
+  }
+
+  changed() {
+    const state = this.peer.connectionState;
+    clearTimeout(this.timer);
+    if (state === "failed") this.lost("the line broke");
+    if (state === "disconnected") this.timer = setTimeout(() => this.lost("the line broke"), LOST_AFTER_MS);
+  }
+
+  lost(reason) {
+    if (this.isClosed) return;
+    this.close();
+    this.onClosed(reason);
+  }
+
+  /** Use another microphone, or the first. */
+  async replaceTrack(track) {
+    await this.sender.replaceTrack(track);
+  }
+
+  get isOpen() {
+    return this.channel.readyState === "open";
+  }
+
+  /** Send an event; false where the line is down. */
+  send(event) {
+    if (!this.isOpen) return false;
+    this.channel.send(JSON.stringify(event));
+    return true;
+  }
+
+  close() {
+    if (this.isClosed) return;
+    this.isClosed = true;
+    clearTimeout(this.timer);
+    this.hangUp();
+    this.peer.close();
+  }
+
+  /** The server need not wait for the line to be silent. */
+  hangUp() {
+    if (!this.callUrl) return;
+    const { headers } = this;
+    fetch(`${this.callUrl}/hangup`, { method: "POST", headers, keepalive: true }).catch(() => {});
+  }
+}
+
+function messageOf(text) {
+  try {
+    return JSON.parse(text).error.message;
+  } catch {
+    return "the server offers no WebRTC";
+  }
+}

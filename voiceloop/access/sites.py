@@ -1,0 +1,92 @@
+"""Site ids: what a page shows whose visitors may call without a server of the page's own.
+
+A key signs which pages may show the id and what their visitors may do; nobody can change it, and
+everybody may read it. The server hands each visitor a client secret for it, so many an hour and
+network. Pure: the clock is passed in.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from voiceloop.access.signing import from_text, to_text
+from voiceloop.admission.allowance import HOUR_S
+from voiceloop.admission.bucket import Bucket
+from voiceloop.errors import InvalidRequest, RateLimited, Unauthorized
+
+PREFIX = "site_"
+MAX_CHARACTERS = 8192  # it stands in an HTML attribute
+MAX_BYTES = 64 * 1024  # unpacked: its session has been accepted in a body of 512 KiB at most
+MAX_NETWORKS = 10_000  # counted at once; the one that was longest away is forgotten
+
+
+class Site(msgspec.Struct, frozen=True, array_like=True):
+    """origins: of the pages that may show the id. session: of their visitors' calls, each of at
+    most max_session_s; calls_per_hour: of one network.
+    """
+
+    origins: tuple[str, ...]
+    session: dict[str, Any]
+    max_session_s: int
+    calls_per_hour: int
+
+
+def pack(site: Site) -> bytes:
+    """What is signed. Raises: InvalidRequest: it is longer than an id may be."""
+    plain = msgspec.msgpack.encode(site)
+    body = zlib.compress(plain, 9)
+    if len(plain) > MAX_BYTES or len(body) > MAX_CHARACTERS * 5 // 8:
+        raise InvalidRequest(
+            f"expected a session that fits a site id of {MAX_CHARACTERS} characters, found more",
+            param="session",
+        )
+    return body
+
+
+def write(body: bytes, mac: bytes) -> str:
+    """The id of a packed site and its signature."""
+    return f"{PREFIX}{to_text(body)}.{to_text(mac)}"
+
+
+def read(value: str) -> tuple[bytes, bytes]:
+    """What was signed, and its signature. Raises: Unauthorized."""
+    try:
+        if not value.startswith(PREFIX) or len(value) > MAX_CHARACTERS:
+            raise ValueError
+        body, mac = map(from_text, value.removeprefix(PREFIX).split("."))
+    except ValueError:
+        raise Unauthorized("expected a site id, found something else") from None
+    return body, mac
+
+
+def unpack(body: bytes) -> Site:
+    """Of a body whose signature holds, and which is no longer than `pack` made it."""
+    return msgspec.msgpack.decode(zlib.decompress(body), type=Site)
+
+
+class Visitors:
+    """How many calls each network has begun of late, for each site."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._buckets: OrderedDict[tuple[bytes, str], Bucket] = OrderedDict()
+
+    def admit(self, mac: bytes, network: str, calls_per_hour: int) -> None:
+        """One more of this network's. mac: of the site's id. Raises: RateLimited."""
+        bucket = self._buckets.pop((mac, network), None)
+        if bucket is None:
+            bucket = Bucket(calls_per_hour, calls_per_hour / HOUR_S, self._clock)
+        self._buckets[mac, network] = bucket
+        while len(self._buckets) > MAX_NETWORKS:
+            self._buckets.popitem(last=False)
+        if not bucket.has(1.0):
+            raise RateLimited(
+                f"expected at most {calls_per_hour} calls an hour from one address, found more",
+                code="quota_exceeded",
+            )
+        bucket.take()
