@@ -28,10 +28,13 @@ MAY_IMPORT = {
     },
     "server": {
         "access", "admission", "agent", "backends", "call", "cell", "cluster", "config",
-        "config_reader", "errors", "http", "knowledge", "models", "operation", "realtime",
+        "config_reader", "doors", "errors", "http", "knowledge", "models", "operation", "realtime",
         "resume", "telemetry", "tools", "workers",
     },
-    "doors": {"admission", "errors"},
+    "doors": {
+        "access", "admission", "agent", "backends", "call", "config", "errors", "http", "operation",
+        "realtime", "resume", "telemetry",
+    },
     "new_agent": {"errors"},
     "doctor": {
         "agent", "backends", "cell", "config", "errors", "knowledge", "models", "remote", "tools",
@@ -119,7 +122,7 @@ PURE_MODULES = (
     "cluster/control/hosts",
     "canary/judge", "canary/trial", "canary/turns",
     "doors/rtp/packet", "doors/rtp/receive", "doors/rtp/reception", "doors/rtp/rtcp",
-    "doors/rtp/send",
+    "doors/rtp/send", "doors/webrtc/offer", "realtime/sound_line",
 )  # fmt: skip
 GATEWAY_AUDIO = {
     "audio.frames", "audio.codec", "audio.resample", "audio.vad", "audio.noise_reduction",

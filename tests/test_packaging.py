@@ -19,6 +19,7 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 OTLP = "opentelemetry-exporter-otlp-proto-http"
 # Named by nobody here, and brought by one that is.
 BROUGHT = {
+    "aioice": "aiortc",
     "anyio": "starlette",
     "h11": "uvicorn",
     "httpx2": "mcp",

@@ -43,6 +43,7 @@ from voiceloop.operation import (
     Prices,
     Slo,
     TraceSettings,
+    WebRtcSettings,
     WorkerAddresses,
 )
 from voiceloop.operation import Limits as Limits  # whoever has a Config has these
@@ -337,6 +338,7 @@ class Config:
     traces: TraceSettings = field(default_factory=TraceSettings)
     workers: WorkerAddresses = field(default_factory=WorkerAddresses)
     canary: CanarySettings = field(default_factory=CanarySettings)
+    webrtc: WebRtcSettings = field(default_factory=WebRtcSettings)
 
 
 def all_keys(kind: Any = Config, path: str = "") -> Mapping[str, Key]:
@@ -493,6 +495,13 @@ def _check(config: Config) -> None:
         if not is_origin(host if host.startswith(("http://", "https://")) else f"https://{host}"):
             wanted = "mcp_allowed_hosts: expected host, host:port or http://host:port"
             raise ConfigError(f"{wanted}, found {host!r}")
+    for url in config.webrtc.ice_servers:
+        if not url.startswith(("stun:", "stuns:", "turn:", "turns:")):
+            raise ConfigError(
+                f"webrtc.ice_servers: expected turn:, turns:, stun: or stuns:, found {url!r}"
+            )
+        if url.startswith("turn") and not config.webrtc.turn_secret:
+            raise ConfigError("webrtc.turn_secret: expected the TURN server's, found none")
     if config.llm_adapter is not None and config.llm_url:
         raise ConfigError("llm_adapter: expected a language model here, found llm_url")
     for where, pair in (("", config), ("workers.", config.workers)):

@@ -48,6 +48,13 @@ class NotActive(InvalidRequest):
         self.response_id = response_id
 
 
+class UnknownCall(InvalidRequest):
+    """No call of this id goes on, or it is somebody else's."""
+
+    code = "call_id_not_found"
+    http_status = 404
+
+
 class FrameTooLarge(InvalidRequest):
     """One WebSocket frame was over the limit."""
 

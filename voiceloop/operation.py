@@ -63,6 +63,35 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class WebRtcSettings:
+    """How browsers reach the server over WebRTC."""
+
+    port: int = key(
+        0,
+        "UDP port of all WebRTC calls, at `host`. Where it is taken, one of the next 15. Open it "
+        "in the firewall. 0: any free one.",
+        ge=0,
+        le=65535,
+    )
+    address: str = key(
+        "",
+        "The address at which browsers reach that port, where the machine does not know it: "
+        "behind NAT, in a container. Without it: the machine's own addresses.",
+    )
+    ice_servers: tuple[str, ...] = key(
+        (),
+        "TURN and STUN servers that `GET /v1/realtime/ice-servers` names to pages, as "
+        "`turns:turn.example.com:443?transport=tcp`. The server itself asks none of them.",
+    )
+    turn_secret: str = key(
+        "",
+        "The secret of those TURN servers (coturn's `static-auth-secret`). The page is given a "
+        "name and a password that hold for one call.",
+        secret=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class KeyQuota:
     """What each key may use, its client secrets included; 0: no bound."""
 

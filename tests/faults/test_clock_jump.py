@@ -18,8 +18,8 @@ from voiceloop.errors import Unauthorized
 DAY_S = 86_400.0
 # What a client or a tool is told as a date, and how long holds what is signed for others to read.
 READS_THE_WALL_CLOCK = {
-    "access/keys.py", "call/session.py", "http/generation.py", "http/routes.py", "server/app.py",
-    "tools/http.py", "tools/mcp_connection.py",
+    "access/keys.py", "call/session.py", "doors/routes.py", "http/generation.py",
+    "http/routes.py", "server/app.py", "tools/http.py", "tools/mcp_connection.py",
 }  # fmt: skip
 
 

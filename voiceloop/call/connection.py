@@ -45,13 +45,13 @@ class Hello:
     ``partials``, ``notices``, ``sources``, ``slots``, ``confirmations`` and ``resume`` switch our
     extra events on. ``is_returning``: it says that it comes back, with a ticket of its call;
     ``owes_resume``: for that alone it was let in. ``session`` is the update that the client secret
-    carries which opened the door. ``greeting``: whether the agent shall speak first; None where the
-    client did not say. ``tenant``: whose key it was; the conversations of different ones share
-    nothing in any cache; ``allowance``: what it may use. ``max_session_s``: the longest that the
-    client secret allows, where it is less than the server's own. ``lock``: what of the session it
-    keeps from change. ``key``, ``secret``, ``number``, ``claims``: as of `Caller`.
-    ``door``: what kind of line it came by; on all but a WebSocket sound flows before the client has
-    said anything.
+    carries which opened the door, ``asked`` what the client wants changed of it. ``greeting``:
+    whether the agent shall speak first; None where the client did not say. ``tenant``: whose key it
+    was; the conversations of different ones share nothing in any cache; ``allowance``: what it may
+    use. ``max_session_s``: the longest that the client secret allows, where it is less than the
+    server's own. ``lock``: what of the session it keeps from change. ``key``, ``secret``,
+    ``number``, ``claims``: as of `Caller`. ``door``: what kind of line it came by; on all but a
+    WebSocket sound flows before the client has said anything.
     """
 
     model: str = "voiceloop"
@@ -67,6 +67,7 @@ class Hello:
     is_returning: bool = False
     owes_resume: bool = False
     session: dict[str, Any] = field(default_factory=dict)
+    asked: dict[str, Any] = field(default_factory=dict)
     greeting: bool | None = None
     tenant: str = ""
     allowance: Allowance = UNBOUNDED
@@ -80,8 +81,8 @@ class Hello:
 
     @property
     def is_configured(self) -> bool:
-        """Whether the client secret sets more than every client names: the type and the model."""
-        return bool(self.session.keys() - {"type", "model"})
+        """Whether more is set than every client names: the type and the model."""
+        return bool((self.session.keys() | self.asked.keys()) - {"type", "model"})
 
     def settings_over(self, own: SessionSettings) -> SessionSettings:
         """The session's first settings, where the agent's are these. Raises: InvalidRequest."""
@@ -96,7 +97,10 @@ class Hello:
             confirmations=self.confirmations,
             resume=self.resume,
         )
-        return merge(settings, self.session)  # checked when the client secret was issued
+        settings = merge(settings, self.session)  # checked when the client secret was issued
+        if not self.asked:
+            return settings
+        return self.locks(()).checked(settings, merge(settings, self.asked))
 
     def caller(self, call_id: str) -> Caller:
         """As tools are told of the caller."""

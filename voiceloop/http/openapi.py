@@ -55,6 +55,7 @@ SAMPLING: Json = {
     "top_k": _whole(-1, 2**31),
     "ignore_eos": FLAG,
 }
+CALL = _object(("sdp",), sdp=TEXT, session=OBJECT)
 CHAT = _object(
     ("model", "messages"),
     model=TEXT,
@@ -138,13 +139,16 @@ def description() -> Json:
     secret = _operation("A short-lived key that opens a session", json_type, SECRET)
     site = _operation("An id for a page whose visitors may call", json_type, SITE)
     visitor = _operation("A visitor's short-lived key", json_type, VISITOR)
+    call = _operation("A call over WebRTC: an offer, its answer", ("application/sdp",), CALL)
+    call["responses"]["201"] = call["responses"].pop("200")
     error = _object(("message", "type"), message=TEXT, type=TEXT, code={}, param={})
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "VoiceLoop",
             "version": __version__,
-            "description": "The HTTP side. Calls are held over the WebSocket /v1/realtime.",
+            "description": "The HTTP side. Calls are held over the WebSocket /v1/realtime, or "
+            "over WebRTC, which begins at /v1/realtime/calls.",
         },
         "paths": {
             "/v1/models": {"get": _operation("What this server answers with", json_type)},
@@ -156,11 +160,27 @@ def description() -> Json:
             "/v1/realtime/client_secrets": {"post": secret},
             "/v1/realtime/sites": {"post": site},
             "/v1/realtime/sites/secret": {"post": visitor},
+            "/v1/realtime/calls": {"post": call},
+            **_of_one_call(),
+            "/v1/realtime/ice-servers": {
+                "get": _operation("TURN servers, and what opens them", json_type)
+            },
         },
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
             "schemas": {"Error": _object(("error",), error=error)},
         },
+    }
+
+
+def _of_one_call() -> Json:
+    """The verbs of a call that goes on."""
+    path, empty = "/v1/realtime/calls/{call_id}", ("text/plain",)
+    parameters = [{"name": "call_id", "in": "path", "required": True, "schema": TEXT}]
+    verbs = {f"{path}/{verb}": "post" for verb in ("hangup", "accept", "reject", "refer")}
+    return {
+        where: {method: _operation("Of one call", empty) | {"parameters": parameters}}
+        for where, method in {**verbs, path: "delete"}.items()
     }
 
 

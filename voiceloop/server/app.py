@@ -31,7 +31,7 @@ from voiceloop.http.routes import http_routes, no_such_route
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.operation import WorkerLoad
 from voiceloop.resume.ticket import Tickets
-from voiceloop.server.door import realtime_route
+from voiceloop.server.door import Doors, realtime_route
 from voiceloop.server.load_watch import LoadWatch
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.traces import NoTraces, open_traces
@@ -62,6 +62,7 @@ class Gateway:
     http_admission: RequestAdmission = field(init=False)
     load_watch: LoadWatch = field(init=False)
     quotas: Quotas = field(init=False)
+    doors: Doors = field(init=False)
     _one_is_empty: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _sessions: list[Session] = field(init=False, default_factory=list)
 
@@ -95,6 +96,7 @@ class Gateway:
             emptied, self._giving_way,
         )  # fmt: skip
         self.http_admission = RequestAdmission(self.admission, emptied)
+        self.doors = Doors(self)
         self.load_watch = LoadWatch(
             self.workers,
             lambda: self.backends.take_answers() if self.backends is not None else (),
@@ -264,6 +266,6 @@ def build_app(gateway: Gateway) -> Starlette:
         observe_usage=lambda usage: gateway.metrics.model.observe(usage, "http"),
     )
     return Starlette(
-        routes=[*routes, realtime_route(gateway)],
+        routes=[*routes, *gateway.doors.routes(), realtime_route(gateway, gateway.doors)],
         exception_handlers={HTTPException: no_such_route},
     )

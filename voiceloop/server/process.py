@@ -276,6 +276,7 @@ async def serve(
                 gateway.backends, gateway.is_ready = loaded
                 check_prompt_room(gateway.session_agent, config, gateway.backends)
                 models.push_async_callback(gateway.calls.kept_lines.close)
+                models.callback(gateway.doors.close)
                 await deriving
                 await gateway.calls.kept_lines.keep_all(gateway.backends.voice, gateway.agent)
                 await gateway.calls.toolbox.start()

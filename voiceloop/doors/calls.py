@@ -1,0 +1,41 @@
+"""The calls of a gateway that came by other doors, by the id that their clients know them by.
+
+Owns who may reach one from beside: whoever has a key of the same tenant. Pure.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from voiceloop.doors.line import Line
+from voiceloop.errors import UnknownCall
+
+
+class Calls:
+    """Of one gateway."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, Line] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def add(self, line: Line) -> str:
+        """A call begins; returns its id, which nobody can guess."""
+        call_id = f"rtc_{secrets.token_hex(12)}"
+        self._calls[call_id] = line
+        return call_id
+
+    def drop(self, call_id: str) -> None:
+        """It is over."""
+        del self._calls[call_id]
+
+    def find(self, call_id: str, tenant: str) -> Line:
+        """Raises: UnknownCall, also where it is another's: nobody learns that it is there."""
+        line = self._calls.get(call_id)
+        if line is None or line.hello.tenant != tenant:
+            raise UnknownCall(
+                f"expected the id of a call of this key that goes on, found {call_id[:80]!r}",
+                param="call_id",
+            )
+        return line

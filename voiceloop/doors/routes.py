@@ -1,0 +1,196 @@
+"""``/v1/realtime/calls``: calls that begin with an offer over HTTP, and what is done with one.
+
+Owns the three bodies that stock clients send, the headers that a page of another origin needs, and
+the verbs. Which of them there are is OpenAI's; `ice-servers` is ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from voiceloop.access.keys import Entry
+from voiceloop.access.origins import check_origin
+from voiceloop.doors.calls import Calls
+from voiceloop.doors.entrance import Server, check_key
+from voiceloop.doors.webrtc.door import WebRtcDoor
+from voiceloop.errors import FrameTooLarge, InvalidRequest, VoiceLoopError, expected
+from voiceloop.http.gate import error_response
+from voiceloop.realtime.client_events import parse_frame
+from voiceloop.realtime.settings import Json
+
+PATH = "/v1/realtime/calls"
+MAX_BODY_BYTES = 512 * 1024  # an offer of 64 KiB, and a session with its tools
+MAX_FIELDS = 4
+# What the stock SDK sends with its offer, and reads of the answer.
+PREFLIGHT = {
+    "Access-Control-Allow-Methods": "GET, POST, DELETE",
+    "Access-Control-Allow-Headers": "authorization, content-type, x-openai-agents-sdk",
+    "Access-Control-Max-Age": "600",
+}
+LEAST_TURN_S = 3600.0
+
+Handler = Callable[[Request, Entry], Awaitable[Response]]
+
+
+class Doors:
+    """The doors of one gateway besides its WebSocket."""
+
+    def __init__(self, server: Server) -> None:
+        self.calls = Calls()
+        self._server = server
+        self._webrtc = WebRtcDoor(server, self.calls)
+
+    def close(self) -> None:
+        """Give the ports back."""
+        self._webrtc.close()
+
+    def routes(self) -> list[Route]:
+        server, call = self._server, PATH + "/{call_id}"
+        return [
+            Route(PATH, _checked(server, self._create), methods=["POST", "OPTIONS"]),
+            Route(call, _checked(server, self._hang_up), methods=["DELETE", "OPTIONS"]),
+            Route(f"{call}/hangup", _checked(server, self._hang_up), methods=["POST", "OPTIONS"]),
+            *(
+                Route(f"{call}/{verb}", _checked(server, self._refuse), methods=["POST"])
+                for verb in ("accept", "reject", "refer")
+            ),
+            Route(
+                "/v1/realtime/ice-servers", _checked(server, self._ice_servers),
+                methods=["GET", "OPTIONS"],
+            ),
+        ]  # fmt: skip
+
+    async def _create(self, request: Request, entry: Entry) -> Response:
+        sdp, session = await _read_call(request)
+        call_id, answer = await self._webrtc.answer(request, entry, sdp, session)
+        headers = {"Location": f"{PATH}/{call_id}"}
+        return Response(answer, 201, headers, media_type="application/sdp")
+
+    async def _hang_up(self, request: Request, entry: Entry) -> Response:
+        self.calls.find(request.path_params["call_id"], entry.tenant).hang_up()
+        return Response(status_code=200)
+
+    async def _refuse(self, request: Request, entry: Entry) -> Response:
+        """Verbs of calls that ring; one by WebRTC has been answered."""
+        self.calls.find(request.path_params["call_id"], entry.tenant)
+        verb = request.url.path.rpartition("/")[2]
+        raise InvalidRequest(
+            f"{verb}: expected a phone call, found one by WebRTC", code="not_a_phone_call"
+        )
+
+    async def _ice_servers(self, request: Request, entry: Entry) -> Response:
+        """Where a page behind a firewall finds a way to us, and what opens it for a while."""
+        webrtc, limits = self._server.config.webrtc, self._server.config.limits
+        if not webrtc.ice_servers:
+            return JSONResponse({"ice_servers": []})
+        servers: Json = {"urls": list(webrtc.ice_servers)}
+        if webrtc.turn_secret:
+            expires_at = int(time.time() + max(LEAST_TURN_S, 60.0 * limits.session_minutes))
+            servers |= turn_credentials(webrtc.turn_secret, expires_at)
+        return JSONResponse({"ice_servers": [servers]})
+
+
+def turn_credentials(secret: str, expires_at: int) -> dict[str, str]:
+    """What a TURN server that has the same secret takes until then (epoch seconds).
+
+    Source: draft-uberti-behave-turn-rest-00; coturn's `use-auth-secret`.
+    """
+    username = f"{expires_at}:voiceloop"
+    mac = hmac.new(secret.encode(), username.encode(), hashlib.sha1).digest()
+    return {"username": username, "credential": base64.b64encode(mac).decode()}
+
+
+def _checked(server: Server, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+    """The handler behind the key's check, its errors as answers, readable for allowed pages."""
+
+    async def checked(request: Request) -> Response:
+        headers: dict[str, str] = {}
+        try:
+            is_keyed = not server.keys.is_open
+            check_origin(request.headers, server.config.allowed_origins, is_keyed=is_keyed)
+            headers = _cors(request)
+            if request.method == "OPTIONS":
+                return Response(status_code=204, headers={**headers, **PREFLIGHT})
+            response = await handler(request, check_key(server, request))
+        except VoiceLoopError as error:
+            server.metrics.refused.labels(code=error.wire_code).inc()
+            response = error_response(error)
+        response.headers.update(headers)
+        return response
+
+    return checked
+
+
+def _cors(request: Request) -> dict[str, str]:
+    """For a page whose origin is allowed, so that it may read the answer."""
+    origin = request.headers.get("origin")
+    if origin is None:
+        return {}
+    return {
+        "Access-Control-Allow-Origin": origin,
+        "Access-Control-Expose-Headers": "Location",
+        "Vary": "Origin",
+    }
+
+
+async def _read_call(request: Request) -> tuple[str, Json]:
+    """The offer of a request, and what it wants changed of the session.
+
+    Raises: InvalidRequest, FrameTooLarge.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    session: Any = {}
+    if kind == "application/sdp":
+        return await _text(request), {}
+    if kind == "application/json":
+        body = parse_frame(await _text(request))
+        sdp, session = body.get("sdp"), body.get("session") or {}
+    elif kind == "multipart/form-data":
+        fields = await _fields(request)
+        sdp, session = fields.get("sdp"), parse_frame(fields.get("session") or "{}")
+    else:
+        wanted = "application/sdp, application/json or multipart/form-data"
+        raise InvalidRequest(f"content-type: expected {wanted}, found {kind[:80]!r}")
+    if not isinstance(sdp, str):
+        raise expected("sdp", "the offer as a text", sdp)
+    if not isinstance(session, dict):
+        raise expected("session", "an object", session)
+    return sdp, session
+
+
+async def _fields(request: Request) -> dict[str, str]:
+    try:
+        parser = MultiPartParser(
+            request.headers, _bounded(request), max_files=0, max_fields=MAX_FIELDS
+        )
+        form = await parser.parse()
+    except (MultiPartException, KeyError) as error:
+        raise InvalidRequest(f"expected a multipart form, found that {error}") from None
+    return {name: value for name, value in form.items() if isinstance(value, str)}
+
+
+async def _text(request: Request) -> str:
+    body = b"".join([piece async for piece in _bounded(request)])
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidRequest("expected UTF-8 text, found other bytes") from None
+
+
+async def _bounded(request: Request) -> AsyncGenerator[bytes, None]:
+    n_bytes = 0
+    async for piece in request.stream():
+        n_bytes += len(piece)
+        if n_bytes > MAX_BODY_BYTES:
+            raise FrameTooLarge(f"expected a body of at most {MAX_BODY_BYTES} bytes, found more")
+        yield piece

@@ -1,0 +1,136 @@
+"""The WebRTC door: an offer in, an answer out, and the call that follows.
+
+Owns the UDP port and the certificate of the process, and each call from its answer to the moment
+that its place and its share of the quota come back. What needs the extra `webrtc` is imported with
+the first offer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+
+from voiceloop.access.keys import Entry
+from voiceloop.call.connection import Hello
+from voiceloop.doors.calls import Calls
+from voiceloop.doors.entrance import Server, let_in
+from voiceloop.doors.line import Line
+from voiceloop.doors.webrtc.offer import Offer, parse_offer
+from voiceloop.errors import MissingExtra
+from voiceloop.realtime.session_update import within_capabilities
+from voiceloop.realtime.settings import Json
+
+if TYPE_CHECKING:
+    from aiortc.rtcdtlstransport import RTCCertificate
+
+    from voiceloop.doors.webrtc.mux import Mux
+    from voiceloop.doors.webrtc.peer import Peer
+
+log = logging.getLogger(__name__)
+
+# From the answer to a peer that is there. Browsers give up after 15 s; whoever has not been heard
+# by then has no way to us, and holds a place.
+CONNECT_S = 10.0
+
+
+class WebRtcDoor:
+    """Of one gateway."""
+
+    def __init__(self, server: Server, calls: Calls) -> None:
+        self._server = server
+        self._calls = calls
+        self._mux: Mux | None = None
+        self._certificate: RTCCertificate | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def answer(
+        self, request: Request, entry: Entry, sdp: str, session: Json
+    ) -> tuple[str, str]:
+        """Let the caller of an offer in; returns the call's id and the answer.
+
+        session: what the caller wants changed of it. Raises: MissingExtra, InvalidRequest,
+        Overloaded, RateLimited, ConfigError.
+        """
+        offer = parse_offer(sdp)
+        _import_aiortc()
+        async with AsyncExitStack() as stack:
+            hello = await stack.enter_async_context(
+                let_in(self._server, request, entry, asyncio.sleep, "webrtc")
+            )
+            hello = replace(hello, asked=session)
+            self._check(hello)
+            line = Line(hello, asyncio.get_running_loop().time)
+            line.far = peer = await self._peer(offer, line)
+            stack.push_async_callback(peer.close)
+            call_id = self._calls.add(line)
+            stack.callback(self._calls.drop, call_id)
+            assert self._mux is not None
+            told = peer.answer(self._mux, self._server.config.webrtc.address)
+            task = asyncio.create_task(self._run(line, peer, stack.pop_all()), name=call_id)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return call_id, told
+
+    def close(self) -> None:
+        """Give the port back; calls are over by then."""
+        if self._mux is not None:
+            self._mux.close()
+            self._mux = None
+
+    def _check(self, hello: Hello) -> None:
+        """Raises: InvalidRequest: the session that the caller asks for cannot be served."""
+        backends = self._server.backends
+        assert backends is not None  # the entrance lets nobody in before
+        own = self._server.session_agent.session_settings(hello.model)
+        within_capabilities(backends.capabilities, hello.settings_over(own))
+
+    async def _peer(self, offer: Offer, line: Line) -> Peer:
+        from aiortc.rtcdtlstransport import RTCCertificate
+
+        from voiceloop.doors.webrtc.mux import Mux
+        from voiceloop.doors.webrtc.peer import Peer
+
+        if self._mux is None:
+            self._mux = Mux(asyncio.get_running_loop().time)
+            self._certificate = RTCCertificate.generateCertificate()
+        config = self._server.config
+        await self._mux.open(config.host, config.webrtc.port)
+        return Peer(offer, self._mux, self._certificate, line)
+
+    async def _run(self, line: Line, peer: Peer, stack: AsyncExitStack) -> None:
+        """One call; a bug in it ends no other."""
+        async with stack:
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    await peer.connect()
+            except (TimeoutError, ConnectionError):
+                self._server.metrics.refused.labels(code="webrtc_not_connected").inc()
+                log.info("a WebRTC peer was not there within %g s of its answer", CONNECT_S)
+                return
+            except Exception:
+                log.exception("a WebRTC peer could not be connected")
+                return
+            if self._server.admission.is_draining:  # nobody would tell the call that it is to end
+                return
+            await self._server.serve_session(line)
+
+
+def _import_aiortc() -> None:
+    """Raises: MissingExtra."""
+    from audio.opus import is_available
+
+    try:
+        import voiceloop.doors.webrtc.peer  # noqa: F401
+    except ImportError as error:
+        log.info("WebRTC is not here: %s", error)
+    else:
+        if is_available():
+            return
+    raise MissingExtra(
+        "expected the packages of WebRTC (pip install 'voiceloop[webrtc]'), found none"
+    )

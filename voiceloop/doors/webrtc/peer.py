@@ -1,0 +1,303 @@
+"""One WebRTC peer: its sound, its events, and how it leaves.
+
+Owns the call's ends of DTLS and SCTP, which are aiortc's, and of its sound, which is ours
+(`doors/rtp/`): aiortc's own media path would buffer the caller by 50 ms and take three times the
+CPU. What a packet brings is passed on where it arrives: no threads, no tasks of ours.
+
+Source: RFC 8827 (who is believed: the fingerprint in the offer), RFC 7675 (consent).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import secrets
+from typing import Protocol
+
+import numpy as np
+from aiortc import rtcsctptransport
+from aiortc.rtcdatachannel import RTCDataChannel
+from aiortc.rtcdtlstransport import (
+    RTCCertificate,
+    RTCDtlsFingerprint,
+    RTCDtlsParameters,
+    RTCDtlsTransport,
+)
+from aiortc.rtcsctptransport import RTCSctpCapabilities, RTCSctpTransport
+
+from audio.frames import FRAME_MS, VOICE_HZ, Samples, samples_in
+from audio.opus import DTX_BYTES, FIRST_LOSS_PERCENT, OpusDecoder, OpusEncoder
+from voiceloop.call.connection import HUNG_UP, LINE_BROKE, Disconnected
+from voiceloop.doors.rtp.packet import MalformedPacket, RtpPacket
+from voiceloop.doors.rtp.receive import RtpReceiver
+from voiceloop.doors.rtp.rtcp import RtcpLine
+from voiceloop.doors.rtp.send import RtpSender
+from voiceloop.doors.webrtc.mux import IceLine, Mux
+from voiceloop.doors.webrtc.offer import LocalEnd, Offer, answer
+
+log = logging.getLogger(__name__)
+
+CHANNEL = "oai-events"
+# The next write goes out 20 ms before the one before has been played: over UDP no packet waits for
+# another, so half of what a WebSocket needs will do.
+LEAD_MS = 40.0
+# What a browser's buffer holds of sound that has come (NetEQ: 40 to 80 ms on a quiet line).
+HELD_BY_PEER_MS = 60.0
+CONSENT_S = 30.0  # RFC 7675, 5.1
+# Of events that the peer has not taken. It is half of what the writer lets wait itself.
+MAX_BUFFERED_BYTES = 1024 * 1024
+# 1280 bytes, the least that IPv6 carries, less IP, UDP, DTLS and SCTP: where less goes through than
+# a peer believes, a larger packet is lost each time it is sent again.
+rtcsctptransport.USERDATA_MAX_LENGTH = 1100
+FRAME_SAMPLES = samples_in(FRAME_MS, VOICE_HZ)
+FRAME_BYTES = 2 * FRAME_SAMPLES
+FRAME_S = FRAME_MS / 1000.0
+
+# What of aiortc is not its public interface, and would go wrong without a word in another version.
+for _owner, _name in (
+    (RTCDtlsTransport, "_handle_rtp_data"),
+    (RTCDtlsTransport, "_handle_rtcp_data"),
+    (RTCDtlsTransport, "_set_role"),
+    (RTCSctpTransport, "_receive_data_chunk"),
+):
+    if not hasattr(_owner, _name):
+        raise ImportError(f"expected aiortc 1.16 or later below 2, found one without {_name}")
+
+
+class FarEnd(Protocol):
+    """Who is told what the peer does."""
+
+    def hear(self, samples: bytes) -> None: ...
+
+    def take(self, event: str | bytes) -> None: ...
+
+    def end(self, code: int, how: str) -> None: ...
+
+
+class SoundTransport(RTCDtlsTransport):  # type: ignore[misc]
+    """aiortc's DTLS, whose sound is ours: decrypted packets are given to `peer`."""
+
+    def __init__(self, line: IceLine, certificate: RTCCertificate, peer: Peer) -> None:
+        super().__init__(line, [certificate])
+        self._line = line
+        self._peer = peer
+
+    async def _handle_rtp_data(self, data: bytes, arrival_time_ms: int) -> None:
+        self._peer.receive_sound(data)
+
+    async def _handle_rtcp_data(self, data: bytes) -> None:
+        self._peer.receive_report(data)
+
+    def send_sound(self, data: bytes) -> None:
+        if self.state == "connected":
+            self._line.send(self._tx_srtp.protect(data))
+
+    def send_report(self, data: bytes) -> None:
+        if self.state == "connected":
+            self._line.send(self._tx_srtp.protect_rtcp(data))
+
+
+class BoundedSctp(RTCSctpTransport):  # type: ignore[misc]
+    """aiortc's SCTP, which tells a peer how much it may send, and does not hold it to that."""
+
+    async def _receive_data_chunk(self, chunk: rtcsctptransport.DataChunk) -> None:
+        await super()._receive_data_chunk(chunk)
+        if self._advertised_rwnd < 0:
+            raise ConnectionError
+
+
+class Peer:
+    """`connect`, then `close`; in between what comes goes to `far`. It is a `SoundLine`.
+
+    certificate: of the process.
+    """
+
+    lead_ms = LEAD_MS
+
+    def __init__(self, offer: Offer, mux: Mux, certificate: RTCCertificate, far: FarEnd) -> None:
+        self._offer = offer
+        self._far = far
+        self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
+        self._line = mux.line()
+        self._certificate = certificate
+        self._dtls = SoundTransport(self._line, certificate, self)
+        self._dtls._set_role("client" if offer.setup == "active" else "server")
+        self._dtls.on("statechange", self._observe_state)
+        self._sctp = BoundedSctp(self._dtls)
+        self._sctp.on("datachannel", self._take_channel)
+        self._channel: RTCDataChannel | None = None
+        self._opened = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._is_live = self._is_closed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._encoder, decoder = OpusEncoder(), OpusDecoder()
+        self._receiver = RtpReceiver(decoder, offer.opus)
+        # Its lower half, for SRTP counts the wraps that both ends have seen (RFC 3711, 3.3.1).
+        sequence, stamp = secrets.randbits(15), secrets.randbits(32)
+        self._sender = RtpSender(secrets.randbits(32), offer.opus, sequence, stamp)
+        self._rtcp = RtcpLine(self._sender, self._receiver, "voiceloop", self._clock())
+        self._rest = b""  # less than a frame that waits for more
+        self._rest_due_s = math.inf
+
+    def answer(self, mux: Mux, address: str) -> str:
+        """Our answer to its offer; address: where it finds us, "" where we are bound."""
+        fingerprint = next(
+            one.value for one in self._certificate.getFingerprints() if one.algorithm == "sha-256"
+        )
+        local = LocalEnd(
+            self._line.ufrag, self._line.password, fingerprint, self._sender.ssrc,
+            mux.candidates(address), secrets.randbits(62),
+        )  # fmt: skip
+        return answer(self._offer, local)
+
+    # --- life ---
+
+    async def connect(self) -> None:
+        """Wait for the peer to be there, its channel open. Raises: ConnectionError."""
+        await self._line.is_checked.wait()
+        theirs = RTCDtlsFingerprint("sha-256", self._offer.fingerprint)
+        await self._dtls.start(RTCDtlsParameters([theirs]))
+        if self._dtls.state != "connected":
+            raise ConnectionError
+        if self._offer.events is not None:
+            most = RTCSctpCapabilities(self._offer.message_bytes)
+            await self._sctp.start(most, self._offer.sctp_port)
+            await self._opened.wait()
+        if self._is_closed:
+            raise ConnectionError
+        self._is_live = True
+        self._tick()
+
+    async def close(self) -> None:
+        """Tell the peer, and give everything back; idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed, self._is_live = True, False
+        self._opened.set()
+        self._drained.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._sctp.stop()
+        await self._dtls.stop()
+        self._dtls.remove_all_listeners()
+        self._sctp.remove_all_listeners()
+        self._line.close()
+
+    def _observe_state(self) -> None:
+        if self._dtls.state in ("closed", "failed"):
+            self._leave(HUNG_UP, "the peer closed its connection")
+
+    def _leave(self, code: int, how: str) -> None:
+        self._opened.set()
+        self._drained.set()
+        if not self._is_closed:
+            self._far.end(code, how)
+
+    # --- events ---
+
+    def _take_channel(self, channel: RTCDataChannel) -> None:
+        """The one channel of events; others are closed."""
+        if channel.label != CHANNEL or self._channel is not None:
+            channel.close()
+            return
+        self._channel = channel
+        channel.bufferedAmountLowThreshold = MAX_BUFFERED_BYTES // 2
+        channel.on("message", self._far.take)
+        channel.on("close", lambda: self._leave(HUNG_UP, "the peer closed its channel"))
+        channel.on("bufferedamountlow", self._drained.set)
+        self._opened.set()
+
+    async def send(self, event: str) -> None:
+        """Send an event; waits while the peer does not take them. Raises: Disconnected."""
+        channel = self._channel
+        if channel is None:
+            return  # the peer asked for none
+        if channel.readyState != "open":
+            raise Disconnected(HUNG_UP, "the peer closed its channel")
+        try:
+            channel.send(event)
+        except ValueError:
+            told = (
+                f"the peer takes messages of {self._offer.message_bytes} bytes, found {len(event)}"
+            )
+            raise Disconnected(1009, told) from None
+        while channel.bufferedAmount > MAX_BUFFERED_BYTES and channel.readyState == "open":
+            self._drained.clear()
+            await self._drained.wait()
+
+    # --- the caller's sound ---
+
+    def receive_sound(self, data: bytes) -> None:
+        """A packet of the peer, decrypted; what is none is dropped."""
+        try:
+            packet = RtpPacket.parse(data)
+        except MalformedPacket:
+            return
+        self._hear(self._receiver.packet(packet, self._clock()))
+        self._arm()
+
+    def receive_report(self, data: bytes) -> None:
+        """What the peer says of the line."""
+        try:
+            self._rtcp.read(data, self._clock())
+        except MalformedPacket:
+            return
+        self._encoder.expect_loss(max(FIRST_LOSS_PERCENT, round(self._rtcp.lost_percent)))
+
+    def _hear(self, pieces: list[Samples]) -> None:
+        if self._is_live:  # what came before is old by now
+            for samples in pieces:
+                self._far.hear(samples.astype("<i2", copy=False).tobytes())
+
+    # --- the agent's ---
+
+    def play_delay_ms(self) -> float:
+        """Half a round trip, and what the peer's buffer holds."""
+        return (self._rtcp.round_trip_ms or 0.0) / 2.0 + HELD_BY_PEER_MS
+
+    def send_sound(self, samples: bytes) -> None:
+        """Send what is whole frames; the rest waits for the next, or for a frame's time."""
+        self._rest += samples
+        n_whole = len(self._rest) - len(self._rest) % FRAME_BYTES
+        for start in range(0, n_whole, FRAME_BYTES):
+            self._send_frame(self._rest[start : start + FRAME_BYTES])
+        self._rest = self._rest[n_whole:]
+        self._rest_due_s = self._clock() + FRAME_S if self._rest else math.inf
+        self._arm()
+
+    def clear_sound(self) -> None:
+        self._rest, self._rest_due_s = b"", math.inf
+
+    def _send_frame(self, samples: bytes) -> None:
+        payload = self._encoder.encode(np.frombuffer(samples, "<i2"))
+        if len(payload) <= DTX_BYTES:
+            self._sender.skip(FRAME_SAMPLES)
+            return
+        packet = self._sender.packet(payload, FRAME_SAMPLES, self._clock())
+        self._dtls.send_sound(packet.serialize())
+
+    # --- time ---
+
+    def _arm(self) -> None:
+        """Have `_tick` called when the next thing is due."""
+        if not self._is_live:
+            return
+        due_s = min(self._rtcp.due_s, self._receiver.due_s or math.inf, self._rest_due_s)
+        if self._timer is None or due_s < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(due_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer, now_s = None, self._clock()
+        self._hear(self._receiver.tick(now_s))
+        if now_s >= self._rest_due_s:
+            self.send_sound(bytes(FRAME_BYTES - len(self._rest)))
+        if now_s >= self._rtcp.due_s:
+            self._dtls.send_report(self._rtcp.write(now_s))
+            if now_s - self._line.heard_s > CONSENT_S:
+                self._leave(LINE_BROKE, f"the line broke: no check of the peer for {CONSENT_S:g} s")
+                return
+        self._arm()
