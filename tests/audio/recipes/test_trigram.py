@@ -1,11 +1,8 @@
 """The trigram builder: probabilities that sum to one, back-off that works, files others read."""
 
-import math
-
 import pytest
 
-from audio.recipes.phrases import generate_phrases
-from audio.recipes.trigram import build_trigram, write_arpa
+from audio.recipes.trigram import build_trigram
 
 TEXT = [
     ("i would like a latte", 2.0),
@@ -43,22 +40,3 @@ def test_pruning_drops_grams_and_keeps_the_model_usable():
     assert len(pruned.probabilities[2]) < len(full.probabilities[2])
     sentences = [words for words, _ in SENTENCES]
     assert full.perplexity(sentences) < pruned.perplexity(sentences) < 10
-
-
-def test_the_arpa_file_lists_what_it_counts(tmp_path):
-    path = tmp_path / "model.arpa"
-    write_arpa(build(), path)
-    lines = path.read_text().splitlines()
-    n_bigrams = int(next(line for line in lines if line.startswith("ngram 2=")).split("=")[1])
-    start = lines.index("\\2-grams:")
-    bigrams = lines[start + 1 : lines.index("", start)]
-    assert len(bigrams) == n_bigrams
-    assert all(float(line.split("\t")[0]) <= 0 for line in bigrams)
-    assert not math.isnan(float(bigrams[0].split("\t")[-1]))
-
-
-def test_generated_phrases_are_plain_words_and_repeatable():
-    phrases = [" ".join(words) for words in generate_phrases(300, seed=1)]
-    assert phrases == [" ".join(words) for words in generate_phrases(300, seed=1)]
-    assert not any(mark in phrase for phrase in phrases for mark in "{}[]|")
-    assert len(set(phrases)) > 200

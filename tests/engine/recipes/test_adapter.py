@@ -1,7 +1,6 @@
 """The adapter that is trained is the one that is served; a run goes on where it stopped."""
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from engine.engine import Engine
 from engine.load.adapter import BASE_KEY, fingerprint
 from engine.load.description import describe
 from engine.load.source import adapted, open_source
-from engine.recipes import reduce_adapter, train_adapter
-from engine.recipes.conversations.call import Draws
 from engine.recipes.model.adapted_model import AdaptedModel
 from engine.recipes.model.agent_model import AgentModel
 from engine.recipes.model.base_model import load_base
@@ -28,7 +25,7 @@ from engine.recipes.quality import log_probabilities
 from engine.recipes.reduce_adapter import reduced
 from engine.recipes.training.adapter_data import ADAPTER_MIXTURE, MAX_TOKENS
 from engine.recipes.training.adapter_trainer import AdapterOptions, AdapterTrainer
-from engine.recipes.training.family import Encoded, Family, in_rows, row_of
+from engine.recipes.training.family import Encoded, Family, in_rows
 from engine.text.text import Text
 from engine.text.tool_calls import notation_of
 from engine.types import CheckpointError, EngineConfig
@@ -111,14 +108,6 @@ def test_headers_weigh_nothing_and_each_message_its_end(base: Path) -> None:
     assert ends[:2] == [0.0, 0.1] and ends[2] >= 1.0 and ends[3] == 0.0 and ends[4] >= 1.0
     said = tokenizer.decode(tokens[spans[4].first : spans[4].stop], skip_special_tokens=False)
     assert said == "Booked.<|im_end|>"
-
-
-def test_a_conversation_that_is_cut_keeps_its_last_message(base: Path) -> None:
-    _, tokenizer = load_base(base)
-    encoder = ChatEncoder(tokenizer, CHATML_FORMAT)
-    tokens = encoder.encode_batch([(MESSAGES[:2], [], set())])[0][0]
-    last = encoder.spans(tokens[:-3])[-1]
-    assert last.role == "user" and last.stop == len(tokens) - 3
 
 
 def weights_of(model: AdaptedModel) -> dict[str, Tensor]:
@@ -302,30 +291,6 @@ def test_calls_about_one_business_share_its_prompt_and_say_other_things(
     assert again == families
 
 
-def test_draws_that_have_left_the_prompt_do_not_begin_again() -> None:
-    draws = Draws("place", "said")
-    draws.leave_prompt()
-    first = draws.random()
-    draws.leave_prompt()
-    assert draws.random() != first
-    other = Draws("place", "other")
-    assert other.random() == Draws("place", "said").random()
-    other.leave_prompt()
-    assert other.random() != first
-
-
-def test_a_row_foretells_the_first_word_of_each_sibling_from_what_they_share() -> None:
-    family = Family([7, 8], (([1, 2], [1.0, 0.5]), ([3], [2.0])))
-    row = row_of([family], torch.device("cpu"))
-    assert row.tokens.tolist() == [7, 8, 1, 2, 3]
-    assert row.positions.tolist() == [0, 1, 2, 3, 2]
-    assert row.sources.tolist() == [1, 2, 1] and row.targets.tolist() == [1, 2, 3]
-    assert family.weight == float(row.weights.sum())
-    lone = Family([], (([5, 6], [1.0, 1.0]),))
-    assert lone.weight == 1.0  # nothing foretells a first token
-    assert row_of([lone], torch.device("cpu")).targets.tolist() == [6]
-
-
 def test_a_new_run_may_start_from_an_exported_adapter(
     base: Path, dialogues: Path, tmp_path: Path
 ) -> None:
@@ -364,38 +329,6 @@ def test_a_reduced_adapter_is_the_nearest_of_its_rank(base: Path) -> None:
         reduced(part, 4)
 
 
-def test_a_run_may_start_from_a_reduced_adapter(
-    base: Path, dialogues: Path, tmp_path: Path
-) -> None:
-    first = AdapterTrainer(AdapterOptions(base, tmp_path / "a", dialogues, threads=1))
-    shake(first.model, 1.0)
-    save_adapter(tmp_path / "whole", weights_of(first.model), CHATML_TEMPLATE, first.base)
-    command = ["reduce_adapter", str(tmp_path / "whole"), str(tmp_path / "small"), "--rank", "5"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", command)
-        reduce_adapter.main()
-    stored = load_file(tmp_path / "small" / "adapter_model.safetensors")
-    options = AdapterOptions(base, tmp_path / "b", dialogues, tmp_path / "small", threads=1)
-    found = products(weights_of(AdapterTrainer(options).model))
-    for name, product in products({name: t.float() for name, t in stored.items()}).items():
-        torch.testing.assert_close(found[name], product)
-
-
-def test_the_rate_warms_up_holds_and_falls(base: Path, dialogues: Path, tmp_path: Path) -> None:
-    trainer = AdapterTrainer(AdapterOptions(base, tmp_path, dialogues, n_tokens=1000, threads=1))
-    scales = []
-    for step, n_seen in ((0, 0), (29, 100), (80, 600), (90, 800), (99, 1000)):
-        trainer.step, trainer.n_seen = step, n_seen
-        scales.append(round(trainer._rate_scale(), 3))
-    assert scales == [0.033, 1.0, 1.0, 0.5, 0.0]
-    by_clock = AdapterOptions(base, tmp_path, dialogues, minutes=10, threads=1)
-    trainer = AdapterTrainer(by_clock)
-    trainer.step, trainer.seconds = 50, 480.0
-    assert trainer._rate_scale() == pytest.approx(0.5) and not trainer._is_over()
-    trainer.seconds = 600.0
-    assert trainer._rate_scale() == 0.0 and trainer._is_over()
-
-
 def test_a_run_learns_saves_and_goes_on_where_it_stopped(
     base: Path, dialogues: Path, tmp_path: Path
 ) -> None:
@@ -414,11 +347,3 @@ def test_a_run_learns_saves_and_goes_on_where_it_stopped(
     name = "model.layers.0.self_attn.q_proj.weight"
     found = adapted(plain, tmp_path / "adapter").checkpoint.tensor(name)
     assert not torch.equal(found, plain.checkpoint.tensor(name))
-
-
-def test_a_run_of_no_minutes_is_refused(monkeypatch, capsys) -> None:
-    given = ["train_adapter", "--base", "x.gguf", "--out", "out", "--minutes", "0"]
-    monkeypatch.setattr(sys, "argv", given)
-    with pytest.raises(SystemExit):
-        train_adapter.main()
-    assert "--minutes: expected more than 0, found 0" in capsys.readouterr().err

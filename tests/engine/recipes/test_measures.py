@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from engine.recipes.measuring import measures
-from engine.recipes.measuring.trigram import Trigram
 
 TOOLS = [{"type": "function", "function": {"name": "book", "parameters": {
     "type": "object", "required": ["day", "people"],
@@ -53,26 +52,6 @@ def test_tool_calls_are_read_and_checked() -> None:
     assert not measures.fits_schema(
         {"name": "book", "arguments": {"day": "x", "people": "4"}}, TOOLS
     )
-
-
-def test_repeated_words_leave_out_stop_words() -> None:
-    assert measures.repeated_words(
-        "A table for four on Friday.", "On Friday, sure.", ["a table on friday for four"]
-    ) == (3, 1)
-
-
-def test_area_under_curve() -> None:
-    assert measures.area_under_curve([0.9, 0.8], [0.1, 0.2]) == 1.0
-    assert measures.area_under_curve([0.5], [0.5]) == 0.5
-    assert measures.area_under_curve([0.1, 0.6], [0.3]) == 0.5
-
-
-def test_trigram_prefers_what_it_has_seen() -> None:
-    trigram = Trigram(10)
-    trigram.count([[1, 2, 3, 4]] * 20)
-    trigram.fit_weights([[1, 2, 3, 4]])
-    marked = [False, True, True, True]
-    assert trigram.nats([1, 2, 3, 4], marked) < trigram.nats([4, 3, 2, 1], marked) / 5
 
 
 @pytest.mark.parametrize(("matches", "found"), [

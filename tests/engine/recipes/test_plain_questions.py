@@ -40,12 +40,6 @@ def test_a_price_is_no_part_of_another_and_a_plural_is_the_thing() -> None:
     assert not is_met(price, "$3. We have teas.", ())
 
 
-def test_the_cafe_is_asked_each_question_in_a_call_of_its_own() -> None:
-    seen = []
-    ask(read_questions("cafe"), lambda messages, _: seen.append(len(messages)) or "Hm.")
-    assert seen == [3] * 30
-
-
 def test_a_tool_answers_from_the_agent_file_and_the_call_goes_on() -> None:
     call = {"name": "get_price", "arguments": {"item": "Pepperoni Pizza"}}
     heard = []
@@ -63,26 +57,6 @@ def test_a_tool_answers_from_the_agent_file_and_the_call_goes_on() -> None:
     good = [answer.question.text for answer in answers if answer.is_good]
     assert good == ["How much is a pepperoni pizza?"] and len(answers) == 12
     assert answers[1].called == ("get_price",)
-
-
-def test_a_tool_gets_its_arguments_or_says_that_they_are_missing() -> None:
-    booking = '<tool_call>{"name": "book_appointment", "arguments": {"day": "tuesday"}}</tool_call>'
-    results = []
-
-    def reply(messages, _) -> str:
-        if messages[-1]["role"] == "tool":
-            results.append(messages[-1]["content"])
-            return "Done."
-        return booking
-
-    ask(read_questions("dentist"), reply)
-    assert set(results) == {'{"error": "arguments are missing"}'}
-
-
-def test_a_model_that_calls_for_ever_is_stopped() -> None:
-    endless = '<tool_call>{"name": "find_free_slots", "arguments": {"day": "monday"}}</tool_call>'
-    answers = ask(read_questions("dentist"), lambda *_: endless)
-    assert all(len(answer.called) == 2 and not answer.is_good for answer in answers)
 
 
 def test_training_holds_no_plain_question_and_no_business_of_theirs() -> None:

@@ -11,7 +11,6 @@ from engine.recipes import passages
 from engine.recipes import quality as gate
 from engine.recipes.passages import Passage, own_replies, reply_places
 from engine.recipes.quality import (
-    BF16,
     BOUND,
     FP32,
     Format,
@@ -22,8 +21,7 @@ from engine.recipes.quality import (
     measure,
     violations,
 )
-from engine.runner import Extension
-from engine.types import EngineConfig, OutOfMemory
+from engine.types import EngineConfig
 
 TOKENS = [5 + (i * i * 7) % 90 for i in range(300)]
 
@@ -77,22 +75,6 @@ def test_each_format_is_measured_as_it_is_served(tiny_model: Path) -> None:
     assert kl[1] != kl[0]
 
 
-def test_one_model_at_a_time_is_loaded(tiny_model: Path) -> None:
-    import gc
-    import weakref
-
-    made: list[weakref.ref[Engine]] = []
-
-    def one_more(one: Format) -> Engine:
-        gc.collect()
-        assert not [seen for seen in made if seen() is not None]
-        engine = load(tiny_model, one)
-        made.append(weakref.ref(engine))
-        return engine
-
-    assert len(list(measure(one_more, [BF16, Format("int8")], lambda engine: [whole(TOKENS)]))) == 2
-
-
 def test_own_replies_are_greedy_and_alone_count(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,25 +102,6 @@ def test_only_what_the_assistant_says_counts_in_a_chat(tiny_model: Path) -> None
     assert reply_places(text, text.encode("no chat at all")).all()
 
 
-def test_a_measurement_that_fails_gives_its_room_back(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = Engine.load(tiny_model, EngineConfig(kv_tokens=128))
-
-    def fails(extensions: list[Extension]) -> None:
-        assert engine.pool.n_free < engine.pool.n_blocks
-        raise RuntimeError("the machine gave out")
-
-    monkeypatch.setattr(engine.runner, "run", fails)
-    with pytest.raises(RuntimeError, match="gave out"):
-        log_probabilities(engine, [5] * 40)
-    assert engine.pool.n_free == engine.pool.n_blocks
-    with pytest.raises(OutOfMemory):
-        log_probabilities(engine, [5] * 400)
-    assert engine.pool.n_free == engine.pool.n_blocks
-    engine.check_integrity()
-
-
 def test_what_misses_its_bar_is_named() -> None:
     bad = Quality(100, 9.0, perplexity_change=0.02, kl_nats=0.011, top1_agreement=0.99)
     assert violations(bad) == [
@@ -156,15 +119,3 @@ def test_the_command_refuses_and_tells_why(
     text.write_text("I would like to book a table for four on Friday evening, please. " * 4)
     assert main([str(tiny_model), "--weights", "int4", "--text", str(text)]) == 1
     assert "refused: int4: expected" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("missing", ["model", "text"])
-def test_the_command_names_what_is_missing(
-    tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], missing: str
-) -> None:
-    text = tmp_path / "text.txt"
-    if missing == "model":
-        text.write_text("words")
-    model_dir = tmp_path / "nowhere" if missing == "model" else tiny_model
-    assert main([str(model_dir), "--text", str(text)]) == 2
-    assert ("nowhere" if missing == "model" else "text.txt") in capsys.readouterr().err

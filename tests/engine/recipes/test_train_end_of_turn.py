@@ -91,14 +91,6 @@ def test_what_is_learned_from_is_what_the_engine_asks_with(
     assert read.styles[:n_places].tolist() == styles
 
 
-def test_reading_gives_its_blocks_back(model: Path, dialogues: Path) -> None:
-    engine = load(model)
-    free = engine.pool.n_free
-    drawn = conversations(Corpus(dialogues), engine.text, random.Random(1), 512)
-    assert len(Reader(engine).places(drawn, 900).is_last) >= 900
-    assert engine.pool.n_free == free
-
-
 @pytest.mark.usefixtures("small_batches")
 def test_folding_into_16_bits_moves_the_probability_by_little(tmp_path: Path) -> None:
     known = places(0)
@@ -122,38 +114,6 @@ def test_a_head_learns_and_the_same_seed_gives_the_same_one() -> None:
     assert len(areas) == len(STYLES) + 1 and min(areas) > 0.8
     assert torch.equal(first.inner.weight, second.inner.weight)
     assert not torch.equal(first.inner.weight, other.inner.weight)
-
-
-@pytest.mark.usefixtures("small_batches")
-def test_the_epoch_with_the_least_loss_on_the_places_held_out_is_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Held-out places with the labels turned round: whatever is learned makes them worse."""
-    known, held_out = places(0), places(1)
-    turned = Places(held_out.states, 1 - held_out.is_last, held_out.styles)
-    kept = train(known, turned, n_inner=16, seed=0)
-    one = kept.inner.weight.clone()
-    monkeypatch.setattr(train_end_of_turn, "deepcopy", lambda head: head)  # the last one stands
-    last = train(known, turned, n_inner=16, seed=0)
-    with torch.no_grad():
-        losses = [
-            torch.nn.functional.binary_cross_entropy_with_logits(
-                head.eval()(turned.states), turned.is_last
-            )
-            for head in (kept, last)
-        ]
-    assert losses[0] < losses[1] and not torch.equal(one, last.inner.weight)
-
-
-def test_figures_are_of_each_style_alone() -> None:
-    is_last = torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 0.0])
-    scores = torch.tensor([0.9, 0.1, 0.2, 0.8, 0.5, 0.5])
-    found = Places(torch.empty(6, HIDDEN), is_last, torch.tensor([0, 0, 1, 1, 2, 2]))
-    by_style = list(figures(scores, found))
-    assert by_style[:3] == [(name, area, 2) for name, area in zip(STYLES, (1, 0, 0.5), strict=True)]
-    assert by_style[3] == ("all", pytest.approx(5.5 / 9), 6)
-    one_sided = Places(found.states, torch.tensor([1.0, 0, 1, 1, 0, 0]), found.styles)
-    assert [name for name, _, _ in figures(scores, one_sided)] == [next(iter(STYLES)), "all"]
 
 
 def test_the_commands_write_a_head_and_measure_it(
@@ -233,13 +193,3 @@ def test_an_adapters_head_is_trained_and_measured_on_the_merged_model(
     alone = areas()
     assert not any(line.startswith("head") for line in alone)
     assert [line for line in merged if line.startswith("tokens")] != alone
-
-
-@pytest.mark.parametrize("command", [train_end_of_turn, evaluate_end_of_turn])
-def test_what_is_not_there_is_said_without_a_traceback(
-    command: Any, dialogues: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for data in (tmp_path, dialogues):
-        monkeypatch.setattr("sys.argv", ["", "--model", str(tmp_path), "--data", str(data)])
-        with pytest.raises(SystemExit, match="_end_of_turn: .*expected"):
-            command.main()

@@ -15,7 +15,7 @@ import torch
 from tokenizers.decoders import DecodeStream
 
 from engine.recipes.conversations.dialogues import SOURCES, mask
-from engine.recipes.model.agent_model import SIZES, AgentConfig, AgentModel, document_mask, rotate
+from engine.recipes.model.agent_model import SIZES, AgentConfig, AgentModel, document_mask
 from engine.recipes.model.chat_format import (
     END,
     PAD,
@@ -25,7 +25,7 @@ from engine.recipes.model.chat_format import (
     train_tokenizer,
 )
 from engine.recipes.model.decoding import generate_replies, load_agent, log_probabilities
-from engine.recipes.model.induction import insert_matching_layers, insert_silent_layers
+from engine.recipes.model.induction import insert_matching_layers
 from engine.recipes.training.corpus import DRILLS, MIXTURE, Rows, pack_rows
 from engine.recipes.training.distillation import Distiller, prune
 from engine.recipes.training.train_options import TrainOptions, learning_rate_scale, short_run
@@ -131,24 +131,6 @@ def test_a_reply_weighs_more_the_more_of_the_callers_words_it_says(encoder: Chat
 
     none, some, all_of_it = map(weight_of_end, replies)
     assert 1.0 <= none < some < all_of_it == encoder.MAX_REPLY_WEIGHT
-
-
-def test_weights_without_a_system_message(encoder: ChatEncoder) -> None:
-    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "Hello."}]
-    ((tokens, weights),) = encoder.encode_batch([(messages, [], {1})])
-    assert [weights[at] for at, token in enumerate(tokens) if token == encoder.end] == [0.4, 0.0]
-
-
-def test_copied_words_weigh_more() -> None:
-    messages = [
-        {"role": "user", "content": "a quiche for zed"},
-        {"role": "assistant", "content": "For zed!"},
-    ]
-    encoder = ChatEncoder(train_tokenizer([render_chat(messages)] * 9, 330))
-    ((tokens, weights),) = encoder.encode_batch([(messages, [], set())])
-    said = [encoder.tokenizer.decode([token]).strip() for token in tokens]
-    heavy = [said[at] for at, weight in enumerate(weights) if weight == max(weights)]
-    assert heavy == ["zed"]
 
 
 def test_a_word_has_the_same_tokens_in_speech_and_in_a_tool_call() -> None:
@@ -270,38 +252,6 @@ def test_inserted_layers_that_write_nothing_change_nothing() -> None:
     )
 
 
-def test_inserted_heads_look_two_and_three_tokens_back() -> None:
-    torch.manual_seed(0)
-    model = AgentModel(AgentConfig(vocab_size=512, n_layers=2))
-    sample = torch.randint(0, 512, (4, 60))
-    grown = insert_matching_layers(model, sample, torch.zeros_like(sample), 0.5, 0.0)
-    seen = {}
-    grown.model.layers[1].self_attn.register_forward_pre_hook(
-        lambda _, inputs: seen.update(x=inputs[0], rope=inputs[1])
-    )
-    mask = torch.ones(1, 1, 60, 60, dtype=torch.bool).tril()
-    grown(sample[:1], torch.arange(60)[None], mask)
-    attention, dim = grown.model.layers[1].self_attn, grown.config.head_dim
-    key = rotate(attention.k_proj(seen["x"])[:, None, :, :dim], seen["rope"])[0, 0]
-    for head, distance in ((0, 2), (1, 3)):
-        rows = slice(head * dim, (head + 1) * dim)
-        query = rotate(attention.q_proj(seen["x"])[:, None, :, rows], seen["rope"])[0, 0]
-        best = (query @ key.T).tril().masked_fill(~torch.ones(60, 60).tril().bool(), -1e9).argmax(1)
-        hits = (best[distance:] == torch.arange(60 - distance)).float().mean()
-        assert hits > 0.9
-
-
-def test_silent_layers_change_nothing_at_first() -> None:
-    torch.manual_seed(0)
-    model = AgentModel(replace(SIZES["tiny"], n_layers=4))
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.1)
-    grown = insert_silent_layers(model)
-    assert grown.config.n_layers == 6
-    prompt = torch.randint(0, 4096, (40,)).tolist()
-    torch.testing.assert_close(log_probabilities(grown, prompt), log_probabilities(model, prompt))
-
-
 def test_a_run_grows_twice(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SIZES, "tiny", replace(SIZES["tiny"], n_layers=6))
     given = replace(options(data, tmp_path, 9000), grow_at=(1500, 5000))
@@ -333,28 +283,6 @@ def test_a_draft_is_cut_from_its_target_and_learns_from_it(data: Path, tmp_path:
 def test_a_draft_of_another_width_is_refused() -> None:
     with pytest.raises(ValueError, match="as wide as its target"):
         prune(AgentModel(SIZES["tiny"]), AgentConfig(hidden_size=32, n_heads=2, n_kv_heads=1))
-
-
-def test_a_run_grows_and_goes_on(data: Path, tmp_path: Path) -> None:
-    given = replace(options(data, tmp_path, 4000), grow_at=(1000,))
-    trainer = Trainer(given)
-    assert trainer.config.n_layers == SIZES["tiny"].n_layers - 2
-    trainer.run()
-    assert trainer.config.n_layers == SIZES["tiny"].n_layers
-    assert Trainer(given).config.n_layers == SIZES["tiny"].n_layers and trainer.n_seen >= 4000
-
-
-def test_a_fresh_model_already_continues_a_repetition() -> None:
-    torch.manual_seed(0)
-    model = AgentModel(AgentConfig(vocab_size=512, n_layers=2))
-    generator = torch.Generator().manual_seed(1)
-    words = torch.randperm(500, generator=generator)[:24].tolist()
-    scores = log_probabilities(model, words + words)
-    found = 0
-    for at in range(24, 47):
-        others = [word for word in words if word != words[at - 24]]
-        found += max(others, key=lambda word: float(scores[at, word])) == words[at - 23]
-    assert found >= 8  # by chance one
 
 
 def test_cached_decoding_equals_a_full_pass() -> None:

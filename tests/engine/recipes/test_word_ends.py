@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from copy import deepcopy
+from collections.abc import Iterator
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine.recipes.conversations.calls import generate_call, is_held_out_turn
+from engine.recipes.conversations.calls import is_held_out_turn
 from engine.recipes.training import word_ends
 from engine.recipes.training.corpus import Corpus
 from engine.recipes.training.word_ends import (
     LAST_SENTENCES,
-    SOURCES,
     WordEnds,
     conversations,
     encode,
@@ -79,12 +77,6 @@ def heard(text: Text, found: WordEnds) -> list[tuple[str, bool]]:
         start = max(at for at in starts if at < place)
         said.append((text.decode(found.tokens[start + 1 : place + 1]).strip(), is_last))
     return said
-
-
-def test_every_style_and_both_ends_of_the_mixture_come_out(drawn: list[WordEnds]) -> None:
-    assert {found.style for found in drawn} == {"recognized", "noisy", "written"}
-    last = [is_last for found in drawn for is_last in found.is_last]
-    assert len(last) > 2000 and 0.05 < sum(last) / len(last) < 0.5
 
 
 def test_no_place_lies_outside_a_callers_turn(text: Text, drawn: list[WordEnds]) -> None:
@@ -156,52 +148,6 @@ def test_a_turn_is_not_looked_for_within_a_tools_signature(text: Text, said: str
     assert heard(text, found) == [(said, True)]
 
 
-def test_a_long_conversation_has_no_places_beyond_its_tokens(text: Text) -> None:
-    messages = [{"role": "user", "content": "one more word " * 40}]
-    whole, part = (encode(text, messages, [], "recognized", n) for n in (512, 30))
-    assert part.tokens == whole.tokens[:30] and len(whole.tokens) > 100
-    assert part.places == [place for place in whole.places if place < 30] != []
-    assert not any(part.is_last) and any(whole.is_last)
-
-
-def test_any_template_will_do(write_checkpoint: Callable[..., Path]) -> None:
-    text = Text.read(write_checkpoint())
-    messages = [
-        {"role": "user", "content": "Good day. Four."},
-        {"role": "assistant", "content": "Four."},
-    ]
-    found = encode(text, messages, [], "written", 512)
-    ends = {text.decode(found.tokens[: place + 1]).split("user\n")[1] for place in found.places}
-    assert ends == {"Good", "Good day", "Good day.", "Good day. Four", "Good day. Four."}
-    assert [text.decode(found.tokens[: p + 1]).count("Four") for p in found.places] == [
-        int(last) for last in found.is_last
-    ]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_cut_ends_the_conversation_before_the_turns_last_word(seed: int) -> None:
-    before = [
-        {"role": "user", "content": "Yes."},
-        {"role": "assistant", "content": "Which one?"},
-        {"role": "user", "content": "The first, and then, please, the last."},
-        {"role": "assistant", "content": "Sure."},
-    ]
-    after = deepcopy(before)
-    assert word_ends._cut(after, random.Random(seed))
-    assert after[:2] == before[:2] and len(after) == 3
-    kept = after[2]["content"].rstrip(".?").split()
-    words = [word.strip(MARKS) for word in before[2]["content"].split()]
-    assert [word.strip(MARKS) for word in kept] == words[: len(kept)]
-    assert 1 <= len(kept) < len(words)
-    assert after[2]["content"] in {" ".join(kept) + mark for mark in LAST_SENTENCES}
-
-
-def test_turns_of_one_word_are_not_cut() -> None:
-    messages = [{"role": "user", "content": "Yes."}, {"role": "assistant", "content": "Fine, yes."}]
-    before = deepcopy(messages)
-    assert not word_ends._cut(messages, random.Random(0)) and messages == before
-
-
 @pytest.mark.parametrize("style", ["recognized", "noisy", "written"])
 def test_no_turn_of_the_demo_comes_out(
     corpus: Corpus, text: Text, monkeypatch: pytest.MonkeyPatch, style: str
@@ -233,24 +179,6 @@ def test_a_turn_that_becomes_one_of_the_demos_by_a_cut_does_not_come_out(
     found = list(islice(conversations(corpus, text, random.Random(3), 2048), 200))
     assert any(map(is_held_out_turn, kept))
     assert not any(is_held_out_turn(turn) for one in found for turn in caller_turns(text, one))
-
-
-@pytest.mark.parametrize("held_out", [False, True])
-def test_calls_are_generated_as_asked_for(
-    corpus: Corpus, text: Text, monkeypatch: pytest.MonkeyPatch, held_out: bool
-) -> None:
-    calls = []
-
-    def noted(*given: Any, **named: Any) -> Any:
-        calls.append(generate_call(*given, **named))
-        return calls[-1]
-
-    monkeypatch.setattr(word_ends, "generate_call", noted)
-    for source in SOURCES:
-        monkeypatch.setitem(SOURCES, source, int(source == "calls"))
-    drawn = conversations(corpus, text, random.Random(4), 512, held_out=held_out)
-    assert len(list(islice(drawn, 20))) == 20
-    assert len(calls) >= 20 and {call.held_out for call in calls} == {held_out}
 
 
 def test_the_same_seed_gives_the_same_conversations(
