@@ -21,14 +21,6 @@ def said(*pieces, pauses, start_ms, end_ms):
     return PausedTurn("clip", "order", "s", samples, start_ms, end_ms, pauses, None)
 
 
-def test_sounds_a_hundred_ms_apart_are_apart_and_shorter_gaps_are_bridged():
-    clip = np.concatenate([noise(300, 3000), noise(60, 3), noise(200, 3000), noise(240, 3),
-                           noise(400, 3000), noise(300, 3)])  # fmt: skip
-    (first, second) = sounding(clip)
-    assert first == pytest.approx((0, 560), abs=20)
-    assert second == pytest.approx((800, 1200), abs=20)
-
-
 def test_the_room_goes_on_at_the_level_of_the_quiet_parts():
     clip = said(noise(500, 30), noise(600, 3000), noise(300, 30, 1), noise(600, 3000),
                 pauses=((1100.0, 1400.0),), start_ms=500.0, end_ms=2000.0)  # fmt: skip

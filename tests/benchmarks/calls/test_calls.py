@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from dataclasses import replace
-from typing import Any, cast, get_args
+from typing import get_args
 
 import httpx
 import numpy as np
-import pytest
-from websockets.asyncio.client import ClientConnection
 
-from audio.frames import RECOGNIZER_HZ
 from benchmarks.backchannels import Verdict
 from benchmarks.calls.ablation import ABLATIONS, ALL_OFF, ALL_ON, ablation_bars
-from benchmarks.calls.human_turns import _onset_ms
 from benchmarks.calls.overlapping_sounds import Sound
 from benchmarks.calls.told_models import SENTENCES, Told
-from benchmarks.calls.typed_call import TypedCall, TypedTurn
 from benchmarks.heard_history import Cut, Sentence, bars_of, shares_of
-from benchmarks.tool_turn import added_ms, gaps_ms
-from clients.call.result import TurnResult
-from clients.connection import RealtimeConnection
-from tests.clients.mock_server import MemorySocket
 from voiceloop.config import AheadPart, load_config
 
 FRUIT = Sentence(("apples", "pears", "plums"), (200.0, 600.0, 1000.0), 1200.0)
@@ -101,18 +89,6 @@ def test_what_was_taken_back_does_not_count() -> None:
         assert (heard.ducked_ms, heard.held_ms, heard.stopped_ms) == (600.0, 600.0, 800.0)
 
 
-def test_the_time_in_which_the_agent_is_quieter_is_of_all_its_ducks() -> None:
-    heard = verdict()
-    heard.act("duck", 660.0)
-    heard.act("hold", 700.0)
-    heard.act("unhold", 740.0)
-    assert (heard.ducked_ms, heard.held_ms, heard.n_ducks) == (60.0, None, 1)
-    heard.act("resume", 800.0)
-    heard.act("duck", 1000.0)
-    heard.end_duck(2000.0)
-    assert heard.quieter_ms == 140.0 + 1600.0 and heard.n_ducks == 2
-
-
 def test_a_server_takes_every_switch_and_every_switch_is_tried() -> None:
     tried = set()
     for variants in ABLATIONS.values():
@@ -130,83 +106,3 @@ def test_all_four_together_are_held_to_their_share() -> None:
     [bar] = ablation_bars("smollm2", {ALL_ON: summary(None), ALL_OFF: summary(600.0)})
     assert not bar.holds
     assert ablation_bars("embedded", {}) == []
-
-
-TURN = TurnResult(
-    "price", "How much?", "how much", "Four.", (), (), 0.0, 1.0, 1.4, 2.0, 400.0, 440.0,
-    cut_in=False, hesitates=False, hesitation_cut=False, answered=True, barge_in=None,
-    waterfall=None,
-)  # fmt: skip
-
-
-def test_only_turns_that_were_answered_with_what_the_tool_knows_count() -> None:
-    slower = replace(TURN, gap_ms=500.0)
-    others = [
-        replace(TURN, gap_ms=9.0, missing=("four",)),
-        replace(TURN, gap_ms=9.0, cut_in=True),
-        replace(TURN, gap_ms=None),
-    ]
-    turns = {"none": [TURN, *others], "tool": [slower, *others], "table": others}
-    assert gaps_ms(turns["none"]) == [400.0]
-    assert added_ms(turns, "tool") == pytest.approx(100.0)
-    assert added_ms(turns, "table") is None
-
-
-CALLS = {"type": "response.function_call_arguments.done", "name": "get_price"}
-
-
-def says(text: str) -> dict[str, Any]:
-    return {"type": "response.output_audio_transcript.done", "transcript": text}
-
-
-def done(status: str = "completed") -> dict[str, Any]:
-    return {"type": "response.done", "response": {"status": status}}
-
-
-async def turn(*events: dict[str, Any], hangs_up: bool = False) -> tuple[TypedTurn, list[str]]:
-    """The turn that these events of a server make, and the types of what the caller sent."""
-    down: asyncio.Queue[str | None] = asyncio.Queue()
-    up: asyncio.Queue[str | None] = asyncio.Queue()
-    for event in events:
-        down.put_nowait(json.dumps(event))
-    if hangs_up:
-        down.put_nowait(None)
-    socket = cast(ClientConnection, MemorySocket(down, up))
-    found = await TypedCall(RealtimeConnection(socket, "memory")).turn("How much is a latte?")
-    return found, [json.loads(up.get_nowait() or "{}")["type"] for _ in range(up.qsize())]
-
-
-async def test_behind_a_line_and_a_call_the_answer_is_waited_for() -> None:
-    found, _ = await turn(says("Let me look."), CALLS, done(), says("It's $4."), done())
-    assert found == TypedTurn("Let me look. It's $4.", ("get_price",), False)
-
-
-async def test_a_reply_that_failed_is_told_and_no_more_is_waited_for() -> None:
-    found, _ = await turn(CALLS, done("failed"))
-    assert found == TypedTurn("", ("get_price",), True)
-
-
-MS = RECOGNIZER_HZ // 1000
-
-
-def clip(*parts: tuple[int, float]) -> np.ndarray:
-    """Square waves of (ms, dBFS) each."""
-    return np.concatenate(
-        [np.full(ms * MS, 32768.0 * 10.0 ** (dbfs / 20.0)).astype(np.int16) for ms, dbfs in parts]
-    )
-
-
-@pytest.mark.parametrize(
-    ("parts", "word_ms", "onset_ms"),
-    [
-        (((400, -80.0), (400, -20.0)), 400.0, 400.0),
-        (((400, -80.0), (400, -20.0)), 350.0, 400.0),  # aligned into the silence
-        (((400, -80.0), (400, -20.0)), 450.0, 400.0),  # aligned late
-        (((400, -50.0), (400, -20.0)), 400.0, 400.0),  # a floor within 35 dB of the peak
-        (((360, -50.0), (40, -48.0), (400, -20.0)), 360.0, 360.0),  # a soft first sound over it
-    ],
-)
-def test_a_barge_in_counts_from_the_first_sound_of_the_first_word(
-    parts: tuple[tuple[int, float], ...], word_ms: float, onset_ms: float
-) -> None:
-    assert _onset_ms(clip(*parts), word_ms) == pytest.approx(onset_ms, abs=10.0)

@@ -16,13 +16,11 @@ from benchmarks.harness.data_folder import data_folder
 from voiceloop.call.turn_taking import RETRACT_S
 from voiceloop.listening.endpointing import (
     FITTED,
-    SETS,
     WORDS_BY_MS,
     Hazard,
     Weights,
     WeightSets,
     read_weights,
-    wait_ms,
 )
 from voiceloop.listening.evidence import Evidence
 from voiceloop.listening.recipes.endpointing_set import (
@@ -33,15 +31,12 @@ from voiceloop.listening.recipes.endpointing_set import (
 from voiceloop.listening.recipes.forced_alignment import SpokenWord
 from voiceloop.listening.recipes.hazard_fit import (
     fit,
-    fit_voice,
     samples_of,
 )
 from voiceloop.listening.recipes.heard_turn import CHUNK_MS
 from voiceloop.listening.recipes.operating_points import (
-    PREEMPTIVE_WAITS_MS,
     as_toml,
     fit_sets,
-    preemptive_needed_ms,
 )
 from voiceloop.listening.recipes.pause_evidence import HeardPause, HeardTurn, Step
 from voiceloop.listening.recipes.synthetic_callers import SOURCES, SPLIT, VOICES, scripted_turns
@@ -93,17 +88,6 @@ def test_no_end_before_the_words_of_the_pause_are_there() -> None:
     assert hazard_moment(replace(late, steps=(*late.steps, full)), sure) == 1300
 
 
-def test_an_end_waits_for_the_eot_probability_that_is_on_its_way() -> None:
-    sure = weight_sets(Weights(bias=9.0, p_end=1.0))
-    pause = a_pause(1000, None)
-    full = pause.steps[0].evidence
-    told = replace(full, p_end=0.5)
-    soon, late = (
-        replace(pause, steps=(Step(1230.0, full), Step(at_ms, told))) for at_ms in (1250.0, 1400.0)
-    )
-    assert hazard_moment(soon, sure) == 1250 and hazard_moment(late, sure) == 1230
-
-
 def test_a_turn_stays_open_for_as_long_as_the_listener_keeps_it_while_a_sound_begins() -> None:
     sure = weight_sets(Weights(bias=9.0))
     over_ms = 1000 + PATIENCE["auto"].least_ms
@@ -126,21 +110,6 @@ def test_a_cut_that_is_taken_back_is_a_soft_one() -> None:
     assert outcome(heard, [soon_ms, 2200.0]) == Outcome(True, 300.0, is_soft=True)
     assert outcome(heard, [early_ms, 2200.0]) == Outcome(True, 300.0)
     assert outcome(heard, [None, 2200.0]) == Outcome(False, 300.0)
-
-
-def test_one_latency_at_which_a_peer_is_better_misses_a_bar() -> None:
-    def policy(*cuts: float) -> dict[str, object]:
-        points = [(200.0, cuts[0]), (500.0, cuts[1]), (1200.0, cuts[2])]
-        best = [{"setting": "", "latency_ms": ms, "cut": cut} for ms, cut in points]
-        return {"frontier": best, "slices": {}}
-
-    def missed(own: dict[str, object]) -> list[str]:
-        measured = {"policies": {"voiceloop": own, "timer": policy(0.5, 0.3, 0.1)}}
-        bars = bars_of(measured, "spliced", "reference")
-        return [bar.name for bar in bars if "timer" in bar.name and not bar.holds]
-
-    assert missed(policy(0.4, 0.2, 0.0)) == []
-    assert missed(policy(0.4, 0.31, 0.0)) == ["points above timer, the most from 200 to 1200 ms"]
 
 
 def spoken(part: str) -> tuple[set[str], set[str]]:
@@ -205,20 +174,6 @@ def test_fitted_weights_survive_their_file() -> None:
     assert again.preemptive_needed_ms == sets.preemptive_needed_ms
 
 
-def test_a_pause_earns_a_draft_while_few_enough_are_in_vain() -> None:
-    def told(since_ms: float, resumed_ms: float | None, p_end: float) -> HeardPause:
-        evidence = Evidence(("tea",), True, p_end)
-        return HeardPause(since_ms, since_ms + 60, resumed_ms, (Step(since_ms + 120, evidence),))
-
-    sets = weight_sets(Weights(bias=1.0, p_end=1.0))
-    sure = [HeardTurn(a_turn(), (told(1900, None, 0.5),))] * 4
-    doubtful = [HeardTurn(a_turn(), (told(1000, 1500, 0.3),))] * 2
-    waits_ms = [wait_ms(turn.pauses[0].steps[0].evidence, sets) for turn in (sure[0], doubtful[0])]
-    few, many = (preemptive_needed_ms([*sure, *doubtful[:n]], sets) for n in (1, 2))
-    assert few == PREEMPTIVE_WAITS_MS[0]
-    assert waits_ms[0] <= many < waits_ms[1]
-
-
 SAMPLES = np.zeros(16_000, np.int16)
 
 
@@ -250,13 +205,6 @@ def test_a_voice_that_falls_at_every_end_tells_all_and_a_constant_one_nothing() 
     assert aucs(same, FITTED, "real")["all"]["voice"] == 0.5
 
 
-def test_each_slice_is_judged_by_itself() -> None:
-    dictated = replace(heard("b", 3.0, 3.5), turn=turn("b", "numbers"))
-    found = aucs([heard("a", -3.0, -2.5), dictated], FITTED, "real")
-    assert found["orders"]["voice"] == found["numbers"]["voice"] == 1.0
-    assert found["all"]["voice"] == 0.75  # a number's pause above an order's end
-
-
 def test_bars_of_the_real_set_name_what_is_missed() -> None:
     def measured(own: float, peer: float, voice: float) -> dict[str, object]:
         waits = {"p50": 400.0}
@@ -281,19 +229,3 @@ def test_bars_of_the_real_set_name_what_is_missed() -> None:
         f"turns cut @{ms} ms, 0.6 of the better peer's" for ms in (200, 300, 400, 600)
     ]
     assert "turns cut @600 ms, real, moonshine" in missed(0.06, 0.2, 0.83, "moonshine")
-
-
-def test_the_voice_is_weighed_beside_words_that_keep_their_proportions() -> None:
-    words = FITTED.hazards[SETS["words"]]
-    turns = [heard(f"turn {i}", -1.0 - i / 10, 1.0 + i / 10) for i in range(8)]
-    found = fit_voice(samples_of(turns, SETS["words_p_voice"]), words).weights
-    assert found.p_voice > 0.1
-    assert found.words_so_far > 0.0
-    share = found.words_so_far / words.weights.words_so_far
-    for name in (
-        "filler",
-        "closing",
-        "answers",
-        "number_complete",
-    ):  # of which these turns have none
-        assert getattr(found, name) == pytest.approx(share * getattr(words.weights, name))

@@ -12,7 +12,7 @@ from benchmarks.engine import real_weights as part
 from benchmarks.engine.exactness import margin_error
 from benchmarks.engine.llama_cpp_peer import ENVIRONMENT
 from benchmarks.engine.models import Shape, write_random_model
-from benchmarks.engine.real_weights import SERVED, n_alike, real_weights
+from benchmarks.engine.real_weights import SERVED, real_weights
 from benchmarks.engine.setting import Setting
 from benchmarks.harness.harness import Bar
 from engine.recipes import passages
@@ -47,16 +47,6 @@ def test_the_error_of_a_margin_is_taken_where_tokens_are_likely_and_where_replie
     assert margin_error(truth, served, (0, 2)) == pytest.approx(0.25)
     served[0, 1] -= 0.5  # the second likeliest elsewhere
     assert margin_error(truth, served, (0, 2)) == pytest.approx(0.5)
-
-
-def test_replies_are_alike_to_the_end_that_one_side_alone_may_tell() -> None:
-    assert n_alike([[1, 2], [1, 2], [1, 2], [1, 2]], [[1, 2], [1, 2, 9], [1, 3], [1]]) == 3
-    assert n_alike([[1, 2, 3]], [[1]]) == 0
-
-
-def test_a_folder_is_told_and_missed(tmp_path: Path) -> None:
-    [bar] = real_weights(Setting(tmp_path, True, 1, 1, 0))
-    assert not bar.holds and bar.value is None
 
 
 def test_words_formats_and_times_are_rows_of_one_table(

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("triton", reason="the kernels need triton")
 
 from benchmarks import gpu_preflight  # noqa: E402
-from benchmarks.engine.preflight import SHARED_KIB, Variant, servings  # noqa: E402
+from benchmarks.engine.preflight import Variant  # noqa: E402
 
 ROOT = Path(gpu_preflight.__file__).parents[1]
 GOOD = Variant("_gemm", "a model", "rows=16", 90, 0, 4096, True, True, 1.0)
@@ -56,19 +56,6 @@ def test_a_launch_is_compiled_for_the_gpu_with_its_own_types_and_told_once(tmp_p
     assert len(greedy.faults()) == 2  # it spills, and asks for stages that it has no use for
 
 
-def test_spills_and_copies_that_wait_are_told_with_the_kernel_and_its_triton() -> None:
-    bad = replace(GOOD, stack_bytes=16, is_asynchronous=False)
-    rows = [asdict(GOOD), asdict(bad)]
-    found = {
-        "triton 3.6.0": {"error": "", "variants": rows},
-        "triton 3.9.0": {"error": "boom", "variants": []},
-    }
-    faults = gpu_preflight.faults_of(found)
-    assert len(faults) == 3
-    assert all(fault.startswith("triton 3.6.0, _gemm (a model; rows=16)") for fault in faults[:2])
-    assert "boom" in faults[2]
-
-
 def test_a_run_is_kept_for_the_same_sources_and_a_failed_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,24 +80,3 @@ def test_a_run_is_kept_for_the_same_sources_and_a_failed_one_is_not(
     assert compiled()["variants"] == [asdict(GOOD)]  # a third run there is not
     with pytest.raises((StopIteration, RuntimeError)):
         compiled(is_fresh=True)
-
-
-def test_every_card_has_its_shapes_and_one_without_bf16_none() -> None:
-    served = {one: servings(one) for one in SHARED_KIB}
-    assert served.pop(75) == ()
-    assert all(len(shapes) >= 7 for shapes in served.values())
-    assert {one for one, shapes in served.items() if any(s.quant == "fp8" for s in shapes)} == {
-        89, 90, 100, 120,
-    }  # fmt: skip
-
-
-def test_a_wheel_that_cannot_be_had_is_skipped_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise subprocess.CalledProcessError(1, "pip")
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(gpu_preflight.subprocess, "run", refuse)
-    assert gpu_preflight.wheel_of("3.6.0") is None
-    assert "triton 3.6.0: skipped" in capsys.readouterr().err

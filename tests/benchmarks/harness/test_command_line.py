@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
-from argparse import Namespace
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -28,10 +26,9 @@ from benchmarks.calls import human_turns
 from benchmarks.endpointing import __main__ as endpointing
 from benchmarks.harness.command_line import INTERRUPTED, Benchmark
 from benchmarks.harness.data_folder import DataMissing, data_with
-from benchmarks.harness.harness import Bar, results, write_results
+from benchmarks.harness.harness import Bar
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers import stub_services
-from clients.call.result import CallResult
 from clients.errors import ClientError, OutputError
 
 ROOM = Path(turn_latency.__file__).parent
@@ -151,59 +148,6 @@ def test_an_early_end_says_why_and_is_not_judged() -> None:
         json.loads(path.read_text()) for path in Path("out/benchmarks").glob("*-partial.json")
     ]
     assert all(data["bars"] == [] for data in written)
-
-
-def test_nothing_measured_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(None).without_results("nobody called") == 2
-    assert "nobody called: nothing is written" in capsys.readouterr().err
-    assert command(KeyboardInterrupt()).without_results() == 130
-
-
-def test_the_results_of_a_part_are_named_as_one(tmp_path: Path) -> None:
-    whole = write_results(results("bench", 0, {}, []), tmp_path)
-    part = write_results(results("bench", 0, {}, [], partial=INTERRUPTED), tmp_path)
-    assert json.loads(part.read_text())["partial"] == INTERRUPTED
-    assert part.name.endswith("-partial.json")
-    assert not whole.name.endswith("-partial.json")
-
-
-@pytest.mark.parametrize("n_calls", [0, 1])
-def test_interrupted_calls_leave_those_that_had_ended(
-    n_calls: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async def measure(settings: object, measured: dict[str, turn_latency.Measured]) -> None:
-        measured["fakes"].calls += [CallResult("slt", "", (), (), 0, 0)] * n_calls
-        await asyncio.sleep(0)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(turn_latency, "measure", measure)
-    assert call(monkeypatch, turn_latency.main, "--fakes", "--check") == 130
-    written = [json.loads(path.read_text()) for path in Path("out/benchmarks").glob("*.json")]
-    assert [(data["partial"], data["bars"]) for data in written] == [(INTERRUPTED, [])] * n_calls
-    assert ("nothing is written" in capsys.readouterr().err) == (n_calls == 0)
-
-
-def test_a_set_without_recorded_noise_says_that_it_is_smaller(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def heard(recordings: list[Path], cast: str) -> None:
-        assert recordings == []
-        raise ClientError("so far")
-
-    monkeypatch.setenv("VOICELOOP_DATA", str(tmp_path))
-    monkeypatch.setattr(backchannels, "sounds", heard)
-    with pytest.raises(ClientError, match="so far"):
-        call(monkeypatch, backchannels.main)
-    assert "A SMALLER SET: no recorded noise" in capsys.readouterr().err
-
-
-def test_variants_are_read_from_the_command_line() -> None:
-    chosen = Namespace(fakes=False, human=False, ablate="embedded", endpoint_ms=None, turns=1,
-                       seed=0, cast="hibari")  # fmt: skip
-    switched = turn_latency.settings_of(chosen).variants
-    assert switched["no held clause"].environment == {"VOICELOOP_ANTICIPATION_OFF": "held_clause"}
-    chosen = Namespace(**{**vars(chosen), "ablate": None, "fakes": True})
-    assert turn_latency.settings_of(chosen).endpoint_ms == turn_latency.DEFAULT_ENDPOINT_MS
 
 
 @pytest.mark.call

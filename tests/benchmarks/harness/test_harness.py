@@ -84,50 +84,6 @@ def test_each_failure_misses_its_bar(change: dict[str, object], missed: str) -> 
     assert not bars(*turns)[missed].holds
 
 
-def test_the_cuts_of_people_are_held_to_two_bars_and_not_to_their_sum() -> None:
-    hard = replace(TURN, cut_in=True, gap_ms=None)
-    soft = replace(hard, cut_is_soft=True)
-    held = bars(*[TURN] * 93, *[soft] * 5, *[hard] * 2, chosen=HUMAN)
-    assert held["hard cuts"].holds and held["soft cuts: taken back"].holds
-    assert "cut-ins" not in held
-    assert not bars(*[TURN] * 95, *[hard] * 5, chosen=HUMAN)["hard cuts"].holds
-    assert not bars(*[TURN] * 92, *[soft] * 8, chosen=HUMAN)["soft cuts: taken back"].holds
-
-
-def test_a_reply_with_a_hole_misses_its_bar() -> None:
-    data = summary_of([CallResult("slt", "", (TURN,), (), 0, 1)])
-    for chosen in (EMBEDDED, HUMAN, "fakes 250"):
-        held = {bar.name: bar.holds for bar in bars_of(data, 2.0, 500.0, chosen)}
-        assert not held["underruns"]
-
-
-def test_a_scripted_barge_in_that_never_stopped_the_agent_misses_its_bar() -> None:
-    name = "scripted barge-ins that stopped the agent"
-    in_vain = replace(TURN, barge_in=None)
-    unscripted = replace(TURN, barge_in=None, interrupts=False)
-    for chosen in (EMBEDDED, "fakes 250"):
-        assert bars(TURN, unscripted, chosen=chosen)[name].holds
-        bar = bars(*[TURN] * 30, in_vain, chosen=chosen)[name]
-        assert not bar.holds
-        assert bar.n == 31
-        assert not bars(unscripted, chosen=chosen)[name].holds  # nothing was measured
-    assert name not in bars(TURN, chosen=HUMAN)
-
-
-def test_a_duck_that_could_not_be_told_is_no_figure() -> None:
-    told, untold = BargeIn(1.0, 2.0, 1.0, 100.0, 140.0), BargeIn(1.0, 2.0, 1.0, None, None)
-    turns = [replace(TURN, barge_in=barge_in) for barge_in in (told, untold)]
-    bar = bars(*turns, chosen=EMBEDDED)["barge-in p95, ducked"]
-    assert (bar.value, bar.n) == (100.0, 1)
-    assert "(n 1)" in bar_table([bar])
-    assert not bars(turns[1], chosen=EMBEDDED)["barge-in p95, ducked"].holds
-
-
-def test_a_late_duck_misses_its_bar() -> None:
-    late = replace(TURN, barge_in=BargeIn(1.0, 2.0, 1.0, 121.0, 161.0))
-    assert not bars(late, chosen=EMBEDDED)["barge-in p95, ducked"].holds
-
-
 @pytest.mark.parametrize(
     ("ahead", "missed"),
     [
@@ -140,11 +96,6 @@ def test_a_late_duck_misses_its_bar() -> None:
 )
 def test_what_was_not_done_ahead_misses_its_bar(ahead: Ahead | None, missed: str) -> None:
     assert not bars(replace(TURN, ahead=ahead), chosen=EMBEDDED)[missed].holds
-
-
-def test_the_runtime_alone_may_cost_60_ms_over_its_timer() -> None:
-    assert bars(TURN, chosen="fakes 240")["gap p50, runtime alone"].holds
-    assert not bars(TURN, chosen="fakes 239")["gap p50, runtime alone"].holds
 
 
 def test_results_say_where_they_come_from(tmp_path: Path) -> None:

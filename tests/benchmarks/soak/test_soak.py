@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import random
-
-import pytest
 
 from benchmarks.soak.__main__ import FEWEST_JUDGED, Soak, bars_of
-from benchmarks.soak.bad_line import bad_line
 from benchmarks.soak.callers import Heard, Silence
 from benchmarks.soak.processes import (
     GATEWAY,
     HELD,
     Sample,
     held,
-    slope_mb_per_h,
 )
 from clients.server_process import ServerProcess
 from tests.voiceloop.server.test_app import event, running
@@ -30,13 +24,6 @@ def growing(name: str, mb_per_h: float, pid: int = 1, n: int = 20) -> list[Sampl
 
 def silence(at_s: float, silent_ms: float) -> Silence:
     return Silence(at_s, silent_ms, None, True, False)
-
-
-def test_growth_is_read_where_one_process_lived_long_enough() -> None:
-    samples = growing("engine", 7.0)
-    assert slope_mb_per_h(samples, "engine", 0.0) == pytest.approx(7.0)
-    assert slope_mb_per_h(samples, "engine", TICK * 15) is None  # five samples
-    assert slope_mb_per_h(samples, "speech", 0.0) is None
 
 
 def test_the_worst_silence_and_a_lost_call_miss_their_bars() -> None:
@@ -80,24 +67,3 @@ async def test_what_a_server_holds_is_read_off_its_metrics() -> None:
     assert before["calls"] == 0.0 and during["calls"] == 1.0
     assert set(before) == set(HELD.values())
     assert await held(there) == {}
-
-
-async def test_a_bad_line_carries_in_order_and_then_nothing() -> None:
-    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while chunk := await reader.read(100):
-            writer.write(chunk)
-        writer.close()
-
-    server = await asyncio.start_server(echo, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with server, bad_line(port, random.Random(1)) as (line, url):
-        own_port = int(url.split(":")[2].split("/")[0])
-        reader, writer = await asyncio.open_connection("127.0.0.1", own_port)
-        writer.write(b"hello")
-        assert await reader.readexactly(5) == b"hello"
-        line.is_dead = True
-        writer.write(b"nobody hears this")
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
-                await reader.read(1)
-        writer.close()

@@ -19,7 +19,7 @@ from engine.recipes.model.agent_model import AgentModel
 from engine.recipes.model.base_model import load_base
 from engine.recipes.model.chat_format import ChatEncoder
 from engine.recipes.model.chatml import CHATML_FORMAT, CHATML_TEMPLATE
-from engine.recipes.model.lora import RANK, TARGETS, exported, read_adapter, save_adapter
+from engine.recipes.model.lora import RANK, TARGETS, exported, save_adapter
 from engine.recipes.model.shared_attention import Segment, shared_attention
 from engine.recipes.quality import log_probabilities
 from engine.recipes.reduce_adapter import reduced
@@ -126,25 +126,6 @@ def shake(model: AdaptedModel, std: float) -> None:
     model.merge()
 
 
-def test_what_is_saved_merges_into_what_was_trained(base: Path, tmp_path: Path) -> None:
-    torch.manual_seed(1)
-    plain, _ = load_base(base)
-    model = AdaptedModel(plain, rank=4, alpha=8)
-    tokens, segments = torch.tensor([5, 40, 77, 9, 300]), [Segment(0, 5, 0, 0)]
-    before = model(tokens, torch.arange(5), segments)
-    model.merge()
-    assert torch.equal(model(tokens, torch.arange(5), segments), before)  # B is zero
-    shake(model, 0.3)
-    save_adapter(tmp_path, weights_of(model), CHATML_TEMPLATE, base_of(plain), rank=4, alpha=8)
-    merged, _ = load_base(base, tmp_path)
-    for index, layer in enumerate(merged.model.layers):
-        for part, weight in (("self_attn", "k_proj"), ("mlp", "up_proj"), ("mlp", "down_proj")):
-            found = getattr(getattr(layer, part), weight).weight.float()
-            trained = trained_weight(model, f"model.layers.{index}.{part}.{weight}").float()
-            was = plain.model.layers[index].get_submodule(f"{part}.{weight}").weight.float()
-            assert (found - trained).norm() < 0.02 * (trained - was).norm()
-
-
 def nats(found: Tensor, expected: Tensor) -> float:
     """KL of log probabilities [tokens, vocabulary], the mean over tokens."""
     return float((expected.exp() * (expected - found)).sum(-1).mean().detach())
@@ -171,22 +152,6 @@ def test_what_is_saved_is_served_with_the_likelihoods_it_was_trained_to(
     assert f"the adapter {tmp_path} merged" in describe(engine)
 
 
-def test_it_is_merged_into_no_other_model_of_its_shape(
-    base: Path, write_checkpoint: WriteCheckpoint, tmp_path: Path
-) -> None:
-    model, _ = load_base(base)
-    save_adapter(tmp_path, weights_of(AdaptedModel(model)), CHATML_TEMPLATE, base_of(model))
-    for norm in (model.model.norm.weight, model.model.norm.weight.float()):
-        assert fingerprint(norm) == base_of(model)  # however a file keeps it
-    folder = write_checkpoint(tie_word_embeddings=True, max_position_embeddings=1024)
-    tensors = load_file(folder / "model.safetensors")
-    tensors["model.norm.weight"] = tensors["model.norm.weight"] * 1.25
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    told = "expected HuggingFaceTB/SmolLM2-135M-Instruct, which it was trained on, found another"
-    with pytest.raises(CheckpointError, match=told):
-        adapted(open_source(folder), tmp_path)
-
-
 def test_what_ships_for_smollm2_is_of_that_model_and_of_this_format() -> None:
     if not (SHIPPED / "adapter_model.safetensors").is_file():
         pytest.skip("no adapter ships yet")
@@ -198,16 +163,6 @@ def test_what_ships_for_smollm2_is_of_that_model_and_of_this_format() -> None:
     tensors = load_file(SHIPPED / "adapter_model.safetensors")
     assert len(tensors) == 30 * len(TARGETS) * 2
     assert all(bool(t.any()) and bool(t.isfinite().all()) for t in tensors.values())
-
-
-def trained_weight(model: AdaptedModel, name: str) -> Tensor:
-    (found,) = [
-        adapter.merged[part.rows]
-        for adapter in model.adapters
-        for part in adapter.parts
-        if part.name == name
-    ]
-    return found
 
 
 def plain_gradients(
@@ -289,21 +244,6 @@ def test_calls_about_one_business_share_its_prompt_and_say_other_things(
         assert all(len(one[0]) <= MAX_TOKENS for one in conversations_of(family))
     again = trainer.data.shard("several", 12, mixture)
     assert again == families
-
-
-def test_a_new_run_may_start_from_an_exported_adapter(
-    base: Path, dialogues: Path, tmp_path: Path
-) -> None:
-    first = AdapterTrainer(AdapterOptions(base, tmp_path / "a", dialogues, threads=1))
-    shake(first.model, 1.0)
-    weights = weights_of(first.model)
-    save_adapter(tmp_path / "exported", weights, CHATML_TEMPLATE, first.base)
-    options = AdapterOptions(base, tmp_path / "b", dialogues, tmp_path / "exported", threads=1)
-    for name, tensor in weights_of(AdapterTrainer(options).model).items():
-        assert torch.equal(tensor, weights[name].bfloat16().float())
-    narrow = AdaptedModel(load_base(base)[0], rank=4)
-    with pytest.raises(ValueError, match="same layers and scale, no wider"):
-        read_adapter(tmp_path / "exported", narrow.adapters)
 
 
 def products(weights: dict[str, Tensor]) -> dict[str, Tensor]:

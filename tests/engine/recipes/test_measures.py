@@ -32,14 +32,6 @@ def test_a_refusal_leads_back(reply: str, refused: bool) -> None:
     assert measures.refuses_and_redirects(reply) is refused
 
 
-@pytest.mark.parametrize(("reply", "bad"), [
-    ("", True), ("word " * 41, True), ("is that all is that all is that all is that all", True),
-    ("Sure, one latte. Anything else?", False),
-])  # fmt: skip
-def test_degenerate_replies(reply: str, bad: bool) -> None:
-    assert measures.is_degenerate(reply) is bad
-
-
 def test_tool_calls_are_read_and_checked() -> None:
     body = '{"name": "book", "arguments": {"day": "Friday", "people": 4}}'
     reply = f"One moment.<tool_call>{body}</tool_call>"
@@ -52,14 +44,3 @@ def test_tool_calls_are_read_and_checked() -> None:
     assert not measures.fits_schema(
         {"name": "book", "arguments": {"day": "x", "people": "4"}}, TOOLS
     )
-
-
-@pytest.mark.parametrize(("matches", "found"), [
-    ("yyyy", (4, 4)),
-    ("yyyyy", (4, 4)),  # the fifth is the target's own
-    ("nyny", (2, 4)),  # the target corrects a mismatch and drafting goes on behind it
-    ("ynyyyy", (5, 6)),
-    ("", (0, 0)),
-])  # fmt: skip
-def test_only_tokens_with_an_accepted_prefix_count(matches: str, found: tuple[int, int]) -> None:
-    assert measures.accepted_drafts([match == "y" for match in matches], k=4) == found

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
-from pathlib import Path
 
 from engine.recipes.conversations.lexicon import DRINKS, FIRST_NAMES, is_held_out
 from engine.recipes.conversations.misheard import Misheard
 from engine.recipes.conversations.open_words import draw
-from engine.recipes.conversations.recognizer_noise import RecognizerNoise
 
 PAIRS = [("two lattes please", "to lattes peas")] * 30 + [("a muffin", "nothing")] * 30
 
@@ -21,14 +18,6 @@ def test_a_phrase_is_misheard_as_it_was() -> None:
              for _ in range(200)}  # fmt: skip
     assert "to lattes peas" in heard
     assert heard <= {f"{a} lattes {b}" for a in ("two", "to") for b in ("please", "peas")}
-
-
-def test_noise_takes_them_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "heard.jsonl"
-    path.write_text("".join(json.dumps({"said": a, "heard": b}) + "\n" for a, b in PAIRS))
-    noise = RecognizerNoise((), Misheard.read(path))
-    found = {noise.noisy("A muffin.", random.Random(seed), 0.0) for seed in range(40)}
-    assert found == {"a muffin", "nothing"}
 
 
 def test_training_values_leave_the_lists_but_never_meet_the_held_out_ones() -> None:

@@ -60,21 +60,6 @@ def test_no_price_is_made_up_for_what_is_not_there() -> None:
     assert n_denied > 30
 
 
-def test_a_closed_day_is_never_called_open() -> None:
-    n_closed = 0
-    for seed in range(60):
-        call = counter(random.Random(seed), NOISE)
-        assert call.place is not None
-        closed = {day for day, opening in call.place.hours.items() if opening is None}
-        for message in call.messages[1:]:
-            text = str(message["content"])
-            for day in closed if message["role"] == "assistant" else ():
-                if day in text and "we're" in text:
-                    n_closed += 1
-                    assert "closed" in text, text
-    assert n_closed > 10
-
-
 def test_a_tool_is_called_with_nothing_that_the_caller_did_not_say() -> None:
     n_asked = n_called = 0
     for seed in range(150):

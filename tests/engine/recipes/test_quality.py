@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from engine.engine import Engine
-from engine.recipes import passages
 from engine.recipes import quality as gate
-from engine.recipes.passages import Passage, own_replies, reply_places
+from engine.recipes.passages import Passage
 from engine.recipes.quality import (
     BOUND,
     FP32,
@@ -18,7 +17,6 @@ from engine.recipes.quality import (
     Reference,
     log_probabilities,
     main,
-    measure,
     violations,
 )
 from engine.types import EngineConfig
@@ -58,48 +56,6 @@ def test_perplexity_and_divergence_are_those_of_whole_passes(
     )
     agreed = (wanted.argmax(-1) == other.argmax(-1)).double().mean()
     assert found.top1_agreement == pytest.approx(float(agreed))
-
-
-def test_each_format_is_measured_as_it_is_served(tiny_model: Path) -> None:
-    """Fewer bits are further from the model; what ran them is told."""
-    asked = [Format("int8"), Format("int8", "int8"), Format("int4")]
-    found = list(measure(lambda one: load(tiny_model, one), asked, lambda engine: [whole(TOKENS)]))
-    assert [one for one, _, _ in found] == asked
-    runs = [told for _, told, _ in found]
-    assert [told.partition(",")[0] for told in runs] == [
-        f"{w} weights" for w in ("int8", "int8", "int4")
-    ]
-    assert "int8 KV" in runs[1] and "bf16 KV" in runs[0]
-    kl = [quality.kl_nats for _, _, quality in found]
-    assert 0 < kl[0] < kl[2]
-    assert kl[1] != kl[0]
-
-
-def test_own_replies_are_greedy_and_alone_count(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = [{"role": role, "content": "a table"} for role in ("user", "assistant") * 4]
-    monkeypatch.setattr(passages, "_dialogues", lambda n: [said] * n)
-    engine = load(tiny_model, FP32, kv_tokens=2048)
-    found = own_replies(engine, 2, 10_000)
-    assert len(found) == 2 * passages.TURNS_OF_A_DIALOGUE
-    for one in found:
-        n_reply = int(one.counts.sum())
-        assert 1 <= n_reply <= passages.REPLY_TOKENS and one.counts[-n_reply:].all()
-        likeliest = log_probabilities(engine, one.tokens[:-1]).argmax(-1)[-n_reply:]
-        assert likeliest.tolist() == one.tokens[-n_reply:]
-    first = len(found[0].tokens) - int(found[0].counts.sum())
-    assert len(own_replies(engine, 2, first + passages.REPLY_TOKENS)) == 1  # and no more tokens
-
-
-def test_only_what_the_assistant_says_counts_in_a_chat(tiny_model: Path) -> None:
-    text = Engine.load(tiny_model, EngineConfig(kv_tokens=512)).text
-    turns = [{"role": "user", "content": "a table"}, {"role": "assistant", "content": "yes"}]
-    tokens = text.encode_chat(turns * 2)
-    spoken = [token for token, kept in zip(tokens, reply_places(text, tokens), strict=True) if kept]
-    assert text.decode(spoken) == "yesyes"
-    assert spoken.count(text.end_of_turn_id) == 2
-    assert reply_places(text, text.encode("no chat at all")).all()
 
 
 def test_what_misses_its_bar_is_named() -> None:

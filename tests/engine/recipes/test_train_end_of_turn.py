@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import stat
 from collections.abc import Callable
@@ -156,40 +155,3 @@ def test_the_commands_write_a_head_and_measure_it(
     ]
     assert [" ".join(line.split()[:2]) for line in lines] == expected
     assert set(asked) == {True} and all("of the test split" in line for line in lines)
-
-
-def test_an_adapters_head_is_trained_and_measured_on_the_merged_model(
-    model: Path,
-    dialogues: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(train_end_of_turn, "VALID_SHARE", 1.0)
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none"}
-    (adapter / "adapter_config.json").write_text(json.dumps(settings))
-    layer = "base_model.model.model.layers.0.self_attn.o_proj"
-    tensors = {f"{layer}.lora_A.weight": torch.ones(2, HIDDEN)}
-    tensors[f"{layer}.lora_B.weight"] = torch.ones(HIDDEN, 2)
-    save_file(tensors, adapter / "adapter_model.safetensors")
-    command = ["", "--model", str(model), "--adapter", str(adapter), "--data", str(dialogues)]
-    monkeypatch.setattr("sys.argv", [*command, "--threads", "1", "--places", "200", "--inner", "8"])
-    train_end_of_turn.main()
-    assert read_head(adapter, HIDDEN, "cpu") is not None
-    assert read_head(model, HIDDEN, "cpu") is None
-    capsys.readouterr()
-
-    def areas() -> list[str]:
-        evaluate_end_of_turn.main()
-        return capsys.readouterr().out.splitlines()
-
-    monkeypatch.setattr("sys.argv", [*command, "--threads", "1", "--places", "200"])
-    merged = areas()
-    assert any(line.startswith("head") for line in merged)
-    del command[3:5]  # the adapter
-    monkeypatch.setattr("sys.argv", [*command, "--threads", "1", "--places", "200"])
-    alone = areas()
-    assert not any(line.startswith("head") for line in alone)
-    assert [line for line in merged if line.startswith("tokens")] != alone

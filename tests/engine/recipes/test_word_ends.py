@@ -24,14 +24,6 @@ from engine.text.text import Text
 AGENT = Path(__file__).resolve().parents[3] / "engine" / "embedded" / "agent"
 USER = "<|user|>"
 MARKS = ".,!?"
-TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "which_table",
-        "description": "Finds a table.",
-        "parameters": {"type": "object", "properties": {"which_day": {"type": "string"}}},
-    },
-}
 
 
 @pytest.fixture(scope="module")
@@ -136,18 +128,6 @@ def test_words_and_their_marks_are_places_of_their_own(text: Text) -> None:
     assert [last for _, last in heard(text, cut)] == [False, False, False, True, True, False, False]
 
 
-@pytest.mark.parametrize("said", ["hi", "day", "table"])
-def test_a_turn_is_not_looked_for_within_a_tools_signature(text: Text, said: str) -> None:
-    messages = [
-        {"role": "system", "content": "You are Ava."},
-        {"role": "user", "content": said},
-        {"role": "assistant", "content": "Hello."},
-    ]
-    found = encode(text, messages, [TOOL], "recognized", 512)
-    assert said in text.render(messages, [TOOL], False).split(USER)[0]
-    assert heard(text, found) == [(said, True)]
-
-
 @pytest.mark.parametrize("style", ["recognized", "noisy", "written"])
 def test_no_turn_of_the_demo_comes_out(
     corpus: Corpus, text: Text, monkeypatch: pytest.MonkeyPatch, style: str
@@ -179,11 +159,3 @@ def test_a_turn_that_becomes_one_of_the_demos_by_a_cut_does_not_come_out(
     found = list(islice(conversations(corpus, text, random.Random(3), 2048), 200))
     assert any(map(is_held_out_turn, kept))
     assert not any(is_held_out_turn(turn) for one in found for turn in caller_turns(text, one))
-
-
-def test_the_same_seed_gives_the_same_conversations(
-    corpus: Corpus, text: Text, drawn: list[WordEnds]
-) -> None:
-    again = list(islice(conversations(corpus, text, random.Random(1), 2048), 20))
-    assert again == drawn[:20]
-    assert list(islice(conversations(corpus, text, random.Random(9), 2048), 20)) != again
