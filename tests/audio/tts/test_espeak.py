@@ -5,8 +5,7 @@ import pytest
 
 pytest.importorskip("espeakng_loader", reason="the embedded extra is not installed")
 
-from audio.errors import AudioError, UnknownStream
-from audio.stream import Speech, SpeechEnd, StreamFailed, VoiceOptions
+from audio.stream import Speech, SpeechEnd, VoiceOptions
 from audio.tts.espeak import LANGUAGES, EspeakVoice
 from audio.tts.reply_voice import STOCK_VOICES
 from voiceloop.models.catalog import ESPEAK
@@ -44,19 +43,6 @@ def test_the_first_clause_is_heard_before_the_text_has_ended(voice):
     assert isinstance(events[0], Speech)
     assert [w.text for e in events for w in e.words] == ["Sure"]
     assert not voice.has_work()
-
-
-def test_words_come_in_order_and_tell_how_much_of_the_text_is_spoken(voice):
-    samples, words, end = speak(voice, *REPLY)
-    assert end == SpeechEnd("s", len(samples))
-    assert [w.start_ms for w in words] == sorted(w.start_ms for w in words)
-    assert all(w.start_ms < w.end_ms for w in words)
-    spoken = {w.text: REPLY[: w.text_end] for w in words}
-    assert spoken["latte"].endswith("large latte.")
-    assert spoken["seven"] == spoken["fifty"] == "Sure, one large latte. That comes to "
-    assert spoken["cents"].endswith("$7.50,")
-    assert words[-1].text_end == len(REPLY)
-    assert words[-1].end_ms == pytest.approx(1000 * len(samples) / 24_000, abs=2)
 
 
 def test_word_times_point_at_sound(voice):
@@ -100,38 +86,6 @@ def test_streams_are_served_in_turn_and_do_not_mix(voice):
     assert of_a[-1] == SpeechEnd("a", sum(len(e.samples) for e in of_a[:-1]))
 
 
-def test_an_error_nobody_foresaw_fails_its_stream_alone(voice, monkeypatch):
-    speak_clause = voice._begin
-
-    def stumbles(fragment, reply):
-        if reply.stream_id == "odd":
-            raise RecursionError("maximum recursion depth exceeded")
-        return speak_clause(fragment, reply)
-
-    monkeypatch.setattr(voice, "_begin", stumbles)
-    for stream_id in ("odd", "plain"):
-        voice.open(stream_id, VoiceOptions())
-        voice.feed(stream_id, REPLY)
-        voice.finish(stream_id)
-    events = run(voice)
-    assert [e for e in events if e.stream_id == "odd"] == [
-        StreamFailed("odd", "expected the model to go on, found RecursionError", retryable=True)
-    ]
-    assert isinstance([e for e in events if e.stream_id == "plain"][-1], SpeechEnd)
-
-
-def test_close_ends_a_stream_in_any_state(voice):
-    voice.close("never opened")
-    voice.open("s", VoiceOptions())
-    voice.feed("s", REPLY)
-    voice.step()
-    voice.close("s")
-    voice.close("s")
-    assert voice.step() == []
-    with pytest.raises(UnknownStream):
-        voice.feed("s", "more")
-
-
 def test_flush_speaks_what_is_held_back(voice):
     voice.open("s", VoiceOptions())
     voice.feed("s", "We have some fresh ")
@@ -140,24 +94,12 @@ def test_flush_speaks_what_is_held_back(voice):
     assert [w.text for e in voice.step() for w in e.words] == ["We", "have", "some", "fresh"]
 
 
-def test_text_without_anything_to_say_gives_an_end_and_no_audio(voice):
-    samples, words, end = speak(voice, "...  \U0001f600 ")
-    assert (len(samples), words, end.n_samples) == (0, [], 0)
-    assert speak(voice)[2].n_samples == 0
-
-
 def test_speed_shortens_speech_and_voices_differ(voice):
     normal, _, _ = speak(voice, REPLY)
     fast, _, _ = speak(voice, REPLY, speed=1.5)
     other, _, _ = speak(voice, REPLY, voice="en-us")
     assert 0.55 < len(fast) / len(normal) < 0.8
     assert normal[:4_000].tolist() != other[:4_000].tolist()
-
-
-@pytest.mark.parametrize("options", [{"voice": "nobody"}, {"speed": 0.1}, {"speed": 9.0}])
-def test_impossible_options_are_refused(voice, options):
-    with pytest.raises(AudioError, match="expected a"):
-        voice.open("s", VoiceOptions(**options))
 
 
 def test_every_stock_voice_is_spoken(voice):

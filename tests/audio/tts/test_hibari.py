@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("hibari", reason="the wheel hibari-tts is not installed")
 
-from audio.errors import AudioError, MissingExtra, UnknownStream
-from audio.stream import Speech, SpeechEnd, StreamFailed, VoiceOptions
+from audio.errors import AudioError, MissingExtra
+from audio.stream import Speech, SpeechEnd, VoiceOptions
 from audio.tts import hibari_model
 from audio.tts.hibari import HibariVoice
 from audio.tts.hibari_model import HibariModel
@@ -262,18 +262,6 @@ def test_a_word_without_end_costs_little(voice, unit):
     assert time.process_time() - started < 5.0
 
 
-def test_close_ends_a_stream_in_any_state(voice):
-    voice.close("never opened")
-    voice.open("s", VoiceOptions())
-    voice.feed("s", REPLY)
-    voice.step()
-    voice.close("s")
-    voice.close("s")
-    assert voice.step() == []
-    with pytest.raises(UnknownStream):
-        voice.feed("s", "more")
-
-
 def test_flush_speaks_what_is_held_back(voice):
     voice.open("s", VoiceOptions())
     voice.feed("s", "We have some fresh ")
@@ -282,15 +270,6 @@ def test_flush_speaks_what_is_held_back(voice):
     (event,) = voice.step()
     # The last one, if its time comes with the very end, is told with what follows.
     assert [w.text for w in event.words] == ["We", "have", "some", "fresh"]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "...  \U0001f600 ", "\u041f\u0440\u0438\u0432\u0435\u0442 \u4f60\u597d.", " - ' \" "],
-)
-def test_text_without_anything_to_say_gives_an_end_and_no_audio(voice, text):
-    samples, words, end = speak(voice, text)
-    assert (len(samples), words, end.n_samples) == (0, [], 0)
 
 
 def test_what_it_cannot_say_is_left_out_of_what_it_can(voice):
@@ -308,31 +287,9 @@ def test_speed_shortens_speech(voice):
     assert len(slowest) == len(speak(voice, "Hello there.", speed=0.5)[0])
 
 
-@pytest.mark.parametrize("options", [{"voice": "nobody"}, {"speed": 0.1}, {"speed": 9.0}])
-def test_impossible_options_are_refused(voice, options):
-    with pytest.raises(AudioError, match="expected a"):
-        voice.open("s", VoiceOptions(**options))
-
-
 def test_stock_voices_and_its_own_are_this_voice(voice):
     for name in (*STOCK_VOICES, "heart"):
         voice.open(name, VoiceOptions(voice=name))
-
-
-def test_a_fault_in_one_stream_fails_that_one(voice, monkeypatch):
-    speak_ = voice._model.speak
-
-    def fail_once(words, speed, **options):
-        monkeypatch.setattr(voice._model, "speak", speak_)
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(voice._model, "speak", fail_once)
-    start(voice, "One.", stream_id="a")
-    start(voice, "Two.", stream_id="b")
-    events = run(voice)
-    failed = StreamFailed("a", "expected the model to go on, found RuntimeError", retryable=True)
-    assert failed in events
-    assert events[-1].stream_id == "b" and isinstance(events[-1], SpeechEnd)
 
 
 def sounds(model, text):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audio.errors import AudioError, UnknownStream
-from audio.stream import Speech, SpeechEnd, VoiceOptions
+from audio.stream import VoiceOptions
 from audio.tts.latent_codec import LatentCodec
 from audio.tts.latent_voice import PhononVoice, PocketVoice
 from tests.spoken import pieces, samples_of, speak
@@ -164,20 +164,6 @@ def test_speech_comes_in_frames_of_80_ms_before_the_text_has_ended(voices):
     speech = [e for _ in range(3) for e in voice.step()]
     voice.close("a")
     assert {len(event.samples) for event in speech[1:]} == {1920}
-
-
-def test_every_word_is_told_once_in_order_and_ends_with_its_text(voices):
-    text = " ".join(TEXTS)
-    events = speak(voices("pocket"), [text])
-    words = [word for e in events if isinstance(e, Speech) for word in e.words]
-    assert [word.text for word in words] == text.split()
-    assert [word.text_end for word in words] == sorted(word.text_end for word in words)
-    assert words[-1].text_end == len(text)
-    starts = [word.start_ms for word in words]
-    assert starts == sorted(starts)
-    assert isinstance(events[-1], SpeechEnd)
-    assert events[-1].n_samples == len(samples_of(events))
-    assert starts[-1] <= 1000.0 * events[-1].n_samples / 24_000
 
 
 def test_a_voices_keys_are_computed_once(voices, monkeypatch):
