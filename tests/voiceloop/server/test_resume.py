@@ -197,7 +197,7 @@ async def test_our_own_clients_end_where_nobody_goes_on_with_their_call() -> Non
 
 
 async def test_a_call_that_the_server_ends_is_not_dialled_again() -> None:
-    config = Config(limits=Limits(session_minutes=0.05))
+    config = Config(limits=Limits(session_minutes=0.02))
     async with running(config) as server:
         line = await ResumingConnection.open(server.http)
         await spoken_text(line, "two lattes")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from tests.fakes import FakeLanguageModel, FakeRecognizer, instant_backends, utterance
+from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends, utterance
 from voiceloop.agent_file import load_agent
 from voiceloop.backends import Backends
 from voiceloop.config import Config
@@ -50,7 +50,9 @@ async def test_a_slot_of_an_agent_file_is_filled_by_a_caller_on_a_socket(tmp_pat
     model = FakeLanguageModel(["What is your booking reference?", "It is changed."])
     gateway = Gateway(Config(), load_agent(file))
     gateway.backends = instant_backends(
-        recognizer=FakeRecognizer(TURNS, ms_per_word=100), language_model=model
+        recognizer=FakeRecognizer(TURNS, ms_per_word=100),
+        language_model=model,
+        voice=FakeVoice(ms_per_char=6.0),
     )
     sock = listen("127.0.0.1", 0)
     server = make_server(build_app(gateway), gateway.config)

@@ -18,6 +18,7 @@ from voiceloop.backends import ToolCall
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.server.app import Gateway
+from voiceloop.tools import mcp_connection
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.toolbox import Fate, Toolbox, toolbox_of
 
@@ -34,6 +35,11 @@ STDIO = McpServer(
 
 
 READ = AgentTool("price", mcp="shop", side_effect_free=True)
+
+
+@pytest.fixture(autouse=True)
+def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_connection, "RETRY_PAUSES_S", (0.1,))
 
 
 @asynccontextmanager
@@ -93,19 +99,13 @@ async def test_a_process_lists_its_tools_and_answers_their_calls() -> None:
         assert fate is Fate.CALLED and '"s3cret"' in text  # of our environment, where it was named
 
 
-async def test_http_does_the_same() -> None:
-    port = free_port()
-    async with http_server(port) as server, opened(server) as (box, agent):
-        assert await call(box, agent, "price", '{"item": "muffin"}') == (Fate.CALLED, "$3.25")
-        # What the server claims is not believed: the file does not say so.
-        assert not any(tool.side_effect_free for tool in agent.tools)
-
-
 async def test_a_service_that_was_restarted_is_used_again() -> None:
     port = free_port()
     async with AsyncExitStack() as running:
         async with http_server(port) as server:
             box, agent = await running.enter_async_context(opened(server))
+            # What the server claims is not believed: the file does not say so.
+            assert not any(tool.side_effect_free for tool in agent.tools)
         fate, text = await call(box, agent, "price", '{"item": "muffin"}')
         assert fate is Fate.FAILED and "127.0.0.1" not in text
         async with http_server(port):
