@@ -29,25 +29,6 @@ def texts(words):
     return [word.text for word in words]
 
 
-def test_first_hypothesis_commits_nothing():
-    agreement = LocalAgreement()
-    assert agreement.observe(spelled("turn on the light")) == ()
-    assert texts(agreement.tail) == ["turn", "on", "the", "light"]
-
-
-def test_words_in_two_hypotheses_are_committed_but_not_the_last_one():
-    agreement = LocalAgreement()
-    agreement.observe(spelled("turn on the"))
-    assert texts(agreement.observe(spelled("turn on the"))) == ["turn", "on"]
-    assert texts(agreement.tail) == ["the"]
-
-
-def test_nothing_behind_a_disagreement_is_committed():
-    agreement = LocalAgreement()
-    agreement.observe(spelled("for tea two people"))
-    assert texts(agreement.observe(spelled("forty two people please"))) == []
-
-
 def test_revised_hypotheses_commit_an_unbroken_growing_prefix():
     agreement = LocalAgreement()
     for text in REVISED:

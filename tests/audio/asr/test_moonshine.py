@@ -2,14 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from audio.asr.local_agreement import HypothesisWord
 from audio.asr.moonshine.streaming import MoonshineRecognizer, MoonshineStreamingDecoder
 from audio.asr.window_decoder import DecodeRequest
 from audio.errors import AudioError
-from audio.stream import RecognizerOptions, Transcript
+from audio.stream import RecognizerOptions
 
 torch = pytest.importorskip("torch")
 
@@ -80,45 +78,6 @@ def test_times_cover_prefix_and_tail(decoder, noisy_speech):
     result = decoder.decode([request(noisy_speech(1.0), prefix, with_times=True)])[0]
     assert len(result.spans_ms) == 1 + len(result.tail)
     assert result.spans_ms[-1][1] == 1000.0
-
-
-def test_recognizer_gives_partials_and_a_transcript(tiny_moonshine_dir, noisy_speech):
-    recognizer = MoonshineRecognizer(tiny_moonshine_dir, device="cpu", clock=lambda: 0.0)
-    recognizer.open("a", RecognizerOptions())
-    events = []
-    for i in range(0, 16_000, 2_000):
-        recognizer.feed("a", noisy_speech(1.0, 2)[i : i + 2_000])
-        events += recognizer.step()
-    recognizer.finalize("a")
-    events += recognizer.step()
-    assert len(events) >= 3
-    assert isinstance(events[-1], Transcript) and events[-1].words
-
-
-@settings(max_examples=2, deadline=None)
-@given(seed=st.integers(0, 99))
-def test_any_chunking_up_to_one_update_gives_the_same_events(
-    tiny_moonshine_dir, noisy_speech, seed
-):
-    samples = noisy_speech(1.0, seed)
-    cuts = np.cumsum(np.random.default_rng(seed).integers(500, 4_000, 64))
-
-    def play(ends):
-        recognizer = MoonshineRecognizer(
-            tiny_moonshine_dir, device="cpu", update_ms=250.0, clock=lambda: 0.0
-        )
-        recognizer.open("a", RecognizerOptions())
-        events, start = [], 0
-        for end in [*(int(end) for end in ends if end < len(samples)), len(samples)]:
-            recognizer.feed("a", samples[start:end])
-            events += recognizer.step()
-            start = end
-        recognizer.finalize("a")
-        return events + recognizer.step()
-
-    events = play(cuts)
-    assert events == play(range(4_000, len(samples), 4_000))
-    assert len(events) == 5 and events[-1].words
 
 
 @pytest.mark.parametrize("n_streams", [2, 8])

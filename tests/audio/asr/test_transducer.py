@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from audio.asr.log_mel import LogMel, MelStream
 from audio.asr.transducer import TransducerRecognizer
 from audio.errors import AudioError, UnknownStream
-from audio.stream import Partial, RecognizerOptions, Transcript
+from audio.stream import RecognizerOptions, Transcript
 from tests.hand_clock import HandClock
 
 torch = pytest.importorskip("torch")
@@ -111,24 +111,6 @@ def test_any_chunking_gives_the_same_transcript(models, noisy_speech, sizes, see
     whole = play(models(), samples, [len(samples)])[-1]
     assert isinstance(whole, Transcript) and whole.words
     assert play(models(), samples, sizes)[-1] == Transcript("a", 0, whole.words)
-
-
-def test_stable_words_are_append_only(models, noisy_speech):
-    stable = ()
-    events = play(models(), noisy_speech(3.0, 2), [1_280], flush_after=(9, 20))
-    partials = [e for e in events if isinstance(e, Partial)]
-    assert len(partials) > 10
-    for partial in partials:
-        assert partial.stable_words[: len(stable)] == stable
-        stable = partial.stable_words
-    final = tuple(word.text for word in events[-1].words)
-    assert final[: len(stable)] == stable and len(stable) > 5
-
-
-def test_flushes_do_not_disturb_the_transcript(models, noisy_speech):
-    samples = noisy_speech(2.0, 1)
-    plain = play(models(), samples, [800])[-1]
-    assert play(models(), samples, [800], flush_after=(3, 4, 17, 30))[-1] == plain
 
 
 def test_flush_says_the_words_to_their_end(models, noisy_speech):

@@ -6,8 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from audio.asr import whisper, whisper_folder
 from audio.asr.local_agreement import HypothesisWord
@@ -122,38 +120,6 @@ def test_final_of_the_real_architecture_keeps_what_was_stable(tiny_ct2_dir, nois
     assert isinstance(transcript, Transcript) and transcript.words
     committed = events[-2].stable_words
     assert tuple(word.text for word in transcript.words)[: len(committed)] == committed
-
-
-@settings(max_examples=2, deadline=None)
-@given(seed=st.integers(0, 99))
-def test_any_chunking_up_to_one_update_gives_the_same_events(tiny_ct2_dir, noisy_speech, seed):
-    samples = noisy_speech(3.0, seed)
-    cuts = np.cumsum(np.random.default_rng(seed).integers(1_000, 16_000, 48))
-
-    def play(ends):
-        recognizer = WhisperRecognizer(
-            tiny_ct2_dir, device="cpu", update_ms=1_000.0, n_threads=1, clock=lambda: 0.0
-        )
-        recognizer.open("a", RecognizerOptions())
-        events, start = [], 0
-        for end in [*(int(end) for end in ends if end < len(samples)), len(samples)]:
-            recognizer.feed("a", samples[start:end])
-            events += recognizer.step()
-            start = end
-        recognizer.finalize("a")
-        return events + recognizer.step()
-
-    events = play(cuts)
-    assert events == play(range(16_000, len(samples), 16_000))
-    assert len(events) == 4 and events[-1].words
-
-
-def test_int8_is_the_default_on_a_cpu(tiny_ct2_dir, noisy_speech):
-    recognizer = WhisperRecognizer(tiny_ct2_dir, device="cpu", n_threads=1)
-    recognizer.open("a", RecognizerOptions())
-    recognizer.feed("a", noisy_speech(1.0))
-    recognizer.finalize("a")
-    assert isinstance(recognizer.step()[-1], Transcript)
 
 
 def test_a_numbered_gpu_is_asked_as_often_as_any(ct2, tiny_ct2_dir, monkeypatch):
@@ -315,15 +281,6 @@ def test_broken_weights_are_refused(tiny_ct2_dir, tmp_path):
     (tmp_path / "model.bin").write_bytes(b"\x00" * 64)
     with pytest.raises(AudioError, match="expected a CTranslate2 Whisper"):
         WhisperRecognizer(tmp_path, device="cpu")
-
-
-def test_cuda_probe_names_the_libraries_that_are_missing():
-    def load(name):
-        if "cublas" in name:
-            raise OSError(name)
-        return object()
-
-    assert whisper_folder.missing_cuda_libraries(load) == ("libcublas.so.12",)
 
 
 def test_cuda_without_its_libraries_is_one_sentence_with_the_remedy(monkeypatch):
