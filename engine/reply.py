@@ -81,7 +81,7 @@ class Reply:
         self._text = text
         self._logprobs: list[TokenLogprob] = []
         self.stop_ids = frozenset[int]() if params.ignore_eos else text.stop_ids
-        marks = {notation.open, notation.close} if notation else set[str]()
+        marks = notation.marks if notation else frozenset[str]()
         shown = frozenset(i for i, content in text.special.items() if content in marks)
         self._shown, self._notation = shown, notation
         self._begin_output(holds_bare=offered is not None)

@@ -5,18 +5,25 @@ may turn out to be the start of a stop string. Neither ever takes back what it g
 """
 
 from collections.abc import Sequence
-
-from .text import Text
+from typing import Protocol
 
 REPLACEMENT = "\ufffd"
 # A character has at most 4 bytes, so a longer run without a whole one is not UTF-8 and goes out.
 MAX_PENDING_TOKENS = 8
 
 
+class Decoder(Protocol):
+    """What of a `text.Text` is needed here. special: texts of special tokens by id."""
+
+    special: dict[int, str]
+
+    def decode(self, tokens: Sequence[int]) -> str: ...
+
+
 class Detokenizer:
     """Incremental decoding; its pieces joined are the decoding of all tokens at once."""
 
-    def __init__(self, text: Text, shown: frozenset[int] = frozenset()) -> None:
+    def __init__(self, text: Decoder, shown: frozenset[int] = frozenset()) -> None:
         """shown: special tokens whose text is output all the same (tool call markers)."""
         self._text, self._shown = text, shown
         # The tokens of the last piece, decoded again before new ones: decoders treat the start of

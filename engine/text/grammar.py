@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 GAP = "/[ \\n]{0,2}/"  # around a call that was not forced, where some models write line feeds
+CALL_ID = "/[a-zA-Z0-9]{9}/"  # Mistral's
+NO_TOKEN = -1  # that no model says
 MAX_OFFERS = 64  # compiled lists of tools that are kept
 MAX_TOLD_CHARACTERS = 200  # of the library's words, which may quote a client's schema
 # A client's schema decides what a mask costs, and all replies wait for each: a quarter of the
@@ -143,18 +145,21 @@ class GrammarCompiler:
     def offered(self, params: SamplingParams, notation: Notation | None) -> OfferedCalls | None:
         """Compile the grammars of the tools that a reply may call; None where none can be bound.
 
-        A mark of several tokens opens none: its first may begin what is said.
+        A mark of several tokens opens none: its first may begin what is said. Where calls have no
+        mark at all (Llama), a reply that begins as one is begun again as a bound call.
         """
         tools, is_bound = params.offered_tools, params.forced_tools or params.json_schema
         if tools is None or is_bound or notation is None:
-            return None
-        open_id = self._text.tokenizer.token_to_id(notation.open)
-        if open_id is None or notation.keep_open:
             return None
 
         def coming(is_forced: bool) -> ComingGrammar:
             return ComingGrammar(self._offer(tools, notation, is_forced), self._grammar)
 
+        if notation.keep_open:
+            return OfferedCalls(NO_TOKEN, False, coming(True), lambda: coming(True))
+        open_id = self._text.tokenizer.token_to_id(notation.open)
+        if open_id is None:
+            return None
         return OfferedCalls(open_id, bool(notation.close), coming(False), lambda: coming(True))
 
     def _compile_offer(self, tools: str, notation: Notation, is_forced: bool) -> "LLMatcher | None":
@@ -192,13 +197,15 @@ class GrammarCompiler:
         # As templates write JSON, or without its spaces; free whitespace would let a model that is
         # forced to speak write nothing else until its limit.
         around, gap = "" if is_forced else GAP, self._spelling.gap
-        calls = "call" if is_forced else f'call ("," /{gap}/ call)*'
+        between = self._mark(notation.open) if notation.arguments_mark else f'"," /{gap}/'
+        calls = "call" if is_forced else f"call ({between} call)*"
         calls = f'"[" {calls} "]"' if notation.is_list else "call"
         lines = [f"start: {begin} {around} {calls} {around} {self._mark(notation.close)}"]
         lines.append("call: " + " | ".join(f"call{i}" for i in range(len(found))))
         style = {
             "whitespace_flexible": False, "item_separator": f",{gap}", "key_separator": f":{gap}",
         }  # fmt: skip
+        call_id = f"({self._mark(notation.id_mark)} {CALL_ID})?" if notation.id_mark else ""
         space = "" if self._spelling is Spelling.PLAIN else "/ ?/"
         head, key = json.dumps('{"name":'), json.dumps(f'{notation.arguments_key}":')
         for i, tool in enumerate(found):
@@ -206,11 +213,17 @@ class GrammarCompiler:
             if by_schema:  # arguments that the schema does not name would be made up
                 parameters = {"additionalProperties": False, **(tool.get("parameters") or {})}
                 schema |= self._spelling.schema(parameters)
-            name = json.dumps(json.dumps(tool["name"], ensure_ascii=False) + ",")
-            lines.append(
-                f'call{i}: {head} /{gap}/ {name} /{gap}/ "\\"" {space} {key} /{gap}/ '
-                f'arguments{i} "}}"'
-            )
+            if notation.arguments_mark:
+                written = (
+                    f"{json.dumps(tool['name'])} {call_id} {self._mark(notation.arguments_mark)}"
+                )
+                lines.append(f"call{i}: {written} arguments{i}")
+            else:
+                name = json.dumps(json.dumps(tool["name"], ensure_ascii=False) + ",")
+                lines.append(
+                    f'call{i}: {head} /{gap}/ {name} /{gap}/ "\\"" {space} {key} /{gap}/ '
+                    f'arguments{i} "}}"'
+                )
             lines.append(f"arguments{i}: %json {json.dumps(schema)}")
         return self._compile("\n".join(lines) + "\n", "tools whose parameters compile")
 

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 
 from ..load.loader import read_json
 from ..types import CheckpointError, PromptTooLong, TemplateError
+from .call_history import CallHistory
 
 Message = dict[str, Any]
 
@@ -100,6 +101,11 @@ class Text:
         added = self.tokenizer.get_added_tokens_decoder()
         self.special = {i: token.content for i, token in added.items() if token.special}
         self._template = self._compile(self.template_source)
+        self._calls = CallHistory()  # to try what the template makes of calls
+        if self.takes_tools:
+            self._calls = CallHistory.of(
+                self.template_source, lambda messages: self.render(messages, (), False)
+            )
         # Not only those that are special: tool calls and their results are often marked by others.
         markers = [token.content for token in added.values() if not WORDS.fullmatch(token.content)]
         spelled = sorted(map(re.escape, (*markers, _CUT)), key=len, reverse=True)
@@ -141,9 +147,11 @@ class Text:
         if not self.template_source:
             raise TemplateError("expected a chat template in the model folder, found none")
         try:
+            found = list(tools) or None
             return self._template.render(
-                messages=list(messages),
-                tools=list(tools) or None,
+                messages=self._calls.fitted(messages, tools),
+                tools=found,
+                xml_tools=found,  # SmolLM3's name for them
                 add_generation_prompt=add_generation_prompt,
                 enable_thinking=False,  # a caller cannot wait for hidden reasoning
                 **self._spelled,

@@ -8,7 +8,8 @@ written anew, or read as it is.
 
 import json
 import string
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..types import EngineError
@@ -21,13 +22,24 @@ class MalformedToolCall(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """The marks before and after the JSON of a call; close "" means until the reply's end."""
+    """The marks before and after the JSON of a call; close "" means until the reply's end.
+
+    arguments_mark: between a call's name and its arguments, where these alone are JSON and every
+    call has the opening mark. id_mark: between the name and an id before that mark, if any.
+    """
 
     open: str
     close: str = ""
     keep_open: bool = False  # the opening mark is part of the JSON
     arguments_key: str = "arguments"
     is_list: bool = False  # calls are written as one JSON array
+    arguments_mark: str = ""
+    id_mark: str = ""
+
+    @property
+    def marks(self) -> frozenset[str]:
+        """What of a reply is no text, and has to be seen to find the calls in it."""
+        return frozenset({self.open, self.close, self.arguments_mark, self.id_mark} - {""})
 
 
 BARE_JSON = Notation('{"name"', keep_open=True, arguments_key="parameters")
@@ -35,7 +47,12 @@ BARE_JSON = Notation('{"name"', keep_open=True, arguments_key="parameters")
 # By the mark that betrays it in the chat template, most specific first.
 NOTATIONS: dict[str, Notation] = {
     "<tool_call>": Notation("<tool_call>", "</tool_call>"),  # Hermes, Qwen, the embedded agent
-    "[TOOL_CALLS]": Notation("[TOOL_CALLS]", is_list=True),  # Mistral
+    "[ARGS]": Notation(  # Mistral Small 3.2 and later
+        "[TOOL_CALLS]", arguments_mark="[ARGS]", id_mark="[CALL_ID]"
+    ),
+    "[TOOL_CALLS]": Notation("[TOOL_CALLS]", is_list=True),  # Mistral before
+    "<|tool|>": Notation("<|tool_call|>", "<|/tool_call|>", is_list=True),  # Phi-4-mini
+    "<|tool_call|>": Notation("<|tool_call|>", is_list=True),  # Granite 3
     "<|python_tag|>": BARE_JSON,  # Llama 3.1
     '"parameters"': BARE_JSON,
 }
@@ -73,8 +90,30 @@ def notation_of(template_source: str) -> Notation | None:
     """The notation a chat template teaches, if it knows tools at all."""
     for mark, notation in NOTATIONS.items():
         if mark in template_source:
-            return notation
+            has_id = notation.id_mark in template_source
+            return notation if has_id else replace(notation, id_mark="")
     return None
+
+
+def write_calls(functions: Sequence[dict[str, Any]], notation: Notation) -> str:
+    """Calls as a model writes them. functions: of each its name and arguments."""
+    if notation.arguments_mark:
+        return "".join(
+            f"{notation.open}{one['name']}{notation.arguments_mark}{_written(one['arguments'])}"
+            for one in functions
+        )
+    calls = [
+        _written({"name": one["name"], notation.arguments_key: one["arguments"]})
+        for one in functions
+    ]
+    if notation.is_list:
+        calls = [f"[{', '.join(calls)}]"]
+    opening = "" if notation.keep_open else notation.open
+    return "".join(f"{opening}{call}{notation.close}" for call in calls)
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +159,7 @@ class ToolCallParser:
             place = self._held.find(mark) if mark else -1
             if place < 0:
                 return False
-            results += parse_calls(self._held[:place])
+            results += self._parse(self._held[:place])
             self._held = self._held[place + len(mark) :]
             self._inside, self._after_call = False, True
             return True
@@ -140,6 +179,11 @@ class ToolCallParser:
         self._inside = True
         return True
 
+    def _parse(self, text: str) -> list[ParsedCall]:
+        if self._notation is not None and self._notation.arguments_mark:
+            return parse_named_calls(text, self._notation)
+        return parse_calls(text)
+
     def finish(self, *, is_cut_off: bool = False) -> list[str | ParsedCall]:
         """Settle what is open when the reply ends: a call that is not closed by then is none.
 
@@ -152,7 +196,7 @@ class ToolCallParser:
             closes = self._notation is not None and self._notation.close
             if is_cut_off or (closes and not held.strip()):
                 return []
-            return list(parse_calls(held))
+            return list(self._parse(held))
         return [held] if held else []
 
 
@@ -183,6 +227,29 @@ def parse_calls(text: str) -> list[ParsedCall]:
         ) from None
     except RecursionError:
         raise MalformedToolCall("expected a tool call as JSON, found it nested too deep") from None
+
+
+def parse_named_calls(text: str, notation: Notation) -> list[ParsedCall]:
+    """NAME[ARGS]{...}, with an id behind the name or none; several have the opening mark between.
+
+    Raises: MalformedToolCall.
+    """
+    calls = []
+    for written in filter(str.strip, text.split(notation.open)):
+        name, found, arguments = written.partition(notation.arguments_mark)
+        if notation.id_mark:
+            name = name.partition(notation.id_mark)[0]
+        if not found or not name.strip():
+            raise MalformedToolCall(
+                f"expected a name and arguments with {notation.arguments_mark} between, found none"
+            )
+        try:
+            calls.append(_parse_call({"name": name.strip(), "arguments": json.loads(arguments)}))
+        except (json.JSONDecodeError, RecursionError):
+            raise MalformedToolCall(
+                "expected a tool call's arguments as JSON, found other text"
+            ) from None
+    return calls
 
 
 def _parse_call(value: Any) -> ParsedCall:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,122 +15,7 @@ from engine.prefix_tree import PrefixTree
 from engine.runner import Extension, Runner
 from engine.sequence import Sequence
 from engine.types import UnsupportedArchitecture
-
-SIZES: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "initializer_range": 0.3,
-}
-LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 500.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
-LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
-YARN_ROPE = {
-    "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "beta_fast": 8.0,
-    "original_max_position_embeddings": 32,
-}  # fmt: skip
-# 12 rotated entries of 16: six factors each.
-LONG_ROPE = {
-    "rope_type": "longrope", "rope_theta": 500.0, "partial_rotary_factor": 0.75,
-    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], "long_factor": [1.0, 1.5, 2.0, 3.0, 4.0, 6.0],
-    "original_max_position_embeddings": 32,
-}  # fmt: skip
-GEMMA_ROPES = {
-    "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 8.0},
-    "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
-}
-FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama2": ("Llama", {"num_key_value_heads": 4}),
-    "llama2-linear-rope": ("Llama", {"rope_parameters": LINEAR_ROPE}),
-    "llama3-tied": ("Llama", {"rope_parameters": LLAMA3_ROPE, "tie_word_embeddings": True}),
-    "llama-biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
-    "smollm": ("Llama", {"num_key_value_heads": 1, "tie_word_embeddings": True}),
-    "qwen2": ("Qwen2", {}),
-    "qwen2-windowed-layers": (
-        "Qwen2",
-        {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
-    ),
-    "qwen3": ("Qwen3", {"head_dim": 16, "tie_word_embeddings": True}),
-    "mistral": ("Mistral", {"sliding_window": 7}),
-    "mistral-unwindowed": ("Mistral", {"sliding_window": None}),
-    "mistral-yarn": ("Mistral", {"sliding_window": None, "rope_parameters": YARN_ROPE}),
-    "phi-4": ("Phi3", {"pad_token_id": 0}),
-    "phi-4-mini": (
-        "Phi3",
-        {
-            "pad_token_id": 0,
-            "rope_parameters": LONG_ROPE,
-            "hidden_size": 64,
-            "original_max_position_embeddings": 32,
-            "tie_word_embeddings": True,
-        },
-    ),
-    "phi-3-windowed": ("Phi3", {"pad_token_id": 0, "sliding_window": 7}),
-    "gemma-3": (
-        "Gemma3",
-        {
-            "head_dim": 16,
-            "sliding_window": 7,
-            "query_pre_attn_scalar": 24,
-            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-            "rope_parameters": GEMMA_ROPES,
-            "final_logit_softcapping": 5.0,
-        },
-    ),
-    "gemma-3-of-six": (  # as llama.cpp has it: the sixth layer sees all, queries by their size
-        "Gemma3",
-        {
-            "num_hidden_layers": 7,
-            "head_dim": 16,
-            "sliding_window": 7,
-            "query_pre_attn_scalar": 16,
-            "rope_parameters": GEMMA_ROPES,
-        },
-    ),
-    "smollm3-of-four": (
-        "SmolLM3",
-        {"num_hidden_layers": 5, "pad_token_id": 0, "tie_word_embeddings": True},
-    ),
-    "smollm3": ("SmolLM3", {"no_rope_layers": [1, 0, 1], "pad_token_id": 0}),
-    "granite": (
-        "Granite",
-        {
-            "embedding_multiplier": 12.0,
-            "residual_multiplier": 0.22,
-            "logits_scaling": 8.0,
-            "attention_multiplier": 0.125,
-            "tie_word_embeddings": True,
-        },
-    ),
-}
-
-
-def reference(family: str, folder: Path, tokens: list[int], **more: Any) -> torch.Tensor:
-    """Save a random model of this family; its logits are the truth."""
-    import transformers
-
-    name, changes = FAMILIES[family]
-    torch.manual_seed(7)
-    kind = f"{name}TextConfig" if name == "Gemma3" else f"{name}Config"
-    config = getattr(transformers, kind)(**{**SIZES, **changes, **more})
-    config._attn_implementation = "eager"
-    model = getattr(transformers, f"{name}ForCausalLM")(config).eval().float()
-    for parameter in model.parameters():  # biases and norms start at 0 and 1: make them count
-        parameter.data += 0.05 * torch.randn_like(parameter)
-    model.save_pretrained(folder, max_shard_size="1GB" if more else "60KB")
-    with torch.inference_mode():
-        logits: torch.Tensor = model(torch.tensor([tokens])).logits[0]
-    return logits
+from tests.engine.families import FAMILIES, reference
 
 
 class Bench:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from math import pi
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,17 @@ def permute(weight: np.ndarray, n_heads: int) -> np.ndarray:
     n_rows = weight.shape[0]
     halves = weight.reshape(n_heads, 2, n_rows // n_heads // 2, *weight.shape[1:])
     return halves.swapaxes(1, 2).reshape(weight.shape)
+
+
+def llama3_divisors(head_dim: int, theta: float, factor: float, context: int) -> list[float]:
+    """As llama.cpp's converter computes them, by wavelength."""
+    low, high, found = context / 1.0, context / 4.0, []
+    for i in range(0, head_dim, 2):
+        wavelength = 2 * pi * theta ** (i / head_dim)
+        smooth = (context / wavelength - 1.0) / (4.0 - 1.0)
+        between = 1 / ((1 - smooth) / factor + smooth)
+        found.append(1.0 if wavelength < high else factor if wavelength > low else between)
+    return found
 
 
 def write_gguf(
@@ -80,9 +92,14 @@ def write_gguf(
             )
         else:
             writer.add_tensor(stored_name(name, arch), array)
+    rope = config.get("rope_parameters") or {}
+    if rope.get("rope_type") == "llama3":
+        size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        rope_freqs = llama3_divisors(
+            size, rope["rope_theta"], rope["factor"], rope["original_max_position_embeddings"]
+        )
     if len(rope_freqs):
         writer.add_tensor("rope_freqs.weight", np.array(rope_freqs, np.float32))
-    rope = config.get("rope_parameters") or {}
     for kind in ("long", "short") if "long_factor" in rope else ():
         factors = np.array(rope[f"{kind}_factor"], np.float32)
         writer.add_tensor(f"rope_factors_{kind}.weight", factors)

@@ -5,7 +5,7 @@ import random
 import shutil
 import struct
 from dataclasses import replace
-from math import inf, nan, pi
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,8 @@ from engine.types import (
     UnsupportedArchitecture,
     UnsupportedQuantization,
 )
-from tests.engine.conftest import WriteCheckpoint, write_tokenizer
-from tests.engine.load.gguf_files import write_gguf
-from tests.engine.test_model import reference
+from tests.engine.conftest import WriteCheckpoint
+from tests.engine.load.gguf_files import llama3_divisors, write_gguf
 
 CONFIG = EngineConfig(dtype="fp32", kv_tokens=512)
 SAYS = "I would like a table for 14 at 7:30, Zoë’s – please <|im_end|> now"
@@ -63,17 +62,6 @@ def test_a_file_is_the_model_of_its_folder(tiny_model: Path, tmp_path: Path) -> 
         assert name in ours.checkpoint
         assert torch.equal(ours.checkpoint.tensor(name), theirs.checkpoint.tensor(name))
     assert torch.allclose(logits(path), logits(tiny_model), atol=1e-4)
-
-
-def llama3_divisors(head_dim: int, theta: float, factor: float, context: int) -> list[float]:
-    """As llama.cpp's converter computes them, by wavelength."""
-    low, high, found = context / 1.0, context / 4.0, []
-    for i in range(0, head_dim, 2):
-        wavelength = 2 * pi * theta ** (i / head_dim)
-        smooth = (context / wavelength - 1.0) / (4.0 - 1.0)
-        between = 1 / ((1 - smooth) / factor + smooth)
-        found.append(1.0 if wavelength < high else factor if wavelength > low else between)
-    return found
 
 
 def test_a_file_of_llama_3_1_has_its_folders_frequencies(
@@ -243,25 +231,6 @@ def test_metadata_that_is_wrong_is_named(
     path = write_gguf(tiny_model, tmp_path / "model.gguf", **changes)
     with pytest.raises(error, match=says):
         Engine.load(path, CONFIG)
-
-
-ARCHS = {
-    "phi-4": "phi3", "phi-4-mini": "phi3", "phi-3-windowed": "phi3", "gemma-3-of-six": "gemma3",
-    "smollm3-of-four": "smollm3", "granite": "granite", "qwen3": "qwen3",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("family", ARCHS)
-def test_a_file_of_every_family_says_what_its_folder_says(family: str, tmp_path: Path) -> None:
-    n_tokens = write_tokenizer(tmp_path)
-    tokens = [int(t) for t in torch.randint(3, 380, (40,), generator=torch.Generator())]
-    expected = reference(family, tmp_path, tokens, vocab_size=n_tokens)
-    path = write_gguf(tmp_path, tmp_path / "model.gguf", ARCHS[family])
-    engine = Engine.load(path, EngineConfig(dtype="fp32", kv_tokens=512))
-    found = log_probabilities(engine, tokens)
-    truth = expected.log_softmax(-1)
-    assert found.argmax(-1).tolist() == truth.argmax(-1).tolist()
-    assert torch.allclose(found, truth, atol=1e-3)
 
 
 def test_a_model_in_several_files_is_the_one_in_one_file(tiny_model: Path, tmp_path: Path) -> None:
