@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from voiceloop.backends import TOOL_NAME, RecognizerOptions, Tool
+from voiceloop.backends import LANGUAGE, TOOL_NAME, RecognizerOptions, Tool, VoiceOptions
 from voiceloop.config_reader import Words, key
 from voiceloop.knowledge.answers import ApprovedAnswer
 from voiceloop.knowledge.sources import KnowledgeSource
@@ -458,18 +458,18 @@ class AgentConfig:
         " voice that fails.",
     )
     voice: str = key(
-        "default",
+        VoiceOptions().voice,
         "A voice of the preset's model, or of the service at `tts_url`. `default` is the model's "
         "own.",
         pattern=".+",
         wanted="the name of a voice",
     )
-    speed: float = key(1.0, "The speed of the voice.", ge=0.25, le=1.5)
+    speed: float = key(VoiceOptions().speed, "The speed of the voice.", ge=0.25, le=1.5)
     lexicon: Mapping[str, Any] = key(
         {}, "As `[voice.lexicon]` of the server's file, before which it goes."
     )
     language: str = key(
-        "en",
+        LANGUAGE,
         "What the caller speaks, as `en` or `de-AT`.",
         pattern=r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*",
         wanted="a language like en or de-AT",
@@ -513,7 +513,7 @@ class AgentConfig:
         "session may choose otherwise. Needs `pip install 'voiceloop[noise]'`.",
     )
     eagerness: Literal["auto", "low", "medium", "high"] = key(
-        "auto", "How eagerly the agent takes the turn in a silence, see below."
+        SemanticVad().eagerness, "How eagerly the agent takes the turn in a silence, see below."
     )
     slots: tuple[AgentSlot, ...] = key(
         (),

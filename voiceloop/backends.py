@@ -38,11 +38,14 @@ class Word(msgspec.Struct, frozen=True):
     end_ms: float
 
 
+LANGUAGE = "en"  # spoken where nobody says otherwise
+
+
 class RecognizerOptions(msgspec.Struct, frozen=True):
     """How one stream recognizes. ``context``: free text of likely words, the agent's instructions;
     ``is_batch``: no turn waits."""
 
-    language: str = "en"
+    language: str = LANGUAGE
     hotwords: tuple[str, ...] = ()
     context: str = ""
     is_batch: bool = False

@@ -38,6 +38,8 @@ from voiceloop.config_reader import (
 )
 from voiceloop.errors import ConfigError
 from voiceloop.operation import (
+    HOST,
+    PORT,
     CanarySettings,
     KeyQuota,
     Prices,
@@ -190,11 +192,11 @@ class Config:
     """
 
     host: str = key(
-        "127.0.0.1",
+        HOST,
         "Address to listen on. Beyond this machine (`0.0.0.0`) it needs keys, or "
         "`allow_unauthenticated`.",
     )
-    port: int = key(8080, "Port to listen on, 0 for any free one.", ge=0, le=65535)
+    port: int = key(PORT, "Port to listen on, 0 for any free one.", ge=0, le=65535)
     preset: str = key(
         AUTO,
         "Which models answer: embedded, cpu, gpu, remote, or auto. `auto` is the best whose "

@@ -12,6 +12,7 @@ import msgspec
 from voiceloop.config_reader import key
 
 MIB = 1024 * 1024
+HOST, PORT = "127.0.0.1", 8080  # of a server, and of a cluster's
 ANSWER_SHARE = 5 / 8  # of the gap that is promised: the rest is for the end of the turn
 TERMINAL_DRAIN_S = 10.0
 SERVICE_DRAIN_S = 600.0  # longer than any answer; who stops it sets the bound that counts

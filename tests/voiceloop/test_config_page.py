@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import get_args
 
 from tests.voiceloop.config_page import PAGE, flags, keys_with_lists, written
@@ -54,3 +60,51 @@ def test_every_part_of_the_work_ahead_is_told() -> None:
 def test_variables_that_set_nothing_are_named() -> None:
     for name in FOREIGN:
         assert f"`{name}`" in TEXT
+
+
+# Of the same name and value, and another thing: by file and name.
+NO_DEFAULT_OF_A_KEY = {
+    ("admission/overload.py", "share"),
+    ("workers/backlog.py", "share"),
+}
+
+
+def defaults_in(path: Path) -> Iterator[tuple[str, object]]:
+    """The literal defaults of fields and parameters in a file, by their names."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        pairs: list[tuple[str, ast.expr | None]] = []
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            value = node.value
+            is_key = isinstance(value, ast.Call) and getattr(value.func, "id", "") == "key"
+            pairs = [(node.target.id, value.args[0] if is_key else value)]  # type: ignore[union-attr]
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names = [*node.args.posonlyargs, *node.args.args]
+            late = names[len(names) - len(node.args.defaults) :]
+            pairs = [
+                (one.arg, default) for one, default in zip(late, node.args.defaults, strict=True)
+            ]
+            named = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+            pairs += [(one.arg, default) for one, default in named]
+        for name, given in pairs:
+            with suppress(ValueError, TypeError):
+                yield name, ast.literal_eval(given)  # type: ignore[arg-type]
+
+
+def test_a_default_stands_once() -> None:
+    """What a key is without a value, no field or parameter of its name says again."""
+    room = PAGE.parent
+    defaults = {
+        (path.rpartition(".")[2], json.dumps(key.default, default=str))
+        for path, key in (SERVER | AGENT).items()
+        if key.default
+    }
+    found = Counter(
+        (name, said, str(path.relative_to(room)))
+        for path in room.rglob("*.py")
+        if "recipes" not in path.parts
+        for name, value in defaults_in(path)
+        if (name, said := json.dumps(value, default=str)) in defaults
+        and (str(path.relative_to(room)), name) not in NO_DEFAULT_OF_A_KEY
+    )
+    places = Counter((name, said) for name, said, _ in found.elements())
+    assert not {each: n for each, n in places.items() if n > 1}, sorted(found)

@@ -60,7 +60,7 @@ class Segment:
         return " ".join(word.text for word in self.words)
 
 
-def transcription_routes(door: Door, *, max_s: float, language: str = "en") -> list[Route]:
+def transcription_routes(door: Door, *, max_s: float, language: str) -> list[Route]:
     """Args:
     max_s: the longest audio that is taken. language: what is spoken where the request is silent.
     """

@@ -41,6 +41,7 @@ Reason = Literal["confident", "unsure", "timeout", "server_vad", "longest_turn"]
 
 # Waits below this are reported as "confident"; it names a reason and decides nothing.
 CONFIDENT_MS = 300.0
+USUAL_EAGERNESS = SemanticVad().eagerness
 UNKNOWN_WORD = "\N{HORIZONTAL ELLIPSIS}"  # stands for each word of another language than English
 # An end before the words of the pause are there is a guess, and saves nothing: no answer begins
 # without them. A recognizer that serves four calls on two cores has them 300 ms (p95) after the
@@ -181,7 +182,7 @@ FITTED = read_weights((files(__package__) / "endpointing_weights.toml").read_tex
 def wait_ms(
     evidence: Evidence,
     sets: WeightSets = FITTED,
-    eagerness: Eagerness = "auto",
+    eagerness: Eagerness = USUAL_EAGERNESS,
     passed_ms: float = 0.0,
     soft_price: float = SOFT_PRICE,
 ) -> float:

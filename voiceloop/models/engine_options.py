@@ -19,6 +19,19 @@ from voiceloop.operation import MIB
 BRANCHES_PER_SESSION = 6
 # Of the disk, for the agent's instructions as they were read; the longest unused make room.
 PREFIX_FILE_BYTES = 512 * MIB
+# Of the engine's fields those that a configuration sets under another name, for errors.
+KEYS = {
+    "quant": "engine.weights",
+    "kv_format": "engine.kv",
+    "kv_tokens": "engine.kv_tokens",
+    "context_length": "context_tokens",
+    "host_tier_bytes": "engine.host_tier_mb",
+    "device": "engine.device",
+    "threads": "engine.threads",
+    "draft_dir": "engine.drafter",
+    "eagle_dir": "engine.drafter",
+    "adapter_dir": "llm_adapter",
+}
 DENSE = "bf16"  # what is not quantized
 # As `engine.types.pool_tokens_for` counts: a block for what is computed ahead, one for a copy.
 KV_BLOCK_TOKENS, SPARE_BLOCKS = 16, 2
@@ -57,6 +70,7 @@ def engine_options(
         "threads": engine.threads or n_threads,
         "host_tier_bytes": engine.host_tier_mb * MIB,
         "prefix_file_bytes": PREFIX_FILE_BYTES,
+        "keys": KEYS,
     }
     if model is not None:
         options["model_dir"] = str(model)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from voiceloop.backends import Tool
+from voiceloop.backends import Tool, VoiceOptions
 from voiceloop.capabilities import OPENAI_VOICES
 from voiceloop.realtime.mcp.entry import McpEntry
 
@@ -91,9 +91,9 @@ class SessionSettings(msgspec.Struct, frozen=True):
     turn_detection: TurnDetection | None = SemanticVad()
     transcription: Transcription | None = None
     noise_reduction: NoiseField | None = None
-    voice: str = "default"
-    own_voice: str = "default"  # what the names of OpenAI's voices stand for
-    speed: float = 1.0
+    voice: str = VoiceOptions().voice
+    own_voice: str = VoiceOptions().voice  # what the names of OpenAI's voices stand for
+    speed: float = VoiceOptions().speed
     tools: tuple[Tool, ...] = ()
     mcp: tuple[McpEntry, ...] = ()
     tool_choice: str | Json = "auto"

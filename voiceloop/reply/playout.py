@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from voiceloop.backends import SpokenWord
+from voiceloop.config import Config
 
 Samples = NDArray[np.int16]
 
@@ -156,7 +157,7 @@ CHUNK_MS = 20  # one write thereafter: the smaller, the less is ahead of what is
 # a late delivery: between two chunks it falls to `LEAD_MS - CHUNK_MS`, so a loop or a network that
 # hesitates for longer than 40 to 60 ms is heard as a hole. That suits loopback and a LAN; over the
 # internet `pacing_lead_ms` wants 150 to 200, and the duck is heard so much later.
-LEAD_MS = 60.0
+LEAD_MS = float(Config().pacing_lead_ms)
 # The lead and the write while a sound over the agent is judged: less is played at full loudness
 # before a duck is heard. Measured (benchmarks/LOG.md, "the floors of auto, in calls"): the duck is
 # heard after 124 ms at p95, against 136 with a lead of 40 in writes of 20. One write plays while

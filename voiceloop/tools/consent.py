@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from voiceloop.agent import AgentTool
+from voiceloop.backends import LANGUAGE
 from voiceloop.tools.arguments import canonical, read_arguments
 from voiceloop.tools.schema import checked
 
@@ -149,7 +150,7 @@ MAY = Verdict()
 class Consent:
     """Of one session. language: the agent's. clock: in seconds."""
 
-    def __init__(self, clock: Callable[[], float], turns: Turns, language: str = "en") -> None:
+    def __init__(self, clock: Callable[[], float], turns: Turns, language: str = LANGUAGE) -> None:
         self._clock = clock
         self._turns = turns
         self._language = language

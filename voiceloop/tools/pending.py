@@ -15,7 +15,7 @@ from enum import Enum
 
 from voiceloop.admission.allowance import UNBOUNDED, Allowance
 from voiceloop.agent import AgentTool
-from voiceloop.backends import Tool, ToolCall
+from voiceloop.backends import LANGUAGE, Tool, ToolCall
 from voiceloop.errors import error_of
 from voiceloop.telemetry.record import ToolUse
 from voiceloop.tools.caller import NOBODY, Caller
@@ -275,7 +275,7 @@ class SessionTools:
         client_timeout_ms: int = 0,
         on_overdue: Callable[[tuple[ToolCall, ...]], None] = lambda calls: None,
         turns: Turns = NO_TURNS,
-        language: str = "en",
+        language: str = LANGUAGE,
         ask: Callable[[ToolCall, str], bool] = lambda call, question: False,
     ) -> None:
         self._toolbox = toolbox

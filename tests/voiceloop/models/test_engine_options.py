@@ -123,7 +123,7 @@ def test_every_key_is_tried_above() -> None:
 @pytest.mark.parametrize("table", [{}, {"kv_tokens": 32768, "kv": "int8", "drafter": "none"}])
 def test_the_engine_takes_every_option_it_is_told(table: dict[str, Any], preset: str) -> None:
     options = options_of(table, preset)
-    for key in ("model_dir", "prefix_file_bytes"):
+    for key in ("model_dir", "prefix_file_bytes", "keys"):
         del options[key]
     EngineConfig(**options)  # unknown names and values out of range are refused
 

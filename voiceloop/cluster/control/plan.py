@@ -21,6 +21,7 @@ import msgspec
 from voiceloop.backends import RoleName
 from voiceloop.config_reader import key, overlay, read_toml, read_toml_text
 from voiceloop.errors import ConfigError
+from voiceloop.operation import HOST, PORT
 
 GATEWAYS = "gateways"
 CONFIGURATION, AGENT = "server.toml", "agent.toml"  # as they are called on every machine
@@ -50,8 +51,8 @@ class Processes:
 class Gateways(Processes):
     """The processes that callers reach. Those of one machine share its port."""
 
-    host: str = "127.0.0.1"
-    port: int = key(8080, "Shared by those of one machine.", ge=1, le=65535)
+    host: str = HOST
+    port: int = key(PORT, "Shared by those of one machine.", ge=1, le=65535)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

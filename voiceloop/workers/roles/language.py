@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from engine.engine import Engine
@@ -48,19 +49,6 @@ log = logging.getLogger(__name__)
 # 1.6 ms at 120 messages. Who is not reached is first in the next pass, behind the engine's step.
 STAGING_BUDGET_S = 0.005
 
-# Of the engine's fields those that a configuration sets under another name.
-KEYS = {
-    "quant": "engine.weights",
-    "kv_format": "engine.kv",
-    "kv_tokens": "engine.kv_tokens",
-    "context_length": "context_tokens",
-    "host_tier_bytes": "engine.host_tier_mb",
-    "device": "engine.device",
-    "threads": "engine.threads",
-    "draft_dir": "engine.drafter",
-    "eagle_dir": "engine.drafter",
-    "adapter_dir": "llm_adapter",
-}
 WARM_UP_BRANCH = "warm_up"
 WARM_UP_STEPS = 1000  # far more than a prompt of ten words and two tokens take
 # A vocabulary of 260,000 words packs into some 8 MB. What is larger than any known is not sent: the
@@ -251,16 +239,16 @@ class LanguageRole:
                 self._public.close()
 
 
-def _by_key(message: str) -> str:
-    """An error of the engine that names one of its fields, by the operator's key for that."""
-    field, _, rest = message.partition(": ")
-    return f"{KEYS[field]}: {rest}" if field in KEYS else message
-
-
-def load(model_dir: str, prefix_file_bytes: int = 0, **options: Any) -> LanguageRole:
+def load(
+    model_dir: str,
+    prefix_file_bytes: int = 0,
+    keys: Mapping[str, str] = MappingProxyType({}),
+    **options: Any,
+) -> LanguageRole:
     """Load a Hugging Face folder or a GGUF file; ``options`` are EngineConfig's fields.
 
-    prefix_file_bytes: what the operator's prefixes may take on disk; 0: none is kept.
+    prefix_file_bytes: what the operator's prefixes may take on disk; 0: none is kept. keys: by
+    fields of the options, the operator's, as an error is to name them.
     Raises: RoleError.
     """
     for key in ("draft_dir", "eagle_dir", "adapter_dir"):
@@ -269,7 +257,8 @@ def load(model_dir: str, prefix_file_bytes: int = 0, **options: Any) -> Language
     try:
         engine = Engine.start(Path(model_dir), EngineConfig(**options))
     except EngineError as error:
-        told = f"the language model cannot be loaded: {_by_key(str(error))}"
+        field, colon, rest = str(error).partition(": ")
+        told = f"the language model cannot be loaded: {keys.get(field, field)}{colon}{rest}"
         raise RoleError(told, getattr(error, "kind", "")) from error
     files = PrefixFiles.of(Path(model_dir), engine, prefix_file_bytes)
     kept = f", the agent's prompt kept in {files.folder}" if files is not None else ""
