@@ -181,18 +181,6 @@ def test_a_recording_that_cannot_be_written_is_refused_before_the_call(
     assert f"expected a file that can be written at {out}" in line
 
 
-def test_out_without_wav_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "expected --wav" in refusal(capsys, "talk", "--out", str(tmp_path / "out.wav"))
-
-
-def test_push_to_talk_with_a_recording_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = wav(tmp_path / "in.wav", 1, 2, 800)
-    line = refusal(capsys, "talk", "--wav", str(path), "--push-to-talk")
-    assert "expected --push-to-talk without --wav" in line
-
-
 def test_a_missing_extra_names_the_command_that_brings_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -223,12 +211,6 @@ def test_arguments_that_do_not_exist_exit_with_2(
     assert "usage: voiceloop" in capsys.readouterr().err
 
 
-def test_the_command_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0
-    captured = capsys.readouterr()
-    assert "voiceloop demo" in captured.out and captured.err == ""
-
-
 @pytest.mark.parametrize(
     ("argv", "command", "nearest"),
     [
@@ -245,16 +227,6 @@ def test_a_mistyped_word_shows_its_own_commands_usage_and_the_nearest(
     told = capsys.readouterr().err
     assert f"usage: {command} [" in told
     assert told.strip().endswith(f"; the nearest is {nearest}")
-
-
-def test_a_certificate_or_key_that_is_not_there_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    cert.write_text("")
-    flags = ("serve", "--port", "0", "--certfile", str(cert), "--keyfile", str(key))
-    line = refusal(capsys, *flags)
-    assert f"keyfile: expected a PEM file, found none at {key}" in line
 
 
 def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,20 +11,15 @@ import pytest
 from tests.wire import Wire
 from voiceloop.backends import SpokenWord, Usage
 from voiceloop.capabilities import Capabilities
-from voiceloop.errors import BackendError, InvalidRequest
+from voiceloop.errors import BackendError
 from voiceloop.realtime.commands import (
     AppendAudio,
-    CancelResponse,
-    CommitAudio,
     CreateResponse,
-    ItemCreated,
-    ItemDeleted,
     SettingsChanged,
     TruncateItem,
 )
 from voiceloop.realtime.items import Message
 from voiceloop.realtime.protocol import Protocol
-from voiceloop.realtime.response_request import ResponseRequest
 from voiceloop.realtime.settings import AudioFormat, SemanticVad, SessionSettings, Transcription
 from voiceloop.realtime.window import most_characters
 
@@ -39,22 +34,6 @@ MANUAL: dict[str, Any] = {"turn_detection": None}
 
 def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
-
-
-def test_a_session_is_announced_unprompted() -> None:
-    wire = Wire()
-    wire.protocol.connect()
-    (created,) = wire.sent()
-    assert created["type"] == "session.created"
-    session = created["session"]
-    assert session["audio"]["input"]["turn_detection"] == {
-        "type": "semantic_vad",
-        "eagerness": "auto",
-        "create_response": True,
-        "interrupt_response": True,
-    }
-    assert session["audio"]["output"]["format"] == {"type": "audio/pcm", "rate": 24000}
-    assert session["audio"]["input"]["transcription"] is None
 
 
 def test_a_spoken_turn_in_order() -> None:
@@ -95,52 +74,6 @@ def test_a_spoken_turn_in_order() -> None:
     assert done["output"][0]["content"] == [{"type": "output_audio", "transcript": "Hi."}]
 
 
-def test_a_text_reply_in_order() -> None:
-    wire = Wire(output_modalities=("text",))
-    handle = wire.protocol.open_response()
-    handle.text_delta("Hel")
-    handle.text_delta("lo.")
-    handle.close("completed")
-    assert wire.types() == [
-        "response.created",
-        "response.output_item.added",
-        "conversation.item.added",
-        "response.content_part.added",
-        "response.output_text.delta",
-        "response.output_text.delta",
-        "response.output_text.done",
-        "response.content_part.done",
-        "conversation.item.done",
-        "response.output_item.done",
-        "response.done",
-    ]
-
-
-def test_a_tool_call_in_order() -> None:
-    wire = Wire()
-    handle = wire.protocol.open_response()
-    handle.function_call("call_1", "hours")
-    handle.arguments_done("call_1", '{"day": "monday"}')
-    handle.close("completed")
-    events = wire.sent()
-    assert [event["type"] for event in events] == [
-        "response.created",
-        "response.output_item.added",
-        "conversation.item.added",
-        "response.function_call_arguments.delta",
-        "response.function_call_arguments.done",
-        "conversation.item.done",
-        "response.output_item.done",
-        "response.done",
-    ]
-    assert events[4]["name"] == "hours" and events[4]["call_id"] == "call_1"
-    result = {"type": "function_call_output", "call_id": "call_1", "output": "9 to 5"}
-    (command,) = wire.say("conversation.item.create", item=result)
-    assert isinstance(command, ItemCreated)
-    roles = [message.role for message in wire.protocol.shown.messages()]
-    assert roles == ["assistant", "tool"]
-
-
 def test_barge_in_flushes_the_client_before_it_closes_the_response() -> None:
     wire = Wire()
     handle = wire.protocol.open_response()
@@ -173,14 +106,6 @@ def test_a_deltas_of_a_cancelled_response_is_stale_and_its_lifecycle_is_not() ->
     assert stale == ["response.output_audio.delta"]
 
 
-def test_deltas_of_a_completed_response_are_not_stale() -> None:
-    wire = Wire()
-    handle = wire.protocol.open_response()
-    handle.audio_delta(SECOND[:960], 20.0)
-    handle.close("completed")
-    assert not any(wire.protocol.outbox.is_stale(frame) for frame in wire.protocol.take_outgoing())
-
-
 def test_nothing_follows_the_terminal() -> None:
     wire = Wire()
     handle = wire.protocol.open_response()
@@ -193,45 +118,6 @@ def test_nothing_follows_the_terminal() -> None:
     handle.arguments_done("c", "{}")
     handle.close("completed")
     assert wire.sent() == []
-
-
-def test_a_failed_response_says_why() -> None:
-    wire = Wire()
-    wire.protocol.open_response().close("failed", error=BackendError("the voice failed"))
-    details = wire.sent()[-1]["response"]["status_details"]
-    told = {"type": "server_error", "code": "backend_error", "message": "the voice failed"}
-    assert details == {"type": "failed", "error": told}
-
-
-def test_only_one_response_of_the_conversation_runs() -> None:
-    wire = Wire()
-    (command,) = wire.say("response.create")
-    assert isinstance(command, CreateResponse)
-    wire.sent()
-    assert wire.say("response.create", event_id="mine") == []
-    (event,) = wire.sent()
-    assert event["error"]["code"] == "conversation_already_has_active_response"
-    assert event["error"]["event_id"] == "mine"
-    with pytest.raises(InvalidRequest):
-        wire.protocol.open_response()
-
-
-def test_out_of_band_responses_run_beside_it_and_leave_no_trace() -> None:
-    wire = Wire()
-    wire.protocol.open_response()
-    wire.sent()
-    (command,) = wire.say(
-        "response.create", response={"conversation": "none", "metadata": {"a": "b"}}
-    )
-    assert isinstance(command, CreateResponse)
-    command.response.transcript_delta("aside")
-    command.response.close("completed")
-    events = wire.sent()
-    assert not any(event["type"].startswith("conversation.") for event in events)
-    assert events[0]["response"]["conversation_id"] is None
-    assert events[-1]["response"]["metadata"] == {"a": "b"}
-    assert wire.protocol.shown.messages() == ()
-    assert wire.protocol.active_response is not None
 
 
 def test_out_of_band_responses_are_bounded() -> None:
@@ -282,39 +168,6 @@ def test_a_reference_counts_as_what_it_refers_to_each_time() -> None:
     assert wire.error_code() == "context_length_exceeded"
 
 
-def test_cancel_closes_at_once_and_without_a_response_is_an_error() -> None:
-    wire = Wire()
-    handle = wire.protocol.open_response()
-    assert wire.say("response.cancel") == [CancelResponse(handle.id)]
-    details = wire.sent()[-1]["response"]["status_details"]
-    assert details == {"type": "cancelled", "reason": "client_cancelled"}
-    assert wire.say("response.cancel") == [CancelResponse(None)]  # one cut short may wait
-    (event,) = wire.sent()
-    assert event["error"]["code"] == "response_cancel_not_active"
-    assert event["error"]["message"].startswith("Cancellation failed")
-
-
-def test_manual_commit_acknowledges_and_starts_no_response() -> None:
-    wire = Wire(**MANUAL)
-    (append,) = wire.say("input_audio_buffer.append", audio=b64(SECOND))
-    assert append == AppendAudio(SECOND)
-    (commit,) = wire.say("input_audio_buffer.commit")
-    assert isinstance(commit, CommitAudio)
-    assert wire.types() == [
-        "input_audio_buffer.committed",
-        "conversation.item.added",
-        "conversation.item.done",
-    ]
-
-
-@pytest.mark.parametrize("n_bytes", [0, 4798])
-def test_a_commit_of_too_little_audio_is_refused(n_bytes: int) -> None:
-    wire = Wire(**MANUAL)
-    wire.say("input_audio_buffer.append", audio=b64(bytes(n_bytes)))
-    wire.say("input_audio_buffer.commit")
-    assert wire.error_code() == "input_audio_buffer_commit_empty"
-
-
 def test_an_idle_caller_makes_an_empty_turn() -> None:
     wire = Wire()
     item_id = wire.protocol.idle_timeout(1000.0, 7000.0)
@@ -327,14 +180,6 @@ def test_an_idle_caller_makes_an_empty_turn() -> None:
     ]
     assert events[0]["item_id"] == events[1]["item_id"] == item_id
     assert wire.protocol.shown.messages() == ()
-
-
-def test_clear_forgets_what_waits() -> None:
-    wire = Wire(**MANUAL)
-    wire.say("input_audio_buffer.append", audio=b64(SECOND))
-    wire.say("input_audio_buffer.clear")
-    wire.say("input_audio_buffer.commit")
-    assert wire.types() == ["input_audio_buffer.cleared", "error"]
 
 
 def test_uncommitted_audio_is_bounded_when_only_the_client_commits() -> None:
@@ -398,26 +243,6 @@ def test_truncate_is_clamped_acknowledged_and_keeps_what_was_heard(
     assert said == ([heard] if heard else [])
 
 
-def test_items_are_created_where_asked_retrieved_and_deleted() -> None:
-    wire = Wire()
-    for item_id, previous in [("a", None), ("c", None), ("b", "a"), ("0", "root")]:
-        message = {
-            "id": item_id,
-            "type": "message",
-            "role": "user",
-            "content": [{"type": "input_text", "text": item_id}],
-        }
-        wire.say("conversation.item.create", item=message, previous_item_id=previous)
-    assert [item.id for item in wire.protocol.conversation.items()] == ["0", "a", "b", "c"]
-    added = [e for e in wire.sent() if e["type"] == "conversation.item.added"]
-    assert [event["previous_item_id"] for event in added] == [None, "a", "a", None]
-    wire.say("conversation.item.retrieve", item_id="b")
-    (event,) = wire.sent()
-    assert event["item"]["content"] == [{"type": "input_text", "text": "b"}]
-    assert wire.say("conversation.item.delete", item_id="b") == [ItemDeleted("b")]
-    assert wire.types() == ["conversation.item.deleted"]
-
-
 @pytest.mark.parametrize(("event", "code"), [
     ({"type": "conversation.item.retrieve", "item_id": "x"}, "item_retrieve_invalid_item_id"),
     ({"type": "conversation.item.delete", "item_id": "x"}, "item_delete_invalid_item_id"),
@@ -442,27 +267,6 @@ def test_what_cannot_be_done_has_its_code(event: dict[str, Any], code: str) -> N
     assert (sent["error"]["code"], sent["error"]["event_id"]) == (code, "e7")
 
 
-def test_the_transcript_reaches_the_item_before_a_retrieve_asks() -> None:
-    wire = Wire(transcription=Transcription())
-    item_id = wire.protocol.commit_input()
-    wire.protocol.transcription_completed(item_id, "two lattes", 1.0)
-    wire.sent()
-    wire.say("conversation.item.retrieve", item_id=item_id)
-    assert wire.sent()[0]["item"]["content"][0]["transcript"] == "two lattes"
-
-
-def test_transcription_is_silent_unless_asked_for_and_known_all_the_same() -> None:
-    wire = Wire()
-    item_id = wire.protocol.commit_input()
-    wire.sent()
-    wire.protocol.transcription_delta(item_id, "two")
-    wire.protocol.transcription_completed(item_id, "two lattes", 1.0)
-    wire.protocol.partial(item_id, "two", "lattes")
-    wire.protocol.timeline({"gap_ms": 1})
-    assert wire.sent() == []
-    assert wire.protocol.shown.messages()[0].content == "two lattes"
-
-
 def test_stable_words_grow_the_transcript_while_the_caller_speaks() -> None:
     wire = Wire(transcription=Transcription())
     item_id = wire.protocol.speech_started(0.0)
@@ -479,52 +283,12 @@ def test_stable_words_grow_the_transcript_while_the_caller_speaks() -> None:
     assert [event["delta"] for event in wire.sent()] == ["and"]
 
 
-def test_a_transcription_session_is_told_the_words_and_gives_no_response() -> None:
-    wire = Wire(type="transcription")
-    item_id = wire.protocol.commit_input()
-    wire.protocol.transcription_completed(item_id, "two lattes", 1.0)
-    assert wire.types()[-1].endswith("transcription.completed")
-    assert wire.say("response.create") == []
-    assert wire.error_code() == "invalid_value"
-
-
 def test_the_extra_events_are_sent_to_those_who_asked() -> None:
     wire = Wire()
     wire.update(voiceloop={"timeline": True, "partials": True})
     wire.protocol.partial("item", "two", "lattes")
     wire.protocol.timeline({"gap_ms": 1})
     assert wire.types() == ["voiceloop.partial", "voiceloop.timeline"]
-
-
-def test_settings_of_a_response_override_the_sessions() -> None:
-    wire = Wire(instructions="long", max_output_tokens=50)
-    asked = {"output_modalities": ["text"], "instructions": "short", "max_output_tokens": 9}
-    (command,) = wire.say("response.create", response=asked)
-    assert isinstance(command, CreateResponse)
-    response = command.response
-    assert (response.speaks, response.instructions, response.max_output_tokens) == (
-        False, "short", 9,
-    )  # fmt: skip
-    assert ResponseRequest().instructions is None
-
-
-def test_every_event_has_its_own_id() -> None:
-    wire = Wire()
-    reply_id = reply(wire)
-    wire.say("conversation.item.retrieve", item_id=reply_id)
-    wire.protocol.connect()
-    ids = [event["event_id"] for event in wire.sent()]
-    assert len(set(ids)) == len(ids) == 2 and all(ids)
-
-
-def test_long_audio_goes_out_in_frames_a_client_takes() -> None:
-    wire = Wire()
-    handle = wire.protocol.open_response()
-    handle.audio_delta(SECOND * 3 + SECOND[:100], 3002.0)
-    deltas = [e["delta"] for e in wire.sent() if e["type"].endswith("audio.delta")]
-    sizes = [len(base64.b64decode(delta)) for delta in deltas]
-    assert sum(sizes) == 3 * len(SECOND) + 100 and max(sizes) <= 9600
-    assert all(size % 2 == 0 for size in sizes)
 
 
 def test_a_settings_change_is_echoed_and_handed_on() -> None:

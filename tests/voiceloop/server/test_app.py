@@ -28,7 +28,6 @@ from voiceloop.capabilities import Capabilities
 from voiceloop.config import Config, Limits
 from voiceloop.errors import BackendRefused, ConfigError
 from voiceloop.operation import WorkerLoad
-from voiceloop.realtime.client_events import FRAME_BYTES
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.process import listen, make_server, serve
 
@@ -98,25 +97,6 @@ async def test_a_session_opens_with_its_settings_and_a_text_turn_is_answered() -
         assert done["response"]["output"][0]["content"][0]["text"]
 
 
-async def test_a_bad_frame_is_an_error_and_the_session_goes_on() -> None:
-    async with running() as server, server.connect() as client:
-        await client.send("{")
-        assert (await until(client, "error"))["error"]["code"] == "invalid_value"
-        await client.send(b"\x00\x01")
-        assert "binary" in (await until(client, "error"))["error"]["message"]
-        await client.send('{"type": "input_audio_buffer.clear"}')
-        await until(client, "input_audio_buffer.cleared")
-
-
-async def test_an_oversize_frame_closes_with_1009() -> None:
-    async with running() as server, server.connect() as client:
-        await event(client)
-        await client.send("x" * (FRAME_BYTES + 1))
-        with pytest.raises(ConnectionClosed) as caught:
-            await until(client, "never")
-        assert caught.value.rcvd is not None and caught.value.rcvd.code == 1009
-
-
 REFUSED: list[tuple[dict[str, Any], int]] = [
     ({}, 401),
     ({"additional_headers": {"Authorization": "Bearer wrong-key-1"}}, 401),
@@ -144,18 +124,6 @@ async def test_who_may_not_come_in_is_refused_before_the_upgrade() -> None:
             assert response.status_code == status, options
             assert KEY not in (response.body or b"").decode()
             assert "error" in json.loads(response.body or b"")
-
-
-async def test_a_key_opens_and_realtime_is_the_subprotocol() -> None:
-    async with running(Config(keys=(KEY,))) as server:
-        for headers in ({"Authorization": f"Bearer {KEY}"}, {"api-key": KEY}):
-            async with server.connect(additional_headers=headers) as client:
-                assert client.subprotocol is None
-                assert (await event(client))["type"] == "session.created"
-        offered = ["realtime", f"openai-insecure-api-key.{KEY}"]
-        async with server.connect(subprotocols=offered) as client:
-            assert client.subprotocol == "realtime"
-            assert (await event(client))["type"] == "session.created"
 
 
 async def test_a_browser_page_of_a_listed_origin_comes_in() -> None:
@@ -323,22 +291,6 @@ async def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
 async def test_other_machines_are_not_served_without_keys() -> None:
     with pytest.raises(ConfigError, match="expected keys"):
         await serve(Config(host="0.0.0.0"))
-
-
-async def test_a_client_secret_opens_the_door_with_its_session() -> None:
-    async with running(Config(keys=(KEY,))) as server:
-        async with httpx.AsyncClient(base_url=server.http) as http:
-            asked = {"session": {"type": "realtime", "instructions": "Be brief."}}
-            refused = await http.post("/v1/realtime/client_secrets", json=asked)
-            assert refused.status_code == 401
-            headers = {"Authorization": f"Bearer {KEY}"}
-            answer = await http.post("/v1/realtime/client_secrets", json=asked, headers=headers)
-            found = answer.json()
-            assert answer.status_code == 200 and found["value"].startswith("ek_")
-            assert found["session"]["instructions"] == "Be brief."
-        offered = ["realtime", f"openai-insecure-api-key.{found['value']}"]
-        async with server.connect(subprotocols=offered) as client:
-            assert (await event(client))["session"]["instructions"] == "Be brief."
 
 
 NONSENSE = [
