@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tests.fakes import quiet, utterance
 
 RATE_HZ = 48_000
+LOUD = 300.0  # RMS of a frame of the scripted voice; silence is 0
 FRAME = RATE_HZ // 50
 
 
@@ -62,11 +63,13 @@ class WebRtcCaller:
         self.channel = self.peer.createDataChannel("oai-events")
         self.events: list[tuple[float, dict[str, Any]]] = []
         self.heard: list[tuple[float, float]] = []  # when a frame came, and its loudness
-        self.call_id = ""
-        self.answer = ""
+        self.call_id = self.offer = ""
+        self.answer_headers: httpx.Headers
         self.closed = asyncio.Event()
         self._came = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._before: list[str] = []  # events for when the channel opens
+        self.channel.on("open", self._send_early)
         self.channel.on("message", self._take)
         self.channel.on("close", self.closed.set)
         self.peer.on("track", self._listen)
@@ -97,16 +100,32 @@ class WebRtcCaller:
         except Exception:
             return
 
-    async def dial(self, url: str, **options: Any) -> httpx.Response:
-        """Send the offer; options: of the request."""
+    async def dial(
+        self,
+        url: str,
+        *,
+        query: str = "",
+        headers: dict[str, str] | None = None,
+        form: str = "",
+        session: Any = None,
+        follows: bool = True,
+    ) -> httpx.Response:
+        """Send the offer, in the form "json", "multipart" or by itself; take the answer up."""
         await self.peer.setLocalDescription(await self.peer.createOffer())
+        self.offer = self.peer.localDescription.sdp
+        headers = headers or {}
+        body: dict[str, Any] = {"content": self.offer}
+        if form == "json":
+            body = {"json": {"sdp": self.offer, "session": session}}
+        elif form == "multipart":
+            body = {"files": {"sdp": (None, self.offer), "session": (None, json.dumps(session))}}
+        else:
+            headers = {"content-type": "application/sdp", **headers}
         async with httpx.AsyncClient(trust_env=False) as http:
-            headers = {"content-type": "application/sdp", **options.pop("headers", {})}
-            body = {"content": self.peer.localDescription.sdp, **options}
-            answer = await http.post(f"{url}/v1/realtime/calls", headers=headers, **body)
-        if answer.status_code == 201:
+            answer = await http.post(f"{url}/v1/realtime/calls{query}", headers=headers, **body)
+        self.answer_headers = answer.headers
+        if answer.status_code == 201 and follows:
             self.call_id = answer.headers["location"].rpartition("/")[2]
-            self.answer = answer.text
             await self.peer.setRemoteDescription(RTCSessionDescription(answer.text, "answer"))
         return answer
 
@@ -118,6 +137,24 @@ class WebRtcCaller:
 
     def send(self, type: str, **fields: Any) -> None:
         self.channel.send(json.dumps({"type": type, **fields}))
+
+    def send_when_open(self, type: str, **fields: Any) -> None:
+        self._before.append(json.dumps({"type": type, **fields}))
+        if self.channel.readyState == "open":
+            self._send_early()
+
+    def _send_early(self) -> None:
+        for event in self._before:
+            self.channel.send(event)
+        self._before = []
+
+    def at(self, type: str) -> float:
+        """When the first of it came."""
+        return next(at_s for at_s, event in self.events if event["type"] == type)
+
+    def said(self) -> str:
+        deltas = self.of("response.output_audio_transcript.delta")
+        return "".join(event["delta"] for event in deltas)
 
     def types(self) -> list[str]:
         return [event["type"] for _, event in self.events]

@@ -3,22 +3,52 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
+import os
+import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import aioice.ice
+import httpx
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosedOK, InvalidStatus
 
-from tests.fakes import EnergyVad, FakeRecognizer, instant_backends
-from tests.webrtc_caller import calling
+from tests.fakes import EnergyVad, FakeLanguageModel, FakeRecognizer, Reply, instant_backends
+from tests.waiting import until
+from tests.webrtc_caller import LOUD, WebRtcCaller, calling
 from voiceloop.agent import AgentConfig
-from voiceloop.backends import Backends
-from voiceloop.config import Config
+from voiceloop.backends import Backends, ToolCall
+from voiceloop.config import Config, Limits
+from voiceloop.doors.routes import turn_credentials
+from voiceloop.doors.webrtc import door
+from voiceloop.operation import KeyQuota, WebRtcSettings
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.process import listen, make_server
 
+KEYS = ("secret-key-1", "secret-key-2")
+CALLS = "/v1/realtime/calls"
+TRANSCRIBED: dict[str, Any] = {"transcription": {"language": "en"}}
 LONG = "Once upon a time there was a cafe that had everything, and everybody came to eat there."
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+async def post(url: str, headers: dict[str, str], **body: Any) -> httpx.Response:
+    async with httpx.AsyncClient(trust_env=False) as http:
+        return await http.post(url, headers=headers, **body)
+
+
+def resources() -> tuple[int, int]:
+    """Tasks, and open files."""
+    gc.collect()
+    return len(asyncio.all_tasks()), len(os.listdir("/proc/self/fd"))
 
 
 @pytest.fixture(autouse=True)
@@ -48,13 +78,16 @@ async def served(
         await serving
 
 
+def text_item(text: str) -> dict[str, Any]:
+    content = [{"type": "input_text", "text": text}]
+    return {"type": "message", "role": "user", "content": content}
+
+
 async def test_a_text_turn_is_answered() -> None:
-    async with served() as (gateway, url), calling(url) as caller:
+    async with served() as (_, url), calling(url) as caller:
         created = await caller.until("session.created")
         assert created["session"]["instructions"] == "Be kind."
-        content = [{"type": "input_text", "text": "hello"}]
-        item = {"type": "message", "role": "user", "content": content}
-        caller.send("conversation.item.create", item=item)
+        caller.send("conversation.item.create", item=text_item("hello"))
         caller.send("response.create", response={"output_modalities": ["text"]})
         done = await caller.until("response.done")
         assert done["response"]["status"] == "completed"
@@ -62,10 +95,229 @@ async def test_a_text_turn_is_answered() -> None:
 
 async def test_a_spoken_turn_is_heard_and_answered_aloud() -> None:
     backends = instant_backends(recognizer=FakeRecognizer(["a latte please"]))
-    async with served(backends) as (gateway, url), calling(url) as caller:
-        await caller.until("session.created")
-        said_s = await caller.say(800)
+    async with served(backends) as (_, url), calling(url) as caller:
+        caller.send_when_open("session.update", session={"audio": {"input": TRANSCRIBED}})
+        await caller.until("session.updated")
+        said_s = await caller.say(700)
+        heard = await caller.until("conversation.item.input_audio_transcription.completed")
         await caller.until("output_audio_buffer.stopped")
-        loud = [at_s for at_s, level in caller.heard if level > 300 and at_s > said_s]
-        print("gap", loud[0] - said_s, len(loud), caller.types())
-        assert len(loud) > 10
+    assert heard["transcript"] == "a latte please"
+    loud = [at_s for at_s, level in caller.heard if level > LOUD and at_s > said_s]
+    assert 0.2 < 0.02 * len(loud) < 3.0  # about as much as the agent said
+    assert loud[0] - said_s < 1.5  # the client's own buffer of 80 ms, and what else this runs
+    assert not caller.of("response.output_audio.delta")
+
+
+async def test_a_caller_who_barges_in_silences_the_agent_and_is_told_what_was_heard() -> None:
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["tell me a story", "something else now"], ms_per_word=200),
+        language_model=FakeLanguageModel([LONG, "Sure."]),
+    )
+    async with served(backends) as (_, url), calling(url) as caller:
+        await caller.until("session.created")
+        await caller.say(700)
+        await caller.until("output_audio_buffer.started")
+        await asyncio.sleep(0.5)
+        await caller.say(900)
+        cut = await caller.until("conversation.item.truncated")
+        cleared_s = caller.at("output_audio_buffer.cleared")
+        await caller.until("response.done", count=2)
+    first = caller.of("response.created")[0]["response"]["id"]
+    assert caller.of("output_audio_buffer.cleared")[0]["response_id"] == first
+    started_s = caller.at("output_audio_buffer.started")
+    assert 0 < cut["audio_end_ms"] < 1000 * (cleared_s - started_s)  # never beyond what was sent
+
+
+async def test_a_tool_of_the_clients_is_called_and_answered() -> None:
+    call = ToolCall("call_1", "order", '{"what": "latte"}')
+    model = FakeLanguageModel([Reply("", (call,)), "It is on its way."])
+    async with served(instant_backends(language_model=model)) as (_, url), calling(url) as caller:
+        tool = {"type": "function", "name": "order", "parameters": {"type": "object"}}
+        caller.send_when_open("session.update", session={"tools": [tool]})
+        caller.send_when_open("conversation.item.create", item=text_item("a latte"))
+        caller.send_when_open("response.create")
+        (asked,) = (await caller.until("response.done"))["response"]["output"]
+        output = {"type": "function_call_output", "call_id": asked["call_id"], "output": "ok"}
+        caller.send("conversation.item.create", item=output)
+        caller.send("response.create")
+        await caller.until("output_audio_buffer.stopped")
+    assert "on its way" in caller.said()
+
+
+async def test_beside_a_call_everything_is_read_and_a_tool_is_answered() -> None:
+    call = ToolCall("call_1", "order", '{"what": "latte"}')
+    model = FakeLanguageModel([Reply("", (call,)), "It is on its way."])
+    config = Config(keys=KEYS)
+    async with served(instant_backends(language_model=model), config) as (gateway, url):
+        secret = gateway.keys.issue(KEYS[0], 60, {}).value
+        async with calling(url, headers=bearer(secret)) as caller:
+            await caller.until("session.created")
+            address = f"{url.replace('http', 'ws')}/v1/realtime?call_id={caller.call_id}"
+            for foreign in (None, bearer(KEYS[1])):
+                with pytest.raises(InvalidStatus) as refused:
+                    await connect(address, additional_headers=foreign, proxy=None)
+                assert refused.value.response.status_code == (404 if foreign else 401)
+            async with connect(address, additional_headers=bearer(KEYS[0]), proxy=None) as side:
+                created = json.loads(await side.recv())
+                assert created["type"] == "session.created"
+                assert created["session"] == caller.of("session.created")[0]["session"]
+                tool = {"type": "function", "name": "order", "parameters": {"type": "object"}}
+                for event in (
+                    {"type": "session.update", "session": {"tools": [tool]}},
+                    {"type": "conversation.item.create", "item": text_item("a latte")},
+                    {"type": "response.create"},
+                ):
+                    await side.send(json.dumps(event))
+                while (done := json.loads(await side.recv()))["type"] != "response.done":
+                    pass
+                (asked,) = done["response"]["output"]
+                output = {"type": "function_call_output", "call_id": asked["call_id"]}
+                item = {**output, "output": "ok"}
+                await side.send(json.dumps({"type": "conversation.item.create", "item": item}))
+                await side.send(json.dumps({"type": "response.create"}))
+                await caller.until("output_audio_buffer.stopped")
+                hung_up = await post(f"{url}{CALLS}/{caller.call_id}/hangup", bearer(KEYS[0]))
+                assert hung_up.status_code == 200
+                with pytest.raises(ConnectionClosedOK):
+                    while True:
+                        await side.recv()
+            await asyncio.wait_for(caller.closed.wait(), 5)
+    assert "on its way" in caller.said()
+
+
+@pytest.mark.parametrize("form", ["json", "multipart"])
+async def test_the_offer_may_come_with_a_session(form: str) -> None:
+    session = {"type": "realtime", "instructions": "Be brief.", "audio": {"input": TRANSCRIBED}}
+    async with served() as (_, url), calling(url, form=form, session=session) as caller:
+        created = await caller.until("session.created")
+    assert created["session"]["instructions"] == "Be brief."
+    assert created["session"]["audio"]["input"]["transcription"]
+
+
+async def test_what_is_wrong_with_an_offer_is_said_and_takes_no_place() -> None:
+    config = Config(keys=KEYS, limits=Limits(max_sessions=1))
+    async with served(config=config) as (gateway, url):
+        key = bearer(KEYS[0])
+        for headers, body, status, code in (
+            ({}, b"v=0", 401, "invalid_api_key"),
+            ({**key, "origin": "https://evil.example"}, b"v=0", 403, "origin_not_allowed"),
+            (key, b"<html>", 400, "invalid_offer"),
+            (key, b"v=0" + b" " * 600_000, 413, "frame_too_large"),
+        ):
+            sent = {"content-type": "application/sdp", **headers}
+            answer = await post(f"{url}{CALLS}", sent, content=body)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+        caller = WebRtcCaller()
+        try:
+            session = {"audio": {"output": {"voice": 7}}}
+            answer = await caller.dial(url, headers=key, form="json", session=session)
+            assert answer.status_code == 400
+        finally:
+            await caller.hang_up()
+        unknown = await post(f"{url}{CALLS}/rtc_unknown/hangup", key)
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "call_id_not_found")
+        assert gateway.admission.n_inside == 0 == len(gateway.doors.calls)
+
+
+async def test_a_page_of_a_listed_origin_may_ask_and_read_the_answer() -> None:
+    origin = "https://shop.example"
+    config = Config(keys=KEYS, allowed_origins=(origin,))
+    async with served(config=config) as (_, url):
+        async with httpx.AsyncClient(trust_env=False) as http:
+            asked = await http.options(f"{url}{CALLS}", headers={"origin": origin})
+        assert asked.status_code == 204
+        assert "x-openai-agents-sdk" in asked.headers["access-control-allow-headers"]
+        async with calling(url, headers={**bearer(KEYS[0]), "origin": origin}) as caller:
+            await caller.until("session.created")
+            assert caller.answer_headers["access-control-allow-origin"] == origin
+            assert caller.answer_headers["access-control-expose-headers"] == "Location"
+
+
+async def test_whoever_is_not_there_in_time_gives_place_and_quota_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(door, "CONNECT_S", 0.2)
+    config = Config(keys=KEYS, quota=KeyQuota(calls=1))
+    async with served(config=config) as (gateway, url):
+        for _ in range(2):
+            caller = WebRtcCaller()
+            try:
+                answer = await caller.dial(url, headers=bearer(KEYS[0]), follows=False)
+                assert answer.status_code == 201
+                second = await post(
+                    f"{url}{CALLS}",
+                    {**bearer(KEYS[0]), "content-type": "application/sdp"},
+                    content=caller.offer,
+                )
+                assert second.status_code == 429
+            finally:
+                await caller.hang_up()
+            await until(lambda: not gateway.admission.n_inside)
+
+
+async def test_a_call_that_broke_off_goes_on_in_another() -> None:
+    model = FakeLanguageModel(lambda m: f"You said {len(m)}.")
+    async with served(instant_backends(language_model=model)) as (_, url):
+        async with calling(url, query="?voiceloop.resume=1") as caller:
+            await caller.until("session.created")
+            caller.send("conversation.item.create", item=text_item("I am Ada"))
+            caller.send("response.create", response={"output_modalities": ["text"]})
+            await caller.until("response.done")
+            ticket = await caller.until("voiceloop.resume_ticket", count=2)
+        query = f"?voiceloop.resume=1&voiceloop.returns={ticket['returns']}"
+        async with calling(url, query=query) as again:
+            again.send_when_open("voiceloop.resume", ticket=ticket["ticket"])
+            resumed = await again.until("voiceloop.resumed")
+    assert resumed["items"] == 2
+
+
+async def test_twenty_calls_one_after_the_other_leave_nothing() -> None:
+    async with served() as (gateway, url):
+        async with calling(url) as caller:  # what is made once
+            await caller.until("session.created")
+        await until(lambda: not gateway.admission.n_inside)
+        before = resources()
+        for _ in range(20):
+            async with calling(url) as caller:
+                await caller.until("session.created")
+        await until(lambda: not gateway.admission.n_inside)
+        await until(lambda: resources() <= before)
+        mux = gateway.doors._webrtc._mux
+        assert mux is not None and not mux.n_lines and not mux._by_address
+        assert not gateway.n_sessions and not len(gateway.doors.calls)
+
+
+async def test_a_server_that_stops_lets_the_call_end() -> None:
+    async with served() as (gateway, url), calling(url) as caller:
+        await caller.until("session.created")
+        await asyncio.wait_for(gateway.drain(), 5)
+        await asyncio.wait_for(caller.closed.wait(), 5)
+
+
+async def test_without_its_packages_the_door_says_how_to_get_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "voiceloop.doors.webrtc.peer", None)
+    async with served() as (_, url):
+        caller = WebRtcCaller()
+        try:
+            answer = await caller.dial(url)
+        finally:
+            await caller.hang_up()
+    assert answer.status_code == 501
+    error = answer.json()["error"]
+    assert error["code"] == "missing_extra" and "voiceloop[webrtc]" in error["message"]
+
+
+async def test_turn_credentials_hold_for_a_while() -> None:
+    webrtc = WebRtcSettings(ice_servers=("turn:turn.example:3478",), turn_secret="north")
+    async with served(config=Config(webrtc=webrtc)) as (_, url):
+        async with httpx.AsyncClient(trust_env=False) as http:
+            told = (await http.get(f"{url}/v1/realtime/ice-servers")).json()
+    (server,) = told["ice_servers"]
+    assert server["urls"] == ["turn:turn.example:3478"]
+    expires_at = int(server["username"].partition(":")[0])
+    assert expires_at > time.time() + 3000
+    assert server == {"urls": server["urls"], **turn_credentials("north", expires_at)}
+    # printf 1:voiceloop | openssl dgst -sha1 -hmac north -binary | base64
+    assert turn_credentials("north", 1)["credential"] == "Ta9VOAZQ2S03AmFgzlR3eVcpXoo="
