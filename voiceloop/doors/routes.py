@@ -50,6 +50,10 @@ class Doors:
         self._server = server
         self._webrtc = WebRtcDoor(server, self.calls)
 
+    def prepare(self) -> None:
+        """As `WebRtcDoor.prepare`."""
+        self._webrtc.prepare()
+
     def close(self) -> None:
         """Give the ports back."""
         self._webrtc.close()

@@ -258,6 +258,7 @@ class Protocol:
         item = parse_item(raw, self.new_id)
         self._locks.check_item(item, "item", self.conversation)
         check_echo(item, "item", self._most_echo)
+        self._check_is_first_output(item)
         self._input.check_item_id(item.id)
         if len(self.conversation) >= MAX_ITEMS:
             raise InvalidRequest(
@@ -272,6 +273,17 @@ class Protocol:
         if audio:
             self._input.hold_item_audio(item.id, audio_ms)
         return [commands.ItemCreated(item, audio)]
+
+    def _check_is_first_output(self, item: Item) -> None:
+        """Raises: InvalidRequest: another has answered the call; on a line several may try to."""
+        if self.line is None or not isinstance(item, FunctionCallOutput):
+            return
+        if self.conversation.is_answered(item.call_id):
+            raise InvalidRequest(
+                f"expected the first output of a call, found another of {item.call_id[:80]!r}",
+                param="item.call_id",
+                code="call_answered_already",
+            )
 
     def _truncate(self, event: asked.ItemTruncate) -> list[Command]:
         item = self._known(event.item_id, "item_truncate_invalid_item_id")

@@ -235,9 +235,10 @@ class Gateway:
         assert self.calls.tickets is not None
         return self.calls.tickets
 
-    def derive_keys(self) -> None:
-        """Do ahead what the first ticket and the first client secret would hold all calls for."""
+    def prepare(self) -> None:
+        """Do ahead what the first ticket, client secret and offer would hold all calls for."""
         self.keys.derive()
+        self.doors.prepare()
 
     async def drain(self) -> None:
         """Take nothing new; let each session inside finish what is being said, and each answer."""

@@ -268,15 +268,15 @@ async def serve(
                 known = open_retriever(gateway.agent.knowledge, gateway.agent.language, os.environ)
                 gateway.calls.retriever = await models.enter_async_context(known)
                 # In such threads as write uploads: importing them held the first one's loop 30 ms.
-                deriving = asyncio.create_task(run_in_threadpool(gateway.derive_keys))
+                deriving = asyncio.create_task(run_in_threadpool(gateway.prepare))
                 models.callback(deriving.cancel)
+                models.callback(gateway.doors.close)
                 loaded = await _unless_stopped(_load(gateway, models, on_progress), stop)
                 if loaded is None:
                     return
                 gateway.backends, gateway.is_ready = loaded
                 check_prompt_room(gateway.session_agent, config, gateway.backends)
                 models.push_async_callback(gateway.calls.kept_lines.close)
-                models.callback(gateway.doors.close)
                 await deriving
                 await gateway.calls.kept_lines.keep_all(gateway.backends.voice, gateway.agent)
                 await gateway.calls.toolbox.start()

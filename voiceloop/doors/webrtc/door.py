@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,11 @@ class WebRtcDoor:
         self._mux: Mux | None = None
         self._certificate: RTCCertificate | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def prepare(self) -> None:
+        """Do ahead, beside the event loop, what the first offer would hold all calls for."""
+        with suppress(MissingExtra):
+            _import_aiortc()
 
     async def answer(
         self, request: Request, entry: Entry, sdp: str, session: Json

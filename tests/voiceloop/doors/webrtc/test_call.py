@@ -173,8 +173,11 @@ async def test_beside_a_call_everything_is_read_and_a_tool_is_answered() -> None
                 (asked,) = done["response"]["output"]
                 output = {"type": "function_call_output", "call_id": asked["call_id"]}
                 item = {**output, "output": "ok"}
-                await side.send(json.dumps({"type": "conversation.item.create", "item": item}))
+                for _ in range(2):  # the page has answered it too
+                    await side.send(json.dumps({"type": "conversation.item.create", "item": item}))
                 await side.send(json.dumps({"type": "response.create"}))
+                refused_twice = await caller.until("error")
+                assert refused_twice["error"]["code"] == "call_answered_already"
                 await caller.until("output_audio_buffer.stopped")
                 hung_up = await post(f"{url}{CALLS}/{caller.call_id}/hangup", bearer(KEYS[0]))
                 assert hung_up.status_code == 200
@@ -285,6 +288,15 @@ async def test_twenty_calls_one_after_the_other_leave_nothing() -> None:
         mux = gateway.doors._webrtc._mux
         assert mux is not None and not mux.n_lines and not mux._by_address
         assert not gateway.n_sessions and not len(gateway.doors.calls)
+
+
+async def test_a_call_whose_time_is_over_is_told_so_first() -> None:
+    async with served() as (gateway, url):
+        secret = gateway.keys.issue(None, 60, {}, max_session_s=1).value
+        async with calling(url, headers=bearer(secret)) as caller:
+            told = await caller.until("error")
+            await asyncio.wait_for(caller.closed.wait(), 5)
+    assert told["error"]["code"] == "session_expired"
 
 
 async def test_a_server_that_stops_lets_the_call_end() -> None:
