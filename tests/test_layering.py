@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "server": {
         "access", "admission", "agent", "backends", "call", "cell", "cluster", "config",
         "config_reader", "doors", "errors", "http", "knowledge", "models", "operation", "realtime",
-        "resume", "telemetry", "tools", "workers",
+        "resume", "strangers", "telemetry", "tools", "workers",
     },
     "doors": {
         "access", "admission", "agent", "backends", "call", "config", "errors", "http", "operation",
@@ -46,7 +46,7 @@ MAY_IMPORT = {
     },
     "http": {
         "access", "admission", "agent", "backends", "capabilities", "cell", "child", "config",
-        "config_reader", "errors", "realtime",
+        "config_reader", "errors", "realtime", "strangers",
     },
     "call": {
         "admission", "agent", "backends", "canary", "capabilities", "config", "errors",
@@ -71,7 +71,10 @@ MAY_IMPORT = {
     "realtime": {"backends", "capabilities", "errors", "memory", "operation"},
     "memory": {"config_reader"},
     "remote": {"backends", "cluster", "errors", "event_stream", "thoughts"},
-    "cluster": {"backends", "canary", "child", "config_reader", "errors", "operation", "workers"},
+    "cluster": {
+        "backends", "canary", "child", "config_reader", "errors", "operation", "strangers",
+        "workers",
+    },
     "workers": {
         "backends", "child", "errors", "event_stream", "operation", "rooms", "thoughts",
     },
@@ -85,6 +88,7 @@ MAY_IMPORT = {
     "backends": {"capabilities", "errors", "operation"},
     "capabilities": {"errors"},
     "operation": {"config_reader"},
+    "strangers": set(),
     "config_reader": {"errors", "removed_keys"},
     "thoughts": set(),
     "cell": set(),

@@ -194,10 +194,12 @@ class WorkerAddresses:
     )
     ca: Path | None = key(
         None,
-        "PEM of who signs the other end's certificate. A worker with it lets in no server without"
-        " one.",
+        "PEM of who signs the other end's certificate, which is then asked for. Without it the "
+        "proof of `workers.key` tells whose certificate it is.",
     )
-    certfile: Path | None = key(None, "PEM of this end's certificate.")
+    certfile: Path | None = key(
+        None, "PEM of this end's certificate. A worker without one draws its own at the start."
+    )
     keyfile: Path | None = key(None, "PEM of this end's private key.")
     key: str = key(
         "",

@@ -43,24 +43,6 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def network_of(address: str) -> str:
-    """The network an address counts for: of IPv6 the /64, which one customer has; "": this machine.
-
-    A proxy on this machine stands for many.
-    """
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return ""  # a Unix socket's peer has none
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    if found.is_loopback:
-        return ""
-    if isinstance(found, ipaddress.IPv6Address):
-        return str(ipaddress.ip_network((found, 64), strict=False))
-    return str(found)
-
-
 def check_bind(host: str, *, is_keyed: bool, is_unauthenticated_allowed: bool) -> None:
     """Refuse to serve other machines without keys.
 

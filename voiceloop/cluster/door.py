@@ -1,4 +1,4 @@
-"""Where gateways come in to a worker: TCP, TLS if it has a certificate, then proof of the key.
+"""Where gateways come in to a worker: TCP, TLS unless both are on one machine, proof of the key.
 
 Owns the listening socket's threads: a handshake waits for the network, and the worker's loop does
 not wait for anything. What has come in is handed over; a pipe wakes the loop for it.
@@ -9,43 +9,59 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import ssl
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic
 
 from voiceloop.cluster import handshake
 from voiceloop.cluster.handshake import Challenge, HandshakeError, Join, Refused, Word
+from voiceloop.cluster.tls import Seal, channel_of
+from voiceloop.strangers import OnceAMinute, network_of
 from voiceloop.workers.messages import LENGTH_BYTES
 from voiceloop.workers.peer import Peer
 
 log = logging.getLogger(__name__)
+STRANGERS_LOG = logging.getLogger(f"{__name__}.strangers")
+STRANGERS_LOG.addFilter(OnceAMinute())
 
 HANDSHAKE_S = 5.0  # a gateway on the other side of the world needs one
-# Gateways that may wait to be taken in at once; one that redials for ever would take them all.
+# Handshakes at once. Where there are more the oldest is given up: one of ours takes milliseconds.
 MOST_ENTERING = 16
-MOST_OF_ONE = 4  # of one address, so that one that says nothing leaves room for the others
+MOST_OF_ONE = 4  # of one network, so that who says nothing leaves room for the others
 UNACKNOWLEDGED_MS = 15_000  # the kernel's own bound on a peer that is gone
 
 
+@dataclass(eq=False, slots=True)
+class _Entering:
+    """A handshake that goes on. line: the connection, with TLS once that is begun."""
+
+    line: socket.socket
+    network: str
+
+
 class NetworkDoor:
-    """A listening socket's gateways. Close it to end its thread."""
+    """A listening socket's gateways. Close it to end its thread.
+
+    seal: of a line from another machine; None where the socket listens at loopback alone.
+    """
 
     def __init__(
         self,
         listening: socket.socket,
         key: bytes,
-        tls: ssl.SSLContext | None = None,
+        seal: Seal | None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._listening = listening
         self._key = key
-        self._tls = tls
+        self._seal = seal
         self._clock = clock
         self._counting = threading.Lock()
-        self._entering = Counter[str]()  # by address: in their handshake, or not yet taken
-        self._inside = deque[tuple[str, Peer]]()  # agreed with, not yet taken
+        self._entering = deque[_Entering]()  # the oldest first
+        self._inside = deque[Peer]()  # agreed with, not yet taken
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._reading, False)
         os.set_blocking(self._writing, False)
@@ -63,9 +79,7 @@ class NetworkDoor:
             return []
         taken = []
         while self._inside:
-            host, peer = self._inside.popleft()
-            taken.append(peer)
-            self._count_out(host)
+            taken.append(self._inside.popleft())
         return taken
 
     def close(self) -> None:
@@ -82,55 +96,83 @@ class NetworkDoor:
                 log.error("expected to take a connection, found: %s", error)
                 threading.Event().wait(1.0)  # no descriptor is to be had now; asking spins
                 continue
-            host = address[0]
-            with self._counting:
-                is_full = sum(self._entering.values()) >= MOST_ENTERING
-                if is_full or self._entering[host] >= MOST_OF_ONE:
-                    log.warning("%s is not let in: too many are at the door", host)
-                    connection.close()
-                    continue
-                self._entering[host] += 1
-            name = f"{host}:{address[1]}"
-            try:
-                threading.Thread(
-                    target=self._enter, args=(connection, host, name), name=name, daemon=True
-                ).start()
-            except RuntimeError as error:  # no thread is to be had now
-                log.error("%s is not let in: %s", name, error)
+            network = network_of(address[0]) or address[0]  # each of this machine's own for itself
+            entering = _Entering(connection, network)
+            if self._count_in(entering):
+                self._begin(entering, f"{address[0]}:{address[1]}")
+            else:
+                STRANGERS_LOG.warning("%s is not let in: too many of its network are", address[0])
                 connection.close()
-                self._count_out(host)
 
-    def _count_out(self, host: str) -> None:
+    def _count_in(self, entering: _Entering) -> bool:
+        """False where too many handshakes of its network go on."""
         with self._counting:
-            self._entering[host] -= 1
-            if not self._entering[host]:
-                del self._entering[host]
+            if sum(one.network == entering.network for one in self._entering) >= MOST_OF_ONE:
+                return False
+            if len(self._entering) >= MOST_ENTERING:
+                with suppress(OSError):
+                    self._entering.popleft().line.shutdown(socket.SHUT_RDWR)  # its thread ends
+            self._entering.append(entering)
+            return True
 
-    def _enter(self, connection: socket.socket, host: str, address: str) -> None:
+    def _count_out(self, entering: _Entering) -> bool:
+        """False where it was given up meanwhile."""
+        with self._counting:
+            if entering not in self._entering:
+                return False
+            self._entering.remove(entering)
+            return True
+
+    def _begin(self, entering: _Entering, name: str) -> None:
+        try:
+            threading.Thread(
+                target=self._enter, args=(entering, name), name=name, daemon=True
+            ).start()
+        except RuntimeError as error:  # no thread is to be had now
+            log.error("%s is not let in: %s", name, error)
+            self._count_out(entering)
+            entering.line.close()
+
+    def _enter(self, entering: _Entering, address: str) -> None:
         """One handshake, from the first byte to the handing over."""
         try:
-            connection.settimeout(HANDSHAKE_S)
-            set_line_options(connection)
-            if self._tls is not None:
-                connection = self._tls.wrap_socket(connection, server_side=True)
-            name = self._agree(connection)
+            entering.line.settimeout(HANDSHAKE_S)
+            set_line_options(entering.line)
+            channel = self._shake(entering)
+            name = self._agree(entering.line, channel)
         except (OSError, HandshakeError) as error:
-            log.warning("%s is not let in: %s", address, error)
-            connection.close()
-            self._count_out(host)
+            STRANGERS_LOG.warning("%s is not let in: %s", address, error)
+            self._count_out(entering)
+            entering.line.close()
+            return
+        if not self._count_out(entering):
+            entering.line.close()
             return
         log.info("gateway %s comes in from %s", name, address)
-        self._inside.append((host, Peer(connection, f"gateway {name}", self._clock)))
+        self._inside.append(Peer(entering.line, f"gateway {name}", self._clock))
         os.write(self._writing, b".")
 
-    def _agree(self, connection: socket.socket) -> str:
+    def _shake(self, entering: _Entering) -> bytes:
+        """Agree on TLS where the line leaves this machine. Returns its channel. Raises: OSError."""
+        seal, is_here = self._seal, not network_of(entering.line.getpeername()[0])
+        if seal is None or (is_here and not seal.is_own):
+            return channel_of(None)
+        sealed = seal.context.wrap_socket(
+            entering.line, server_side=True, do_handshake_on_connect=False
+        )
+        with self._counting:
+            entering.line = sealed
+        sealed.do_handshake()  # within the line's timeout, all of it
+        return seal.channel
+
+    def _agree(self, connection: socket.socket, channel: bytes) -> str:
         """Returns what the gateway calls itself. Raises: OSError, HandshakeError."""
         deadline = self._clock() + HANDSHAKE_S
         nonce = handshake.new_nonce()
         _say(connection, Challenge(handshake.PROTOCOL, nonce))
         try:
             joining = handshake.decode(self._hear(connection, deadline), Join)
-            welcome = handshake.admit(self._key, nonce, joining)
+            welcome = handshake.admit(self._key, nonce, joining, channel)
         except HandshakeError as error:
             _say(connection, Refused(str(error)))
             raise

@@ -19,7 +19,7 @@ from voiceloop.cluster.control.reports import ProcessReport
 from voiceloop.cluster.control.telling import tell_on
 from voiceloop.cluster.network_worker import KEY_VARIABLE
 from voiceloop.cluster.remote_workers import check_key
-from voiceloop.cluster.tls import server_context
+from voiceloop.cluster.tls import given_seal
 from voiceloop.errors import ConfigError
 from voiceloop.operation import WorkerAddresses
 from voiceloop.workers.messages import Drain, WorkerSpec
@@ -74,17 +74,15 @@ async def host_worker(
     key = check_key(settings)
     arguments: tuple[str, ...] = ()
     if settings.certfile is not None and settings.keyfile is not None:
-        server_context(settings.certfile, settings.keyfile, settings.ca)  # wrong files end it here
+        given_seal(settings.certfile, settings.keyfile, settings.ca)  # wrong files end it here
         arguments = (f"--certfile={settings.certfile}", f"--keyfile={settings.keyfile}")
         if settings.ca is not None:
             arguments += (f"--client-ca={settings.ca}",)
     elif settings.ca is not None:
         raise ConfigError(
-            "workers.certfile: expected a certificate beside workers.ca, found none; without one "
-            "nothing is encrypted and nobody's certificate is asked for"
+            "workers.certfile: expected a certificate beside workers.ca, found none; who asks for "
+            "certificates shows one"
         )
-    elif not address.is_loopback:
-        log.warning("what callers say comes here in plain text; workers.certfile has it encrypted")
     with listen(address) as listening:
         worker = WorkerProcess(
             spec,

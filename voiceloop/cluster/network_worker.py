@@ -8,14 +8,15 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-import ssl
 import sys
 from pathlib import Path
 
 import msgspec
 
 from voiceloop.cluster.door import NetworkDoor
-from voiceloop.cluster.tls import server_context
+from voiceloop.cluster.handshake import stretched
+from voiceloop.cluster.tls import drawn_seal, given_seal
+from voiceloop.strangers import network_of
 from voiceloop.workers.messages import WorkerSpec
 from voiceloop.workers.process_setup import prepare
 from voiceloop.workers.worker import add_arguments, serve
@@ -36,12 +37,14 @@ def main(arguments: list[str] | None = None) -> int:
     spec = msgspec.json.decode(options.spec_json, type=WorkerSpec)
     key = os.environ.pop(KEY_VARIABLE).encode()
     prepare(spec)
-    tls: ssl.SSLContext | None = None
-    if options.certfile is not None:
-        tls = server_context(options.certfile, options.keyfile, options.client_ca)
     listening = socket.socket(fileno=options.listen_fd)
+    seal = None
+    if options.certfile is not None:
+        seal = given_seal(options.certfile, options.keyfile, options.client_ca)
+    elif network_of(listening.getsockname()[0]):
+        seal = drawn_seal()
     with socket.socket(fileno=options.fd) as connection:
-        return serve(connection, spec, lambda: NetworkDoor(listening, key, tls))
+        return serve(connection, spec, lambda: NetworkDoor(listening, stretched(key), seal))
 
 
 if __name__ == "__main__":

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from voiceloop.cluster.remote_workers import RemoteWorkers
+from voiceloop.errors import BackendRefused
 from voiceloop.workers.models import WorkerLanguageModel, WorkerRecognizer, WorkerVoice
 from voiceloop.workers.supervisor import Supervisor
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,4 +64,7 @@ class TokenCounting:
             await self._learn(model)
 
     async def _learn(self, model: WorkerLanguageModel) -> None:
-        self._counter = await asyncio.to_thread(model.token_counter)
+        try:
+            self._counter = await asyncio.to_thread(model.token_counter)
+        except BackendRefused as error:
+            log.error("tokens are counted by their bytes: %s", error)

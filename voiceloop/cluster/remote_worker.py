@@ -22,7 +22,9 @@ from voiceloop.cluster import handshake
 from voiceloop.cluster.address import Address
 from voiceloop.cluster.door import set_line_options
 from voiceloop.cluster.handshake import Challenge, HandshakeError, Welcome
+from voiceloop.cluster.tls import channel_of
 from voiceloop.operation import WorkerLoad
+from voiceloop.strangers import network_of
 from voiceloop.workers.client import WorkerClient, WorkerConnection
 from voiceloop.workers.messages import LENGTH_BYTES, Ready
 from voiceloop.workers.status import RoleState, WorkerState, WorkerStatus
@@ -40,11 +42,16 @@ REDIAL_S = 0.1  # at least, before a worker that was lost is dialled again
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a gateway shows to workers. tls: None where the line is plain."""
+    """What a gateway shows to workers.
+
+    key: as `handshake.stretched` makes it. tls: of a line to another machine; of every line where
+    seals_all.
+    """
 
     key: bytes
     gateway: str
-    tls: ssl.SSLContext | None = None
+    tls: ssl.SSLContext
+    seals_all: bool = False
 
 
 class RemoteWorker:
@@ -121,12 +128,13 @@ class RemoteWorker:
         connection = WorkerConnection(self.client.name, self._clock, is_here=False)
         joining = _Joining(self._credentials, connection)
         async with asyncio.timeout(JOIN_S):
+            line = await _dialled(self.address)
+            is_plain = not (self._credentials.seals_all or network_of(line.getpeername()[0]))
             transport, _ = await asyncio.get_running_loop().create_connection(
                 lambda: joining,
-                self.address.host,
-                self.address.port,
-                ssl=self._credentials.tls,
-                server_hostname=self.address.host if self._credentials.tls else None,
+                sock=line,
+                ssl=None if is_plain else self._credentials.tls,
+                server_hostname=None if is_plain else self.address.host,
             )
             try:
                 await joining.agreed
@@ -167,6 +175,27 @@ class RemoteWorker:
         if trouble != self.trouble:  # once, and not at each attempt
             log.warning("worker %s: %s", self.client.name, trouble)
         self.trouble = trouble
+
+
+async def _dialled(address: Address) -> socket.socket:
+    """A connection to the first place of that name that answers. Raises: OSError."""
+    loop = asyncio.get_running_loop()
+    refused = OSError(f"expected a place of the name {address.host}, found none")
+    places = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    for family, kind, protocol, _, place in places:
+        line = socket.socket(family, kind, protocol)
+        line.setblocking(False)
+        try:
+            await loop.sock_connect(line, place)
+        except OSError as error:
+            line.close()
+            refused = error
+        except BaseException:
+            line.close()
+            raise
+        else:
+            return line
+    raise refused
 
 
 class _Joining(asyncio.Protocol):
@@ -211,14 +240,17 @@ class _Joining(asyncio.Protocol):
 
     def _hear(self, body: bytes) -> None:
         assert self._transport is not None
-        key = self._credentials.key
+        key, tls = self._credentials.key, self._transport.get_extra_info("ssl_object")
+        channel = channel_of(tls.getpeercert(binary_form=True) if tls is not None else None)
         if self._challenge is None:
             self._challenge = handshake.decode(body, Challenge)
-            said = handshake.join(key, self._challenge, self._nonce, self._credentials.gateway)
+            said = handshake.join(
+                key, self._challenge, self._nonce, self._credentials.gateway, channel
+            )
             self._transport.write(handshake.encode(said))
             return
         welcome = handshake.decode(body, Welcome)
-        handshake.check_welcome(key, self._challenge, self._nonce, welcome)
+        handshake.check_welcome(key, self._challenge, self._nonce, welcome, channel)
         self._transport.set_protocol(self._connection)
         self._connection.connection_made(self._transport)
         self.agreed.set_result(None)

@@ -16,7 +16,7 @@ from time import monotonic
 from voiceloop.backends import RoleName
 from voiceloop.canary.trial import Trial
 from voiceloop.cluster.address import Address, read_address
-from voiceloop.cluster.handshake import LEAST_KEY_BYTES
+from voiceloop.cluster.handshake import LEAST_KEY_BYTES, stretched
 from voiceloop.cluster.hello import disagreement, role_of
 from voiceloop.cluster.pooled import PooledWorkers
 from voiceloop.cluster.remote_worker import Credentials, RemoteWorker
@@ -189,11 +189,6 @@ class RemoteWorkers:
         worker = RemoteWorker(
             address, roles, self._credentials, self._clock, objection=self._objection
         )
-        if self._credentials.tls is None and not address.is_loopback:
-            log.warning(
-                "what callers say goes to the worker %s in plain text; workers.ca has it encrypted",
-                address,
-            )
         for role in roles:
             self._pools[role].add(worker.client)
         if self._is_entered:  # else it starts with the others
@@ -217,15 +212,13 @@ class RemoteWorkers:
 
 def _credentials(settings: WorkerAddresses) -> Credentials:
     """Raises: ConfigError."""
-    tls = None
-    if settings.ca is not None:
-        tls = client_context(settings.ca, settings.certfile, settings.keyfile)
-    elif settings.certfile is not None:
-        raise ConfigError(
-            "workers.ca: expected who signs the workers' certificates beside workers.certfile, "
-            "found none; without it the line is not encrypted"
-        )
-    return Credentials(check_key(settings), f"{socket.gethostname()}/{os.getpid()}", tls)
+    tls = client_context(settings.ca, settings.certfile, settings.keyfile)
+    return Credentials(
+        stretched(check_key(settings)),
+        f"{socket.gethostname()}/{os.getpid()}",
+        tls,
+        seals_all=settings.ca is not None,
+    )
 
 
 def _roles_of(named: Mapping[RoleName, Sequence[str]]) -> dict[Address, frozenset[RoleName]]:

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from voiceloop.access.keys import client_key
-from voiceloop.access.origins import check_origin, network_of
+from voiceloop.access.origins import check_origin
 from voiceloop.access.sites import Site, Visitors, pack, read, unpack, write
 from voiceloop.capabilities import Capabilities
 from voiceloop.config_reader import is_origin
@@ -22,6 +22,7 @@ from voiceloop.http.health import MAX_SESSION_S, body_of
 from voiceloop.realtime.locks import LOCKABLE
 from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import Json, SessionSettings
+from voiceloop.strangers import network_of
 
 MAX_ORIGINS = 20
 MAX_SITE_BODY_BYTES = 16 * 1024  # twice the longest id

@@ -24,9 +24,9 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from voiceloop.access.origins import network_of
 from voiceloop.errors import Overloaded
 from voiceloop.http.gate import error_response
+from voiceloop.strangers import LOG_EVERY_S, OnceAMinute, network_of
 
 log = logging.getLogger(__name__)
 
@@ -43,26 +43,9 @@ LEAST_CONNECTIONS = 16
 PROBES_SHARE = 0.1
 MOST_RESTING = 256  # on which nothing is asked: with TLS 80 MB, and a caller asks at once
 PROBES = frozenset(("/healthz", "/readyz", "/metrics"))
-LOG_EVERY_S = 60.0
 FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: %s\r\nConnection: close\r\n\r\n"
 BAD = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
 LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n"
-
-
-class OnceAMinute(logging.Filter):
-    """Of warnings that anybody can bring about, one line of each kind a minute."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._logged_at: dict[str, float] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.levelno > logging.WARNING:
-            return True
-        if record.created - self._logged_at.get(record.msg, 0.0) < LOG_EVERY_S:
-            return False
-        self._logged_at[record.msg] = record.created
-        return True
 
 
 STRANGERS_LOG = logging.getLogger("uvicorn.error.strangers")

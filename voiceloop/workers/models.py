@@ -18,10 +18,12 @@ from voiceloop.backends import (
     VoiceEvent,
     VoiceOptions,
 )
+from voiceloop.errors import BackendRefused
 from voiceloop.workers import messages
 from voiceloop.workers.client import WorkerConnection, WorkerStream
 
 DEFAULT_VOICE_RATE_HZ = 24_000
+MAX_TOKENIZER_BYTES = 64 * 2**20  # the largest known, of 262,144 tokens, has 33 MB
 
 
 class WorkerRecognizerStream(WorkerStream[RecognizerEvent]):
@@ -156,6 +158,8 @@ class WorkerLanguageModel(_WorkerModel):
         """Tokens of a text, by the model's own tokenizer; None where the worker has sent none.
 
         It takes up to a second to be made, of a large vocabulary.
+
+        Raises: BackendRefused where what it has sent is none.
         """
         ready = self._client.ready
         roles = ready.roles if ready is not None else ()
@@ -164,10 +168,32 @@ class WorkerLanguageModel(_WorkerModel):
             return None
         from tokenizers import Tokenizer  # only where a model is here, and so is this
 
-        tokenizer = Tokenizer.from_str(zlib.decompress(packed).decode())
+        try:
+            tokenizer = Tokenizer.from_str(_unpacked(packed).decode())
+        except BackendRefused:
+            raise
+        except Exception as error:  # bare ones of the library's
+            raise BackendRefused(f"expected a tokenizer of a worker, found {error}") from None
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _unpacked(packed: bytes) -> bytes:
+    """A worker may be of another machine: what it sends has a bound here too.
+
+    Raises: BackendRefused.
+    """
+    unpacking = zlib.decompressobj()
+    try:
+        found = unpacking.decompress(packed, MAX_TOKENIZER_BYTES)
+    except zlib.error as error:
+        raise BackendRefused(f"expected a packed tokenizer of a worker, found {error}") from None
+    if not unpacking.eof:
+        raise BackendRefused(
+            f"expected a tokenizer of at most {MAX_TOKENIZER_BYTES} bytes, found more, or its half"
+        )
+    return found
 
 
 def _prompt(history: tuple[ChatMessage, ...], tools: tuple[Tool, ...], tenant: str) -> bytes:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from voiceloop.workers.messages import (
+    MAX_MESSAGE_BYTES,
     FrameError,
     FrameReader,
     FromWorker,
@@ -29,7 +30,10 @@ from voiceloop.workers.waits import call_of
 log = logging.getLogger(__name__)
 
 READ_BYTES = 256 * 1024
-MAX_READ_AHEAD = 1024  # messages taken in within a step; beyond that they stay on the socket
+# Messages taken in within a step, and their bytes; beyond that they stay on the socket. The longest
+# message there is fits.
+MAX_READ_AHEAD = 1024
+MAX_READ_AHEAD_BYTES = MAX_MESSAGE_BYTES
 # What may wait for a gateway that is held up: the speech of 64 calls (48 kB/s at 24 kHz) for five
 # seconds, which is longer than any stall that a call survives.
 MAX_WAITING_BYTES = 16 * 1024 * 1024
@@ -57,6 +61,8 @@ class Peer:
         self.name = name
         self.is_parent = is_parent
         self.inbox = deque[ToWorker]()  # arrived, not yet passed on
+        self._sizes = deque[int]()  # of each in the inbox, in bytes
+        self._n_inbox_bytes = 0
         self.streams = set[str]()
         self._calls_left: dict[str, float] = {}  # of calls, when one's last stream had ended
         self.is_gone = False
@@ -72,8 +78,8 @@ class Peer:
     @property
     def awaits(self) -> int:
         """What to poll its socket for."""
-        reading = select.POLLIN if len(self.inbox) < MAX_READ_AHEAD else 0
-        return reading | (select.POLLOUT if self._waiting else 0)
+        is_full = len(self.inbox) >= MAX_READ_AHEAD or self._n_inbox_bytes >= MAX_READ_AHEAD_BYTES
+        return (0 if is_full else select.POLLIN) | (select.POLLOUT if self._waiting else 0)
 
     @property
     def is_overfull(self) -> bool:
@@ -101,21 +107,32 @@ class Peer:
 
         So is one whose bytes are no protocol: behind an impossible length nothing is told apart.
         """
+        n_left = READ_BYTES
         try:
-            data = self._connection.recv(READ_BYTES)
-            bodies = self._frames.feed(data)
+            while n_left > 0:  # TLS gives 16 kB at a time
+                data = self._connection.recv(n_left)
+                n_left -= len(data) or n_left
+                self.is_gone = not data
+                for body in self._frames.feed(data):
+                    self._take_in(body)
         except WOULD_BLOCK:
             return
         except (OSError, FrameError) as error:
             self._lose(error)
+
+    def _take_in(self, body: bytes) -> None:
+        try:
+            self.inbox.append(decode_to_worker(body))
+        except FrameError as error:
+            log.error("a message of %d bytes is passed over: %s", len(body), error)
             return
-        if not data:
-            self.is_gone = True
-        for body in bodies:
-            try:
-                self.inbox.append(decode_to_worker(body))
-            except FrameError as error:
-                log.error("a message of %d bytes is passed over: %s", len(body), error)
+        self._sizes.append(len(body))
+        self._n_inbox_bytes += len(body)
+
+    def take(self) -> ToWorker:
+        """What has arrived first. Raises: IndexError where nothing has."""
+        self._n_inbox_bytes -= self._sizes.popleft()
+        return self.inbox.popleft()
 
     def send(self, messages: Iterable[FromWorker]) -> list[str]:
         """Write what the socket takes, and keep the rest for `flush`.

@@ -234,7 +234,7 @@ class Worker:
         while any(peer.inbox for peer in self._peers):
             for peer in self._peers:
                 if peer.inbox:
-                    self._receive(peer.inbox.popleft(), peer)
+                    self._receive(peer.take(), peer)
                     self._beat(has_work=True)  # forty streams opened at once are work, not a hang
 
     def _step(self, role: Role) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,13 +15,15 @@ from voiceloop.workers.messages import LENGTH_BYTES
 KEY, OTHER = b"a key of the cluster", b"a key of another one"
 
 
-def exchange(worker: bytes, gateway: bytes) -> None:
-    """One whole handshake."""
+def exchange(
+    worker: bytes, gateway: bytes, channels: tuple[bytes, bytes] = (b"one", b"one")
+) -> None:
+    """One whole handshake. channels: what each end sees of the line, the worker's first."""
     nonce, own = handshake.new_nonce(), handshake.new_nonce()
     challenge = Challenge(handshake.PROTOCOL, nonce)
-    joining = handshake.join(gateway, challenge, own, "gateway 1")
-    welcome = handshake.admit(worker, nonce, joining)
-    handshake.check_welcome(gateway, challenge, own, welcome)
+    joining = handshake.join(gateway, challenge, own, "gateway 1", channels[1])
+    welcome = handshake.admit(worker, nonce, joining, channels[0])
+    handshake.check_welcome(gateway, challenge, own, welcome, channels[1])
 
 
 def test_both_ends_with_the_key_agree() -> None:
@@ -31,28 +35,40 @@ def test_a_gateway_with_another_key_is_refused() -> None:
         exchange(KEY, OTHER)
 
 
+@pytest.mark.parametrize("channels", [(b"one", b"other"), (b"one", b""), (b"", b"one")])
+def test_who_relays_the_proofs_of_two_lines_is_refused(channels: tuple[bytes, bytes]) -> None:
+    with pytest.raises(HandshakeError, match="key and certificate"):
+        exchange(KEY, KEY, channels)
+
+
+def test_a_guess_at_a_recorded_proof_costs_work() -> None:
+    began_s = time.process_time()
+    assert handshake.stretched(KEY) != handshake.stretched(OTHER)
+    assert time.process_time() - began_s > 0.01  # of two; a hash takes a microsecond
+
+
 def test_a_worker_that_lets_anybody_in_is_not_believed() -> None:
     challenge, own = Challenge(handshake.PROTOCOL, handshake.new_nonce()), handshake.new_nonce()
-    joining = handshake.join(KEY, challenge, own, "gateway 1")
+    joining = handshake.join(KEY, challenge, own, "gateway 1", b"")
     echo = Welcome(joining.proof)  # it has nothing else to say that holds the key
     with pytest.raises(HandshakeError, match="the same workers' key"):
-        handshake.check_welcome(KEY, challenge, own, echo)
+        handshake.check_welcome(KEY, challenge, own, echo, b"")
 
 
 def test_a_proof_that_was_recorded_opens_nothing_later() -> None:
     recorded = handshake.join(
-        KEY, Challenge(handshake.PROTOCOL, handshake.new_nonce()), handshake.new_nonce(), "g"
+        KEY, Challenge(handshake.PROTOCOL, handshake.new_nonce()), handshake.new_nonce(), "g", b""
     )
     with pytest.raises(HandshakeError):
-        handshake.admit(KEY, handshake.new_nonce(), recorded)
+        handshake.admit(KEY, handshake.new_nonce(), recorded, b"")
 
 
 def test_another_version_is_named() -> None:
     newer = Challenge(handshake.PROTOCOL + 1, handshake.new_nonce())
-    with pytest.raises(HandshakeError, match="version 2 of the workers' protocol, found 3"):
-        handshake.join(KEY, newer, handshake.new_nonce(), "g")
+    with pytest.raises(HandshakeError, match="version 3 of the workers' protocol, found 4"):
+        handshake.join(KEY, newer, handshake.new_nonce(), "g", b"")
     with pytest.raises(HandshakeError, match="expected a gateway"):
-        handshake.admit(KEY, handshake.new_nonce(), Join(0, b"", b"", "g"))
+        handshake.admit(KEY, handshake.new_nonce(), Join(0, b"", b"", "g"), b"")
 
 
 def test_a_refusal_tells_its_reason() -> None:

@@ -8,10 +8,13 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import threading
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,13 +22,19 @@ from tests.waiting import until
 from voiceloop.backends import Speech, VoiceOptions
 from voiceloop.cluster import door, host, remote_workers
 from voiceloop.cluster.address import Address, read_address
+from voiceloop.cluster.door import NetworkDoor
+from voiceloop.cluster.handshake import stretched
 from voiceloop.cluster.placed_models import TokenCounting
+from voiceloop.cluster.remote_worker import Credentials, RemoteWorker
 from voiceloop.cluster.remote_workers import RemoteWorkers
+from voiceloop.cluster.tls import Seal, client_context, drawn_seal
 from voiceloop.errors import BackendRefused, ConfigError, WorkerLost
 from voiceloop.operation import WorkerAddresses
+from voiceloop.workers import models
 from voiceloop.workers.heartbeat import Pulse
-from voiceloop.workers.messages import HeldModel, RoleSpec, WorkerSpec
-from voiceloop.workers.models import WorkerVoice
+from voiceloop.workers.messages import HeldModel, Ready, RoleReady, RoleSpec, WorkerSpec
+from voiceloop.workers.models import WorkerLanguageModel, WorkerVoice
+from voiceloop.workers.peer import Peer
 from voiceloop.workers.process import WorkerProcess
 
 SCRIPTED = Path(__file__).parents[2] / "faults"
@@ -57,6 +66,7 @@ async def hosted(
     settings: WorkerAddresses = KEY,
     model: HeldModel = UNTOLD,
     version: str = "",
+    host_address: str = "127.0.0.1",
     **options: object,
 ) -> AsyncIterator[Host]:
     started: list[WorkerProcess] = []
@@ -70,7 +80,7 @@ async def hosted(
     roles = (RoleSpec("voice", dict(options), "scripted_roles:load", model),)
     address: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
     serving = host.host_worker(
-        WorkerSpec("voice", roles, version=version), Address("127.0.0.1", 0), settings, drain_s=5,
+        WorkerSpec("voice", roles, version=version), Address(host_address, 0), settings, drain_s=5,
         ready=address.set_result,
     )  # fmt: skip
     task = asyncio.create_task(serving)
@@ -237,15 +247,119 @@ async def test_who_says_nothing_at_the_door_keeps_nobody_out(
 ) -> None:
     async with hosted(monkeypatch) as one:
         place = (one.address.host, one.address.port)
-        elsewhere = ("127.0.0.2", 0)  # another address of the loopback
         idle = [
-            socket.create_connection(place, source_address=elsewhere)
-            for _ in range(door.MOST_ENTERING + 8)
+            socket.create_connection(place, source_address=(f"127.0.0.{2 + n % 6}", 0))
+            for n in range(6 * door.MOST_OF_ONE + 8)  # of six places, more than come in at once
         ]
-        async with gateway(one) as workers:
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(door.HANDSHAKE_S / 2), gateway(one) as workers:
             assert await say(voice_of(workers), "hello") == b"hello"
         for connection in idle:
             connection.close()
+
+
+async def test_all_addresses_of_one_network_come_in_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "network_of", lambda address: "2001:db8::/64")
+    with entered() as (_, place), ExitStack() as idle:
+        lines = [
+            idle.enter_context(
+                socket.create_connection(place, source_address=(f"127.0.0.{2 + n}", 0))
+            )
+            for n in range(2 * door.MOST_OF_ONE)
+        ]
+        told = [await asyncio.to_thread(hears, line) for line in lines]
+        assert told == [True] * door.MOST_OF_ONE + [False] * door.MOST_OF_ONE
+
+
+def hears(line: socket.socket) -> bool:
+    """Whether a worker says anything to who comes in, before it hangs up."""
+    line.settimeout(1.0)
+    with suppress(OSError):
+        return bool(line.recv(1))
+    return False
+
+
+@contextmanager
+def entered(seal: Seal | None = None) -> Iterator[tuple[NetworkDoor, tuple[str, int]]]:
+    """A worker's door in this process; seal: used at loopback too."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        entrance = NetworkDoor(
+            listening,
+            stretched(KEY.key.encode()),
+            replace(seal, is_own=True) if seal is not None else None,
+        )
+        yield entrance, listening.getsockname()
+
+
+@contextmanager
+def relayed(place: tuple[str, int]) -> Iterator[Address]:
+    """Somebody between the two, who shows a certificate of his own and passes on what is said."""
+    own = drawn_seal().context
+
+    def pass_on(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                target.sendall(data)
+
+    def relay() -> None:
+        with suppress(OSError):
+            line, _ = listening.accept()
+            with (
+                own.wrap_socket(line, server_side=True) as gateway,
+                client_context(None).wrap_socket(socket.create_connection(place)) as worker,
+            ):
+                back = threading.Thread(target=pass_on, args=(worker, gateway), daemon=True)
+                back.start()
+                pass_on(gateway, worker)
+                worker.shutdown(socket.SHUT_RDWR)
+                back.join()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        relaying = threading.Thread(target=relay, daemon=True)
+        relaying.start()
+        yield Address("127.0.0.1", listening.getsockname()[1])
+        listening.shutdown(socket.SHUT_RDWR)
+        relaying.join(timeout=5.0)
+
+
+@pytest.mark.parametrize("is_relayed", [False, True])
+async def test_who_sits_between_a_worker_and_its_gateway_is_refused_by_both(
+    is_relayed: bool,
+) -> None:
+    credentials = Credentials(
+        stretched(KEY.key.encode()), "gateway 1", client_context(None), seals_all=True
+    )
+    with entered(drawn_seal()) as (entrance, place), relayed(place) as between:
+        address = between if is_relayed else Address(*place)
+        joining = RemoteWorker(address, frozenset({"voice"}), credentials)
+        task = asyncio.create_task(joining.run())
+        taken: list[Peer] = []
+        if is_relayed:
+            await until(lambda: bool(joining.trouble))
+            assert "key and certificate" in joining.trouble
+            assert entrance.take() == []
+        else:
+            await until(lambda: bool(taken.extend(entrance.take()) or taken))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for peer in taken:
+            peer.close()
+
+
+async def test_a_line_that_leaves_the_machine_is_encrypted_without_any_certificate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect(("192.0.2.1", 9))  # sends nothing: it chooses this machine's address
+        except OSError:
+            pytest.skip("this machine has no address besides loopback")
+        own = asking.getsockname()[0]
+    async with hosted(monkeypatch, host_address=own) as one:
+        with socket.create_connection((one.address.host, one.address.port)) as plain:
+            assert not await asyncio.to_thread(hears, plain)  # a plain worker would speak first
+        async with gateway(one) as workers:
+            assert await say(voice_of(workers), "x" * 100_000) == b"x" * 100_000
 
 
 async def test_a_signal_lets_streams_end_and_sends_new_ones_elsewhere(
@@ -295,9 +409,6 @@ async def test_with_certificates_the_line_is_encrypted_and_each_end_shows_one(
         async with gateway(one, settings=nameless) as workers:
             await until(lambda: bool(workers.workers[0].trouble))
             assert not workers.ready()
-        async with gateway(one) as plain:
-            await until(lambda: bool(plain.workers[0].trouble))
-            assert not plain.ready()
 
 
 async def test_a_model_that_cannot_be_loaded_ends_the_command(
@@ -342,9 +453,6 @@ async def test_half_of_what_tls_needs_is_refused() -> None:
             WorkerSpec("voice", ()), Address("127.0.0.1", 0), replace(KEY, ca=Path("ca.pem")),
             drain_s=0,
         )  # fmt: skip
-    half = replace(KEY, voice=("127.0.0.1:9",), certfile=Path("c.pem"), keyfile=Path("k.pem"))
-    with pytest.raises(ConfigError, match="workers.ca: expected who signs"):
-        RemoteWorkers(half)
 
 
 def test_a_worker_is_silent_also_before_its_first_heartbeat() -> None:
@@ -371,3 +479,24 @@ async def test_tokens_are_counted_as_soon_as_a_worker_says_how() -> None:
         assert counting.counter() is None
         ready.set()
         await until(lambda: counting.counter() is not None)
+
+
+@pytest.mark.parametrize(
+    ("packed", "told"),
+    [
+        (zlib.compress(bytes(200_000)), "of at most 100000 bytes"),
+        (zlib.compress(b"{}")[:-4], "or its half"),
+        (b"no zlib", "expected a packed tokenizer"),
+        (zlib.compress(b"{}"), "expected a tokenizer of a worker"),
+    ],
+)
+async def test_a_tokenizer_of_a_worker_is_unpacked_within_a_bound(
+    packed: bytes, told: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(models, "MAX_TOKENIZER_BYTES", 100_000)
+    ready = Ready((RoleReady("engine", 1.0, tokenizer=packed),))
+    model = WorkerLanguageModel(SimpleNamespace(ready=ready))  # type: ignore[arg-type]
+    counting = TokenCounting()
+    async with counting.of(model):
+        assert counting.counter() is None
+    assert told in caplog.text

@@ -33,12 +33,12 @@ from voiceloop.server.connections import (
     SLOW_BODY_S,
     STRANGERS_LOG,
     Connections,
-    OnceAMinute,
     Place,
 )
 from voiceloop.server.listener import HANDSHAKES, HANDSHAKES_OF_NETWORK
 from voiceloop.server.process import listen, make_server
 from voiceloop.server.websocket import CLOSE_GRACE_S, CONTROL_FRAMES_AT_ONCE, MAX_FRAGMENTS
+from voiceloop.strangers import OnceAMinute
 
 pytestmark = pytest.mark.virtual_time
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import threading
 import time
@@ -208,8 +209,9 @@ def test_messages_are_passed_on_by_turns() -> None:
     worker._peers.append(Peer(ends[1].theirs, "other", time.monotonic))
     passed: list[str] = []
     worker._receive = lambda message, peer: passed.append(message.stream_id)  # type: ignore[method-assign, assignment, union-attr]
-    worker._peers[0].inbox.extend(Close(f"busy {n}") for n in range(4))
-    worker._peers[1].inbox.append(Close("quiet"))
+    ends[0].send(*(Close(f"busy {n}") for n in range(4)))
+    ends[1].send(Close("quiet"))
+    worker._take_in(0.0)
     worker._pass_on()
     assert passed == ["busy 0", "quiet", "busy 1", "busy 2", "busy 3"]
     for end in ends:
@@ -292,3 +294,19 @@ def test_a_call_between_two_turns_is_counted_and_one_that_is_long_silent_is_not(
         assert peer.n_calls() == 2  # what was asked over HTTP is over
         now_s = peers.CALL_S + 1
         assert peer.n_calls() == 1
+
+
+def test_what_a_gateway_sends_within_one_step_has_a_bound_of_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peers, "MAX_READ_AHEAD_BYTES", 1000)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        peer = Peer(theirs, "gateway", time.monotonic)
+        message = FeedText("sess_1.turn_1", "x" * 600)
+        ours.sendall(2 * encode(message))
+        assert peer.awaits & select.POLLIN
+        peer.read()
+        assert len(peer.inbox) == 2 and not peer.awaits & select.POLLIN
+        assert peer.take() == message
+        assert peer.awaits & select.POLLIN  # what waits on the socket comes now
