@@ -11,6 +11,7 @@ shared data's: without it the set is smaller, which the output and the results s
 from __future__ import annotations
 
 import math
+import random
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,8 @@ from clients.uplink import FRAME_MS
 from voiceloop.agent import BargeIn
 from voiceloop.agent_file import embedded_agent
 from voiceloop.call.barge_in import BargeInJudge
+from voiceloop.call.caller_level import LEAST_TURN_MS, CallerLevel
+from voiceloop.listening.prosody import LoudnessTrack
 from voiceloop.listening.recipes.endpointing_set import MS
 from voiceloop.listening.recipes.heard_turn import Listening
 from voiceloop.listening.recipes.recognizers import DEFAULT, OFFLINE
@@ -146,6 +149,7 @@ class Overlap:
         self._options = options
         self._lag_ms = OFFLINE[recognizer].lag_ms
         self._n_streams = 0
+        self._levels: list[float | None] = []
         self._for_agent: float | None = None
         # Words come as in a call, every 160 ms of a sound's first second, and not at pauses alone.
         self._recognizer: RecognizerModel
@@ -158,22 +162,42 @@ class Overlap:
                 update_ms=VOICE_READER_UPDATE_MS, hears_words=False, clock=lambda: 0.0
             )
 
+    def know(self, callers: Sequence[Sound]) -> None:
+        """As loud as two of these was whoever speaks, in turns before each sound."""
+        for one in callers:
+            loudness = LoudnessTrack()
+            loudness.feed(one.samples)
+            self._levels.append(loudness.loud_level_db())
+
+    def _caller_before(self, sound: Sound) -> CallerLevel:
+        level = CallerLevel()
+        for level_db in random.Random(sound.name).sample(self._levels, min(2, len(self._levels))):
+            level.take(level_db, LEAST_TURN_MS)
+        return level
+
     def judge(self, sound: Sound) -> Verdict:
         """One sound alone, from the room before it to the room after it."""
         ear, judge = Ear(), BargeInJudge(self._options)
+        level = self._caller_before(sound)
         judge.observe_agent(sound.said)
         onset_ms = (speech_start(sound.samples, RECOGNIZER_HZ) or 0) / MS
         verdict = Verdict(sound, onset_ms, len(sound.samples) / MS - onset_ms)
         partials: list[tuple[float, Partial]] = []
         probabilities: list[float] = []
+        loudness = LoudnessTrack()
         for frame, now_ms in frames_of(sound.samples):
             if ear.listening.onset_ms is not None:
                 self._feed(frame)
+                loudness.feed(frame)
             found = ear.hear(frame)
             for heard in found:
                 match heard:
                     case "speech":
-                        self._open(ear.onset.take_pre_roll())
+                        loudness.reset()
+                        pre_roll = ear.onset.take_pre_roll()
+                        self._open(pre_roll)
+                        for samples in pre_roll:
+                            loudness.feed(samples)
                     case "risen" | "likely" | "loud":
                         at_once = judge.suspect(ear.onset.lasting_ms(), heard)
                         if at_once is not None:
@@ -195,6 +219,8 @@ class Overlap:
             speech_ms = listening.last_sound_ms - listening.onset_ms
             silence_ms = now_ms - listening.last_sound_ms if listening.paused else 0.0
             voice = float(np.mean(probabilities)) if probabilities else 1.0
+            level_db = loudness.loud_level_db()
+            judge.observe_level(level.log_odds(level_db, listening.onset_ms))
             action = judge.judge(
                 speech_ms, silence_ms, reply_ends_soon=False, voice=voice, led_in_ms=ear.led_in_ms
             )
@@ -290,8 +316,10 @@ def main() -> int:
         )
     options = replace(embedded_agent().barge_in, by_sound=not arguments.no_by_sound)
     overlap = Overlap(options, arguments.recognizer)
+    from_people = list(others(data))
+    overlap.know([sound for sound in from_people if sound.kind == "caller"])
     verdicts = [overlap.judge(sound) for sound in sounds(recordings, arguments.cast)]
-    from_others = [overlap.judge(sound) for sound in others(data)]
+    from_others = [overlap.judge(sound) for sound in from_people]
     shares: dict[str, float] = {}
     for kind in KINDS if from_others else KINDS[:3]:
         of_it = [v for v in (*verdicts, *from_others) if v.sound.kind == kind]

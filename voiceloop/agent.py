@@ -317,7 +317,9 @@ class BargeIn:
         "recognizer or beside another. A plain caller takes the turn after six "
         "tenths of `stop_ms`. Words that may be a listener's, a bystander's or an echo's wait "
         "until the sound is over or has lasted `stop_ms`, twice that where it plainly is one of "
-        "these. Without words such a sound is talked over. Stop words count at once.",
+        "these. Without words such a sound is talked over. Stop words count at once. In any "
+        "language: once a caller has said two turns, a voice that is plainly softer does not stop "
+        "the agent, unless it tries again within 4 s.",
     )
 
 

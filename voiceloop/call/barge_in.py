@@ -39,6 +39,13 @@ UNSURE_LOG_ODDS, AGAINST_LOG_ODDS, CALLER_LOG_ODDS = 0.0, -1.5, 1.5
 SOONER = 0.6
 # Several words take at least so long to say: a shorter sound that is heard as some is none. Chosen.
 SEVERAL_WORDS_MS = 450.0
+# Sound and level together below this, and the level at least below that, and the sound is
+# somebody's elsewhere: its words do not count. Chosen: one caller in thirty such, by the head's and
+# the level's own odds; of people who spoke over the agent none was kept out (LOG.md, 2026-11-24, "a
+# caller by the level").
+ELSEWHERE_LOG_ODDS, SOFT_LOG_ODDS = -3.5, -1.0
+# Before so much of a sound its level may be that of a soft beginning: the agent stays silent.
+ELSEWHERE_AFTER_MS = 480.0
 ECHO_SHARE = 0.6  # so many of the words are the agent's own: it hears itself
 
 
@@ -50,6 +57,7 @@ class BargeInJudge:
     state: Literal["idle", "ducked", "paused", "talking_over", "stopped"] = "idle"
     words: tuple[str, ...] = ()
     for_agent: float | None = None  # by the sound of it; None: nobody can tell
+    by_level: float = 0.0  # log-odds that it is the caller's, by its level: 0 or less
     by_words: bool = False  # it took the floor by what was said
     _agent_words: tuple[str, ...] = ()
     hears_itself: bool = False  # what it hears is the agent: only words may duck that
@@ -60,7 +68,7 @@ class BargeInJudge:
         self._backchannel_words = frozenset(listed.split()) | FILLERS
 
     def reset(self) -> None:
-        self.state, self.words, self.for_agent = "idle", (), None
+        self.state, self.words, self.for_agent, self.by_level = "idle", (), None, 0.0
 
     def observe_words(self, words: Iterable[str]) -> None:
         """The hypothesis of this segment so far."""
@@ -71,6 +79,11 @@ class BargeInJudge:
         """The latest log-odds that this segment is words for the agent, by its sound."""
         if self.options.by_sound:
             self.for_agent = for_agent
+
+    def observe_level(self, log_odds: float) -> None:
+        """What the level of this segment says, as `CallerLevel.log_odds`."""
+        if self.options.by_sound:
+            self.by_level = log_odds
 
     def observe_agent(self, text: str) -> None:
         """What the caller has just heard of the agent; an echo repeats it."""
@@ -117,7 +130,9 @@ class BargeInJudge:
             return "stop"
         if is_over:
             return self._give_back()
-        if self.state == "paused" and speech_ms >= LONGEST_PAUSED_MS:
+        is_endless = self.state == "paused" and speech_ms >= LONGEST_PAUSED_MS
+        is_others = self.is_elsewhere and speech_ms >= ELSEWHERE_AFTER_MS
+        if is_endless or (is_others and self.state in ("ducked", "paused")):
             self.state = "talking_over"
             return "go_on"
         if self.hears_itself and not self._content():
@@ -139,7 +154,20 @@ class BargeInJudge:
         A breath or a chair before a cough hastens the pause, which costs nothing. What cannot be
         undone waits for so much.
         """
-        return self.state == "paused" and speech_ms >= self.options.hold_ms
+        is_held = self.state == "paused" and speech_ms >= self.options.hold_ms
+        return is_held and not self.is_elsewhere
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether level and sound say that it is somebody else, or the loudspeaker."""
+        is_soft = self.by_level <= SOFT_LOG_ODDS
+        return is_soft and (self.for_agent or 0.0) + self.by_level <= ELSEWHERE_LOG_ODDS
+
+    @property
+    def is_kept_out_by_level(self) -> bool:
+        """Whether words of this sound would count, were it louder."""
+        sounds_meant = self.for_agent is None or self.for_agent >= UNSURE_LOG_ODDS
+        return self.is_elsewhere and sounds_meant and bool(self._content())
 
     def _give_back(self) -> Verdict | None:
         self.hears_itself = self.hears_itself or self.is_echo()
@@ -160,6 +188,9 @@ class BargeInJudge:
         if self.is_echo():
             return False
         content = self._content()
+        if self.is_elsewhere:
+            self.by_words = self._asks_for_floor(content)
+            return self.by_words
         self.by_words = self._speaks_up(content, speech_ms, is_over) or bool(
             reply_ends_soon and self.words
         )
@@ -188,7 +219,7 @@ class BargeInJudge:
         )
 
     def _speaks_up(self, content: tuple[str, ...], speech_ms: float, is_over: bool) -> bool:
-        if self.options.stop_words and self._asks_for_floor(content):
+        if self._asks_for_floor(content):
             return True
         n_words = len(content) if not self._hums() else 0
         least_ms = SEVERAL_WORDS_MS if self.options.least_words > 1 else 0.0

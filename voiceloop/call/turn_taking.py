@@ -27,6 +27,7 @@ from voiceloop.call import actions as do
 from voiceloop.call import events as told
 from voiceloop.call.actions import PLAYOUT_FOR, Step, name_of
 from voiceloop.call.barge_in import BargeInJudge
+from voiceloop.call.caller_level import CallerLevel
 from voiceloop.listening import events as heard
 from voiceloop.listening.events import Activity, UserTurn
 from voiceloop.listening.release import TAKEN_BACK_MS
@@ -221,6 +222,7 @@ class TurnTaking:
         self.interrupted_id: str | None = None  # the response of the reply that may resume
         self._transition: tuple[Caller, Agent, told.CallEvent, list[do.Action]] | None = None
         self._judge = BargeInJudge(options)
+        self._level = CallerLevel()
         self._activity: Activity | None = None  # of the open segment, the latest
         self._pending: dict[int, PendingTranscript] = {}  # by segment
         self._deferred: list[ResponseHandle] = []  # asked for before the caller's words were known
@@ -401,6 +403,8 @@ class TurnTaking:
         reply, judge = status.reply, self._judge
         assert reply is not None  # the agent has the floor
         judge.observe_agent(reply.said_lately)
+        judge.observe_level(self._level.log_odds(activity.level_db, activity.onset_ms))
+        is_kept_out = judge.is_kept_out_by_level
         verdict = judge.judge(
             activity.speech_ms, activity.silence_ms, reply_ends_soon=reply.ends_soon,
             voice=activity.voice, led_in_ms=activity.led_in_ms,
@@ -416,6 +420,8 @@ class TurnTaking:
         elif verdict == "hold":
             yield Step.REQUEST_WORDS
         elif verdict == "resume":
+            if is_kept_out:
+                self._level.keep_out(activity.onset_ms + activity.speech_ms)
             self._caller_stops()
             yield Step.DISCARD_SEGMENT
 
@@ -488,6 +494,8 @@ class TurnTaking:
             if interrupts and not self._judge.takes_floor_late(
                 end.hypothesis, activity.speech_ms, reply_ends_soon=ends_soon, voice=activity.voice
             ):
+                if self._judge.is_kept_out_by_level:
+                    self._level.keep_out(end.end_ms)
                 yield from self._let_agent_go_on(status)
                 self._caller_stops()
                 yield Step.DISCARD_SEGMENT
@@ -497,6 +505,7 @@ class TurnTaking:
         yield do.CloseUserTurn(end.end_ms)
         has_item = bool(end.hypothesis)
         if has_item:
+            self._level.take(activity.level_db, activity.speech_ms)
             yield do.CommitUserItem(end.segment)
             yield Step.DROP_INTERRUPTED
         is_answered = self.agent is Agent.EARLY or status.answers_turns

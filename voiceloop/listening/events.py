@@ -23,6 +23,7 @@ class Activity:
     speech_ms: first to last sound so far; silence_ms: since the last sound, 0 while it lasts.
     onset_arrival_s: when the onset's sample came in. voice: mean probability of speech.
     led_in_ms: sound that led into it before the voice detector took it for speech ("st" in "stop").
+    level_db: of its loud parts, as of `LoudnessTrack`; None in too little sound.
     """
 
     onset_ms: float
@@ -31,6 +32,7 @@ class Activity:
     onset_arrival_s: float
     voice: float = 1.0
     led_in_ms: float = 0.0
+    level_db: float | None = None
 
     @property
     def goes_on_ms(self) -> float:

@@ -21,6 +21,7 @@ from voiceloop.listening.alarms import Alarm, AwaitedTurns, StallWatch
 from voiceloop.listening.caller_audio import AudioClock, CallerAudio
 from voiceloop.listening.endpointing import End, Endpointing
 from voiceloop.listening.events import (
+    Activity,
     EndIsLikely,
     EndOfTurn,
     ListenEvent,
@@ -172,7 +173,10 @@ class Listener:
                 self._endpointing.observe_speech(end_ms - VAD_WINDOW_MS)
         elif not segment.is_paused:
             self._pause(segment)
-        return [SpeechWindow(segment.activity(end_ms))]
+        return [SpeechWindow(self._activity(segment, end_ms))]
+
+    def _activity(self, segment: SpeechSegment, now_ms: float) -> Activity:
+        return segment.activity(now_ms, self._prosody.loudness.loud_level_db())
 
     def _tell(self, heard: Heard, end_ms: float) -> list[ListenEvent]:
         """What was heard outside any segment."""
@@ -406,6 +410,6 @@ class Listener:
             return
         if not segment.is_paused:
             self._pause(segment)
-        self._deliver([SpeechWindow(segment.activity(now_ms))])
+        self._deliver([SpeechWindow(self._activity(segment, now_ms))])
         if ended := self.decide(now_ms):
             self._deliver(ended)

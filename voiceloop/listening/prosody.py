@@ -75,6 +75,12 @@ class LoudnessTrack:
         self._levels.clear()
         self._rest = np.zeros(0, np.int16)
 
+    def loud_level_db(self) -> float | None:
+        """Of the loud parts (90th percentile), above one unit of int16; None in too little."""
+        if len(self._levels) < LEVEL_MIN_FRAMES:
+            return None
+        return float(np.percentile(np.array(self._levels), 90))
+
     def tail_level_db(self) -> float | None:
         """Mean level of the last 80 ms of sound, relative to the loud parts (90th percentile).
 

@@ -300,14 +300,15 @@ class SpeechSegment:
         """Whether there are words, and they are all that was said before this pause."""
         return self.is_flushed and bool(self.hypothesis)
 
-    def activity(self, now_ms: float) -> Activity:
-        """The segment as of now."""
+    def activity(self, now_ms: float, level_db: float | None = None) -> Activity:
+        """The segment as of now. level_db: as of `Activity`."""
         silence_ms = max(0.0, now_ms - self.last_sound_ms) if self.is_paused else 0.0
         speech_ms = self.last_sound_ms - self.onset_ms
         voice = self.sum_of_probabilities / self.n_windows if self.n_windows else 1.0
         return Activity(
-            self.onset_ms, speech_ms, silence_ms, self.onset_arrival_s, voice, self.led_in_ms
-        )
+            self.onset_ms, speech_ms, silence_ms, self.onset_arrival_s, voice, self.led_in_ms,
+            level_db,
+        )  # fmt: skip
 
     def user_turn(self, segment: int, last_sound_s: float, decided_s: float) -> UserTurn:
         """The segment as a turn of the caller, which ends here, with the hypothesis for its words.

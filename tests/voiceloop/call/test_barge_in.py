@@ -294,3 +294,49 @@ def test_what_one_sound_was_like_says_nothing_of_the_next() -> None:
     assert judge.judge(200, 250, reply_ends_soon=False) == "resume"
     judge.observe_words(("lattes",))
     assert judge.judge(64, 0, reply_ends_soon=False) == "stop"
+
+
+# --- a sound that is too soft for this caller ---
+
+
+def soft(by_level: float, for_agent: float | None, *words: str) -> BargeInJudge:
+    judge = BargeInJudge(BargeIn())
+    judge.observe_words(words)
+    judge.observe_sound(for_agent)
+    judge.observe_level(by_level)
+    return judge
+
+
+@pytest.mark.parametrize(
+    ("by_level", "for_agent", "counts"),
+    [
+        (-4.0, None, False),
+        (-1.5, -2.5, False),
+        (-4.0, 1.0, True),  # plainly for the agent, however far the caller has gone
+        (-3.0, None, True),
+        (-0.9, -4.0, True),  # the sound of it alone keeps nobody out
+    ],
+)
+def test_words_of_somebody_elsewhere_never_count(
+    by_level: float, for_agent: float | None, counts: bool
+) -> None:
+    judge = soft(by_level, for_agent, "two", "lattes")
+    said = judge_speech(judge, 2500)
+    assert ("stop" in said) == counts
+    assert judge.takes_floor_late(("two", "lattes"), 2500, reply_ends_soon=True, voice=1.0) == (
+        counts
+    )
+
+
+def test_over_somebody_elsewhere_the_agent_talks_on_after_half_a_second() -> None:
+    assert judge_speech(soft(-4.0, None), 2500) == ["duck", "hold", "go_on"]
+
+
+def test_a_word_that_asks_for_the_floor_counts_however_soft() -> None:
+    assert judge_speech(soft(-4.0, -3.0, "stop"), 64) == ["stop"]
+
+
+def test_a_voice_elsewhere_does_not_take_back_an_answer() -> None:
+    judge = soft(-4.0, None)
+    judge_speech(judge, 200)
+    assert not judge.is_paused_by_voice(200)

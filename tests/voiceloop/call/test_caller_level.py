@@ -1,0 +1,83 @@
+"""What a sound's level says of whether it is the caller's, and what becomes of it in a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.callers import RATE_HZ, Caller
+from tests.fakes import FakeLanguageModel, FakeRecognizer, instant_backends, utterance
+from voiceloop.agent import AgentConfig, BargeIn
+from voiceloop.call.caller_level import LEAST_TURN_MS, SECOND_TRY_MS, CallerLevel, log_odds_of
+
+LONG = "Once upon a time there was a roaster. " * 12
+FAR = 0.2  # of the caller's amplitude: 14 dB below
+
+
+def known(*levels_db: float) -> CallerLevel:
+    level = CallerLevel()
+    for level_db in levels_db:
+        level.take(level_db, LEAST_TURN_MS)
+    return level
+
+
+def test_nothing_is_said_of_a_caller_who_has_hardly_spoken() -> None:
+    assert known(70.0).log_odds(40.0, 0.0) == 0.0
+    level = known(70.0)
+    level.take(70.0, LEAST_TURN_MS - 1.0)
+    assert level.log_odds(40.0, 0.0) == 0.0
+    assert known(70.0, 70.0).log_odds(None, 0.0) == 0.0
+    assert known(70.0, 70.0).log_odds(40.0, 0.0) < -3.5
+
+
+def test_a_caller_who_has_stepped_back_is_known_anew_after_two_turns() -> None:
+    level = known(70.0, 70.0, 70.0, 70.0)
+    assert level.log_odds(60.0, 0.0) < -3.5
+    for _ in range(2):
+        level.take(60.0, LEAST_TURN_MS)
+    assert level.log_odds(60.0, 0.0) > -1.0
+
+
+def test_who_is_kept_out_is_heard_at_the_second_try() -> None:
+    level = known(70.0, 70.0)
+    level.keep_out(10_000.0)
+    assert level.log_odds(50.0, 10_500.0) == 0.0
+    assert level.log_odds(50.0, 10_000.0 + SECOND_TRY_MS) < -3.5
+
+
+@given(st.floats(-80.0, 80.0), st.floats(0.0, 40.0))
+def test_softer_is_never_likelier_the_caller_and_nothing_is_certain(
+    below_db: float, more_db: float
+) -> None:
+    assert -4.0 < log_odds_of(below_db + more_db) <= log_odds_of(below_db) <= 0.0
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(("gain", "by_sound", "stops"), [
+    (FAR, True, False), (FAR, False, True), (0.7, True, True),
+])  # fmt: skip
+async def test_a_voice_across_the_room_does_not_stop_the_agent(
+    clock: Callable[[], float], gain: float, by_sound: bool, stops: bool
+) -> None:
+    words = ["i want a latte please", "with oat milk please", "tell me a story", "at seven today"]
+    recognizer = FakeRecognizer(words, ms_per_word=200)
+    model = FakeLanguageModel(["Yes.", "Yes.", LONG, "Yes."])
+    backends = instant_backends(recognizer=recognizer, language_model=model)
+    agent = AgentConfig(barge_in=BargeIn(by_sound=by_sound))
+    async with Caller(clock, backends, agent) as caller:
+        for n_turns in (1, 2):
+            await caller.say(1200)
+            await caller.listen_until("response.done", count=n_turns)
+            await caller.wait_quietly(500)
+        await caller.say(1200)
+        await caller.listen_until("response.output_audio.delta", count=3)
+        await caller.wait_quietly(2500)
+        far = (utterance(1000, RATE_HZ) * gain).astype(np.int16)
+        await caller.play(far)
+        await caller.wait_quietly(1500)
+    has_stopped = "cancelled" in caller.statuses()[2:3]
+    assert has_stopped == stops
