@@ -7,6 +7,11 @@ dialects   fourteen services that refuse and think each in its own way: calls th
 thoughts   2,000 replies that think in every known way, cut anywhere: thoughts that got out
 memory     an hour's call on a service that tells its window, and on one that does not: facts that
            its model, which knows only its prompt, says when it is asked
+readers    32 calls on each reader of the turn's end; calls on a model without an end-of-turn head
+language   forty turns in German
+gateway    a gateway, an installation without torch, quick services: gaps and cuts of people's turns
+
+All of it takes half an hour of two idle cores, `gateway` 20 minutes of it.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ import sys
 from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
-from benchmarks.any_brain import dialects, memory, thoughts
+from benchmarks.any_brain import dialects, gateway, language, memory, readers, thoughts
 from benchmarks.any_brain.served import Found
 from benchmarks.harness.command_line import Benchmark, run
 
@@ -29,6 +34,9 @@ PARTS: Mapping[str, Part] = {
     "dialects": dialects.measure,
     "thoughts": thoughts.measure,
     "memory": memory.measure,
+    "readers": readers.measure,
+    "language": language.measure,
+    "gateway": gateway.measure,
 }
 
 

@@ -22,10 +22,11 @@ import urllib.request
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.calls.ablation import OFF
 from benchmarks.calls.human_turns import CHOSEN_ON, HumanTurn, human_turns
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS, Bar, interleaved
@@ -36,7 +37,7 @@ from clients.call.result import SOFT_CUT_MS
 from clients.progress import progress_bar
 from clients.report.call_summary import stage_medians
 from clients.report.percentiles import Distribution
-from clients.server_process import ServerProcess, running_server
+from clients.server_process import SERVE, ServerProcess, running_server
 
 HERE = Path(__file__).resolve().parent
 LISTENS_AT_HZ = {"pipecat": 16_000, "livekit": 24_000}  # each one's own default
@@ -44,6 +45,9 @@ GIVEN = {
     "voiceloop": "defaults (semantic_vad, auto); P(end of turn) from its embedded engine, that of "
     "the voice from its embedded recognizer, the models being remote",
     "voiceloop-eager": "the same, but semantic_vad of high eagerness",
+    "voiceloop-gateway": "the defaults of `voiceloop gateway` beside the same services",
+    "voiceloop-bare": "the defaults without torch, whose reader of words is missing: the voice's "
+    "P(end of turn), prosody and words",
     "voiceloop-no-reader": "the defaults without either P(end of turn): prosody and words alone",
     "pipecat": f"{PINS['pipecat'][0]}, defaults: Silero VAD, Smart Turn v3.2",
     "pipecat-tuned": "the same; a turn that Smart Turn holds to be unfinished waits 1 s, not 3",
@@ -51,7 +55,9 @@ GIVEN = {
     "livekit-tuned": "the same; min_delay 0.1 s (0.3), max_delay 1 s (2.5), preemptive TTS, "
     "interruption after 0.25 s (0.5)",
 }
-VARIANTS = tuple(name for name in GIVEN if name != "voiceloop-no-reader")
+WITHOUT = {"bare": "p_end", "no-reader": "p_end,p_voice"}  # of what is done ahead
+ASKED_FOR = ("voiceloop-gateway", "voiceloop-bare", "voiceloop-no-reader")
+VARIANTS = tuple(name for name in GIVEN if name not in ASKED_FOR)
 DETECTION = {"voiceloop-eager": {"type": "semantic_vad", "eagerness": "high"}}
 # Threads of a dot product that spin for one another cost the stub 100 ms of the runtimes' cores.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -75,6 +81,7 @@ class Settings:
     variants: tuple[str, ...]
     delays_ms: str
     seed: int
+    environment: Mapping[str, str] = field(default_factory=dict)  # of VoiceLoop's servers
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +111,23 @@ def blocks_of(
 
 
 async def start(
-    running: AsyncExitStack, variant: str, services: str, log_folder: Path
+    running: AsyncExitStack, variant: str, services: str, settings: Settings, log_folder: Path
 ) -> ServerProcess:
     """The server of one variant."""
     peer, _, flavour = variant.partition("-")
     log = log_folder / f"peers-{variant}.log"
     if peer == "voiceloop":
-        urls = ("--stt-url", services, "--llm-url", services, "--tts-url", services)
-        off = "p_end,p_voice" if flavour == "no-reader" else ""
-        readers = {"VOICELOOP_ANTICIPATION_OFF": off} if off else {}
-        server = running_server(("--preset", "remote", *urls), log=log, environment=readers)
+        named = {f"VOICELOOP_{part}_URL": services for part in ("STT", "LLM", "TTS")}
+        off = {OFF: WITHOUT[flavour]} if flavour in WITHOUT else {}
+        command, options = SERVE, ("--preset", "remote")
+        if flavour == "gateway":
+            command, options = (*SERVE[:-1], "gateway"), ()
+        given = {**named, **off, **settings.environment}
+        server = running_server(options, command=command, log=log, environment=given)
         return await running.enter_async_context(server)
     command = (str(python_of(peer)), str(HERE / f"{peer}_agent.py"))
-    options = ("--services", services, "--settings", flavour or "default")
-    return await running.enter_async_context(running_server(options, command=command, log=log))
+    asked = ("--services", services, "--settings", flavour or "default")
+    return await running.enter_async_context(running_server(asked, command=command, log=log))
 
 
 async def start_stubs(
@@ -142,17 +152,23 @@ async def open_line(variant: str, server: ServerProcess) -> Line:
     return await BareLine.open(server.port, LISTENS_AT_HZ[peer])
 
 
-async def measure(settings: Settings, measured: Mapping[str, list[MeasuredTurn]]) -> None:
+async def measure(
+    settings: Settings,
+    measured: Mapping[str, list[MeasuredTurn]],
+    turns: tuple[Sequence[HumanTurn], Sequence[HumanTurn]] | None = None,
+) -> None:
     """Play every block into every variant.
 
-    ``measured``: of each variant; filled call by call.
+    ``measured``: of each variant; filled call by call. turns: plain and hesitating ones; None:
+    those of people.
 
     Raises:
         ClientError: the data is not here, a peer cannot be installed, a server did not start or a
             call broke off.
     """
-    plain = human_turns("plain", settings.n_turns)
-    hesitating = human_turns("hesitation", settings.n_turns)
+    if turns is None:
+        turns = human_turns("plain", settings.n_turns), human_turns("hesitation", settings.n_turns)
+    plain, hesitating = turns
     blocks = blocks_of(plain, hesitating, settings.n_barge_ins)
     async with AsyncExitStack() as running:
         port = await start_stubs(running, [*plain, *hesitating], settings.delays_ms, RESULTS)
@@ -162,8 +178,10 @@ async def measure(settings: Settings, measured: Mapping[str, list[MeasuredTurn]]
             await asyncio.to_thread(_post, f"http://127.0.0.1:{port}/now", body)
 
         services = f"http://127.0.0.1:{port}/v1"
-        servers = {name: await start(running, name, services, RESULTS) for name in measured}
-        rounds = list(interleaved(settings.variants, len(blocks)))
+        servers = {
+            name: await start(running, name, services, settings, RESULTS) for name in measured
+        }
+        rounds = list(interleaved(tuple(measured), len(blocks)))
         with progress_bar("calls", len(rounds)) as progress:
             for done, one in enumerate(rounds):
                 line = await open_line(one.variant, servers[one.variant])
@@ -295,7 +313,7 @@ def main() -> int:
     command.count("--turns", 24, "turns of each kind, plain and hesitating")
     told = f"turns that interrupt the agent (default: {N_BARGE_INS}, or --turns if fewer)"
     command.count("--barge-ins", None, told, at_least=0)
-    command.several("--variant", tuple(GIVEN), "(default: all but voiceloop-no-reader)")
+    command.several("--variant", tuple(GIVEN), f"(default: all but {', '.join(ASKED_FOR)})")
     command.parser.add_argument(
         "--delays-ms", type=_delays_ms, default=INSTANT, metavar="MS,MS,MS,MS",
         help="delays of the stubs in ms: STT, first token, token, TTS (default: %(default)s)",
