@@ -26,7 +26,14 @@ GROUPS: Mapping[RoleName, str] = {
     "engine": "voiceloop.language_models",
     "voice": "voiceloop.voices",
 }
-BUILT_IN: Mapping[RoleName, Mapping[str, str]] = {"recognizer": {}, "engine": {}, "voice": {}}
+BUILT_IN: Mapping[RoleName, Mapping[str, str]] = {
+    "recognizer": {"deepgram": "voiceloop.remote.deepgram:Deepgram"},
+    "engine": {},
+    "voice": {
+        "cartesia": "voiceloop.remote.cartesia:Cartesia",
+        "elevenlabs": "voiceloop.remote.elevenlabs:ElevenLabs",
+    },
+}
 
 
 def provider_of(url: str) -> tuple[str, str] | None:

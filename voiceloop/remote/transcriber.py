@@ -18,19 +18,13 @@ from time import monotonic
 from typing import Any
 
 import numpy as np
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import (
-    ConnectionClosed,
-    InvalidHandshake,
-    InvalidStatus,
-    InvalidURI,
-)
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 
 from audio.frames import BYTES_PER_SAMPLE, RECOGNIZER_HZ, VOICE_HZ
 from audio.resample import Resampler
 from voiceloop.backends import Partial, RecognizerEvent, RecognizerOptions, Transcript, Word
-from voiceloop.errors import BackendError, BackendRefused, BackendTimeout, Overloaded
-from voiceloop.event_stream import TaskStream
+from voiceloop.errors import BackendError, BackendRefused, BackendTimeout
 from voiceloop.remote.circuit_breaker import CircuitBreaker
 from voiceloop.remote.recognizer import (
     FRAME,
@@ -38,14 +32,13 @@ from voiceloop.remote.recognizer import (
     is_quiet,
     share_time,
 )
+from voiceloop.remote.socket_stream import CONNECT_S, SocketStream, dial, parse
 
-CONNECT_S = 3.0
 BYTES_PER_MS = RECOGNIZER_HZ * BYTES_PER_SAMPLE / 1000
 # A consonant's closure is silent for up to 80 ms: a commit there would cut a word in two.
 COMMIT_QUIET_BYTES = int(100 * BYTES_PER_MS) // FRAME * FRAME
 MIN_COMMIT_BYTES = int(100 * BYTES_PER_MS)  # services refuse to commit less
 APPEND_BYTES = int(40 * BYTES_PER_MS)  # a message a frame would cost more than the audio in it
-MAX_MESSAGES = 500  # 20 s that the service did not take
 
 
 @dataclass(slots=True)
@@ -112,46 +105,34 @@ class RemoteTranscriber:
         self.n_open -= 1
 
     async def _connect(self, session: dict[str, Any]) -> ClientConnection:
+        what = "a transcription session"
+        socket = await dial(f"{self.url}/realtime?intent=transcription", self._headers, what)
         try:
             async with asyncio.timeout(CONNECT_S):
-                socket = await connect(
-                    f"{self.url}/realtime?intent=transcription",
-                    additional_headers=self._headers,
-                    compression=None,  # base64 PCM hardly shrinks
-                )
-                try:
-                    await socket.send(json.dumps({"type": "session.update", "session": session}))
-                    await _await_settings(socket, self.url)
-                except BaseException:
-                    await socket.close()
-                    raise
-                return socket
-        except InvalidStatus as error:
-            found = f"expected a transcription session at {self.url}, found: {error}"
-            if error.response.status_code in (400, 401, 403, 404):
-                raise BackendRefused(found) from error
-            raise BackendError(found) from error
-        except TimeoutError as error:
-            raise BackendTimeout(
-                f"expected a transcription session from {self.url} in {CONNECT_S:.0f} s, found none"
-            ) from error
-        except (OSError, InvalidHandshake, InvalidURI, ConnectionClosed) as error:
-            raise BackendError(
-                f"expected a transcription session at {self.url}, found: {error}"
-            ) from error
+                await socket.send(json.dumps({"type": "session.update", "session": session}))
+                await _await_settings(socket, self.url)
+        except BaseException as error:
+            await socket.close()
+            if isinstance(error, TimeoutError):
+                wanted = f"expected {what} from {self.url} in {CONNECT_S:.0f} s, found none"
+                raise BackendTimeout(wanted) from error
+            if isinstance(error, ConnectionClosed):
+                raise BackendError(f"expected {what} at {self.url}, found: {error}") from error
+            raise
+        return socket
 
 
 async def _await_settings(socket: ClientConnection, url: str) -> None:
     """Until the session is as asked. Raises: BackendRefused, ConnectionClosed."""
     while True:
-        event = _parse(await socket.recv())
-        if event["type"] == "error":
+        event = parse(await socket.recv(), url)
+        if event.get("type") == "error":
             raise BackendRefused(f"{url} refused the transcription session: {_message(event)}")
-        if event["type"] in ("session.updated", "transcription_session.updated"):
+        if event.get("type") in ("session.updated", "transcription_session.updated"):
             return
 
 
-class RemoteTranscriberStream(TaskStream[RecognizerEvent]):
+class RemoteTranscriberStream(SocketStream[RecognizerEvent]):
     """One caller. Transcripts come in the order of their segments."""
 
     def __init__(
@@ -162,10 +143,8 @@ class RemoteTranscriberStream(TaskStream[RecognizerEvent]):
         model: str,
         on_closed: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(stream_id)
+        super().__init__(stream_id, url, socket)
         self._on_closed = on_closed
-        self._url = url
-        self._socket = socket
         self._model = model
         self._resampler = Resampler(RECOGNIZER_HZ, VOICE_HZ)
         self._audio = bytearray()  # since the last commit
@@ -177,9 +156,6 @@ class RemoteTranscriberStream(TaskStream[RecognizerEvent]):
         self._flushing = False
         self._n_flushes = 0  # those without an answer
         self._quiet_from: int | None = None  # bytes of `_audio` when the caller paused
-        self._outgoing: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_MESSAGES)
-        self._keep(self._send(), "transcriber out")
-        self._keep(self._receive(), "transcriber in")
 
     def feed(self, samples: bytes) -> None:
         self._audio += samples
@@ -220,7 +196,6 @@ class RemoteTranscriberStream(TaskStream[RecognizerEvent]):
         self._on_closed()
         self._on_closed = lambda: None
         await super().close()
-        await self._socket.close()
 
     def _has_speech(self) -> bool:
         return len(self._audio) >= MIN_COMMIT_BYTES and not is_quiet(bytes(self._audio), 0)
@@ -256,39 +231,9 @@ class RemoteTranscriberStream(TaskStream[RecognizerEvent]):
         self._audio.clear()
         self._post({"type": "input_audio_buffer.commit"})
 
-    def _post(self, message: dict[str, Any]) -> None:
-        """Raises: Overloaded when the service takes nothing."""
-        if not self.live:
-            return
-        try:
-            self._outgoing.put_nowait(message)
-        except asyncio.QueueFull:
-            raise Overloaded(
-                f"expected {self._url} to take audio, found {MAX_MESSAGES} messages waiting"
-            ) from None
-
-    async def _send(self) -> None:
-        try:
-            while True:
-                await self._socket.send(json.dumps(await self._outgoing.get()))
-        except ConnectionClosed as error:
-            self._lose(error)
-
-    async def _receive(self) -> None:
-        try:
-            while True:
-                self._observe(_parse(await self._socket.recv()))
-        except ConnectionClosed as error:
-            self._lose(error)
-        except BackendError as error:
-            self.fail(error)
-
-    def _lose(self, error: ConnectionClosed) -> None:
-        self.fail(BackendError(f"expected {self._url} to stay, found the connection lost: {error}"))
-
     def _observe(self, event: dict[str, Any]) -> None:
         """Raises: BackendError when the service reports a failure."""
-        match event["type"]:
+        match event.get("type"):
             case "input_audio_buffer.committed":
                 self._commit_of(event)
             case "conversation.item.input_audio_transcription.delta":
@@ -300,9 +245,9 @@ class RemoteTranscriberStream(TaskStream[RecognizerEvent]):
                 self._report_flush()
                 self._finish_segments()
             case "conversation.item.input_audio_transcription.failed":
-                raise BackendError(f"{self._url} failed to transcribe: {_message(event)}")
+                raise BackendError(f"{self._service} failed to transcribe: {_message(event)}")
             case "error":
-                raise BackendError(f"{self._url} reports: {_message(event)}")
+                raise BackendError(f"{self._service} reports: {_message(event)}")
 
     def _commit_of(self, event: dict[str, Any]) -> _Commit:
         """The commit an event is about: known by its item, else the oldest that has none."""
@@ -364,17 +309,6 @@ def _session(model: str, options: RecognizerOptions) -> dict[str, Any]:
             }
         },
     }
-
-
-def _parse(frame: str | bytes) -> dict[str, Any]:
-    """Raises: BackendError when it is no event."""
-    try:
-        event = json.loads(frame)
-    except ValueError as error:
-        raise BackendError(f"expected a JSON event of the service, found {error}") from error
-    if not isinstance(event, dict) or not isinstance(event.get("type"), str):
-        raise BackendError("expected an event with a type from the service, found another value")
-    return event
 
 
 def _message(event: dict[str, Any]) -> str:

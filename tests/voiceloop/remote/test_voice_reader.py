@@ -78,6 +78,16 @@ async def test_words_do_not_wait_for_the_voice_which_follows_and_answers_no_flus
     await stream.close()
 
 
+async def test_what_a_service_makes_of_the_voice_counts_until_the_reader_has_heard_it() -> None:
+    _, reader = pair(reads_after_ms=50.0)
+    hearing = FakeRecognizer(["a table"], p_voice=0.5)
+    stream = await opened(hearing, reader)
+    stream.feed(LOUD)
+    stream.flush()
+    assert [p_voice for _, _, p_voice in pauses(await heard_in(stream))] == [0.5, 1.5]
+    await stream.close()
+
+
 async def test_a_pause_that_lasts_is_told_of_again() -> None:
     hearing, reader = pair(hears_after_ms=10.0)
     stream = await opened(hearing, reader)

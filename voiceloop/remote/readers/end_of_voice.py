@@ -142,8 +142,11 @@ class VoiceReadingStream(TaskStream[RecognizerEvent]):
             self.fail(error)
 
     def _told(self, heard: Partial) -> Partial:
-        """The words with what the voice tells, as far as that is known yet."""
-        return msgspec.structs.replace(heard, p_voice=self._p_voice, for_agent=self._for_agent)
+        """The words with what the voice tells, as far as that is known yet; else with what whoever
+        hears them makes of it.
+        """
+        p_voice = heard.p_voice if self._p_voice is None else self._p_voice
+        return msgspec.structs.replace(heard, p_voice=p_voice, for_agent=self._for_agent)
 
     async def _read(self) -> None:
         try:
