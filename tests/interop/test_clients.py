@@ -42,6 +42,7 @@ SCRIPTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "livekit": ("livekit", ()),
     "openai_js": ("openai_js", ()),
     "agents_js": ("agents_js", ()),
+    "agents_webrtc": ("agents_js", ()),
 }
 # Only a whole session of pipecat can be told to call, not one reply: it would never stop calling.
 NOT_EMBEDDED = {"pipecat": "tool_call"}

@@ -12,7 +12,10 @@ import pytest
 from tests.fakes import FakeRecognizer, instant_backends
 from tests.voiceloop.doors.webrtc.test_call import served
 
-pytestmark = pytest.mark.skipif(find_spec("webrtc") is None, reason="needs the package wrtc")
+pytestmark = [
+    pytest.mark.call,
+    pytest.mark.skipif(find_spec("webrtc") is None, reason="needs the package wrtc"),
+]
 
 
 async def test_a_browsers_engine_speaks_is_answered_and_hangs_up() -> None:
