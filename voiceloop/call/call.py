@@ -31,7 +31,7 @@ from voiceloop.listening.item_audio import ItemAudio
 from voiceloop.listening.listener import LONGEST_TURN_MS, Listener
 from voiceloop.listening.segment import VoiceActivity
 from voiceloop.realtime import commands as asked
-from voiceloop.realtime.items import FunctionCallOutput
+from voiceloop.realtime.items import FunctionCallOutput, McpApprovalResponse
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.reply.context import ReplyContext, ReplyServices
 from voiceloop.resume.ticket import Tickets
@@ -164,7 +164,8 @@ class Call:
                 self._item_audio.then(lambda: None if response.closed else self.advance(command))
             case asked.SettingsChanged(previous=previous, current=current):
                 self._listener.configure(current)
-                self._mcp.configure()
+                if self._mcp is not None:
+                    self._mcp.configure()
                 self._context.configure(current)
                 self.advance(command)
                 options = self._agent.recognizer_options(current)
@@ -177,7 +178,8 @@ class Call:
             case asked.ItemCreated(item=item):
                 if isinstance(item, FunctionCallOutput):
                     self._tools.observe_output(item.call_id)  # the next turn reads it
-                self._mcp.observe(item)
+                elif isinstance(item, McpApprovalResponse) and self._mcp is not None:
+                    self._mcp.observe(item)
             case asked.AnswerConfirmation(call_id=call_id, is_allowed=is_allowed):
                 if not self._tools.allow(call_id, is_allowed=is_allowed):
                     self._protocol.note_unknown_call(call_id)

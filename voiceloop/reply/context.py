@@ -19,7 +19,7 @@ from voiceloop.realtime.settings import SessionSettings
 from voiceloop.reply.anticipation import Anticipation, PEndCallback
 from voiceloop.reply.plan import voice_options_of
 from voiceloop.reply.prepared import Prepared
-from voiceloop.reply.voice import KeptLines, ReplyVoice, SessionLines
+from voiceloop.reply.voice import KeptLines, ReplyVoice
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.tools.pending import SessionTools
 from voiceloop.tools.toolbox import Toolbox
@@ -85,13 +85,14 @@ class ReplyContext:
         self.play_delay_ms: Callable[[], float] = lambda: 0.0
         if (line := protocol.line) is not None:
             lead_ms, self.play_delay_ms = line.lead_ms, line.play_delay_ms
-        self.voice = ReplyVoice(backends.voice, self._new_stream_id, lead_ms, kept)
-        self._lines = SessionLines(kept, backends.voice, agent.kept_lines)
+        self.voice = ReplyVoice(
+            backends.voice, self._new_stream_id, lead_ms, kept, agent.kept_lines
+        )
         self.waiting_lines = cycle(agent.waiting.say)  # said while a tool takes its time, in turn
 
     def configure(self, settings: SessionSettings) -> None:
         """Take up the session's settings: its lines are kept in the voice that it speaks with."""
-        self._lines.want(voice_options_of(settings))
+        self.voice.want(voice_options_of(settings))
 
     def close(self) -> None:
         """Give up what is still looked up."""

@@ -81,15 +81,8 @@ class ReplyRound:
         """The model has ended; where it was asked again, once more."""
         before = self.reported
         if before is not None:
-            usage = replace(
-                before,
-                n_prompt_tokens=before.n_prompt_tokens + usage.n_prompt_tokens,
-                n_cached_tokens=before.n_cached_tokens + usage.n_cached_tokens,
-                n_reply_tokens=before.n_reply_tokens + usage.n_reply_tokens,
-                n_discarded_tokens=before.n_discarded_tokens + usage.n_discarded_tokens,
-                n_drafted_tokens=before.n_drafted_tokens + usage.n_drafted_tokens,
-                n_accepted_tokens=before.n_accepted_tokens + usage.n_accepted_tokens,
-            )
+            again = replace(usage, n_unheard_tokens=0, n_turn_tokens=0, n_turn_resident=0)
+            usage = added(before, again)
         self.reported = usage
 
     def take_usage(self) -> Usage:
@@ -111,6 +104,13 @@ class ReplyRound:
             return self.reported
         n_discarded = max(0, self.n_preemptive_deltas - self.n_deltas)
         return Usage(n_reply_tokens=self.n_deltas, n_discarded_tokens=n_discarded)
+
+
+def added(first: Usage, *more: Usage) -> Usage:
+    """The tokens of all of them; the times of the first."""
+    counts = [name for name in Usage.__struct_fields__ if name.startswith("n_")]
+    each = (first, *more)
+    return replace(first, **{name: sum(getattr(one, name) for one in each) for name in counts})
 
 
 class Rounds:
@@ -143,17 +143,12 @@ class Rounds:
         used = [each.usage for each in self._rounds]
         n_unheard = round(unheard * used[-1].n_reply_tokens)
         n_too_early = n_unheard if unheard == 1.0 else 0
+        whole = added(*used)
         return replace(
-            used[0],
-            n_prompt_tokens=sum(usage.n_prompt_tokens for usage in used),
-            n_cached_tokens=sum(usage.n_cached_tokens for usage in used),
-            n_reply_tokens=sum(usage.n_reply_tokens for usage in used) - n_unheard,
-            n_discarded_tokens=sum(usage.n_discarded_tokens for usage in used) + n_too_early,
+            whole,
+            n_reply_tokens=whole.n_reply_tokens - n_unheard,
+            n_discarded_tokens=whole.n_discarded_tokens + n_too_early,
             n_unheard_tokens=n_unheard - n_too_early,
-            n_turn_tokens=sum(usage.n_turn_tokens for usage in used),
-            n_turn_resident=sum(usage.n_turn_resident for usage in used),
-            n_drafted_tokens=sum(usage.n_drafted_tokens for usage in used),
-            n_accepted_tokens=sum(usage.n_accepted_tokens for usage in used),
         )
 
     @property

@@ -131,20 +131,17 @@ class PreemptiveReplies:
         settings = context.protocol.settings
         speaks = settings.speaks and self._ahead.does("held_clause")
         is_spoken = speaks and len(line) <= MOST_CHARACTERS
-        options = voice_options_of(settings)
-        is_there = context.voice.ahead.has(line, options) or context.voice.kept_sound(line, options)
-        return is_spoken and not is_there
+        return is_spoken and not context.voice.has(line, voice_options_of(settings))
 
     def _speak(self, line: str) -> None:
         self._drop_line()
         self._budget.count_request()
         context = self._context
         options = voice_options_of(context.protocol.settings)
-        stream_id = context.voice.new_stream_id()
-        context.voice.ahead.speak(context.voice.live, line, options, self._tasks, stream_id)
+        context.voice.speak_ahead(line, options, self._tasks)
 
     def _drop_line(self) -> None:
-        wasted_ms = self._context.voice.ahead.drop()
+        wasted_ms = self._context.voice.drop_ahead()
         self._metrics.wasted_audio_ms.inc(wasted_ms)
         self._budget.add_waste(self._context.clock(), 0, wasted_ms)
 

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -147,27 +147,6 @@ class KeptLines:
             await asyncio.wait([self._keeping])
 
 
-class SessionLines:
-    """The lines of one session, wanted once in each voice and speed that it is spoken with.
-
-    A client may change these as often as it likes: beyond MOST_OPTIONS nothing is kept for it.
-    """
-
-    def __init__(self, kept: KeptLines, voice: Voice, texts: Sequence[str]) -> None:
-        self._kept = kept
-        self._voice = voice
-        self._texts = texts
-        self._options: set[VoiceOptions] = set()
-
-    def want(self, options: VoiceOptions) -> None:
-        """The session is spoken so from now on."""
-        if options in self._options or len(self._options) >= MOST_OPTIONS:
-            return
-        self._options.add(options)
-        for text in self._texts:
-            self._kept.keep_soon(self._voice, text, options)
-
-
 async def _spoken(voice: Voice, text: str, options: VoiceOptions) -> tuple[VoiceEvent, ...]:
     stream = await voice.open(f"kept-{abs(hash((text, options))):x}", options)
     try:
@@ -282,64 +261,68 @@ class SpokenAhead:
             self._speaking.cancel()
 
 
-class LineAhead:
-    """The one that a session may say next."""
-
-    def __init__(self) -> None:
-        self._line: SpokenAhead | None = None
-
-    def has(self, text: str, options: VoiceOptions) -> bool:
-        """Whether it is this one, and nothing of it has failed."""
-        line = self._line
-        is_it = line is not None and (line.text, line.options) == (text, options)
-        return is_it and line is not None and line.failure is None
-
-    def speak(
-        self,
-        voice: Voice,
-        text: str,
-        options: VoiceOptions,
-        tasks: asyncio.TaskGroup,
-        stream_id: str,
-    ) -> None:
-        """Begin this one; after `drop`."""
-        self._line = SpokenAhead(voice, text, options)
-        self._line.start(tasks, stream_id)
-
-    def take(self, text: str, options: VoiceOptions) -> SpokenAhead | None:
-        """The line, for its reply; None where it is another, or has failed."""
-        if not self.has(text, options):
-            return None
-        line, self._line = self._line, None
-        return line
-
-    def drop(self) -> float:
-        """Throw it away; returns how many milliseconds of sound that costs."""
-        line, self._line = self._line, None
-        if line is None:
-            return 0.0
-        line.stop()
-        return line.made_ms
-
-
-@dataclass(frozen=True, slots=True)
 class ReplyVoice:
-    """live: speaks now. lead_ms: as of `Pacer`. kept: lines of all sessions. ahead: of this one."""
+    """The voice of one session.
 
-    live: Voice
-    new_stream_id: Callable[[], str]
-    lead_ms: float
-    kept: KeptLines
-    ahead: LineAhead = field(default_factory=LineAhead)
+    live: speaks now. lead_ms: as of `Pacer`. kept: lines of all sessions. texts: wanted as sound in
+    each voice and speed that the session is spoken with. A client may change these as often as it
+    likes: beyond MOST_OPTIONS nothing is kept for it.
+    """
+
+    def __init__(
+        self,
+        live: Voice,
+        new_stream_id: Callable[[], str],
+        lead_ms: float = 0.0,
+        kept: KeptLines | None = None,
+        texts: Sequence[str] = (),
+    ) -> None:
+        self.live = live
+        self.new_stream_id = new_stream_id
+        self.lead_ms = lead_ms
+        self._kept = kept or KeptLines()
+        self._texts = texts
+        self._options: set[VoiceOptions] = set()
+        self._ahead: SpokenAhead | None = None  # that the session may say next
+
+    def want(self, options: VoiceOptions) -> None:
+        """The session is spoken so from now on."""
+        if options in self._options or len(self._options) >= MOST_OPTIONS:
+            return
+        self._options.add(options)
+        for text in self._texts:
+            self._kept.keep_soon(self.live, text, options)
 
     def kept_sound(self, line: str, options: VoiceOptions) -> KeptLine | None:
         """A voice that has spoken this line already, where its sound is kept."""
-        return self.kept.line(line, options)
+        return self._kept.line(line, options)
+
+    def has(self, line: str, options: VoiceOptions) -> bool:
+        """Whether this line is spoken already, or is being spoken ahead."""
+        return self._is_ahead(line, options) or self.kept_sound(line, options) is not None
+
+    def _is_ahead(self, line: str, options: VoiceOptions) -> bool:
+        ahead = self._ahead
+        is_it = ahead is not None and (ahead.text, ahead.options) == (line, options)
+        return is_it and ahead is not None and ahead.failure is None
+
+    def speak_ahead(self, line: str, options: VoiceOptions, tasks: asyncio.TaskGroup) -> None:
+        """Begin this line, which may be said next; after `drop_ahead`."""
+        self._ahead = SpokenAhead(self.live, line, options)
+        self._ahead.start(tasks, self.new_stream_id())
+
+    def drop_ahead(self) -> float:
+        """Throw the line away; returns how many milliseconds of sound that costs."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None:
+            return 0.0
+        ahead.stop()
+        return ahead.made_ms
 
     def sound_of(self, text: str, options: VoiceOptions, record: TurnRecord) -> Voice:
         """A voice that has spoken this text, or has begun to; else the one that speaks now."""
-        line = self.ahead.take(text, options) if text else None
-        if line is None:
+        if not text or not self._is_ahead(text, options) or self._ahead is None:
             return self.kept_sound(text, options) or self.live
-        record.note_held(line.made_ms)
-        return line
+        ahead, self._ahead = self._ahead, None
+        record.note_held(ahead.made_ms)
+        return ahead

@@ -14,7 +14,8 @@ from voiceloop.backends import Speech, SpeechEnd, VoiceOptions
 from voiceloop.config import Ahead, AheadPart, Config
 from voiceloop.errors import WorkerLost
 from voiceloop.knowledge.answers import ApprovedAnswer
-from voiceloop.reply.voice import MOST_CHARACTERS, LineAhead, SpokenAhead
+from voiceloop.reply.voice import MOST_CHARACTERS, ReplyVoice, SpokenAhead
+from voiceloop.telemetry.record import TurnRecord
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -110,11 +111,11 @@ async def test_a_line_that_failed_is_spoken_anew_for_its_reply(clock: Clock, pla
 async def test_a_line_under_way_is_told_as_it_comes_and_then_the_voice_itself() -> None:
     voice = FakeVoice(first_audio_ms=100)
     async with asyncio.TaskGroup() as tasks:
-        ahead = LineAhead()
-        ahead.speak(voice, "One two three.", DEFAULT, tasks, "a")
+        own = ReplyVoice(voice, lambda: "a")
+        own.speak_ahead("One two three.", DEFAULT, tasks)
         await asyncio.sleep(0.05)
-        line = ahead.take("One two three.", DEFAULT)
-        assert line is not None and line.made_ms == 0.0 and ahead.drop() == 0.0
+        line = own.sound_of("One two three.", DEFAULT, record := TurnRecord(""))
+        assert line is not voice and record.facts.held_ms == 0.0 and own.drop_ahead() == 0.0
         stream = await line.open("b", DEFAULT)
         heard = [event async for event in stream.events()]
         words = [word.text for piece in heard if isinstance(piece, Speech) for word in piece.words]
@@ -124,12 +125,14 @@ async def test_a_line_under_way_is_told_as_it_comes_and_then_the_voice_itself() 
 
 async def test_only_the_line_that_is_asked_for_in_the_same_voice_is_taken() -> None:
     async with asyncio.TaskGroup() as tasks:
-        ahead = LineAhead()
-        ahead.speak(FakeVoice(), "One.", DEFAULT, tasks, "a")
+        voice, record = FakeVoice(), TurnRecord("")
+        own = ReplyVoice(voice, lambda: "a")
+        own.speak_ahead("One.", DEFAULT, tasks)
         await asyncio.sleep(0.1)
-        assert ahead.take("Two.", DEFAULT) is None
-        assert ahead.take("One.", VoiceOptions("bright")) is None
-        assert ahead.drop() == pytest.approx(240) and ahead.take("One.", DEFAULT) is None
+        assert own.sound_of("Two.", DEFAULT, record) is voice
+        assert own.sound_of("One.", VoiceOptions("bright"), record) is voice
+        assert own.drop_ahead() == pytest.approx(240)
+        assert own.sound_of("One.", DEFAULT, record) is voice
 
 
 async def test_a_voice_that_fails_in_the_middle_of_a_line_fails_who_reads_it() -> None:

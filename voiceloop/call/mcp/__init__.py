@@ -8,29 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol as Shape
+from typing import TYPE_CHECKING
 
 from voiceloop.call.events import CallEvent, ResultLate
 from voiceloop.capabilities import Capabilities
-from voiceloop.realtime.items import Item
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.tools.pending import SessionTools
 
-
-class SessionServers(Shape):
-    """As `session_mcp.SessionMcp`."""
-
-    def configure(self) -> None: ...
-
-    def observe(self, item: Item) -> None: ...
-
-
-class NoServers:
-    """Of a session that may name none; its settings have none."""
-
-    def configure(self) -> None: ...
-
-    def observe(self, item: Item) -> None: ...
+if TYPE_CHECKING:
+    from voiceloop.call.mcp.session_mcp import SessionMcp
 
 
 def servers_of(
@@ -39,10 +25,13 @@ def servers_of(
     tools: SessionTools,
     tasks: asyncio.TaskGroup,
     advance: Callable[[CallEvent], None],
-) -> SessionServers:
-    """Those of one session, for as long as its tasks run. advance: of the call's one loop."""
+) -> SessionMcp | None:
+    """Those of one session, for as long as its tasks run; None where it may name none.
+
+    advance: of the call's one loop.
+    """
     if not known.mcp_hosts:
-        return NoServers()
+        return None
     from voiceloop.call.mcp.session_mcp import SessionMcp
 
     servers = SessionMcp(protocol, tools, tasks, lambda: advance(ResultLate()))

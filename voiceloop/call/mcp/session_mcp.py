@@ -18,7 +18,6 @@ from voiceloop.backends import MAX_TOOLS, Tool, ToolCall
 from voiceloop.errors import expected
 from voiceloop.realtime import events
 from voiceloop.realtime.items import (
-    Item,
     ListedTool,
     McpApprovalRequest,
     McpApprovalResponse,
@@ -151,10 +150,8 @@ class SessionMcp:
 
     # --- calls that the client allows ---
 
-    def observe(self, item: Item) -> None:
-        """The client added this item: it may be its yes or no."""
-        if not isinstance(item, McpApprovalResponse):
-            return
+    def observe(self, item: McpApprovalResponse) -> None:
+        """The client added its yes or no."""
         request_id = item.approval_request_id
         request = self._protocol.conversation.get(request_id)
         if not isinstance(request, McpApprovalRequest) or request_id in self._answered:
