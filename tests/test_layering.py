@@ -37,8 +37,8 @@ MAY_IMPORT = {
     },
     "new_agent": {"errors"},
     "doctor": {
-        "agent", "backends", "cell", "config", "errors", "knowledge", "models", "remote", "tools",
-        "workers",
+        "access", "agent", "backends", "cell", "config", "errors", "knowledge", "models", "remote",
+        "tools", "workers",
     },
     "models": {
         "access", "agent", "agent_file", "backends", "canary", "capabilities", "cluster", "config",

@@ -76,8 +76,9 @@ class WebRtcSettings:
     )
     address: str = key(
         "",
-        "The address at which browsers reach that port, where the machine does not know it: "
-        "behind NAT, in a container. Without it: the machine's own addresses.",
+        "The address at which browsers reach that port: behind a proxy, behind NAT, in a "
+        "container. The port is then one of all the machine's addresses. Without it: `host`, or "
+        "what the machine knows of itself.",
     )
     ice_servers: tuple[str, ...] = key(
         (),

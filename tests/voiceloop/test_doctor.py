@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import socket
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -30,6 +31,7 @@ from voiceloop.doctor.report import (
     check_packages,
     check_preset,
     check_python,
+    check_webrtc,
     explain_settings,
     run_doctor,
     self_test,
@@ -40,6 +42,7 @@ from voiceloop.models import resolve
 from voiceloop.models.machine import Machine
 from voiceloop.models.preset_check import choose
 from voiceloop.models.presets import with_preset
+from voiceloop.operation import WebRtcSettings
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
 
 FAULTS = Path(__file__).resolve().parents[1] / "faults"
@@ -210,6 +213,23 @@ def test_only_a_problem_fails_the_command(
     text = printed.getvalue()
     assert "thing: as [found]" in text
     assert "-> do this" in text
+
+
+def test_whether_browsers_can_call_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(config: Config) -> list[tuple[str, str]]:
+        return [(one.level, one.found) for one in check_webrtc(config, lambda name: "1.16.0")]
+
+    assert found(Config()) == [("ok", "any free UDP port of 127.0.0.1")]
+    ((level, told),) = found(Config(host="0.0.0.0"))
+    assert level == "note" and "firewall" in told
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        ((level, told),) = found(Config(webrtc=WebRtcSettings(port=port)))
+    assert level == "note" and str(port) in told
+    assert list(check_webrtc(Config(), lambda name: None)) == []  # the packages say it
+    monkeypatch.setattr(doctor, "is_available", lambda: False)
+    assert found(Config()) == [("note", "libopus cannot be loaded")]
 
 
 def test_this_python_will_do() -> None:

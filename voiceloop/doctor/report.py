@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -21,7 +22,9 @@ from typing import Any
 
 from rich.console import Console
 
+from audio.opus import is_available
 from voiceloop import __version__
+from voiceloop.access.origins import is_loopback
 from voiceloop.cell import can_filter
 from voiceloop.config import AUTO, Config, all_keys
 from voiceloop.doctor.agent_knowledge import check_agent_knowledge
@@ -126,6 +129,7 @@ def run_doctor(config: Config, console: Console | None = None) -> int:
         check_libraries(),
         check_machine(machine),
         check_microphone(),
+        check_webrtc(config),
         check_models(),
         check_preset(config, choice, machine, hub),
         check_drafter(config, choice.preset),
@@ -198,6 +202,33 @@ def check_packages(
             missing.append(Finding(level, name, found, f"pip install '{target}'"))
     yield Finding("ok", "packages", ", ".join(present))
     yield from missing
+
+
+def check_webrtc(
+    config: Config, version: Callable[[str], str | None] = installed_version
+) -> Iterator[Finding]:
+    """Whether browsers can call: libopus, and the UDP port. What is not installed was told."""
+    if version("aiortc") is None:
+        return
+    asked, install = config.webrtc, "pip install 'voiceloop[webrtc]'"
+    if not is_available():
+        yield Finding("note", "WebRTC", "libopus cannot be loaded", install)
+        return
+    host = "0.0.0.0" if asked.address else config.host
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.bind((host, asked.port))
+    except OSError as error:
+        found = f"UDP port {asked.port} of {host}: {error.strerror}; one of the next 15 is taken"
+        yield Finding("note", "WebRTC", found, "webrtc.port")
+        return
+    if asked.port or is_loopback(host):
+        where = f"UDP port {asked.port}" if asked.port else "any free UDP port"
+        yield Finding("ok", "WebRTC", f"{where} of {asked.address or host}")
+    else:
+        found = f"any free UDP port of {asked.address or host}: a firewall lets in what it knows"
+        yield Finding("note", "WebRTC", found, "webrtc.port = 8443, and open it for UDP")
 
 
 def check_preset(config: Config, choice: Choice, machine: Machine, hub: Path) -> Iterator[Finding]:

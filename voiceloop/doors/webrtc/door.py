@@ -97,14 +97,16 @@ class WebRtcDoor:
     async def _peer(self, offer: Offer, line: Line) -> Peer:
         from aiortc.rtcdtlstransport import RTCCertificate
 
-        from voiceloop.doors.webrtc.mux import Mux
+        from voiceloop.doors.webrtc.mux import ANY, Mux
         from voiceloop.doors.webrtc.peer import Peer
 
         if self._mux is None:
             self._mux = Mux(asyncio.get_running_loop().time)
             self._certificate = RTCCertificate.generateCertificate()
         config = self._server.config
-        await self._mux.open(config.host, config.webrtc.port)
+        # Who says where browsers reach it is not reached at the host of a proxy beside it.
+        host = ANY[0] if config.webrtc.address else config.host
+        await self._mux.open(host, config.webrtc.port)
         return Peer(offer, self._mux, self._certificate, line)
 
     async def _run(self, line: Line, peer: Peer, stack: AsyncExitStack) -> None:
