@@ -24,7 +24,7 @@ from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import Bar
 from engine.engine import Engine
 from engine.load.gguf_codes import FOUR_BITS, MORE_BITS
-from engine.recipes.quality import log_probabilities
+from engine.quality import log_probabilities
 from engine.text.text import Text
 from engine.text.tool_calls import ParsedCall, ToolCallParser
 from engine.types import EngineConfig, GrammarError, SamplingParams

@@ -101,6 +101,7 @@ MODEL_MODULES = {
     f"voiceloop/workers/{name}.py"
     for name in (
         "worker",
+        "gate",
         "roles/chat_branch",
         "roles/chat_template",
         "roles/language",

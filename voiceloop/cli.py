@@ -257,6 +257,16 @@ def _add_models(commands: Commands) -> None:
     verbs.add_parser("list", help="each preset's models, and what it lacks here")
     pull = verbs.add_parser("pull", help="fetch a preset's models, or one model")
     pull.add_argument("name", metavar="NAME", help="cpu, gpu, or an id owner/name[@revision]")
+    gate = verbs.add_parser(
+        "gate",
+        help="whether a model in eight or four bits still is the model, beside bf16",
+        description="Likeliest tokens, divergence and fifty tool calls in this format and in bf16, "
+        "on callers that ship. It takes minutes; serve and doctor tell what it found.",
+    )
+    gate.add_argument("name", metavar="MODEL", help="as --llm-model: a name, a folder, a GGUF file")
+    gate.add_argument("--weights", default="int8", choices=("int8", "int4", "bf16"))
+    gate.add_argument("--kv", default="bf16", choices=("int8", "bf16"))
+    gate.add_argument("--exact", action="store_true", help="fp32 too: what bf16 itself strays by")
     path = verbs.add_parser("path", help="print the cache's folder, or a model's")
     path.add_argument("name", metavar="NAME", nargs="?", help="a preset or an id")
 
@@ -394,10 +404,13 @@ def _evaluate(arguments: argparse.Namespace) -> int:
 
 
 def _models(arguments: argparse.Namespace) -> int:
-    from voiceloop.models.listing import run_list, run_path, run_pull
+    from voiceloop.models.listing import run_gate, run_list, run_path, run_pull
 
     if arguments.verb == "list":
         return run_list()
+    if arguments.verb == "gate":
+        asked = arguments.weights, arguments.kv
+        return run_gate(arguments.name, *asked, exact=arguments.exact)
     return run_pull(arguments.name) if arguments.verb == "pull" else run_path(arguments.name)
 
 

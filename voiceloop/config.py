@@ -116,7 +116,7 @@ class EngineSettings:
         "this format. Of a GGUF file `int4` and `int8` keep codes of four bits (Q4_0, Q4_1, Q4_K)"
         " as they are, and keep the rest in eight bits. Every format has one bar: the likeliest "
         "token agrees with bf16 in 99.4 %, and KL divergence is 0.01 nats at most, on the model's"
-        " own replies (`python -m engine.recipes.quality MODEL --weights int8`, in a checkout). A"
+        " own replies (`voiceloop models gate MODEL --weights int8`). A"
         " format that has passed no such run is served where you ask for it. The start's lines "
         "and `voiceloop doctor` say so.",
     )

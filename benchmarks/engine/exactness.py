@@ -14,8 +14,8 @@ from benchmarks.engine.models import embedded_model
 from benchmarks.engine.setting import N_REPLY, Setting, drain
 from benchmarks.harness.harness import Bar
 from engine.engine import Engine
-from engine.recipes.passages import Passage, passage
-from engine.recipes.quality import BOUND, FP32, Format, Quality, measure, row
+from engine.quality import BOUND, FP32, Format, Passage, Quality, measure, row
+from engine.recipes.passages import passage
 from engine.runner import Extension
 from engine.sampler import gumbel_noise
 from engine.sequence import borrowed

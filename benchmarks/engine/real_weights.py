@@ -20,8 +20,8 @@ from benchmarks.harness.harness import Bar, interleaved
 from engine.engine import Engine
 from engine.load.gguf import is_gguf
 from engine.load.loader import TORCH_DTYPES
+from engine.quality import BOUND, KV_TOKENS, Format, measure, row
 from engine.recipes.passages import own_replies, peoples_replies
-from engine.recipes.quality import BOUND, KV_TOKENS, Format, measure, row
 from engine.types import Done, EngineConfig, SamplingParams
 
 SENTENCES = Path(__file__).parents[1] / "cafe_sentences.txt"  # fifty that callers say

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Tokens
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..engine import Engine
+from ..quality import REPLY_TOKENS, WINDOW_TOKENS, Passage, spoken
 from ..text.text import Text
-from ..types import SamplingParams
 
-WINDOW_TOKENS = 1024  # a text is read in pieces of this many, each from an empty context
-REPLY_TOKENS = 32  # at most, of an own reply: the first clauses, which a caller hears soonest
 TURNS_OF_A_DIALOGUE = 3  # that are answered, the first ones
-TOGETHER = 16  # replies that are generated in the same steps
 
 
 def reply_places(text: Text, tokens: Tokens[int]) -> Tensor:
@@ -36,14 +32,6 @@ def reply_places(text: Text, tokens: Tokens[int]) -> Tensor:
         elif header and list(tokens[i + 1 - len(header) : i + 1]) == header:
             speaks = True
     return torch.tensor(places) if any(places) else torch.ones(len(places), dtype=torch.bool)
-
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """A text to read, and which of its tokens count: bool [len(tokens)]."""
-
-    tokens: list[int]
-    counts: Tensor
 
 
 def passage(text: Text, tokens: Tokens[int]) -> Passage:
@@ -96,25 +84,4 @@ def own_replies(
             n_left -= len(prompt) + REPLY_TOKENS
             if n_left >= 0 and len(prompt) + REPLY_TOKENS <= WINDOW_TOKENS:
                 prompts.append(prompt)
-    passages = []
-    for first in range(0, len(prompts), TOGETHER):
-        some = prompts[first : first + TOGETHER]
-        for prompt, reply in zip(some, answers(engine, some), strict=True):
-            counts = torch.zeros(len(prompt) + len(reply), dtype=torch.bool)
-            counts[len(prompt) :] = True
-            passages.append(Passage(prompt + reply, counts))
-    return passages
-
-
-def answers(engine: Engine, prompts: Tokens[list[int]]) -> list[list[int]]:
-    """Greedy replies to all of them at once."""
-    branches = [engine.branch(f"answer{i}") for i in range(len(prompts))]
-    for branch, prompt in zip(branches, prompts, strict=True):
-        branch.commit(prompt, SamplingParams(max_tokens=REPLY_TOKENS))
-    while engine.has_work():
-        engine.step()
-    replies = []
-    for branch, prompt in zip(branches, prompts, strict=True):
-        replies.append(branch.sequence.tokens[len(prompt) :])
-        branch.close()
-    return replies
+    return spoken(engine, prompts)

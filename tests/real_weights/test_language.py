@@ -18,9 +18,9 @@ from benchmarks.engine.real_weights import (
 from engine.engine import Engine
 from engine.load.adapter import fingerprint
 from engine.load.source import open_source
+from engine.quality import Format, measure
 from engine.recipes.measuring.served_agent import ServedAgent
 from engine.recipes.passages import own_replies
-from engine.recipes.quality import Format, measure
 from engine.types import EngineConfig
 from tests.real_weights.packages import QWEN_CODER, SMOLLM2, Weights
 from voiceloop.models.catalog import SMOLLM2 as PACKAGED

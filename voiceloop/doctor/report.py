@@ -284,8 +284,7 @@ def check_formats(config: Config) -> Iterator[Finding]:
         yield Finding("ok", "quality gate", found)
     else:
         asked = f"--weights {formats.weights}" + (f" --kv {formats.kv}" * (formats.kv != DENSE))
-        command = f"{COMMAND} MODEL [--adapter DIR] {asked}"
-        remedy = f"{command}, of a checkout; or engine.weights, engine.kv"
+        remedy = f"{COMMAND} MODEL {asked}; or engine.weights, engine.kv"
         yield Finding("note", "quality gate", doubt, remedy)
 
 

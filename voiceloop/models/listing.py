@@ -6,14 +6,18 @@ Owns what a name on that command line means and the lines that are printed.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+from voiceloop.config import load_config
 from voiceloop.errors import ConfigError
 from voiceloop.models.cache import find_repo, hub_folder
 from voiceloop.models.catalog import MODELS, PRESETS, Preset
+from voiceloop.models.gates import RUN_BY, Gate, bar, keep, own_file
 from voiceloop.models.machine import Machine, this_machine
 from voiceloop.models.model import Model, Repo
 from voiceloop.models.preset_check import missing_pieces
+from voiceloop.models.presets import formats_of, worker_specs
 from voiceloop.models.resolve import any_repo, catalog_model, resolve_model, resolve_preset_model
 
 
@@ -73,6 +77,35 @@ def run_pull(name: str) -> int:
                 print(line)
     pull(repos, hub, print)
     return 0
+
+
+def run_gate(name: str, weights: str, kv: str, *, exact: bool) -> int:
+    """``voiceloop models gate``: 0 where the format passes, 1 where it misses the bar.
+
+    Raises: ConfigError.
+    """
+    from voiceloop.workers.gate import run_gate as measure
+
+    flags = {
+        "preset": "embedded", "llm_model": name, "engine.weights": weights, "engine.kv": kv,
+    }  # fmt: skip
+    config = load_config(flags=flags)
+    specs = worker_specs(config, wanted=("engine",))
+    options = next(role.options for spec in specs for role in spec.roles if role.role == "engine")
+    formats = formats_of(config)
+    if formats is None or formats.is_dense:
+        raise ConfigError("models gate: expected --weights or --kv other than bf16, found bf16")
+    found = measure(options, exact=exact, tell=lambda line: print(line, flush=True))
+    gate = Gate(
+        formats.model, formats.weights, formats.kv, RUN_BY[found.layers],
+        round(found.agreement, 4), round(found.kl_nats, 5), found.n_places,
+        None if found.of_fp32 is None else round(found.of_fp32, 4), found.n_calls, found.n_same,
+    )  # fmt: skip
+    keep(gate)
+    told = f"{formats.model} in {replace(formats, layers=gate.layers).told}"
+    print(f"{told}: {gate.told}; expected {bar().told}")
+    print("passed" if gate.passes(bar()) else "missed", f"(kept in {own_file()})")
+    return 0 if gate.passes(bar()) else 1
 
 
 def before_pull(preset: Preset, machine: Machine, hub: Path) -> Iterator[str]:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from engine.engine import Engine
 from engine.load.packed import FinerWeight, Int4Weight, dense, read_weight
 from engine.load.source import adapted, open_source
-from engine.recipes.quality import log_probabilities
+from engine.quality import log_probabilities
 from engine.types import CheckpointError, EngineConfig, WrongShape
 from tests.engine.load.gguf_files import write_gguf
 

@@ -19,7 +19,7 @@ from engine.engine import Engine
 from engine.layer import rope_frequencies
 from engine.load.gguf_file import MAX_ITEMS, GgufFile
 from engine.load.source import open_source
-from engine.recipes.quality import log_probabilities
+from engine.quality import log_probabilities
 from engine.text.text import Text
 from engine.types import (
     CheckpointError,

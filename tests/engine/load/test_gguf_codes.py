@@ -12,7 +12,7 @@ from engine.load.gguf_codes import FOUR_BITS, int4_weight
 from engine.load.packed import FinerWeight, Int4Weight, ScaledWeight, dense, read_weight
 from engine.load.quant import join, quantize
 from engine.load.source import open_source
-from engine.recipes.quality import log_probabilities
+from engine.quality import log_probabilities
 from engine.types import EngineConfig
 from tests.engine.conftest import WriteCheckpoint
 from tests.engine.load.gguf_files import write_gguf

@@ -14,6 +14,7 @@ from engine.engine import Engine
 from engine.load.adapter import BASE_KEY, fingerprint
 from engine.load.description import describe
 from engine.load.source import adapted, open_source
+from engine.quality import log_probabilities
 from engine.recipes.model.adapted_model import AdaptedModel
 from engine.recipes.model.agent_model import AgentModel
 from engine.recipes.model.base_model import load_base
@@ -21,7 +22,6 @@ from engine.recipes.model.chat_format import ChatEncoder
 from engine.recipes.model.chatml import CHATML_FORMAT, CHATML_TEMPLATE
 from engine.recipes.model.lora import RANK, TARGETS, exported, save_adapter
 from engine.recipes.model.shared_attention import Segment, shared_attention
-from engine.recipes.quality import log_probabilities
 from engine.recipes.reduce_adapter import reduced
 from engine.recipes.training.adapter_data import ADAPTER_MIXTURE, MAX_TOKENS
 from engine.recipes.training.adapter_trainer import AdapterOptions, AdapterTrainer

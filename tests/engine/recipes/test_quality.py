@@ -7,18 +7,17 @@ import pytest
 import torch
 
 from engine.engine import Engine
-from engine.recipes import quality as gate
-from engine.recipes.passages import Passage
-from engine.recipes.quality import (
+from engine.quality import (
     BOUND,
     FP32,
     Format,
+    Passage,
     Quality,
     Reference,
     log_probabilities,
-    main,
     violations,
 )
+from engine.recipes.quality import main
 from engine.types import EngineConfig
 
 TOKENS = [5 + (i * i * 7) % 90 for i in range(300)]
@@ -45,7 +44,7 @@ def test_perplexity_and_divergence_are_those_of_whole_passes(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A window is read some rows at a time; what comes out is as of one pass over it."""
-    monkeypatch.setattr(gate, "LOGIT_ROWS", 7)
+    monkeypatch.setattr("engine.quality.LOGIT_ROWS", 7)
     plain, rounded = load(tiny_model, FP32), load(tiny_model, Format("int4", dtype="fp32"))
     found = Reference(plain, [whole(TOKENS)], tmp_path).compare(rounded)
     wanted, other = (log_probabilities(one, TOKENS[:-1]).double() for one in (plain, rounded))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,15 +12,17 @@ from typing import cast
 
 import pytest
 
-from engine.recipes.quality import BOUND
+from engine.quality import BOUND
 from engine.runner import Runner
 from tests.voiceloop.models.test_preset_choice import put_preset
+from voiceloop.cli import main
 from voiceloop.config import Config, EngineSettings, load_config
 from voiceloop.doctor.report import check_formats
 from voiceloop.models import gates
 from voiceloop.models.catalog import MODELS, PRESETS, Preset
 from voiceloop.models.gates import RUN_BY, Bar, Formats, Gate, bar, doubt_of, gate_of, verdicts
 from voiceloop.models.presets import formats_of, with_preset, worker_specs
+from voiceloop.workers.gate import Measured
 from voiceloop.workers.messages import Ready, RoleSpec, served_of
 from voiceloop.workers.roles.role import Role, ready_of
 
@@ -46,7 +50,8 @@ def test_every_gate_is_of_a_model_and_of_formats_that_there_are() -> None:
             0 < gate.agreement <= 1
             and gate.kl_nats >= 0
             and gate.n_places >= 300
-            and 0 < gate.of_fp32 <= 1
+            and (gate.of_fp32 is None or 0 < gate.of_fp32 <= 1)
+            and 0 <= gate.n_same <= gate.n_calls
         )
 
 
@@ -162,3 +167,49 @@ def test_the_gate_that_is_told_of_a_server_is_that_of_what_runs_the_layers_in_th
     assert served_of(None) == {}
     silent = SimpleNamespace(totals=dict, rate_hz=0, detail="", tokenizer=b"", served={})
     assert served_of(Ready((ready_of(RoleSpec("voice"), cast(Role, silent), 1.0),))) == {}
+
+
+def test_a_gate_that_was_run_here_is_told_at_the_start_until_the_model_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates, "own_file", lambda: tmp_path / "cache" / "gates.toml")
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"GGUF")
+    formats = Formats(str(model), "int8", "bf16", "native")
+    missed = Gate(str(model), "int8", "bf16", "native", 0.98, 0.02, 700, None, 50, 44)
+    gates._table.cache_clear()
+    assert str(doubt_of(formats)).endswith("found none was run")
+    gates.keep(missed)
+    assert "98.00%" in str(doubt_of(formats))
+    gates.keep(replace(missed, agreement=0.996, kl_nats=0.001))
+    assert doubt_of(formats) is None and len(gates.own_gates()) == 1
+    os.utime(model, (2e9, 2e9))
+    gates._table.cache_clear()
+    assert str(doubt_of(formats)).endswith("found none was run")
+    gates.own_file().write_text("no gates [")
+    gates._table.cache_clear()
+    assert str(doubt_of(formats)).endswith("found none was run")
+    gates._table.cache_clear()
+
+
+@pytest.mark.parametrize(("agreement", "code"), [(0.997, 0), (0.98, 1)])
+def test_the_command_says_passed_or_missed_and_keeps_what_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    agreement: float, code: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(gates, "own_file", lambda: tmp_path / "gates.toml")
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"GGUF")
+    asked = list[Mapping[str, object]]()
+
+    def measure(options: Mapping[str, object], *, exact: bool, tell: object) -> Measured:
+        asked.append(options)
+        return Measured("native", agreement, 0.001, 700, 50, 48, None)
+
+    monkeypatch.setattr("voiceloop.workers.gate.run_gate", measure)
+    assert main(["models", "gate", str(model), "--weights", "int4"]) == code
+    assert (asked[0]["quant"], asked[0]["model_dir"]) == ("int4", str(model))
+    said = capsys.readouterr().out
+    assert ("passed" if code == 0 else "missed") in said and "48 of 50 calls" in said
+    assert [one.weights for one in gates.own_gates()] == ["int4"]
+    gates._table.cache_clear()
