@@ -66,9 +66,11 @@ FOREIGN = frozenset(
 # A model may be an id `owner/name` as well as a folder, and beside a URL it is the service's own
 # name: it is a path only where it begins with ./ or ../.
 ModelName = Annotated[str, Meta(extra={"not_path": r"(?!\.\.?/).*"})]
-WEB, SOCKETS = ("http", "https"), ("http", "https", "ws", "wss")
-Urls = Annotated[tuple[str, ...], Meta(extra={"schemes": WEB, "providers": SOCKETS})]
-SpeechUrls = Annotated[tuple[str, ...], Meta(extra={"schemes": SOCKETS, "providers": SOCKETS})]
+WEB, SOCKETS, WORKER = ("http", "https"), ("http", "https", "ws", "wss"), "worker"
+Urls = Annotated[tuple[str, ...], Meta(extra={"schemes": (*WEB, WORKER), "providers": SOCKETS})]
+SpeechUrls = Annotated[
+    tuple[str, ...], Meta(extra={"schemes": (*SOCKETS, WORKER), "providers": SOCKETS})
+]
 Secrets = Annotated[
     tuple[str, ...], Meta(extra={"not_path": r"(?s)(?!file:).*", "one_or_list": True})
 ]
@@ -261,7 +263,8 @@ class Config:
     llm_url: Urls = key(
         (),
         "An OpenAI-compatible service in place of the preset's language model. Several may be "
-        "named; a call stays with one. Or a provider, as of `stt_url`.",
+        "named; a call stays with one. Or a provider, as of `stt_url`. Or workers on the network, "
+        "`worker://HOST:PORT` each, as in `stt_url` and `tts_url` too ([CLUSTER.md](CLUSTER.md)).",
     )
     tts_url: Urls = key(
         (),
@@ -373,7 +376,7 @@ def load_config(
         config = overlay(config, _from_environment(environ), "the environment", is_text=True)
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     config = overlay(config, _nested(given), "the command line", is_text=True)
-    config = _with_service_keys(_with_key_file(config), environ or {})
+    config = _with_service_keys(_with_workers(_with_key_file(config)), environ or {})
     _check(config)
     return config
 
@@ -436,6 +439,20 @@ def _with_key_file(config: Config) -> Config:
     if config.keys_file is None:
         return config
     return replace(config, keys=(*config.keys, *read_keys_file(config.keys_file)))
+
+
+def _with_workers(config: Config) -> Config:
+    """What the URLs name as workers on the network, apart from services."""
+    urls: dict[str, Any] = {}
+    named: dict[str, Any] = {}
+    for name, role in (("llm_url", "engine"), ("stt_url", "recognizer"), ("tts_url", "voice")):
+        marks = [url.partition("://") for url in getattr(config, name)]
+        n_workers = sum(mark[0] == WORKER for mark in marks)
+        if 0 < n_workers < len(marks):
+            raise ConfigError(f"{name}: expected services or {WORKER}://HOST:PORT, found both")
+        if n_workers:
+            urls[name], named[role] = (), tuple(mark[2] for mark in marks)
+    return replace(config, **urls, workers=replace(config.workers, **named))
 
 
 def _with_service_keys(config: Config, environ: Mapping[str, str]) -> Config:

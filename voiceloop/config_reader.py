@@ -105,7 +105,11 @@ class Key:
 def keys_of(kind: Any) -> Mapping[str, Key]:
     """The keys of a table, by name, in order. kind: its dataclass."""
     hints = get_type_hints(kind, include_extras=True)
-    return {field.name: _key(field, hints[field.name]) for field in dataclasses.fields(kind)}
+    return {
+        field.name: _key(field, hints[field.name])
+        for field in dataclasses.fields(kind)
+        if field.metadata.get("is_key", True)
+    }
 
 
 def _key(field: dataclasses.Field[Any], hint: Any) -> Key:

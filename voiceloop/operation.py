@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -183,11 +183,14 @@ NO_CANARY = CanarySettings()
 
 @dataclass(frozen=True, slots=True)
 class WorkerAddresses:
-    """Workers on the network, HOST:PORT each, instead of processes that this server starts."""
+    """Workers on the network instead of processes that this server starts.
 
-    engine: tuple[str, ...] = key((), "Workers that hold the language model, `HOST:PORT` each.")
-    recognizer: tuple[str, ...] = key((), "Workers that hold the recognizer.")
-    voice: tuple[str, ...] = key((), "Workers that hold the voice.")
+    engine, recognizer, voice: HOST:PORT each, as ``llm_url``, ``stt_url``, ``tts_url`` name them.
+    """
+
+    engine: tuple[str, ...] = field(default=(), metadata={"is_key": False})
+    recognizer: tuple[str, ...] = field(default=(), metadata={"is_key": False})
+    voice: tuple[str, ...] = field(default=(), metadata={"is_key": False})
     list: Path | None = key(
         None,
         "A JSON file that names workers, read again when it is replaced. Every role without a URL"

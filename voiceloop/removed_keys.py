@@ -79,6 +79,9 @@ REMOVED: Mapping[str, str] = {
     "engine.weights = 'int8', or a checkpoint that was quantized with AWQ.",
     "engine.fused_launches": "Leave it out: a GPU's steps have one set of kernels.",
     "engine.prompt_activations": "Leave it out: a prompt's inputs are multiplied in bf16.",
+    "workers.engine": "Write llm_url = 'worker://HOST:PORT'.",
+    "workers.recognizer": "Write stt_url = 'worker://HOST:PORT'.",
+    "workers.voice": "Write tts_url = 'worker://HOST:PORT'.",
     "tools.table_key": "Leave it out: the first of the tool's parameters names the entry of "
     "tools.table.",
     "tools.retries": "Leave it out: a call that cannot have done anything is tried once more.",

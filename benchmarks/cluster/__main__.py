@@ -39,6 +39,7 @@ from clients.server_process import free_port, running_server
 from voiceloop.cluster.control.plan import Group, read_plan
 from voiceloop.cluster.control.status import Status
 from voiceloop.cluster.worker_list import WorkerList
+from voiceloop.models.resolve import ROLE_KEYS
 
 COMMAND = (sys.executable, "-m", "benchmarks.cluster.scripted")
 PLAN = """
@@ -213,7 +214,7 @@ async def start_s(control: Any, keys: dict[str, str]) -> float:
     """How long one more gateway of these workers takes until it takes calls."""
     status: Status = await asyncio.to_thread(control.status)
     named = {
-        f"VOICELOOP_WORKERS_{role.upper()}": one.address
+        f"VOICELOOP_{ROLE_KEYS[role].upper()}_URL": f"worker://{one.address}"
         for one in status.processes
         for role in one.roles
     }

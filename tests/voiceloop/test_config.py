@@ -134,6 +134,14 @@ def test_origins_are_taken_as_browsers_send_them(tmp_path: Path) -> None:
     assert len(load_config(write(tmp_path / "v.toml", text)).allowed_origins) == 5
 
 
+def test_a_url_names_workers_on_the_network_or_services_and_never_both() -> None:
+    config = load_config(flags={"llm_url": "worker://a:1, worker://b:2", "tts_url": "http://s/v1"})
+    assert config.workers.engine == ("a:1", "b:2") and config.llm_url == ()
+    assert config.workers.voice == () and config.tts_url == ("http://s/v1",)
+    with pytest.raises(ConfigError, match="stt_url: expected services or worker://HOST:PORT, fou"):
+        load_config(flags={"stt_url": "worker://a:1,http://s/v1"})
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a configuration file, found none at"):
         load_config(tmp_path / "none.toml")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 WORKER_DESCRIPTION = (
     "Load models of a preset and serve them to the servers whose configuration names this address "
-    "under [workers]. Both ends need the same workers.key (VOICELOOP_WORKERS_KEY)."
+    "(llm_url = 'worker://HOST:PORT'). Both ends need the same workers.key (VOICELOOP_WORKERS_KEY)."
 )
 GATEWAY_DESCRIPTION = (
-    "Run a server that holds no models: each part is a service, by its URL, or is held by workers "
-    "on the network, which the table [workers] of the configuration names. What callers may ask "
-    "for, voices and languages, is what these say. Settings come from --config, then the "
+    "Run a server that holds no models: each part is a service or is held by workers on the "
+    "network, by its URL or by workers.list. What callers may ask for, voices and languages, is "
+    "what these say. Settings come from --config, then the "
     "environment (VOICELOOP_<NAME>), then the flags below; the last one wins."
 )
 WORKER_SETTINGS = ("preset", "stt_model", "llm_model", "tts_model")

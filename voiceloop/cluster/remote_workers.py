@@ -78,7 +78,7 @@ class RemoteWorkers:
         elsewhere = self._named.keys() if roles is None else roles
         self._trial = trial if trial is not None else Trial()
         if self._trial.own_share is not None and not elsewhere:
-            wanted = "canary.version: expected workers on the network ([workers]) to try"
+            wanted = "canary.version: expected workers on the network to try"
             raise ConfigError(f"{wanted}, found none")
         self._pools = {role: PooledWorkers(role, trial=self._trial) for role in elsewhere}
         self._tasks: dict[RemoteWorker, asyncio.Task[None]] = {}
@@ -226,5 +226,5 @@ def _roles_of(named: Mapping[RoleName, Sequence[str]]) -> dict[Address, frozense
     found: dict[Address, set[RoleName]] = {}
     for role, texts in named.items():
         for text in texts:
-            found.setdefault(read_address(f"workers.{role}", text), set()).add(role)
+            found.setdefault(read_address(f"workers of the {role}", text), set()).add(role)
     return {address: frozenset(roles) for address, roles in found.items()}

@@ -44,8 +44,8 @@ def gateway_config(config: Config) -> Config:
     lacking = [role for role in ROLE_KEYS if role in roles_here(config)]
     if lacking:
         raise ConfigError(
-            f"expected workers.{lacking[0]}, workers.list or {ROLE_KEYS[lacking[0]]}_url, for a "
-            "gateway holds no models that answer; found none"
+            f"expected {ROLE_KEYS[lacking[0]]}_url or workers.list, for a gateway holds no models "
+            "that answer; found none"
         )
     return replace(config, preset=REMOTE.name)
 

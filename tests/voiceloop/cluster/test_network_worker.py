@@ -423,13 +423,13 @@ async def test_a_model_that_cannot_be_loaded_ends_the_command(
     "text", ["", "host", "host:", ":80", "host:99999", "http://host:80", "h:x"]
 )
 def test_an_address_is_a_host_and_a_port(text: str) -> None:
-    with pytest.raises(ConfigError, match="workers.engine: expected HOST:PORT, found"):
-        read_address("workers.engine", text)
+    with pytest.raises(ConfigError, match="llm_url: expected HOST:PORT, found"):
+        read_address("llm_url", text)
 
 
 def test_addresses_read_as_they_are_written() -> None:
     for text in ("10.0.0.5:9000", "[::1]:9000", "worker-1.local:9000"):
-        assert str(read_address("workers.engine", text)) == text
+        assert str(read_address("llm_url", text)) == text
 
 
 @pytest.mark.parametrize("key", ["", "short"])

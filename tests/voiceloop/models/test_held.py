@@ -70,15 +70,15 @@ def test_models_of_one_name_are_told_apart_by_their_files(
 
 
 def test_a_server_whose_every_part_is_elsewhere_takes_no_preset_of_its_own(tmp_path: Path) -> None:
-    workers = {"engine": ["h:1"], "voice": ["h:2"]}
-    config = load_config(flags={"workers": workers, "stt_url": "http://h:3/v1"})
+    workers = {"llm_url": "worker://h:1", "tts_url": "worker://h:2"}
+    config = load_config(flags={**workers, "stt_url": "http://h:3/v1"})
     assert roles_here(config) == frozenset()
     choice = choose(config, None, tmp_path)  # type: ignore[arg-type]  # which nobody looks at
     assert choice.preset.name == "remote"
     assert capabilities_of({}).reads_turn_ends
     listed = load_config(flags={"workers": {"list": "workers.json"}, "llm_url": "http://h:1/v1"})
     assert roles_here(listed) == frozenset()
-    assert roles_here(load_config(flags={"workers": {"voice": ["h:2"]}})) == {
+    assert roles_here(load_config(flags={"tts_url": "worker://h:2"})) == {
         "engine",
         "recognizer",
     }

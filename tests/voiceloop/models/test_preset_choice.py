@@ -516,7 +516,7 @@ def test_a_language_model_here_that_learned_no_ends_has_its_turns_read_too(
     monkeypatch.setattr(resolve, "installed_version", WHEELS.get)
     assert end_reader_spec(Config(preset=preset.name)) is not None
     assert end_reader_spec(Config(preset=preset.name, anticipation=Ahead(("p_end",)))) is None
-    elsewhere = load_config(flags={"preset": preset.name, "workers": {"engine": ["a:1"]}})
+    elsewhere = load_config(flags={"preset": preset.name, "llm_url": "worker://a:1"})
     assert end_reader_spec(elsewhere) is None  # its workers say what it reads
 
 
@@ -565,7 +565,7 @@ def test_a_recognizer_here_that_tells_nothing_of_the_voice_has_it_read_by_the_em
     [role] = spec.roles
     assert role.options["end_of_voice"] and not role.options["hears_words"]
     assert voice_reader_spec(Config(preset=preset.name, anticipation=Ahead(("p_voice",)))) is None
-    elsewhere = load_config(flags={"preset": preset.name, "workers": {"recognizer": ["a:1"]}})
+    elsewhere = load_config(flags={"preset": preset.name, "stt_url": "worker://a:1"})
     assert voice_reader_spec(elsewhere) is None  # it tells by itself what it hears
     assert voice_reader_spec(Config(preset="embedded")) is None
 

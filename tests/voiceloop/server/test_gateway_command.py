@@ -246,8 +246,8 @@ async def test_a_call_and_a_client_secret_are_as_good_at_another_gateway(
 @pytest.mark.parametrize(
     ("named", "told"),
     [
-        ({}, "expected workers.engine, workers.list or llm_url"),
-        ({"llm_url": "http://h:1/v1"}, "expected workers.recognizer, workers.list or stt_url"),
+        ({}, "expected llm_url or workers.list"),
+        ({"llm_url": "http://h:1/v1"}, "expected stt_url or workers.list"),
     ],
 )
 def test_a_gateway_without_somebody_for_a_role_does_not_start(
