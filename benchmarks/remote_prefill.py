@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -38,14 +39,18 @@ from voiceloop.remote.service import RemoteService
 VARIANTS = ("as it comes", "read ahead", "read before")
 STUB_PREFILL_MS, STUB_BASE_MS = 150.0, 5.0
 LEAST_HIDDEN = 80.0
+CHARACTERS_A_TOKEN = 4.0  # of English, by the tokenizers in use
 WORDS = "I would like a table for two at seven tonight please".split()
 REPLY = GenerateParams(max_tokens=8)
 
 
 class Stub:
-    """A chat service with a prefix cache. Reading all of a prompt takes it STUB_PREFILL_MS."""
+    """A chat service with a prefix cache: how long it reads all of a prompt, and writes a word."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, prefill_ms: float = STUB_PREFILL_MS, token_ms: float = 0.0, reply: str = "Yes."
+    ) -> None:
+        self._prefill_ms, self._token_ms, self._reply = prefill_ms, token_ms, reply
         self._read: list[str] = []
 
     async def answer(self, request: Request) -> StreamingResponse:
@@ -56,10 +61,24 @@ class Stub:
 
     async def _lines(self, prompt: str, n_cached: int) -> AsyncIterator[bytes]:
         share = 1 - n_cached / len(prompt)
-        await asyncio.sleep((STUB_BASE_MS + share * STUB_PREFILL_MS) / 1000)
+        await asyncio.sleep((STUB_BASE_MS + share * self._prefill_ms) / 1000)
         self._read.append(prompt)
-        chunk = {"choices": [{"delta": {"content": "Yes."}, "finish_reason": "stop"}]}
-        yield f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode()
+        *words, last = re.findall(r"\S+\s*", self._reply)
+        for word in words:
+            yield _event({"delta": {"content": word}, "finish_reason": None})
+            await asyncio.sleep(self._token_ms / 1000)
+        read = round(len(prompt) / CHARACTERS_A_TOKEN), round(n_cached / CHARACTERS_A_TOKEN)
+        usage = {
+            "prompt_tokens": read[0],
+            "prompt_tokens_details": {"cached_tokens": read[1]},
+            "completion_tokens": len(words) + 1,
+        }
+        yield _event({"delta": {"content": last}, "finish_reason": "stop"}, usage=usage)
+        yield b"data: [DONE]\n\n"
+
+
+def _event(choice: dict[str, Any], **told: Any) -> bytes:
+    return f"data: {json.dumps({'choices': [choice], **told})}\n\n".encode()
 
 
 @asynccontextmanager

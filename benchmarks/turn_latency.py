@@ -5,7 +5,8 @@ one call at a time, in real time, room noise between utterances. With ``--human`
 clips of the shared data instead, none that the waits were chosen on; with ``--ablate`` the call is
 played into several servers, each with one mechanism of anticipation off, interleaved
 (``--ablate ends``: only what ends a turn, with ``--human`` too; ``--ablate smollm2``: with a
-trained model of 135M, and a bar on all of them together). With
+trained model of 135M, and a bar on all of them together; ``--ablate service``: with a model behind
+a service; ``--ablate brains``: every switch on each of the three, brain after brain). With
 ``--fakes`` the models are scripted and instant and the endpoint is a plain timer, so that what
 remains is the runtime. ``--check`` fails where a bar is missed. A run that is interrupted writes
 the calls that had ended.
@@ -20,13 +21,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
+from benchmarks.calls import remote_brain
 from benchmarks.calls.ablation import (
     ABLATIONS,
+    AGENT,
+    BRAINS,
     EMBEDDED,
     Variant,
     ablation_bars,
@@ -52,6 +55,7 @@ EXTRAS = {"greeting": "1", "voiceloop.timeline": "1"}
 FAKE_SERVER = (sys.executable, "-m", "benchmarks.calls.fake_server")
 DEFAULT_ENDPOINT_MS = 200
 HUMAN_TURNS_OF_A_CALL = 8
+ALL_BRAINS = "brains"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +120,22 @@ def callers_of(settings: Settings) -> list[tuple[str, tuple[Utterance, ...]]]:
     return [(f"human {i}", tuple(part)) for i, part in enumerate(parts)]
 
 
-def start(settings: Settings, variant: str) -> Any:
-    """The server of one variant as an async context manager."""
+@asynccontextmanager
+async def start(settings: Settings, variant: str) -> AsyncIterator[ServerProcess]:
+    """The server of one variant, and the service that it asks."""
     command = SERVE if settings.endpoint_ms is None else FAKE_SERVER
-    log = RESULTS / f"turn_latency-{variant}.log"
     chosen = settings.variants[variant]
-    return running_server(
-        chosen.arguments, command=command, log=log, environment=chosen.environment
-    )
+    arguments, log = chosen.arguments, RESULTS / f"turn_latency-{variant}.log"
+    async with AsyncExitStack() as running:
+        if chosen.asks_service:
+            service = await running.enter_async_context(
+                running_server(command=remote_brain.COMMAND)
+            )
+            agent = remote_brain.long_agent(AGENT, RESULTS / "turn_latency-agent.toml")
+            url = f"http://127.0.0.1:{service.port}/v1"
+            arguments += ("--llm-url", url, "--agent", str(agent))
+        server = running_server(arguments, command=command, log=log, environment=chosen.environment)
+        yield await running.enter_async_context(server)
 
 
 async def play(
@@ -199,10 +211,11 @@ def parsed() -> tuple[Benchmark, argparse.Namespace]:
     command.choice("--cast", load_call().casts, DEFAULT_CAST, "the voices of the bundled call")
     command.switch("--human", "clips of the shared data (VOICELOOP_DATA), not the bundled call")
     command.parser.add_argument(
-        "--ablate", nargs="?", const="embedded", choices=ABLATIONS, metavar="SET",
-        help="each mechanism of anticipation off in turn: of the embedded agent, only the three "
-        "that end a turn (ends: five calls of eight turns in six minutes with --turns 8), or "
-        "smollm2's four and all of them (six calls, seven minutes)",
+        "--ablate", nargs="?", const="embedded", choices=(*ABLATIONS, ALL_BRAINS), metavar="SET",
+        help=f"each mechanism of anticipation off in turn, of {', '.join(ABLATIONS)} (default: "
+        "embedded): the embedded agent, the three that end a turn, SmolLM2-135M's four or all, a "
+        f"service. {ALL_BRAINS}: all of three, one after the other. A call of eight turns takes a "
+        "minute, and each mechanism one at least",
     )  # fmt: skip
     chosen = command.parse()
     refuse = command.parser.error
@@ -216,6 +229,7 @@ def parsed() -> tuple[Benchmark, argparse.Namespace]:
 
 
 def settings_of(chosen: argparse.Namespace) -> Settings:
+    """Of a run; of `--ablate` with one brain."""
     variants = {"human" if chosen.human else "embedded": Variant(EMBEDDED)}
     if chosen.fakes:
         variants = {"fakes": Variant()}
@@ -245,7 +259,7 @@ def report(
             "ablation": ablation,
         },
         bars,
-        name=f"turn_latency-{variant.replace(' ', '-')}",
+        name="-".join(["turn_latency", *set_of(ablation), variant]).replace(" ", "-"),
         ready_s=round(figures.ready_s, 2),
         resident_mb=round(figures.resident_mb, 1),
         **data,
@@ -256,6 +270,11 @@ def report(
     return bars
 
 
+def set_of(ablation: str | None) -> tuple[str, ...]:
+    """What stands in the name of a result besides its variant: the brain, where it is another."""
+    return () if ablation in (None, "embedded", "ends") else (ablation,)
+
+
 def bar_set(settings: Settings) -> str:
     if settings.endpoint_ms is not None:
         return f"fakes {settings.endpoint_ms}"
@@ -264,13 +283,26 @@ def bar_set(settings: Settings) -> str:
 
 def main() -> int:
     command, chosen = parsed()
-    settings = settings_of(chosen)
     check_matplotlib("the picture of the results")
+    if chosen.ablate != ALL_BRAINS:
+        return command.exit_code(measured_set(command, chosen))
+    for brain, chosen.ablate in BRAINS.items():
+        print(f"\n{brain}")
+        measured_set(command, chosen)
+        if command.partial:
+            break
+    return command.exit_code(())
+
+
+def measured_set(command: Benchmark, chosen: argparse.Namespace) -> list[Bar]:
+    """Measure and report one set of servers; returns the bars that are judged."""
+    settings = settings_of(chosen)
     every = {name: Measured() for name in settings.variants}
     command.measure(measure(settings, every))
     measured = {name: figures for name, figures in every.items() if figures.calls}
     if not measured:
-        return command.without_results()
+        command.without_results()
+        return []
     bars = [
         bar
         for name, figures in measured.items()
@@ -281,7 +313,7 @@ def main() -> int:
         print_ablation(summaries)
         bars = ablation_bars(chosen.ablate, summaries)
         print(bar_table(bars) if bars else "")
-    return command.exit_code(bars)
+    return bars
 
 
 if __name__ == "__main__":

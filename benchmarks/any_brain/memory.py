@@ -15,6 +15,7 @@ from benchmarks.any_brain.served import Found, served_by
 from benchmarks.harness.harness import Bar
 from benchmarks.long_call.__main__ import Line
 from benchmarks.long_call.call import ASKED, PLANTED, Turn, recalled, turns_of
+from benchmarks.remote_prefill import CHARACTERS_A_TOKEN
 from clients.connection import RealtimeConnection, own_key
 from clients.progress import progress_bar
 from tests.dialect_service import streamed
@@ -22,7 +23,6 @@ from tests.remote_service import Answer, Service
 
 MINUTES, QUICK_MINUTES = 60.0, 6.0
 WINDOW_TOKENS, QUICK_WINDOW_TOKENS = 4096, 2048
-CHARACTERS_A_TOKEN = 4.0  # of English, by the tokenizers in use
 PAUSE_S = 0.05  # shorter than any caller's, and long enough for a window to move on in it
 REMEMBERS, TALKS = "You told me: ", "Certainly, that is noted, and it will be seen to."
 # Of `PLANTED`, by whether the service tells its window.

@@ -23,10 +23,14 @@ MOST_OF_ALL_OFF = 0.6  # of the gap's p50
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One server: arguments of ``voiceloop serve``, and what is added to its environment."""
+    """One server: arguments of ``voiceloop serve``, and what is added to its environment.
+
+    asks_service: its language model is the stub service (`remote_brain`), one of its own.
+    """
 
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    asks_service: bool = False
 
 
 def without(*names: str) -> dict[str, str]:
@@ -36,25 +40,29 @@ def without(*names: str) -> dict[str, str]:
     return switched | ({DRAFTER: "none"} if DECODING in names else {})
 
 
-def _one_off_each(arguments: tuple[str, ...], names: Sequence[str]) -> dict[str, Variant]:
+def _one_off_each(
+    arguments: tuple[str, ...], names: Sequence[str], *, asks_service: bool = False
+) -> dict[str, Variant]:
     """All on, each off in turn, all of them off."""
+
+    def variant(*off: str) -> Variant:
+        return Variant(arguments, without(*off), asks_service)
+
     return {
-        ALL_ON: Variant(arguments),
-        **{f"no {name.replace('_', ' ')}": Variant(arguments, without(name)) for name in names},
-        ALL_OFF: Variant(arguments, without(*names)),
+        ALL_ON: variant(),
+        **{f"no {name.replace('_', ' ')}": variant(name) for name in names},
+        ALL_OFF: variant(*names),
     }
 
 
+# What acts with any language model; the rest is the engine's own, or the embedded agent's tools'.
+ANY_BRAIN = ("prefill", "p_end", "p_voice", "speculative_reply", "held_clause", "early_start")
 # Servers by name, by what is asked of them: everything of the embedded agent, only what ends a
 # turn, or a trained model.
 ABLATIONS: dict[str, dict[str, Variant]] = {
     "embedded": {
         **_one_off_each(
-            EMBEDDED,
-            (
-                "prefill", "p_end", "p_voice", "speculative_reply", "held_clause", "early_start",
-                "prefix_cache", DECODING, "tool_calls",
-            ),
+            EMBEDDED, (*ANY_BRAIN, "prefix_cache", DECODING, "tool_calls"),
         ),
         # An agent that looks things up, its pages searched for the same questions.
         "documents": Variant(EMBEDDED, {"VOICELOOP_AGENT": "library"}),
@@ -71,7 +79,13 @@ ABLATIONS: dict[str, dict[str, Variant]] = {
     "smollm2": _one_off_each(
         SMOLLM2, ("prefill", "prefix_cache", DECODING, "speculative_reply")
     ),
+    "smollm2-whole": _one_off_each(SMOLLM2, (*ANY_BRAIN, "prefix_cache", DECODING)),
+    # Ears and voice are the embedded ones: the brain alone differs.
+    "service": _one_off_each(EMBEDDED, ANY_BRAIN, asks_service=True),
 }  # fmt: skip
+# The sets that `--ablate brains` plays one after the other, each interleaved within itself: the
+# servers of all of them at once are more than a machine's memory holds.
+BRAINS = {"13M": "embedded", "SmolLM2-135M": "smollm2-whole", "a service": "service"}
 
 
 def ablation_bars(name: str, summaries: Mapping[str, Mapping[str, Any]]) -> list[Bar]:
@@ -84,8 +98,12 @@ def ablation_bars(name: str, summaries: Mapping[str, Mapping[str, Any]]) -> list
 
 
 def print_ablation(summaries: Mapping[str, Mapping[str, Any]]) -> None:
-    """One line a variant. summaries: of `clients.report.call_summary.summary_of`."""
-    heads = ("n", "p50", "p90", "p95", "p99", "cut-ins", "resident", "held", "waste")
+    """One line a variant. summaries: of `clients.report.call_summary.summary_of`.
+
+    salvaged: replies kept though words had changed; ahead: calls and searches begun before the end.
+    """
+    heads = ("n", "p50", "p90", "p95", "p99", "cut-ins", "resident", "held", "waste",
+             "salvaged", "ahead")  # fmt: skip
     print(f"\n{'gap, ms':<26}" + "".join(f"{head:>9}" for head in heads))
     for name, data in summaries.items():
         gap = data["gap_ms"]
@@ -93,6 +111,7 @@ def print_ablation(summaries: Mapping[str, Mapping[str, Any]]) -> None:
         cells.append(_cell(100.0 * data["cut_ins"] / max(1, data["n_turns"]), "%"))
         for key in ("turn_tokens_resident", "clauses_held", "reply_tokens_wasted"):
             cells.append(_cell(None if data[key] is None else 100.0 * data[key], "%"))
+        cells += [str(data[key]) for key in ("salvaged", "prefetched")]
         print(f"{name:<26}{gap['n']:>9}" + "".join(f"{cell:>9}" for cell in cells))
 
 

@@ -64,7 +64,8 @@ class Ahead:
     ``unheard``: those of a reply that the caller interrupted which were not heard any more.
     ``clause_was_held``: the first clause was ready when the turn ended, as far as it can be heard
     at least, and stands in the reply: of the sound held then, what the reply kept reaches past the
-    first audible sample.
+    first audible sample. ``draft``: "released" as it was made, "salvaged" where words had changed,
+    else "none". ``prefetched``: calls and searches that had begun before the turn was over.
     """
 
     turn_tokens: int
@@ -74,6 +75,8 @@ class Ahead:
     discarded: int
     unheard: int
     clause_was_held: bool
+    draft: str = "none"
+    prefetched: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +267,15 @@ def _ahead(reply: Reply) -> Ahead | None:
         discarded=facts["n_discarded_tokens"],
         unheard=facts["n_unheard_tokens"],
         clause_was_held=_lead_in_ms(reply) < timeline.get("held_ms", 0.0),
+        draft=facts.get("draft", "none"),
+        prefetched=_prefetched(timeline),
     )
+
+
+def _prefetched(timeline: Mapping[str, Any]) -> int:
+    """Of the turn's calls and searches, those that had begun before it was over."""
+    calls = sum(call["hidden_ms"] > 0.0 for call in timeline.get("tools") or ())
+    return calls + ((timeline.get("retrieval") or {}).get("fate") == "hidden")
 
 
 def _lead_in_ms(reply: Reply) -> float:

@@ -64,6 +64,8 @@ def _ahead(turns: Sequence[Ahead]) -> dict[str, Any]:
         "turns_told": len(turns),
         "turn_tokens_resident": _share(sum(turn.resident for turn in turns), n_turn_tokens),
         "left_to_prefill": asdict(Distribution.of([float(turn.left) for turn in turns])),
+        "salvaged": sum(turn.draft == "salvaged" for turn in turns),
+        "prefetched": sum(turn.prefetched for turn in turns),
         "clauses_held": _share(sum(turn.clause_was_held for turn in turns), len(turns)),
         "reply_tokens_wasted": _share(sum(turn.discarded for turn in turns), generated),
         "reply_tokens_unheard": _share(sum(turn.unheard for turn in turns), generated),

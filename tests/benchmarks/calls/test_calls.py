@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import get_args
 
 import httpx
 import numpy as np
 
 from benchmarks.backchannels import Verdict
-from benchmarks.calls.ablation import ABLATIONS, ALL_OFF, ALL_ON, ablation_bars
+from benchmarks.calls.ablation import (
+    ABLATIONS,
+    AGENT,
+    ALL_OFF,
+    ALL_ON,
+    ANY_BRAIN,
+    BRAINS,
+    ablation_bars,
+)
 from benchmarks.calls.overlapping_sounds import Sound
+from benchmarks.calls.remote_brain import PROMPT_TOKENS, long_agent
 from benchmarks.calls.told_models import SENTENCES, Told
 from benchmarks.heard_history import Cut, Sentence, bars_of, shares_of
-from voiceloop.config import AheadPart, load_config
+from voiceloop.config import AheadPart, Config, load_config
+from voiceloop.models.presets import resolve_agent
 
 FRUIT = Sentence(("apples", "pears", "plums"), (200.0, 600.0, 1000.0), 1200.0)
 
@@ -95,6 +106,15 @@ def test_a_server_takes_every_switch_and_every_switch_is_tried() -> None:
         for variant in variants.values():
             tried |= set(load_config(environ=dict(variant.environment)).anticipation.off)
     assert tried == set(get_args(AheadPart))
+
+
+def test_three_brains_are_tried_each_with_every_switch_that_acts_on_it(tmp_path: Path) -> None:
+    for name in BRAINS.values():
+        tried = {part for one in ABLATIONS[name].values() for part in one.environment.values()}
+        assert set(ANY_BRAIN) <= tried
+    agent = resolve_agent(Config(agent=long_agent(AGENT, tmp_path / "agent.toml")))
+    n_words = len(agent.instructions.split())
+    assert 0.7 * PROMPT_TOKENS < n_words < PROMPT_TOKENS and agent.greeting
 
 
 def test_all_four_together_are_held_to_their_share() -> None:
