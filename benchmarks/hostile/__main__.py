@@ -4,6 +4,9 @@ Starts a server of the embedded preset. A caller asks in text, over and over, fi
 beside one hostile client of each kind. Told are how much longer the caller waits for the first
 token (p50), how late the gateway's event loop wakes (p99, to the bound of its histogram), and how
 much more memory the server's processes hold afterwards.
+
+`--part words` sends canary words and keys through every failure instead, and looks for them in all
+that servers tell (`canary_words.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS, Bar
+from benchmarks.hostile.canary_words import FAILURES, WORKER_FAILURES, Leaks, leaks_of_all
 from benchmarks.hostile.clients import HOSTILE, LASTS_S, Hostile
 from clients.report.percentiles import Distribution
 from clients.server_process import ServerProcess, running_server
@@ -146,12 +150,31 @@ def bars_of(found: Found) -> list[Bar]:
     return bars
 
 
+def words(command: Benchmark) -> int:
+    """The part of the canary words: none of them is found anywhere."""
+    leaks = Leaks()
+    command.measure(leaks_of_all(leaks, RESULTS))
+    for place, found in leaks.found.items():
+        print(f"{place}: {', '.join(found)}")
+    for name in leaks.missed:
+        print(f"it never came about: {name}")
+    bars = [
+        Bar("canary words found", float(leaks.n_found), 0.0, "", n=leaks.n_failures),
+        Bar("failures that never came about", float(len(leaks.missed)), 0.0, ""),
+    ]
+    settings = {"services": len(FAILURES), "workers": len(WORKER_FAILURES)}
+    return command.finish(settings, bars, name="hostile_words", found=leaks.found)
+
+
 def main() -> int:
     command = Benchmark("hostile", "One hostile client of each kind beside a caller.")
+    command.choice("--part", ("clients", "words"), "clients", "what is tried")
     command.parser.add_argument(
         "names", nargs="*", metavar="KIND", help="of clients (default: all)"
     )
     chosen = command.parse()
+    if chosen.part == "words":
+        return words(command)
     found = Found()
     command.measure(measure(found, chosen.names))
     if not found.kinds:

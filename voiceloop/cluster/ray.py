@@ -35,6 +35,7 @@ from voiceloop.cluster.control.plan import Desired, Group
 from voiceloop.cluster.control.reports import HostReport, Orders
 from voiceloop.cluster.control.status import Status, status_of
 from voiceloop.errors import VoiceLoopError
+from voiceloop.log_form import log_in_form
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class _Host:
         command: Sequence[str],
         address: str,
     ) -> None:
-        logging.basicConfig(level=logging.INFO, format=f"{start.name}: %(levelname)s %(message)s")
+        log_in_form(f"{start.name}: %(levelname)s %(message)s", logging.INFO)
         self._start, self._environ, self._key_names = start, environ, key_names
         self._command = command
         self._address = address
@@ -130,7 +131,7 @@ class _Directory:
     """The actor over `Directory`. It carries out what that returns."""
 
     def __init__(self, desired: Desired, command: tuple[str, ...], address: str) -> None:
-        logging.basicConfig(level=logging.INFO, format="directory: %(levelname)s %(message)s")
+        log_in_form("directory: %(levelname)s %(message)s", logging.INFO)
         if ray.get_runtime_context().was_current_actor_reconstructed:
             record = _kept()
         else:

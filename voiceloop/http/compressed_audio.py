@@ -129,6 +129,8 @@ class Encoder:
 
     def push(self, pcm: bytes) -> bytes:
         """Add PCM16; what it adds to the file, maybe nothing yet."""
+        if not pcm:
+            return b""  # FFmpeg takes a frame of nothing for a lack of memory
         samples = np.frombuffer(pcm, "<i2")
         frame = self._av.AudioFrame.from_ndarray(samples[np.newaxis, :], "s16", "mono")
         frame.sample_rate = self._rate_hz

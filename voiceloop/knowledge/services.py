@@ -17,6 +17,7 @@ from voiceloop.errors import BackendError, BackendTimeout
 from voiceloop.knowledge.index import FUNCTION_WORDS, Hit
 from voiceloop.knowledge.passages import Passage
 from voiceloop.knowledge.retriever import Hits
+from voiceloop.log_form import named
 
 CONNECT_S = 2.0  # as of tools by `url`
 MAX_BODY_BYTES = 256 * 1024  # some 1,000 times what a turn is given of passages
@@ -97,8 +98,7 @@ class UrlRetriever:
                             f"{where}: expected at most {MAX_BODY_BYTES} bytes, found more"
                         )
         except httpx.HTTPError as error:
-            found = f"{type(error).__name__} {error}".strip()
-            raise BackendError(f"{where}: expected passages, found {found}") from error
+            raise BackendError(f"{where}: expected passages, found {named(error)}") from error
         if not response.is_success:
             raise BackendError(f"{where}: expected passages, found status {response.status_code}")
         return bytes(body)

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import asynccontextmanager
 from time import monotonic
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import httpx
 
@@ -27,6 +27,7 @@ from voiceloop.errors import (
     ConfigError,
     PromptTooLong,
 )
+from voiceloop.log_form import named
 from voiceloop.remote.circuit_breaker import CircuitBreaker
 from voiceloop.remote.dialect import kind_of
 
@@ -49,7 +50,18 @@ UNNAMED_MODEL = "default"  # servers of one model take any name, and some of the
 TOO_LONG = re.compile(
     r"context (length|window|size)|prompt is too long|too many tokens|tokens. must be <=", re.I
 )
-CODE = re.compile(r"[A-Za-z][\w.-]{0,63}")
+# A code as services write it, and no word that a caller says, or a key: `invalid_request_error`,
+# `INVALID_ARGUMENT`, `BadRequestError`.
+CODE = re.compile(
+    r"(?=.{1,64}$)([a-z]{1,16}(_[a-z]{1,16})+|[A-Z]{1,16}(_[A-Z]{1,16})+|([A-Z][a-z]+)+Error)"
+)
+KINDS = (
+    "application/json",
+    "application/problem+json",
+    "text/event-stream",
+    "text/html",
+    "text/plain",
+)
 # How services list the window of a model: vLLM and SGLang; Groq; OpenRouter; Mistral.
 WINDOW_KEYS = ("max_model_len", "context_window", "context_length", "max_context_length")
 OLLAMA_CONTEXT_TOKENS = 4096  # what it loads a model with where nothing else is said
@@ -78,7 +90,7 @@ class RemoteService:
     ) -> None:
         self._named_kind = kind
         self.kind = kind_of(url, named=kind)
-        self.url, query = _whole_url(url, self.kind.path)
+        self.url, query, login = _whole_url(url, self.kind.path)
         self.model = model or UNNAMED_MODEL
         self._is_named = bool(model)
         self.context_tokens: int | None = None  # of the model, where the service tells
@@ -91,6 +103,7 @@ class RemoteService:
         self._client = httpx.AsyncClient(
             headers=sent,
             params=query,
+            auth=login,
             timeout=httpx.Timeout(silence_s, connect=CONNECT_S),
             limits=httpx.Limits(max_keepalive_connections=32, keepalive_expiry=KEEP_ALIVE_S),
         )
@@ -185,7 +198,7 @@ class RemoteService:
             response = await self._client.get(f"{self.url}/models")
             # Any answer will do: not every service lists its models.
             if response.status_code in (401, 403):
-                raise BackendRefused(f"{self.url} refused the key: {_reason(response)}")
+                raise BackendRefused(f"{self.url} refused the key: {_codes(response)}")
         self._used_at = self._clock()
         self._is_there = True
         return response
@@ -307,8 +320,9 @@ class RemoteService:
             raise BackendTimeout(f"expected {what} from {self.url} in time, found none") from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
             self._is_there = self._is_there and has_answered
-            detail = str(error) or type(error).__name__
-            raise BackendError(f"expected an answer from {self.url}, found: {detail}") from error
+            raise BackendError(
+                f"expected an answer from {self.url}, found: {named(error)}"
+            ) from error
 
 
 class ServiceRefused(BackendRefused):
@@ -335,11 +349,15 @@ def _retry_after_s(response: httpx.Response) -> float | None:
         return None  # absent, or a date
 
 
-def _whole_url(url: str, path: str) -> tuple[str, dict[str, str]]:
-    """The address that routes are added to, and what stands behind its question mark."""
+def _whole_url(url: str, path: str) -> tuple[str, dict[str, str], tuple[str, str] | None]:
+    """The address that routes are added to, and errors tell; what stands behind its question mark;
+    and a name and password in it.
+    """
     parts = urlsplit(url)
-    whole = urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/") or path, "", ""))
-    return whole, dict(parse_qsl(parts.query))
+    host = parts.netloc.rpartition("@")[2]
+    whole = urlunsplit((parts.scheme, host, parts.path.rstrip("/") or path, "", ""))
+    login = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
+    return whole, dict(parse_qsl(parts.query)), login
 
 
 def _listed_models(response: httpx.Response) -> dict[str, dict[str, Any]]:
@@ -382,8 +400,8 @@ def _codes(response: httpx.Response) -> str:
     """
     if codes := codes_of(_error_of(response)):
         return codes
-    kind = response.headers.get("content-type", "").partition(";")[0]
-    return f"no code, {kind or 'of no type'}"
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return f"no code, {kind if kind in KINDS else 'of another type' if kind else 'of no type'}"
 
 
 def _reason(response: httpx.Response) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from voiceloop.cell import make_undumpable
 from voiceloop.config import Config, load_config
 from voiceloop.errors import ConfigError
+from voiceloop.log_form import log_in_form
 from voiceloop.models.preset_check import REMOTE
 from voiceloop.models.resolve import ROLE_KEYS, roles_here
 from voiceloop.server.memory import give_back_large_blocks
@@ -52,11 +53,13 @@ def gateway_config(config: Config) -> Config:
 
 def log_at(level: str) -> None:
     """Log from this level on; of other packages nothing below info: their frames hold words."""
-    logging.basicConfig(level="INFO" if level == "debug" else level.upper(), format=LOG_FORM)
+    log_in_form(LOG_FORM, "INFO" if level == "debug" else level.upper())
     if level == "debug":
         for package in ("voiceloop", "engine", "audio"):
             logging.getLogger(package).setLevel(logging.DEBUG)
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for each clause spoken
+    for package in ("httpx", "httpx2"):  # else a line for each clause spoken, with its address
+        logging.getLogger(package).setLevel(logging.WARNING)
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # it quotes what it cannot read
 
 
 def _run(

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from voiceloop.backends import RoleName
+from voiceloop.cell import make_undumpable
 from voiceloop.cluster.address import Address, read_address
 from voiceloop.cluster.host import host_worker
 from voiceloop.config import Config, load_config
@@ -52,6 +53,7 @@ def run_worker(
         ready=_tell_ready,
         on_progress=_tell_role,
     )
+    make_undumpable()  # it holds what callers say
     asyncio.run(serving)
     return 0
 

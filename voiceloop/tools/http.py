@@ -20,6 +20,7 @@ import httpx
 from voiceloop.agent import AgentTool
 from voiceloop.config_reader import VARIABLE, from_environment
 from voiceloop.errors import ConfigError
+from voiceloop.log_form import named
 from voiceloop.tools.caller import NOBODY, Caller, CallerSigner
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.result import bounded
@@ -90,10 +91,10 @@ class HttpTool:
                 await response.aclose()
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise self._failed(
-                _named(error), "not in reach", may_help=True, is_unsent=True
+                named(error), "not in reach", may_help=True, is_unsent=True
             ) from error
         except httpx.HTTPError as error:
-            raise self._failed(_named(error), "failed", may_help=True) from error
+            raise self._failed(named(error), "failed", may_help=True) from error
 
     def _request(self, key: str, arguments: Mapping[str, Any], caller: Caller) -> httpx.Request:
         left = dict(arguments)
@@ -138,7 +139,7 @@ class HttpTool:
             raise self._failed("a compressed answer, which was not asked for", "failed")
         kind = response.headers.get("content-type", "text/plain").lower()
         if not (kind.startswith("text/") or "json" in kind or "xml" in kind):
-            raise self._failed(f"a {kind}, which is no text", "failed")
+            raise self._failed("no text", "failed")
         text, is_whole = await _read(response, MAX_BODY_BYTES)
         if not is_whole:
             raise self._failed(
@@ -181,10 +182,6 @@ def _address(tool: AgentTool, environment: Mapping[str, str], where: str) -> lis
 def _plain(value: Any) -> str:
     """A value as a query has it: text as it is, anything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _named(error: Exception) -> str:
-    return f"{type(error).__name__} {error}".strip()
 
 
 async def _read(response: httpx.Response, max_bytes: int) -> tuple[str, bool]:

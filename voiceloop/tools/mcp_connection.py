@@ -31,6 +31,7 @@ from voiceloop.agent import McpServer
 from voiceloop.backends import MAX_TOOLS, TOOL_NAME
 from voiceloop.config_reader import from_environment
 from voiceloop.errors import ConfigError
+from voiceloop.log_form import named
 from voiceloop.tools.caller import NOBODY, Caller, CallerSigner
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.result import bounded
@@ -360,7 +361,7 @@ def _short(text: str) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, in a line; of a group its first."""
+    """What went wrong, in a line; of a group its first. What the server wrote is not in it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return _short(f"{type(error).__name__} {error}".strip())
+    return _short(named(error))

@@ -119,7 +119,10 @@ class Host:
         self._answers.flush()
 
     async def _text(self, arguments: dict[str, Any]) -> str:
-        result = await self._run(arguments)
+        try:
+            result = await self._run(arguments)
+        except SystemExit:  # it would end the process with its words
+            raise RuntimeError from None
         return result if isinstance(result, str) else msgspec.json.encode(result).decode()
 
     async def _run(self, arguments: dict[str, Any]) -> Any:

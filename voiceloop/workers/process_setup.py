@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import logging
 import os
-import resource
 import signal
 import sys
 
+from voiceloop.cell import make_undumpable
+from voiceloop.log_form import log_in_form
 from voiceloop.rooms import prefer_own_rooms
 from voiceloop.workers.messages import WorkerSpec
 
@@ -45,8 +45,8 @@ def prepare(spec: WorkerSpec) -> None:
     die_with_parent()
     # Asked for by the supervisor before it kills: where this process stood is the only evidence.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    logging.basicConfig(format=f"%(levelname)s worker {spec.name}: %(message)s")
+    log_in_form(f"%(levelname)s worker {spec.name}: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the gateway's; it closes the socket
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core: callers' words would be in it
+    make_undumpable()  # callers' words would be in a core
     limit_threads(spec.n_threads)
     refuse_pickles()

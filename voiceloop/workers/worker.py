@@ -20,7 +20,6 @@ import logging
 import select
 import socket
 import sys
-import traceback
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
@@ -29,6 +28,7 @@ from typing import NamedTuple
 import msgspec
 
 from voiceloop.backends import RoleName
+from voiceloop.log_form import traced
 from voiceloop.workers.backlog import Backlog
 from voiceloop.workers.deadlines import Deadlines
 from voiceloop.workers.messages import (
@@ -271,7 +271,7 @@ class Worker:
         """
         if self._failed_steps.add():
             raise error
-        log.error("a step failed, and no one stream is to blame for it: %s", _traced(error))
+        log.error("a step failed, and no one stream is to blame for it: %s", traced(error))
         text = f"expected the step to go on, found {type(error).__name__}"
         for stream_id in [one for one, own in self._streams.items() if own.role is role]:
             self._fail(StreamFailed(stream_id, text, retryable=True))
@@ -337,7 +337,7 @@ class Worker:
             self._fail(error.told(message.stream_id))
         except Exception as error:
             kind = type(message).__name__
-            log.error("%s failed the stream %s: %s", kind, message.stream_id, _traced(error))
+            log.error("%s failed the stream %s: %s", kind, message.stream_id, traced(error))
             text = f"expected {kind} to be taken, found {type(error).__name__}"
             self._fail(StreamFailed(message.stream_id, text, retryable=False))
         self._busy_s += self._clock() - started  # encoding a prompt is work as any other
@@ -371,7 +371,7 @@ class Worker:
         except RoleBroken:
             raise
         except Exception as error:
-            log.error("the stream %s could not be closed: %s", stream_id, _traced(error))
+            log.error("the stream %s could not be closed: %s", stream_id, traced(error))
 
     def _beat(self, has_work: bool) -> None:
         now = self._clock()
@@ -390,12 +390,6 @@ def _told(error: Exception) -> str:
     """An error while loading, where no caller has said a word yet: its name and first line."""
     said = str(error).strip().splitlines()
     return ": ".join([type(error).__name__, *(line[:MAX_TOLD_CHARACTERS] for line in said[:1])])
-
-
-def _traced(error: Exception) -> str:
-    """Where an error that nobody foresaw came from; not its words, which may be a caller's."""
-    frames = "".join(traceback.format_tb(error.__traceback__))
-    return f"{type(error).__name__}\n{frames}"
 
 
 def _is_batch(opening: ToWorker) -> bool:

@@ -118,7 +118,9 @@ async def test_the_operators_fields_are_sent_and_never_left_out(
 
 
 async def test_a_refusal_is_not_told_in_the_services_words(service: Any, connect: Connect) -> None:
-    quoted = {"error": {"message": "invalid request: how much is a latte", "type": "BadRequest"}}
+    quoted = {
+        "error": {"message": "invalid request: how much is a latte", "type": "BadRequestError"}
+    }
     service.answer_to = lambda path, body: Answer([json.dumps(quoted).encode()], 400)
     remote = connect(model="m")
     with pytest.raises(BackendRefused) as refusal:
