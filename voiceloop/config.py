@@ -47,6 +47,7 @@ from voiceloop.operation import (
     TraceSettings,
     WebRtcSettings,
     WorkerAddresses,
+    is_address,
 )
 from voiceloop.operation import Limits as Limits  # whoever has a Config has these
 from voiceloop.removed_keys import instead_of_variable
@@ -514,6 +515,9 @@ def _check(config: Config) -> None:
         if not is_origin(host if host.startswith(("http://", "https://")) else f"https://{host}"):
             wanted = "mcp_allowed_hosts: expected host, host:port or http://host:port"
             raise ConfigError(f"{wanted}, found {host!r}")
+    address = config.webrtc.address
+    if address and not is_address(address):
+        raise ConfigError(f"webrtc.address: expected an IP address, found {address!r}")
     for url in config.webrtc.ice_servers:
         if not url.startswith(("stun:", "stuns:", "turn:", "turns:")):
             raise ConfigError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import ClassVar
 
@@ -61,6 +62,15 @@ class Limits:
         if self.drain_s is not None:
             return self.drain_s
         return TERMINAL_DRAIN_S if sys.stderr.isatty() else SERVICE_DRAIN_S
+
+
+def is_address(text: str) -> bool:
+    """Whether it is an IP address."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,10 @@ class Doors:
         """As `WebRtcDoor.prepare`."""
         self._webrtc.prepare()
 
+    def giving_way(self) -> Callable[[], None] | None:
+        """As `WebRtcDoor.giving_way`."""
+        return self._webrtc.giving_way()
+
     def close(self) -> None:
         """Give the ports back."""
         self._webrtc.close()

@@ -103,7 +103,9 @@ class Protocol:
         self.outbox = Outbox(
             self.session_id[-12:], is_beta=is_beta, on_put=on_put, carries_sound=line is not None
         )
-        self.output = OutputBuffer(line, self.send, self._is_open)
+        self.output = OutputBuffer(
+            line, self.send, lambda response_id: self._open_response(response_id) is not None
+        )
         self._active: ResponseHandle | None = None
         self._out_of_band: dict[str, ResponseHandle] = {}
         self._input = InputBuffer(self.new_id, Limits.uncommitted_audio_minutes * 60_000.0)
@@ -180,8 +182,8 @@ class Protocol:
         response_id = self.output.clear()
         if response_id is None:
             return []
-        if self._active is not None and self._active.id == response_id:
-            self._active.close("cancelled", "client_cancelled")
+        if (handle := self._open_response(response_id)) is not None:
+            handle.close("cancelled", "client_cancelled")
         return [commands.CancelResponse(response_id)]
 
     def _hear(self, samples: bytes) -> list[Command]:
@@ -314,9 +316,7 @@ class Protocol:
         return [commands.CreateResponse(self.open_response(request))]
 
     def _cancel(self, response_id: str | None) -> list[Command]:
-        handle = self._active
-        if response_id is not None and (handle is None or handle.id != response_id):
-            handle = self._out_of_band.get(response_id)
+        handle = self._active if response_id is None else self._open_response(response_id)
         if handle is None:
             raise NotActive(response_id)
         handle.close("cancelled", "client_cancelled")
@@ -535,9 +535,10 @@ class Protocol:
         if handle.status == "cancelled" and self.output.is_playing(handle.id):
             self.output.clear()
 
-    def _is_open(self, response_id: str) -> bool:
-        is_active = self._active is not None and self._active.id == response_id
-        return is_active or response_id in self._out_of_band
+    def _open_response(self, response_id: str) -> ResponseHandle | None:
+        if self._active is not None and self._active.id == response_id:
+            return self._active
+        return self._out_of_band.get(response_id)
 
     def _known(self, item_id: str, code: str) -> Item:
         item = self.conversation.get(item_id)

@@ -168,7 +168,7 @@ class Gateway:
     def _giving_way(self) -> Callable[[], None] | None:
         """Of the calls whose clients have said nothing the first gives way to another caller."""
         silent = next((one for one in self._sessions if one.gives_way), None)
-        return silent.give_way if silent is not None else None
+        return silent.give_way if silent is not None else self.doors.giving_way()
 
     async def watch_load(self) -> None:
         """Look at the load for ever."""

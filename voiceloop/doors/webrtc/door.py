@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
@@ -36,6 +38,9 @@ log = logging.getLogger(__name__)
 # From the answer to a peer that is there. Browsers give up after 15 s; whoever has not been heard
 # by then has no way to us, and holds a place.
 CONNECT_S = 10.0
+# A peer that is no nearer than this gives way to another caller where all places are taken, as a
+# WebSocket does on which nothing is said.
+GIVES_WAY_S = 1.0
 
 
 class WebRtcDoor:
@@ -47,6 +52,7 @@ class WebRtcDoor:
         self._mux: Mux | None = None
         self._certificate: RTCCertificate | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._awaited: dict[asyncio.Task[None], float] = {}  # whose peers are not there; since when
 
     def prepare(self) -> None:
         """Do ahead, beside the event loop, what the first offer would hold all calls for."""
@@ -78,8 +84,24 @@ class WebRtcDoor:
             told = peer.answer(self._mux, self._server.config.webrtc.address)
             task = asyncio.create_task(self._run(line, peer, stack.pop_all()), name=call_id)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._awaited[task] = asyncio.get_running_loop().time()
+        task.add_done_callback(self._forget)
         return call_id, told
+
+    def giving_way(self) -> Callable[[], None] | None:
+        """What gives up the peer that is longest overdue, for another caller; None: none is."""
+        now_s = asyncio.get_running_loop().time()
+        overdue = (task for task, at_s in self._awaited.items() if now_s - at_s > GIVES_WAY_S)
+        task = next(overdue, None)
+        return None if task is None else partial(self._give_up, task)
+
+    def _give_up(self, task: asyncio.Task[None]) -> None:
+        del self._awaited[task]
+        task.cancel()
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._awaited.pop(task, None)
 
     def close(self) -> None:
         """Give the port back; calls are over by then."""
@@ -122,6 +144,9 @@ class WebRtcDoor:
             except Exception:
                 log.exception("a WebRTC peer could not be connected")
                 return
+            task = asyncio.current_task()
+            assert task is not None
+            self._awaited.pop(task, None)
             if self._server.admission.is_draining:  # nobody would tell the call that it is to end
                 return
             await self._server.serve_session(line)

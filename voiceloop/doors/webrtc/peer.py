@@ -165,8 +165,8 @@ class Peer:
             most = RTCSctpCapabilities(self._offer.message_bytes)
             await self._sctp.start(most, self._offer.sctp_port)
             await self._opened.wait()
-        if self._is_closed:
-            raise ConnectionError
+            if self._channel is None:  # it has left meanwhile
+                raise ConnectionError
         self._is_live = True
         self._tick()
 

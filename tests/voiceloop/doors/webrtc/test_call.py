@@ -23,9 +23,13 @@ from tests.waiting import until
 from tests.webrtc_caller import LOUD, WebRtcCaller, calling
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, ToolCall
+from voiceloop.call.session import Session
 from voiceloop.config import Config, Limits
+from voiceloop.doors.line import Line
 from voiceloop.doors.routes import turn_credentials
 from voiceloop.doors.webrtc import door
+from voiceloop.doors.webrtc.mux import IceLine
+from voiceloop.doors.webrtc.peer import Peer, SoundTransport
 from voiceloop.operation import KeyQuota, WebRtcSettings
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.process import listen, make_server
@@ -83,8 +87,11 @@ def text_item(text: str) -> dict[str, Any]:
     return {"type": "message", "role": "user", "content": content}
 
 
-async def test_a_text_turn_is_answered() -> None:
-    async with served() as (_, url), calling(url) as caller:
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+async def test_a_text_turn_is_answered(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aioice.ice, "get_host_addresses", lambda **kinds: [address])
+    config = Config(host="0.0.0.0", webrtc=WebRtcSettings(address=address))
+    async with served(config=config) as (_, url), calling(url) as caller:
         created = await caller.until("session.created")
         assert created["session"]["instructions"] == "Be kind."
         caller.send("conversation.item.create", item=text_item("hello"))
@@ -258,6 +265,23 @@ async def test_whoever_is_not_there_in_time_gives_place_and_quota_back(
             await until(lambda: not gateway.admission.n_inside)
 
 
+async def test_a_peer_that_never_comes_gives_way_to_another_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(door, "GIVES_WAY_S", 0.1)
+    config = Config(limits=Limits(max_sessions=1))
+    async with served(config=config) as (gateway, url):
+        absent = WebRtcCaller()
+        try:
+            assert (await absent.dial(url, follows=False)).status_code == 201
+            await asyncio.sleep(0.2)
+            async with calling(url) as caller:
+                await caller.until("session.created")
+        finally:
+            await absent.hang_up()
+        await until(lambda: not gateway.admission.n_inside)
+
+
 async def test_a_call_that_broke_off_goes_on_in_another() -> None:
     model = FakeLanguageModel(lambda m: f"You said {len(m)}.")
     async with served(instant_backends(language_model=model)) as (_, url):
@@ -288,6 +312,8 @@ async def test_twenty_calls_one_after_the_other_leave_nothing() -> None:
         mux = gateway.doors._webrtc._mux
         assert mux is not None and not mux.n_lines and not mux._by_address
         assert not gateway.n_sessions and not len(gateway.doors.calls)
+        kinds = (Peer, IceLine, Line, SoundTransport, Session)
+        await until(lambda: not [one for one in gc.get_objects() if isinstance(one, kinds)])
 
 
 async def test_a_call_whose_time_is_over_is_told_so_first() -> None:
