@@ -2,7 +2,7 @@
 
 import { keyHeaders } from "./connection.js";
 
-const UNKNOWN = { name: "", try_saying: [], preset: "", models: {}, voices: [], client_tools: [] };
+const UNKNOWN = { name: "", try_saying: [], preset: "", models: {}, voices: [], client_tools: [], webrtc: false };
 
 /** The server's card of its agent. Another server than VoiceLoop has none: all is unknown then.
  *  Rejects with a TypeError where nobody answers; `needsKey` is true where the key is missing or

@@ -10,7 +10,7 @@ import { download, transcriptText } from "./transcript.js";
 const byId = (id) => document.getElementById(id);
 const captions = new Captions(byId("captions"), byId("announcer"));
 const settings = new Settings(byId("settings"));
-let agent = { name: "", client_tools: [] };
+let agent = { name: "", client_tools: [], webrtc: false };
 let call = null;
 let startedAt = new Date();
 
@@ -31,8 +31,9 @@ const view = {
     byId("call").dataset.phase = name;
     status(phaseText(name));
   },
-  connected(isReconnect) {
+  connected(isReconnect, isRtc) {
     document.body.dataset.line = "open";
+    byId("carrier").textContent = isRtc ? "over WebRTC" : "over a WebSocket";
     if (isReconnect) captions.note("The line is back; the agent knows what was said.");
     view.phase("ready");
   },
@@ -118,7 +119,7 @@ async function startCall({ hasMicrophone, isByKeyboard = false }) {
   byId("key-wrong").textContent = "";
   byId("start").disabled = true;
   status(hasMicrophone ? "Asking for the microphone …" : "Connecting …");
-  const starting = new Call(settings, view, agent.client_tools);
+  const starting = new Call(settings, view, agent);
   globalThis.voiceloop = starting; // for a developer's console, and for the browser test
   document.body.dataset.line = "opening";
   call = starting;
@@ -153,6 +154,7 @@ function hangUp() {
   call?.stop();
   call = null;
   document.body.dataset.line = "idle";
+  byId("carrier").textContent = "";
   delete byId("call").dataset.phase;
   meter("level", 0);
   meter("agent-level", 0);
@@ -166,7 +168,7 @@ function showButtons() {
   byId("start").hidden = inCall;
   byId("start").disabled = false;
   byId("invitation").hidden = inCall;
-  byId("meters").hidden = !inCall;
+  byId("meters").hidden = byId("carrier").hidden = !inCall;
   byId("stop").hidden = !inCall;
   byId("microphone").hidden = !inCall || hears;
   byId("mute").hidden = !hears || !settings.isHandsFree;

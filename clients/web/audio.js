@@ -1,6 +1,7 @@
 // The page's microphone and loudspeaker: one AudioContext at 24 kHz, a worklet for each side.
 //
-// Both worklets stamp with the same audio clock, so that the time from the caller's last sound to
+// The agent's sound is pushed here piece by piece, or comes as a stream (`listen`); what is told of
+// it is the same. All worklets stamp with the same audio clock, so that the time from the caller's last sound to
 // the agent's first is measured without comparing two clocks.
 
 export const RATE_HZ = 24_000;
@@ -12,7 +13,7 @@ export async function openAudio({ onPlayback }) {
   }
   const context = new AudioContext({ sampleRate: RATE_HZ, latencyHint: "interactive" });
   try {
-    for (const name of ["capture", "playback"]) {
+    for (const name of ["capture", "playback", "hearing"]) {
       await context.audioWorklet.addModule(new URL(`${name}_worklet.js`, import.meta.url));
     }
     await context.resume();
@@ -26,10 +27,34 @@ export async function openAudio({ onPlayback }) {
 class Audio {
   constructor(context, onPlayback) {
     this.context = context;
-    this.track = null; // of the microphone
-    this.playback = new AudioWorkletNode(context, "playback", { numberOfInputs: 0 });
-    this.playback.connect(context.destination);
-    this.playback.port.onmessage = ({ data }) => onPlayback(data);
+    this.track = this.stream = null; // of the microphone
+    this.onPlayback = onPlayback;
+    this.queue = this.loudspeaker("playback", { numberOfInputs: 0 });
+    this.output = this.queue;
+  }
+
+  loudspeaker(name, options) {
+    const node = new AudioWorkletNode(this.context, name, { ...options, outputChannelCount: [2] });
+    node.connect(this.context.destination);
+    node.port.onmessage = ({ data }) => this.onPlayback(data);
+    return node;
+  }
+
+  /** Play a stream of WebRTC from now on; null: what is pushed. */
+  listen(stream) {
+    if (this.player) {
+      this.player.srcObject = null;
+      this.output.disconnect();
+      this.output.port.onmessage = null;
+    }
+    this.player = null;
+    this.output = this.queue;
+    if (!stream) return;
+    // Chrome lets a stream of WebRTC flow only where an element plays it.
+    this.player = Object.assign(document.createElement("audio"), { muted: true, srcObject: stream });
+    this.player.play().catch(() => {});
+    this.output = this.loudspeaker("hearing", { numberOfInputs: 1, channelCount: 1, channelCountMode: "explicit" });
+    this.context.createMediaStreamSource(stream).connect(this.output);
   }
 
   /** Open the microphone with echo cancellation. Rejects with a DOMException where there is none
@@ -47,6 +72,7 @@ class Audio {
       stream.getTracks().forEach((track) => track.stop()); // hung up while it was asked for
       return;
     }
+    this.stream = stream;
     this.track = stream.getAudioTracks()[0];
     this.track.onended = onLost;
     const capture = new AudioWorkletNode(this.context, "capture", { numberOfOutputs: 0 });
@@ -60,16 +86,21 @@ class Audio {
   }
 
   push(itemId, samples) {
-    this.playback.port.postMessage({ type: "push", itemId, samples }, [samples.buffer]);
+    this.output.port.postMessage({ type: "push", itemId, samples }, [samples.buffer]);
+  }
+
+  /** The stream's sound is this item's from now on. */
+  begin(itemId) {
+    this.output.port.postMessage({ type: "begin", itemId });
   }
 
   complete(itemId) {
-    this.playback.port.postMessage({ type: "complete", itemId });
+    this.output.port.postMessage({ type: "complete", itemId });
   }
 
   /** Fall silent; the `cause` comes back with the answer. */
   flush(cause) {
-    this.playback.port.postMessage({ type: "flush", cause });
+    this.output.port.postMessage({ type: "flush", cause });
   }
 
   /** A muted microphone goes on as silence: the line stays open and turns still end. */

@@ -1,21 +1,27 @@
 // One call: audio to the server, its events to the ear and to the page.
 //
 // The caller's side of an interruption is here: on `speech_started` the loudspeaker is flushed at
-// once, and the server is told with `conversation.item.truncate` how much had been played.
+// once. Over a WebSocket the server is told with `conversation.item.truncate` how much had been
+// played; over WebRTC it holds the sound itself, and knows.
 
-import { decodeSamples, encodeSamples, openAudio, RATE_HZ } from "./audio.js";
+import { decodeSamples, openAudio, RATE_HZ } from "./audio.js";
 import { Connection } from "./connection.js";
 import { SentAudio, Turns } from "./gap.js";
 
 const SHORTEST_TALK_MS = 200; // a shorter press is a slip
+// After a press the frame under way is still sent; over WebRTC sound is behind events by its coding.
+const FRAMES_AFTER_TALK = { socket: 1, rtc: 4 };
+const NEWS_OF_CAUSE_MS = 50; // a server that clears says right behind it that the caller cut in
 
 export class Call {
   /** `view` gets what a person should see; `settings` says what the session asks for;
-   *  `clientTools` are those that the server leaves to its client, which has no answer here. */
-  constructor(settings, view, clientTools) {
+   *  `agent` (of agent.js) which tools the server leaves to its client, which has no answer here,
+   *  and whether it offers WebRTC. */
+  constructor(settings, view, agent) {
     this.settings = settings;
     this.view = view;
-    this.clientTools = new Set(clientTools);
+    this.agent = agent;
+    this.clientTools = new Set(agent.client_tools);
     this.turns = new Turns(RATE_HZ);
     this.isReady = false; // the session is open and has been asked for our settings
     this.isReconnect = false;
@@ -24,7 +30,7 @@ export class Call {
     this.nFrames = 0;
     this.nResumed = 0;
     this.isHeld = false; // push to talk: the button is down
-    this.endsTalk = false; // the frame under way is the last one
+    this.nFramesLeft = 0; // of a press that is over, until it is committed
     this.heldSince = 0;
     this.releasedAt = 0;
     this.unsent = []; // typed while the line was not open
@@ -32,6 +38,7 @@ export class Call {
     this.openResponse = null;
     this.flushed = new Set(); // items that must not be heard any more
     this.playing = null; // the item that is audible
+    this.spoken = new Map(); // response id -> the item whose sound comes over WebRTC
     this.flushes = []; // {itemId, playedMs, silentAfterMs: the news, silentAfterOnsetMs}
     this.stats = { totalPlayed: 0, totalAudible: 0, underruns: 0 };
   }
@@ -50,6 +57,9 @@ export class Call {
     this.connection = new Connection({
       key: this.settings.get("key"),
       isGreeted: hasMicrophone, // who begins by typing has begun
+      isRtc: this.agent.webrtc && this.settings.isRtc,
+      microphone: () => this.audio.stream,
+      onStream: (stream) => this.audio.listen(stream),
       onOpen: (isReconnect) => this.opened(isReconnect),
       onEvent: (event) => this.receive(event),
       onWaiting: (seconds, reason) => this.lost(seconds, reason),
@@ -61,11 +71,17 @@ export class Call {
     return Boolean(this.audio?.track);
   }
 
-  openMicrophone() {
-    return this.audio.openMicrophone({
+  async openMicrophone() {
+    await this.audio.openMicrophone({
       onFrame: (frame) => this.captured(frame),
       onLost: () => this.view.failed("the microphone has gone"),
     });
+    await this.connection?.useMicrophone();
+  }
+
+  /** Whether the server holds the sound: WebRTC. */
+  get isRtc() {
+    return Boolean(this.connection?.line);
   }
 
   async stop() {
@@ -74,10 +90,17 @@ export class Call {
   }
 
   configure() {
+    if (!this.settings.isHandsFree) this.letOut(this.isHeld);
     this.connection?.send({ type: "session.update", session: this.settings.session() });
   }
 
+  /** Over WebRTC the microphone itself is the line: it is silent between two presses. */
+  letOut(isOut) {
+    if (this.isRtc) this.audio.muted = !isOut;
+  }
+
   opened(isReconnect) {
+    if (!this.isRtc) this.audio.listen(null);
     this.isReconnect = isReconnect;
     this.isResuming = false;
     this.turns.audio = new SentAudio(RATE_HZ); // the new session counts from its own start
@@ -104,7 +127,7 @@ export class Call {
       }
     }
     this.configure();
-    this.view.connected(isReconnect);
+    this.view.connected(isReconnect, this.isRtc);
     for (const text of this.unsent.splice(0)) this.say(text);
   }
 
@@ -122,8 +145,7 @@ export class Call {
       return;
     }
     this.turns.callerStarted(); // a typed message has no last sound to count from
-    this.silence(null);
-    if (this.openResponse) this.connection.send({ type: "response.cancel" });
+    this.takeFloor(null);
     const id = `typed_${++this.nTyped}_${Math.random().toString(36).slice(2, 10)}`;
     const content = [{ type: "input_text", text }];
     const item = { id, type: "message", role: "user", content };
@@ -139,36 +161,34 @@ export class Call {
     this.lastLoudAt = lastLoudAt;
     this.nFrames++;
     this.view.level(peak);
-    if (!this.settings.isHandsFree && !this.isHeld) return;
-    if (this.connection?.sendAudio(encodeSamples(frame))) {
-      this.turns.audio.sent(frame.length, endsAt);
-    }
-    if (this.endsTalk) this.commit();
+    if (!this.isRtc && !this.settings.isHandsFree && !this.isHeld) return;
+    if (this.connection?.sendAudio(frame)) this.turns.audio.sent(frame.length, endsAt);
+    if (this.nFramesLeft && !--this.nFramesLeft) this.commit();
   }
 
   /** Push to talk: the caller has the floor, and what is playing falls silent. */
   hold() {
     if (this.isHeld || this.settings.isHandsFree || !this.isReady) return;
     this.isHeld = true;
-    this.endsTalk = false;
+    this.nFramesLeft = 0;
     this.heldSince = this.audio.now;
     this.turns.callerStarted();
-    this.silence(this.audio.now);
-    if (this.openResponse) this.connection.send({ type: "response.cancel" });
+    this.takeFloor(this.audio.now);
     this.connection.send({ type: "input_audio_buffer.clear" });
+    this.letOut(true);
     this.view.phase("listening");
   }
 
   /** The button is up: the frame under way is still sent, then the turn is committed. */
   release() {
-    if (!this.isHeld || this.endsTalk) return;
-    this.endsTalk = true;
+    if (!this.isHeld || this.nFramesLeft) return;
+    this.nFramesLeft = FRAMES_AFTER_TALK[this.isRtc ? "rtc" : "socket"];
     this.releasedAt = this.audio.now;
   }
 
   commit() {
     this.isHeld = false;
-    this.endsTalk = false;
+    this.letOut(false);
     if (1000 * (this.releasedAt - this.heldSince) < SHORTEST_TALK_MS) {
       this.connection.send({ type: "input_audio_buffer.clear" });
       this.view.phase("ready");
@@ -181,6 +201,13 @@ export class Call {
   }
 
   // --- the loudspeaker ---
+
+  /** Fall silent because the caller types or presses, and have the server stop. */
+  takeFloor(onsetAt) {
+    this.silence(onsetAt);
+    if (this.openResponse) this.connection.send({ type: "response.cancel" });
+    if (this.isRtc) this.connection.send({ type: "output_audio_buffer.clear" });
+  }
 
   /** Fall silent now; `onsetAt` is when the caller cut in, null where nobody did. */
   silence(onsetAt) {
@@ -222,12 +249,14 @@ export class Call {
     const silentAfterMs = 1000 * Math.max(0, (silentAt ?? cause.askedAt) - cause.askedAt);
     const silentAfterOnsetMs = this.turns.cutIn(cause.onsetAt, silentAt);
     this.flushes.push({ itemId, playedMs, silentAfterMs, silentAfterOnsetMs });
-    this.connection.send({
-      type: "conversation.item.truncate",
-      item_id: itemId,
-      content_index: 0,
-      audio_end_ms: playedMs,
-    });
+    if (!this.isRtc) {
+      this.connection.send({
+        type: "conversation.item.truncate",
+        item_id: itemId,
+        content_index: 0,
+        audio_end_ms: playedMs,
+      });
+    }
     this.view.interrupted(this.turns);
   }
 
@@ -264,8 +293,25 @@ export class Call {
         this.hear(event);
         break;
       case "response.output_audio.done":
-        this.audio.complete(event.item_id);
+        if (!this.isRtc) this.audio.complete(event.item_id);
         break;
+      case "response.content_part.added":
+        this.spoken.set(event.response_id, event.item_id);
+        break;
+      case "output_audio_buffer.started": {
+        const itemId = this.spoken.get(event.response_id);
+        this.turns.replyArrives(itemId, event.response_id, this.audio.now);
+        this.audio.begin(itemId);
+        break;
+      }
+      case "output_audio_buffer.stopped":
+        this.audio.complete(this.spoken.get(event.response_id));
+        break;
+      case "output_audio_buffer.cleared": {
+        const itemId = this.spoken.get(event.response_id);
+        setTimeout(() => this.playing === itemId && this.silence(null), NEWS_OF_CAUSE_MS);
+        break;
+      }
       case "response.output_audio_transcript.done":
       case "response.output_text.done":
         if (!this.flushed.has(event.item_id)) this.view.captions.agentDone(event.item_id);

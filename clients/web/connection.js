@@ -1,9 +1,13 @@
-// One Realtime session over a WebSocket that comes back by itself.
+// One Realtime session, over WebRTC or a WebSocket, that comes back by itself.
 //
-// A browser cannot set headers, so the key travels as a subprotocol; a key with signs that no
+// WebRTC is tried first: it carries sound past a lost packet. A WebSocket takes its place where the
+// server offers none, or none comes about within 4 s. A browser cannot set a WebSocket's headers, so the key travels as a subprotocol; a key with signs that no
 // subprotocol may have is exchanged for a client secret first. When the connection breaks it is
 // opened again after 0.5 s, 1 s, 2 s ... up to 15 s with some jitter, until it is closed here or
 // the server says that another try is of no use. The server's newest ticket says which call it was.
+
+import { encodeSamples } from "./audio.js";
+import { fetchIceServers, openRtc } from "./rtc.js";
 
 const FIRST_WAIT_MS = 500;
 const LONGEST_WAIT_MS = 15_000;
@@ -25,12 +29,12 @@ export function keyHeaders(key) {
 }
 
 export class Connection {
-  /** `isGreeted`: the agent may speak first. Callbacks: onOpen(isReconnect), onEvent(event),
+  /** `isGreeted`: the agent may speak first. `isRtc`: try WebRTC. `microphone`: gives its stream,
+   *  null while there is none. Callbacks: onOpen(isReconnect), onEvent(event), onStream(stream),
    *  onWaiting(seconds, reason), onRefused(reason, needsKey). */
-  constructor({ key, isGreeted, onOpen, onEvent, onWaiting, onRefused }) {
-    this.key = key;
-    this.isGreeted = isGreeted;
-    this.callbacks = { onOpen, onEvent, onWaiting, onRefused };
+  constructor({ key, isGreeted, isRtc, microphone, ...callbacks }) {
+    Object.assign(this, { key, isGreeted, isRtc, microphone, callbacks });
+    this.line = null; // of WebRTC, while there is one
     this.closed = false;
     this.nFailed = 0;
     this.wasOpen = false;
@@ -40,6 +44,49 @@ export class Connection {
   }
 
   async open() {
+    if (this.isRtc) {
+      try {
+        await this.openLine();
+        return;
+      } catch (error) {
+        if (this.closed) return;
+        if (error.isRefused) return this.comeBack(false, 0, error.message);
+        this.isRtc = false;
+      }
+    }
+    await this.openSocket();
+  }
+
+  address(path) {
+    const url = new URL(path, location.href);
+    // Said either way: the settings that the page sends would else count as "begins by itself".
+    // A call that is resumed is greeted only where nothing was said in it yet.
+    const isBegun = this.wasOpen && !this.ticket;
+    url.searchParams.set("greeting", this.isGreeted && !isBegun ? "1" : "0");
+    for (const [name, value] of Object.entries(EXTRAS)) url.searchParams.set(name, value);
+    if (this.ticket) url.searchParams.set("voiceloop.returns", this.ticket.returns);
+    return url;
+  }
+
+  async openLine() {
+    const line = await openRtc({
+      url: this.address("/v1/realtime/calls").href,
+      key: this.key,
+      stream: this.microphone(),
+      iceServers: fetchIceServers(location.origin, this.key),
+      onStream: this.callbacks.onStream,
+      onEvent: (event) => this.received(event),
+      onClosed: (reason) => {
+        this.line = null;
+        if (!this.closed) this.comeBack(true, 0, reason);
+      },
+    });
+    if (this.closed) return line.close();
+    this.line = line;
+    this.opened();
+  }
+
+  async openSocket() {
     let key;
     try {
       key = await this.subprotocolKey();
@@ -48,32 +95,36 @@ export class Connection {
       return;
     }
     if (this.closed) return;
-    const url = new URL("/v1/realtime", location.href);
+    const url = this.address("/v1/realtime");
     url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
-    // Said either way: the settings that the page sends would else count as "begins by itself".
-    // A call that is resumed is greeted only where nothing was said in it yet.
-    const isBegun = this.wasOpen && !this.ticket;
-    url.searchParams.set("greeting", this.isGreeted && !isBegun ? "1" : "0");
-    for (const [name, value] of Object.entries(EXTRAS)) url.searchParams.set(name, value);
-    if (this.ticket) url.searchParams.set("voiceloop.returns", this.ticket.returns);
     const protocols = ["realtime"];
     if (key) protocols.push(`openai-insecure-api-key.${key}`);
     let opened = false;
     this.socket = new WebSocket(url, protocols);
     this.socket.onopen = () => {
       opened = true;
-      this.nFailed = 0;
-      this.callbacks.onOpen(this.wasOpen);
-      this.wasOpen = true;
+      this.opened();
     };
-    this.socket.onmessage = ({ data }) => {
-      const event = JSON.parse(data);
-      if (event.type === "voiceloop.resume_ticket") this.ticket = event;
-      else this.callbacks.onEvent(event);
-    };
+    this.socket.onmessage = ({ data }) => this.received(JSON.parse(data));
     this.socket.onclose = ({ code, reason }) => {
       if (!this.closed) this.comeBack(opened, code, reason);
     };
+  }
+
+  opened() {
+    this.nFailed = 0;
+    this.callbacks.onOpen(this.wasOpen);
+    this.wasOpen = true;
+  }
+
+  received(event) {
+    if (event.type === "voiceloop.resume_ticket") this.ticket = event;
+    else this.callbacks.onEvent(event);
+  }
+
+  /** A microphone that was opened in mid-call. */
+  async useMicrophone() {
+    await this.line?.replaceTrack(this.microphone().getAudioTracks()[0]);
   }
 
   /** The key as a subprotocol can carry it. */
@@ -132,25 +183,30 @@ export class Connection {
   }
 
   get isOpen() {
-    return this.socket?.readyState === WebSocket.OPEN;
+    return this.line?.isOpen ?? this.socket?.readyState === WebSocket.OPEN;
   }
 
   /** Send an event; false where the line is down. */
   send(event) {
     if (!this.isOpen) return false;
+    if (this.line) return this.line.send(event);
     this.socket.send(JSON.stringify(event));
     return true;
   }
 
-  /** Send caller audio (base64 PCM16); false where it was dropped because the line is behind. */
-  sendAudio(audio) {
-    if (!this.isOpen || this.socket.bufferedAmount > MAX_WAITING_BYTES) return false;
-    return this.send({ type: "input_audio_buffer.append", audio });
+  /** Send a frame of the caller's; false where it was dropped because the line is behind. WebRTC
+   *  takes them from the microphone itself. */
+  sendAudio(frame) {
+    if (!this.isOpen) return false;
+    if (this.line) return true;
+    if (this.socket.bufferedAmount > MAX_WAITING_BYTES) return false;
+    return this.send({ type: "input_audio_buffer.append", audio: encodeSamples(frame) });
   }
 
   close() {
     this.closed = true;
     clearTimeout(this.timer);
+    this.line?.close();
     this.socket?.close(1000);
   }
 }

@@ -145,7 +145,6 @@
         if (attempt.signal.aborted) return line.close();
         this.line = line;
         this.mute(this.muteButton.ariaPressed === "true");
-        this.early?.splice(0).forEach((event) => this.receive(event));
       } catch (error) {
         if (!attempt.signal.aborted) this.end("failed", trouble(error));
       } finally {
@@ -167,27 +166,31 @@
     }
 
     async open(key, signal) {
-      this.early = []; // events that come before the line is ours
       const common = {
         key,
         signal,
-        onEvent: (event) => (this.line ? this.receive(event) : this.early.push(event)),
+        onEvent: (event) => this.receive(event),
         onClosed: (reason) => this.end("ended", reason),
       };
       const address = `${this.server}/v1/realtime`;
-      if (globalThis.RTCPeerConnection && this.setting("transport") !== "websocket") {
-        const { openRtc } = await import(`${SERVER}/web/rtc.js`);
+      if (this.setting("transport") !== "websocket") {
+        const { fetchIceServers, openRtc } = await import(`${SERVER}/web/rtc.js`);
         try {
           const onStream = (stream) => (this.player.srcObject = stream);
-          const line = await openRtc({ ...common, url: `${address}/calls?greeting=1`, stream: this.microphone, onStream });
+          const line = await openRtc({
+            ...common,
+            url: `${address}/calls?greeting=1`,
+            stream: this.microphone,
+            iceServers: fetchIceServers(this.server, key),
+            onStream,
+          });
           this.carrier = "webrtc";
           return line;
         } catch (error) {
-          if (signal.aborted || error.status === 401 || error.status === 403 || error.status === 429) throw error;
+          if (signal.aborted || error.isRefused) throw error;
         }
       }
       this.closeMicrophone(); // the other line opens its own, at the rate it sends
-      this.early = [];
       const { openSocket } = await import(`${SERVER}/web/socket_line.js`);
       const onSpeaking = (isHeard) => this.isInCall && this.show(isHeard ? "speaking" : "listening");
       const line = await openSocket({ ...common, url: `${address}?greeting=1`, onSpeaking });

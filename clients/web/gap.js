@@ -87,7 +87,7 @@ export class Turns {
       itemId,
       responseId: reply.responseId,
       callerEnd: this.callerEnd,
-      arrivedAt: reply.arrivedAt,
+      arrivedAt: Math.min(reply.arrivedAt, at), // over WebRTC sound may be ahead of its news
       audibleAt: at,
       gapMs: 1000 * (at - this.callerEnd),
       stages: [],

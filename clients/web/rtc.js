@@ -5,27 +5,44 @@
 
 export const CONNECT_WITHIN_MS = 4000;
 const LOST_AFTER_MS = 5000; // "disconnected" may pass by itself; consent for the line lasts longer
+const NOT_OFFERED = [400, 404, 405, 501]; // a server without WebRTC, or with another
+let isShut = false; // no way was found once: who calls again from this page need not wait for that
 
-/** Why it did not come about; `status` of the server's answer, 0 where there was none. */
+/** Why it did not come about. `isRefused`: the server takes no call, by whatever line. */
 export class NoRtc extends Error {
   constructor(message, status = 0) {
     super(message);
-    this.status = status;
+    this.isRefused = status !== 0 && !NOT_OFFERED.includes(status);
+  }
+}
+
+/** The TURN servers that a server names, for browsers behind a firewall; none where it names none. */
+export async function fetchIceServers(server, key) {
+  const headers = key ? { Authorization: `Bearer ${key}` } : {};
+  try {
+    const answer = await fetch(`${server}/v1/realtime/ice-servers`, { headers });
+    return answer.ok ? (await answer.json()).ice_servers : [];
+  } catch {
+    return []; // nobody answers: the offer will find that too
   }
 }
 
 /** Open a session. `url`: of `/v1/realtime/calls`; `key`: an `ek_` or none; `stream`: of the
- *  microphone, null where there is none (yet). Callbacks: onEvent(event), onStream(MediaStream),
+ *  microphone, null where there is none (yet); `iceServers`: maybe still asked for. Callbacks: onEvent(event), onStream(MediaStream),
  *  onClosed(reason). Rejects with NoRtc; `signal` gives up. */
-export async function openRtc({ url, key, stream, onEvent, onStream, onClosed, signal }) {
+export async function openRtc({ url, key, stream, iceServers = [], onEvent, onStream, onClosed, signal }) {
+  if (isShut || !globalThis.RTCPeerConnection) throw new NoRtc("there is no way for WebRTC here");
   const line = new RtcLine({ url, key, onEvent, onStream, onClosed });
   const late = new Promise((_, reject) => {
     const giveUp = (why) => reject(new NoRtc(why));
-    setTimeout(() => giveUp("no connection within 4 s"), CONNECT_WITHIN_MS);
+    setTimeout(() => {
+      isShut ||= line.isAnswered && !line.isOpen;
+      giveUp("no connection within 4 s");
+    }, CONNECT_WITHIN_MS);
     signal?.addEventListener("abort", () => giveUp("given up"));
   });
   try {
-    await Promise.race([line.open(stream), late]);
+    await Promise.race([line.open(stream, iceServers), late]);
   } catch (error) {
     line.close();
     throw error instanceof NoRtc ? error : new NoRtc(error.message);
@@ -39,7 +56,7 @@ class RtcLine {
     this.headers = key ? { Authorization: `Bearer ${key}` } : {};
     this.onClosed = onClosed;
     this.callUrl = null;
-    this.isClosed = false;
+    this.isAnswered = this.isConnected = this.isClosed = false;
     this.peer = new RTCPeerConnection();
     this.channel = this.peer.createDataChannel("oai-events");
     this.channel.onmessage = ({ data }) => onEvent(JSON.parse(data));
@@ -48,7 +65,8 @@ class RtcLine {
     this.peer.onconnectionstatechange = () => this.changed();
   }
 
-  async open(stream) {
+  async open(stream, iceServers) {
+    this.peer.setConfiguration({ iceServers: await iceServers });
     const track = stream?.getAudioTracks()[0] ?? "audio";
     const options = { direction: "sendrecv", streams: stream ? [stream] : [] };
     this.sender = this.peer.addTransceiver(track, options).sender;
@@ -63,9 +81,11 @@ class RtcLine {
     const place = answer.headers.get("Location");
     if (place) this.callUrl = new URL(place, this.url).href;
     if (this.isClosed) return this.hangUp(); // it came too late
+    this.isAnswered = true;
     const opened = new Promise((resolve) => (this.channel.onopen = resolve));
     await this.peer.setRemoteDescription({ type: "answer", sdp: text });
     await opened;
+    this.isConnected = true;
   }
 
   changed() {
@@ -101,11 +121,11 @@ class RtcLine {
     if (this.isClosed) return;
     this.isClosed = true;
     clearTimeout(this.timer);
-    this.hangUp();
+    if (!this.isConnected) this.hangUp(); // else the line's own end tells the server
     this.peer.close();
   }
 
-  /** The server need not wait for the line to be silent. */
+  /** The server need not wait for somebody who does not come. */
   hangUp() {
     if (!this.callUrl) return;
     const { headers } = this;

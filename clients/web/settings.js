@@ -23,6 +23,11 @@ export class Settings {
     return this.form.elements[name].value.trim();
   }
 
+  /** Whether the page may call over WebRTC: unless its address says otherwise. */
+  get isRtc() {
+    return new URLSearchParams(location.search).get("transport") !== "websocket";
+  }
+
   get isHandsFree() {
     return this.get("mode") !== "push-to-talk";
   }

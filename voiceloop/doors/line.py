@@ -76,6 +76,7 @@ class Line:
         self._rate = Bucket(EVENTS_AT_ONCE, EVENTS_PER_S, clock)
         self._wait_s = 0.0
         self._ending: Disconnected | None = None
+        self.on_end: Callable[[], object] = lambda: None
         self._sides: list[Side] = []
         self._session = ""  # the last that was told of it
 
@@ -103,6 +104,7 @@ class Line:
         """The far end has gone, or is to: nothing more is read. how: for the log."""
         if self._ending is None:
             self._ending = Disconnected(code, how)
+            self.on_end()
         self._arrived.set()
 
     def hang_up(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 
 from prometheus_client import CollectorRegistry
 from starlette.exceptions import HTTPException
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from audio import opus
 from voiceloop.access.keys import KeyRing
 from voiceloop.access.quotas import Quotas
 from voiceloop.admission.places import Admission
@@ -148,6 +150,7 @@ def agent_route(door: Door, config: Config, agent: AgentConfig) -> Route:
             },
             "voices": sorted(known.voices),
             "client_tools": [tool.name for tool in agent.tools if tool.is_clients],
+            "webrtc": find_spec("aiortc") is not None and opus.is_available(),
         }
         return JSONResponse(body)
 

@@ -25,6 +25,7 @@ from voiceloop.backends import Backends, ToolCall
 from voiceloop.capabilities import Capabilities
 from voiceloop.config import Config
 from voiceloop.models.catalog import EMBEDDED_AGENT
+from voiceloop.operation import WebRtcSettings
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.process import listen, make_server
 
@@ -56,12 +57,13 @@ def microphone(path: Path, parts: Sequence[str | float]) -> Path:
 
 
 @asynccontextmanager
-async def page_with(wav: Path, log: Path) -> AsyncIterator[Page]:
+async def page_with(wav: Path, log: Path, transport: str = "websocket") -> AsyncIterator[Page]:
     """A page of a running server; nothing may have gone wrong in it by the end."""
     assert CHROMIUM is not None
     async with running_server(command=FAKES, log=log) as server, chromium(CHROMIUM, wav) as page:
         await page.size(1180, 900)
-        await page.goto(f"http://127.0.0.1:{server.port}/")
+        await page.goto(f"http://127.0.0.1:{server.port}/?transport={transport}")
+        await page.until("document.querySelector('h1').textContent !== 'Talk to the agent'")
         yield page
         assert page.console == []
 
@@ -78,6 +80,7 @@ async def serving(gateway: Gateway) -> AsyncIterator[int]:
         server.should_exit = True
         server.force_exit = True
         await task
+        gateway.doors.close()
 
 
 async def captions(page: Page, who: str) -> list[str]:
@@ -94,12 +97,18 @@ async def pictures(page: Page, name: str) -> None:
         await page.screenshot(OUT / f"{name}_{scheme}.png")
 
 
-async def test_a_call_is_captioned_heard_measured_and_interrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("transport", "told"), [("websocket", "over a WebSocket"), ("webrtc", "over WebRTC")]
+)
+async def test_a_call_is_captioned_heard_measured_and_interrupted(
+    tmp_path: Path, transport: str, told: str
+) -> None:
     parts = [2.5, "1_hours", 2.5, "7_interrupt", 12.0]
     wav = microphone(tmp_path / "caller.wav", parts)
-    async with page_with(wav, tmp_path / "server.log") as page:
+    async with page_with(wav, tmp_path / "server.log", transport) as page:
         await page.evaluate("document.getElementById('start').click()")
         await page.until("document.body.dataset.line === 'open'")
+        assert await page.evaluate("document.getElementById('carrier').textContent") == told
 
         # The caller's words appear while they are said, the unstable ones dimmed.
         await page.until("document.querySelector('.says.caller .unstable')?.textContent")
@@ -134,9 +143,10 @@ async def test_a_call_is_captioned_heard_measured_and_interrupted(tmp_path: Path
         await pictures(page, "narrow")
 
 
-async def test_push_to_talk_by_the_space_bar(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", ["websocket", "webrtc"])
+async def test_push_to_talk_by_the_space_bar(tmp_path: Path, transport: str) -> None:
     wav = microphone(tmp_path / "caller.wav", ["1_hours"] * 6)
-    async with page_with(wav, tmp_path / "server.log") as page:
+    async with page_with(wav, tmp_path / "server.log", transport) as page:
         await page.evaluate("document.querySelector('#settings-card').open = true")
         await page.evaluate("document.querySelector('[value=push-to-talk]').click()")
         await pictures(page, "settings")
@@ -370,6 +380,37 @@ async def test_a_broken_line_comes_back_with_the_conversation(tmp_path: Path) ->
         await page.until("document.body.dataset.line === 'open' && voiceloop.isReady")
         await page.evaluate("document.getElementById('stop').click()")
         assert await page.evaluate("document.activeElement.id") == "start"
+
+
+async def test_a_broken_line_of_webrtc_is_resumed_over_webrtc(tmp_path: Path) -> None:
+    wav = microphone(tmp_path / "caller.wav", [1.5, "1_hours", 60.0])
+    async with page_with(wav, tmp_path / "server.log", "webrtc") as page:
+        await page.evaluate("document.getElementById('start').click()")
+        await page.until("voiceloop.turns.finished.length === 1")
+        await page.until("voiceloop.playing === null && voiceloop.connection.ticket !== null")
+        await page.evaluate("voiceloop.connection.line.lost('the line broke')")
+        await page.until("document.body.dataset.line === 'lost'")
+        await page.until("document.body.dataset.line === 'open'")
+        assert await page.evaluate("[voiceloop.nResumed, voiceloop.isRtc]") == [1, True]
+        await page.evaluate("voiceloop.say('And now?')")
+        await page.until("voiceloop.playing !== null")
+
+
+async def test_where_udp_is_shut_the_call_goes_over_a_websocket_and_says_so(tmp_path: Path) -> None:
+    assert CHROMIUM is not None
+    wav = microphone(tmp_path / "caller.wav", [30.0])
+    nowhere = WebRtcSettings(address="192.0.2.1")  # RFC 5737: an address of examples
+    gateway = Gateway(Config(webrtc=nowhere), AgentConfig(name="Ava"), fake_backends())
+    async with serving(gateway) as port, chromium(CHROMIUM, wav) as page:
+        await page.goto(f"http://127.0.0.1:{port}/")
+        await page.until("document.querySelector('h1').textContent === 'Talk to Ava'")
+        for longest_s in (6.0, 2.0):  # the second call of a page does not wait for it again
+            await page.evaluate("document.getElementById('start').click()")
+            await page.until("document.body.dataset.line === 'open'", longest_s)
+            carrier = await page.evaluate("document.getElementById('carrier').textContent")
+            assert carrier == "over a WebSocket"
+            await page.evaluate("document.getElementById('stop').click()")
+        assert page.console == []
 
 
 async def test_silence_is_counted_from_the_last_audible_sample_not_from_the_news(

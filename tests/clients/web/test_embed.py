@@ -132,11 +132,17 @@ async def focused(page: Page) -> str:
     return found
 
 
-@pytest.mark.parametrize("pays", ["data-token='/token'", "data-site='site_…'"])
+@pytest.mark.parametrize(
+    ("attributes", "carrier"),
+    [
+        ("data-token='/token'", "webrtc"),
+        ("data-site='site_…' data-transport='websocket'", "websocket"),
+    ],
+)
 async def test_one_tag_makes_a_call_that_is_heard_captioned_and_interrupted(
-    tmp_path: Path, pays: str
+    tmp_path: Path, attributes: str, carrier: str
 ) -> None:
-    tag = f'<script src="HOST/embed.js" {pays} data-transport="websocket" async></script>'
+    tag = f'<script src="HOST/embed.js" {attributes} async></script>'
     parts = [2.5, "1_hours", 2.5, "7_interrupt", 12.0]
     async with shop(tmp_path, tag, parts, policy=POLICY) as page:
         states = f"window.states = []; {WIDGET}.addEventListener('voiceloop-state', "
@@ -157,7 +163,7 @@ async def test_one_tag_makes_a_call_that_is_heard_captioned_and_interrupted(
         seen: list[str] = await page.evaluate("states")
         order = ["connecting", "listening", "thinking", "speaking", "listening"]
         assert is_within(order, seen) and seen[-1] == "ended", seen
-        assert await page.evaluate(f"{WIDGET}.carrier") == "websocket"
+        assert await page.evaluate(f"{WIDGET}.carrier") == carrier
         assert page.console == []
 
 

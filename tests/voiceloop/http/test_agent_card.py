@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from importlib.util import find_spec
 
+from audio import opus
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice
 from tests.voiceloop.http_client import http_client
 from voiceloop.agent import AgentConfig, AgentTool
@@ -42,6 +44,7 @@ async def test_a_page_learns_who_answers_and_which_tools_are_its_own() -> None:
         "models": {"recognizer": "moonshine-tiny", "language_model": "qwen", "voice": "hibari"},
         "voices": ["a", "b"],
         "client_tools": ["book"],
+        "webrtc": find_spec("aiortc") is not None and opus.is_available(),
     }
 
 

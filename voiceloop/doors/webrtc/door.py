@@ -135,8 +135,12 @@ class WebRtcDoor:
         """One call; a bug in it ends no other."""
         async with stack:
             try:
-                async with asyncio.timeout(CONNECT_S):
-                    await peer.connect()
+                async with asyncio.timeout(CONNECT_S) as deadline:
+                    line.on_end = lambda: deadline.reschedule(0.0)  # hung up before it was there
+                    try:
+                        await peer.connect()
+                    finally:
+                        line.on_end = lambda: None
             except (TimeoutError, ConnectionError):
                 self._server.metrics.refused.labels(code="webrtc_not_connected").inc()
                 log.info("a WebRTC peer was not there within %g s of its answer", CONNECT_S)
