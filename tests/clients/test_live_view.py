@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clients.call.result import TurnResult
 from clients.connection import Received
-from clients.live_view import LiveView, turn_summary
+from clients.live_view import LiveView
 
 
 def shown(*events: dict[str, Any]) -> list[str]:
@@ -33,20 +32,6 @@ def done(status: str, error: dict[str, str] | None = None) -> dict[str, Any]:
 CREATED = {"type": "response.created", "response": {"id": "r"}}
 WORDS = {"type": "response.output_audio_transcript.delta", "response_id": "r", "delta": "Sorry?"}
 WHY = {"type": "server_error", "code": "backend_error", "message": "expected a voice, found none"}
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (WHY, "expected a voice, found none"),
-        ({"type": "server_error", "code": "rate_limit_exceeded"}, "rate_limit_exceeded"),
-        (None, "the server does not say why"),
-    ],
-)
-def test_a_reply_that_failed_is_told_with_its_reason(
-    error: dict[str, str] | None, reason: str
-) -> None:
-    assert shown(CREATED, done("failed", error)) == [f"(no answer: {reason})"]
 
 
 def test_what_was_said_before_a_reply_failed_stands_above_the_reason() -> None:
@@ -79,18 +64,3 @@ def test_a_tool_call_and_its_result_are_told_once_each() -> None:
         ["tool", 'book {"day": "monday"}'],
         ["tool", '= {"error": "nobody"}'],
     ]
-
-
-@pytest.mark.parametrize(
-    ("missing", "told"), [((), "✓ said: latte"), (("muffin",), "✗ missing muffin")]
-)
-def test_a_turn_tells_which_expected_words_were_said(missing: tuple[str, ...], told: str) -> None:
-    turn = TurnResult(
-        name="order", said="A latte", heard="a latte", answer="One latte.", expect=(("latte",),),
-        missing=missing, onset_at=1.0, end_at=2.0, answer_at=2.4, answer_end_at=3.5,
-        gap_ms=332.0, audible_ms=372.0, cut_in=False, hesitates=False, hesitation_cut=False,
-        answered=True, barge_in=None, waterfall=None,
-    )  # fmt: skip
-    out = io.StringIO()
-    Console(file=out, width=80).print(turn_summary(turn))
-    assert out.getvalue().strip() == f"332 ms gap  {told}"

@@ -12,7 +12,7 @@ import pytest
 from clients import loadgen
 from clients.call.result import CallResult, TurnResult
 from clients.errors import OutputError
-from clients.loadgen import Load, LoadResult, command, figures, goodput_of, print_figures
+from clients.loadgen import Load, LoadResult, command, goodput_of
 
 
 def turn(gap_ms: float | None, *, cut_in: bool = False) -> TurnResult:
@@ -34,17 +34,6 @@ def test_goodput_leaves_out_late_unanswered_and_cut_turns_and_broken_calls() -> 
     assert (good.n_good, good.share, good.per_minute) == (1, 1 / 8, 2.0)
 
 
-def test_the_figures_are_printed_with_their_goodput(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    load = Load(n_calls=1, n_turns=2)
-    data = figures(load, LoadResult([call(turn(300.0), turn(900.0))], [], 10.0))
-    print_figures(data)
-    shown = capsys.readouterr().out
-    assert "goodput: 1 turns within 800 ms and not cut into, 50.0 % of all, 6.0 a minute" in shown
-    assert "p99" in shown and "barge in wire" in shown
-
-
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr(sys, "argv", ["loadgen", *arguments])
     return command()
@@ -64,11 +53,6 @@ def test_an_interrupted_load_is_told_and_written_as_the_part_it_is(
     assert written["partial"] == "interrupted"
     assert written["goodput"]["share"] == 0.5  # of the call that ended, not of all three
     assert "1 of 3 calls had ended" in capsys.readouterr().err
-
-
-def test_a_load_whose_calls_all_end_is_no_part() -> None:
-    result = LoadResult([call(turn(300.0))], ["hung up"], 10.0)
-    assert figures(Load(n_calls=2, n_turns=1), result)["partial"] is None
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_a_call_is_placed(

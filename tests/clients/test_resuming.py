@@ -60,17 +60,6 @@ async def heard(connection: ResumingConnection) -> list[str]:
     return [received.type async for received in connection.events()]
 
 
-async def test_a_line_that_breaks_is_dialled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    second = Line({"type": "voiceloop.resumed"})
-    monkeypatch.setattr(resuming, "dial", Dialled([Line(TICKET, breaks=True), second]))
-    connection = await ResumingConnection.open("ws://nowhere")
-    hearing = asyncio.create_task(heard(connection))
-    await asyncio.sleep(5.0)
-    assert second.sent == ["voiceloop.resume"] and connection.n_resumed == 1
-    await connection.close()
-    assert await hearing == ["voiceloop.resume_ticket", "voiceloop.resumed"]
-
-
 @pytest.mark.parametrize("after_s", [0.05, 0.8])  # before it is dialled, and meanwhile
 async def test_who_hangs_up_while_the_line_is_down_does_not_come_back(
     monkeypatch: pytest.MonkeyPatch, after_s: float

@@ -276,13 +276,6 @@ table = { Margherita = "$9" }
     assert agent.tools[0].answer('{"kind": "margherita"}') == "$9"
 
 
-def test_a_missing_agent_file_is_named_as_one(tmp_path: Path) -> None:
-    shipped = "cafe, clinic, dentist, library, pizzeria"
-    expected = f"agent: expected an agent file, or one that ships ({shipped}), found"
-    with pytest.raises(ConfigError, match=re.escape(expected)):
-        load_agent(tmp_path / "nope.toml")
-
-
 @pytest.mark.parametrize("name", shipped_agents())
 def test_an_agent_that_ships_is_found_by_its_name(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

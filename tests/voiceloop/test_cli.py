@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from voiceloop import __version__
 from voiceloop.cli import build_parser, main
 
 
@@ -235,12 +234,6 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
             build_parser().parse_args([command, "--help"])
         assert ended.value.code == 0
         assert f"usage: voiceloop {command}" in capsys.readouterr().out
-
-
-def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--version"])
-    assert capsys.readouterr().out.strip() == f"voiceloop {__version__}"
 
 
 def test_the_command_line_itself_imports_nothing_heavy() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -215,13 +214,6 @@ def test_a_services_key_lies_beside_the_file_that_names_it(tmp_path: Path) -> No
         load_config(file)
 
 
-def test_headers_in_the_wrong_form_are_not_shown(tmp_path: Path) -> None:
-    file = tmp_path / "voiceloop.toml"
-    file.write_text("[llm]\nheaders = 'Authorization: Bearer sk-of-a-service'")
-    with pytest.raises(ConfigError, match="llm.headers: expected a table, found another value"):
-        load_config(file)
-
-
 def test_what_tests_and_benchmarks_read_from_the_environment_stops_no_server() -> None:
     """A benchmark starts a server with its own environment."""
     files = (
@@ -245,17 +237,6 @@ def test_what_is_no_url_is_refused_before_anything_is_loaded(url: str) -> None:
 
 
 # --- presets ---
-
-
-def test_the_embedded_preset_keeps_the_engine_apart_from_speech() -> None:
-    specs = worker_specs(load_config(flags={"preset": "embedded"}))
-    roles = [[role.role for role in spec.roles] for spec in specs]
-    assert roles == [["engine"], ["recognizer", "voice"]]
-
-
-def test_a_url_replaces_its_part() -> None:
-    flags: dict[str, Any] = {"preset": "embedded", "llm_url": "http://localhost:8000/v1"}
-    assert [spec.name for spec in worker_specs(load_config(flags=flags))] == ["speech"]
 
 
 def test_an_incomplete_or_unknown_preset_is_refused() -> None:

@@ -58,11 +58,6 @@ def test_a_text_without_thoughts_passes_whole(text: str, size: int) -> None:
     assert (out, thoughts.has_thought) == (text, False)
 
 
-def test_a_plain_text_passes_at_once() -> None:
-    for piece in ("A latte costs four dollars.", " ", "a", "It is a"):
-        assert Thoughts().feed(piece) == ("" if piece == "a" else piece)
-
-
 def test_a_thought_that_the_prompt_opened_is_noticed_where_it_closes() -> None:
     thoughts = Thoughts()
     assert thoughts.feed("zxq") == "zxq"  # nothing shows yet that this is a thought

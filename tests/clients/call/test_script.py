@@ -34,13 +34,6 @@ def test_every_voice_hesitates_once_for_600_to_900_ms_and_nowhere_else(voice: st
             assert lengths == []
 
 
-@pytest.mark.parametrize("voice", VOICES)
-def test_truth_lies_inside_the_recording_in_every_voice(voice: str) -> None:
-    for utterance in load_utterances(SCRIPT, voice, 24_000):
-        assert 0 <= utterance.onset < utterance.end <= len(utterance.recording.samples)
-        assert utterance.onset <= 0.1 * 24_000  # no silence that would delay a barge-in
-
-
 def test_an_unknown_voice_or_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CallScriptError, match="expected a voice of heart, deep, bright, slt"):
         load_utterances(SCRIPT, "kal", 16_000)
@@ -90,22 +83,8 @@ def test_digits_match_however_they_are_written(answer: str) -> None:
     assert missing_words((("5550142",),), answer) == []
 
 
-def test_digits_across_other_words_do_not_match() -> None:
-    assert missing_words((("5550142",),), "five five five and then zero one four two") != []
-
-
 def test_every_list_needs_one_of_its_words() -> None:
     expect = (("latte",), ("muffin", "cake"))
     assert missing_words(expect, "A latte and two Muffins.") == []
     assert missing_words(expect, "A latte, sure.") == ["muffin/cake"]
     assert words_found(expect, "cake") == ["cake"]
-
-
-def test_words_match_whole_words_only() -> None:
-    assert missing_words((("six",),), "sixty") == ["six"]
-    assert missing_words((("6",),), "6 pm") == []
-    assert missing_words((("4",),), "14 dollars") == ["4"]
-
-
-def test_a_long_list_is_shortened_in_the_message() -> None:
-    assert missing_words((("a", "b", "c", "d"),), "") == ["a/b/c/…"]

@@ -58,14 +58,6 @@ def test_a_last_frame_that_is_not_whole_ends_with_the_samples() -> None:
     assert waveform.speech_end(samples, RATE_HZ) == len(samples)
 
 
-def test_pauses_are_those_between_speech_that_are_long_enough() -> None:
-    samples = np.concatenate(
-        [silence(500), voice(200), silence(700), voice(200), silence(90), voice(200), silence(900)]
-    )
-    [(begin, end)] = waveform.pauses(samples, RATE_HZ, 400)
-    assert (ms_of(begin), ms_of(end)) == (700, 1400)
-
-
 def test_audible_is_above_minus_45_dbfs() -> None:
     assert waveform.audible_amplitude() == pytest.approx(184.3, abs=0.1)
     samples = np.array([0, 184, -184, 185, 0, -185, 3], dtype=np.int16)

@@ -64,18 +64,6 @@ async def heard_on(
         return [received.type async for received in line.events()]
 
 
-async def test_a_call_that_nobody_can_do_ends_with_an_error_and_the_agent_is_asked_to_go_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    socket = Socket(done("book"))
-    assert await heard_on(socket, monkeypatch) == ["response.done"]
-    output, create = socket.sent
-    assert output["item"]["type"] == "function_call_output"
-    assert output["item"]["call_id"] == "of book"
-    assert "nobody is here" in json.loads(output["item"]["output"])["error"]
-    assert create == {"type": "response.create"}
-
-
 async def test_beside_one_of_ours_the_servers_own_call_is_ours_to_answer_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -19,17 +19,6 @@ def test_audio_is_played_in_order_and_padded_with_silence() -> None:
     assert speaker.idle
 
 
-def test_a_flush_says_how_much_of_the_item_was_played() -> None:
-    speaker = Speaker()
-    speaker.push("a", block(1, RATE_HZ))
-    speaker.take(RATE_HZ // 4)
-    interrupted = speaker.flush()
-    assert interrupted is not None
-    assert (interrupted.item_id, interrupted.played_ms) == ("a", 250.0)
-    assert not speaker.take(10).any()
-    assert speaker.flush() is None
-
-
 def test_each_item_is_counted_from_its_own_start() -> None:
     speaker = Speaker()
     speaker.push("a", block(1, RATE_HZ))

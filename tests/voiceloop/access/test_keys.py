@@ -41,13 +41,6 @@ def test_a_key_is_found_where_clients_put_it(
     assert client_key(headers, offered) == key
 
 
-@pytest.mark.parametrize("key", [None, "", KEY[:-1], KEY + " ", KEY.upper(), "\udcff"])
-def test_a_wrong_key_is_refused_without_a_hint(key: str | None) -> None:
-    with pytest.raises(Unauthorized) as caught:
-        KeyRing(["another-key", KEY]).check(key)
-    assert KEY not in str(caught.value)
-
-
 def test_any_of_the_keys_opens_and_no_keys_mean_an_open_door() -> None:
     KeyRing(["another-key", KEY]).check(KEY)
     KeyRing([]).check(None)
@@ -160,12 +153,6 @@ def test_what_is_held_is_bounded_and_the_oldest_goes_first() -> None:
         ring.check(issued[0].value)
     assert ring.check(theirs.value).session["instructions"]  # another issuer's stay
     assert ring.check(issued[-1].value).session["instructions"]
-
-
-def test_a_client_secret_makes_no_others() -> None:
-    ring = KeyRing([KEY])
-    with pytest.raises(Unauthorized):
-        ring.check_lasting(ring.issue(KEY, 10, {}).value)
 
 
 @pytest.mark.parametrize("keys", [[KEY], []])

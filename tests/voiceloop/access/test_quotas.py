@@ -59,14 +59,6 @@ def test_calls_at_once_spend_at_once(clock: HandClock) -> None:
         pass
 
 
-def test_without_a_quota_nothing_is_bounded(clock: HandClock) -> None:
-    quotas = Quotas(KeyQuota(), clock)
-    with ExitStack() as calls:
-        for _ in range(100):
-            calls.enter_context(quotas.call("a"))
-            clock.now_s += 1e6
-
-
 def test_calls_with_a_ticket_are_let_in_up_to_as_many_again_and_count(clock: HandClock) -> None:
     quotas = Quotas(KeyQuota(calls=2, call_minutes=30.0), clock)
     with ExitStack() as broken, ExitStack() as back:
@@ -117,10 +109,3 @@ def test_half_of_the_calls_of_tools_are_kept_for_replies_that_stand(clock: HandC
     clock.now_s += 2700.0
     assert allowance.may_call_ahead()
     assert not Quotas(KeyQuota(tool_calls=1), clock).allowance("a").may_call_ahead()
-
-
-def test_without_a_bound_nothing_is_ever_spent(clock: HandClock) -> None:
-    allowance = Quotas(KeyQuota(), clock).allowance("a")
-    for _ in range(100):
-        assert allowance.take_tool_call()
-        assert allowance.may_call_ahead()

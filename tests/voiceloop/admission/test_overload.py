@@ -32,16 +32,6 @@ def run(overload: Overload, load: Load, start_s: float, seconds: float) -> list[
     return [overload.observe(load, start_s + TICK_S * (i + 1)) for i in range(n_ticks)]
 
 
-def test_a_quiet_machine_stays_at_the_foot() -> None:
-    assert set(run(Overload(0.0), QUIET, 0.0, 60.0)) == {Level.NORMAL}
-
-
-def test_a_moment_of_load_moves_nothing() -> None:
-    overload = Overload(0.0)
-    assert overload.observe(STUCK, 1.0) is Level.NORMAL
-    assert set(run(overload, QUIET, 1.0, 5.0)) == {Level.NORMAL}
-
-
 def test_each_level_is_entered_when_its_load_has_lasted_and_the_cheapest_first() -> None:
     levels = run(Overload(0.0), STUCK, 0.0, 12.0)
     assert levels == sorted(levels) and set(levels) == set(Level)

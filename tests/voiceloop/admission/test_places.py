@@ -10,16 +10,6 @@ from voiceloop.admission.places import Admission, Beginnings, LateCalls
 from voiceloop.errors import Overloaded
 
 
-def test_slots_are_bounded_and_come_free() -> None:
-    admission = Admission(1, "sessions")
-    with admission.place():
-        with pytest.raises(Overloaded, match="all 1 of them taken"), admission.place():
-            pass
-        assert admission.n_inside == 1
-    with admission.place():
-        pass
-
-
 def test_a_failed_session_gives_its_slot_back() -> None:
     admission = Admission(1, "sessions")
     with pytest.raises(ZeroDivisionError), admission.place():

@@ -17,13 +17,6 @@ def test_a_pool_is_as_busy_as_its_workers_are_on_average() -> None:
     assert (pool.name, pool.busy) == ("engine", 0.5)
 
 
-def test_who_does_not_serve_counts_for_nothing() -> None:
-    away = [WorkerLoad(state, ("engine",), state) for state in ("restarting", "draining")]
-    [pool] = pools_of([engine("one", busy=0.6), *away])
-    assert (pool.name, pool.busy) == ("engine", 0.6)
-    assert pools_of(away) == []
-
-
 def test_what_other_gateways_take_is_told_apart_by_streams() -> None:
     shared = engine("one", busy=0.8, n_streams=10, n_streams_of_all=40)
     [pool] = pools_of([shared, engine("two", busy=0.4, n_streams=10, n_streams_of_all=10)])

@@ -20,7 +20,6 @@ from tests.fakes import (
     FakeLanguageModel,
     FakeRecognizer,
     FakeVoice,
-    FakeVoiceStream,
     Fault,
     SpeechProbability,
     quiet,
@@ -102,14 +101,6 @@ async def test_pcm_is_the_voice_as_it_is() -> None:
     # 60 ms a character of the four words, at 24 kHz, two bytes a sample
     assert len(response.content) == sum(map(len, ("Good", "morning", "to", "you."))) * 60 * 24 * 2
     assert not voice.open_streams
-
-
-async def test_text_that_has_no_sound_is_an_empty_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FakeVoiceStream, "feed", lambda self, text: None)
-    fakes, _ = backends()
-    async with http_client(fakes) as http:
-        response = await http.post(SPEECH, json=SAY | {"response_format": "pcm", "input": "..."})
-    assert (response.status_code, response.content) == (200, b"")
 
 
 async def test_a_voice_of_another_rate_is_brought_to_24_khz() -> None:
@@ -196,18 +187,6 @@ async def test_words_have_their_times_in_the_file() -> None:
     assert [word["word"] for word in words] == ["well", "hello", "and", "goodbye"]
     assert words[2]["start"] == second["start"]
     assert all(word["start"] < word["end"] for word in words)
-
-
-async def test_telephone_and_studio_rates_are_taken() -> None:
-    fakes, _ = backends()
-    for rate_hz in (8_000, 48_000):
-        samples = np.concatenate(
-            (quiet(500, rate_hz), utterance(800, rate_hz), quiet(500, rate_hz))
-        )
-        async with http_client(fakes) as http:
-            files = {"file": ("a.wav", wav(samples, rate_hz))}
-            response = await http.post(TRANSCRIPTIONS, files=files)
-        assert response.json()["text"] in ("well hello", "and goodbye")
 
 
 async def test_audio_over_the_limit_is_stopped_while_it_decodes() -> None:

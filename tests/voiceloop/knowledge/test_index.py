@@ -143,7 +143,3 @@ def test_what_is_said_in_passing_finds_nothing_that_is_told(
     index: KnowledgeIndex, heard: str
 ) -> None:
     assert index.find(heard) == ()
-
-
-def test_one_word_is_enough_where_it_is_all_that_was_said(index: KnowledgeIndex) -> None:
-    assert [hit.passage.path for hit in index.find("do you have vouchers")] == ["gifts.md"]

@@ -41,17 +41,6 @@ def test_searches_are_apart_and_one_is_under_way_at_a_time() -> None:
     assert turn.observe_words(more, 3 * INTERVAL_MS) == Search(3, more)
 
 
-def test_words_that_were_searched_already_cost_nothing_in_the_pause() -> None:
-    turn = prefetch()
-    turn.observe_words(said("return boots"), 0.0)
-    turn.observe_hits(1, hits("boots"), 5.0)
-    assert turn.observe_quiet(said("return boots"), 500.0) is None
-    assert turn.phase is Phase.FROZEN
-    settled = turn.retrieved
-    assert (settled.hits, settled.n_searches, settled.waited_ms) == (hits("boots"), 1, 0.0)
-    assert not settled.is_late
-
-
 def test_the_last_words_are_searched_at_the_first_quiet_window() -> None:
     turn = prefetch()
     turn.observe_words(said("return boots"), 0.0)

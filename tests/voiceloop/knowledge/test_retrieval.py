@@ -54,16 +54,6 @@ async def test_the_last_words_are_searched_in_the_pause_within_its_grace() -> No
         assert retrieval.retrieved.waited_ms == pytest.approx(GRACE_MS / 2)
 
 
-async def test_an_answer_after_the_grace_changes_nothing_any_more() -> None:
-    retriever = ScriptedRetriever(takes_ms=2 * GRACE_MS)
-    async with session(retriever) as retrieval:
-        retrieval.observe_words(said("return boots"), (), full=True)
-        await after(1.5 * GRACE_MS)
-        assert retrieval.retrieved.is_late
-        await after(2 * GRACE_MS)
-        assert retrieval.settle().notes == Notes()
-
-
 async def test_a_reply_that_begins_in_the_pause_settles_the_passages() -> None:
     retriever = ScriptedRetriever(takes_ms=10.0)
     async with session(retriever) as retrieval:

@@ -30,18 +30,6 @@ class SlowIndex(KnowledgeIndex):
         return super().search(question, n_most)
 
 
-async def test_all_folders_of_an_agent_are_searched_together(tmp_path: Path) -> None:
-    for name, text in (("one", "We mend zippers."), ("two", "Refunds take five days.")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "a.md").write_text(text, encoding="utf-8")
-    found = await FolderRetriever.open([tmp_path / "one", tmp_path / "two"], "en")
-    assert found.n_passages == 2 and found.is_telling("zipper")
-    (hit,) = await found.search(("a", "refund"), 4)
-    assert hit.passage.text == "Refunds take five days."
-    await found.close()
-    await found.close()
-
-
 async def test_a_folder_that_is_not_there_is_told_when_it_is_opened(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a folder"):
         await FolderRetriever.open([tmp_path / "nowhere"], "en")

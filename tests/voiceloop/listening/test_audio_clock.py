@@ -8,19 +8,6 @@ from voiceloop.listening.caller_audio import N_CHUNKS, AudioClock
 CHUNK = RECOGNIZER_HZ // 50  # 20 ms
 
 
-def test_a_sample_arrived_with_its_chunk() -> None:
-    now_s = [100.0]
-    audio = AudioClock(lambda: now_s[0])
-    assert audio.now_ms == audio.stalled_ms == 0.0
-    for now_s[0] in (100.0, 100.5, 101.0):
-        audio.advance(CHUNK)
-    assert audio.now_ms == 60.0
-    now_s[0] = 101.25
-    assert [audio.arrival_s(ms) for ms in (1.0, 20.0, 20.1, 59.0)] == [100.0, 100.0, 100.5, 101.0]
-    assert audio.arrival_s(60.1) == 101.25  # it has not come yet
-    assert audio.stalled_ms == 250.0
-
-
 def test_a_sample_of_long_ago_arrived_no_later_than_the_oldest_chunk_known() -> None:
     now_s = [0.0]
     audio = AudioClock(lambda: now_s[0])

@@ -176,16 +176,6 @@ def test_the_voice_is_a_witness_of_its_pause_alone() -> None:
     assert endpointing.evidence.p_voice is None
 
 
-def test_the_longest_pause_of_the_turn_is_known_in_the_next() -> None:
-    endpointing = Endpointing(SemanticVad())
-    last_ms = a_turn(endpointing, 0, (900.0, 200.0))
-    assert endpointing.evidence.turn_pause_ms == 0.0  # that turn is over
-    endpointing.observe_speech(last_ms + 5000)
-    endpointing.observe_silence(last_ms + 5500)
-    endpointing.observe_speech(last_ms + 5900)
-    assert endpointing.evidence.turn_pause_ms == 400.0
-
-
 def test_who_stops_shortly_after_each_digit_is_waited_for_by_that_pace() -> None:
     """The same digits, the same silence: one says them one by one, the other in groups."""
     said = tuple("two six one".split())
@@ -355,15 +345,6 @@ def test_a_weights_file_names_only_what_there_is() -> None:
     with pytest.raises(ValueError, match="expected 9 logits"):
         read_weights(WORDS_ALONE.replace("talk = [0.0, ", "talk = ["))
     assert {SETS["words"], SETS["words_p_end"]} <= set(FITTED.hazards)
-
-
-def test_server_vad_is_a_fixed_timer() -> None:
-    endpointing = Endpointing(ServerVad(silence_duration_ms=400))
-    endpointing.observe_speech(0)
-    endpointing.observe_silence(1000)
-    endpointing.observe_words(("and",), full=True)
-    assert endpointing.decide(1399) == Continue(1.0)
-    assert endpointing.decide(1400) == End("server_vad", 400.0, 400.0)
 
 
 def test_an_end_is_unsure_until_a_hard_cut_would_be_worth_no_more_and_a_timers_never() -> None:

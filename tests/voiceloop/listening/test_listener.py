@@ -253,16 +253,6 @@ async def test_a_click_is_no_onset(clock: Clock) -> None:
     assert not bench.told.onsets
 
 
-async def test_a_loud_window_that_nothing_follows_is_taken_back(clock: Clock) -> None:
-    async with listening(clock) as bench:
-        await bench.be_quiet(320)
-        await bench.click()
-        assert len(bench.told.sounds) == 1
-        await asyncio.sleep(0.5)  # the client's own gate has closed: no window follows
-        assert len(bench.told.sounds) == 2 and bench.told.sounds[1] is None
-        assert not bench.told.onsets
-
-
 async def test_a_sound_that_rises_is_told_of_before_the_detector_hears_it_and_is_taken_back(
     clock: Clock,
 ) -> None:
@@ -292,15 +282,6 @@ async def test_a_stall_that_took_a_loud_window_back_leaves_the_next_one_heard(cl
     assert len(bench.told.turns) == 1
 
 
-async def test_a_pause_shorter_than_the_wait_stays_one_turn(clock: Clock) -> None:
-    async with listening(clock, FakeRecognizer(["one two three four"])) as bench:
-        await bench.say(500)
-        await bench.be_quiet(250)
-        await bench.say(500)
-        await bench.be_quiet(400)
-    assert [turn.text for turn in bench.told.turns] == ["one two three four"]
-
-
 class SlowVad(EnergyVad):
     """Tells of each window what the one before it was."""
 
@@ -314,21 +295,6 @@ class SlowVad(EnergyVad):
             told.append(replace(window, probability=self._was))
             self._was = window.probability
         return told
-
-
-# Of a wait of 300 ms, and so soon before it ends that the detector has not told of it by then.
-@pytest.mark.parametrize("paused_ms", range(248, 264, 4))
-async def test_who_is_back_before_the_detector_hears_it_is_waited_for(
-    clock: Clock, paused_ms: float
-) -> None:
-    recognizer = FakeRecognizer(["one two three four"])
-    async with listening(clock, recognizer) as bench:
-        bench.listener._vad = SlowVad()
-        await bench.say(500)
-        await bench.be_quiet(paused_ms)
-        await bench.play(tone(500, 24_000, 300.0))
-        await bench.be_quiet(600)
-    assert [turn.text for turn in bench.told.turns] == ["one two three four"]
 
 
 # Its first sound of 24 ms, and a closure: "please".

@@ -25,14 +25,6 @@ def test_two_loud_windows_in_a_row_are_speech_and_one_alone_is_lost() -> None:
     assert heard == ["nothing", "loud", "lost", "loud", "speech", "loud"]
 
 
-def test_loud_windows_that_are_forgotten_do_not_count_towards_speech() -> None:
-    onset = Onset()
-    assert not onset.forget()
-    onset.observe(True)
-    assert onset.forget() and not onset.forget()
-    assert onset.observe(True) == "loud"
-
-
 def test_a_sound_is_as_long_as_it_is_louder_than_the_room_before_it() -> None:
     onset = Onset()
     onset.feed(quiet(400, HZ))
@@ -97,12 +89,6 @@ def test_a_click_and_a_sound_little_louder_than_the_room_do_not_rise() -> None:
     onset.feed(tone(500, HZ, amplitude=100))
     onset.feed(tone(200, HZ, amplitude=300))
     assert onset.observe_level() == "nothing"
-
-
-def test_the_closure_within_a_sound_is_not_its_end() -> None:
-    onset = Onset()
-    stop = np.concatenate((tone(100, HZ), quiet(80, HZ), tone(200, HZ)))
-    assert levels(onset, stop, LIKELY).count("lost") == 1
 
 
 def test_where_sounds_rise_and_are_no_speech_loudness_tells_nothing_until_one_is() -> None:

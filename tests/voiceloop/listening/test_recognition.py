@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -15,7 +15,6 @@ from voiceloop.errors import BackendError
 from voiceloop.listening.recognition import Recognition
 
 pytestmark = pytest.mark.virtual_time
-Clock = Callable[[], float]
 SECOND = bytes(32_000)
 
 
@@ -104,16 +103,6 @@ async def test_five_minutes_sent_at_once_are_waited_for() -> None:
         assert heard.told == []
         await asyncio.sleep(2)
     assert heard.told == [(0, "300")]
-
-
-async def test_what_was_sent_before_is_waited_for_too() -> None:
-    async with listening(Recognizer(seconds_a_second=0.9)) as (recognition, heard):
-        for _ in range(3):
-            for _ in range(45):
-                recognition.feed(SECOND)
-            recognition.finalize()
-        await asyncio.sleep(130)
-    assert heard.told == [(0, "45"), (1, "45"), (2, "45")]
 
 
 async def test_audio_in_real_time_has_six_seconds_and_no_more() -> None:

@@ -103,14 +103,6 @@ def test_quotes_cannot_end_the_notes_or_begin_others() -> None:
     )
 
 
-def test_a_deleted_item_takes_its_facts_along() -> None:
-    ledger = ledger_of("Hello.", "My name is Maria.", "Okay.", "I'm allergic to nuts.")
-    assert ledger.forget("item_1")
-    text = ledger.text(ROOM, len)
-    assert "Maria" not in text and "nuts" in text
-    assert not ledger.forget("item_7")
-
-
 def test_a_deleted_question_takes_the_answer_that_quotes_it_along_and_no_other() -> None:
     turns = ("Two cakes for Maria, right?", "Yes.", "Which day suits you?", "Friday.")
     assert "cakes" in told(*turns) and "Which day" in told(*turns)

@@ -145,13 +145,6 @@ def test_a_number_of_tokens_takes_the_place_of_a_presets_share_of_memory() -> No
     assert (options["kv_tokens"], options["kv_memory_share"]) == (32768, 0.0)
 
 
-def test_room_is_made_for_one_context_at_least() -> None:
-    config = load_config(flags={"context_tokens": 16384})
-    base = {"kv_tokens": 8192, "context_length": 4096}
-    options = engine_options(config, base, Path("model"), n_threads=1, draft=None)
-    assert (options["kv_tokens"], options["context_length"]) == (16384 + 32, 16384)
-
-
 @pytest.mark.parametrize("n_tokens", [256, 1000, 4095, 4096, 4097])
 def test_room_for_a_context_is_what_the_engine_asks_for(n_tokens: int) -> None:
     assert room_for(n_tokens) == pool_tokens_for(n_tokens)
@@ -164,11 +157,6 @@ def test_the_context_of_a_preset_gives_way_to_less_room(kv_tokens: int, expected
     options = engine_options(config, base, Path("model"), n_threads=1, draft=None)
     assert (options["kv_tokens"], options["context_length"]) == (kv_tokens, expected)
     assert pool_tokens_for(expected) <= kv_tokens
-
-
-def test_the_gateway_cuts_prompts_to_what_little_room_holds() -> None:
-    config = load_config(flags={"preset": "embedded", "engine.kv_tokens": 1024})
-    assert context_tokens(config) == 992 - 992 // 4
 
 
 def test_less_context_than_a_presets_bounds_calls_and_leaves_the_engine_as_it_is() -> None:
@@ -190,11 +178,6 @@ def test_a_context_that_the_model_does_not_take_is_refused() -> None:
     config = load_config(flags=asked | {"context_tokens": 100_000})
     with pytest.raises(ConfigError, match="^context_tokens: expected 2048 at most, .* 100000$"):
         context_tokens(config)
-
-
-def test_the_gateway_cuts_prompts_to_the_context_of_the_engine() -> None:
-    config = load_config(flags={"preset": "embedded", "context_tokens": 1024})
-    assert context_tokens(config) == 1024 - 256
 
 
 def test_the_end_reader_drafts_nothing() -> None:

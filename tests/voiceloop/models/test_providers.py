@@ -156,11 +156,3 @@ async def test_no_key_stands_in_the_error_of_a_provider(packages: Path) -> None:
 )
 def test_an_address_may_name_a_provider(url: str, named: tuple[str, str] | None) -> None:
     assert provider_of(load_config(flags={"stt_url": url}).stt_url[0]) == named
-
-
-@pytest.mark.parametrize(
-    "url", ["htp://host/v1", "parrot:host", "parrot+wss://", "Parrot:", "+ws:"]
-)
-def test_an_address_that_is_neither_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="NAME: of a provider"):
-        load_config(flags={"tts_url": url})

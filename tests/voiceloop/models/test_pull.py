@@ -74,20 +74,6 @@ def test_only_the_needed_files_come_into_the_cache_and_are_found_there(
     assert (found.folder / "model.safetensors").read_bytes() == WEIGHTS
 
 
-def test_what_is_on_disk_is_not_asked_for_again(hub: Hub, tmp_path: Path) -> None:
-    fetch(hub, tmp_path)
-    hub.asked.clear()
-    [line] = fetch(hub, tmp_path)
-    assert line.startswith("owner/name: on disk at ")
-    assert hub.asked == []
-
-
-def test_offline_mode_never_asks_the_hub(hub: Hub, tmp_path: Path) -> None:
-    line = refusal(hub, tmp_path, HF_HUB_OFFLINE="1")
-    assert "owner/name" in line and "HF_HUB_OFFLINE" in line
-    assert hub.asked == []
-
-
 def test_a_transfer_that_breaks_off_goes_on_where_it_was(hub: Hub, tmp_path: Path) -> None:
     hub.drops, hub.drop_after = 1, 60_000
     fetch(hub, tmp_path)
@@ -126,13 +112,6 @@ def test_a_hub_writes_nowhere_but_into_the_cache(hub: Hub, tmp_path: Path, name:
     hub.etags[name] = str(elsewhere)
     assert f"expected the size and checksum of {name}" in refusal(hub, tmp_path / "hub")
     assert not list(elsewhere.parent.iterdir())
-
-
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_every_file_is_held_against_its_checksum(hub: Hub, tmp_path: Path, name: str) -> None:
-    hub.etags[name] = etag(hub.files[name] + b"!")
-    assert f"expected {name} of owner/name with the hub's checksum" in refusal(hub, tmp_path)
-    assert not find_repo(REPO, tmp_path).is_whole
 
 
 def test_a_hub_names_files_of_its_own_folder_alone(hub: Hub, tmp_path: Path) -> None:

@@ -9,15 +9,6 @@ from voiceloop.realtime.commands import CreateResponse
 from voiceloop.realtime.settings import AudioFormat, ServerVad, Transcription
 
 
-def test_the_session_is_flat() -> None:
-    wire = Wire(is_beta=True)
-    wire.protocol.connect()
-    session = wire.sent()[0]["session"]
-    assert session["modalities"] == ["audio", "text"]
-    assert session["input_audio_format"] == "pcm16" and session["voice"] == "default"
-    assert "audio" not in session and "type" not in session
-
-
 def test_a_flat_update_is_understood() -> None:
     wire = Wire(is_beta=True)
     echo = wire.update(

@@ -243,14 +243,6 @@ def test_tools_take_their_room_from_the_conversation() -> None:
     assert 1 < shown[1] < shown[0]
 
 
-def test_instructions_that_leave_no_room_are_refused_with_their_size() -> None:
-    window = Window.of("auto", 400)
-    assert window is not None
-    window.check("Be kind. " * 100)
-    with pytest.raises(InvalidRequest, match="fit the model's 400 tokens, found about 667"):
-        window.check("Be kind" * 429)
-
-
 @given(
     n_tokens=st.integers(1, 3000),
     n_characters=st.lists(st.integers(0, 9000), max_size=4),
@@ -289,14 +281,6 @@ def test_the_window_stands_still_between_its_moves() -> None:
     oldest = protocol.conversation.items()[len(protocol.conversation) - len(first) - 1].id
     protocol.delete_item(oldest)
     assert protocol.shown.messages("Be kind.")[1:] == (*first[2:], *protocol.shown.messages()[-2:])
-
-
-def test_the_latest_turn_is_shown_even_where_it_is_too_long() -> None:
-    protocol = protocol_with(Window(n_tokens=10))
-    part = Part(type="input_text", text="x" * 900)
-    for n in range(3):
-        protocol.conversation.insert(Message(id=f"u{n}", role="user", content=(part,)))
-    assert len(protocol.shown.messages()) == 1
 
 
 # --- slides ---
@@ -374,17 +358,6 @@ def test_what_a_tool_of_an_mcp_server_did_is_told_too_and_its_failure_is_not() -
     assert protocol.shown.slide_ahead("")
     behind = protocol.shown.messages()[0].behind
     assert "Done: order () gave 5 min" in behind and "cancel" not in behind
-
-
-def test_facts_of_an_hour_are_told_however_often_the_window_slides() -> None:
-    protocol = protocol_with(Window(n_tokens=1500), keeps_facts=True)
-    words(protocol, "user", "My name is Maria Lopez.")
-    n_slides = 0
-    for _ in range(40):
-        fill(protocol, 0.87)
-        n_slides += protocol.shown.slide_ahead("")
-    assert n_slides == 40 and "Maria Lopez" in protocol.shown.messages()[0].behind
-    assert sum(len(m.content + m.behind) // 3 for m in protocol.shown.messages()) <= 1500
 
 
 def test_a_turn_that_overfills_the_window_makes_it_slide_at_once() -> None:

@@ -20,7 +20,7 @@ from voiceloop.realtime.commands import (
 )
 from voiceloop.realtime.items import Message
 from voiceloop.realtime.protocol import Protocol
-from voiceloop.realtime.settings import AudioFormat, SemanticVad, SessionSettings, Transcription
+from voiceloop.realtime.settings import AudioFormat, SessionSettings, Transcription
 from voiceloop.realtime.window import most_characters
 
 SECOND = b"\0\0" * 24000
@@ -87,13 +87,6 @@ def test_barge_in_flushes_the_client_before_it_closes_the_response() -> None:
     assert details == {"type": "cancelled", "reason": "turn_detected"}
     assert events[-2]["item"]["status"] == "incomplete"
     assert handle.closed
-
-
-def test_speech_leaves_the_response_alone_where_interruption_is_off() -> None:
-    wire = Wire(turn_detection=SemanticVad(interrupt_response=False))
-    handle = wire.protocol.open_response()
-    wire.protocol.speech_started(10.0)
-    assert not handle.closed
 
 
 def test_a_deltas_of_a_cancelled_response_is_stale_and_its_lifecycle_is_not() -> None:

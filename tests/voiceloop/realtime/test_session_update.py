@@ -23,11 +23,6 @@ def detect(patch: Any) -> dict[str, Any]:
     return {"audio": {"input": {"turn_detection": patch}}}
 
 
-def test_absent_fields_stay() -> None:
-    assert merge(BASE, {}) == BASE
-    assert merge(BASE, {"audio": {"output": {"speed": 1.25}}}).instructions == "Be kind."
-
-
 def test_turn_detection_merges_within_its_type_and_starts_anew_across_types() -> None:
     first = merge(BASE, detect({"type": "server_vad", "threshold": 0.7}))
     second = merge(first, detect({"silence_duration_ms": 300}))

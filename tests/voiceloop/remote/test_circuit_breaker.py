@@ -59,14 +59,6 @@ def test_each_failed_probe_doubles_the_wait_up_to_the_longest(clock: HandClock) 
     assert waits[-1] == LONGEST_OPEN_S
 
 
-def test_an_abandoned_probe_leaves_room_for_another(clock: HandClock) -> None:
-    breaker = opened(clock)
-    clock.now_s += FIRST_OPEN_S
-    assert breaker.admit()
-    breaker.abandoned()
-    assert breaker.admit()
-
-
 @given(st.lists(st.sampled_from(["ask", "fail", "pass", "give up", "wait"]), max_size=40))
 def test_no_order_of_fates_shuts_a_service_out_for_ever(fates: list[str]) -> None:
     clock = HandClock()

@@ -78,13 +78,6 @@ async def test_a_call_without_the_reader_goes_on() -> None:
     await branch.close()
 
 
-async def test_a_call_does_not_wait_for_a_reader_that_is_not_there() -> None:
-    answering, reader = models()
-    branch = await EndReadingModel(answering, reader, lambda: False).branch("b1", ())
-    assert (len(answering.branches), len(reader.branches)) == (1, 0)
-    await branch.close()
-
-
 async def test_a_reader_that_fails_in_mid_call_leaves_no_stage_unanswered() -> None:
     answering, reader = models(faults=[Fault("stage", nth=1)])
     branch = await EndReadingModel(answering, reader).branch("b1", ())

@@ -209,20 +209,6 @@ async def test_a_dropped_connection_is_asked_again_before_the_first_byte(
     assert (await generate(connect()))[0] == TextDelta("now")
 
 
-async def test_a_reply_cut_in_the_middle_is_never_asked_for_twice(
-    service: Service, connect: Connect
-) -> None:
-    service.say("/chat/completions", reply({"content": "half"}, done=False, drop_after=True))
-    branch = await RemoteLanguageModel(connect()).branch("sess_1/turn_1", ())
-    branch.commit(USER, PARAMS)
-    events = branch.events()
-    assert await anext(events) == TextDelta("half")
-    with pytest.raises(BackendError):
-        await anext(events)
-    await branch.close()
-    assert len(service.asked("/chat/completions")) == 1
-
-
 async def test_a_service_that_broke_off_one_reply_is_not_taken_for_gone(
     service: Service, connect: Connect
 ) -> None:

@@ -121,18 +121,6 @@ async def test_the_session_is_a_transcription_without_turn_detection(
     assert asked["transcription"] == {"model": "m", "language": "en", "prompt": "Zoe"}
 
 
-async def test_a_segment_without_a_pause_is_committed_at_its_end(
-    server: Transcriptions, stream: RemoteTranscriberStream
-) -> None:
-    server.texts = ["one four"]
-    speak(stream, LOUD)
-    stream.finalize()
-    transcript = await until(stream, Transcript)
-    assert [(w.text, round(w.end_ms)) for w in transcript.words] == [("one", 214), ("four", 500)]
-    # 16 kHz fed, 24 kHz sent; the resampler withholds a millisecond.
-    assert abs(server.n_bytes[0] - len(LOUD) * 3 // 2) < 200
-
-
 async def test_a_pause_is_committed_and_the_end_of_the_turn_then_costs_nothing(
     server: Transcriptions, stream: RemoteTranscriberStream
 ) -> None:

@@ -205,14 +205,6 @@ def test_a_long_call_keeps_its_newest_items_and_the_bound(clock: HandClock) -> N
     assert found.items and found.items == tuple(words[-len(found.items) :])
 
 
-def test_settings_too_long_for_a_ticket_are_a_typed_error() -> None:
-    text = random.Random(5).randbytes(2 * MAX_PACKED_BYTES).hex()
-    asked = msgspec.structs.replace(OWN, instructions=text)
-    with pytest.raises(InvalidRequest) as caught:
-        pack(taken_of(changes_of(asked, OWN), Conversation()))
-    assert caught.value.wire_code == "resume_too_large"
-
-
 def test_settings_and_items_together_have_the_room_of_one_ticket() -> None:
     conversation = Conversation()
     for number in range(10):

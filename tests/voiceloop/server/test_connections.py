@@ -168,20 +168,6 @@ async def test_a_head_that_drips_in_is_given_up_at_the_same_time(
         assert clock() - began == pytest.approx(HEAD_S, abs=1.5)
 
 
-async def test_a_body_that_never_ends_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]
-) -> None:
-    async with serving(monkeypatch) as connect:
-        line = await connect()
-        head = (
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{"
-        )
-        line.writer.write(head)
-        began = clock()
-        assert (await line.read_all()).startswith(b"HTTP/1.1 408")
-        assert clock() - began == pytest.approx(SLOW_BODY_S, abs=0.5)
-
-
 async def test_a_body_that_drips_is_given_up_and_one_at_the_least_rate_is_read_to_its_end(
     monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]
 ) -> None:

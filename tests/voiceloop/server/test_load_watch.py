@@ -21,7 +21,6 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from tests.fakes import instant_backends
 from tests.voiceloop.server.test_app import event, running, until
 from voiceloop.admission.overload import Level
-from voiceloop.admission.pools import pools_of
 from voiceloop.admission.room import LEAST_CALLS, Room, for_new_callers
 from voiceloop.agent import AgentConfig
 from voiceloop.call.lifetime import BEGINS_WITHIN_S
@@ -68,14 +67,6 @@ class Watched:
         return self.metrics.registry.get_sample_value(name, labels)
 
 
-def test_the_load_is_that_of_the_worst_worker() -> None:
-    watched = Watched((BUSY, ENGINE))
-    watched.pass_time(0.25)
-    assert watched.watch.load.busy == 0.93
-    assert watched.watch.load.kv_used == 0.25
-    assert pools_of([BUSY])[0].kv_used == 0.0
-
-
 def test_of_several_workers_of_a_role_none_is_the_worst() -> None:
     idle = WorkerLoad("speech 2", ("recognizer", "voice"), "ready", busy=0.13)
     lost = WorkerLoad("speech 3", ("recognizer", "voice"), "restarting")
@@ -112,15 +103,6 @@ def test_a_late_event_loop_is_load_and_one_late_moment_is_not() -> None:
     for _ in range(39):
         watched.watch.observe_lag(0.09)
     assert watched.pass_time(3.0) is Level.BUSY
-
-
-def test_what_calls_cost_is_learnt_of_the_gateway_too() -> None:
-    watched = Watched((BUSY,))
-    watched.pass_time(300.0)
-    costs = watched.watch.room.costs
-    assert costs["gateway"] == pytest.approx(0.05, rel=0.1)  # 10 % of a processor, two calls
-    assert costs["recognizer and voice"] == pytest.approx(0.46, rel=0.1)
-    assert watched.sample("voiceloop_room_calls") == watched.watch.room.n_calls == LEAST_CALLS
 
 
 @pytest.mark.parametrize("n_talking", [0, 1])

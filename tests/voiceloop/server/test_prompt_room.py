@@ -34,7 +34,3 @@ def test_where_nobody_counts_only_what_is_surely_too_much_is_refused() -> None:
     check_prompt_room(LONG, Config(context_tokens=260), instant_backends())  # 1000 letters
     with pytest.raises(ConfigError):
         check_prompt_room(LONG, Config(context_tokens=200), instant_backends())
-
-
-def test_a_model_that_nobody_knows_the_context_of_takes_any() -> None:
-    check_prompt_room(LONG, Config(), instant_backends())

@@ -38,13 +38,6 @@ def state(form: Form, name: str = "phone") -> tuple[str, SlotState] | None:
     return None if found is None else (found.value, found.state)
 
 
-def test_an_answer_is_said_back_and_confirmed() -> None:
-    heard = after(ASKED, NUMBER)
-    assert heard.line == READ_BACK and state(heard) == ("5550142112", SlotState.HEARD)
-    agreed = after(ASKED, NUMBER, READ_BACK, "yes that's right")
-    assert agreed.line == "" and state(agreed) == ("5550142112", SlotState.CONFIRMED)
-
-
 def test_a_correction_is_said_back_too() -> None:
     form = after(ASKED, NUMBER, READ_BACK, OTHER)
     assert form.line == "I have 5 5 5, 0 1 4, 2 1 1 6, is that right?"
@@ -90,11 +83,6 @@ def test_a_number_of_another_length_is_asked_for_again_and_taken_where_it_stays(
     seven = AgentSlot("phone number", "phone", name="phone", digits=10)  # as the author counts it
     refused = after(ASKED, other, unclear.line, other, slots=(seven,))
     assert state(refused) == ("", SlotState.GIVEN_UP)
-
-
-def test_a_read_back_that_is_cut_off_counts_as_said() -> None:
-    cut = "I have 5 5 5, 0"
-    assert state(after(ASKED, NUMBER, cut, OTHER)) == ("5550142116", SlotState.HEARD)
 
 
 def test_a_caller_who_speaks_of_something_else_is_answered_by_the_model() -> None:
@@ -168,10 +156,3 @@ def test_the_form_is_a_function_of_the_turns(turns: list[Exchange], data: st.Dat
     form = forms.after(turns)
     assert all(one.n_failed <= 2 for one in form.filled)
     assert bool(form.line) == bool(form.open)
-
-
-@pytest.mark.parametrize("stands", [SlotState.HEARD, SlotState.UNCLEAR])
-def test_a_line_is_said_only_while_the_slot_is_open(stands: SlotState) -> None:
-    turns = {SlotState.HEARD: (ASKED, NUMBER), SlotState.UNCLEAR: (ASKED, "five five")}[stands]
-    form = after(*turns)
-    assert form.open == "phone" and form.get("phone").state is stands  # type: ignore[union-attr]

@@ -217,16 +217,3 @@ def test_any_words_have_a_progress_or_none(
     run = digits_at_end(words)
     assert run.n_digits >= 0 and run.n_words <= len(words)
     assert len(letters_at_end(words)) <= 3 * len(words)
-
-
-@given(st.text(max_size=80))
-def test_any_reply_is_read(reply: str) -> None:
-    asked = asked_in(reply)
-    assert asked is None or asked.n_digits is None or asked.n_digits > 0
-
-
-@given(st.lists(st.sampled_from("zero one two three four five".split()), min_size=1, max_size=16))
-def test_each_digit_brings_a_number_nearer_to_its_end(digits: list[str]) -> None:
-    found = progress(PHONE, digits)
-    assert found is not None
-    assert (found.answer is Answer.COMPLETE) == (len(digits) >= 10)

@@ -28,16 +28,6 @@ def test_stages_sum_to_the_gap_whatever_was_marked(middle: dict[Mark, float]) ->
     assert all(ms >= 0 and name for name, ms in stages)
 
 
-def test_what_was_done_ahead_of_the_decision_costs_nothing() -> None:
-    record = TurnRecord("t")
-    ahead = [(Mark.SPEECH_END, 1.0), (Mark.FIRST_TOKEN, 1.1)]
-    for mark, at_s in [*ahead, (Mark.ENDPOINT_DECISION, 1.3), (Mark.FIRST_BYTE_ON_WIRE, 1.31)]:
-        record.mark(mark, at_s)
-    stages = dict(record.stages())
-    assert stages["first token"] == 0.0
-    assert stages["silence wait"] == pytest.approx(300)
-
-
 def test_a_mark_is_set_once() -> None:
     record = TurnRecord("t")
     record.mark(Mark.FIRST_TOKEN, 1.0)
@@ -130,11 +120,3 @@ def test_the_time_of_an_answer_counts_from_the_decision_and_is_taken_once() -> N
     metrics.observe_turn(record_of(2.4, decided_s=2.1))
     assert metrics.take_answers_s() == [pytest.approx(0.3)]
     assert not metrics.take_answers_s()
-
-
-def test_guesses_are_counted_by_whether_they_stood() -> None:
-    metrics = Metrics()
-    metrics.observe_work(Usage(n_drafted_tokens=6, n_accepted_tokens=4), 0.0)
-    for fate, n_tokens in (("accepted", 4), ("rejected", 2)):
-        name, labels = "voiceloop_draft_tokens_total", {"fate": fate}
-        assert metrics.registry.get_sample_value(name, labels) == n_tokens

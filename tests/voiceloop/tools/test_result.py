@@ -26,11 +26,6 @@ def test_only_the_fields_that_are_kept_reach_the_model(keep: tuple[str, ...], ke
     assert json.loads(shaped(json.dumps(ORDER), keep, 4000)) == kept
 
 
-def test_a_list_is_passed_through() -> None:
-    text = json.dumps([{"a": 1, "b": 2}, {"b": 3}, 4])
-    assert json.loads(shaped(text, ("a",), 4000)) == [{"a": 1}, {}]
-
-
 def test_a_long_result_is_cut_and_says_so() -> None:
     assert shaped("abcdef", (), 6) == "abcdef"
     assert shaped("abcdefgh", (), 6) == "abcdef [cut: 2 more characters]"

@@ -56,10 +56,6 @@ def test_arguments_that_the_schema_does_not_allow_reach_no_tool(
     assert "is_admin" not in caught.value.message  # which the log has
 
 
-def test_null_for_an_optional_argument_is_none() -> None:
-    assert checked({"size": "S", "n": None, "extras": None}, ORDER) == {"size": "S"}
-
-
 def test_a_tool_without_a_schema_takes_nothing() -> None:
     assert checked({}, {}) == {}
     with pytest.raises(ToolFailed):

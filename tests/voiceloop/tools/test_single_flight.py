@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from voiceloop.tools.executor import ToolFailed
-from voiceloop.tools.limit import WAITING_PER_CALL, CallLimit
 from voiceloop.tools.single_flight import SingleFlight
 
 pytestmark = pytest.mark.virtual_time
@@ -73,23 +72,3 @@ async def test_who_waits_when_the_tools_close_is_told_so() -> None:
     await flights.close()
     with pytest.raises(ToolFailed, match="closed"):
         await asked
-
-
-async def test_no_more_calls_run_at_once_and_wait_than_the_slots_allow() -> None:
-    limit, n_running, most = CallLimit("time", 2), 0, 0
-
-    async def call() -> str:
-        nonlocal n_running, most
-        try:
-            async with limit.one():
-                n_running += 1
-                most = max(most, n_running)
-                await asyncio.sleep(1.0)
-                n_running -= 1
-        except ToolFailed as failure:
-            return failure.told
-        return "done"
-
-    n_taken = 2 + 2 * WAITING_PER_CALL
-    found = await asyncio.gather(*(call() for _ in range(n_taken + 3)))
-    assert found == ["done"] * n_taken + ["too busy at the moment"] * 3 and most == 2

@@ -60,17 +60,6 @@ async def test_a_tool_with_a_table_is_answered_by_the_file(clock: Clock) -> None
     assert (result.text, result.fate) == ("nine to five", Fate.TABLE)
 
 
-async def test_two_calls_of_400_ms_take_400_ms(clock: Clock) -> None:
-    tools = box(clock, price=(read(), Service()), order=(write(), Service()))
-    began_s = clock()
-    found = await asyncio.gather(
-        tools.call(read(), call(read())), tools.call(write(), call(write()))
-    )
-    assert [each.fate for each in found] == [Fate.CALLED] * 2
-    assert clock() - began_s == pytest.approx(0.4, abs=0.01)
-    assert found[0].took_s == pytest.approx(0.4, abs=0.01)
-
-
 async def test_no_answer_in_time_is_told_as_what_it_is(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

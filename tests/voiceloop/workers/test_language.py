@@ -238,16 +238,6 @@ def test_the_whole_turn_is_committed_behind_what_was_staged(
     assert isinstance(generated, Generated) and generated.finish_reason == "stop"
 
 
-def test_a_burst_of_partials_costs_one_staging_and_answers_the_newest(
-    model: RecordingEngine, role: LanguageRole
-) -> None:
-    role.receive(OpenBranch("s", ()))
-    for stage_id, words in enumerate(["he", "hel", "hello"]):
-        role.receive(Stage("s", stage_id, words))
-    assert answers(role) == [Staged(2, 8, 1, 0.25)]
-    assert [call[0] for call in model.calls] == ["1 branch", "1 stage"]
-
-
 @pytest.mark.parametrize("n_messages", [2, 120])
 def test_later_words_cost_what_they_are_long_however_long_the_call_is(
     model: RecordingEngine, role: LanguageRole, n_messages: int
@@ -332,20 +322,6 @@ def test_words_of_a_stream_that_closes_are_not_waited_for(role: LanguageRole) ->
     role.receive(Stage("s", 1, "hi"))
     role.close("s")
     assert not role.has_work()
-
-
-def test_a_reply_made_ahead_follows_the_staged_words_and_is_named_in_the_commit(
-    model: RecordingEngine, role: LanguageRole
-) -> None:
-    role.receive(OpenBranch("s", ()))
-    role.receive(Stage("s", 1, "hello"))
-    role.receive(BeginPreemptive("s", 1, (ChatMessage("user", "hello"),), PARAMS))
-    role.receive(Commit("s", user("hello"), PARAMS))
-    assert model.calls[1:] == [
-        ("1 stage", "<u:hello"),
-        ("1 begin_preemptive", ">\n<a:"),
-        ("1 commit", "<u:hello>\n<a:", 1),
-    ]
 
 
 def test_words_that_end_in_a_mark_have_their_reply_made_ahead_with_notes_behind_them(

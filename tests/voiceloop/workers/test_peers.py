@@ -141,14 +141,6 @@ def spoken(line: Line) -> tuple[str, bytes]:
     return message.stream_id, message.event.samples
 
 
-def test_each_gateway_hears_its_own_streams(running: Running) -> None:
-    one, two = running.door.enter("one"), running.door.enter("two")
-    one.send(OpenVoice("a", VoiceOptions()), FeedText("a", "first"))
-    assert spoken(one) == ("a", b"first")
-    two.send(OpenVoice("b", VoiceOptions()), FeedText("b", "second"))
-    assert spoken(two) == ("b", b"second")
-
-
 def test_nobody_touches_a_stream_of_another(running: Running) -> None:
     one, two = running.door.enter("one"), running.door.enter("two")
     one.send(OpenVoice("a", VoiceOptions()), FeedText("a", "mine"))

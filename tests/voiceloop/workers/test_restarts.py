@@ -64,13 +64,6 @@ async def test_a_worker_that_dies_again_and_again_is_started_with_growing_pauses
     assert await pauses_s(clock, monkeypatch, lives) == [*RESTART_PAUSES_S]
 
 
-async def test_one_that_served_for_a_while_is_started_at_once(
-    clock: Callable[[], float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lives = [(0, 1.0), (0, 1.0), (0, STEADY_AFTER_S + 1.0)]
-    assert await pauses_s(clock, monkeypatch, lives) == [0.0, RESTART_PAUSES_S[1], 0.0]
-
-
 async def test_starts_that_failed_for_a_reason_that_is_over_cost_no_later_loss_its_time(
     clock: Callable[[], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
