@@ -28,15 +28,15 @@ class RtpSender:
         self._payload_type = payload_type
         self._sequence = sequence
         self._timestamp = timestamp  # of the next sample
-        self._due_s: float | None = None  # when the next sample follows the last one sent
+        self.due_s: float | None = None  # when the next sample follows the last one sent
 
     def packet(self, payload: bytes, n_samples: int, now_s: float) -> RtpPacket:
         """The next packet, of n_samples at 24 kHz."""
-        is_spurt = self._due_s is None or now_s - self._due_s > PAUSE_S
-        if self._due_s is None:
-            self._due_s = now_s
+        is_spurt = self.due_s is None or now_s - self.due_s > PAUSE_S
+        if self.due_s is None:
+            self.due_s = now_s
         elif is_spurt:
-            self._move_on(now_s - self._due_s)
+            self._move_on(now_s - self.due_s)
         packet = RtpPacket(
             self._payload_type, self._sequence, self._timestamp, self.ssrc, is_spurt, payload
         )
@@ -48,15 +48,15 @@ class RtpSender:
 
     def skip(self, n_samples: int) -> None:
         """Leave n_samples unsent: the encoder's DTX."""
-        if self._due_s is not None:
+        if self.due_s is not None:
             self._move_on(n_samples * UNITS / OPUS_HZ)
 
     def timestamp_at(self, now_s: float) -> int:
         """What the clock of the stream shows, for a sender report."""
-        passed_s = 0.0 if self._due_s is None else now_s - self._due_s
+        passed_s = 0.0 if self.due_s is None else now_s - self.due_s
         return self._timestamp + round(passed_s * OPUS_HZ) & 0xFFFFFFFF
 
     def _move_on(self, by_s: float) -> None:
-        assert self._due_s is not None
-        self._due_s += by_s
+        assert self.due_s is not None
+        self.due_s += by_s
         self._timestamp = self._timestamp + round(by_s * OPUS_HZ) & 0xFFFFFFFF

@@ -139,7 +139,7 @@ class Peer:
         self._sender = RtpSender(secrets.randbits(32), offer.opus, sequence, stamp)
         self._rtcp = RtcpLine(self._sender, self._receiver, "voiceloop", self._clock())
         self._rest = b""  # less than a frame that waits for more
-        self._rest_due_s = math.inf
+        self._is_quiet = True  # the peer has been told that silence goes on
 
     def answer(self, mux: Mux, address: str) -> str:
         """Our answer to its offer; address: where it finds us, "" where we are bound."""
@@ -258,21 +258,32 @@ class Peer:
         return (self._rtcp.round_trip_ms or 0.0) / 2.0 + HELD_BY_PEER_MS
 
     def send_sound(self, samples: bytes) -> None:
-        """Send what is whole frames; the rest waits for the next, or for a frame's time."""
+        """Send what is whole frames; the rest waits for more, or until silence is due."""
         self._rest += samples
         n_whole = len(self._rest) - len(self._rest) % FRAME_BYTES
         for start in range(0, n_whole, FRAME_BYTES):
             self._send_frame(self._rest[start : start + FRAME_BYTES])
         self._rest = self._rest[n_whole:]
-        self._rest_due_s = self._clock() + FRAME_S if self._rest else math.inf
         self._arm()
 
     def clear_sound(self) -> None:
-        self._rest, self._rest_due_s = b"", math.inf
+        self._rest = b""
+
+    @property
+    def _silence_due_s(self) -> float:
+        """When silence follows what was sent, because nothing else has.
+
+        Without it a peer takes the end of a reply for a loss, and makes up sound for 0.2 s.
+        """
+        due_s = self._sender.due_s
+        is_over = self._is_quiet and not self._rest
+        return math.inf if is_over or due_s is None else due_s + FRAME_S
 
     def _send_frame(self, samples: bytes) -> None:
+        """The first of a silence that the encoder leaves out is sent: it tells the peer so."""
         payload = self._encoder.encode(np.frombuffer(samples, "<i2"))
-        if len(payload) <= DTX_BYTES:
+        was_quiet, self._is_quiet = self._is_quiet, len(payload) <= DTX_BYTES
+        if was_quiet and self._is_quiet:
             self._sender.skip(FRAME_SAMPLES)
             return
         packet = self._sender.packet(payload, FRAME_SAMPLES, self._clock())
@@ -284,7 +295,7 @@ class Peer:
         """Have `_tick` called when the next thing is due."""
         if not self._is_live:
             return
-        due_s = min(self._rtcp.due_s, self._receiver.due_s or math.inf, self._rest_due_s)
+        due_s = min(self._rtcp.due_s, self._receiver.due_s or math.inf, self._silence_due_s)
         if self._timer is None or due_s < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()
@@ -293,7 +304,7 @@ class Peer:
     def _tick(self) -> None:
         self._timer, now_s = None, self._clock()
         self._hear(self._receiver.tick(now_s))
-        if now_s >= self._rest_due_s:
+        if now_s >= self._silence_due_s:
             self.send_sound(bytes(FRAME_BYTES - len(self._rest)))
         if now_s >= self._rtcp.due_s:
             self._dtls.send_report(self._rtcp.write(now_s))
