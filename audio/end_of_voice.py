@@ -15,8 +15,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
-from .errors import AudioError, MissingExtra
+from .errors import AudioError
 
 WEIGHTS = Path(__file__).parent / "embedded" / "end_of_voice" / "end_of_voice.safetensors"
 N_ROWS = 48  # the window's last 1.15 s: 24 ms each, the silence that its decoder adds included
@@ -33,17 +35,12 @@ Rows = NDArray[np.float32]
 class EndOfVoice:
     """The heads of one file, for the encoder whose width they have.
 
-    Raises: MissingExtra without safetensors; AudioError where the file is none of these heads.
+    Raises: AudioError where the file is none of these heads.
     """
 
     purpose = "the end-of-turn head"
 
     def __init__(self, path: Path = WEIGHTS) -> None:
-        try:
-            from safetensors import SafetensorError
-            from safetensors.numpy import load_file
-        except ImportError:
-            raise MissingExtra("safetensors", self.purpose, "embedded") from None
         try:
             found = load_file(path)
         except (OSError, SafetensorError) as error:

@@ -86,6 +86,36 @@ def test_every_dependency_of_the_two_commands_is_pinned() -> None:
     assert wanted - pins == {"triton"}  # torch with CUDA chooses its own
 
 
+READS_THE_VOICE = """
+import sys
+
+sys.modules |= dict.fromkeys(sys.argv[1].split(","))  # an import of these finds nothing
+from voiceloop.config import Config
+from voiceloop.models.end_judges import end_judges, voice_reader_spec
+from voiceloop.workers.roles.speech import load_recognizer
+
+urls = ("http://127.0.0.1:1/v1",)
+config = Config(preset="remote", stt_url=urls, llm_url=urls, tts_url=urls)
+[role] = voice_reader_spec(config).roles
+load_recognizer(**role.options)
+print(end_judges(config).told)
+"""
+
+
+def test_a_server_of_services_reads_the_voice_with_what_every_installation_has() -> None:
+    known = importlib.metadata.packages_distributions()
+    extras = set().union(*map(distributions, EXTRAS.values()))
+    extras -= distributions(PROJECT["dependencies"])
+    absent = [top for top, names in known.items() if {normal(one) for one in names} & extras]
+    assert "torch" in absent
+    told = subprocess.run(
+        [sys.executable, "-c", READS_THE_VOICE, ",".join(absent)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.strip() == "voice"
+
+
 def test_the_demo_installs_nothing_of_the_workshop() -> None:
     dry = subprocess.run(
         ["make", "--dry-run", "--always-make", "demo"],
