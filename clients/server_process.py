@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import socket
+import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -40,10 +41,11 @@ class ServerProcess:
     pid: int
     port: int
     ready_s: float
+    tls: ssl.SSLContext | None = None
 
     @property
     def url(self) -> str:
-        return f"ws://127.0.0.1:{self.port}/v1/realtime"
+        return f"ws{'s' if self.tls else ''}://127.0.0.1:{self.port}/v1/realtime"
 
     def resident_mb(self) -> float:
         """Resident memory of the server and all its workers, in MB (10**6 bytes).
@@ -67,12 +69,14 @@ async def running_server(
     log: Path | None = None,
     ready_timeout_s: float = READY_TIMEOUT_S,
     environment: Mapping[str, str] | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[ServerProcess]:
     """Start ``command --port N arguments``, wait until it is ready, stop it at the end.
 
     Args:
         log: where its standard output and error go; None drops them but for the error message.
         environment: what is added to this process's own.
+        tls: how it is spoken to, where the arguments have it encrypt.
 
     Raises:
         ServerDidNotStart: it ended by itself or was not ready in time; the message carries the
@@ -91,8 +95,8 @@ async def running_server(
     guard: asyncio.subprocess.Process | None = None
     try:
         guard = await _start_guard(process.pid)
-        await _wait_until_ready(process, port, started_at, ready_timeout_s, path)
-        yield ServerProcess(process.pid, port, time.monotonic() - started_at)
+        await _wait_until_ready(process, port, started_at, ready_timeout_s, path, tls)
+        yield ServerProcess(process.pid, port, time.monotonic() - started_at, tls)
     finally:
         await _stop(process)
         if guard is not None:  # after the server: were we killed while it stops, it is seen to
@@ -111,14 +115,19 @@ async def _start_guard(pid: int) -> asyncio.subprocess.Process:
 
 
 async def _wait_until_ready(
-    process: asyncio.subprocess.Process, port: int, started_at: float, within_s: float, log: Path
+    process: asyncio.subprocess.Process,
+    port: int,
+    started_at: float,
+    within_s: float,
+    log: Path,
+    tls: ssl.SSLContext | None,
 ) -> None:
     while time.monotonic() < started_at + within_s:
         if process.returncode is not None:
             raise ServerDidNotStart(
                 f"the server ended with exit code {process.returncode}: {_last_line(log)}"
             )
-        if await http_status(port, "/readyz") == 200:
+        if await http_status(port, "/readyz", tls) == 200:
             return
         await asyncio.sleep(0.05)
     raise ServerDidNotStart(
@@ -127,11 +136,11 @@ async def _wait_until_ready(
     )
 
 
-async def http_status(port: int, path: str) -> int | None:
+async def http_status(port: int, path: str, tls: ssl.SSLContext | None = None) -> int | None:
     """The status of one GET on the loopback; None if no answer comes within a second."""
     try:
         async with asyncio.timeout(1.0):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
             writer.write(
                 f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
             )

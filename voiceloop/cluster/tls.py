@@ -57,6 +57,17 @@ def given_seal(certfile: Path, keyfile: Path, client_ca: Path | None) -> Seal:
 
 def drawn_seal() -> Seal:
     """With a certificate of its own, which ends with the process."""
+    pem, der = draw_certificate()
+    context = _server_context()
+    with tempfile.TemporaryDirectory(prefix="voiceloop-") as folder:  # ssl loads from files alone
+        place = Path(folder) / "worker.pem"
+        place.write_bytes(pem)
+        _load(context, place, place)
+    return Seal(context, channel_of(der), is_own=False)
+
+
+def draw_certificate() -> tuple[bytes, bytes]:
+    """A key and a certificate that nobody else signs, in one PEM; and the certificate in DER."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "voiceloop worker")])
     certificate = (
@@ -69,13 +80,9 @@ def drawn_seal() -> Seal:
         .not_valid_after(NO_END)
         .sign(key, hashes.SHA256())
     )
-    context = _server_context()
-    with tempfile.TemporaryDirectory(prefix="voiceloop-") as folder:  # ssl loads from files alone
-        place = Path(folder) / "worker.pem"
-        private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        place.write_bytes(private + certificate.public_bytes(Encoding.PEM))
-        _load(context, place, place)
-    return Seal(context, channel_of(certificate.public_bytes(Encoding.DER)), is_own=False)
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    pem = private + certificate.public_bytes(Encoding.PEM)
+    return pem, certificate.public_bytes(Encoding.DER)
 
 
 def client_context(

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import socket
+import struct
 from asyncio import Transport
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -43,6 +45,7 @@ LEAST_CONNECTIONS = 16
 PROBES_SHARE = 0.1
 MOST_RESTING = 256  # on which nothing is asked: with TLS 80 MB, and a caller asks at once
 PROBES = frozenset(("/healthz", "/readyz", "/metrics"))
+RESET_AT_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER for no time
 FULL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: %s\r\nConnection: close\r\n\r\n"
 BAD = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
 LATE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n"
@@ -232,7 +235,13 @@ class BoundedHttp(H11Protocol):
     def _hurry(self, seconds: float | None) -> None:
         if self._unread is not None:
             self._unread.cancel()
-        self._unread = self.loop.call_later(seconds, self.transport.abort) if seconds else None
+        self._unread = self.loop.call_later(seconds, self._reset) if seconds else None
+
+    def _reset(self) -> None:
+        """End it at once: what the kernel holds for a reader this slow, it would hold for hours."""
+        line = self.transport.get_extra_info("socket")
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_AT_CLOSE)
+        self.transport.abort()
 
     def _watch_phase(self) -> None:
         """Have a deadline for what is being waited for: a head, a body, or nothing.
