@@ -9,6 +9,7 @@ themselves, slowly, in Triton's interpreter.
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -23,6 +24,7 @@ from .native.build import COST_OF_TORCH, NotBuilt
 from .native.build import library as native_library
 from .native.layout import GROUP, NativeLinear
 from .native.layout import is_native as is_native_weight
+from .native.packed_file import PackedWeights
 from .native.runner import NativeRunner, can_run
 from .runner import Extension, Outcome, Runner
 from .sequence import Sequence
@@ -45,6 +47,8 @@ class StepRunner(Protocol):
 # decoder, its pool, the engine's config, the tokens that end a turn (none: no words are staged)
 MakeRunner = Callable[[Decoder, KvPool, EngineConfig, tuple[int, ...]], StepRunner]
 
+OpenPacked = Callable[[Path, EngineConfig], PackedWeights | None]
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -53,6 +57,7 @@ class Device:
     make_runner: MakeRunner
     drafts_inside: bool = False  # n-grams, or a head, in its steps, so that nobody else need
     lacks: str = ""  # what it goes without, and what that costs, in words
+    open_packed: OpenPacked | None = None  # weights as it reads them, kept on disk
     int4_head: bool = True  # its steps compute likely logits again, as `Decoder.logits` does
 
 
@@ -118,7 +123,10 @@ def _cpu(is_native: bool) -> Device:
             return NativeRunner(library, decoder, pool, end_ids, config.threads)
         return Runner(decoder, pool, end_ids)
 
-    return Device("cpu", make_native_linear, make_runner)
+    def open_packed(model: Path, config: EngineConfig) -> PackedWeights | None:
+        return PackedWeights.of(model, config, library)
+
+    return Device("cpu", make_native_linear, make_runner, open_packed=open_packed)
 
 
 def _torch_device(name: str) -> Device:

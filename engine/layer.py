@@ -1,6 +1,7 @@
 """Owns one decoder layer's parts: its weights, its norms, and the angles of its positions."""
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -12,6 +13,9 @@ from .linear import Linear, MakeLinear
 from .load.loader import NO_ROPE, Checkpoint, ModelConfig, RopeConfig
 from .load.packed import Stored, read_weight
 from .load.quant import join, with_rows
+
+PRODUCTS = ("qkv", "output", "gate_up", "down")  # of a layer, in the order of `Layer.products`
+NOTHING: Mapping[str, Linear] = {}
 
 
 def rope_frequencies(rope: RopeConfig, head_dim: int, context_length: int = 0) -> Tensor:
@@ -134,17 +138,21 @@ class Layer:
     def __init__(
         self, checkpoint: Checkpoint, config: ModelConfig, prefix: str, quant: str | None,
         dtype: torch.dtype, device: str, make_linear: MakeLinear, *, window: int = 0,
-        n_inputs: int | None = None,
+        n_inputs: int | None = None, made: Mapping[str, Linear] = NOTHING,
     ) -> None:  # fmt: skip
-        """prefix: of its tensors' names. n_inputs: of attention, where not the hidden size."""
+        """prefix: of its tensors' names. n_inputs: of attention, where not the hidden size. made:
+        products by prefix and one of `PRODUCTS`, where they were made before.
+        """
         hidden, heads = config.hidden_size, config.n_heads * config.head_dim
         kv_heads, inner = config.n_kv_heads * config.head_dim, config.intermediate_size
 
         def linear(
-            names: list[str], sizes: list[int], n_in: int, bias: bool,
+            own: str, names: list[str], sizes: list[int], n_in: int, bias: bool,
             order: list[int] | None = None, scale: Tensor | None = None,
         ) -> Linear:  # fmt: skip
-            """order, scale: of the outputs, where they are not as stored."""
+            """own: of `PRODUCTS`. order, scale: of the outputs, where they are not as stored."""
+            if prefix + own in made:
+                return made[prefix + own]
             weights = [
                 read_weight(checkpoint, prefix + name, (size, n_in), config.quantization, quant)
                 for name, size in zip(names, sizes, strict=True)
@@ -192,17 +200,19 @@ class Layer:
         scale[:heads] = by
         order = head_order(config.rope, config.head_dim)
         self.qkv = linear(
-            names, sizes, n_inputs or hidden, config.qkv_bias, _order_of_heads(config, order),
-            scale if is_scaled else None,
+            "qkv", names, sizes, n_inputs or hidden, config.qkv_bias,
+            _order_of_heads(config, order), scale if is_scaled else None,
         )  # fmt: skip
         residual = torch.full((hidden,), config.residual_scale)
         scaled = None if config.residual_scale == 1 else residual
         self.output = linear(
-            ["self_attn.o_proj"], [hidden], heads, config.output_bias, scale=scaled
+            "output", ["self_attn.o_proj"], [hidden], heads, config.output_bias, scale=scaled
         )
         names, sizes = fused("mlp.gate_up_proj", ["mlp.gate_proj", "mlp.up_proj"], [inner, inner])
-        self.gate_up = linear(names, sizes, hidden, config.mlp_bias)
-        self.down = linear(["mlp.down_proj"], [hidden], inner, config.mlp_bias, scale=scaled)
+        self.gate_up = linear("gate_up", names, sizes, hidden, config.mlp_bias)
+        self.down = linear(
+            "down", ["mlp.down_proj"], [hidden], inner, config.mlp_bias, scale=scaled
+        )
         self.q_norm = self.k_norm = None
         if config.qk_norm:
             self.q_norm = norm("self_attn.q_norm", config.head_dim, order, by)

@@ -4,7 +4,8 @@ Families differ in biases, norms, tied heads, windows, rotary embeddings and con
 is a field of the config (`load.families`). The pass works on the rows of many sequences at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,8 +14,8 @@ from .attention import Plan, attend
 from .drafting.eagle import EagleHead
 from .end_of_turn import EndHead
 from .kv_cache import KvPool
-from .layer import Layer, Norm, Rope, residual_dtype
-from .linear import INT4_GROUP, MakeLinear, lay_together, make_linear
+from .layer import PRODUCTS, Layer, Norm, Rope, residual_dtype
+from .linear import INT4_GROUP, Linear, MakeLinear, lay_together, make_linear
 from .load.loader import TORCH_DTYPES, Checkpoint, ModelConfig
 from .load.packed import HoldsInt4
 
@@ -26,6 +27,22 @@ MAX_AHEAD = 32  # positions past the context that a step computed ahead of its t
 
 # Whether somebody more urgent waits for the step under way.
 Interrupted = Callable[[], bool]
+
+
+HEAD = "head"  # the name of its product
+
+
+class Packed(Protocol):
+    """Products and embedding as they were made before; see `native.packed_file`."""
+
+    @property
+    def is_here(self) -> bool: ...
+
+    @property
+    def products(self) -> Mapping[str, Linear]: ...
+
+    @property
+    def embedding(self) -> Tensor | None: ...
 
 
 class Abandoned(Exception):
@@ -61,10 +78,11 @@ class Decoder:
     def __init__(
         self, checkpoint: Checkpoint, config: ModelConfig, *, dtype: str, quant: str | None,
         device: str, context_length: int, make_linear: MakeLinear = make_linear,
-        end_head: EndHead | None = None, int4_head: bool = False,
+        end_head: EndHead | None = None, int4_head: bool = False, packed: Packed | None = None,
     ) -> None:  # fmt: skip
         """end_head: reads the states after staged words. int4_head: whoever runs the layers takes
         logits from `logits` or as it does, so that the head may have four bits as well.
+        packed: products and embedding as they were made before, where they are here.
 
         Raises: CheckpointError.
         """
@@ -72,15 +90,23 @@ class Decoder:
         self.eagle: EagleHead | None = None  # drafts from the states of some layers
         self.dtype = TORCH_DTYPES[dtype]
         shape = (config.vocab_size, config.hidden_size)
-        embedding = checkpoint.tensor("model.embed_tokens.weight", shape)
-        self.embedding = embedding.to(device=device, dtype=self.dtype)
+        kept = packed if packed is not None and packed.is_here else None
+        if kept is None:
+            embedding = checkpoint.tensor("model.embed_tokens.weight", shape)
+            self.embedding = embedding.to(device=device, dtype=self.dtype)
+        elif kept.embedding is not None:
+            self.embedding = kept.embedding
         head_quant = None if quant is None else "int8"
         if quant == "int4" and int4_head and _may_have_four_bits(checkpoint, config):
             head_quant = "int4"
-        head = embedding if config.tied_head else checkpoint.tensor("lm_head.weight", shape)
-        if config.tied_head and head_quant is None:
-            head = self.embedding  # the same memory, on the device too
-        self.head = make_linear(head, None, dtype=self.dtype, quant=head_quant, device=device)
+        self.head: Linear
+        if kept is None:
+            head = embedding if config.tied_head else checkpoint.tensor("lm_head.weight", shape)
+            if config.tied_head and head_quant is None:
+                head = self.embedding  # the same memory, on the device too
+            self.head = make_linear(head, None, dtype=self.dtype, quant=head_quant, device=device)
+        else:
+            self.head = kept.products[HEAD]
         self.n_refined = 0
         if config.tied_head and (head_quant is not None or self.dtype == torch.bfloat16):
             self.n_refined = N_REFINED_INT4 if head_quant == "int4" else N_REFINED
@@ -99,10 +125,11 @@ class Decoder:
                 device,
                 make_linear,
                 window=config.windows[i],
+                made=kept.products if kept is not None else {},
             )  # fmt: skip
             for i in range(config.n_layers)
         ]
-        lay_together([p for layer in self.layers for p in layer.products()] + [self.head])
+        lay_together([product for _, product in self.products()])
         n_positions = context_length + MAX_AHEAD
         made = {
             rope: Rope(rope, config.head_dim, n_positions, self.dtype, device, context_length)
@@ -111,6 +138,13 @@ class Decoder:
         self.rope, self.context_length = made[config.rope], context_length
         self.ropes = [made[rope] for rope in config.ropes]  # of each layer
         self.windows = set(config.windows)
+
+    def products(self) -> Iterator[tuple[str, Linear]]:
+        """Each product by a name, in the order of use."""
+        for index, layer in enumerate(self.layers):
+            for name, product in zip(PRODUCTS, layer.products(), strict=True):
+                yield f"model.layers.{index}.{name}", product
+        yield HEAD, self.head
 
     def make_pool(self, n_blocks: int, kv_format: str = "plain", poison: bool = False) -> KvPool:
         """Memory for the keys and values of this model, and for what its draft head keeps."""

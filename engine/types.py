@@ -138,6 +138,8 @@ class EngineConfig:
     kernels: on a GPU run Triton's kernels; else plain torch, whose weights are dense.
     native: on a CPU run int8 and int4 layers by the compiled library, where there is a compiler
         or a library already; else, and for any other weights, by torch.
+    packed_file_bytes: disk in the user's cache for weights as the library reads them, of a large
+        model; 0: none are kept.
     poison: fill freed KV with NaN, so that any use of it shows (tests).
     """
 
@@ -165,6 +167,7 @@ class EngineConfig:
     max_draft_tokens: int = 7
     kernels: bool = True
     native: bool = True
+    packed_file_bytes: int = 0
     poison: bool = False
 
     def __post_init__(self) -> None:
@@ -193,7 +196,9 @@ class EngineConfig:
         for name in ("max_branches", "threads", "step_tokens", "background_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
-        for name in ("max_draft_tokens", "preemptive_tokens", "host_tier_bytes"):
+        for name in (
+            "max_draft_tokens", "preemptive_tokens", "host_tier_bytes", "packed_file_bytes",
+        ):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected 0 or more, found {getattr(self, name)}")
 

@@ -58,11 +58,14 @@ def read_model(
     device = open_device(config)
     folder = None if is_draft else source.folder
     head = read_head(folder, model.hidden_size, device.torch_name)
+    packed = device.open_packed(model_dir, config) if device.open_packed is not None else None
     decoder = Decoder(
         checkpoint, model, dtype=config.dtype, quant=config.quant, device=device.torch_name,
         context_length=length, make_linear=device.make_linear,
-        end_head=head, int4_head=device.int4_head,
+        end_head=head, int4_head=device.int4_head, packed=packed,
     )  # fmt: skip
+    if packed is not None and not packed.is_here:
+        packed.keep(decoder.products(), decoder.embedding)
     if config.eagle_dir is not None and config.max_draft_tokens and not is_draft:
         with _named_by("eagle_dir"):
             decoder.eagle = read_eagle(config.eagle_dir, decoder, config.quant, device.make_linear)

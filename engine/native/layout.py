@@ -119,22 +119,59 @@ class NativeLinear(Streamed):
         dtype: torch.dtype,
     ) -> None:  # fmt: skip
         """weight: one that `is_native` holds for. dtype: of what a call returns."""
-        self.library, self.dtype, self.kept = library, dtype, format_of(weight)
-        self.out_features, self.n_in = weight.codes.shape
-        self._kept = list[Tensor]()
-        self.layout = ProductLayout(n_in=self.n_in, n_out=self.out_features, group=GROUP)
-        if weight.scale.dim() == 1:
-            self.layout.scale = self._keep(as_float(weight.scale, self.out_features))
-        else:
-            self.layout.format = GROUPED4 if isinstance(weight, Int4Weight) else GROUPED8
-            self.layout.group = self.n_in // weight.scale.shape[1]
-        if bias is not None:
-            self.layout.bias = self._keep(as_float(bias, self.out_features))
+        n_out, n_in = weight.codes.shape
+        layout = ProductLayout(n_in=n_in, n_out=n_out, group=GROUP)
+        scale = as_float(weight.scale, n_out) if weight.scale.dim() == 1 else None
+        if scale is None:
+            layout.format = GROUPED4 if isinstance(weight, Int4Weight) else GROUPED8
+            layout.group = n_in // weight.scale.shape[1]
+        padded_bias = None if bias is None else as_float(bias, n_out)
+        self._take(library, layout, format_of(weight), scale, padded_bias)
+        self.dtype = dtype
         self.weight = self._pack(weight)
 
-    def _keep(self, tensor: Tensor) -> int:
-        self._kept.append(tensor)
-        return tensor.data_ptr()
+    def _take(
+        self, library: ctypes.CDLL, layout: ProductLayout, kept: str, scale: Tensor | None,
+        bias: Tensor | None,
+    ) -> None:  # fmt: skip
+        self.library, self.layout, self.kept = library, layout, kept
+        self.out_features, self.n_in = layout.n_out, layout.n_in
+        self._scale, self._bias = scale, bias
+        layout.scale = None if scale is None else scale.data_ptr()
+        layout.bias = None if bias is None else bias.data_ptr()
+
+    @classmethod
+    def restored(
+        cls, library: ctypes.CDLL, facts: dict[str, int], kept: str, weight: Tensor | None,
+        scale: Tensor | None, bias: Tensor | None,
+    ) -> "NativeLinear":  # fmt: skip
+        """One as it was packed before, from `facts` and `parts`. Raises: ValueError where they do
+        not fit each other, TypeError.
+        """
+        self = cls.__new__(cls)
+        layout = ProductLayout(**facts)
+        self._take(library, layout, kept, scale, bias)
+        self.dtype = torch.bfloat16
+        is_by_output = layout.format == BY_OUTPUT
+        sizes = [len(part) for part in (scale, bias) if part is not None]
+        n_bytes = library.native_packed_bytes(byref(layout))
+        if (
+            weight is None or weight.dtype != torch.uint8 or weight.numel() != n_bytes
+            or any(size != padded(layout.n_out) for size in sizes)
+            or is_by_output != (scale is not None) or layout.group % GROUP
+        ):  # fmt: skip
+            raise ValueError(f"expected {n_bytes} bytes of a product, found others")
+        self.weight = weight
+        return self
+
+    def facts(self) -> dict[str, int]:
+        """What `restored` makes the product's struct of."""
+        return {name: getattr(self.layout, name) for name in ("n_in", "n_out", "group", "format")}
+
+    def parts(self) -> dict[str, Tensor]:
+        """The tensors of it: weight, and where it has them scale and bias."""
+        found = {"weight": self.weight, "scale": self._scale, "bias": self._bias}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
 
     def _pack(self, weight: ScaledWeight | Int4Weight) -> Tensor:
         """Codes, and the scales and zeros of groups, in the order in which they are read."""

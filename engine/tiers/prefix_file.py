@@ -8,41 +8,25 @@ what it should be is passed over. Nothing here is quick: callers have a thread o
 import hashlib
 import json
 import logging
-import os
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from ..engine import Engine
+from ..kept_files import SUFFIX, KeptFiles, cache_folder, code_files, digest, model_files
 from ..kv_cache import BlockStore, KvPool
-from ..own_files import own_file, own_folder, through
 from ..types import BLOCK_TOKENS, EngineConfig
 
 log = logging.getLogger(__name__)
 
-SUFFIX, PART = ".safetensors", ".part"
-# Of a file that is being written: older ones are of a process that was killed.
-PART_KEPT_S = 3600.0
-WEIGHTS = {".safetensors", ".gguf", ".json", ".jinja"}
-CODE = Path(__file__).parents[1]  # the engine: another version of it may compute other numbers
-
 
 def default_folder() -> Path:
     """`$XDG_CACHE_HOME/voiceloop/prefixes`."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(home) / "voiceloop" / "prefixes"
-
-
-def code_files() -> list[Path]:
-    """Every file of the engine that what it computes may depend on; its recipes make models."""
-    found = [path for path in CODE.rglob("*.[cp]*") if path.suffix in (".py", ".c")]
-    return sorted(path for path in found if "recipes" not in path.relative_to(CODE).parts)
+    return cache_folder("prefixes")
 
 
 def identity(model: Path, config: EngineConfig, layers: str) -> str:
@@ -59,27 +43,13 @@ def identity(model: Path, config: EngineConfig, layers: str) -> str:
         *(config.dtype, config.quant, config.kv_format),
         *(config.device, config.context_length),
         *(
-            _digest(_files(f) if f is not None else [])
+            digest(model_files(f) if f is not None else [])
             for f in (config.adapter_dir, config.eagle_dir)
         ),
-        _digest(_files(model)),
-        _digest(code_files()),
+        digest(model_files(model)),
+        digest(code_files()),
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-
-
-def _files(model: Path) -> list[Path]:
-    if model.is_file():
-        return [model]
-    return sorted(path for path in model.iterdir() if path.suffix in WEIGHTS and path.is_file())
-
-
-def _digest(paths: Iterable[Path]) -> str:
-    found = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            found.update(path.name.encode() + b"\0" + hashlib.file_digest(file, "sha256").digest())
-    return found.hexdigest()
 
 
 class PrefixFiles:
@@ -96,7 +66,7 @@ class PrefixFiles:
     def __init__(self, folder: Path, n_most_bytes: int, identify: Callable[[], str]) -> None:
         """identify: the engine's `identity`, asked for once, by the first who reads or writes."""
         self.folder, self.n_most_bytes = folder, n_most_bytes
-        self._identify = identify
+        self._files, self._identify = KeptFiles(folder, n_most_bytes), identify
 
     @cached_property
     def _engine(self) -> str:
@@ -113,18 +83,13 @@ class PrefixFiles:
         path = self.folder
         try:
             path = self.path(tokens)
-            descriptor = own_file(path)
-            try:
-                store = self._read(through(descriptor, path), tokens, pool)
-                os.utime(descriptor)  # used now: the last to make room
-            finally:
-                os.close(descriptor)
+            with self._files.opened(path.name) as found:
+                return self._read(found, tokens, pool)
         except FileNotFoundError:
             return None
         except (OSError, SafetensorError, ValueError, RuntimeError) as error:
             log.warning("the prefix file %s is passed over: %s", path, error)
             return None
-        return store
 
     def _read(self, path: Path, tokens: list[int], pool: KvPool) -> BlockStore:
         """Raises: OSError, SafetensorError, ValueError, RuntimeError: it is something else."""
@@ -146,33 +111,11 @@ class PrefixFiles:
             "checksum": _checksum(codes, scales),
         }
         try:
-            with own_folder(self.folder) as folder:
-                part = folder / f".{name.removesuffix(SUFFIX)}-{os.getpid()}{PART}"
-                try:
-                    part.touch(mode=0o600)
-                    save_file({"codes": codes, "scales": scales}, part, metadata)
-                    _sync(part)  # before its name: a name without its bytes would be a torn file
-                    part.replace(folder / name)
-                finally:
-                    part.unlink(missing_ok=True)  # where it has no other name
-                _sync(folder)
-                self._make_room(folder)
+            self._files.write(name, {"codes": codes, "scales": scales}, metadata)
         except (OSError, SafetensorError) as error:
             log.warning("the operator's prefix is not kept in %s: %s", self.folder, error)
             return False
         return True
-
-    def _make_room(self, folder: Path) -> None:
-        """Remove what is beyond the bytes, the longest unused first, and what was left behind."""
-        now = time.time()
-        for part in folder.glob(f".*{PART}"):
-            if now - _used_at(part) > PART_KEPT_S:
-                part.unlink(missing_ok=True)
-        n_bytes = 0
-        for path in sorted(folder.glob(f"*{SUFFIX}"), key=_used_at, reverse=True):
-            n_bytes += _size(path)
-            if n_bytes > self.n_most_bytes:
-                path.unlink(missing_ok=True)
 
 
 def _hash_of(tokens: list[int]) -> str:
@@ -203,26 +146,3 @@ def _from_bytes(blocks: Tensor, like: Tensor) -> Tensor:
     """like: one block. Raises: RuntimeError where these are no such blocks."""
     shape = len(blocks), *like.shape[1:]
     return blocks.view(like.dtype).view(shape) if like.numel() else like.expand(shape)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _used_at(path: Path) -> float:
-    """0 where another process has removed it meanwhile."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

@@ -32,6 +32,8 @@ KEYS = {
     "eagle_dir": "engine.drafter",
     "adapter_dir": "llm_adapter",
 }
+# Of the disk, for the weights of large models as a CPU reads them: five of 1.5B, two of 4B.
+PACKED_FILE_BYTES = 8 * 1024 * MIB
 DENSE = "bf16"  # what is not quantized
 # As `engine.types.pool_tokens_for` counts: a block for what is computed ahead, one for a copy.
 KV_BLOCK_TOKENS, SPARE_BLOCKS = 16, 2
@@ -70,6 +72,7 @@ def engine_options(
         "threads": engine.threads or n_threads,
         "host_tier_bytes": engine.host_tier_mb * MIB,
         "prefix_file_bytes": PREFIX_FILE_BYTES,
+        "packed_file_bytes": PACKED_FILE_BYTES,
         "keys": KEYS,
     }
     if model is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.tiers import prefix_file
+from engine import kept_files
 from voiceloop.listening.recipes.end_probability import EndProbability
 
 
@@ -26,7 +26,7 @@ def test_an_answer_is_kept_until_the_engines_code_changes(
     file.write_text("before")
     answers = count(1)
     monkeypatch.setenv("VOICELOOP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(prefix_file, "CODE", code)
+    monkeypatch.setattr(kept_files, "CODE", code)
     monkeypatch.setattr(EndProbability, "_ask", lambda *_: next(answers))
 
     def asked() -> float:

@@ -10,7 +10,7 @@ import hashlib
 from pathlib import Path
 
 from engine.engine import Engine
-from engine.tiers.prefix_file import code_files
+from engine.kept_files import code_files
 from engine.types import EngineConfig, Staged
 from voiceloop.listening.recipes.disk_cache import cached, digest
 

@@ -1,0 +1,116 @@
+"""Owns a model's weights on disk as the library reads them: a start reads, and packs nothing.
+
+A file is named by a digest of the model's own files, its adapter's, the formats, and the engine's
+code, and holds every product and the embedding. One that is torn or of other sizes is passed over,
+and the weights are made anew.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ..kept_files import SUFFIX, KeptFiles, cache_folder, code_files, digest, model_files
+from ..types import EngineConfig
+from .layout import NativeLinear
+
+log = logging.getLogger(__name__)
+
+# Of a model's files: a smaller one is packed in a second or two, a start would save nothing.
+LEAST_BYTES = 256 << 20
+EMBEDDING = "embedding"
+FACTS = "products"  # the key of the metadata
+
+
+def in_background(work: Callable[[], None]) -> None:
+    """The start goes on meanwhile; a process that ends leaves a part, which is removed later."""
+    threading.Thread(target=work, name="packed weights", daemon=True).start()
+
+
+class PackedWeights:
+    """The kept weights of one model; ``products`` is empty where there are none yet."""
+
+    @classmethod
+    def of(cls, model: Path, config: EngineConfig, library: ctypes.CDLL) -> PackedWeights | None:
+        """Open them in the user's cache; None where none are to be kept."""
+        n_bytes = sum(path.stat().st_size for path in model_files(model))
+        if config.packed_file_bytes == 0 or config.quant is None or n_bytes < LEAST_BYTES:
+            return None
+        try:
+            return cls(model, config, library)
+        except OSError as error:
+            log.warning("packed weights are not kept: %s", error)
+            return None
+
+    def __init__(self, model: Path, config: EngineConfig, library: ctypes.CDLL) -> None:
+        """Raises: OSError."""
+        adapter = config.adapter_dir
+        facts = [
+            digest(model_files(model)), digest(model_files(adapter) if adapter else []),
+            digest(code_files()), config.quant, config.dtype, str(library.level),
+        ]  # fmt: skip
+        self._name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:40] + SUFFIX
+        self._files = KeptFiles(cache_folder("weights"), config.packed_file_bytes)
+        self._library = library
+        self.products, self.embedding = self._read()
+
+    def _read(self) -> tuple[dict[str, NativeLinear], Tensor | None]:
+        try:
+            with self._files.opened(self._name) as path, safe_open(path, "pt") as file:
+                facts = json.loads((file.metadata() or {})[FACTS])
+                found = {name: self._product(name, one, file) for name, one in facts.items()}
+                return found, file.get_tensor(EMBEDDING).clone()
+        except FileNotFoundError:
+            pass
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            log.warning("packed weights in %s are passed over: %s", self._files.folder, error)
+        return {}, None
+
+    def _product(self, name: str, facts: dict[str, Any], file: Any) -> NativeLinear:
+        """Raises: ValueError, KeyError, SafetensorError."""
+        parts = {
+            part: file.get_tensor(f"{name}.{part}") if part in facts["parts"] else None
+            for part in ("weight", "scale", "bias")
+        }
+        return NativeLinear.restored(self._library, facts["layout"], facts["kept"], **parts)
+
+    @property
+    def is_here(self) -> bool:
+        return bool(self.products) and self.embedding is not None
+
+    def keep(self, products: Iterator[tuple[str, object]], embedding: Tensor) -> None:
+        """Write all products and the embedding, by a thread of its own; nothing where some are not
+        the library's, or where the disk has too little room.
+        """
+        named = dict(products)
+        tensors, facts = {EMBEDDING: embedding}, dict[str, Any]()
+        for name, product in named.items():
+            if not isinstance(product, NativeLinear):
+                return
+            parts = product.parts()
+            tensors |= {f"{name}.{part}": tensor for part, tensor in parts.items()}
+            facts[name] = {
+                "layout": product.facts(), "kept": product.kept, "parts": list(parts),
+            }  # fmt: skip
+        in_background(lambda: self._write(tensors, facts))
+
+    def _write(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        n_bytes = sum(tensor.nbytes for tensor in tensors.values())
+        try:
+            self._files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            n_free = shutil.disk_usage(self._files.folder).free
+            if n_bytes > min(self._files.n_most_bytes, n_free // 2):
+                return
+            self._files.write(self._name, tensors, {FACTS: json.dumps(facts)})
+        except OSError as error:
+            log.warning("packed weights are not kept in %s: %s", self._files.folder, error)
