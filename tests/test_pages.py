@@ -21,6 +21,7 @@ PAGES = (
     "voiceloop/EVALUATE.md",
     "voiceloop/KNOWLEDGE.md", "voiceloop/TROUBLESHOOTING.md", "voiceloop/QUICKSTART.md",
     "voiceloop/SERVICES.md", "voiceloop/SIZING.md", "voiceloop/EMBED.md",
+    "voiceloop/PRIVACY.md", "SECURITY.md",
     "engine/embedded/README.md", "engine/embedded/smollm2-135m/README.md",
     "audio/embedded/recognizer/CARD.md",
     "audio/embedded/end_of_voice/CARD.md", "audio/embedded/for_agent/CARD.md",
@@ -29,7 +30,7 @@ PAGES = (
 # In plain English so far; the others follow.
 PLAIN_PAGES = (
     "README.md", "voiceloop/QUICKSTART.md", "voiceloop/SERVICES.md", "voiceloop/SIZING.md",
-    "voiceloop/TROUBLESHOOTING.md", "voiceloop/EMBED.md",
+    "voiceloop/TROUBLESHOOTING.md", "voiceloop/EMBED.md", "voiceloop/PRIVACY.md", "SECURITY.md",
 )  # fmt: skip
 MOST_WORDS_A_SENTENCE = 18.0  # on average
 MOST_LONG_SENTENCES, MOST_LONG_CELLS = 0.02, 0.05
