@@ -48,7 +48,8 @@ def opens_thought(prompt: str) -> bool:
 
 
 class Thoughts:
-    """One reply's text without its thoughts: `feed` each piece, `finish` at the end.
+    """One reply's text without its thoughts: `feed` each piece, `finish` at the end. An answer
+    does not begin with the spaces behind a thought.
 
     begins_inside: the prompt has opened a thought, so the text begins with one. Where the text
     closes none although it came to its end, it was the answer, and `finish` returns it.
@@ -60,6 +61,7 @@ class Thoughts:
         self.was_answer = False  # what was read as a thought from the beginning was none
         self._unread = ""
         self._is_first = True  # nothing but spaces was read
+        self._is_bare = True  # nothing but spaces was passed on
         self._marks, self._any_mark = MARKS, ANY_MARK
         self._assumed: str | None = "" if begins_inside else None  # read inside, as yet unclosed
         self._closers: list[str] = []  # of the thoughts that are open, the innermost last
@@ -120,6 +122,9 @@ class Thoughts:
         elif self._assumed is not None and not self._closers:
             self._assumed += text
         elif not self._closers:
+            if self._is_bare and self.has_thought:
+                text = text.lstrip()
+            self._is_bare = self._is_bare and not text.strip()
             return text
         return ""
 
@@ -145,7 +150,7 @@ class Thoughts:
         elif self._assumed is not None and not self._closers:
             self._assumed, self.has_thought = None, True
         elif not self._closers:
-            self.closes_unopened = self.has_thought = True
+            self.closes_unopened = self.has_thought = self._is_bare = True
             return False
         return True
 

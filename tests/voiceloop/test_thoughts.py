@@ -11,7 +11,8 @@ from voiceloop.thoughts import CHANNEL, MARKS, MESSAGE, PAIRS, START, Thoughts
 SECRET = "zxq"  # stands in every thought, and in nothing else
 MARKED = [
     ("<think>zxq zxq</think>A latte.", "A latte."),
-    ("<THINK>\nzxq\n</Think>\n\nA latte.", "\n\nA latte."),
+    ("<THINK>\nzxq\n</Think>\n\nA latte.", "A latte."),
+    ("<think>zxq</think>\n\nA latte.\n<think>zxq</think>\nA tea.", "A latte.\n\nA tea."),
     ("Sure. <thinking>zxq</thinking>A latte.", "Sure. A latte."),
     ("[THINK]zxq[/THINK]A latte.", "A latte."),
     ("<think>zxq <think>zxq</think> zxq</think>A latte.", "A latte."),
