@@ -113,7 +113,7 @@ class Call:
         self.idleness = Idleness(
             lambda since_ms: self.advance(told.CallerIdle(since_ms)), services.clock
         )
-        self._replies = Replies(self._context, services.metrics, tasks, ahead, self.advance, trace)
+        self._replies = Replies(self._context, self.advance, trace)
         self._turn_taking = TurnTaking(agent.barge_in)
         self._open_item_id = ""  # the user's, while the caller has the floor
         self._item_ids: dict[int, str] = {}  # by segment: whose words are still to come

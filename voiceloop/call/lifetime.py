@@ -12,9 +12,16 @@ from collections.abc import Callable
 from enum import Enum
 
 from voiceloop.call.connection import Hello
+from voiceloop.errors import (
+    Overloaded,
+    RateLimited,
+    SessionExpired,
+    Unauthorized,
+    VoiceLoopError,
+)
 from voiceloop.realtime.commands import AppendAudio, Command, ResumeCall, SettingsChanged
 
-# Who comes back shows a ticket first, over a line that has just broken.
+# Who comes back shows a ticket by then, mostly first, over a line that has just broken.
 RETURN_WAIT_S = 5.0
 # A client that begins by itself does so within this; the slow ones are SDKs on a busy machine.
 WAIT_S = 1.0
@@ -207,6 +214,23 @@ class Lifetime:
         """The call has lasted so long before this connection: that counts too."""
         self._earlier_s = earlier_s
         self._changed.set()
+
+    def error_of(self, ending: Ending) -> VoiceLoopError | None:
+        """What the client is told before the line closes; None where it need not be."""
+        match ending:
+            case Ending.EXPIRED:
+                return SessionExpired(
+                    f"expected a session of at most {self.whole_s / 60.0:g} minutes"
+                )
+            case Ending.OVERLOADED:
+                found = "found a call that says nothing, and another caller"
+                return Overloaded(f"expected a caller, {found}")
+            case Ending.REVOKED:
+                return Unauthorized("expected a valid API key, found one that was removed")
+            case Ending.LAPSED:
+                text = f"expected voiceloop.resume within {RETURN_WAIT_S:g} s, found none"
+                return RateLimited(text, code="quota_exceeded")
+        return None
 
     async def end(self) -> Ending:
         """Wait for the end; a minute before the longest time is over the client is told."""

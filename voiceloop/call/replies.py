@@ -6,16 +6,14 @@ that was interrupted by a sound of which nobody knows yet whether it was said to
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from voiceloop.call.actions import Step
 from voiceloop.call.events import ReplyEnded
 from voiceloop.call.turn_taking import ReplyStatus
 from voiceloop.canary.turns import TurnFigures
-from voiceloop.config import Ahead
 from voiceloop.errors import BackendError, InternalError, VoiceLoopError
 from voiceloop.listening.events import UserTurn
 from voiceloop.listening.evidence import CONTINUES_MS
@@ -25,14 +23,21 @@ from voiceloop.realtime.window import Slide
 from voiceloop.reply.answerers import FixedAnswer
 from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.plan import plan_of_response
+from voiceloop.reply.playout import Playout
 from voiceloop.reply.preemptive import PreemptiveReplies
 from voiceloop.reply.reply import Reply
 from voiceloop.telemetry.canary import figures_of
-from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.record import Mark, TurnEnd, TurnRecord, WindowSlide
 from voiceloop.telemetry.traces import CallTrace
 
 log = logging.getLogger(__name__)
+
+CONTROLS: Mapping[Step, Callable[[Playout], None]] = {
+    Step.REDUCE_LEAD: Playout.reduce_lead,
+    Step.DUCK: Playout.duck,
+    Step.PAUSE: Playout.pause,
+    Step.RESUME: Playout.resume,
+}
 
 
 class Replies:
@@ -41,17 +46,13 @@ class Replies:
     def __init__(
         self,
         context: ReplyContext,
-        metrics: Metrics,
-        tasks: asyncio.TaskGroup,
-        ahead: Ahead,
         report: Callable[[ReplyEnded], None],
         trace: CallTrace,
     ) -> None:
         self._context = context
-        self._metrics = metrics
-        self._tasks = tasks
+        self._metrics = metrics = context.metrics
         self._report_end = report
-        self.preemptive = PreemptiveReplies(context, metrics, tasks, ahead)
+        self.preemptive = PreemptiveReplies(context)
         self.owed = metrics.owed_answer(context.clock)
         self._current: Reply | None = None
         self._interrupted: Reply | None = None
@@ -113,15 +114,7 @@ class Replies:
         """Reduce its lead, duck, pause or resume it."""
         if (reply := self._current or self.preemptive.early) is None:
             return
-        match step:
-            case Step.REDUCE_LEAD:
-                reply.playout.reduce_lead()
-            case Step.DUCK:
-                reply.playout.duck()
-            case Step.PAUSE:
-                reply.playout.pause()
-            case Step.RESUME:
-                reply.playout.resume()
+        CONTROLS[step](reply.playout)
 
     # --- begun ---
 
@@ -186,7 +179,7 @@ class Replies:
         else:
             self.preemptive.drop()  # it may answer on the branch that this one reads
             self._take_floor(reply)
-        reply.release(response).start(self._tasks, self._done)
+        reply.release(response).start(self._done)
 
     def answer(self, turn: UserTurn) -> None:
         """Release the preemptive reply where it is what is asked for, else begin from here."""

@@ -22,15 +22,15 @@ from voiceloop.backends import Backends
 from voiceloop.call import events as told
 from voiceloop.call.call import Call, CallServices
 from voiceloop.call.connection import HUNG_UP, Disconnected, Transport
-from voiceloop.call.lifetime import Ending, GreetingWait, Lifetime, SessionOver
-from voiceloop.call.writer import Writer
-from voiceloop.errors import (
-    InvalidRequest,
-    Overloaded,
-    RateLimited,
-    SessionExpired,
-    Unauthorized,
+from voiceloop.call.lifetime import (
+    RETURN_WAIT_S,
+    Ending,
+    GreetingWait,
+    Lifetime,
+    SessionOver,
 )
+from voiceloop.call.writer import Writer
+from voiceloop.errors import InvalidRequest, Overloaded
 from voiceloop.realtime import commands as asked
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.resume.resumption import Resumption
@@ -39,8 +39,6 @@ log = logging.getLogger(__name__)
 
 # Who asks for more is read slower: people take seconds over a turn, files are heard no faster.
 TURN_STARTS_PER_S, TURN_STARTS_AT_ONCE = 5.0, 20.0
-# Who was let in to resume a call does so by then; its ticket is in its first frame.
-RESUME_WITHIN_S = 5.0
 BEGINS = asked.AppendAudio | asked.CommitAudio | asked.CreateResponse | asked.ItemCreated
 
 
@@ -93,21 +91,9 @@ class Session:
         self._closing = (1011, "internal error")
         self.resumed_id = ""  # of the call that goes on here, before it did
 
-    def drain(self) -> None:
-        """Finish what is being said, then close; for a server that shuts down."""
-        self._lifetime.drain()
-
-    def hand_over(self) -> None:
-        """Let go of the call: it was resumed on another line."""
-        self._lifetime.drain(Ending.RESUMED)
-
-    def give_way(self) -> None:
-        """Let go of the call, in which nothing was said, for another one."""
-        self._lifetime.drain(Ending.OVERLOADED)
-
-    def revoke(self) -> None:
-        """End the call at once: the key that opened the door is one no more."""
-        self._lifetime.drain(Ending.REVOKED)
+    def end(self, why: Ending = Ending.DRAINED) -> None:
+        """Close, for this reason; where it lets a turn end, once what is being said is said."""
+        self._lifetime.drain(why)
 
     def take_agent(self, agent: AgentConfig) -> None:
         """Have this agent's settings from the next turn on, where the client has none of its own.
@@ -252,25 +238,14 @@ class Session:
 
     async def _await_resume(self) -> None:
         """Let go of a call that was let in for a ticket, and has resumed none."""
-        await asyncio.sleep(RESUME_WITHIN_S)
+        await asyncio.sleep(RETURN_WAIT_S)
         if not self.resumed_id:
             self._lifetime.drain(Ending.LAPSED)
 
     async def _watch_the_clock(self) -> None:
         ending = await self._lifetime.end()
-        if ending is Ending.EXPIRED:
-            most_min = self._lifetime.whole_s / 60.0
-            expired = SessionExpired(f"expected a session of at most {most_min:g} minutes")
-            await self._writer.say_last(expired)
-        elif ending is Ending.OVERLOADED:
-            found = "found a call that says nothing, and another caller"
-            await self._writer.say_last(Overloaded(f"expected a caller, {found}"))
-        elif ending is Ending.REVOKED:
-            removed = Unauthorized("expected a valid API key, found one that was removed")
-            await self._writer.say_last(removed)
-        elif ending is Ending.LAPSED:
-            text = f"expected voiceloop.resume within {RESUME_WITHIN_S:g} s, found none"
-            await self._writer.say_last(RateLimited(text, code="quota_exceeded"))
+        if (error := self._lifetime.error_of(ending)) is not None:
+            await self._writer.say_last(error)
         elif ending.lets_turn_end:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._lifetime.drain_s):

@@ -67,6 +67,8 @@ class ReplyContext:
         self.protocol = protocol
         self.agent = agent
         self.tools = tools
+        self.tasks = tasks
+        self.metrics = services.metrics
         self.clock = services.clock
         self.ahead = services.config.anticipation
         self._level = services.level

@@ -8,7 +8,6 @@ released if the reply that is asked for differs in nothing but the words it answ
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from dataclasses import replace
 from typing import Literal
@@ -16,7 +15,6 @@ from typing import Literal
 import msgspec
 
 from voiceloop.backends import ChatMessage, Usage
-from voiceloop.config import Ahead
 from voiceloop.listening.endpointing import FITTED
 from voiceloop.listening.events import PauseWeighed, UserTurn
 from voiceloop.realtime.response import ResponseHandle
@@ -25,7 +23,6 @@ from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.plan import ReplyPlan, plan_of, voice_options_of
 from voiceloop.reply.reply import Reply
 from voiceloop.reply.voice import MOST_CHARACTERS
-from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.record import TurnRecord
 
 # The caller's words and P(end of turn) are known some 50 ms into a pause. When that takes five
@@ -80,13 +77,10 @@ class WasteBudget:
 class PreemptiveReplies:
     """Those of one session, one after the other."""
 
-    def __init__(
-        self, context: ReplyContext, metrics: Metrics, tasks: asyncio.TaskGroup, ahead: Ahead
-    ) -> None:
+    def __init__(self, context: ReplyContext) -> None:
         self._context = context
-        self._metrics = metrics
-        self._tasks = tasks
-        self._ahead = ahead
+        self._metrics = context.metrics
+        self._ahead = context.ahead
         self._budget = WasteBudget()
         self._reply: Reply | None = None
         self._words: tuple[str, ...] = ()  # that it answers
@@ -138,7 +132,7 @@ class PreemptiveReplies:
         self._budget.count_request()
         context = self._context
         options = voice_options_of(context.protocol.settings)
-        context.voice.speak_ahead(line, options, self._tasks)
+        context.voice.speak_ahead(line, options, context.tasks)
 
     def _drop_line(self) -> None:
         wasted_ms = self._context.voice.drop_ahead()
@@ -180,7 +174,7 @@ class PreemptiveReplies:
             live=live,
             speaks_ahead=self._ahead.does("held_clause"),
         )
-        self._reply.start(self._tasks, self._done)
+        self._reply.start(self._done)
 
     def rest(self) -> None:
         """The caller goes on: keep what there is of the reply, and generate no more of it."""

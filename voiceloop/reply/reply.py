@@ -104,9 +104,9 @@ class Reply:
 
     # --- begun ---
 
-    def start(self, tasks: asyncio.TaskGroup, on_done: Callable[[Reply], None]) -> None:
+    def start(self, on_done: Callable[[Reply], None]) -> None:
         self.on_done = on_done
-        self._task = tasks.create_task(self._run(), name="reply")
+        self._task = self._context.tasks.create_task(self._run(), name="reply")
         # A task cancelled before its first step never enters `_run`.
         self._task.add_done_callback(lambda task: self._finish())
 

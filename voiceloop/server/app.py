@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.call.call import CallServices
 from voiceloop.call.connection import Transport
+from voiceloop.call.lifetime import Ending
 from voiceloop.call.session import Session
 from voiceloop.config import Config
 from voiceloop.errors import VoiceLoopError
@@ -168,7 +170,9 @@ class Gateway:
     def _giving_way(self) -> Callable[[], None] | None:
         """Of the calls whose clients have said nothing the first gives way to another caller."""
         silent = next((one for one in self._sessions if one.gives_way), None)
-        return silent.give_way if silent is not None else self.doors.giving_way()
+        if silent is None:
+            return self.doors.giving_way()
+        return partial(silent.end, Ending.OVERLOADED)
 
     async def watch_load(self) -> None:
         """Look at the load for ever."""
@@ -220,14 +224,14 @@ class Gateway:
         """End the calls of these, whose keys are gone."""
         for session in self._sessions:
             if session.tenant in tenants:
-                session.revoke()
+                session.end(Ending.REVOKED)
 
     def _goes_on(self, call_id: str) -> None:
         """This call was resumed here: what is left of it on a line that broke is over."""
         self.metrics.resumed.inc()
         for session in self._sessions:
             if call_id in (session.protocol.session_id, session.resumed_id):
-                session.hand_over()
+                session.end(Ending.RESUMED)
 
     @property
     def tickets(self) -> Tickets:
@@ -245,7 +249,7 @@ class Gateway:
         self.admission.drain()
         self.http_admission.drain()
         for session in self._sessions:
-            session.drain()
+            session.end()
         while self.admission.n_inside or self.http_admission.n_inside:
             self._one_is_empty.clear()
             await self._one_is_empty.wait()

@@ -135,8 +135,8 @@ async def test_a_client_that_asks_for_notices_is_told_that_the_server_shuts_down
     async with Caller(clock, config=Config(limits=Limits(drain_s=7.0))) as caller:
         caller.send("session.update", session={"voiceloop": {"notices": True}})
         await caller.wait_for("session.updated")
-        caller.session.drain()
-        caller.session.drain()
+        caller.session.end()
+        caller.session.end()
         warning = await caller.wait_for("voiceloop.session_expiring")
         assert warning.event["seconds_left"] == 7
     assert len(caller.of("voiceloop.session_expiring")) == 1

@@ -320,7 +320,7 @@ async def test_a_server_that_stops_gives_a_ticket_of_the_last_turn_before_it_clo
     async with Caller(clock, backends, config=config, hello=ASKS, tickets=tickets) as caller:
         await caller.say(800)
         await caller.listen_until("response.output_audio.delta")
-        caller.session.drain()
+        caller.session.end()
         await caller.wait_for("response.done")
         await asyncio.sleep(1)
         assert caller.transport.closed == (1012, "the server restarts")

@@ -223,7 +223,7 @@ async def test_who_comes_back_is_let_in_beside_the_line_that_the_server_thinks_i
 async def test_who_is_let_in_beyond_the_quota_and_resumes_nothing_is_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("voiceloop.call.session.RESUME_WITHIN_S", 0.05)
+    monkeypatch.setattr("voiceloop.call.session.RETURN_WAIT_S", 0.05)
     config = Config(keys=KEYS, quota=KeyQuota(calls=1))
     async with running(config, remembering()) as server:
         async with server.connect("?voiceloop.resume=1", **keyed()) as first:
