@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from unittest.mock import patch
 
 from tests.callers import Caller
 from tests.conftest import VirtualClockLoop
 from tests.fakes import instant_backends
 from tests.state import ROOT
-from voiceloop.call.turn_taking import TurnTaking
+from voiceloop.call.actions import Action
+from voiceloop.call.events import CallEvent
+from voiceloop.call.turn_taking import CallStatus, TurnTaking
 from voiceloop.listening.events import EndIsLikely, EndOfTurn
 
 ROOMS = tuple(f"{ROOT / room}/" for room in ("voiceloop", "audio", "engine"))
@@ -47,16 +48,6 @@ class Walk:
             self.files.add(path.removeprefix(f"{ROOT}/"))
 
 
-def around(kind: type, name: str, before: Callable[..., None]) -> None:
-    inner = getattr(kind, name)
-
-    def outer(self: Any, *given: Any) -> Any:
-        before(self, *given)
-        return inner(self, *given)
-
-    setattr(kind, name, outer)
-
-
 async def walked() -> tuple[Walk, Walk]:
     """Audio, and one turn."""
     frame, turn = Walk(), Walk()
@@ -67,18 +58,21 @@ async def walked() -> tuple[Walk, Walk]:
         await caller.say(200)
         frame.end()
 
-        def on(turns: TurnTaking, event: object, status: object) -> None:
+        decide, sends = TurnTaking.on, caller.transport.send
+
+        def on(turns: TurnTaking, event: CallEvent, status: CallStatus) -> list[Action]:
             if isinstance(event, EndIsLikely | EndOfTurn) and not turn.is_over:
                 turn.begin()
+            return decide(turns, event, status)
 
         async def send(data: str) -> None:
             if "output_audio.delta" in data and not turn.is_over:
                 turn.end()
             await sends(data)
 
-        around(TurnTaking, "on", on)
-        sends, caller.transport.send = caller.transport.send, send  # type: ignore[method-assign]
-        await caller.listen_until("response.output_audio.delta")
+        caller.transport.send = send  # type: ignore[method-assign]
+        with patch.object(TurnTaking, "on", on):
+            await caller.listen_until("response.output_audio.delta")
     return frame, turn
 
 

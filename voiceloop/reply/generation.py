@@ -232,7 +232,7 @@ class Generation:
         live: LiveBranch | None,
         deadline: ModelDeadline,
     ) -> None:
-        self._plan = plan
+        self.plan = plan
         self.deadline = deadline
         self.rounds = Rounds(failure)
         self._context = context
@@ -252,10 +252,6 @@ class Generation:
         self._n_halvings = MAX_HALVINGS  # left; none where the prompt is not the conversation
 
     @property
-    def plan(self) -> ReplyPlan:
-        return self._plan
-
-    @property
     def round(self) -> ReplyRound:
         """The latest: what was asked last."""
         return self.rounds.latest
@@ -268,7 +264,7 @@ class Generation:
 
     def revise(self, plan: ReplyPlan) -> None:
         """Another version of the preemptive reply was asked for, to other words."""
-        self._plan = plan
+        self.plan = plan
         self._tools.forget_draft()
 
     @property
@@ -295,7 +291,7 @@ class Generation:
         Returns the branch's promise that the reply begins with the preemptive one.
         """
         assert self.live is not None
-        self._plan, self._is_preemptive = plan, False
+        self.plan, self._is_preemptive = plan, False
         tail = plan.prompt[len(self.live.context.messages) :]
         is_promised = self.live.commit_now(tail + self._tools.drafts_messages, self._params)
         self._tools.forget_draft()
@@ -307,7 +303,7 @@ class Generation:
     ) -> None:
         """Take the branch that answers the plan's prompt, with what is looked up for it."""
         anticipation, is_out_of_band = self._context.anticipation, response.is_out_of_band
-        self._plan = await self._context.prepared.looked_up(
+        self.plan = await self._context.prepared.looked_up(
             self.plan, self._turn_id, response, record, decided_s
         )
         self._tools.is_recorded = not is_out_of_band
@@ -343,7 +339,7 @@ class Generation:
             self._n_halvings -= 1
             log.info("a prompt was too long: the older half of the conversation is left out")
             prompt = protocol.shown.messages(instructions)
-            self._plan = dataclasses.replace(plan, prompt=prompt)
+            self.plan = dataclasses.replace(plan, prompt=prompt)
             if self.live is not None:
                 self.live.close()
             self.live, tail = self._context.anticipation.begin(prompt, plan.tools)

@@ -257,15 +257,12 @@ def _names(schema: object, value: str | None) -> bool:
 
 def as_refusals(refused: Sequence[IncompleteCall]) -> tuple[ChatMessage, ...]:
     """Why these calls were not made, as the model is given it; the conversation has none of it."""
+    lacks = ((", ".join(each.missing), each.call.call_id) for each in refused)
+    text = "not called: {} is missing. Ask the caller for it."
     return tuple(
-        ChatMessage("tool", json.dumps({"error": _what_lacks(each)}), (), each.call.call_id)
-        for each in refused
+        ChatMessage("tool", json.dumps({"error": text.format(names)}), (), call_id)
+        for names, call_id in lacks
     )
-
-
-def _what_lacks(refused: IncompleteCall) -> str:
-    names = ", ".join(refused.missing)
-    return f"not called: {names} is missing. Ask the caller for it."
 
 
 def lacking(tool: Tool, arguments: str) -> tuple[str, ...]:
