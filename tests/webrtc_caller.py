@@ -56,11 +56,11 @@ class Microphone(MediaStreamTrack):
 class WebRtcCaller:
     """`async with calling(url) as caller:`; hangs up after the block."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_channel: bool = True) -> None:
         self.peer = RTCPeerConnection(RTCConfiguration(iceServers=[]))
         self.microphone = Microphone()
         self.peer.addTrack(self.microphone)
-        self.channel = self.peer.createDataChannel("oai-events")
+        self.channel: Any = None
         self.events: list[tuple[float, dict[str, Any]]] = []
         self.heard: list[tuple[float, float]] = []  # when a frame came, and its loudness
         self.call_id = self.offer = ""
@@ -69,9 +69,11 @@ class WebRtcCaller:
         self._came = asyncio.Condition()
         self._tasks: set[asyncio.Task[None]] = set()
         self._before: list[str] = []  # events for when the channel opens
-        self.channel.on("open", self._send_early)
-        self.channel.on("message", self._take)
-        self.channel.on("close", self.closed.set)
+        if has_channel:
+            self.channel = self.peer.createDataChannel("oai-events")
+            self.channel.on("open", self._send_early)
+            self.channel.on("message", self._take)
+            self.channel.on("close", self.closed.set)
         self.peer.on("track", self._listen)
 
     def _take(self, message: str) -> None:
@@ -175,8 +177,10 @@ class WebRtcCaller:
 
 
 @asynccontextmanager
-async def calling(url: str, **options: Any) -> AsyncIterator[WebRtcCaller]:
-    caller = WebRtcCaller()
+async def calling(
+    url: str, *, has_channel: bool = True, **options: Any
+) -> AsyncIterator[WebRtcCaller]:
+    caller = WebRtcCaller(has_channel=has_channel)
     try:
         answer = await caller.dial(url, **options)
         assert answer.status_code == 201, answer.text

@@ -243,6 +243,7 @@ class PreemptiveReplies:
         started, item_id = reply.take_back()
         if item_id is not None:
             self._context.protocol.spoken.retract(item_id)
+            self._context.protocol.note_cut(item_id, 0.0)
         started.take_back(is_cut=is_cut)
         if is_cut:
             self._metrics.observe_cut(self._context.protocol.session_id, "soft")

@@ -47,6 +47,7 @@ HELD_BY_PEER_MS = 60.0
 CONSENT_S = 30.0  # RFC 7675, 5.1
 # Of events that the peer has not taken. It is half of what the writer lets wait itself.
 MAX_BUFFERED_BYTES = 1024 * 1024
+MAX_STREAMS = 16  # of SCTP, one for each data channel: a peer needs one
 # 1280 bytes, the least that IPv6 carries, less IP, UDP, DTLS and SCTP: where less goes through than
 # a peer believes, a larger packet is lost each time it is sent again.
 rtcsctptransport.USERDATA_MAX_LENGTH = 1100
@@ -59,6 +60,7 @@ for _owner, _name in (
     (RTCDtlsTransport, "_handle_rtp_data"),
     (RTCDtlsTransport, "_handle_rtcp_data"),
     (RTCDtlsTransport, "_set_role"),
+    (RTCSctpTransport, "_handle_data"),
     (RTCSctpTransport, "_receive_data_chunk"),
 ):
     if not hasattr(_owner, _name):
@@ -101,9 +103,17 @@ class SoundTransport(RTCDtlsTransport):  # type: ignore[misc]
 class BoundedSctp(RTCSctpTransport):  # type: ignore[misc]
     """aiortc's SCTP, which tells a peer how much it may send, and does not hold it to that."""
 
+    async def _handle_data(self, data: bytes) -> None:
+        try:
+            await super()._handle_data(data)
+        except Exception as error:  # aiortc asserts what a peer may break: that ends its call
+            if not isinstance(error, ConnectionError):
+                log.info("a WebRTC peer broke the rules of SCTP (%s)", type(error).__name__)
+            raise ConnectionError from None
+
     async def _receive_data_chunk(self, chunk: rtcsctptransport.DataChunk) -> None:
         await super()._receive_data_chunk(chunk)
-        if self._advertised_rwnd < 0:
+        if self._advertised_rwnd < 0 or len(self._inbound_streams) > MAX_STREAMS:
             raise ConnectionError
 
 
@@ -174,6 +184,8 @@ class Peer:
         """Tell the peer, and give everything back; idempotent."""
         if self._is_closed:
             return
+        if self._is_live:
+            self._log_line()
         self._is_closed, self._is_live = True, False
         self._opened.set()
         self._drained.set()
@@ -184,6 +196,16 @@ class Peer:
         self._dtls.remove_all_listeners()
         self._sctp.remove_all_listeners()
         self._line.close()
+
+    def _log_line(self) -> None:
+        """Write what an operator asks first where a call sounded bad."""
+        made_ms = 1000.0 * self._receiver.n_concealed / VOICE_HZ
+        rtt_ms, lost = self._rtcp.round_trip_ms, self._rtcp.lost_percent
+        told = "unknown" if rtt_ms is None else f"{rtt_ms:.0f} ms"
+        log.info(
+            "a WebRTC line ends: round trip %s; %.0f ms of the caller made up for losses; "
+            "of the agent's packets %.0f %% were lost at last", told, made_ms, lost,
+        )  # fmt: skip
 
     def _observe_state(self) -> None:
         if self._dtls.state in ("closed", "failed"):

@@ -29,7 +29,7 @@ from voiceloop.doors.line import Line
 from voiceloop.doors.routes import turn_credentials
 from voiceloop.doors.webrtc import door
 from voiceloop.doors.webrtc.mux import IceLine
-from voiceloop.doors.webrtc.peer import Peer, SoundTransport
+from voiceloop.doors.webrtc.peer import MAX_STREAMS, Peer, SoundTransport
 from voiceloop.operation import KeyQuota, WebRtcSettings
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.process import listen, make_server
@@ -193,6 +193,42 @@ async def test_beside_a_call_everything_is_read_and_a_tool_is_answered() -> None
                         await side.recv()
             await asyncio.wait_for(caller.closed.wait(), 5)
     assert "on its way" in caller.said()
+
+
+async def test_a_page_without_a_channel_is_served_from_beside() -> None:
+    async with served() as (_, url), calling(url, has_channel=False) as caller:
+        address = f"{url.replace('http', 'ws')}/v1/realtime?call_id={caller.call_id}"
+        async with connect(address, proxy=None) as side:
+            assert json.loads(await side.recv())["type"] == "session.created"
+            item = {"type": "conversation.item.create", "item": text_item("hello")}
+            for event in (item, {"type": "response.create"}):
+                await side.send(json.dumps(event))
+            while json.loads(await side.recv())["type"] != "output_audio_buffer.stopped":
+                pass
+    assert any(level > LOUD for _, level in caller.heard)
+
+
+@pytest.mark.parametrize("breach", ["no text", "many channels", "no end"])
+async def test_a_peer_that_breaks_the_rules_ends_its_own_call_alone(
+    breach: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served() as (gateway, url), calling(url) as caller, calling(url) as neighbour:
+        await caller.until("session.created")
+        await neighbour.until("session.created")
+        sctp = caller.peer.sctp
+        match breach:
+            case "no text":
+                await sctp._send(caller.channel.id, 51, b"\xff\xfe")
+            case "many channels":
+                for number in range(2 * MAX_STREAMS):
+                    caller.peer.createDataChannel(f"other {number}")
+            case "no end":
+                sctp._remote_max_message_size = 0
+                caller.channel.send("x" * 3_000_000)
+        await until(lambda: gateway.n_sessions == 1)
+        neighbour.send("response.create", response={"output_modalities": ["text"]})
+        await neighbour.until("response.done")
+    assert not [one for one in caplog.records if one.levelname in ("WARNING", "ERROR")]
 
 
 @pytest.mark.parametrize("form", ["json", "multipart"])
