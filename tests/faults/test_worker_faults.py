@@ -123,11 +123,10 @@ async def test_a_worker_that_hangs_is_killed_and_replaced(
     assert await say(impatient, "again") == b"again"
 
 
-async def test_a_model_that_never_returns_is_killed_and_replaced(
-    impatient: Supervisor,
-) -> None:
+@pytest.mark.parametrize("told", ["hang", "break"], ids=["never returns", "finds its KV unsound"])
+async def test_a_model_that_cannot_go_on_ends_its_worker(impatient: Supervisor, told: str) -> None:
     with pytest.raises(WorkerLost):
-        await say(impatient, "hang")
+        await say(impatient, told)
     assert await say(impatient, "again") == b"again"
 
 
@@ -138,12 +137,17 @@ async def test_a_model_that_computes_without_end_is_killed_and_replaced() -> Non
         assert await say(supervisor, "again") == b"again"
 
 
-async def test_an_event_too_large_for_the_gateway_fails_its_stream_alone(
-    supervisor: Supervisor,
+@pytest.mark.parametrize(
+    ("told", "error"),
+    [("oversize", "expected a message of at most"), ("crash", "found RuntimeError")],
+    ids=["an event too large for the gateway", "an error nobody foresaw"],
+)
+async def test_what_goes_wrong_in_a_stream_fails_it_alone(
+    supervisor: Supervisor, told: str, error: str
 ) -> None:
     neighbour = await supervisor.voice().open("sess_2/turn_1", VoiceOptions())
-    with pytest.raises(BackendRefused, match="expected a message of at most"):
-        await say(supervisor, "oversize")
+    with pytest.raises(BackendRefused, match=error):
+        await say(supervisor, told)
     neighbour.feed("still here")
     event = await anext(aiter(neighbour.events()))
     assert isinstance(event, Speech) and event.samples == b"still here"
@@ -172,12 +176,6 @@ async def test_what_a_failed_step_had_made_is_not_waited_for(supervisor: Supervi
     assert supervisor.workers[0].n_restarts == 0
 
 
-async def test_a_model_whose_state_is_not_sound_ends_its_worker(supervisor: Supervisor) -> None:
-    with pytest.raises(WorkerLost):
-        await say(supervisor, "break")
-    assert await say(supervisor, "again") == b"again"
-
-
 async def test_the_third_failed_step_of_a_minute_ends_the_worker_and_not_the_call() -> None:
     async with Supervisor([spec(raise_at_steps=(2, 3, 4))], environ=ENVIRON) as supervisor:
         assert await say(supervisor, "fine") == b"fine"
@@ -187,17 +185,6 @@ async def test_the_third_failed_step_of_a_minute_ends_the_worker_and_not_the_cal
         with pytest.raises(WorkerLost):
             await say(supervisor, "the third")
         assert await say(supervisor, "again") == b"again"
-
-
-async def test_an_error_nobody_foresaw_fails_its_stream_alone(supervisor: Supervisor) -> None:
-    neighbour = await supervisor.voice().open("sess_2/turn_1", VoiceOptions())
-    with pytest.raises(BackendRefused, match="found RuntimeError"):
-        await say(supervisor, "crash")
-    neighbour.feed("still here")
-    event = await anext(aiter(neighbour.events()))
-    assert isinstance(event, Speech) and event.samples == b"still here"
-    await neighbour.close()
-    assert supervisor.workers[0].n_restarts == 0
 
 
 async def test_a_message_too_large_for_the_worker_fails_its_stream_at_the_sender(
@@ -269,24 +256,21 @@ async def test_one_failed_stream_leaves_its_neighbours_alone(supervisor: Supervi
     assert supervisor.workers[0].n_restarts == 0
 
 
-async def test_a_role_that_cannot_be_loaded_says_why() -> None:
+@pytest.mark.parametrize(
+    ("load", "kind", "told"),
+    [
+        ("unloadable", BackendRefused, "found nothing at /nowhere"),
+        ("dying", WorkerLost, "exit code 1 while loading engine"),
+        ("broken", BackendRefused, "expected the engine to load and to answer, found RuntimeError"),
+    ],
+)
+async def test_a_role_that_does_not_load_ends_the_start_with_the_reason(
+    load: str, kind: type[Exception], told: str
+) -> None:
     voice = WorkerSpec("voice", (RoleSpec("voice", {}, "scripted_roles:load"),))
-    engine = WorkerSpec("engine", (RoleSpec("engine", {}, "scripted_roles:unloadable"),))
-    with pytest.raises(BackendRefused, match="found nothing at /nowhere"):
+    engine = WorkerSpec("engine", (RoleSpec("engine", {}, f"scripted_roles:{load}"),))
+    with pytest.raises(kind, match=told):
         await Supervisor([voice, engine], environ=ENVIRON).start()
-
-
-async def test_a_worker_that_dies_while_loading_is_reported() -> None:
-    engine = WorkerSpec("engine", (RoleSpec("engine", {}, "scripted_roles:dying"),))
-    with pytest.raises(WorkerLost, match="exit code 1 while loading engine"):
-        await Supervisor([engine], environ=ENVIRON).start()
-
-
-async def test_a_fault_of_a_driver_while_loading_is_told_in_a_sentence() -> None:
-    engine = WorkerSpec("engine", (RoleSpec("engine", {}, "scripted_roles:broken"),))
-    told = "expected the engine to load and to answer, found RuntimeError: a bug while loading"
-    with pytest.raises(BackendRefused, match=told):
-        await Supervisor([engine], environ=ENVIRON).start()
 
 
 async def test_workers_end_with_their_supervisor() -> None:

@@ -69,25 +69,11 @@ async def test_what_was_decoded_at_the_pause_is_the_transcript_when_only_silence
     assert len(service.asked("/audio/transcriptions")) == 1
 
 
-async def test_speech_after_the_pause_is_decoded_again(service: Service, connect: Connect) -> None:
-    release = asyncio.Event()
-    service.say(
-        "/audio/transcriptions", transcription("hel", hold=release), transcription("hello you")
-    )
-    stream = await RemoteRecognizer(connect()).open("sess_1", RecognizerOptions())
-    stream.feed(LOUD)
-    stream.flush()
-    await service.wait_asked("/audio/transcriptions", 1)
-    stream.feed(LOUD)
-    stream.finalize()
-    transcript = await anext(stream.events())
-    assert isinstance(transcript, Transcript) and transcript.text == "hello you"
-    await stream.close()
-
-
-async def test_a_flush_overtaken_by_speech_and_another_is_answered_with_that(
-    service: Service, connect: Connect
+@pytest.mark.parametrize("is_over", [True, False])
+async def test_speech_after_the_pause_is_decoded_again(
+    service: Service, connect: Connect, is_over: bool
 ) -> None:
+    """The turn's end tells all of it; another flush answers both, the one overtaken too."""
     release = asyncio.Event()
     service.say(
         "/audio/transcriptions", transcription("hel", hold=release), transcription("hello you")
@@ -97,11 +83,16 @@ async def test_a_flush_overtaken_by_speech_and_another_is_answered_with_that(
     stream.flush()
     await service.wait_asked("/audio/transcriptions", 1)
     stream.feed(LOUD)
-    stream.flush()
     events = stream.events()
     async with asyncio.timeout(5.0):
-        answers = [await anext(events), await anext(events)]
-    assert answers == [Partial(0, (), ("hello", "you"), flushed=True)] * 2
+        if is_over:
+            stream.finalize()
+            transcript = await anext(events)
+            assert isinstance(transcript, Transcript) and transcript.text == "hello you"
+        else:
+            stream.flush()
+            answers = [await anext(events), await anext(events)]
+            assert answers == [Partial(0, (), ("hello", "you"), flushed=True)] * 2
     await stream.close()
 
 
