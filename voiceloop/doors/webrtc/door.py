@@ -23,7 +23,7 @@ from voiceloop.doors.calls import Calls
 from voiceloop.doors.entrance import Server, let_in
 from voiceloop.doors.line import Line
 from voiceloop.doors.webrtc.offer import Offer, parse_offer
-from voiceloop.errors import MissingExtra
+from voiceloop.errors import ConfigError, InternalError, MissingExtra
 from voiceloop.realtime.session_update import within_capabilities
 from voiceloop.realtime.settings import Json
 
@@ -65,7 +65,7 @@ class WebRtcDoor:
         """Let the caller of an offer in; returns the call's id and the answer.
 
         session: what the caller wants changed of it. Raises: MissingExtra, InvalidRequest,
-        Overloaded, RateLimited, ConfigError.
+        Overloaded, RateLimited, InternalError.
         """
         offer = parse_offer(sdp)
         _import_aiortc()
@@ -76,12 +76,15 @@ class WebRtcDoor:
             hello = replace(hello, asked=session)
             self._check(hello)
             line = Line(hello, asyncio.get_running_loop().time)
-            line.far = peer = await self._peer(offer, line)
+            try:
+                peer, told = await self._peer(offer, line)
+            except ConfigError as error:
+                log.error("no call over WebRTC: %s", error.message)
+                raise InternalError("expected a UDP port for the call, found none") from None
+            line.far = peer
             stack.push_async_callback(peer.close)
             call_id = self._calls.add(line)
             stack.callback(self._calls.drop, call_id)
-            assert self._mux is not None
-            told = peer.answer(self._mux, self._server.config.webrtc.address)
             task = asyncio.create_task(self._run(line, peer, stack.pop_all()), name=call_id)
         self._tasks.add(task)
         self._awaited[task] = asyncio.get_running_loop().time()
@@ -116,7 +119,8 @@ class WebRtcDoor:
         own = self._server.session_agent.session_settings(hello.model)
         within_capabilities(backends.capabilities, hello.settings_over(own))
 
-    async def _peer(self, offer: Offer, line: Line) -> Peer:
+    async def _peer(self, offer: Offer, line: Line) -> tuple[Peer, str]:
+        """A peer of this offer, and our answer. Raises: ConfigError: there is no port for it."""
         from aiortc.rtcdtlstransport import RTCCertificate
 
         from voiceloop.doors.webrtc.mux import ANY, Mux
@@ -129,7 +133,9 @@ class WebRtcDoor:
         # Who says where browsers reach it is not reached at the host of a proxy beside it.
         host = ANY[0] if config.webrtc.address else config.host
         await self._mux.open(host, config.webrtc.port)
-        return Peer(offer, self._mux, self._certificate, line)
+        candidates = self._mux.candidates(config.webrtc.address)
+        peer = Peer(offer, self._mux, self._certificate, line)
+        return peer, peer.answer(candidates)
 
     async def _run(self, line: Line, peer: Peer, stack: AsyncExitStack) -> None:
         """One call; a bug in it ends no other."""

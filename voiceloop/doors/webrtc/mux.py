@@ -145,14 +145,21 @@ class Mux:
         return line
 
     def candidates(self, address: str) -> list[Address]:
-        """Where peers reach the port: at this address, else at those that it is bound to."""
+        """Where peers reach the port: at this address, else at those that it is bound to.
+
+        Raises: ConfigError: the machine does not say which it has.
+        """
         found: list[Address] = []
         for transport in self._sockets:
             host, port = transport.get_extra_info("sockname")[:2]
             if address:
                 return [(address, port)]
             is_v6 = ":" in host
-            here = get_host_addresses(not is_v6, is_v6) if host in ANY else [host]
+            try:
+                here = get_host_addresses(not is_v6, is_v6) if host in ANY else [host]
+            except OSError as error:  # as under systemd without AF_NETLINK
+                wanted = "webrtc.address: expected one where the machine tells none of its own"
+                raise ConfigError(f"{wanted}, found none ({error})") from None
             found += [(one, port) for one in here]
         return found or [("127.0.0.1", self.port)]  # a machine without a network
 

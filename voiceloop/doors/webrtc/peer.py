@@ -13,6 +13,7 @@ import asyncio
 import logging
 import math
 import secrets
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -34,7 +35,7 @@ from voiceloop.doors.rtp.receive import RtpReceiver
 from voiceloop.doors.rtp.rtcp import RtcpLine
 from voiceloop.doors.rtp.send import RtpSender
 from voiceloop.doors.webrtc.mux import IceLine, Mux
-from voiceloop.doors.webrtc.offer import LocalEnd, Offer, answer
+from voiceloop.doors.webrtc.offer import Address, LocalEnd, Offer, answer
 
 log = logging.getLogger(__name__)
 
@@ -151,14 +152,14 @@ class Peer:
         self._rest = b""  # less than a frame that waits for more
         self._is_quiet = True  # the peer has been told that silence goes on
 
-    def answer(self, mux: Mux, address: str) -> str:
-        """Our answer to its offer; address: where it finds us, "" where we are bound."""
+    def answer(self, candidates: Sequence[Address]) -> str:
+        """Our answer to its offer. candidates: where it finds us."""
         fingerprint = next(
             one.value for one in self._certificate.getFingerprints() if one.algorithm == "sha-256"
         )
         local = LocalEnd(
             self._line.ufrag, self._line.password, fingerprint, self._sender.ssrc,
-            mux.candidates(address), secrets.randbits(62),
+            candidates, secrets.randbits(62),
         )  # fmt: skip
         return answer(self._offer, local)
 

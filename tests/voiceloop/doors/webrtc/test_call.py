@@ -27,7 +27,7 @@ from voiceloop.call.session import Session
 from voiceloop.config import Config, Limits
 from voiceloop.doors.line import Line
 from voiceloop.doors.routes import turn_credentials
-from voiceloop.doors.webrtc import door
+from voiceloop.doors.webrtc import door, mux
 from voiceloop.doors.webrtc.mux import IceLine
 from voiceloop.doors.webrtc.peer import MAX_STREAMS, Peer, SoundTransport
 from voiceloop.operation import KeyQuota, WebRtcSettings
@@ -345,8 +345,8 @@ async def test_twenty_calls_one_after_the_other_leave_nothing() -> None:
                 await caller.until("session.created")
         await until(lambda: not gateway.admission.n_inside)
         await until(lambda: resources() <= before)
-        mux = gateway.doors._webrtc._mux
-        assert mux is not None and not mux.n_lines and not mux._by_address
+        port = gateway.doors._webrtc._mux
+        assert port is not None and not port.n_lines and not port._by_address
         assert not gateway.n_sessions and not len(gateway.doors.calls)
         kinds = (Peer, IceLine, Line, SoundTransport, Session)
         await until(lambda: not [one for one in gc.get_objects() if isinstance(one, kinds)])
@@ -381,6 +381,24 @@ async def test_without_its_packages_the_door_says_how_to_get_them(
     assert answer.status_code == 501
     error = answer.json()["error"]
     assert error["code"] == "missing_extra" and "voiceloop[webrtc]" in error["message"]
+
+
+async def test_a_machine_that_tells_no_address_is_an_error_of_the_servers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def forbidden(use_ipv4: bool, use_ipv6: bool) -> list[str]:
+        raise OSError(97, "Address family not supported by protocol")
+
+    monkeypatch.setattr(mux, "get_host_addresses", forbidden)
+    async with served(config=Config(host="0.0.0.0")) as (gateway, url):
+        caller = WebRtcCaller()
+        try:
+            answer = await caller.dial(url)
+        finally:
+            await caller.hang_up()
+        assert answer.status_code == 500 and not gateway.admission.n_inside
+    (logged,) = [one for one in caplog.records if one.levelname == "ERROR"]
+    assert "webrtc.address" in logged.getMessage()
 
 
 async def test_turn_credentials_hold_for_a_while() -> None:
