@@ -227,7 +227,7 @@ class Engine:
             now=self.clock(),
             # A text under a schema holds no calls, whatever its strings say.
             notation=self.notation if params.json_schema is None else None,
-            grammar=self._grammars.of(params, self.notation),
+            bound=self._grammars.of(params, self.notation),
             offered=self._grammars.offered(params, self.notation),
         )
 

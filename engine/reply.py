@@ -60,12 +60,13 @@ class Reply:
         n_prompt: int,
         now: float,
         notation: Notation | None = None,
-        grammar: Grammar | None = None,
+        bound: ComingGrammar | None = None,
         offered: OfferedCalls | None = None,
     ) -> None:
-        """grammar: of the whole reply; offered: of the calls in one without."""
-        self.grammar, self._offered = grammar, offered
-        self.coming: ComingGrammar | None = None  # what it waits for before it can go on
+        """bound: the grammar of the whole reply; offered: of the calls in one without."""
+        self.grammar: Grammar | None = None
+        self._offered = offered
+        self.coming = bound  # what it waits for before it can go on
         self._is_forced = False  # begun again as a call, or found that it cannot be
         self.params, self.n_prompt = params, n_prompt
         self.seed = seed if params.seed is None else params.seed
@@ -85,6 +86,7 @@ class Reply:
         shown = frozenset(i for i, content in text.special.items() if content in marks)
         self._shown, self._notation = shown, notation
         self._begin_output(holds_bare=offered is not None)
+        self.awaits_grammar()
 
     def _begin_output(self, *, holds_bare: bool = False) -> None:
         self._detokenizer = Detokenizer(self._text, self._shown)

@@ -31,7 +31,13 @@ log = logging.getLogger(__name__)
 GAP = "/[ \\n]{0,2}/"  # around a call that was not forced, where some models write line feeds
 CALL_ID = "/[a-zA-Z0-9]{9}/"  # Mistral's
 NO_TOKEN = -1  # that no model says
-MAX_OFFERS = 64  # compiled lists of tools that are kept
+MAX_COMPILED = 64  # grammars that are kept
+# A schema that compiles within this is refused at once where it is wrong; another one's reply waits
+# for it, and no step does. Most take 1 ms.
+AT_ONCE_S = 0.005
+# For the masks of a step, of the 30 ms that LIMITS let nine of them take: beyond it something else
+# holds the machine, and this reply ends instead of holding all.
+MASKS_S = 0.5
 MAX_TOLD_CHARACTERS = 200  # of the library's words, which may quote a client's schema
 # A client's schema decides what a mask costs, and all replies wait for each: a quarter of the
 # library's own bounds for a step (its figures: 14 units of fuel a microsecond, 20 items) keeps one
@@ -47,10 +53,14 @@ LIMITS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class ComingGrammar:
-    """A grammar that another thread compiles: the reply that needs it waits, and no other does."""
+    """A grammar that another thread compiles: the reply that needs it waits, and no other does.
+
+    is_bound: it binds the whole reply, which ends where it does not compile.
+    """
 
     compiled: "Future[LLMatcher | None]"
-    make: "Callable[[LLMatcher], Grammar]"
+    make: "Callable[[LLMatcher | None, str], Grammar]"
+    is_bound: bool = False
 
     @property
     def is_here(self) -> bool:
@@ -59,10 +69,21 @@ class ComingGrammar:
     def grammar(self) -> "Grammar | None":
         """One at its beginning, waited for where it is not here; None if nothing compiles."""
         if (error := self.compiled.exception()) is not None:
-            log.error("tools could not be compiled", exc_info=error)
-            return None
+            if not isinstance(error, GrammarError):
+                log.error("a grammar could not be compiled", exc_info=error)
+            found = str(error) if isinstance(error, GrammarError) else type(error).__name__
+            return self.make(None, found) if self.is_bound else None
         matcher = self.compiled.result()
-        return None if matcher is None else self.make(matcher.deep_copy())
+        return None if matcher is None else self.make(matcher.deep_copy(), "")
+
+    def refuse_at_once(self) -> None:
+        """Raises: GrammarError where it does not compile and that shows within `AT_ONCE_S`."""
+        try:
+            error = self.compiled.exception(AT_ONCE_S)
+        except TimeoutError:
+            return
+        if isinstance(error, GrammarError):
+            raise error
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +106,8 @@ class GrammarCompiler:
 
     def __init__(self, text: "Text", n_vocab: int) -> None:
         self._text, self._n_vocab = text, n_vocab
-        self._offer = lru_cache(MAX_OFFERS)(
-            lambda *offer: self._compiler.submit(self._compile_offer, *offer)
+        self._compiled = lru_cache(MAX_COMPILED)(
+            lambda compile, *given: self._compiler.submit(compile, *given)
         )
 
     def warm_up(self) -> None:
@@ -128,19 +149,26 @@ class GrammarCompiler:
 
         return LLParserLimits(**LIMITS)
 
-    def of(self, params: SamplingParams, notation: Notation | None) -> "Grammar | None":
-        """The grammar these parameters ask for. Raises: GrammarError."""
+    def of(self, params: SamplingParams, notation: Notation | None) -> ComingGrammar | None:
+        """Compile the grammar these parameters ask for. Raises: GrammarError."""
         if params.forced_tools is not None:
             if notation is None:
                 raise GrammarError("expected a chat template that knows tool calls, found none")
-            matcher = self._calls(params.forced_tools, notation, is_forced=True, by_schema=True)
-            return self._grammar(matcher)
-        if params.json_schema is None:
+            compiled = self._compiled(self._compile_forced, params.forced_tools, notation)
+        elif params.json_schema is not None:
+            compiled = self._compiled(self._compile_schema, params.json_schema)
+        else:
             return None
-        schema = json.dumps(_read_json(params.json_schema, "a JSON schema"))
-        return self._grammar(
-            self._compile(f"start: %json {schema}\n", "a JSON schema that compiles")
-        )
+        coming = ComingGrammar(compiled, self._grammar, is_bound=True)
+        coming.refuse_at_once()
+        return coming
+
+    def _compile_forced(self, tools: str, notation: Notation) -> "LLMatcher":
+        return self._calls(tools, notation, is_forced=True, by_schema=True)
+
+    def _compile_schema(self, text: str) -> "LLMatcher":
+        schema = json.dumps(_read_json(text, "a JSON schema"))
+        return self._compile(f"start: %json {schema}\n", "a JSON schema that compiles")
 
     def offered(self, params: SamplingParams, notation: Notation | None) -> OfferedCalls | None:
         """Compile the grammars of the tools that a reply may call; None where none can be bound.
@@ -153,7 +181,8 @@ class GrammarCompiler:
             return None
 
         def coming(is_forced: bool) -> ComingGrammar:
-            return ComingGrammar(self._offer(tools, notation, is_forced), self._grammar)
+            compiled = self._compiled(self._compile_offer, tools, notation, is_forced)
+            return ComingGrammar(compiled, self._grammar)
 
         if notation.keep_open:
             return OfferedCalls(NO_TOKEN, False, coming(True), lambda: coming(True))
@@ -183,8 +212,8 @@ class GrammarCompiler:
             raise GrammarError(f"expected {expected}, found: {found[:MAX_TOLD_CHARACTERS]}")
         return matcher
 
-    def _grammar(self, matcher: "LLMatcher") -> "Grammar":
-        return Grammar(matcher, self._n_vocab, self._worker)
+    def _grammar(self, matcher: "LLMatcher | None", error: str) -> "Grammar":
+        return Grammar(matcher, self._n_vocab, self._worker, error)
 
     def _calls(
         self, tools: str, notation: Notation, *, is_forced: bool, by_schema: bool
@@ -234,17 +263,42 @@ class GrammarCompiler:
 
 
 class Grammar:
-    """The progress of one reply through its grammar."""
+    """The progress of one reply through its grammar.
 
-    def __init__(self, matcher: "LLMatcher", n_vocab: int, worker: ThreadPoolExecutor) -> None:
+    error: why there is none. It then forbids nothing, and refuses the token that is chosen.
+    """
+
+    def __init__(
+        self,
+        matcher: "LLMatcher | None",
+        n_vocab: int,
+        worker: ThreadPoolExecutor,
+        error: str = "",
+    ) -> None:
         self._matcher, self._n_vocab, self._worker = matcher, n_vocab, worker
+        self._error = error
+        self._n_wanted = 1  # masks of the step
         self._masks: Future[list[bytes]] | None = None
 
     def prepare(self, proposals: Sequence[int]) -> None:
         """Begin to compute the masks of a step: for its next token, and after each proposal."""
-        self._masks = self._worker.submit(self._compute, tuple(proposals))
+        self._n_wanted = 1 + len(proposals)
+        if not self._error:
+            self._masks = self._worker.submit(self._compute, tuple(proposals))
+
+    def _settle(self) -> list[bytes] | None:
+        """The step's masks, where some were begun: the matcher serves one thread at a time."""
+        if self._masks is None or self._error:
+            return None
+        try:
+            return self._masks.result(MASKS_S)
+        except TimeoutError:
+            self._masks.cancel()
+            self._error = f"expected the masks of a step within {MASKS_S:g} s, found none"
+            return None
 
     def _compute(self, proposals: Sequence[int]) -> list[bytes]:
+        assert self._matcher is not None
         masks = [self._matcher.compute_bitmask()]
         n_consumed = 0
         for token in proposals:
@@ -260,8 +314,9 @@ class Grammar:
 
         As the tokenizer spells them by itself; a model may choose another spelling of the bytes.
         """
-        if self._masks is not None:
-            self._masks.result()  # of a step that was given up: the matcher serves one at a time
+        self._settle()  # of a step that was given up
+        if self._error or self._matcher is None:
+            return []
         return [int(token) for token in self._matcher.compute_ff_tokens()[:n_most]]
 
     def masks(self) -> list[bytes]:
@@ -269,7 +324,10 @@ class Grammar:
 
         A bit a token, lowest first, set where the grammar allows it.
         """
-        return self._masks.result() if self._masks is not None else self._compute(())
+        masks = self._settle()
+        if self._error:
+            return self._n_wanted * [b"\xff" * (4 * -(-self._n_vocab // 32))]
+        return masks if masks is not None else self._compute(())
 
     def mask(self, logits: Tensor, index: int) -> Tensor:
         """-inf for every token forbidden after `index` proposals; `logits` [vocab] stay as is.
@@ -277,6 +335,8 @@ class Grammar:
         Raises: GrammarError.
         """
         masks = self.masks()
+        self._check()
+        assert self._matcher is not None
         if self._matcher.is_error() or index >= len(masks):
             found = self._matcher.get_error().splitlines() or ["nothing that may follow"]
             raise GrammarError(f"the grammar gave up: {found[0][:MAX_TOLD_CHARACTERS]}")
@@ -287,15 +347,20 @@ class Grammar:
 
     def advance(self, token: int) -> None:
         """The reply goes on with `token`. Raises: GrammarError."""
-        if self._masks is not None:
-            self._masks.result()  # until they are here another thread has the matcher
+        self._settle()
+        self._check()
+        assert self._matcher is not None
         if not self._matcher.consume_token(token):
             raise GrammarError(f"expected a token the grammar allows, found token {token}")
+
+    def _check(self) -> None:
+        if self._error:
+            raise GrammarError(self._error)
 
     @property
     def is_over(self) -> bool:
         """Nothing but the end can follow."""
-        return bool(self._matcher.is_stopped())
+        return self._matcher is not None and bool(self._matcher.is_stopped())
 
 
 def _read_json(text: str, expected: str) -> Any:

@@ -44,6 +44,7 @@ from voiceloop.server.connections import (
 )
 from voiceloop.server.keys_file import KeysFile
 from voiceloop.server.listener import Listener
+from voiceloop.server.stalls import watch_stalls
 from voiceloop.server.websocket import BoundedWebSocket
 from voiceloop.workers.process import Progress
 
@@ -259,6 +260,7 @@ async def serve(
     if not shares_port:
         opens.set()
     serving = asyncio.create_task(_serve_once(opens, server, sock), name="uvicorn")
+    stalls = asyncio.create_task(watch_stalls(), name="stalls")
     try:
         with (stop := Stop()).on_signals():
             async with AsyncExitStack() as models:
@@ -290,6 +292,7 @@ async def serve(
                 server.should_exit = True
                 await serving  # before the models go: it ends the last connections
     finally:
+        stalls.cancel()
         server.should_exit = True
         server.force_exit = True
         if not opens.is_set():

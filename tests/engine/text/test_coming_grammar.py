@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
+import engine.text.grammar as grammar_module
 from engine import reply as replies
 from engine.branch import Branch
 from engine.engine import Engine
 from engine.text.grammar import ComingGrammar
-from engine.types import Event, SamplingParams, TextDelta, ToolCall
-from tests.engine.text.test_grammar import may_call
+from engine.types import Done, Event, SamplingParams, TextDelta, ToolCall
+from tests.engine.text.test_grammar import SCHEMA, answer, may_call
 
 pytest.importorskip("llguidance", reason="the optional package llguidance is not installed")
 
@@ -27,16 +28,20 @@ PROMPT = [5, 6, 7]
 
 @pytest.fixture
 def hold_up(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> HoldUp:
-    """Has an engine compile no tools before the event is set."""
+    """Has an engine compile no tools and no schema before the event is set."""
 
     def hold(engine: Engine) -> threading.Event:
-        gate, compile_offer = threading.Event(), engine._grammars._compile_offer
+        gate = threading.Event()
 
-        def compile_later(*offer: object) -> object:
-            assert gate.wait(20), "expected the steps to go on meanwhile"
-            return compile_offer(*offer)  # type: ignore[arg-type]
+        def later(compile: Callable[..., object]) -> Callable[..., object]:
+            def compile_later(*given: object) -> object:
+                assert gate.wait(20), "expected the steps to go on meanwhile"
+                return compile(*given)
 
-        monkeypatch.setattr(engine._grammars, "_compile_offer", compile_later)
+            return compile_later
+
+        for name in ("_compile_offer", "_compile_schema"):
+            monkeypatch.setattr(engine._grammars, name, later(getattr(engine._grammars, name)))
         request.addfinalizer(gate.set)
         return gate
 
@@ -150,6 +155,56 @@ def test_a_compilation_that_breaks_binds_nothing_and_is_logged(
 ) -> None:
     broken: Future[None] = Future()
     broken.set_exception(RecursionError("too deep"))
-    coming = ComingGrammar(broken, lambda matcher: pytest.fail("there is none"))
+    coming = ComingGrammar(broken, lambda matcher, error: pytest.fail("there is none"))
     assert coming.is_here and coming.grammar() is None
     assert "could not be compiled" in caplog.text
+
+
+def test_a_reply_waits_for_its_schema_and_no_other_reply_does(
+    make_engine: MakeEngine, hold_up: HoldUp
+) -> None:
+    params = SamplingParams(max_tokens=120, temperature=1.0, seed=SEED, json_schema=SCHEMA)
+    expected, _ = answer(make_engine(), params)
+    engine = make_engine()
+    gate = hold_up(engine)
+    branch = engine.branch("b")
+    branch.commit(PROMPT, params)
+    answer_neighbour(engine)
+    assert branch.reply is not None and branch.reply.awaits_grammar()
+    gate.set()
+    assert said(finish(engine), branch) == (expected, [])
+    engine.check_integrity()
+
+
+def test_a_schema_that_shows_late_that_it_does_not_compile_ends_its_own_reply(
+    make_engine: MakeEngine, hold_up: HoldUp
+) -> None:
+    engine = make_engine()
+    gate = hold_up(engine)
+    branch = engine.branch("b")
+    branch.commit(PROMPT, SamplingParams(json_schema='{"type": "no such type"}'))
+    answer_neighbour(engine)
+    gate.set()
+    [done] = [event for event in finish(engine) if isinstance(event, Done)]
+    assert done.finish_reason == "error" and "expected a JSON schema" in done.error
+    branch.commit(PROMPT, SamplingParams(max_tokens=2))
+    finish(engine)
+    engine.check_integrity()
+
+
+def test_masks_that_do_not_come_in_time_end_their_reply_and_no_other(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grammar_module, "MASKS_S", 0.05)
+    engine, gate = make_engine(), threading.Event()
+    branch = engine.branch("b")
+    branch.commit(PROMPT, SamplingParams(max_tokens=40, seed=SEED, json_schema=SCHEMA))
+    engine._grammars._worker.submit(gate.wait, 20)  # what the masks wait behind
+    events = list[Event]()
+    while branch.reply is not None:
+        events += engine.step()
+    [done] = [event for event in events if isinstance(event, Done)]
+    assert done.finish_reason == "error" and "the masks of a step within" in done.error
+    answer_neighbour(engine)
+    gate.set()
+    engine.check_integrity()

@@ -42,6 +42,12 @@ SCHEMA = json.dumps(
 )
 
 
+@pytest.fixture(autouse=True)
+def refuse_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy this machine is, a schema is waited for."""
+    monkeypatch.setattr(grammar_module, "AT_ONCE_S", 20.0)
+
+
 def answer(engine: Engine, params: SamplingParams) -> tuple[str, str]:
     branch = engine.branch("b")
     branch.commit([5, 6, 7], params)
