@@ -62,8 +62,10 @@ def test_the_containerfile_has_three_images_of_one_base() -> None:
 def test_the_images_install_nothing_from_an_index_without_its_hash() -> None:
     runs = [rest for word, rest in instructions() if word == "RUN" and "pip install" in rest]
     commands = [one for rest in runs for one in re.findall(r"pip install ([^&;]*)", rest)]
-    locked = [re.fullmatch(r"--require-hashes -r /locks/(\w+)\.txt\s*", one) for one in commands]
+    lists = r"--require-hashes -r /locks/(\w+)\.txt( -r /locks/webrtc\.txt)?\s*"
+    locked = [re.fullmatch(lists, one) for one in commands]
     assert [one[1] for one in locked if one] == ["build", "gpu", "cluster", "cpu"]
+    assert [bool(one[2]) for one in locked if one] == [False, True, False, True]
     others = [one.strip() for one, lock in zip(commands, locked, strict=True) if not lock]
     assert others == [
         "--no-deps --no-build-isolation /src",
