@@ -2,7 +2,8 @@
 
 It is compiled once for a set of instructions and kept in the user's cache, under a name that holds
 the digest of source and flags. `python -m engine.native.build` does so ahead of the first start;
-with `--wheel` for every set, into the folder `built` beside the source, which a wheel carries.
+with `--wheel` for every set, into the folder `built` beside the source, which a wheel carries: of
+this machine, and of the other where a cross compiler for it is here.
 """
 
 import argparse
@@ -43,6 +44,8 @@ LEVELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "arm64": ARM,
 }
 PLAIN = "plain"
+# The compilers of Debian and its kin for machines other than this one.
+CROSS = {"x86_64": "x86_64-linux-gnu-gcc", "aarch64": "aarch64-linux-gnu-gcc"}
 
 
 # Of int8 on one core: the embedded agent and a model of 28M parameters (benchmarks/LOG.md).
@@ -114,9 +117,11 @@ def _kept(level: str) -> Path:
     return through(whole, cache_folder() / name)
 
 
-def compile_level(level: str, folder: Path) -> Path:
-    """Compile for one instruction set; nobody ever sees a half-written file. Raises: NotBuilt."""
-    compiler = shlex.split(os.environ.get("CC") or "cc")
+def compile_level(level: str, folder: Path, compiler: Sequence[str] = ()) -> Path:
+    """Compile for one instruction set; nobody ever sees a half-written file. compiler: of the
+    machine that has it, by itself $CC or cc. Raises: NotBuilt.
+    """
+    compiler = compiler or shlex.split(os.environ.get("CC") or "cc")
     if not compiler or shutil.which(compiler[0]) is None:
         raise NotBuilt(f"expected a C compiler (cc, or $CC), found no {' '.join(compiler)}")
     name = _file_name(level)
@@ -158,7 +163,7 @@ def _whole(path: Path) -> int | None:
 
 
 def _flags(level: str) -> tuple[str, ...]:
-    return (*FLAGS, *levels().get(level, ()))
+    return (*FLAGS, *next((sets[level] for sets in LEVELS.values() if level in sets), ()))
 
 
 def _file_name(level: str) -> str:
@@ -175,6 +180,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if is_for_wheel:
             for level in levels():
                 print(compile_level(level, SHIPPED))
+            for machine, compiler in CROSS.items():
+                if LEVELS[machine] != levels() and shutil.which(compiler) is not None:
+                    for level in LEVELS[machine]:
+                        print(compile_level(level, SHIPPED, (compiler,)))
         else:
             print(f"the engine's layers will be run by its C library ({library().level})")
     except NotBuilt as reason:

@@ -52,6 +52,9 @@ static Model model(int kv_format, int is_int4) {
             .output = product(HIDDEN, HEADS * HEAD, is_int4),
             .gate_up = product(2 * INNER, HIDDEN, is_int4), .down = product(HIDDEN, INNER, is_int4),
             .input_norm = floats(padded(HIDDEN), 1, 0.1f), .post_norm = floats(padded(HIDDEN), 1, 0.1f),
+            .output_norm = is_int4 ? floats(padded(HIDDEN), 1, 0.1f) : NULL,
+            .down_norm = is_int4 ? floats(padded(HIDDEN), 1, 0.1f) : NULL,
+            .cos = floats(TOKENS * HEAD / 2, 0, 1), .sin = floats(TOKENS * HEAD / 2, 0, 1),
             .kv_codes = calloc(n_vectors * HEAD, 2), .kv_scales = calloc(n_vectors, 2),
             .window = i ? 20 : 0,
         };
@@ -62,8 +65,8 @@ static Model model(int kv_format, int is_int4) {
             embedding[token * HIDDEN + i] = to_bf16(16 * from_bf16(embedding[token * HIDDEN + i]));
     Model made = {
         .layers = layers, .head = product(VOCAB, HIDDEN, is_int4), .embedding = embedding,
-        .norm = floats(padded(HIDDEN), 1, 0.1f), .cos = floats(TOKENS * HEAD / 2, 0, 1),
-        .sin = floats(TOKENS * HEAD / 2, 0, 1), .n_layers = LAYERS, .hidden = HIDDEN, .inner = INNER,
+        .norm = floats(padded(HIDDEN), 1, 0.1f), .embedding_scale = 1, .is_gelu = is_int4,
+        .n_layers = LAYERS, .hidden = HIDDEN, .inner = INNER,
         .n_heads = HEADS, .n_kv_heads = KV_HEADS, .head_dim = HEAD, .vocab = VOCAB, .n_positions = TOKENS,
         .n_blocks = BLOCKS, .kv_format = kv_format, .n_refined = is_int4 ? MOST_REFINED : 8, .eps = 1e-5f,
     };
