@@ -10,7 +10,14 @@ import pytest
 from aioice import stun
 
 from tests.hand_clock import HandClock
-from voiceloop.doors.webrtc.mux import DATAGRAMS_AT_ONCE, MAX_ADDRESSES, MAX_WAITING, IceLine, Mux
+from voiceloop.doors.webrtc.mux import (
+    CHECKS_AT_ONCE,
+    DATAGRAMS_AT_ONCE,
+    MAX_ADDRESSES,
+    MAX_WAITING,
+    IceLine,
+    Mux,
+)
 from voiceloop.errors import ConfigError
 
 STRANGER = ("192.0.2.9", 9)
@@ -128,6 +135,26 @@ async def test_one_call_holds_few_addresses_and_few_datagrams(mux: Mux, clock: H
     assert n_taken <= DATAGRAMS_AT_ONCE
     receive(mux, b"\x80sound")
     assert n_waiting(neighbour) == 1
+
+
+async def test_a_flood_of_strangers_is_not_looked_into(
+    mux: Mux, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, n_looks = mux.line(), 0
+    receive(mux, check(line.ufrag, line.password), ("192.0.2.1", 1))
+    parse = stun.parse_message
+
+    def counted(data: bytes) -> stun.Message:
+        nonlocal n_looks
+        n_looks += 1
+        return parse(data)
+
+    monkeypatch.setattr(stun, "parse_message", counted)
+    forged = check("unknown1", "x" * 24)
+    for port in range(3 * round(CHECKS_AT_ONCE)):
+        receive(mux, forged, ("192.0.2.9", port))
+    assert n_looks < CHECKS_AT_ONCE
+    assert receive(mux, check(line.ufrag, line.password), ("192.0.2.1", 1)).datagrams
 
 
 async def test_what_a_closed_call_held_is_given_back(mux: Mux) -> None:
