@@ -10,10 +10,12 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import numpy as np
 import pytest
+from starlette.applications import Starlette
 
 from benchmarks.calls.fake_server import fake_backends
 from clients.recording import read_flac, write_wav
@@ -72,15 +74,20 @@ async def page_with(wav: Path, log: Path, transport: str = "websocket") -> Async
 async def serving(gateway: Gateway) -> AsyncIterator[int]:
     """A server in this process, for what the command line of the fakes does not offer."""
     sock = listen("127.0.0.1", 0)
-    server = make_server(build_app(gateway), gateway.config)
+    async with running(build_app(gateway), gateway.config, sock):
+        yield sock.getsockname()[1]
+    gateway.doors.close()
+
+
+@asynccontextmanager
+async def running(app: Starlette, config: Config, sock: socket) -> AsyncIterator[None]:
+    server = make_server(app, config)
     task = asyncio.create_task(server.serve(sockets=[sock]))
     try:
-        yield sock.getsockname()[1]
+        yield
     finally:
-        server.should_exit = True
-        server.force_exit = True
+        server.should_exit = server.force_exit = True
         await task
-        gateway.doors.close()
 
 
 async def captions(page: Page, who: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -19,11 +18,11 @@ from starlette.routing import Route
 
 from benchmarks.calls.fake_server import fake_backends
 from tests.clients.web.chromium import Page, chromium, find_chromium
-from tests.clients.web.test_browser_call import microphone, serving
+from tests.clients.web.test_browser_call import microphone, running, serving
 from voiceloop.agent import AgentConfig
 from voiceloop.config import Config
 from voiceloop.server.app import Gateway
-from voiceloop.server.process import listen, make_server
+from voiceloop.server.process import listen
 
 CHROMIUM = find_chromium()
 pytestmark = [
@@ -66,13 +65,8 @@ async def a_page_of(
         return JSONResponse(answer.json(), answer.status_code)
 
     app = Starlette(routes=[Route("/", page), Route("/token", token, methods=["POST"])])
-    server = make_server(app, Config())
-    task = asyncio.create_task(server.serve(sockets=[sock]))
-    try:
+    async with running(app, Config(), sock):
         yield
-    finally:
-        server.should_exit = server.force_exit = True
-        await task
 
 
 @asynccontextmanager
