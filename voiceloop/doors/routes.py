@@ -18,10 +18,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from voiceloop.access.keys import Entry
+from voiceloop.access.keys import Entry, client_key
 from voiceloop.access.origins import check_origin
 from voiceloop.doors.calls import Calls
-from voiceloop.doors.entrance import Server, check_key
+from voiceloop.doors.entrance import Server
 from voiceloop.doors.webrtc.door import WebRtcDoor
 from voiceloop.errors import FrameTooLarge, InvalidRequest, VoiceLoopError, expected
 from voiceloop.http.gate import error_response
@@ -129,7 +129,7 @@ def _checked(server: Server, handler: Handler) -> Callable[[Request], Awaitable[
             headers = _cors(request)
             if request.method == "OPTIONS":
                 return Response(status_code=204, headers={**headers, **PREFLIGHT})
-            response = await handler(request, check_key(server, request))
+            response = await handler(request, server.keys.check(client_key(request.headers)))
         except VoiceLoopError as error:
             server.metrics.refused.labels(code=error.wire_code).inc()
             response = error_response(error)

@@ -10,6 +10,7 @@ Source: RFC 8445, 2.5 and appendix A (lite); RFC 8489 (STUN); RFC 7983 (who is w
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import socket
 import string
@@ -21,6 +22,8 @@ from aioice.ice import get_host_addresses
 from voiceloop.admission.bucket import Bucket
 from voiceloop.doors.webrtc.offer import Address
 from voiceloop.errors import ConfigError
+
+log = logging.getLogger(__name__)
 
 ICE_CHARACTERS = string.ascii_letters + string.digits
 RECEIVE_BUFFER_BYTES = 1 << 20  # 20 calls' packets of two seconds: a loop that hesitates loses none
@@ -136,6 +139,7 @@ class Mux:
         for sock in socks:
             transport, _ = await loop.create_datagram_endpoint(lambda: _Socket(self), sock=sock)
             self._sockets.append(transport)
+        log.info("calls over WebRTC come in at UDP port %d", self.port)
 
     def close(self) -> None:
         for transport in self._sockets:

@@ -14,6 +14,7 @@ import logging
 import math
 import secrets
 from collections.abc import Sequence
+from enum import Enum
 from typing import Protocol
 
 import numpy as np
@@ -66,6 +67,12 @@ for _owner, _name in (
 ):
     if not hasattr(_owner, _name):
         raise ImportError(f"expected aiortc 1.16 or later below 2, found one without {_name}")
+
+
+class PeerState(Enum):
+    AWAITED = "awaited"
+    LIVE = "live"
+    CLOSED = "closed"  # for good
 
 
 class FarEnd(Protocol):
@@ -141,7 +148,7 @@ class Peer:
         self._channel: RTCDataChannel | None = None
         self._opened = asyncio.Event()
         self._drained = asyncio.Event()
-        self._is_live = self._is_closed = False
+        self._state = PeerState.AWAITED
         self._timer: asyncio.TimerHandle | None = None
         self._encoder, decoder = OpusEncoder(), OpusDecoder()
         self._receiver = RtpReceiver(decoder, offer.opus)
@@ -178,16 +185,16 @@ class Peer:
             await self._opened.wait()
             if self._channel is None:  # it has left meanwhile
                 raise ConnectionError
-        self._is_live = True
+        self._state = PeerState.LIVE
         self._tick()
 
     async def close(self) -> None:
         """Tell the peer, and give everything back; idempotent."""
-        if self._is_closed:
+        if self._state is PeerState.CLOSED:
             return
-        if self._is_live:
+        if self._state is PeerState.LIVE:
             self._log_line()
-        self._is_closed, self._is_live = True, False
+        self._state = PeerState.CLOSED
         self._opened.set()
         self._drained.set()
         if self._timer is not None:
@@ -215,7 +222,7 @@ class Peer:
     def _leave(self, code: int, how: str) -> None:
         self._opened.set()
         self._drained.set()
-        if not self._is_closed:
+        if self._state is not PeerState.CLOSED:
             self._far.end(code, how)
 
     # --- events ---
@@ -270,7 +277,7 @@ class Peer:
         self._encoder.expect_loss(max(FIRST_LOSS_PERCENT, round(self._rtcp.lost_percent)))
 
     def _hear(self, pieces: list[Samples]) -> None:
-        if self._is_live:  # what came before is old by now
+        if self._state is PeerState.LIVE:  # what came before is old by now
             for samples in pieces:
                 self._far.hear(samples.astype("<i2", copy=False).tobytes())
 
@@ -316,7 +323,7 @@ class Peer:
 
     def _arm(self) -> None:
         """Have `_tick` called when the next thing is due."""
-        if not self._is_live:
+        if self._state is not PeerState.LIVE:
             return
         due_s = min(self._rtcp.due_s, self._receiver.due_s or math.inf, self._silence_due_s)
         if self._timer is None or due_s < self._timer.when():

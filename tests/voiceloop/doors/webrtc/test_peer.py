@@ -15,7 +15,7 @@ from tests.voiceloop.doors.webrtc.test_offer import OFFER
 from voiceloop.doors.rtp.packet import RtpPacket
 from voiceloop.doors.webrtc.mux import Mux
 from voiceloop.doors.webrtc.offer import parse_offer
-from voiceloop.doors.webrtc.peer import Peer
+from voiceloop.doors.webrtc.peer import Peer, PeerState
 
 RATE_HZ = 24_000
 CERTIFICATE = RTCCertificate.generateCertificate()
@@ -36,7 +36,7 @@ class Sending:
         self.peer = Peer(parse_offer(OFFER), Mux(lambda: 0.0), CERTIFICATE, Nobody())
         self.packets: list[RtpPacket] = []
         self.peer._dtls.send_sound = lambda data: self.packets.append(RtpPacket.parse(data))
-        self.peer._is_live = True
+        self.peer._state = PeerState.LIVE
 
     def say(self, ms: float) -> None:
         self.peer.send_sound(tone(ms, RATE_HZ).astype("<i2").tobytes())
