@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -387,6 +387,10 @@ async def _no_profile(worker: str, path: str, seconds: float) -> None:
     raise BackendRefused(f"expected a worker named {worker[:40]!r}, found none here")
 
 
+# Of a call that was resumed: its id before, and the session that goes on with it.
+OnResumed: TypeAlias = Callable[[str, str], None]
+
+
 @dataclass(frozen=True, slots=True)
 class Backends:
     """The three models of a running server.
@@ -395,7 +399,9 @@ class Backends:
     hold those which no service has. take_answers: since it was last called, what callers waited for
     with the seconds that it took. profile: has a worker write a trace of so many seconds to a file.
     count_tokens: of a text, None while no tokenizer is here. judges: what judges the end of a turn
-    at this moment: "words and voice", one of them, or "silence alone"."""
+    at this moment: "words and voice", one of them, or "silence alone". tell_resumed: tells the
+    other gateways of the same workers that a call goes on here; hear_resumed: has a function told
+    what they tell."""
 
     recognizer: Recognizer
     language_model: LanguageModel
@@ -406,6 +412,8 @@ class Backends:
     profile: Callable[[str, str, float], Awaitable[None]] = _no_profile
     count_tokens: Callable[[], Callable[[str], int] | None] = lambda: None
     judges: Callable[[], str] = str
+    tell_resumed: OnResumed = lambda call_id, by: None
+    hear_resumed: Callable[[OnResumed], None] = lambda heard: None
 
     @property
     def capabilities(self) -> Capabilities:

@@ -17,7 +17,7 @@ from functools import partial
 
 from audio.vad import Vad
 from voiceloop.agent import AgentConfig
-from voiceloop.backends import Backends, ToolCall
+from voiceloop.backends import Backends, OnResumed, ToolCall
 from voiceloop.call import actions as do
 from voiceloop.call import events as told
 from voiceloop.call.actions import Step
@@ -49,15 +49,15 @@ UNANSWERED = json.dumps({"error": "no answer in time: tell the caller that it di
 class CallServices(ReplyServices):
     """Of one server. tickets: None where no call can be resumed.
 
-    new_vad: makes a voice detector, one for each call. on_resumed: told the id that a call had
-    before it was resumed here. lacks_place: why a call that said nothing so far may not begin now;
+    new_vad: makes a voice detector, one for each call. on_resumed: told of a call that was
+    resumed here. lacks_place: why a call that said nothing so far may not begin now;
     None where it may.
     """
 
     traces: Traces = field(default_factory=NoTraces)
     tickets: Tickets | None = None
     new_vad: Callable[[], VoiceActivity] = Vad
-    on_resumed: Callable[[str], None] = lambda call_id: None
+    on_resumed: OnResumed = lambda call_id, by: None
     lacks_place: Callable[[], str | None] = lambda: None
 
 

@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 # Who asks for more is read slower: people take seconds over a turn, files are heard no faster.
 TURN_STARTS_PER_S, TURN_STARTS_AT_ONCE = 5.0, 20.0
+AT_ONCE_S = 1.0  # two gateways that resume one call have heard of each other by then
 BEGINS = asked.AppendAudio | asked.CommitAudio | asked.CreateResponse | asked.ItemCreated
 
 
@@ -90,6 +91,7 @@ class Session:
         self._turn_starts = Bucket(TURN_STARTS_AT_ONCE, TURN_STARTS_PER_S, services.clock)
         self._closing = (1011, "internal error")
         self.resumed_id = ""  # of the call that goes on here, before it did
+        self._resumed_s = 0.0
 
     def end(self, why: Ending = Ending.DRAINED) -> None:
         """Close, for this reason; where it lets a turn end, once what is being said is said."""
@@ -119,6 +121,14 @@ class Session:
         self._call.settle()
         self._call.obey(command)
         self._resumption.observe_settings()
+
+    def gives_up_to(self, by: str) -> bool:
+        """Whether the call that was resumed here goes on in the session of this id instead.
+
+        The last to resume it keeps it; of two at the same time the one with the greater id.
+        """
+        is_settled = self._services.clock() - self._resumed_s > AT_ONCE_S
+        return is_settled or self.protocol.session_id < by
 
     @property
     def tenant(self) -> str:
@@ -219,8 +229,8 @@ class Session:
         if (resumed := self._resumption.resume(ticket)) is None:
             return
         self._call.expect_outputs(resumed.clients_calls)
-        self._services.on_resumed(resumed.call_id)
-        self.resumed_id = resumed.call_id
+        self._services.on_resumed(resumed.call_id, self.protocol.session_id)
+        self.resumed_id, self._resumed_s = resumed.call_id, self._services.clock()
         await self._obey(resumed.settings)
         if resumed.owes_answer:
             self._call.advance(told.CallResumed())

@@ -26,7 +26,7 @@ from voiceloop.cluster.tls import channel_of
 from voiceloop.operation import WorkerLoad
 from voiceloop.strangers import network_of
 from voiceloop.workers.client import WorkerClient, WorkerConnection
-from voiceloop.workers.messages import LENGTH_BYTES, Ready
+from voiceloop.workers.messages import LENGTH_BYTES, CallResumed, Ready
 from voiceloop.workers.status import RoleState, WorkerState, WorkerStatus
 
 log = logging.getLogger(__name__)
@@ -65,8 +65,11 @@ class RemoteWorker:
         clock: Callable[[], float] = monotonic,
         *,
         objection: Callable[[RemoteWorker, Ready], str | None] = lambda worker, ready: None,
+        on_resumed: Callable[[CallResumed], None] = lambda call: None,
     ) -> None:
-        """objection: why a worker that says this of itself is not joined."""
+        """objection: why a worker that says this of itself is not joined. on_resumed: as of
+        `WorkerConnection`.
+        """
         self.address = address
         self.roles = roles
         self.client = WorkerClient(str(address))
@@ -76,6 +79,7 @@ class RemoteWorker:
         self.is_leaving = False  # named no more: it ends with its last stream
         self._credentials = credentials
         self._objection = objection
+        self._on_resumed = on_resumed
         self._clock = clock
 
     async def run(self) -> None:
@@ -125,7 +129,9 @@ class RemoteWorker:
 
     async def _join(self) -> WorkerConnection:
         """Dial, agree, hear what it holds. Raises: OSError, TimeoutError, HandshakeError."""
-        connection = WorkerConnection(self.client.name, self._clock, is_here=False)
+        connection = WorkerConnection(
+            self.client.name, self._clock, is_here=False, on_resumed=self._on_resumed
+        )
         joining = _Joining(self._credentials, connection)
         async with asyncio.timeout(JOIN_S):
             line = await _dialled(self.address)

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
 
-from voiceloop.backends import RoleName
+from voiceloop.backends import OnResumed, RoleName
 from voiceloop.canary.trial import Trial
 from voiceloop.cluster.address import Address, read_address
 from voiceloop.cluster.handshake import LEAST_KEY_BYTES, stretched
@@ -24,7 +24,7 @@ from voiceloop.cluster.tls import client_context
 from voiceloop.cluster.worker_list import WorkerList, read_worker_list, watch_worker_list
 from voiceloop.errors import ConfigError
 from voiceloop.operation import WorkerAddresses, WorkerLoad
-from voiceloop.workers.messages import HeldModel, Ready
+from voiceloop.workers.messages import CallResumed, HeldModel, Ready
 from voiceloop.workers.status import RoleState
 
 log = logging.getLogger(__name__)
@@ -84,6 +84,7 @@ class RemoteWorkers:
         self._tasks: dict[RemoteWorker, asyncio.Task[None]] = {}
         self._watch: asyncio.Task[None] | None = None
         self._is_entered = False
+        self._heard: OnResumed = lambda call_id, by: None
         self._credentials = _credentials(settings) if self._pools else None
         if settings.list is not None:
             self._update(read_worker_list(settings.list))
@@ -174,6 +175,16 @@ class RemoteWorkers:
             for ask, seconds in connection.waits.take_answers()
         ]
 
+    def tell_resumed(self, call_id: str, by: str) -> None:
+        """Tell the other gateways of these workers that a call goes on here."""
+        for worker in self.workers:
+            if worker.client.connection is not None:
+                worker.client.connection.tell(CallResumed(call_id, by))
+
+    def hear_resumed(self, heard: OnResumed) -> None:
+        """Have this told, maybe more than once, of each call that goes on at another gateway."""
+        self._heard = heard
+
     def _named_roles(self) -> set[RoleName]:
         return {role for worker in self.workers for role in worker.roles}
 
@@ -187,8 +198,9 @@ class RemoteWorkers:
     def _new(self, address: Address, roles: frozenset[RoleName]) -> RemoteWorker:
         assert self._credentials is not None  # there are roles elsewhere
         worker = RemoteWorker(
-            address, roles, self._credentials, self._clock, objection=self._objection
-        )
+            address, roles, self._credentials, self._clock,
+            objection=self._objection, on_resumed=lambda call: self._heard(call.call_id, call.by),
+        )  # fmt: skip
         for role in roles:
             self._pools[role].add(worker.client)
         if self._is_entered:  # else it starts with the others

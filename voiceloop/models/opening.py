@@ -193,6 +193,8 @@ async def open_backends(
             ),
             take_answers=lambda: [*supervisor.take_answers(), *elsewhere.take_answers()],
             profile=supervisor.profile,
+            tell_resumed=elsewhere.tell_resumed,
+            hear_resumed=elsewhere.hear_resumed,
             count_tokens=counting.counter,
         )
         if agent is not None:

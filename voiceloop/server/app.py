@@ -226,11 +226,23 @@ class Gateway:
             if session.tenant in tenants:
                 session.end(Ending.REVOKED)
 
-    def _goes_on(self, call_id: str) -> None:
+    def _goes_on(self, call_id: str, by: str) -> None:
         """This call was resumed here: what is left of it on a line that broke is over."""
         self.metrics.resumed.inc()
         for session in self._sessions:
             if call_id in (session.protocol.session_id, session.resumed_id):
+                session.end(Ending.RESUMED)
+        if self.backends is not None:
+            self.backends.tell_resumed(call_id, by)
+
+    def resumed_elsewhere(self, call_id: str, by: str) -> None:
+        """This call was resumed at another gateway: it goes on once.
+
+        Where it was resumed at both at the same time, one of the two keeps it.
+        """
+        for session in self._sessions:
+            is_theirs = call_id == session.resumed_id and session.gives_up_to(by)
+            if is_theirs or call_id == session.protocol.session_id:
                 session.end(Ending.RESUMED)
 
     @property

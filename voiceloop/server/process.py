@@ -277,6 +277,7 @@ async def serve(
                 if loaded is None:
                     return
                 gateway.backends, gateway.is_ready = loaded
+                gateway.backends.hear_resumed(gateway.resumed_elsewhere)
                 check_prompt_room(gateway.session_agent, config, gateway.backends)
                 models.push_async_callback(gateway.calls.kept_lines.close)
                 await deriving

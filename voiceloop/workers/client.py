@@ -97,9 +97,16 @@ class WorkerConnection(asyncio.Protocol):
     """One worker process: demultiplexes its messages and bounds what waits for it."""
 
     def __init__(
-        self, name: str, clock: Callable[[], float] = monotonic, *, is_here: bool = True
+        self,
+        name: str,
+        clock: Callable[[], float] = monotonic,
+        *,
+        is_here: bool = True,
+        on_resumed: Callable[[messages.CallResumed], None] = lambda call: None,
     ) -> None:
+        """on_resumed: told of a call that goes on at another gateway of this worker's."""
         self.name = name
+        self._on_resumed = on_resumed
         # how far it said it has come
         self.startup: messages.Loading | messages.Ready | messages.LoadFailed | None = None
         self.fault: messages.Fault | None = None  # of the device, upon which the process ends
@@ -256,6 +263,8 @@ class WorkerConnection(asyncio.Protocol):
                     stream.fail(_failure(message))
             case messages.Profiled():
                 self._profile.answer(message)
+            case messages.CallResumed():
+                self._on_resumed(message)
             case messages.Draining():
                 self.is_draining = True
                 self.changed.set()

@@ -211,11 +211,21 @@ class Drain(msgspec.Struct, frozen=True, tag="drain"):
     """From the parent: have the gateways go elsewhere with what is new; nothing open is ended."""
 
 
+class CallResumed(msgspec.Struct, frozen=True, tag="call_resumed"):
+    """A call goes on at one gateway: told to a worker, and by it to each other gateway that it has.
+
+    call_id: as it was before. by: the session that goes on with it.
+    """
+
+    call_id: str
+    by: str
+
+
 ToRecognizer = OpenRecognizer | FeedAudio | Flush | Finalize | SetOptions
 ToEngine = OpenBranch | ReadAhead | Stage | BeginPreemptive | StopPreemptive | Commit
 ToVoice = OpenVoice | FeedText | FinishText | Pause
 ToRole = ToRecognizer | ToEngine | ToVoice
-ToWorker = ToRole | Close | Profile | Drain
+ToWorker = ToRole | Close | Profile | Drain | CallResumed
 
 OPENING_ROLE: dict[type, RoleName] = {
     OpenRecognizer: "recognizer",
@@ -335,6 +345,7 @@ FromWorker = (
     | Heartbeat
     | Draining
     | Profiled
+    | CallResumed
 )
 
 

@@ -33,6 +33,7 @@ from voiceloop.workers.backlog import Backlog
 from voiceloop.workers.deadlines import Deadlines
 from voiceloop.workers.messages import (
     OPENING_ROLE,
+    CallResumed,
     Close,
     Commit,
     Drain,
@@ -293,6 +294,11 @@ class Worker:
             return
         if isinstance(message, ReadAhead):
             self._read_ahead(message)
+            return
+        if isinstance(message, CallResumed):
+            for other in self._peers:
+                if other is not peer and not other.is_parent:
+                    other.send([message])
             return
         stream = self._streams.get(message.stream_id)
         if stream is not None and stream.peer is not peer:

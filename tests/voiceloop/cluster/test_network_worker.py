@@ -128,6 +128,18 @@ async def test_two_gateways_share_a_worker(monkeypatch: pytest.MonkeyPatch) -> N
         assert load.name == str(one.address) and load.hop_ms >= 0
 
 
+async def test_a_call_that_goes_on_at_one_gateway_is_told_to_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with hosted(monkeypatch) as one, gateway(one) as first, gateway(one) as second:
+        heard: dict[str, list[tuple[str, str]]] = {"first": [], "second": []}
+        first.hear_resumed(lambda *call: heard["first"].append(call))
+        second.hear_resumed(lambda *call: heard["second"].append(call))
+        first.tell_resumed("sess_1", "sess_2")
+        await until(lambda: bool(heard["second"]))
+        assert heard == {"first": [], "second": [("sess_1", "sess_2")]}
+
+
 async def test_a_killed_worker_costs_its_streams_and_the_next_goes_elsewhere_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -55,7 +55,9 @@ async def test_a_broken_call_goes_on_where_another_server_shares_the_secret(cloc
         held = newest_ticket(caller)
         first_id = caller.session.protocol.session_id
     gone: list[str] = []
-    async with Caller(clock, backends, tickets=there, on_resumed=gone.append) as again:
+    async with Caller(
+        clock, backends, tickets=there, on_resumed=lambda call_id, by: gone.append(call_id)
+    ) as again:
         again.send("voiceloop.resume", ticket=held["ticket"])
         resumed = (await again.wait_for("voiceloop.resumed")).event
         await spoken_turn(again)

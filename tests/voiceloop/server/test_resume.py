@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -109,6 +110,43 @@ async def test_the_head_of_a_ticket_opens_a_server_that_keeps_places_for_those_w
         with pytest.raises(InvalidStatus):  # it counts once
             async with other.connect(f"?voiceloop.returns={held['returns']}", **keyed()):
                 pass
+
+
+@pytest.mark.parametrize("is_at_once", [True, False])
+async def test_copies_of_a_call_at_servers_that_share_workers_end_but_for_one(
+    monkeypatch: pytest.MonkeyPatch, is_at_once: bool
+) -> None:
+    if not is_at_once:
+        monkeypatch.setattr("voiceloop.call.session.AT_ONCE_S", -1.0)
+    config, told = Config(keys=KEYS), list[tuple[str, str]]()
+    shared = [replace(remembering(), tell_resumed=lambda *call: told.append(call)) for _ in "ab"]
+    async with running(config, shared[0]) as one, running(config, shared[1]) as other:
+        async with one.connect("?voiceloop.resume=1", **keyed()) as client:
+            await say(client, "two lattes")
+            held = await ticket_of(one, client, 2)
+            shown = json.dumps({"type": "voiceloop.resume", "ticket": held["ticket"]})
+            async with one.connect(**keyed()) as first, other.connect(**keyed()) as second:
+                for copy in (first, second):
+                    await copy.send(shown)
+                    await until(copy, "voiceloop.resumed")
+                one.gateway.resumed_elsewhere(*told[1])  # as workers pass it on
+                if is_at_once:  # each hears of the other, and one keeps the call
+                    other.gateway.resumed_elsewhere(*told[0])
+                ended = [copy for copy in (first, second) if await _is_ended(copy)]
+                assert len(ended) == 1 and (is_at_once or ended == [first])
+        assert [call_id for call_id, _ in told] == [told[0][0]] * 2
+
+
+async def _is_ended(client: ClientConnection) -> bool:
+    """Whether the server lets go of it, which it does at once."""
+    try:
+        async with asyncio.timeout(0.5):
+            while True:
+                await client.recv()
+    except TimeoutError:
+        return False
+    except ConnectionClosed as closed:
+        return closed.rcvd is not None and closed.rcvd.code == 1000
 
 
 async def test_what_is_left_of_a_broken_line_ends_when_its_call_goes_on() -> None:
