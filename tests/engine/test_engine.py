@@ -63,21 +63,6 @@ class Turn:
         return reply_of(drain(engine))
 
 
-@pytest.mark.parametrize("kv_format", ["plain", "int8"])
-@pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
-def test_staged_revised_and_committed_equals_cold(
-    make_engine: MakeEngine, params: SamplingParams, kv_format: str
-) -> None:
-    engine = make_engine(kv_format=kv_format)
-    turn = Turn(engine, "I would like to book a table for four")
-    branch = engine.branch("warm", turn.history)
-    for heard in ("I", "I would lie", "I would like to look at", "I would like to book a"):
-        branch.stage(Turn(engine, heard).open)
-        drain(engine)
-    branch.commit(turn.closed, params)
-    assert reply_of(drain(engine)) == turn.cold(make_engine, params, kv_format=kv_format)
-
-
 def test_a_revision_computes_only_what_changed(make_engine: MakeEngine) -> None:
     engine = make_engine()
     branch = engine.branch("b", Turn(engine, "").history)
@@ -90,29 +75,6 @@ def test_a_revision_computes_only_what_changed(make_engine: MakeEngine) -> None:
         i for i, (a, b) in enumerate(zip(first.open, second.open, strict=False)) if a != b
     )
     assert only(drain(engine), Staged)[-1].n_prefilled == len(second.open) - n_common
-
-
-def test_a_shorter_revision_is_answered_too(make_engine: MakeEngine) -> None:
-    engine = make_engine()
-    branch = engine.branch("b", Turn(engine, "").history)
-    turn = Turn(engine, "book a table")
-    branch.stage(turn.open + turn.open)
-    drain(engine)
-    branch.stage(turn.open)
-    shorter = only(drain(engine), Staged)[-1]
-    fresh = engine.branch("fresh", turn.history)
-    fresh.stage(turn.open)
-    assert only(drain(engine), Staged)[-1].p_end_of_turn == pytest.approx(shorter.p_end_of_turn)
-
-
-def test_of_several_stagings_before_a_step_the_last_counts(make_engine: MakeEngine) -> None:
-    engine = make_engine()
-    branch = engine.branch("b", Turn(engine, "").history)
-    for heard in ("one", "one two", "one two three"):
-        branch.stage(Turn(engine, heard).open)
-    events = drain(engine)
-    assert [type(event) for event in events] == [Staged]
-    assert len(branch.sequence.tokens) == events[0].n_resident  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
@@ -132,21 +94,6 @@ def test_a_reply_made_ahead_for_the_same_words_is_adopted_at_once(
     assert reply_of(events) == ahead == turn.cold(make_engine, params)
     done = only(events, Done)[-1]
     assert done.usage.adopted_tokens == done.usage.output_tokens == 12
-
-
-@pytest.mark.parametrize("n_steps", [1, 3, 6])
-def test_an_unfinished_reply_made_ahead_is_adopted_and_continued(
-    make_engine: MakeEngine, n_steps: int
-) -> None:
-    engine = make_engine()
-    turn = Turn(engine, "good morning")
-    branch = engine.branch("b", turn.history)
-    branch.stage(turn.open)
-    attempt = branch.begin_preemptive(turn.tail, SEEDED)
-    for _ in range(n_steps):
-        engine.step()
-    branch.commit(turn.closed, SEEDED, attempt)
-    assert reply_of(drain(engine)) == turn.cold(make_engine, SEEDED)
 
 
 @pytest.mark.parametrize("is_ahead", [False, True])

@@ -41,15 +41,6 @@ def test_revised_hypotheses_commit_an_unbroken_growing_prefix():
     )
 
 
-def test_words_that_left_the_window_stay_committed_and_are_forced_no_more():
-    agreement = LocalAgreement()
-    agreement.accept(spelled("Good morning. How are"))
-    agreement.leave_window(2)
-    assert texts(agreement.committed) == ["Good", "morning.", "How", "are"]
-    assert texts(agreement.prefix) == ["How", "are"]
-    assert texts(agreement.left_window) == ["Good", "morning."]
-
-
 def test_leaving_more_words_than_the_window_holds_is_refused():
     agreement = LocalAgreement()
     agreement.accept(spelled("one two"))

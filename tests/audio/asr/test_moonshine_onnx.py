@@ -201,12 +201,6 @@ def test_where_somebody_speaks_the_first_thing_is_a_word(decode):
     assert texts(result) == ["two", "lattes"]
 
 
-def test_a_decode_that_goes_round_in_circles_ends_with_the_first_round(decode):
-    result, model = decode([TWO, *[SMALL, LATTES] * 40], seconds=10.0)
-    assert texts(result) == ["two", "small", "lattes"]
-    assert len(model.fed) < 20
-
-
 @pytest.mark.parametrize(
     ("written", "spoken"),
     [

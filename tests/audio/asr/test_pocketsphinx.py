@@ -180,14 +180,6 @@ def test_flush_answers_even_before_any_audio(recognizer):
     assert recognizer.step() == [Partial("s", 0, (), (), True), Transcript("s", 0, ())]
 
 
-def test_silence_gives_no_words(recognizer):
-    recognizer.open("s", RecognizerOptions())
-    noise = np.random.default_rng(1).normal(0, 30, 24_000).astype(np.int16)
-    recognizer.feed("s", noise)
-    recognizer.finalize("s")
-    assert drain(recognizer)[-1] == Transcript("s", 0, ())
-
-
 def test_a_step_decodes_a_bounded_piece_of_each_stream(recognizer, say):
     for stream_id in ("a", "b"):
         recognizer.open(stream_id, RecognizerOptions())

@@ -193,26 +193,6 @@ def test_batched_streams_say_what_each_says_alone(models, noisy_speech, n_stream
     assert max(widths) >= n_streams // 2
 
 
-def test_closing_one_stream_leaves_the_other_identical(models, noisy_speech):
-    recognizer = models()
-    sound = noisy_speech(2.0, 1)
-    alone = play(recognizer, sound, [1_600])[-1]
-    recognizer.open("a", RecognizerOptions())
-    recognizer.open("b", RecognizerOptions())
-    for tick in range(20):
-        recognizer.feed("a", sound[tick * 1_600 : (tick + 1) * 1_600])
-        if tick < 7:
-            recognizer.feed("b", noisy_speech(0.1, tick))
-        elif tick == 7:
-            recognizer.close("b")
-        recognizer._clock.now_s += 0.1
-        drain(recognizer)
-    recognizer.finalize("a")
-    final = drain(recognizer)[-1]
-    recognizer.close("a")
-    assert final == alone
-
-
 def test_streams_wait_for_the_tick_unless_all_are_due(models, noisy_speech):
     recognizer = models()
     for name in "ab":

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from audio.asr import whisper, whisper_folder
+from audio.asr import whisper_folder
 from audio.asr.local_agreement import HypothesisWord
 from audio.asr.whisper import WhisperRecognizer
 from audio.asr.whisper_decoder import Ct2Decoder, WhisperText, padded_frames, without_loop
@@ -70,15 +70,6 @@ def test_batched_windows_give_what_each_gives_alone(library, noisy_speech, fixtu
     assert len({result.tail for result in alone}) == len(alone), "the model must depend on input"
 
 
-def test_words_of_prefix_and_tail_have_times_in_order(ct2, noisy_speech):
-    prefix = (word(300), word(301))
-    result = ct2.decode([request(noisy_speech(5.0), prefix, with_times=True)])[0]
-    assert len(result.spans_ms) == len(prefix) + len(result.tail)
-    edges = [edge for span in result.spans_ms for edge in span]
-    assert edges == sorted(edges)
-    assert 0.0 <= edges[0] and edges[-1] <= 5_000.0
-
-
 def test_tail_continues_the_forced_prefix(ct2, noisy_speech):
     samples = noisy_speech(5.0)
     whole = ct2.decode([request(samples)])[0].tail
@@ -120,14 +111,6 @@ def test_final_of_the_real_architecture_keeps_what_was_stable(tiny_ct2_dir, nois
     assert isinstance(transcript, Transcript) and transcript.words
     committed = events[-2].stable_words
     assert tuple(word.text for word in transcript.words)[: len(committed)] == committed
-
-
-def test_a_numbered_gpu_is_asked_as_often_as_any(ct2, tiny_ct2_dir, monkeypatch):
-    intervals = []
-    for device in ("cuda", "cuda:1"):
-        monkeypatch.setattr(whisper, "open_decoder", lambda *_, on=device: (ct2, on))
-        intervals.append(WhisperRecognizer(tiny_ct2_dir, device=device)._update_s)
-    assert intervals == [0.25, 0.25]
 
 
 def test_hugging_face_folder_is_converted_once(tiny_whisper_dir, tmp_path):
@@ -201,13 +184,6 @@ def test_a_prefix_and_prompt_that_fill_the_context_are_no_failure(library, noisy
     assert len(prefix) + sum(len(w.tokens) for w in long.tail) <= MAX_TOKENS
     assert len(long.spans_ms) == len(prefix) + len(long.tail)
     assert [beside] == alone
-
-
-@pytest.mark.parametrize("n_prompt", [0, 100, 2 * MAX_PROMPT_TOKENS])
-def test_a_long_prompt_takes_no_room_from_the_words(ct2, noisy_speech, n_prompt):
-    asked = request(noisy_speech(2.5), prompt=range(n_prompt))
-    said = ct2.decode([asked])[0].tail  # the random model goes on to its limit
-    assert sum(len(w.tokens) for w in said) == max_new_tokens(asked) == 76
 
 
 def test_marks_stand_with_their_word(tiny_ct2_dir):
@@ -297,18 +273,6 @@ def test_cuda_without_its_libraries_is_one_sentence_with_the_remedy(monkeypatch)
         whisper_folder.choose_device("cuda:1", "auto")
     monkeypatch.setattr(whisper_folder, "_n_cuda_devices", lambda: 0)
     assert whisper_folder.choose_device("auto", "auto") == "cpu"
-
-
-def test_level_of_noise_is_float_safe(noisy_speech):
-    from audio.asr.speech_level import SpeechLevel
-
-    level = SpeechLevel()
-    level.feed(noisy_speech(1.0))
-    level.feed(np.zeros(8_000, np.int16))
-    assert level.is_quiet_since(16_000) and level.is_silent_since(16_000)
-    assert not level.is_quiet_since(8_000)
-    level.feed(noisy_speech(0.1))
-    assert not level.is_quiet_since(16_000)
 
 
 @pytest.mark.parametrize(

@@ -438,14 +438,6 @@ def test_streams_decoded_one_by_one_rest_together_as_if_they_were_a_batch(decode
     assert len(decoder.batches) == 6
 
 
-def test_a_batch_does_not_wait_when_every_stream_is_due(recognizer, decoder):
-    for name in "ab":
-        recognizer.open(name, RecognizerOptions())
-        recognizer.feed(name, said(1))
-    recognizer.step()
-    assert [len(batch) for batch in decoder.batches] == [2]
-
-
 def test_a_slow_model_rests_between_partials_but_not_from_a_flush(decoder, clock):
     decoder.clock, decoder.cost_s = clock, 0.400
     recognizer = WindowRecognizer(decoder, clock=clock, update_ms=250.0)

@@ -141,22 +141,6 @@ def test_batched_replies_equal_each_alone(voices):
         assert np.abs(together - expected).max() <= 1 + 1e-4 * 32767
 
 
-def test_cancelling_one_reply_leaves_the_other_identical(voices):
-    voice = voices("phonon")
-    alone = samples_of(speak(voice, [TEXTS[1]]))
-    for stream_id in "ab":
-        voice.open(stream_id, VoiceOptions())
-        voice.feed(stream_id, TEXTS[1])
-        voice.finish(stream_id)
-    events = voice.step() + voice.step()
-    voice.close("b")
-    while voice.has_work():
-        step = voice.step()
-        assert all(event.stream_id == "a" for event in step)
-        events += step
-    assert np.abs(samples_of(events) - alone).max() <= 1 + 1e-4 * 32767
-
-
 def test_speech_comes_in_frames_of_80_ms_before_the_text_has_ended(voices):
     voice = voices("pocket")
     voice.open("a", VoiceOptions())
@@ -164,13 +148,6 @@ def test_speech_comes_in_frames_of_80_ms_before_the_text_has_ended(voices):
     speech = [e for _ in range(3) for e in voice.step()]
     voice.close("a")
     assert {len(event.samples) for event in speech[1:]} == {1920}
-
-
-def test_a_voices_keys_are_computed_once(voices, monkeypatch):
-    voice = voices("pocket")
-    speak(voice, ["Hello."], "marius")
-    monkeypatch.setattr(voice._model, "voice_prefix", None)
-    assert speak(voice, ["Hello."], "marius")[-1].n_samples > 0
 
 
 def test_stored_keys_speak_as_the_latents_they_came_from(voices, tiny_latent_dir, tmp_path):

@@ -40,11 +40,6 @@ def voice(tiny_vits_dir):
     return VitsVoice(tiny_vits_dir, device="cpu")
 
 
-def test_margins_of_the_mms_decoder_are_thirteen_frames():
-    assert MMS.frames_needed(100, 108) == (87, 121)
-    assert MMS.hop == 256
-
-
 @pytest.mark.parametrize("shape", [MMS, PIPER_LOW])
 def test_margins_are_exactly_the_frames_with_a_gradient(shape):
     """With weights above zero nothing cancels: the gradient shows what a sample depends on."""

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from engine.engine import Engine
 from engine.load.assembly import read_model
@@ -57,12 +56,6 @@ def test_a_share_that_holds_no_conversation_is_refused(tiny_model: Path) -> None
         with_kv_tokens(config, decoder, CONTEXT, lambda device: 100_000)
 
 
-def test_a_number_of_tokens_stays_as_it_is(tiny_model: Path) -> None:
-    config = EngineConfig(kv_tokens=4096)
-    _, decoder = read_model(tiny_model, config)
-    assert with_kv_tokens(config, decoder, CONTEXT) == config
-
-
 def test_free_memory_is_what_the_system_tells(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9 kB\nMemAvailable:   2048 kB\n")
@@ -81,10 +74,3 @@ def test_a_container_may_have_less_than_its_machine(
     (tmp_path / "memory.max").write_text(f"{most}\n")
     (tmp_path / "memory.current").write_text("600000\n")
     assert free_bytes("cpu", tmp_path / "meminfo", tmp_path) == n_bytes
-
-
-def test_an_engine_is_loaded_with_the_share_it_was_given(tiny_model: Path) -> None:
-    torch.set_num_threads(1)
-    engine = Engine.load(tiny_model, EngineConfig(kv_memory_share=0.01, max_branches=2))
-    assert engine.pool.n_blocks * BLOCK_TOKENS == 2 * (CONTEXT + 2 * BLOCK_TOKENS)
-    assert engine.config.kv_tokens == engine.pool.n_blocks * BLOCK_TOKENS

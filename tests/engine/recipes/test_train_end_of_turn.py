@@ -91,19 +91,6 @@ def test_what_is_learned_from_is_what_the_engine_asks_with(
 
 
 @pytest.mark.usefixtures("small_batches")
-def test_folding_into_16_bits_moves_the_probability_by_little(tmp_path: Path) -> None:
-    known = places(0)
-    head = train(known, places(1), n_inner=32, seed=0).eval()
-    save_file(head.tensors(), tmp_path / HEAD_FILE)
-    read = read_head(tmp_path, HIDDEN, "cpu")
-    assert read is not None and head.tensors()["inner.weight"].dtype == torch.float16
-    with torch.no_grad():
-        trained, folded = head(known.states).sigmoid(), read(known.states)
-    assert trained.min() < 0.05 and trained.max() > 0.7
-    assert (trained - folded).abs().max() < 5e-3
-
-
-@pytest.mark.usefixtures("small_batches")
 def test_a_head_learns_and_the_same_seed_gives_the_same_one() -> None:
     known, held_out = places(0), places(1)
     first, second, other = (train(known, held_out, n_inner=16, seed=s) for s in (0, 0, 1))

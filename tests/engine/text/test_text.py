@@ -69,14 +69,6 @@ def test_a_caller_cannot_spell_a_special_token(text: Text) -> None:
     assert text.encode_chat([], open_user=said).count(text.end_of_turn_id) == 0
 
 
-def test_tools_and_calls_go_through_the_template(text: Text) -> None:
-    call = {"type": "function", "function": {"name": "book", "arguments": {"people": 4}}}
-    messages = [*HISTORY, {"role": "assistant", "content": "", "tool_calls": [call]}]
-    rendered = text.render(messages, [{"name": "book"}], False)
-    assert 'Tools: [{"name": "book"}]' in rendered
-    assert '<tool_call>\n{"name": "book", "arguments": {"people": 4}}' in rendered
-
-
 def copy_with_template(tiny_model: Path, folder: Path, template: str) -> Path:
     shutil.copytree(tiny_model, folder, dirs_exist_ok=True)
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))

@@ -62,14 +62,6 @@ def test_every_chunking_gives_the_same(
     assert parse(notation, reply, sizes) == expected
 
 
-@pytest.mark.parametrize("case", REPLIES, ids=lambda case: case[1][:20])
-def test_one_character_at_a_time(
-    case: tuple[Notation | None, str, list[str | ParsedCall]],
-) -> None:
-    notation, reply, expected = case
-    assert parse(notation, reply, [1] * len(reply)) == expected
-
-
 @pytest.mark.parametrize(
     "reply",
     [
