@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .load.gguf_file import files_of
 from .own_files import own_file, own_folder, through
 
 SUFFIX, PART = ".safetensors", ".part"
@@ -41,7 +42,7 @@ def code_files() -> list[Path]:
 def model_files(model: Path) -> list[Path]:
     """The files that a model, or an adapter, is read from."""
     if model.is_file():
-        return [model]
+        return files_of(model)
     return sorted(path for path in model.iterdir() if path.suffix in WEIGHTS and path.is_file())
 
 

@@ -274,6 +274,15 @@ def _of_type(metadata: dict[str, Any], key: str, kind: Any, expected: str, path:
     return found
 
 
+def files_of(path: Path) -> list[Path]:
+    """A file, or by its name all that there are of a model in several."""
+    found = PART.search(path.name)
+    if found is None:
+        return [path]
+    names = f"{path.name[: found.start()]}-*-of-{found[2]}.gguf"
+    return sorted(one for one in path.parent.glob(names) if PART.search(one.name))
+
+
 def _parts_of(path: Path, n_parts: int) -> list[Path]:
     """The files behind the first. Raises: CheckpointError."""
     found = PART.search(path.name)

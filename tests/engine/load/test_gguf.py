@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine.engine import Engine
+from engine.kept_files import model_files
 from engine.layer import rope_frequencies
 from engine.load.gguf_file import MAX_ITEMS, GgufFile
 from engine.load.source import open_source
@@ -246,6 +247,8 @@ def test_a_model_in_several_files_is_the_one_in_one_file(tiny_model: Path, tmp_p
         write_gguf(part, tmp_path / f"m-0000{number + 1}-of-00003.gguf", **of_split)
     first = tmp_path / "m-00001-of-00003.gguf"
     assert torch.equal(logits(first), logits(whole))
+    assert [path.name[2:7] for path in model_files(first)] == ["00001", "00002", "00003"]
+    assert model_files(whole) == [whole]
     with pytest.raises(CheckpointError, match="expected the first of at most 512 parts"):
         GgufFile(tmp_path / "m-00002-of-00003.gguf")
     second = tmp_path / "m-00002-of-00003.gguf"
