@@ -91,6 +91,27 @@ async def test_a_barge_in_clears_the_sound_and_says_what_was_heard(clock: Clock)
     assert types.index("response.done") < types.index(cleared.type) < types.index(cut.type)
 
 
+async def test_an_answer_that_is_taken_back_is_cleared_and_counts_as_unheard(clock: Clock) -> None:
+    model = FakeLanguageModel(lambda m: f"You said {m[-1].content}.")
+    recognizer = FakeRecognizer(["i want a latte", "with oat milk"], ms_per_word=200)
+    backends = instant_backends(recognizer=recognizer, language_model=model)
+    async with Caller(clock, backends, hello=WEBRTC, line=MemoryLine(clock)) as caller:
+        await caller.say(800)
+        await caller.listen_until("output_audio_buffer.started")
+        await caller.wait_quietly(120)
+        await caller.say(700)
+        await caller.listen_until("output_audio_buffer.stopped")
+    (cut,) = caller.of("conversation.item.truncated")
+    first, second = caller.of("output_audio_buffer.started")
+    (cleared,), (stopped,) = (
+        caller.of(f"output_audio_buffer.{told}") for told in ("cleared", "stopped")
+    )
+    assert cut.event["audio_end_ms"] == 0
+    assert cleared.event["response_id"] == first.event["response_id"]
+    assert stopped.event["response_id"] == second.event["response_id"]
+    assert "oat milk" in caller.transcript(second.event["response_id"])
+
+
 @pytest.mark.parametrize("cancels", [True, False])
 async def test_clear_is_answered_and_silences_the_agent(clock: Clock, cancels: bool) -> None:
     backends = instant_backends(language_model=FakeLanguageModel([LONG]))
