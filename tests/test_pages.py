@@ -21,6 +21,8 @@ PAGES = (
     "voiceloop/EVALUATE.md",
     "voiceloop/KNOWLEDGE.md", "voiceloop/TROUBLESHOOTING.md", "voiceloop/QUICKSTART.md",
     "voiceloop/SERVICES.md", "voiceloop/SIZING.md", "voiceloop/EMBED.md",
+    "clients/pages/react.md", "clients/pages/swift.md", "clients/pages/kotlin.md",
+    "clients/pages/react_native.md",
     "voiceloop/PRIVACY.md", "SECURITY.md",
     "engine/embedded/README.md", "engine/embedded/smollm2-135m/README.md",
     "audio/embedded/recognizer/CARD.md",
