@@ -44,6 +44,8 @@ KEEP_ALIVE_S = 120.0
 LOOK_AGAIN_S = 2.0
 MAX_ERROR_CHARACTERS = 200
 MAX_SHOWN_MODELS = 8
+# Of an answer that is read whole: gateways list thousands of models in 2 MB. Of a line of a stream.
+MAX_ANSWER_BYTES, MAX_LINE_CHARACTERS = 8 * 2**20, 2**20
 UNNAMED_MODEL = "default"  # servers of one model take any name, and some of them want one
 
 # How vLLM, SGLang, llama.cpp and TGI say it, where they do not say OpenAI's code.
@@ -98,7 +100,8 @@ class RemoteService:
         self._is_there = False  # whether the last request was answered, or might still have been
         is_bearer = self.kind.key_header == "authorization"
         own = {self.kind.key_header: f"Bearer {key}" if is_bearer else key} if key else {}
-        sent = httpx.Headers(own)
+        # Nothing packed: what it unpacks to is the service's choice.
+        sent = httpx.Headers({"accept-encoding": "identity"} | own)
         sent.update(headers)  # by name in any case: an operator's own stands over the key's
         self._client = httpx.AsyncClient(
             headers=sent,
@@ -155,18 +158,20 @@ class RemoteService:
         try:
             match self.kind.name:
                 case "llama.cpp":
-                    props = (await self._client.get(f"{root}/props")).json()
+                    props = (await self._asked("GET", f"{root}/props")).json()
                     return _first_number(props["default_generation_settings"], ("n_ctx",))
                 case "ollama":
-                    loaded = (await self._client.get(f"{root}/api/ps")).json()["models"]
+                    loaded = (await self._asked("GET", f"{root}/api/ps")).json()["models"]
                     named = [one for one in loaded if self.model in (one["name"], one["model"])]
                     if named:
                         return _first_number(named[0], ("context_length",))
                     asked = {"model": self.model}
-                    shown = (await self._client.post(f"{root}/api/show", json=asked)).json()
+                    shown = (await self._asked("POST", f"{root}/api/show", json=asked)).json()
                     told = re.search(r"^num_ctx\s+(\d+)", shown.get("parameters") or "", re.M)
                     return int(told[1]) if told else OLLAMA_CONTEXT_TOKENS
-        except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError):
+        except (
+            httpx.HTTPError, BackendError, ValueError, LookupError, TypeError, AttributeError,
+        ):  # fmt: skip
             pass
         return None
 
@@ -195,7 +200,7 @@ class RemoteService:
         Raises: BackendError when nobody answers.
         """
         async with self._failures():
-            response = await self._client.get(f"{self.url}/models")
+            response = await self._asked("GET", f"{self.url}/models")
             # Any answer will do: not every service lists its models.
             if response.status_code in (401, 403):
                 raise BackendRefused(f"{self.url} refused the key: {_codes(response)}")
@@ -228,8 +233,11 @@ class RemoteService:
     async def post(self, path: str, **content: Any) -> httpx.Response:
         """One answer, whole. Raises: BackendError, BackendRefused, BackendTimeout."""
         async with self.stream(path, **content) as response, self._failures():
-            await response.aread()
-        return response
+            return await _whole(response)
+
+    async def _asked(self, method: str, url: str, **content: Any) -> httpx.Response:
+        async with self._client.stream(method, url, **content) as response:
+            return await _whole(response)
 
     @asynccontextmanager
     async def stream(
@@ -255,8 +263,16 @@ class RemoteService:
 
     async def lines(self, response: httpx.Response) -> AsyncGenerator[str, None]:
         async with self._failures(has_answered=True):
-            async for line in response.aiter_lines():
-                yield line
+            rest = ""
+            async for text in response.aiter_text():
+                *lines, rest = (rest + text).split("\n")
+                for line in lines:
+                    yield line.removesuffix("\r")
+                if len(rest) > MAX_LINE_CHARACTERS:
+                    wanted = f"expected lines of at most {MAX_LINE_CHARACTERS} characters"
+                    raise BackendError(f"{wanted} from {self.url}, found a longer one")
+            if rest:
+                yield rest.removesuffix("\r")
 
     async def pieces(self, response: httpx.Response) -> AsyncGenerator[bytes, None]:
         async with self._failures(has_answered=True):
@@ -295,7 +311,7 @@ class RemoteService:
                 )
             return response
         async with self._failures():
-            await response.aread()
+            response = await _whole(response)
         message = f"{self.url}{path} answered {response.status_code}: {_codes(response)}"
         if response.status_code in RETRIED_STATUS:
             raise _Retriable(message, _retry_after_s(response))
@@ -323,6 +339,22 @@ class RemoteService:
             raise BackendError(
                 f"expected an answer from {self.url}, found: {named(error)}"
             ) from error
+
+
+async def _whole(response: httpx.Response) -> httpx.Response:
+    """The same, read to its end. Raises: BackendError: it is longer than any answer is."""
+    body = bytearray()
+    async for piece in response.aiter_bytes():
+        body += piece
+        if len(body) > MAX_ANSWER_BYTES:
+            await response.aclose()
+            wanted = f"expected at most {MAX_ANSWER_BYTES} bytes from {response.url.host}"
+            raise BackendError(f"{wanted}, found more")
+    await response.aclose()
+    headers = {k: v for k, v in response.headers.items() if k != "content-encoding"}  # it is undone
+    return httpx.Response(
+        response.status_code, headers=headers, content=bytes(body), request=response.request
+    )
 
 
 class ServiceRefused(BackendRefused):
