@@ -16,7 +16,7 @@ from voiceloop.admission.allowance import UNBOUNDED, Allowance
 from voiceloop.realtime.locks import Locks
 from voiceloop.realtime.session_update import merge
 from voiceloop.realtime.settings import SessionSettings
-from voiceloop.realtime.sound_line import Sound, SoundLine
+from voiceloop.realtime.sound_line import Sound, SoundLine, Unlocked
 from voiceloop.tools.caller import Caller
 
 HUNG_UP = 1000  # the client closed the connection, by whatever code of its own
@@ -126,7 +126,7 @@ class Transport(Protocol):
     @property
     def line(self) -> SoundLine | None: ...
 
-    async def receive(self) -> str | bytes | Sound:
+    async def receive(self) -> str | bytes | Sound | Unlocked:
         """Wait for the next frame, or the next sound of a line. Raises Disconnected."""
 
     async def send(self, data: str) -> None:

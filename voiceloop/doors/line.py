@@ -16,7 +16,7 @@ from typing import Protocol
 from voiceloop.admission.bucket import Bucket
 from voiceloop.call.connection import HUNG_UP, Disconnected, Hello
 from voiceloop.errors import Overloaded
-from voiceloop.realtime.sound_line import Sound, SoundLine
+from voiceloop.realtime.sound_line import Sound, SoundLine, Unlocked
 
 # Of one call, between its line and its session, which reads at once unless its client does not.
 MAX_SOUND_BYTES = 24_000 * 2 * 10
@@ -25,6 +25,9 @@ EVENTS_PER_S, EVENTS_AT_ONCE = 500.0, 1000.0  # as of a WebSocket
 MAX_SIDES = 4  # beside one call: a tool server, a monitor, a person who listens, one to spare
 MAX_SIDE_FRAMES = 1024  # that wait for one of them; who reads no faster is let go
 CREATED, UPDATED = '{"type":"session.created"', '{"type":"session.updated"'
+
+
+Frame = Sound | Unlocked | str | bytes
 
 
 class FarEnd(SoundLine, Protocol):
@@ -70,7 +73,7 @@ class Line:
     def __init__(self, hello: Hello, clock: Callable[[], float]) -> None:
         self.hello = hello
         self.far: FarEnd
-        self._waiting: deque[Sound | str | bytes] = deque()
+        self._waiting: deque[Frame] = deque()
         self._n_sound = self._n_event = 0  # bytes of those
         self._arrived = asyncio.Event()
         self._rate = Bucket(EVENTS_AT_ONCE, EVENTS_PER_S, clock)
@@ -92,13 +95,13 @@ class Line:
             self._n_sound += len(samples)
             self._put(Sound(samples))
 
-    def take(self, event: str | bytes) -> None:
-        """The client's next event, or that of one beside it."""
+    def take(self, event: str | bytes, *, is_unlocked: bool = False) -> None:
+        """The client's next event, or that of one beside it. is_unlocked: as `Unlocked`."""
         self._n_event += len(event)
         if self._n_event > MAX_EVENT_BYTES:
             self.end(1008, f"more than {MAX_EVENT_BYTES} bytes of events waited to be read")
         else:
-            self._put(event)
+            self._put(Unlocked(event) if is_unlocked else event)
 
     def end(self, code: int, how: str) -> None:
         """The far end has gone, or is to: nothing more is read. how: for the log."""
@@ -111,13 +114,13 @@ class Line:
         """End the call for whoever asked for that."""
         self.end(HUNG_UP, "the call was hung up over HTTP")
 
-    def _put(self, frame: Sound | str | bytes) -> None:
+    def _put(self, frame: Frame) -> None:
         self._waiting.append(frame)
         self._arrived.set()
 
     # --- the session's side ---
 
-    async def receive(self) -> str | bytes | Sound:
+    async def receive(self) -> Frame:
         """Wait for the next event or sound. Raises: Disconnected. Events in a flood are slowed."""
         if self._wait_s > 0.0:
             await asyncio.sleep(self._wait_s)
@@ -131,7 +134,7 @@ class Line:
         if isinstance(frame, Sound):
             self._n_sound -= len(frame.samples)
         else:
-            self._n_event -= len(frame)
+            self._n_event -= len(frame.event if isinstance(frame, Unlocked) else frame)
             self._wait_s = self._rate.take()
         return frame
 

@@ -33,10 +33,11 @@ async def sit_beside(transport: Transport, line: Line, side: Side) -> None:
 
 
 async def _read(transport: Transport, line: Line) -> None:
+    is_unlocked = not transport.hello.secret  # a lasting key, which a page never has
     while True:
         try:
             event = await transport.receive()
         except Disconnected:
             return
         assert isinstance(event, str | bytes)
-        line.take(event)
+        line.take(event, is_unlocked=is_unlocked)

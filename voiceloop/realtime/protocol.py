@@ -46,7 +46,13 @@ from voiceloop.realtime.response_request import ResponseRequest, parse_request
 from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import Json, SessionSettings
 from voiceloop.realtime.shown import Shown
-from voiceloop.realtime.sound_line import LINE_FORMAT, OutputBuffer, Sound, SoundLine
+from voiceloop.realtime.sound_line import (
+    LINE_FORMAT,
+    OutputBuffer,
+    Sound,
+    SoundLine,
+    Unlocked,
+)
 from voiceloop.realtime.spoken_replies import SpokenReplies
 from voiceloop.realtime.window import TokenCount, Window, fitting_tools, most_characters
 
@@ -116,10 +122,16 @@ class Protocol:
         """Queue ``session.created``."""
         self.send(events.SessionCreated(session=self._session_object(self.settings)))
 
-    def receive(self, frame: str | bytes | Sound) -> list[Command]:
+    def receive(self, frame: str | bytes | Sound | Unlocked) -> list[Command]:
         """Take one frame. Never raises: a bad frame becomes an ``error`` event in the queue."""
         if isinstance(frame, Sound):
             return self._hear(frame.samples)
+        if isinstance(frame, Unlocked):
+            locks, self._locks = self._locks, NO_LOCKS
+            try:
+                return self.receive(frame.event)
+            finally:
+                self._locks = locks
         event_id: str | None = None
         try:
             if len(frame) > (most := asked.FRAME_BYTES):

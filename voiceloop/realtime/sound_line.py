@@ -24,6 +24,13 @@ class Sound:
     samples: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Unlocked:
+    """An event of one beside the call who has its key: the locks of its client do not hold."""
+
+    event: str | bytes
+
+
 class SoundLine(Shape):
     """What sends the agent's sound. lead_ms: how far ahead of its playing sound is sent."""
 

@@ -31,6 +31,7 @@ from voiceloop.doors.webrtc import door, mux
 from voiceloop.doors.webrtc.mux import IceLine
 from voiceloop.doors.webrtc.peer import MAX_STREAMS, Peer, SoundTransport
 from voiceloop.operation import KeyQuota, WebRtcSettings
+from voiceloop.realtime.locks import LOCKABLE
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.process import listen, make_server
 
@@ -156,14 +157,14 @@ async def test_beside_a_call_everything_is_read_and_a_tool_is_answered() -> None
     model = FakeLanguageModel([Reply("", (call,)), "It is on its way."])
     config = Config(keys=KEYS)
     async with served(instant_backends(language_model=model), config) as (gateway, url):
-        secret = gateway.keys.issue(KEYS[0], 60, {}).value
+        secret = gateway.keys.issue(KEYS[0], 60, {}, lock=LOCKABLE).value
         async with calling(url, headers=bearer(secret)) as caller:
             await caller.until("session.created")
             address = f"{url.replace('http', 'ws')}/v1/realtime?call_id={caller.call_id}"
             for foreign in (None, bearer(KEYS[1])):
-                with pytest.raises(InvalidStatus) as refused:
+                with pytest.raises(InvalidStatus) as denied:
                     await connect(address, additional_headers=foreign, proxy=None)
-                assert refused.value.response.status_code == (404 if foreign else 401)
+                assert denied.value.response.status_code == (404 if foreign else 401)
             async with connect(address, additional_headers=bearer(KEYS[0]), proxy=None) as side:
                 created = json.loads(await side.recv())
                 assert created["type"] == "session.created"
@@ -175,6 +176,9 @@ async def test_beside_a_call_everything_is_read_and_a_tool_is_answered() -> None
                     {"type": "response.create"},
                 ):
                     await side.send(json.dumps(event))
+                caller.send("session.update", session={"tools": []})  # which the page may not
+                refused = await caller.until("error")
+                assert refused["error"]["param"] == "session.tools"
                 while (done := json.loads(await side.recv()))["type"] != "response.done":
                     pass
                 (asked,) = done["response"]["output"]
@@ -183,7 +187,7 @@ async def test_beside_a_call_everything_is_read_and_a_tool_is_answered() -> None
                 for _ in range(2):  # the page has answered it too
                     await side.send(json.dumps({"type": "conversation.item.create", "item": item}))
                 await side.send(json.dumps({"type": "response.create"}))
-                refused_twice = await caller.until("error")
+                refused_twice = await caller.until("error", count=2)
                 assert refused_twice["error"]["code"] == "call_answered_already"
                 await caller.until("output_audio_buffer.stopped")
                 hung_up = await post(f"{url}{CALLS}/{caller.call_id}/hangup", bearer(KEYS[0]))
