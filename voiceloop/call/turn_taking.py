@@ -26,7 +26,7 @@ from voiceloop.agent import BargeIn
 from voiceloop.call import actions as do
 from voiceloop.call import events as told
 from voiceloop.call.actions import PLAYOUT_FOR, Step, name_of
-from voiceloop.call.barge_in import BargeInJudge
+from voiceloop.call.barge_in import RESUME_SILENCE_MS, BargeInJudge
 from voiceloop.call.caller_level import CallerLevel
 from voiceloop.listening import events as heard
 from voiceloop.listening.events import Activity, UserTurn
@@ -393,11 +393,30 @@ class TurnTaking:
                 elif had_paused and not status.is_answering:
                     yield do.OpenUserTurn(activity.goes_on_ms)  # it may have been closed
                 yield Step.REST_PREEMPTIVE
-        elif not status.agent_has_floor:
-            yield from self._caller_begins(activity, status)
-        else:
+        elif status.agent_has_floor:
             self.caller = Caller.OVERLAPPING
             yield from self._judge_overlap(activity, status)
+        elif not self._is_elsewhere(activity):
+            yield from self._caller_begins(activity, status)
+        elif activity.silence_ms >= RESUME_SILENCE_MS:
+            yield from self._leave_out(activity.onset_ms + activity.speech_ms, status)
+
+    def _is_elsewhere(self, activity: Activity) -> bool:
+        """Whether a sound that was judged over the agent, and outlasts it, is somebody else's."""
+        if self.caller is not Caller.OVERLAPPING:
+            return False
+        self._judge.observe_level(self._level.log_odds(activity.level_db, activity.onset_ms))
+        return self._judge.is_elsewhere
+
+    def _leave_out(self, end_ms: float, status: CallStatus) -> Actions:
+        """What was said meanwhile was no turn of the caller's."""
+        if self._judge.is_kept_out_by_level:
+            self._level.keep_out(end_ms)
+        yield from self._let_agent_go_on(status)
+        self._caller_stops()
+        yield Step.DISCARD_SEGMENT
+        if not status.agent_has_floor:  # else its end settles what is due
+            yield from self._settle(status)
 
     def _judge_overlap(self, activity: Activity, status: CallStatus) -> Actions:
         reply, judge = status.reply, self._judge
@@ -491,14 +510,15 @@ class TurnTaking:
         if self.caller is Caller.OVERLAPPING:
             interrupts = status.agent_has_floor
             ends_soon = status.reply is not None and status.reply.ends_soon
-            if interrupts and not self._judge.takes_floor_late(
-                end.hypothesis, activity.speech_ms, reply_ends_soon=ends_soon, voice=activity.voice
-            ):
-                if self._judge.is_kept_out_by_level:
-                    self._level.keep_out(end.end_ms)
-                yield from self._let_agent_go_on(status)
-                self._caller_stops()
-                yield Step.DISCARD_SEGMENT
+            if interrupts:
+                is_turn = self._judge.takes_floor_late(
+                    end.hypothesis, activity.speech_ms,
+                    reply_ends_soon=ends_soon, voice=activity.voice,
+                )  # fmt: skip
+            else:
+                is_turn = not self._is_elsewhere(activity)
+            if not is_turn:
+                yield from self._leave_out(end.end_ms, status)
                 return
             yield from self._caller_begins(activity, status, interrupts=interrupts)
         yield Step.END_SEGMENT

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.callers import RATE_HZ, Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, instant_backends, utterance
 from voiceloop.agent import AgentConfig, BargeIn
+from voiceloop.backends import Backends
 from voiceloop.call.caller_level import LEAST_TURN_MS, SECOND_TRY_MS, CallerLevel, log_odds_of
 
 LONG = "Once upon a time there was a roaster. " * 12
@@ -56,6 +57,24 @@ def test_softer_is_never_likelier_the_caller_and_nothing_is_certain(
     assert -4.0 < log_odds_of(below_db + more_db) <= log_odds_of(below_db) <= 0.0
 
 
+async def known_caller(caller: Caller) -> None:
+    """Two turns, and the beginning of the agent's third answer."""
+    for n_turns in (1, 2):
+        await caller.say(1200)
+        await caller.listen_until("response.done", count=n_turns)
+        await caller.wait_quietly(500)
+    n_deltas = len(caller.of("response.output_audio.delta"))
+    await caller.say(1200)
+    await caller.listen_until("response.output_audio.delta", count=n_deltas + 1)
+
+
+def scripted(third: str) -> Backends:
+    words = ["i want a latte please", "with oat milk please", "tell me a story", "at seven today"]
+    recognizer = FakeRecognizer(words, ms_per_word=200)
+    model = FakeLanguageModel(["Yes.", "Yes.", third, "At seven."])
+    return instant_backends(recognizer=recognizer, language_model=model)
+
+
 @pytest.mark.virtual_time
 @pytest.mark.parametrize(("gain", "by_sound", "stops"), [
     (FAR, True, False), (FAR, False, True), (0.7, True, True),
@@ -63,21 +82,25 @@ def test_softer_is_never_likelier_the_caller_and_nothing_is_certain(
 async def test_a_voice_across_the_room_does_not_stop_the_agent(
     clock: Callable[[], float], gain: float, by_sound: bool, stops: bool
 ) -> None:
-    words = ["i want a latte please", "with oat milk please", "tell me a story", "at seven today"]
-    recognizer = FakeRecognizer(words, ms_per_word=200)
-    model = FakeLanguageModel(["Yes.", "Yes.", LONG, "Yes."])
-    backends = instant_backends(recognizer=recognizer, language_model=model)
     agent = AgentConfig(barge_in=BargeIn(by_sound=by_sound))
-    async with Caller(clock, backends, agent) as caller:
-        for n_turns in (1, 2):
-            await caller.say(1200)
-            await caller.listen_until("response.done", count=n_turns)
-            await caller.wait_quietly(500)
-        await caller.say(1200)
-        await caller.listen_until("response.output_audio.delta", count=3)
+    async with Caller(clock, scripted(LONG), agent) as caller:
+        await known_caller(caller)
         await caller.wait_quietly(2500)
-        far = (utterance(1000, RATE_HZ) * gain).astype(np.int16)
-        await caller.play(far)
+        await caller.play((utterance(1000, RATE_HZ) * gain).astype(np.int16))
         await caller.wait_quietly(1500)
-    has_stopped = "cancelled" in caller.statuses()[2:3]
-    assert has_stopped == stops
+    assert ("cancelled" in caller.statuses()[2:3]) == stops
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(("gain", "n_turns"), [(FAR, 3), (0.7, 4)])
+async def test_nor_is_it_answered_where_it_outlasts_the_agent(
+    clock: Callable[[], float], gain: float, n_turns: int
+) -> None:
+    async with Caller(clock, scripted("Once upon a time.")) as caller:
+        await known_caller(caller)
+        await caller.wait_quietly(300)
+        await caller.play((utterance(5000, RATE_HZ) * gain).astype(np.int16))
+        await caller.wait_quietly(3000)
+        assert len(caller.of("response.created")) == n_turns
+        await caller.say(1200)  # the caller is heard as before
+        await caller.listen_until("response.done", count=n_turns + 1)
