@@ -1,10 +1,10 @@
 """Who speaks now: a pure state machine, events in and actions out.
 
 Owns every change of speaker in one call: the caller begins, is judged while the agent speaks, ends,
-is answered. It stores the state of both. It holds no reply, no socket and no clock: each event
-comes with a `CallStatus`, what is measured of the rest of the call at that moment, and whoever
-asked performs the actions it returns, in order. What follows from that (words that came of a
-request, a reply that is heard or ended) are new events.
+is answered. It stores the state of both, and says which pairs of states are legal. It holds no
+reply, no socket and no clock: each event comes with a `CallStatus`, what is measured of the rest of
+the call at that moment, and whoever asked performs the actions it returns, in order. What follows
+from that (words that came of a request, a reply that is heard or ended) are new events.
 
 The agent's state changes in two places: `_decided` (what an action of its own makes of the agent)
 and `_report` (what a reply says of itself: heard, started early, ended).

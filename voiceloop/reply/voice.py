@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import numpy as np
@@ -112,8 +113,10 @@ class KeptLines:
     async def keep(self, voice: Voice, text: str, options: VoiceOptions) -> None:
         """Have it spoken and keep the sound; whatever fails is told in the log, no more."""
         try:
+            stream_id = f"kept-{abs(hash((text, options))):x}"
             async with asyncio.timeout(DEADLINE_S):
-                pieces = await _spoken(voice, text, options)
+                spoken = _spoken(voice, text, options, stream_id)
+                pieces = tuple([piece async for piece in spoken])
         except (VoiceLoopError, TimeoutError) as error:
             log.warning("a line is not kept as sound yet: %s", error or "no voice in time")
             return
@@ -147,16 +150,18 @@ class KeptLines:
             await asyncio.wait([self._keeping])
 
 
-async def _spoken(voice: Voice, text: str, options: VoiceOptions) -> tuple[VoiceEvent, ...]:
-    stream = await voice.open(f"kept-{abs(hash((text, options))):x}", options)
+async def _spoken(
+    voice: Voice, text: str, options: VoiceOptions, stream_id: str
+) -> AsyncGenerator[VoiceEvent, None]:
+    """The line piece by piece, the end of it last. Raises: as the voice."""
+    stream = await voice.open(stream_id, options)
     try:
         stream.feed(text)
         stream.finish()
-        pieces: list[VoiceEvent] = []
         async for event in stream.events():
-            pieces.append(event)
+            yield event
             if isinstance(event, SpeechEnd):
-                return tuple(pieces)
+                return
         raise BackendError("expected the end of the line, found the voice closed")
     finally:
         await stream.close()
@@ -192,12 +197,14 @@ class SpokenAhead:
         """To its end; whatever fails costs no more than the line, which can be said without."""
         kind: type[BackendError] = BackendError
         try:
-            async with asyncio.timeout(DEADLINE_S) as deadline:
-                stream = await self._voice.open(stream_id, self.options)
-                try:
-                    await self._read(stream, deadline)
-                finally:
-                    await stream.close()
+            spoken = _spoken(self._voice, self.text, self.options, stream_id)
+            async with asyncio.timeout(DEADLINE_S) as deadline, aclosing(spoken):
+                async for piece in spoken:
+                    deadline.reschedule(asyncio.get_running_loop().time() + DEADLINE_S)
+                    self._pieces.append(piece)
+                    if isinstance(piece, Speech):
+                        self.made_ms += 1000.0 * len(piece.samples) / 2 / piece.rate_hz
+                    self._changed.set()
         except (VoiceLoopError, TimeoutError) as error:
             log.warning("a line was not spoken ahead: %s", error or "no voice in time")
             if isinstance(error, WorkerLost):
@@ -207,18 +214,6 @@ class SpokenAhead:
         if not self._is_whole:
             self.failure = kind("expected the end of the line, found that the voice failed")
         self._changed.set()
-
-    async def _read(self, stream: VoiceStream, deadline: asyncio.Timeout) -> None:
-        stream.feed(self.text)
-        stream.finish()
-        async for piece in stream.events():
-            deadline.reschedule(asyncio.get_running_loop().time() + DEADLINE_S)
-            self._pieces.append(piece)
-            if isinstance(piece, Speech):
-                self.made_ms += 1000.0 * len(piece.samples) / 2 / piece.rate_hz
-            elif isinstance(piece, SpeechEnd):
-                return
-            self._changed.set()
 
     @property
     def _is_whole(self) -> bool:
