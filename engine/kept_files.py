@@ -22,7 +22,7 @@ from .own_files import own_file, own_folder, through
 SUFFIX, PART = ".safetensors", ".part"
 DTYPES = {torch.uint8: "U8", torch.bfloat16: "BF16", torch.float32: "F32"}  # as files call them
 # Of a file that is being written: older ones are of a process that was killed.
-PART_KEPT_S = 3600.0
+PART_KEPT_S = 600.0
 WEIGHTS = {".safetensors", ".gguf", ".json", ".jinja"}
 CODE = Path(__file__).parent  # the engine: another version of it may compute other numbers
 
@@ -75,6 +75,7 @@ class KeptFiles:
     def write(self, name: str, tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> None:
         """Keep tensors under this name; others make room. Raises: OSError."""
         with own_folder(self.folder) as folder:
+            self._make_room(folder)  # of what a process that was killed has left
             part = folder / f".{name.removesuffix(SUFFIX)}-{os.getpid()}{PART}"
             try:
                 part.touch(mode=0o600)
