@@ -31,7 +31,7 @@ from voiceloop.listening.endpointing import FITTED
 from voiceloop.listening.endpointing import SETS as WITNESSES
 from voiceloop.listening.recipes.caller_past import in_calls
 from voiceloop.listening.recipes.end_probability import EndProbability
-from voiceloop.listening.recipes.hazard_fit import samples_of
+from voiceloop.listening.recipes.hazard_fit import samples_of, unread
 from voiceloop.listening.recipes.operating_points import as_toml, costs, fit_sets
 from voiceloop.listening.recipes.voice_reading import VoiceReading
 
@@ -61,6 +61,8 @@ def fit_weights(hearing: Hearing) -> str:
         f"agent checkpoint: {checkpoint}; {len(turns)} turns, {n_samples} moments.",
         "Of the fit's own turns each eagerness cuts, and after the rest it waits (median):",
         *costs(turns, sets),
+        "The same turns, as if their words were of a language that nobody reads:",
+        *costs(unread(turns), sets),
         f"date: {provenance()['date']}",
     )
     return as_toml(sets, comment)

@@ -55,6 +55,11 @@ SETS: dict[str, frozenset[str]] = {
     "words_p_voice": frozenset({P_VOICE}),
     "words_p_end_p_voice": frozenset({P_END, P_VOICE}),
 }
+UNREAD = "unread"  # the set of another language: the sound alone, and how many words there were
+# What a cut is worth there of one in English talk: nobody can tell that a number or an address is
+# under way. Chosen where the fit's dictated turns, heard as if their words were of such a language,
+# are cut as often as English ones (LOG.md, 2026-11-24, "a language that no list knows").
+UNREAD_PRICE = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +141,8 @@ class Hazard:
 
 def cut_price(evidence: Evidence) -> float:
     """What a cut here is worth of one in talk."""
+    if not evidence.reads_words:
+        return UNREAD_PRICE
     return DICTATED_PRICE if evidence.is_dictation else 1.0
 
 
@@ -144,13 +151,17 @@ class WeightSets:
     """A hazard for each combination of witnesses; "words", which needs none, is always there.
 
     preemptive_needed_ms: the longest wait at which a pause earns a preemptive reply; fitted too.
+    unread: where no list knows the words.
     """
 
     hazards: Mapping[frozenset[str], Hazard]
     preemptive_needed_ms: float = 0.0
+    unread: Hazard | None = None
 
     def of(self, evidence: Evidence) -> Hazard:
         """The hazard that uses the most of what is known."""
+        if not evidence.reads_words and self.unread is not None:
+            return self.unread
         p_voice = None if evidence.answers_yes_or_no else evidence.p_voice
         known = {P_END: evidence.p_end, P_VOICE: p_voice}
         told = frozenset(name for name, value in known.items() if value is not None)
@@ -168,7 +179,8 @@ def read_weights(toml: str) -> WeightSets:
     table = tomllib.loads(toml)
     hazards = {SETS["words"]: _hazard(table["words"])}
     hazards |= {SETS[name]: _hazard(table[name]) for name in SETS if name in table}
-    return WeightSets(hazards, preemptive_needed_ms=table["preemptive_needed_ms"])
+    unread = _hazard(table[UNREAD]) if UNREAD in table else None
+    return WeightSets(hazards, table["preemptive_needed_ms"], unread)
 
 
 def _hazard(table: dict[str, Any]) -> Hazard:
@@ -254,6 +266,7 @@ class Endpointing:
         silence and pace judge.
         """
         self._reads_words = language.partition("-")[0].lower() in ("en", "")
+        self._evidence = replace(self._evidence, reads_words=self._reads_words)
 
     def end_turn(self) -> None:
         """The caller's turn is over: learn from it how this caller pauses, and forget the rest."""
@@ -266,7 +279,7 @@ class Endpointing:
         self._pauses.discard_turn()
         self._silent_since_ms: float | None = None
         self._speech_from_ms: float | None = None  # onset of the speech that runs now
-        self._evidence = Evidence(slot=self._evidence.slot)
+        self._evidence = Evidence(slot=self._evidence.slot, reads_words=self._reads_words)
 
     def observe_speech(self, at_ms: float) -> None:
         """Speech began, or resumed after a pause, at this point."""

@@ -75,7 +75,8 @@ class Evidence:
     turn. tail_level_db: level of the last syllable relative to the speaker's loud parts.
     tail_semitones: its pitch relative to the turn's median. slot: what the agent asked for last.
     turn_pauses_ms: the pauses of this turn before this one, the latest REMEMBERED_PAUSES.
-    pause_prior_ms: see `PausePrior`. None: not known.
+    pause_prior_ms: see `PausePrior`. None: not known. reads_words: False in a language of which no
+    list knows a word.
     """
 
     words: tuple[str, ...] = ()
@@ -88,6 +89,7 @@ class Evidence:
     turn_pauses_ms: tuple[float, ...] = ()
     pause_prior_ms: float | None = None
     p_voice: float | None = None
+    reads_words: bool = True
 
     @property
     def turn_pause_ms(self) -> float:
@@ -104,7 +106,7 @@ class Evidence:
     @property
     def progress(self) -> Progress | None:
         """How far an answer has come whose end can be counted."""
-        return progress(self.slot, self.words)
+        return progress(self.slot, self.words) if self.reads_words else None
 
     @property
     def is_dictation(self) -> bool:

@@ -172,6 +172,9 @@ def test_fitted_weights_survive_their_file() -> None:
     assert found.weights.open_word == pytest.approx(made.weights.open_word, abs=1e-3)
     assert (found.talk, found.dictation) == (made.talk, made.dictation)
     assert again.preemptive_needed_ms == sets.preemptive_needed_ms
+    assert again.unread is not None and sets.unread is not None
+    assert again.unread.talk == sets.unread.talk
+    assert sets.unread.weights.open_word == 0.0  # it has learned of no word
 
 
 SAMPLES = np.zeros(16_000, np.int16)

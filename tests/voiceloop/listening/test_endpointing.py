@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from voiceloop.listening.endpointing import (
     FITTED,
     SETS,
+    UNREAD_PRICE,
     WORDS_BY_MS,
     Continue,
     End,
@@ -131,11 +132,23 @@ def test_english_words_and_heads_judge_english_alone(language: str, is_read: boo
     assert (evidence.words[-1] == "in") is is_read
     assert (evidence.p_end == 0.9) is is_read
     assert (evidence.slot is not None) is is_read
+    assert evidence.reads_words is is_read
 
 
 def test_a_turn_never_ends_below_the_least_wait() -> None:
     sets = WeightSets({frozenset(): hazard(Weights(bias=9.0))})
     assert wait_ms(heard("a coffee please"), sets) == PATIENCE["auto"].least_ms
+
+
+def test_a_language_that_nobody_reads_has_weights_and_a_price_of_its_own() -> None:
+    read, unread = (hazard(Weights(bias=bias)) for bias in (9.0, 0.5))
+    sets = WeightSets({frozenset(): read}, unread=unread)
+    said = heard("ja genau")
+    foreign = replace(said, reads_words=False)
+    assert sets.of(said) is read and sets.of(foreign) is unread
+    assert WeightSets({frozenset(): read}).of(foreign) is read  # fitted before there were any
+    patient = replace(AT_5_S, cut_cost_s=UNREAD_PRICE * AT_5_S.cut_cost_s)
+    assert unread.wait_ms(foreign, AT_5_S) == unread.wait_ms(said, patient)
 
 
 def test_a_cut_within_dictation_costs_less_than_one_in_talk() -> None:
@@ -345,6 +358,7 @@ def test_a_weights_file_names_only_what_there_is() -> None:
     with pytest.raises(ValueError, match="expected 9 logits"):
         read_weights(WORDS_ALONE.replace("talk = [0.0, ", "talk = ["))
     assert {SETS["words"], SETS["words_p_end"]} <= set(FITTED.hazards)
+    assert FITTED.unread is not None
 
 
 def test_an_end_is_unsure_until_a_hard_cut_would_be_worth_no_more_and_a_timers_never() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from voiceloop.listening.endpointing import P_END, P_VOICE, Hazard, Weights
+from voiceloop.listening.endpointing import P_END, P_VOICE, UNKNOWN_WORD, Hazard, Weights
 from voiceloop.listening.evidence import Evidence, terms
 from voiceloop.listening.recipes.pause_evidence import HeardPause, HeardTurn
 from voiceloop.listening.release import KNOTS_MS, Rise
@@ -67,6 +67,22 @@ def seen_by(evidence: Evidence, witnesses: frozenset[str]) -> Evidence | None:
         p_end=evidence.p_end if P_END in witnesses else None,
         p_voice=evidence.p_voice if P_VOICE in witnesses else None,
     )
+
+
+def unread(heard: Sequence[HeardTurn]) -> list[HeardTurn]:
+    """The turns as they are heard of callers in a language of which no list knows a word."""
+
+    def of(evidence: Evidence) -> Evidence:
+        words = (UNKNOWN_WORD,) * len(evidence.words)
+        return replace(
+            evidence, words=words, slot=None, p_end=None, p_voice=None, reads_words=False
+        )
+
+    def pause_of(pause: HeardPause) -> HeardPause:
+        steps = tuple(replace(step, evidence=of(step.evidence)) for step in pause.steps)
+        return replace(pause, steps=steps)
+
+    return [replace(turn, pauses=tuple(map(pause_of, turn.pauses))) for turn in heard]
 
 
 def samples_of(heard: Sequence[HeardTurn], witnesses: frozenset[str]) -> Samples:

@@ -11,8 +11,8 @@ from dataclasses import asdict
 
 import numpy as np
 
-from voiceloop.listening.endpointing import P_VOICE, SETS, WeightSets, wait_ms
-from voiceloop.listening.recipes.hazard_fit import fit, fit_voice, samples_of
+from voiceloop.listening.endpointing import P_VOICE, SETS, UNREAD, WeightSets, wait_ms
+from voiceloop.listening.recipes.hazard_fit import fit, fit_voice, samples_of, unread
 from voiceloop.listening.recipes.pause_evidence import HeardTurn
 from voiceloop.listening.recipes.real_turns import DICTATED
 from voiceloop.listening.recipes.turn_frontier import (
@@ -63,7 +63,8 @@ def fit_sets(heard: Sequence[HeardTurn]) -> WeightSets:
         words = found.get(witnesses - {P_VOICE}) if P_VOICE in witnesses else None
         found[witnesses] = fit(samples) if words is None else fit_voice(samples, words)
     sets = WeightSets(found)
-    return WeightSets(found, preemptive_needed_ms=preemptive_needed_ms(heard, sets))
+    sound = fit(samples_of(unread(heard), SETS["words"]))
+    return WeightSets(found, preemptive_needed_ms(heard, sets), sound)
 
 
 def costs(heard: Sequence[HeardTurn], sets: WeightSets) -> list[str]:
@@ -105,8 +106,9 @@ def as_toml(sets: WeightSets, comment: Sequence[str]) -> str:
     """The weights as the file that `voiceloop.listening.endpointing` reads."""
     lines = [f"# {line}" for line in comment]
     lines += ["", f"preemptive_needed_ms = {sets.preemptive_needed_ms!r}"]
-    for name, witnesses in SETS.items():
-        if (hazard := sets.hazards.get(witnesses)) is None:
+    hazards = {name: sets.hazards.get(witnesses) for name, witnesses in SETS.items()}
+    for name, hazard in (hazards | {UNREAD: sets.unread}).items():
+        if hazard is None:
             continue
         lines += ["", f"[{name}.rise]"]
         lines += [f"talk = {list(hazard.talk.logits)}"]
