@@ -73,6 +73,11 @@ class Thoughts:
         self._unread += piece
         return self._read(is_end=False)
 
+    def begin_answer(self) -> None:
+        """What has been thought came apart from the text: the text begins with no thought."""
+        if not self._assumed:
+            self._assumed = None
+
     def finish(self, *, is_cut: bool = False) -> str:
         """The reply ends here. Returns the rest that may be passed on.
 

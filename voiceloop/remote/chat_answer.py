@@ -62,8 +62,10 @@ class ChatAnswer:
         text = ""
         for choice in (chunk.get("choices") or [])[:1]:
             delta = choice.get("delta") or {}
-            text = self.thoughts.feed(delta.get("content") or "")
             hidden = delta.get("reasoning_content") or delta.get("reasoning")
+            if hidden:
+                self.thoughts.begin_answer()
+            text = self.thoughts.feed(delta.get("content") or "")
             self.has_thought = self.has_thought or bool(hidden) or self.thoughts.has_thought
             for part in delta.get("tool_calls") or []:
                 call = self._call_of(part)

@@ -42,6 +42,9 @@ REQUIRED = frozenset({"model", "messages", "prompt", "stream", "tools", "tool_ch
 LEFT_OUT_FIRST = ("priority", "cache_salt", "top_k", "stream_options", "seed", "presence_penalty",
                   "frequency_penalty", "top_p", "temperature")  # fmt: skip
 QUIET = "quiet"  # what `Dialect.learn` calls a step of `Kind.quiet`
+# Their chat templates open the thought, so that a service without a parser for it sends the end
+# alone; none of these can be kept from thinking.
+OPENS_THOUGHTS = re.compile(r"deepseek-r1|qwq|thinking", re.IGNORECASE)
 OF_THOUGHTS = re.compile(r"think|reason", re.IGNORECASE)
 
 
@@ -164,7 +167,8 @@ class Dialect:
         self._renamed = dict(kind.renamed)
         self._without = set(kind.without)
         self.thinks = False  # although it was asked not to
-        self.begins_inside = False  # its prompt opens a thought, which its text closes
+        # Its prompt opens a thought, which its text closes.
+        self.begins_inside = OPENS_THOUGHTS.search(model) is not None
 
     def body(self, chat: Fields, urgency: Urgency, tenant: str) -> dict[str, Any]:
         """The body to send for what OpenAI would be asked (`request_body`)."""

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.dialect_service import MODELS, NAMES, DialectService, unsupported
+from tests.dialect_service import (
+    MODELS,
+    NAMES,
+    THOUGHT,
+    DialectService,
+    streamed,
+    unsupported,
+)
 from tests.remote_service import Answer, Remote, scripted_remote
 from voiceloop.backends import ChatMessage, Generated, GenerateParams, TextDelta, Thinks
 from voiceloop.errors import BackendError, BackendRefused, PromptTooLong
@@ -247,6 +254,23 @@ def test_a_reply_keeps_a_bound_whatever_a_service_says_of_it() -> None:
     assert dialect.learn(told, dialect.body({"max_tokens": 60}, Urgency.COMMITTED, "")) is None
     dialect.forget(["max_tokens"])
     assert dialect.body({"max_tokens": 60}, Urgency.COMMITTED, "") == {"max_tokens": 60}
+
+
+@pytest.mark.parametrize(
+    "deltas",
+    [
+        [{"content": f"{THOUGHT}</th"}, {"content": "ink>\n\nFour dollars."}],
+        [{"content": ""}, {"reasoning_content": THOUGHT}, {"content": "Four dollars."}],
+        [{"content": "Four dollars."}],
+    ],
+)
+@pytest.mark.parametrize("named", ["DeepSeek-R1-Distill-Qwen-32B", "Qwen3-30B-A3B-Thinking-2507"])
+async def test_the_first_thought_of_a_model_whose_prompt_opens_it_is_not_said(
+    service: Any, connect: Connect, named: str, deltas: list[dict[str, Any]]
+) -> None:
+    service.answer_to = lambda path, body: streamed(*deltas)
+    model = RemoteLanguageModel(connect(model=named))
+    assert await said(model) == "Four dollars."
 
 
 def test_a_mark_in_one_answer_does_not_hold_back_all_later_ones() -> None:
