@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from voiceloop.access.signing import Signer, from_text, to_text
+from voiceloop.access.signing import Signer, from_text, to_text, unpacked
 from voiceloop.errors import Unauthorized
 
 Json = dict[str, Any]
@@ -27,6 +27,7 @@ PREFIX = "ek_"
 # A browser sends it as a subprotocol, and servers read header lines of 8 KiB.
 MAX_CARRIED_BYTES = 4096
 MAX_VALUE_CHARACTERS = 8192
+MAX_UNPACKED_BYTES = 1024 * 1024  # its session has been accepted in a body of 512 KiB at most
 MAX_HELD_BYTES = 16 * 1024 * 1024  # of one issuer's sessions that are not carried
 PURPOSE = b"voiceloop client secret"
 CREDENTIALS = ("authorization", "headers")  # of an MCP server among the tools
@@ -100,7 +101,10 @@ class ClientSecrets:
         issuer = self.signer.signed_by(self._held, body, mac)
         if issuer is None:
             raise wrong
-        claims = msgspec.msgpack.decode(zlib.decompress(body), type=Claims)
+        try:
+            claims = msgspec.msgpack.decode(unpacked(body, MAX_UNPACKED_BYTES), type=Claims)
+        except (ValueError, msgspec.DecodeError):
+            raise wrong from None
         if claims.expires_at <= self._now():
             raise wrong
         if claims.session is None:

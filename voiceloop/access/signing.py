@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable
 
@@ -74,3 +75,15 @@ def to_text(data: bytes) -> str:
 def from_text(text: str) -> bytes:
     """Raises: ValueError."""
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def unpacked(packed: bytes, n_most: int) -> bytes:
+    """What zlib has packed, of at most so many bytes. Raises: ValueError."""
+    unpacking = zlib.decompressobj()
+    try:
+        found = unpacking.decompress(packed, n_most)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if not unpacking.eof:
+        raise ValueError(f"expected at most {n_most} bytes, packed whole; found something else")
+    return found

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from voiceloop.access.signing import from_text, to_text
+from voiceloop.access.signing import from_text, to_text, unpacked
 from voiceloop.admission.allowance import HOUR_S
 from voiceloop.admission.bucket import Bucket
 from voiceloop.errors import InvalidRequest, RateLimited, Unauthorized
@@ -65,8 +65,11 @@ def read(value: str) -> tuple[bytes, bytes]:
 
 
 def unpack(body: bytes) -> Site:
-    """Of a body whose signature holds, and which is no longer than `pack` made it."""
-    return msgspec.msgpack.decode(zlib.decompress(body), type=Site)
+    """Of a body whose signature holds. Raises: Unauthorized: it is no site all the same."""
+    try:
+        return msgspec.msgpack.decode(unpacked(body, MAX_BYTES), type=Site)
+    except (ValueError, msgspec.DecodeError):
+        raise Unauthorized("expected a site id, found something else") from None
 
 
 class Visitors:

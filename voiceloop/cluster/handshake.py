@@ -147,7 +147,7 @@ def decode(body: bytes, kind: type[WordT]) -> WordT:
     """Raises: HandshakeError on anything but this word, with the other end's reason if told."""
     try:
         word = _decoder.decode(body)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise HandshakeError(f"expected a word of the handshake, found {error}") from None
     if isinstance(word, kind):
         return word

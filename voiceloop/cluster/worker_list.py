@@ -71,7 +71,7 @@ def read_worker_list(path: Path) -> WorkerList:
         raise ConfigError(f"workers.list: expected at most {MAX_BYTES} bytes, found more in {path}")
     try:
         found = msgspec.json.decode(body, type=WorkerList)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ConfigError(f"workers.list: expected a list of workers in {path}: {error}") from None
     _check(found)
     return found

@@ -7,6 +7,7 @@ ahead of the calls.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ from voiceloop.errors import BackendError, FrameTooLarge, InvalidRequest, expect
 from voiceloop.http.decoder import decode_upload
 from voiceloop.http.gate import Door, unless_left
 from voiceloop.realtime.settings import Json
+
+# It warns of each byte of a header that it does not like, which strangers send.
+logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 MAX_UPLOAD_BYTES = 25 * 1024 * 1024  # OpenAI's own limit
 MAX_PROMPT_CHARACTERS = 4096

@@ -77,7 +77,7 @@ class UrlRetriever:
             raise BackendTimeout(f"expected passages in {most_ms:.0f} ms, found none") from None
         try:
             found = msgspec.json.decode(body, type=Found)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeError) as error:
             raise BackendError(f"expected passages as JSON, found: {error}") from None
         return tuple(
             Hit(_passage(number, one), -float(number))

@@ -161,5 +161,5 @@ def unpack(packed: bytes) -> Snapshot:
         if unpacker.unconsumed_tail:
             raise unreadable("too large")
         return msgspec.msgpack.decode(body, type=Snapshot)
-    except (zlib.error, msgspec.DecodeError) as error:
+    except (zlib.error, msgspec.DecodeError, UnicodeError) as error:
         raise unreadable(type(error).__name__) from None

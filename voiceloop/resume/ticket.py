@@ -176,7 +176,7 @@ class Tickets:
             raise wrong
         try:
             claims = msgspec.msgpack.decode(packed, type=Claims)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeError):
             raise unreadable("a head of another form") from None
         if claims.expires_at <= self._now():
             raise _refused("resume_ticket_expired", f"a ticket of the last {RESUMABLE_S} s")

@@ -378,7 +378,7 @@ def decode_to_worker(body: bytes) -> ToWorker:
     """Raises: FrameError."""
     try:
         return _to_worker.decode(body)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise FrameError(f"expected a gateway message, found {error}") from error
 
 
@@ -386,7 +386,7 @@ def decode_from_worker(body: bytes) -> FromWorker:
     """Raises: FrameError."""
     try:
         return _from_worker.decode(body)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise FrameError(f"expected a worker message, found {error}") from error
 
 

@@ -89,7 +89,7 @@ def decode_line(line: bytes) -> ProcessReport:
     """Raises: ReportError."""
     try:
         return _decoder.decode(line)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ReportError(f"expected a line of a process of ours, found {error}") from None
 
 
