@@ -65,13 +65,13 @@ MAY_IMPORT = {
     "slots": {"agent", "errors", "memory"},
     "tools": {
         "admission", "agent", "backends", "cell", "child", "config_reader", "errors", "log_form",
-        "telemetry",
+        "telemetry", "trust",
     },
     "agent": {"backends", "config_reader", "knowledge", "memory", "realtime"},
-    "knowledge": {"config_reader", "errors", "log_form", "telemetry"},
+    "knowledge": {"config_reader", "errors", "log_form", "telemetry", "trust"},
     "realtime": {"backends", "capabilities", "errors", "memory", "operation"},
     "memory": {"config_reader"},
-    "remote": {"backends", "cluster", "errors", "event_stream", "log_form", "thoughts"},
+    "remote": {"backends", "cluster", "errors", "event_stream", "log_form", "thoughts", "trust"},
     "cluster": {
         "backends", "canary", "child", "config_reader", "errors", "log_form", "operation",
         "strangers", "workers",
@@ -99,6 +99,7 @@ MAY_IMPORT = {
     "errors": set(),
     "removed_keys": set(),
     "rooms": set(),
+    "trust": set(),
 }  # fmt: skip
 MODEL_MODULES = {
     f"voiceloop/workers/{name}.py"

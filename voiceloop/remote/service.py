@@ -30,6 +30,7 @@ from voiceloop.errors import (
 from voiceloop.log_form import named
 from voiceloop.remote.circuit_breaker import CircuitBreaker
 from voiceloop.remote.dialect import kind_of
+from voiceloop.trust import trusted
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +105,7 @@ class RemoteService:
         sent = httpx.Headers({"accept-encoding": "identity"} | own)
         sent.update(headers)  # by name in any case: an operator's own stands over the key's
         self._client = httpx.AsyncClient(
+            verify=trusted(),
             headers=sent,
             params=query,
             auth=login,

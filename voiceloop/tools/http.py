@@ -24,6 +24,7 @@ from voiceloop.log_form import named
 from voiceloop.tools.caller import NOBODY, Caller, CallerSigner
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.result import bounded
+from voiceloop.trust import trusted
 
 CONNECT_S = 2.0  # a service in reach connects within some 100 ms; the deadline bounds the rest
 MAX_CONNECTIONS = 100  # httpx's own default, said here: the slots of the tools bound it further
@@ -41,6 +42,7 @@ BASE = re.compile(r"https?://[^/?#\s{}]+[/?][^#\s{}]*")
 def new_client() -> httpx.AsyncClient:
     """The connections of all tools of a server."""
     return httpx.AsyncClient(
+        verify=trusted(),
         timeout=httpx.Timeout(None, connect=CONNECT_S),
         limits=httpx.Limits(max_connections=MAX_CONNECTIONS),
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
