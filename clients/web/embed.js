@@ -33,7 +33,7 @@
     [hidden] { display: none !important; }
     section { background: var(--card); border: 1px solid var(--line); border-radius: 16px; padding: 12px; }
     .row { display: flex; flex-wrap: wrap; align-items: center; gap: 8px; }
-    p, ol { margin: 0; padding: 0; }
+    p { margin: 0; }
     button { font: inherit; min-height: 40px; color: var(--ink); background: none; cursor: pointer;
       border: 1px solid var(--line); border-radius: 99px; padding: 6px 16px; }
     button:hover { border-color: var(--soft); }
@@ -49,8 +49,8 @@
     [data-state="failed"] .state::before { background: var(--bad); }
     @keyframes beat { to { transform: scale(1.5); } }
     @media (prefers-reduced-motion: reduce) { .state::before { animation: none !important; } }
-    ol { list-style: none; max-height: 220px; overflow-y: auto; margin: 10px 0 0; overflow-wrap: anywhere; }
-    li { margin: 4px 0; } li b { color: var(--agent); } li.you b { color: var(--mine); }`;
+    .log { max-height: 220px; overflow-y: auto; margin-top: 10px; overflow-wrap: anywhere; }
+    .log p { margin: 4px 0; } .log b { color: var(--agent); } .you b { color: var(--mine); }`;
 
   const element = (tag, properties = {}, ...children) => {
     const made = Object.assign(document.createElement(tag), properties);
@@ -71,7 +71,7 @@
       this.stop = button("Hang up", () => this.end("ended", "", true));
       this.captionsButton = button("Captions", () => this.showCaptions(this.list.hidden));
       this.status = element("p", { className: "state", role: "status" });
-      this.list = element("ol", { role: "log", ariaLabel: "Captions", tabIndex: 0 });
+      this.list = element("div", { className: "log", role: "log", ariaLabel: "Captions", tabIndex: 0 });
       this.player = element("audio", { autoplay: true });
       const row = element("div", { className: "row" },
         this.status, this.start, this.muteButton, this.stop, this.captionsButton);
@@ -253,7 +253,7 @@
     /** A line stands where its item stands in the conversation. */
     lineOf(id) {
       if (!this.lines.has(id)) {
-        this.lines.set(id, element("li", { hidden: true }));
+        this.lines.set(id, element("p", { hidden: true }));
         this.list.append(this.lines.get(id));
         if (this.list.childElementCount > MAX_LINES) this.list.firstChild.remove();
       }

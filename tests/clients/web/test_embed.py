@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,6 +20,7 @@ from starlette.routing import Route
 from benchmarks.calls.fake_server import fake_backends
 from tests.clients.web.chromium import Page, chromium, find_chromium
 from tests.clients.web.test_browser_call import microphone, running, serving
+from tests.interop.test_clients import ENVIRONMENTS
 from voiceloop.agent import AgentConfig
 from voiceloop.config import Config
 from voiceloop.server.app import Gateway
@@ -36,6 +38,14 @@ OUT = Path(__file__).resolve().parents[3] / "out" / "web"
 WIDGET = "document.querySelector('voice-loop')"
 STATE = f"{WIDGET}.state"
 MOST_BYTES = 25_000
+# The WAV has no echo. Chromium's canceller would take a caller over the agent for one at first.
+NO_ECHO = """(() => {
+  const devices = navigator.mediaDevices, open = devices.getUserMedia.bind(devices);
+  devices.getUserMedia = ({ audio }) => open({ audio: { ...audio, echoCancellation: false } });
+})()"""
+AXE = ENVIRONMENTS / "axe" / "node_modules" / "axe-core" / "axe.min.js"
+FINDINGS = """axe.run({runOnly: ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa", "best-practice"]})
+  .then(({violations}) => violations.map(({id, nodes}) => [id, nodes[0].failureSummary]))"""
 # What a page's owner may ask of everything on it.
 POLICY = (
     "default-src 'none'; script-src {0}; connect-src 'self' {0} {1}; media-src blob: mediastream:"
@@ -51,7 +61,8 @@ async def a_page_of(
 
     async def page(request: object) -> HTMLResponse:
         head = '<meta charset="utf-8"><title>Shop</title>'
-        text = f'<!doctype html><html lang="en"><head>{head}</head><body><h1>Shop</h1>{tag}'
+        main = "<main><h1>Shop</h1></main>"
+        text = f'<!doctype html><html lang="en"><head>{head}</head><body>{main}{tag}'
         headers = {"Content-Security-Policy": policy} if policy else {}
         return HTMLResponse(text.replace("HOST", voice), headers=headers)
 
@@ -103,6 +114,7 @@ async def shop(
         await page.size(1000, 700)
         await page.goto(f"{origin}/")
         await page.until(f"{WIDGET} !== null && {WIDGET}.shadowRoot !== null")
+        await page.evaluate(NO_ECHO)
         yield page
 
 
@@ -143,9 +155,9 @@ async def test_one_tag_makes_a_call_that_is_heard_captioned_and_interrupted(
         await page.evaluate(states + "({detail}) => states.push(detail)); 0")
         await page.evaluate(f"{in_widget('.primary')}.click()")
         await page.until(f"{STATE} === 'speaking'")
-        await page.until(f"{in_widget('li.you')}?.textContent === 'You well this is what i said'")
+        await page.until(f"{in_widget('p.you')}?.textContent === 'You well this is what i said'")
         await page.until(
-            f"[...{WIDGET}.shadowRoot.querySelectorAll('li.agent')]"
+            f"[...{WIDGET}.shadowRoot.querySelectorAll('p.agent')]"
             ".some((one) => one.textContent.endsWith(' …'))"
         )
         await pictures(page, "embed")
@@ -199,6 +211,28 @@ async def test_a_person_with_keys_and_ears_alone_comes_through(tmp_path: Path) -
         await press(page, "Escape")
         await page.until(f"{STATE} === 'ended'")
         assert await focused(page) == "Call the shop"
+
+
+async def test_axe_finds_nothing_in_the_widget_in_any_state_or_scheme(tmp_path: Path) -> None:
+    if not AXE.is_file() and os.environ.get("INTEROP_REQUIRED"):
+        pytest.fail(f"expected {AXE}, found none")
+    if not AXE.is_file():
+        pytest.skip(f"no {AXE}; python tests/interop/make_envs.py makes it")
+    tag = (
+        '<script src="HOST/embed.js" data-token="/token" data-transport="websocket" async></script>'
+    )
+    async with shop(tmp_path, tag, [1.5, "1_hours", 30.0]) as page:
+        await page.evaluate(AXE.read_text(encoding="utf-8") + "; 0")
+        for state in ("idle", "in a call", "ended"):
+            if state == "in a call":
+                await page.evaluate(f"{in_widget('.primary')}.click()")
+                await page.until(f"{in_widget('p.agent')}?.hidden === false")
+            if state == "ended":
+                await page.evaluate(f"{WIDGET}.end('ended'); 0")
+            for scheme in ("light", "dark"):
+                await page.color_scheme(scheme)
+                found = await page.evaluate(FINDINGS)
+                assert found == [], (state, scheme, found)
 
 
 async def test_a_page_without_a_key_is_told_so_and_may_try_again(tmp_path: Path) -> None:

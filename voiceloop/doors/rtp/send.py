@@ -1,7 +1,7 @@
 """The agent's sound as RTP packets: numbered, stamped, marked where a spurt begins.
 
 Within a spurt a stamp follows from the samples before it; after a pause the clock has moved it on,
-so that a listener's buffer knows how long nothing was said.
+nearly as long as nothing was said.
 
 Source: RFC 3550, 5.1; RFC 3551, 4.1; RFC 7587.
 """
@@ -13,6 +13,10 @@ from voiceloop.doors.rtp.receive import OPUS_HZ, UNITS
 
 # Playout leads by 40 ms and its timer may be late by a frame: less than this is no pause.
 PAUSE_S = 0.06
+# A browser plays some 60 ms behind the stamps. It would let the first packets behind a pause wait
+# until that is so again; stamps that tell of a pause shorter by so much are played at once.
+# Measured in one comparison on shared cores (14 replies each): 34 ms in its buffer, not 54.
+HELD_S = 0.08
 
 
 class RtpSender:
@@ -36,7 +40,8 @@ class RtpSender:
         if self.due_s is None:
             self.due_s = now_s
         elif is_spurt:
-            self._move_on(now_s - self.due_s)
+            self._move_on(max(0.0, now_s - self.due_s - HELD_S))
+            self.due_s = now_s
         packet = RtpPacket(
             self._payload_type, self._sequence, self._timestamp, self.ssrc, is_spurt, payload
         )
