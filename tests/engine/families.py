@@ -1,7 +1,8 @@
 """The families that are loaded: a tiny random checkpoint of each, its chat template, its calls.
 
 What `tests/engine/test_families.py` checks, and `benchmarks.models_people_have` prints as the table
-of MODELS.md. Templates are the published ones, without what no caller reaches.
+of MODELS.md. Templates are short forms of the published ones, with the marks, the roles and the way
+that calls are written; a checkpoint brings its own.
 """
 
 from __future__ import annotations
