@@ -236,7 +236,7 @@ async def test_what_the_person_left_alone_stays_the_agents_own(tmp_path: Path) -
     form = "voiceloop.settings.form.elements"
     gateway = Gateway(Config(), agent, fake_backends())
     async with serving(gateway) as port, chromium(CHROMIUM, wav) as page:
-        await page.goto(f"http://127.0.0.1:{port}/")
+        await page.goto(f"http://127.0.0.1:{port}/?transport=websocket")
         await page.evaluate("document.getElementById('start').click()")
         await page.until("document.body.dataset.line === 'open'")
         untouched = {
