@@ -102,7 +102,8 @@ async def test_the_gap_of_a_realtime_endpoint_is_measured_printed_and_written(
         assert await bench(*argv, "--json", str(file)) == 0
     data = json.loads(file.read_text())
     assert (data["kind"], data["calls"], data["n_turns"]) == ("realtime", 2, 4)
-    assert data["gap_ms"]["n"] == 4 and 200 <= data["gap_ms"]["p50"]
+    # The mock waits for 200 ms of frames; a frame that the client sends late shortens that.
+    assert data["gap_ms"]["n"] == 4 and 180 <= data["gap_ms"]["p50"]
     assert len(sessions) == 2
     shown = capsys.readouterr().out
     assert "goodput: " in shown and "all turns │" in shown and "hello     │" in shown
