@@ -15,16 +15,17 @@ from statistics import median
 # 2026-11-24, "a caller by the level").
 LEAST_TURN_MS = 900.0
 LEAST_TURNS = 2
-# Around the median of their earlier turns people's turns of that length lie by 2.3 dB (551 turns of
-# 95 people, LOG.md as above); two in a hundred are taken to lie anywhere, as after a step aside.
+# Around the median of their earlier turns people's turns of that length lie by 2.2 dB (551 turns of
+# 92 people, LOG.md as above), and here by a little more; two in a hundred are taken to lie
+# anywhere, as after a step aside.
 SPREAD_DB, OUTLIERS = 2.3, 0.02
 # Somebody else, or the loudspeaker, is heard at any level below the caller's. Chosen: from the next
 # chair to the next room.
 ELSEWHERE_RANGE_DB = 23.0
 # Who turns away, or takes another microphone, is known anew after two of these.
 KEPT_TURNS = 4
-# A sound that was kept out for its level and comes again so soon may be a caller who has turned
-# away: it is judged without. Chosen: a person who was not heard says it again within seconds.
+# A sound that was kept out for its level alone and comes again so soon may be a caller who has
+# turned away: it is judged without. Chosen: who was not heard says it again within seconds.
 SECOND_TRY_MS = 4000.0
 
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 log = logging.getLogger(__name__)
 
-FILE, OWN_FILE = "gates.toml", "gates.toml"
+FILE = "gates.toml"  # what ships, and in the cache what was found here
 MOST_OWN = 64  # that are kept; the oldest goes
 DENSE = "bf16"  # what the others are held against, and the engine's own default
 Layers = Literal["native", "torch", "cuda"]
@@ -115,7 +115,7 @@ def _table() -> tuple[Bar, Mapping[Formats, Gate]]:
 def own_file() -> Path:
     """Where the gates lie that were run here; it may not exist."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "voiceloop" / OWN_FILE
+    return Path(base) / "voiceloop" / FILE
 
 
 def own_gates() -> list[Gate]:
