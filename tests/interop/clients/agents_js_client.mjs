@@ -1,50 +1,16 @@
 // @openai/agents-realtime, its own session over a WebSocket, against a server.
 
-import { ASKED, INSTRUCTIONS, Inbox, RESULT, USE_THE_TOOL, check, chunks, packages, run, speak, url } from "./scenario.mjs";
+import { callTheTool, close, hours, sessionOn } from "./agents_session.mjs";
+import { ASKED, check, chunks, run, speak, url } from "./scenario.mjs";
 
-const { RealtimeAgent, RealtimeSession, tool } = packages("@openai/agents-realtime");
-const { z } = packages("zod");
-
-const SEMANTIC = { type: "semantic_vad", interruptResponse: true, createResponse: true };
-const called = [];
-let forced = null; // the session whose settings ask for a call
-const hours = tool({
-  name: "hours",
-  description: "Opening hours of a day.",
-  parameters: z.object({ day: z.string() }),
-  execute: async ({ day }) => {
-    called.push(day);
-    // The reply to the result is to be spoken.
-    forced?.transport.sendEvent({ type: "session.update", session: { type: "realtime", tool_choice: "auto" } });
-    forced = null;
-    return RESULT;
-  },
-});
-
-/** Its warnings are printed by a logger: nothing may be. */
-const warnings = [];
-console.warn = (...words) => warnings.push(words.join(" "));
-console.error = (...words) => warnings.push(words.join(" "));
-
-function opened(scenario, { turnDetection = SEMANTIC, tools = [], ...config } = {}) {
+function opened(scenario, asked = {}) {
   return async () => {
-    const agent = new RealtimeAgent({ name: "Ava", instructions: INSTRUCTIONS, tools });
-    const session = new RealtimeSession(agent, {
-      transport: "websocket",
-      model: "gpt-realtime",
-      config: { audio: { input: { turnDetection } }, ...config },
-    });
-    const inbox = new Inbox();
-    session.on("transport_event", (event) => inbox.put(event));
+    const { session, inbox } = sessionOn("websocket", asked);
     session.on("audio", () => inbox.put({ type: "session.audio" }));
-    session.on("audio_interrupted", () => inbox.put({ type: "session.interrupted" }));
-    session.on("agent_tool_end", () => inbox.put({ type: "session.tool_end" }));
-    session.on("error", ({ error }) => inbox.put({ type: "error", error: String(error), detail: error }));
     await session.connect({ apiKey: "none", url: `${url}/v1/realtime?model=gpt-realtime` });
     await inbox.until("session.updated");
     await scenario({ session, until: (kind) => inbox.until(kind) });
-    session.close();
-    check(warnings.length === 0, warnings);
+    close(session);
   };
 }
 
@@ -67,13 +33,7 @@ async function spoken_turn({ session, until }) {
 }
 
 async function tool_call({ session, until }) {
-  forced = session;
-  session.sendMessage(USE_THE_TOOL);
-  await until("session.tool_end");
-  check(called.length === 1 && typeof called[0] === "string", called);
-  await until("session.audio");
-  const { response } = await until("response.done");
-  check(response.status === "completed" && called.length === 1, response);
+  await callTheTool(session, until, "session.audio");
 }
 
 async function barge_in({ session, until }) {

@@ -1,33 +1,14 @@
 // @openai/agents-realtime, its own session over WebRTC (libwebrtc by @roamhq/wrtc), against a server.
 
-import { ASKED, INSTRUCTIONS, Inbox, RESULT, USE_THE_TOOL, check, chunks, packages, run, url } from "./scenario.mjs";
+import { callTheTool, close, hours, sessionOn } from "./agents_session.mjs";
+import { ASKED, check, chunks, packages, run, url } from "./scenario.mjs";
 
-const { OpenAIRealtimeWebRTC, RealtimeAgent, RealtimeSession, tool } = packages("@openai/agents-realtime");
+const { OpenAIRealtimeWebRTC } = packages("@openai/agents-realtime");
 const { MediaStream, RTCPeerConnection, nonstandard } = packages("@roamhq/wrtc");
-const { z } = packages("zod");
 
 Object.assign(globalThis, { RTCPeerConnection, MediaStream });
 const LOUD = 1000;
 const FRAME = 240; // 10 ms at 24 kHz, the most that its source takes
-const SEMANTIC = { type: "semantic_vad", interruptResponse: true, createResponse: true };
-const called = [];
-let forced = null; // the session whose settings ask for a call
-const hours = tool({
-  name: "hours",
-  description: "Opening hours of a day.",
-  parameters: z.object({ day: z.string() }),
-  execute: async ({ day }) => {
-    called.push(day);
-    forced?.transport.sendEvent({ type: "session.update", session: { type: "realtime", tool_choice: "auto" } });
-    forced = null;
-    return RESULT;
-  },
-});
-
-/** Its warnings are printed by a logger: nothing may be. */
-const warnings = [];
-console.warn = (...words) => warnings.push(words.join(" "));
-console.error = (...words) => warnings.push(words.join(" "));
 
 /** A microphone that is silent but for what is put in; its source takes 10 ms at a time. */
 class Microphone {
@@ -59,11 +40,9 @@ class Microphone {
   }
 }
 
-function opened(scenario, { turnDetection = SEMANTIC, tools = [], ...config } = {}) {
+function opened(scenario, asked = {}) {
   return async () => {
-    const agent = new RealtimeAgent({ name: "Ava", instructions: INSTRUCTIONS, tools });
     const microphone = new Microphone();
-    const inbox = new Inbox();
     let sink;
     const audioElement = {
       set srcObject(stream) {
@@ -74,22 +53,13 @@ function opened(scenario, { turnDetection = SEMANTIC, tools = [], ...config } = 
       },
     };
     const transport = new OpenAIRealtimeWebRTC({ mediaStream: microphone.stream, audioElement, useInsecureApiKey: true });
-    const session = new RealtimeSession(agent, {
-      transport,
-      model: "gpt-realtime",
-      config: { audio: { input: { turnDetection } }, ...config },
-    });
-    session.on("transport_event", (event) => inbox.put(event));
-    session.on("audio_interrupted", () => inbox.put({ type: "session.interrupted" }));
-    session.on("agent_tool_end", () => inbox.put({ type: "session.tool_end" }));
-    session.on("error", ({ error }) => inbox.put({ type: "error", error: String(error), detail: error }));
+    const { session, inbox } = sessionOn(transport, asked);
     await session.connect({ apiKey: "none", url: `${url.replace(/^ws/, "http")}/v1/realtime/calls` });
     check(transport.callId.startsWith("rtc_"), transport.callId);
     await scenario({ session, transport, microphone, until: (kind) => inbox.until(kind) });
-    session.close();
     clearInterval(microphone.timer);
     sink?.stop();
-    check(warnings.length === 0, warnings);
+    close(session);
   };
 }
 
@@ -110,13 +80,7 @@ async function spoken_turn({ session, microphone, until }) {
 }
 
 async function tool_call({ session, until }) {
-  forced = session;
-  session.sendMessage(USE_THE_TOOL);
-  await until("session.tool_end");
-  check(called.length === 1 && typeof called[0] === "string", called);
-  await until("heard");
-  const { response } = await until("response.done");
-  check(response.status === "completed" && called.length === 1, response);
+  await callTheTool(session, until, "heard");
 }
 
 async function barge_in({ session, microphone, until }) {
