@@ -209,7 +209,7 @@ def _answered(form: Form, about: Filled, said: str) -> Form:
 def _heard(form: Form, slot: AgentSlot, value: Value, n_failed: int) -> Form:
     """A value was given: it is said back, or asked for again, as long as that may be tried."""
     if not value.fits:
-        n_failed += 1
+        n_failed = min(n_failed + 1, MAX_FAILED)  # asked anew by the model, it may fail again
         unclear = Filled(slot, value.text, SlotState.UNCLEAR, n_failed)
         if n_failed >= MAX_FAILED:
             return form.put(replace(unclear, value="", state=SlotState.GIVEN_UP))

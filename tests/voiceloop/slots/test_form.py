@@ -147,6 +147,11 @@ TURN = st.sampled_from(
 )
 
 
+def test_an_answer_that_was_given_up_counts_no_further_tries() -> None:
+    form = after(*(ASKED, "no, six at the end") * 3)
+    assert form.get("phone").n_failed == 2  # type: ignore[union-attr]
+
+
 @given(st.lists(st.builds(Exchange, TURN, TURN), max_size=8), st.data())
 def test_the_form_is_a_function_of_the_turns(turns: list[Exchange], data: st.DataObject) -> None:
     forms = Forms(SLOTS)
