@@ -33,7 +33,7 @@ MAY_IMPORT = {
     },
     "doors": {
         "access", "admission", "agent", "backends", "call", "config", "errors", "http", "operation",
-        "realtime", "resume", "telemetry",
+        "realtime", "resume", "telemetry", "telephony",
     },
     "new_agent": {"errors"},
     "doctor": {
@@ -50,7 +50,7 @@ MAY_IMPORT = {
     },
     "call": {
         "admission", "agent", "backends", "canary", "capabilities", "errors",
-        "listening", "realtime", "reply", "resume", "slots", "telemetry", "tools",
+        "listening", "realtime", "reply", "resume", "slots", "telemetry", "telephony", "tools",
     },
     "resume": {"access", "agent", "backends", "errors", "realtime"},
     "reply": {
@@ -85,7 +85,8 @@ MAY_IMPORT = {
     "access": {"admission", "errors", "operation"},
     "admission": {"errors", "operation"},
     "command_parser": {"config", "config_reader", "removed_keys"},
-    "config": {"config_reader", "errors", "operation", "removed_keys"},
+    "config": {"config_reader", "errors", "operation", "phone_settings", "removed_keys"},
+    "phone_settings": {"config_reader"},
     "event_stream": {"backends", "errors"},
     "backends": {"capabilities", "errors", "operation"},
     "capabilities": {"errors"},
@@ -100,6 +101,7 @@ MAY_IMPORT = {
     "removed_keys": set(),
     "rooms": set(),
     "trust": set(),
+    "telephony": set(),
 }  # fmt: skip
 MODEL_MODULES = {
     f"voiceloop/workers/{name}.py"

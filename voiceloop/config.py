@@ -50,6 +50,7 @@ from voiceloop.operation import (
     is_address,
 )
 from voiceloop.operation import Limits as Limits  # whoever has a Config has these
+from voiceloop.phone_settings import PhoneSettings
 from voiceloop.removed_keys import instead_of_variable
 
 PREFIX = "VOICELOOP_"
@@ -345,6 +346,7 @@ class Config:
     workers: WorkerAddresses = field(default_factory=WorkerAddresses)
     canary: CanarySettings = field(default_factory=CanarySettings)
     webrtc: WebRtcSettings = field(default_factory=WebRtcSettings)
+    phone: PhoneSettings = field(default_factory=PhoneSettings)
 
 
 def all_keys(kind: Any = Config, path: str = "") -> Mapping[str, Key]:
@@ -525,6 +527,8 @@ def _check(config: Config) -> None:
             )
         if url.startswith("turn") and not config.webrtc.turn_secret:
             raise ConfigError("webrtc.turn_secret: expected the TURN server's, found none")
+    if config.phone.is_called_back and not config.phone.public_url:
+        raise ConfigError("phone.public_url: expected where carriers reach this server, found none")
     if config.llm_adapter is not None and config.llm_url:
         raise ConfigError("llm_adapter: expected a language model here, found llm_url")
     for where, pair in (("", config), ("workers.", config.workers)):

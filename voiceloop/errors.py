@@ -55,6 +55,19 @@ class UnknownCall(InvalidRequest):
     http_status = 404
 
 
+class NotOnThisLine(InvalidRequest):
+    """The far end of this call's line cannot do that."""
+
+    code = "not_on_this_line"
+
+
+class TransferFailed(VoiceLoopError):
+    """Nobody answered where the caller was to be connected; the call goes on here."""
+
+    code = "transfer_failed"
+    http_status = 502
+
+
 class FrameTooLarge(InvalidRequest):
     """One WebSocket frame was over the limit."""
 

@@ -16,7 +16,8 @@ from voiceloop.admission.allowance import UNBOUNDED, Allowance
 from voiceloop.realtime.locks import Locks
 from voiceloop.realtime.session_update import merge
 from voiceloop.realtime.settings import SessionSettings
-from voiceloop.realtime.sound_line import Sound, SoundLine, Unlocked
+from voiceloop.realtime.sound_line import Digit, Sound, SoundLine, Unlocked
+from voiceloop.telephony import WITHHELD, PhoneCall, PhoneLine
 from voiceloop.tools.caller import Caller
 
 HUNG_UP = 1000  # the client closed the connection, by whatever code of its own
@@ -50,8 +51,8 @@ class Hello:
     was; the conversations of different ones share nothing in any cache; ``allowance``: what it may
     use. ``max_session_s``: the longest that the client secret allows, where it is less than the
     server's own. ``lock``: what of the session it keeps from change. ``key``, ``secret``,
-    ``number``, ``claims``: as of `Caller`. ``door``: what kind of line it came by; on all but a
-    WebSocket sound flows before the client has said anything.
+    ``claims``: as of `Caller`. ``door``: what kind of line it came by; on all but a WebSocket sound
+    flows before the client has said anything. ``phone``: of a telephone, who calls whom.
     """
 
     model: str = "voiceloop"
@@ -75,9 +76,9 @@ class Hello:
     lock: tuple[str, ...] = ()
     key: str = ""
     secret: str = ""
-    number: str = ""
     claims: Mapping[str, str] = field(default_factory=dict)
-    door: Literal["websocket", "webrtc"] = "websocket"
+    door: Literal["websocket", "webrtc", "phone"] = "websocket"
+    phone: PhoneCall | None = None
 
     @property
     def is_configured(self) -> bool:
@@ -104,7 +105,8 @@ class Hello:
 
     def caller(self, call_id: str) -> Caller:
         """As tools are told of the caller."""
-        return Caller(self.key, self.secret, self.number, self.claims, call_id)
+        number = WITHHELD if self.phone is None else self.phone.caller
+        return Caller(self.key, self.secret, number, self.claims, call_id)
 
     def locks(self, served: Iterable[str]) -> Locks:
         """What the client may not change. served: names of the tools that the server answers."""
@@ -118,15 +120,18 @@ class Hello:
 class Transport(Protocol):
     """An accepted line. ``receive`` and ``send`` are each used by one task at a time.
 
-    ``line``: sends the agent's sound; None where that goes as events, as on a WebSocket.
+    ``line``: sends the agent's sound; None where that goes as events, as on a WebSocket. ``phone``:
+    what the far end can do, where that is a telephone.
     """
 
     hello: Hello
 
     @property
     def line(self) -> SoundLine | None: ...
+    @property
+    def phone(self) -> PhoneLine | None: ...
 
-    async def receive(self) -> str | bytes | Sound | Unlocked:
+    async def receive(self) -> str | bytes | Sound | Digit | Unlocked:
         """Wait for the next frame, or the next sound of a line. Raises Disconnected."""
 
     async def send(self, data: str) -> None:

@@ -56,6 +56,8 @@ class GreetingWait:
         self.opening = Opening.OPEN
         if hello.greeting is False or (hello.is_configured and not hello.greeting):
             self._decide(Opening.CLIENT)
+        elif hello.phone is not None and not hello.is_returning:
+            self._decide(Opening.AGENT)  # no client asks for anything first
 
     def observe(self, command: Command) -> None:
         """The client's next command; only the first one counts."""

@@ -25,7 +25,7 @@ from voiceloop.errors import Overloaded, expected
 from voiceloop.resume.ticket import Tickets
 from voiceloop.telemetry.metrics import Metrics
 
-Door = Literal["websocket", "webrtc"]
+Door = Literal["websocket", "webrtc"]  # of those whose caller shows a key
 
 
 class Server(Protocol):
@@ -56,32 +56,36 @@ def check_key(server: Server, connection: HTTPConnection, offered: Sequence[str]
 
 @asynccontextmanager
 async def let_in(
-    server: Server, connection: HTTPConnection, entry: Entry, wait: Wait, door: Door
+    server: Server, hello: Hello, wait: Wait, returns: str = ""
 ) -> AsyncIterator[Hello]:
-    """A caller whose key was checked, in a place and within its quota, for as long as it lasts.
+    """A caller who was checked, in a place and within its quota, for as long as it lasts.
 
-    wait: for its turn to begin. Raises: Overloaded, RateLimited, InvalidRequest.
+    wait: for its turn to begin. returns: what it shows of a call that it comes back to. Raises:
+    Overloaded, RateLimited.
     """
     if (reason := server.not_ready()) is not None:
         raise Overloaded(f"expected a server that is ready, found that {reason}")
-    returns = connection.query_params.get("voiceloop.returns", "")
     late, tickets = server.admission.late_calls, server.tickets
-    has_ticket = tickets.knows(returns, entry.tenant)
-    is_returning = has_ticket or late.knows(entry.tenant, returns)
+    has_ticket = tickets.knows(returns, hello.tenant)
+    is_returning = has_ticket or late.knows(hello.tenant, returns)
     lacks_place = server.admission.lack() is not None
     place = server.admission.place(is_returning=is_returning)
     # Where the door is open any key is taken: no name of a caller's choice is counted.
-    tenant = "" if server.keys.is_open else entry.tenant
-    hello = hello_of(connection, entry, door)
+    tenant = "" if server.keys.is_open else hello.tenant
     hello = replace(hello, key=tenant, allowance=server.quotas.allowance(tenant))
     with server.quotas.call(tenant, has_ticket=has_ticket) as is_beyond, place:
         if has_ticket and (is_beyond or lacks_place):
             hello = replace(hello, owes_resume=True)
-        late.take(entry.tenant, returns)  # only now: who finds no place dials again
-        tickets.let_in(returns, entry.tenant)
+        late.take(hello.tenant, returns)  # only now: who finds no place dials again
+        tickets.let_in(returns, hello.tenant)
         if not is_returning:
             await server.admission.until_it_begins(wait)
         yield hello
+
+
+def returns_of(connection: HTTPConnection) -> str:
+    """What a caller shows of a call that it comes back to, for `let_in`."""
+    return connection.query_params.get("voiceloop.returns", "")
 
 
 def hello_of(connection: HTTPConnection, entry: Entry, door: Door) -> Hello:
@@ -102,7 +106,7 @@ def hello_of(connection: HTTPConnection, entry: Entry, door: Door) -> Hello:
         slots=query.get("voiceloop.slots") == "1",
         confirmations=query.get("voiceloop.confirmations") == "1",
         resume=query.get("voiceloop.resume") == "1",
-        is_returning=bool(query.get("voiceloop.returns")),
+        is_returning=bool(returns_of(connection)),
         session=entry.session,
         max_session_s=entry.max_session_s,
         lock=entry.lock,

@@ -16,7 +16,8 @@ from typing import Protocol
 from voiceloop.admission.bucket import Bucket
 from voiceloop.call.connection import HUNG_UP, Disconnected, Hello
 from voiceloop.errors import Overloaded
-from voiceloop.realtime.sound_line import Sound, SoundLine, Unlocked
+from voiceloop.realtime.sound_line import Digit, Sound, SoundLine, Unlocked
+from voiceloop.telephony import KEYS, PhoneLine
 
 # Of one call, between its line and its session, which reads at once unless its client does not.
 MAX_SOUND_BYTES = 24_000 * 2 * 10
@@ -27,7 +28,7 @@ MAX_SIDE_FRAMES = 1024  # that wait for one of them; who reads no faster is let 
 CREATED, UPDATED = '{"type":"session.created"', '{"type":"session.updated"'
 
 
-Frame = Sound | Unlocked | str | bytes
+Frame = Sound | Digit | Unlocked | str | bytes
 
 
 class FarEnd(SoundLine, Protocol):
@@ -68,11 +69,14 @@ class Side:
 
 
 class Line:
-    """`Transport` of a call whose line carries sound. far: set once, before the session runs."""
+    """`Transport` of a call whose line carries sound. far: set once, before the session runs;
+    phone: with it, where the far end is a telephone.
+    """
 
     def __init__(self, hello: Hello, clock: Callable[[], float]) -> None:
         self.hello = hello
         self.far: FarEnd
+        self.phone: PhoneLine | None = None
         self._waiting: deque[Frame] = deque()
         self._n_sound = self._n_event = 0  # bytes of those
         self._arrived = asyncio.Event()
@@ -94,6 +98,12 @@ class Line:
         if self._n_sound + len(samples) <= MAX_SOUND_BYTES:
             self._n_sound += len(samples)
             self._put(Sound(samples))
+
+    def press(self, key: str) -> None:
+        """The caller has pressed this key; what is none of KEYS is dropped."""
+        if key in KEYS and self._n_event < MAX_EVENT_BYTES:
+            self._n_event += 1
+            self._put(Digit(key))
 
     def take(self, event: str | bytes, *, is_unlocked: bool = False) -> None:
         """The client's next event, or that of one beside it. is_unlocked: as `Unlocked`."""
@@ -133,6 +143,8 @@ class Line:
         frame = self._waiting.popleft()
         if isinstance(frame, Sound):
             self._n_sound -= len(frame.samples)
+        elif isinstance(frame, Digit):
+            self._n_event -= 1
         else:
             self._n_event -= len(frame.event if isinstance(frame, Unlocked) else frame)
             self._wait_s = self._rate.take()

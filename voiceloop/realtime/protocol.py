@@ -48,6 +48,7 @@ from voiceloop.realtime.settings import Json, SessionSettings
 from voiceloop.realtime.shown import Shown
 from voiceloop.realtime.sound_line import (
     LINE_FORMAT,
+    Digit,
     OutputBuffer,
     Sound,
     SoundLine,
@@ -122,10 +123,12 @@ class Protocol:
         """Queue ``session.created``."""
         self.send(events.SessionCreated(session=self._session_object(self.settings)))
 
-    def receive(self, frame: str | bytes | Sound | Unlocked) -> list[Command]:
+    def receive(self, frame: str | bytes | Sound | Digit | Unlocked) -> list[Command]:
         """Take one frame. Never raises: a bad frame becomes an ``error`` event in the queue."""
         if isinstance(frame, Sound):
             return self._hear(frame.samples)
+        if isinstance(frame, Digit):
+            return []
         if isinstance(frame, Unlocked):
             locks, self._locks = self._locks, NO_LOCKS
             try:

@@ -25,6 +25,13 @@ class Sound:
 
 
 @dataclass(frozen=True, slots=True)
+class Digit:
+    """A key that the caller has pressed, one of `telephony.KEYS`, as the line tells of it."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unlocked:
     """An event of one beside the call who has its key: the locks of its client do not hold."""
 

@@ -11,7 +11,7 @@ from starlette.websockets import WebSocket
 
 from voiceloop.access.keys import Entry, subprotocol
 from voiceloop.call.connection import Hello
-from voiceloop.doors.entrance import Server, check_key, hello_of, let_in
+from voiceloop.doors.entrance import Server, check_key, hello_of, let_in, returns_of
 from voiceloop.doors.routes import Doors as Doors  # those besides this one
 from voiceloop.doors.sideband import sit_beside
 from voiceloop.errors import VoiceLoopError
@@ -42,9 +42,9 @@ def realtime_route(server: Server, doors: Doors) -> WebSocketRoute:
             if (call_id := websocket.query_params.get("call_id")) is not None:
                 await beside(entry, call_id)
                 return
-            async with let_in(
-                server, websocket, entry, waiting_at(websocket), "websocket"
-            ) as hello:
+            asked = hello_of(websocket, entry, "websocket")
+            wait, returns = waiting_at(websocket), returns_of(websocket)
+            async with let_in(server, asked, wait, returns) as hello:
                 await server.serve_session(await accept(hello))
         except VoiceLoopError as error:
             server.metrics.refused.labels(code=error.wire_code).inc()

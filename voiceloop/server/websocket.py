@@ -207,6 +207,7 @@ class SocketTransport:
     """``connection.Transport`` over Starlette's WebSocket."""
 
     line = None
+    phone = None
 
     def __init__(
         self, websocket: WebSocket, hello: Hello, clock: Callable[[], float] = time.monotonic

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from voiceloop.access.keys import Entry
 from voiceloop.call.connection import Hello
 from voiceloop.doors.calls import Calls
-from voiceloop.doors.entrance import Server, let_in
+from voiceloop.doors.entrance import Server, hello_of, let_in, returns_of
 from voiceloop.doors.line import Line
 from voiceloop.doors.webrtc.offer import Offer, parse_offer
 from voiceloop.errors import ConfigError, InternalError, MissingExtra
@@ -70,10 +70,10 @@ class WebRtcDoor:
         offer = parse_offer(sdp)
         _import_aiortc()
         async with AsyncExitStack() as stack:
+            asked = replace(hello_of(request, entry, "webrtc"), asked=session)
             hello = await stack.enter_async_context(
-                let_in(self._server, request, entry, asyncio.sleep, "webrtc")
+                let_in(self._server, asked, asyncio.sleep, returns_of(request))
             )
-            hello = replace(hello, asked=session)
             self._check(hello)
             line = Line(hello, asyncio.get_running_loop().time)
             try:
