@@ -99,6 +99,10 @@ class KeyRing:
         """True when no keys are configured."""
         return not self._digests
 
+    def knows(self, tenant: str) -> bool:
+        """Whether a key of this tenant's still opens the door."""
+        return self.is_open or any(_tenant(digest) == tenant for digest in self._digests)
+
     def check(self, key: str | None) -> Entry:
         """What the key opens: of a client secret its own session, as its issuer's tenant.
 

@@ -207,6 +207,8 @@ class Gateway:
             await transport.close(error.close_code or 1008, error.message)
             return
         self._sessions.append(session)
+        if not self.keys.knows(session.tenant):  # removed since it was checked, as peers connect
+            session.end(Ending.REVOKED)
         try:
             await session.run()
         finally:

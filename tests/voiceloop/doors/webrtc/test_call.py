@@ -15,6 +15,7 @@ from typing import Any
 import aioice.ice
 import httpx
 import pytest
+from aiortc import RTCSessionDescription
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedOK, InvalidStatus
 
@@ -303,6 +304,21 @@ async def test_whoever_is_not_there_in_time_gives_place_and_quota_back(
             finally:
                 await caller.hang_up()
             await until(lambda: not gateway.admission.n_inside)
+
+
+async def test_a_key_that_is_removed_while_its_peer_connects_opens_no_call() -> None:
+    async with served(config=Config(keys=KEYS)) as (gateway, url):
+        caller = WebRtcCaller()
+        try:
+            answer = await caller.dial(url, headers=bearer(KEYS[0]), follows=False)
+            gateway.revoke(gateway.keys.take(KEYS[1:]))
+            await caller.peer.setRemoteDescription(RTCSessionDescription(answer.text, "answer"))
+            error = (await caller.until("error"))["error"]
+            await asyncio.wait_for(caller.closed.wait(), 5)
+        finally:
+            await caller.hang_up()
+        await until(lambda: not gateway.admission.n_inside)
+    assert error["code"] == "invalid_api_key" and "removed" in error["message"]
 
 
 async def test_a_peer_that_never_comes_gives_way_to_another_caller(
