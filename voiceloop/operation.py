@@ -6,9 +6,10 @@ import sys
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
+from msgspec import Meta
 
 from voiceloop.config_reader import key
 
@@ -215,10 +216,11 @@ class WorkerAddresses:
         None, "PEM of this end's certificate. A worker without one draws its own at the start."
     )
     keyfile: Path | None = key(None, "PEM of this end's private key.")
-    key: str = key(
-        "",
+    key: Annotated[tuple[str, ...], Meta(extra={"one_or_list": True})] = key(
+        (),
         "The secret of servers and workers, of at least 16 bytes. Each proves to the other that "
-        "it has it.",
+        "it has it. Of several a worker takes each, and a server shows the next where the one "
+        "before is refused ([a new key](CLUSTER.md#a-new-key)).",
         secret=True,
     )
 

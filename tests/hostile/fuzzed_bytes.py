@@ -103,7 +103,7 @@ def worker_handshake(data: bytes) -> None:
         try:
             word = handshake.decode(data, kind)
             if isinstance(word, Join):
-                handshake.admit(KEY, b"nonce", word, b"")
+                handshake.admit([KEY], b"nonce", word, b"")
             if isinstance(word, Challenge):
                 handshake.join(KEY, word, b"nonce", "gateway", b"")
         except HandshakeError:

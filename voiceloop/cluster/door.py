@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -45,18 +45,19 @@ class _Entering:
 class NetworkDoor:
     """A listening socket's gateways. Close it to end its thread.
 
-    seal: of a line from another machine; None where the socket listens at loopback alone.
+    keys: a gateway has one of them, as `handshake.stretched` makes it. seal: of a line from another
+    machine; None where the socket listens at loopback alone.
     """
 
     def __init__(
         self,
         listening: socket.socket,
-        key: bytes,
+        keys: Sequence[bytes],
         seal: Seal | None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._listening = listening
-        self._key = key
+        self._keys = tuple(keys)
         self._seal = seal
         self._clock = clock
         self._counting = threading.Lock()
@@ -141,7 +142,10 @@ class NetworkDoor:
             channel = self._shake(entering)
             name = self._agree(entering.line, channel)
         except (OSError, HandshakeError) as error:
-            STRANGERS_LOG.warning("%s is not let in: %s", address, error)
+            if isinstance(error, ConnectionError):  # as a gateway that dialled while we loaded
+                STRANGERS_LOG.info("%s hung up before it was let in", address)
+            else:
+                STRANGERS_LOG.warning("%s is not let in: %s", address, error)
             self._count_out(entering)
             entering.line.close()
             return
@@ -172,7 +176,7 @@ class NetworkDoor:
         _say(connection, Challenge(handshake.PROTOCOL, nonce))
         try:
             joining = handshake.decode(self._hear(connection, deadline), Join)
-            welcome = handshake.admit(self._key, nonce, joining, channel)
+            welcome = handshake.admit(self._keys, nonce, joining, channel)
         except HandshakeError as error:
             _say(connection, Refused(str(error)))
             raise

@@ -14,11 +14,13 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
+
 from voiceloop.cluster.address import Address
 from voiceloop.cluster.control.reports import ProcessReport
 from voiceloop.cluster.control.telling import tell_on
 from voiceloop.cluster.network_worker import KEY_VARIABLE
-from voiceloop.cluster.remote_workers import check_key
+from voiceloop.cluster.remote_workers import check_keys
 from voiceloop.cluster.tls import given_seal
 from voiceloop.errors import ConfigError
 from voiceloop.operation import WorkerAddresses
@@ -71,7 +73,7 @@ async def host_worker(
         ConfigError: no key, a certificate that cannot be used, or the address is not to be had.
         BackendError: a model cannot be loaded.
     """
-    key = check_key(settings)
+    keys = check_keys(settings)
     arguments: tuple[str, ...] = ()
     if settings.certfile is not None and settings.keyfile is not None:
         given_seal(settings.certfile, settings.keyfile, settings.ca)  # wrong files end it here
@@ -87,7 +89,7 @@ async def host_worker(
         worker = WorkerProcess(
             spec,
             on_progress=on_progress,
-            environ={KEY_VARIABLE: key.decode()},
+            environ={KEY_VARIABLE: msgspec.json.encode(keys).decode()},
             entry=Entry(
                 "voiceloop.cluster.network_worker",
                 (f"--listen-fd={listening.fileno()}", *arguments),

@@ -9,19 +9,20 @@ import argparse
 import os
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from voiceloop.cluster.door import NetworkDoor
 from voiceloop.cluster.handshake import stretched
-from voiceloop.cluster.tls import drawn_seal, given_seal
+from voiceloop.cluster.tls import Seal, drawn_seal, given_seal
 from voiceloop.strangers import network_of
 from voiceloop.workers.messages import WorkerSpec
 from voiceloop.workers.process_setup import prepare
 from voiceloop.workers.worker import add_arguments, serve
 
-KEY_VARIABLE = "VOICELOOP_WORKERS_KEY"
+KEY_VARIABLE = "VOICELOOP_WORKERS_KEY"  # of this process: all of them, as JSON
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--client-ca", type=Path)
     options = parser.parse_args(arguments)
     spec = msgspec.json.decode(options.spec_json, type=WorkerSpec)
-    key = os.environ.pop(KEY_VARIABLE).encode()
+    keys = msgspec.json.decode(os.environ.pop(KEY_VARIABLE), type=tuple[str, ...])
     prepare(spec)
     listening = socket.socket(fileno=options.listen_fd)
     seal = None
@@ -44,7 +45,11 @@ def main(arguments: list[str] | None = None) -> int:
     elif network_of(listening.getsockname()[0]):
         seal = drawn_seal()
     with socket.socket(fileno=options.fd) as connection:
-        return serve(connection, spec, lambda: NetworkDoor(listening, stretched(key), seal))
+        return serve(connection, spec, lambda: _door(listening, keys, seal))
+
+
+def _door(listening: socket.socket, keys: Sequence[str], seal: Seal | None) -> NetworkDoor:
+    return NetworkDoor(listening, [stretched(key.encode()) for key in keys], seal)
 
 
 if __name__ == "__main__":

@@ -38,17 +38,19 @@ WATCH_EVERY_S = 1.0
 # Where nothing at all is heard for longer, host and line are gone together.
 SILENT_S = 20.0
 REDIAL_S = 0.1  # at least, before a worker that was lost is dialled again
+MOST_FAILURES = 3  # counted: 2 s are the longest pause, for a dial costs less than a start
+UNANSWERED = f"expected an answer within {JOIN_S:g} s, found none: it loads its models, or hangs"
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """What a gateway shows to workers.
 
-    key: as `handshake.stretched` makes it. tls: of a line to another machine; of every line where
-    seals_all.
+    keys: as `handshake.stretched` makes each; shown one after the other. tls: of a line to another
+    machine; of every line where seals_all.
     """
 
-    key: bytes
+    keys: tuple[bytes, ...]
     gateway: str
     tls: ssl.SSLContext
     seals_all: bool = False
@@ -78,6 +80,7 @@ class RemoteWorker:
         self.n_lost = 0
         self.is_leaving = False  # named no more: it ends with its last stream
         self._credentials = credentials
+        self._n_refused = 0  # keys, one after the other
         self._objection = objection
         self._on_resumed = on_resumed
         self._clock = clock
@@ -93,7 +96,9 @@ class RemoteWorker:
                 ValueError,
                 HandshakeError,
             ) as error:  # a name that is none: ValueError
-                self._tell_trouble(str(error) or "it did not answer in time")
+                self._tell_trouble(str(error) or UNANSWERED)
+                if isinstance(error, TimeoutError):  # it was waited for already
+                    n_failures = 0
             else:
                 n_failures, self.trouble, self.state = 0, "", "ready"
                 log.info("worker %s is joined", self.client.name)
@@ -110,7 +115,7 @@ class RemoteWorker:
                 return
             self.state = "restarting"
             await asyncio.sleep(restart_pause_s(n_failures, REDIAL_S))
-            n_failures += 1
+            n_failures = min(n_failures + 1, MOST_FAILURES)
 
     def states(self) -> list[RoleState]:
         return self._status.of_roles(is_ready=self.client.is_alive)
@@ -132,7 +137,9 @@ class RemoteWorker:
         connection = WorkerConnection(
             self.client.name, self._clock, is_here=False, on_resumed=self._on_resumed
         )
-        joining = _Joining(self._credentials, connection)
+        keys = self._credentials.keys
+        key = keys[self._n_refused % len(keys)]
+        joining = _Joining(key, self._credentials.gateway, connection)
         async with asyncio.timeout(JOIN_S):
             line = await _dialled(self.address)
             is_plain = not (self._credentials.seals_all or network_of(line.getpeername()[0]))
@@ -143,7 +150,7 @@ class RemoteWorker:
                 server_hostname=None if is_plain else self.address.host,
             )
             try:
-                await joining.agreed
+                await self._agree(joining)
                 while connection.ready is None and not connection.lost.is_set():
                     connection.changed.clear()
                     await connection.changed.wait()
@@ -152,6 +159,14 @@ class RemoteWorker:
                 transport.abort()
                 raise
         return connection
+
+    async def _agree(self, joining: _Joining) -> None:
+        """Raises: HandshakeError; the next dial shows the next key then."""
+        try:
+            await joining.agreed
+        except HandshakeError:
+            self._n_refused += 1
+            raise
 
     def _check(self, ready: Ready | None) -> None:
         if ready is None:
@@ -207,9 +222,9 @@ async def _dialled(address: Address) -> socket.socket:
 class _Joining(asyncio.Protocol):
     """The handshake at the gateway's end; afterwards the line is the connection's."""
 
-    def __init__(self, credentials: Credentials, connection: WorkerConnection) -> None:
+    def __init__(self, key: bytes, gateway: str, connection: WorkerConnection) -> None:
         self.agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._credentials = credentials
+        self._key, self._gateway = key, gateway
         self._connection = connection
         self._nonce = handshake.new_nonce()
         self._challenge: Challenge | None = None
@@ -246,13 +261,11 @@ class _Joining(asyncio.Protocol):
 
     def _hear(self, body: bytes) -> None:
         assert self._transport is not None
-        key, tls = self._credentials.key, self._transport.get_extra_info("ssl_object")
+        key, tls = self._key, self._transport.get_extra_info("ssl_object")
         channel = channel_of(tls.getpeercert(binary_form=True) if tls is not None else None)
         if self._challenge is None:
             self._challenge = handshake.decode(body, Challenge)
-            said = handshake.join(
-                key, self._challenge, self._nonce, self._credentials.gateway, channel
-            )
+            said = handshake.join(key, self._challenge, self._nonce, self._gateway, channel)
             self._transport.write(handshake.encode(said))
             return
         welcome = handshake.decode(body, Welcome)

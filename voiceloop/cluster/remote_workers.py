@@ -33,15 +33,15 @@ log = logging.getLogger(__name__)
 START_WAIT_S = 10.0
 
 
-def check_key(settings: WorkerAddresses) -> bytes:
+def check_keys(settings: WorkerAddresses) -> tuple[str, ...]:
     """Raises: ConfigError where there is no key, or one that can be guessed."""
-    key = settings.key.encode()
-    if len(key) < LEAST_KEY_BYTES:
-        raise ConfigError(
-            f"workers.key: expected at least {LEAST_KEY_BYTES} bytes that gateways and workers "
-            f"share, found {len(key)}"
-        )
-    return key
+    for key in settings.key or ("",):
+        if len(key.encode()) < LEAST_KEY_BYTES:
+            raise ConfigError(
+                f"workers.key: expected at least {LEAST_KEY_BYTES} bytes that gateways and workers "
+                f"share, found {len(key.encode())}"
+            )
+    return settings.key
 
 
 def addresses_of(settings: WorkerAddresses) -> dict[RoleName, tuple[str, ...]]:
@@ -226,7 +226,7 @@ def _credentials(settings: WorkerAddresses) -> Credentials:
     """Raises: ConfigError."""
     tls = client_context(settings.ca, settings.certfile, settings.keyfile)
     return Credentials(
-        stretched(check_key(settings)),
+        tuple(stretched(key.encode()) for key in check_keys(settings)),
         f"{socket.gethostname()}/{os.getpid()}",
         tls,
         seals_all=settings.ca is not None,

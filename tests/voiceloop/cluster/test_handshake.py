@@ -22,7 +22,7 @@ def exchange(
     nonce, own = handshake.new_nonce(), handshake.new_nonce()
     challenge = Challenge(handshake.PROTOCOL, nonce)
     joining = handshake.join(gateway, challenge, own, "gateway 1", channels[1])
-    welcome = handshake.admit(worker, nonce, joining, channels[0])
+    welcome = handshake.admit([worker], nonce, joining, channels[0])
     handshake.check_welcome(gateway, challenge, own, welcome, channels[1])
 
 
@@ -60,7 +60,7 @@ def test_a_proof_that_was_recorded_opens_nothing_later() -> None:
         KEY, Challenge(handshake.PROTOCOL, handshake.new_nonce()), handshake.new_nonce(), "g", b""
     )
     with pytest.raises(HandshakeError):
-        handshake.admit(KEY, handshake.new_nonce(), recorded, b"")
+        handshake.admit([KEY], handshake.new_nonce(), recorded, b"")
 
 
 def test_another_version_is_named() -> None:
@@ -68,7 +68,7 @@ def test_another_version_is_named() -> None:
     with pytest.raises(HandshakeError, match="version 3 of the workers' protocol, found 4"):
         handshake.join(KEY, newer, handshake.new_nonce(), "g", b"")
     with pytest.raises(HandshakeError, match="expected a gateway"):
-        handshake.admit(KEY, handshake.new_nonce(), Join(0, b"", b"", "g"), b"")
+        handshake.admit([KEY], handshake.new_nonce(), Join(0, b"", b"", "g"), b"")
 
 
 def test_a_refusal_tells_its_reason() -> None:

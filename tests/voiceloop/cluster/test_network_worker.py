@@ -20,7 +20,7 @@ import pytest
 
 from tests.waiting import until
 from voiceloop.backends import Speech, VoiceOptions
-from voiceloop.cluster import door, host, remote_workers
+from voiceloop.cluster import door, host, remote_worker, remote_workers
 from voiceloop.cluster.address import Address, read_address
 from voiceloop.cluster.door import NetworkDoor
 from voiceloop.cluster.handshake import stretched
@@ -38,8 +38,10 @@ from voiceloop.workers.peer import Peer
 from voiceloop.workers.process import WorkerProcess
 
 SCRIPTED = Path(__file__).parents[2] / "faults"
-KEY = WorkerAddresses(key="a key of this test's cluster")
+OLD, NEW = "a key of this test's cluster", "the key that comes after"
+KEY = WorkerAddresses(key=(OLD,))
 UNTOLD = HeldModel()
+SEALED = client_context(None)
 
 
 @pytest.fixture(autouse=True)
@@ -187,7 +189,7 @@ def unheard_address() -> str:
 
 async def test_a_gateway_with_another_key_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_workers, "START_WAIT_S", 0.1)
-    other = replace(KEY, key="a key of another cluster")
+    other = replace(KEY, key=("a key of another cluster",))
     async with hosted(monkeypatch) as one, gateway(one, settings=other) as workers:
         [worker] = workers.workers
         await until(lambda: bool(worker.trouble))
@@ -292,12 +294,14 @@ def hears(line: socket.socket) -> bool:
 
 
 @contextmanager
-def entered(seal: Seal | None = None) -> Iterator[tuple[NetworkDoor, tuple[str, int]]]:
+def entered(
+    seal: Seal | None = None, keys: tuple[str, ...] = (OLD,)
+) -> Iterator[tuple[NetworkDoor, tuple[str, int]]]:
     """A worker's door in this process; seal: used at loopback too."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         entrance = NetworkDoor(
             listening,
-            stretched(KEY.key.encode()),
+            [stretched(key.encode()) for key in keys],
             replace(seal, is_own=True) if seal is not None else None,
         )
         yield entrance, listening.getsockname()
@@ -339,7 +343,7 @@ async def test_who_sits_between_a_worker_and_its_gateway_is_refused_by_both(
     is_relayed: bool,
 ) -> None:
     credentials = Credentials(
-        stretched(KEY.key.encode()), "gateway 1", client_context(None), seals_all=True
+        (stretched(OLD.encode()),), "gateway 1", client_context(None), seals_all=True
     )
     with entered(drawn_seal()) as (entrance, place), relayed(place) as between:
         address = between if is_relayed else Address(*place)
@@ -356,6 +360,72 @@ async def test_who_sits_between_a_worker_and_its_gateway_is_refused_by_both(
         await asyncio.gather(task, return_exceptions=True)
         for peer in taken:
             peer.close()
+
+
+@pytest.mark.parametrize(
+    ("workers", "gateways"),
+    [
+        ((NEW, OLD), (OLD,)),  # the worker is started anew first,
+        ((OLD,), (NEW, OLD)),  # or the gateway is
+        ((NEW, OLD), (NEW,)),  # and in the end neither has the old one
+    ],
+)
+async def test_a_key_is_rolled_end_by_end(
+    workers: tuple[str, ...], gateways: tuple[str, ...]
+) -> None:
+    credentials = Credentials(tuple(stretched(key.encode()) for key in gateways), "g", SEALED)
+    with entered(keys=workers) as (entrance, place):
+        joining = RemoteWorker(Address(*place), frozenset({"voice"}), credentials)
+        task = asyncio.create_task(joining.run())
+        taken: list[Peer] = []
+        await until(lambda: bool(taken.extend(entrance.take()) or taken))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        taken[0].close()
+
+
+async def test_a_key_that_is_rolled_costs_no_call_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rolling = replace(KEY, key=(NEW, OLD))
+    said: list[bytes] = []
+
+    async def talk(voice: WorkerVoice, n_times: int) -> None:
+        for _ in range(n_times):
+            said.append(await say(voice, "hello"))
+
+    async with hosted(monkeypatch) as before, gateway(before) as old:
+        talking = asyncio.create_task(talk(voice_of(old), 200))
+        async with hosted(monkeypatch, rolling) as after:
+            old.update({"voice": (str(before.address), str(after.address))})
+            await until(lambda: len(old.loads()) == 2 and old.loads()[1].state == "ready")
+            old.update({"voice": (str(after.address),)})  # the former ends with its last stream
+            async with gateway(after, settings=replace(KEY, key=(NEW,))) as new:
+                await talk(voice_of(new), 20)
+                await talking
+    assert said == [b"hello"] * 220
+
+
+async def test_a_worker_that_loads_is_joined_as_soon_as_it_can_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[int] = []
+
+    def no_pause(n_failures: int, least_s: float) -> float:
+        pauses.append(n_failures)
+        return 0.0
+
+    monkeypatch.setattr(remote_worker, "JOIN_S", 0.05)
+    monkeypatch.setattr(remote_worker, "restart_pause_s", no_pause)
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # whose door is not open yet
+        credentials = Credentials((stretched(OLD.encode()),), "g", SEALED)
+        joining = RemoteWorker(Address(*listening.getsockname()), frozenset({"voice"}), credentials)
+        task = asyncio.create_task(joining.run())
+        await until(lambda: len(pauses) == 5)
+        assert "loads its models" in joining.trouble
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert pauses == [0] * 5  # none grows while it loads
 
 
 async def test_a_line_that_leaves_the_machine_is_encrypted_without_any_certificate(
@@ -444,8 +514,8 @@ def test_addresses_read_as_they_are_written() -> None:
         assert str(read_address("llm_url", text)) == text
 
 
-@pytest.mark.parametrize("key", ["", "short"])
-def test_workers_on_the_network_want_a_key(key: str) -> None:
+@pytest.mark.parametrize("key", [(), ("",), ("short",), (OLD, "short")])
+def test_workers_on_the_network_want_a_key(key: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="workers.key: expected at least 16 bytes"):
         RemoteWorkers(WorkerAddresses(voice=("127.0.0.1:9000",), key=key))
 

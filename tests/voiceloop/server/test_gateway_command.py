@@ -79,7 +79,7 @@ async def worker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Address]:
     address: asyncio.Future[Address] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
         host_worker(
-            spec, Address("127.0.0.1", 0), WorkerAddresses(key=WORKERS_KEY), drain_s=0,
+            spec, Address("127.0.0.1", 0), WorkerAddresses(key=(WORKERS_KEY,)), drain_s=0,
             ready=address.set_result,
         )
     )  # fmt: skip
