@@ -8,20 +8,22 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from voiceloop.cluster.control.plan import Group, configuration_of, read_plan
-from voiceloop.cluster.control.status import Status, text_of
+from voiceloop.cluster.control.status import Status, lack_of_room, text_of
 from voiceloop.cluster.ray_door import MODE, close_door
 from voiceloop.config import PREFIX, Config, all_keys, load_config, variable_of
 from voiceloop.config_reader import FILE, overlay
 from voiceloop.errors import ConfigError
 
 LOOK_S = 0.5
+SEEN_S = 3.0  # by then what is wanted has been asked of Ray
+ROOM_S = 20.0  # Ray starts a process within some 5 s of two busy cores
 HERE = "auto"  # as Ray calls the cluster that runs on this machine
 SOURCE = "the cluster's configuration"
 FILES = {path.rpartition(".")[2] for path, key in all_keys().items() if key.is_path}
@@ -61,7 +63,10 @@ def run_cluster(arguments: argparse.Namespace, environ: Mapping[str, str] = os.e
             case "deploy":
                 share = arguments.canary
                 tried = control.deploy(groups, settings, canary=share)
-                print(_told_of_deploy(tried, arguments.canary), file=sys.stderr)
+                waiting = wait_for_room(control.status)
+                print(_told_of_deploy(tried, share), file=sys.stderr)
+                if waiting:
+                    raise control.ClusterError(waiting)
             case "drain":
                 machine = control.drain(arguments.node, is_left=not arguments.undo)
                 told = "is taken again" if arguments.undo else "is being left"
@@ -80,10 +85,22 @@ def run_cluster(arguments: argparse.Namespace, environ: Mapping[str, str] = os.e
 
 def _told_of_deploy(tried: Sequence[str], canary: float) -> str:
     if not canary:
-        return "it is rolled out: voiceloop cluster status"
+        return "it is being rolled out: voiceloop cluster status"
     if not tried:
         return "nothing is tried: no workers of this plan differ"
     return f"{canary:.0%} of new calls go to the other version of {', '.join(tried)}"
+
+
+def wait_for_room(status: Callable[[], Status], sleep: Callable[[float], None] = time.sleep) -> str:
+    """Watch what was wanted begin, for ROOM_S at most; what finds no room, "" where all does."""
+    waiting = ""
+    for look in range(round(ROOM_S / LOOK_S)):
+        sleep(LOOK_S)
+        now = status()
+        waiting = lack_of_room(now)
+        if now.is_settled or (not waiting and look * LOOK_S >= SEEN_S):
+            return ""
+    return waiting
 
 
 def settings_for(groups: Sequence[Group], environ: Mapping[str, str]) -> dict[str, str]:

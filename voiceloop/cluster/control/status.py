@@ -138,14 +138,28 @@ def text_of(status: Status) -> str:
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
              for row in rows]  # fmt: skip
     for machine in status.machines:
-        free = ", ".join(f"{amount:g} {name}" for name, amount in sorted(machine.free.items()))
         told = " (being left)" if machine.is_cordoned else ""
-        lines.append(f"machine {machine.address}{told}: free {free or 'nothing'} [{machine.id}]")
+        lines.append(f"machine {machine.address}{told}: free {_free(machine)} [{machine.id}]")
     for group in status.groups:
         told = f", {group.old} old ones to go" if group.old else ""
         told += ", one is to move to an emptier machine" if group.is_uneven else ""
         lines.append(f"{group.name} {group.version}: {group.ready} of {group.wanted} ready{told}")
     return "\n".join([*lines, *(_lines_of_canary(status.canary) if status.canary else ())])
+
+
+def lack_of_room(status: Status) -> str:
+    """Which processes no machine has room for, in a sentence; "" where there are none."""
+    waiting = [one.name for one in status.processes if one.state == NO_REPORT]
+    if not waiting:
+        return ""
+    machines = [f"{_free(one)} at {one.address}" for one in status.machines]
+    wanted = f"expected room on a machine for {', '.join(waiting)}"
+    return f"{wanted}, found {'; '.join(machines) or 'no machine'}. They start once there is room"
+
+
+def _free(machine: Machine) -> str:
+    free = ", ".join(f"{amount:g} {name}" for name, amount in sorted(machine.free.items()))
+    return free or "nothing"
 
 
 def _lines_of_canary(canary: TrialStatus) -> list[str]:

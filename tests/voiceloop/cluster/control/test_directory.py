@@ -13,6 +13,7 @@ from voiceloop.canary.turns import TurnFigures
 from voiceloop.cluster.control.directory import PLACE_WAIT_S
 from voiceloop.cluster.control.hosts import GONE_S, LOST_S, SETTLE_S, TICK_S
 from voiceloop.cluster.control.status import status_of, text_of
+from voiceloop.server.cluster_command import wait_for_room
 
 
 def test_a_cluster_comes_up_and_rests() -> None:
@@ -337,7 +338,19 @@ def test_the_last_of_a_role_is_not_drained_for_room() -> None:
     cluster.directory.want([group("engine", "two", least=1, most=1)], {})
     cluster.run(10 * PLACE_WAIT_S)
     assert len(cluster.ready(version="one")) == 1
-    assert "waits for room" in text_of(status_of(cluster.directory))
+    status = status_of(cluster.directory)
+    assert "waits for room" in text_of(status)
+    assert wait_for_room(lambda: status, lambda pause_s: None).startswith(
+        "expected room on a machine for engine-"
+    )
+
+
+def test_what_is_rolled_out_where_there_is_room_is_waited_for_until_it_begins() -> None:
+    cluster = ScriptedCluster(group("engine"), places={"a": 4})
+    cluster.run(30)
+    cluster.directory.want([group("engine", "two")], {})
+    assert wait_for_room(lambda: status_of(cluster.directory), cluster.run) == ""
+    assert any(one.version == "two" for one in status_of(cluster.directory).processes)
 
 
 def test_a_machine_is_left_once_others_stand_in_for_it() -> None:
