@@ -22,8 +22,9 @@ from .load.quant import quantize
 from .model import Decoder, Interrupted
 from .native.build import COST_OF_TORCH, NotBuilt
 from .native.build import library as native_library
-from .native.layout import GROUP, NativeLinear
-from .native.layout import is_native as is_native_weight
+from .native.layout import GROUP
+from .native.linear import NativeLinear
+from .native.linear import is_native as is_native_weight
 from .native.packed_file import PackedWeights
 from .native.runner import NativeRunner, can_run
 from .runner import Extension, Outcome, Runner

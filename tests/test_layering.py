@@ -110,6 +110,7 @@ MODEL_MODULES = {
         "gate",
         "roles/chat_branch",
         "roles/chat_template",
+        "roles/end_of_words",
         "roles/language",
         "profiling",
         "roles/speech",

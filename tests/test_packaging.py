@@ -86,34 +86,34 @@ def test_every_dependency_of_the_two_commands_is_pinned() -> None:
     assert wanted - pins == {"triton"}  # torch with CUDA chooses its own
 
 
-READS_THE_VOICE = """
+READS_THE_END = """
 import sys
 
 sys.modules |= dict.fromkeys(sys.argv[1].split(","))  # an import of these finds nothing
 from voiceloop.config import Config
-from voiceloop.models.end_judges import end_judges, voice_reader_spec
-from voiceloop.workers.roles.speech import load_recognizer
+from voiceloop.models.end_judges import end_judges, end_reader_spec, voice_reader_spec
+from voiceloop.workers.roles.role import load_role
 
 urls = ("http://127.0.0.1:1/v1",)
 config = Config(preset="remote", stt_url=urls, llm_url=urls, tts_url=urls)
-[role] = voice_reader_spec(config).roles
-load_recognizer(**role.options)
+for spec in (end_reader_spec(config), voice_reader_spec(config)):
+    load_role(spec.roles[0]).warm_up()
 print(end_judges(config).told)
 """
 
 
-def test_a_server_of_services_reads_the_voice_with_what_every_installation_has() -> None:
+def test_a_server_of_services_reads_the_end_with_what_every_installation_has() -> None:
     known = importlib.metadata.packages_distributions()
     extras = set().union(*map(distributions, EXTRAS.values()))
     extras -= distributions(PROJECT["dependencies"])
     absent = [top for top, names in known.items() if {normal(one) for one in names} & extras]
     assert "torch" in absent
     told = subprocess.run(
-        [sys.executable, "-c", READS_THE_VOICE, ",".join(absent)],
+        [sys.executable, "-c", READS_THE_END, ",".join(absent)],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert told.returncode == 0, told.stderr
-    assert told.stdout.strip() == "voice"
+    assert told.stdout.strip() == "words and voice"
 
 
 def test_the_demo_installs_nothing_of_the_workshop() -> None:

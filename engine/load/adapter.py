@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ..types import CheckpointError, WrongShape
-from .loader import Checkpoint, FolderCheckpoint, read_json
+from .json_file import read_json
+from .loader import Checkpoint, FolderCheckpoint
 from .packed import FinerWeight, HoldsInt4, Int4Weight
 
 # In the configuration beside PEFT's own settings: `fingerprint` of the model that was adapted.

@@ -17,7 +17,8 @@ from ..layer import Rope
 from ..linear import MakeLinear
 from ..model import Decoder
 from ..types import CheckpointError, UnsupportedArchitecture
-from .loader import Checkpoint, FolderCheckpoint, config_from, read_json
+from .json_file import read_json
+from .loader import Checkpoint, FolderCheckpoint, config_from
 
 ARCHITECTURES = (
     "LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Speculator", "Eagle3DraftModel",

@@ -4,7 +4,6 @@ A `FolderCheckpoint` hands out tensors by name and shape; whatever is missing or
 refused with an error that names it. Nothing here computes.
 """
 
-import json
 import math
 import reprlib
 import sys
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from ..types import CheckpointError, MissingTensor, UnsupportedArchitecture, WrongShape
 from .families import FAMILIES, advice, own_name
+from .json_file import read_json
 
 # Words beside `text_config` that hold for the text tower as well.
 OUTER_WORDS = ("quantization_config", "tie_word_embeddings")
@@ -98,19 +98,6 @@ class ModelConfig:
     def ropes(self) -> tuple[RopeConfig, ...]:
         """Of each layer."""
         return self.layer_ropes or (self.rope,) * self.n_layers
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file. Raises: CheckpointError."""
-    if not path.is_file():
-        raise CheckpointError(f"expected a file {path.name} in {path.parent}, found none")
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{path}: expected JSON, found {error}") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, found {type(value).__name__}")
-    return value
 
 
 class _Fields:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ..kept_files import SUFFIX, KeptFiles, cache_folder, code_files, digest, model_files
 from ..types import EngineConfig
-from .layout import NativeLinear
+from .linear import NativeLinear
 
 log = logging.getLogger(__name__)
 

@@ -26,12 +26,11 @@ from .layout import (
     MOST_THREADS,
     LayerLayout,
     ModelLayout,
-    NativeLinear,
     ProductLayout,
-    StepLayout,
-    as_float,
     padded,
 )
+from .linear import NativeLinear, as_float
+from .rows import StepRows, integers
 
 FAULTS = ("", "number of rows", "token", "position", "sequence or block table", "block", "layer")
 KV_NAMES = ("plain", "int8")  # in the order of the library's KvFormat
@@ -133,9 +132,9 @@ class NativeRunner(Runner):
     def states(
         self, extensions: Items[Extension], interrupted: Interrupted | None = None
     ) -> Tensor | None:
-        rows = _Rows(extensions)
+        rows = _rows_of(extensions)
         x = torch.empty(len(rows.tokens), padded(self._model.hidden))
-        step = rows.lay_out(x)
+        step = rows.lay_out(x.data_ptr())
         arguments = ctypes.byref(self._model), ctypes.byref(step)
         n_layers = self._model.n_layers
         # In one call where nobody may interrupt, else with a question before every layer.
@@ -151,7 +150,7 @@ class NativeRunner(Runner):
         if interrupted is not None and interrupted():
             raise Abandoned
         states = torch.empty(len(rows.wanted), self._model.hidden)
-        wanted = _integers(rows.wanted)
+        wanted = integers(rows.wanted)
         self._require(
             self._library.native_states(*arguments, wanted, len(wanted), states.data_ptr())
         )
@@ -165,9 +164,9 @@ class NativeRunner(Runner):
         """
         n_rows = sequence.n_pending
         sequence.reserve(n_rows + n_tokens - 1)
-        rows = _Rows([Extension(sequence, n_rows)])
+        rows = _rows_of([Extension(sequence, n_rows)])
         x = torch.empty(n_rows, padded(self._model.hidden))
-        step, guesses = rows.lay_out(x), _integers([0] * n_tokens)
+        step, guesses = rows.lay_out(x.data_ptr()), integers([0] * n_tokens)
         state, logits = torch.empty(self._model.hidden), torch.empty(padded(self._model.vocab))
         self._require(
             self._library.native_guess(
@@ -186,38 +185,16 @@ class NativeRunner(Runner):
             )
 
 
-class _Rows:
-    """The rows of a step, as lists; keeps the arrays that its layout points into."""
-
-    def __init__(self, extensions: Items[Extension]) -> None:
-        self.tokens: list[int] = []
-        self.positions: list[int] = []
-        self.sequences: list[int] = []
-        self.tables: list[int] = []
-        self.table_starts = [0]
-        self.wanted: list[int] = []
-        for index, extension in enumerate(extensions):
-            sequence, first = extension.sequence, extension.sequence.n_resident
-            n_rows = extension.n_rows
-            self.tokens += sequence.tokens[first : first + extension.n_known]
-            self.tokens += extension.proposals
-            self.positions += range(first, first + n_rows)
-            self.sequences += [index] * n_rows
-            self.tables += sequence.table
-            self.table_starts.append(len(self.tables))
-            self.wanted += range(len(self.tokens) - extension.n_logits, len(self.tokens))
-
-    def lay_out(self, x: Tensor) -> StepLayout:
-        names = ("tokens", "positions", "sequences", "tables", "table_starts")
-        self._arrays = {name: _integers(getattr(self, name)) for name in names}
-        return StepLayout(
-            x=x.data_ptr(), n_rows=len(self.tokens), n_sequences=len(self.table_starts) - 1,
-            **{name: ctypes.addressof(array) for name, array in self._arrays.items()},
-        )  # fmt: skip
-
-
-def _integers(values: list[int]) -> "ctypes.Array[ctypes.c_int32]":
-    return (ctypes.c_int32 * len(values))(*values)
+def _rows_of(extensions: Items[Extension]) -> StepRows:
+    rows = StepRows()
+    for extension in extensions:
+        sequence, first = extension.sequence, extension.sequence.n_resident
+        tokens = [
+            *sequence.tokens[first : first + extension.n_known],
+            *extension.proposals,
+        ]
+        rows.add(tokens, first, sequence.table, extension.n_logits)
+    return rows
 
 
 def _product(product: Linear) -> ProductLayout:

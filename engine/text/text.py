@@ -18,7 +18,7 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from ..load.loader import read_json
+from ..load.json_file import read_json
 from ..types import CheckpointError, PromptTooLong, TemplateError
 from .call_history import CallHistory
 

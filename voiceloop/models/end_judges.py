@@ -8,21 +8,17 @@ its own, and a call goes on without it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 
 from voiceloop.config import Config
 from voiceloop.models.cache import hub_folder
-from voiceloop.models.catalog import EMBEDDED, EMBEDDED_AGENT, MOONSHINE_TINY
-from voiceloop.models.presets import engine_role_options, plan, preset_options
-from voiceloop.models.resolve import (
-    ResolvedModel,
-    has_end_head,
-    resolve_preset_model,
-)
+from voiceloop.models.catalog import EMBEDDED, MOONSHINE_TINY
+from voiceloop.models.presets import embedded_model_dir, plan, preset_options
+from voiceloop.models.resolve import has_end_head, resolve_preset_model
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
 
 # Whoever reads the voice does so where it falls and at pauses; between them nothing is to be told.
 VOICE_READER_UPDATE_MS = 10_000.0
+END_READER = "voiceloop.workers.roles.end_of_words:load"
 INSTALL = "pip install 'voiceloop[embedded]'"
 
 
@@ -63,10 +59,6 @@ def _lacks_words(config: Config) -> str | None:
     lost = "A turn's end is judged without its words: callers wait longer, or are cut more often"
     if not config.anticipation.does("p_end"):
         return f"{lost} (p_end is in anticipation.off)."
-    if not _wants_end_reader(config):
-        return None
-    if find_spec("torch") is None:
-        return f"{lost}. The reader of words needs torch: {INSTALL}"
     return None
 
 
@@ -105,11 +97,8 @@ def end_reader_spec(config: Config) -> WorkerSpec | None:
     """
     if _lacks_words(config) is not None or not _wants_end_reader(config):
         return None
-    # It reads, and says nothing: there is nothing to draft.
-    quiet = replace(config, engine=replace(config.engine, drafter="none"))
-    reader = ResolvedModel(EMBEDDED_AGENT)
-    options = engine_role_options(quiet, reader, preset_options(EMBEDDED, "engine"), 1)
-    return WorkerSpec("end reader", (RoleSpec("engine", options),))
+    options = {"model_dir": str(embedded_model_dir())}
+    return WorkerSpec("end reader", (RoleSpec("engine", options, END_READER),))
 
 
 def voice_reader_spec(config: Config) -> WorkerSpec | None:

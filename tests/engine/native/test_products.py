@@ -7,7 +7,8 @@ import torch
 
 from engine.load.packed import Int4Weight, ScaledWeight, dense
 from engine.load.quant import quantize_int4, quantize_int8
-from engine.native.layout import GROUP, NativeLinear, is_native
+from engine.native.layout import GROUP
+from engine.native.linear import NativeLinear, is_native
 from tests.engine.native.conftest import Libraries
 
 # Sizes as models have them, and sizes that fill no vector, tile or panel.

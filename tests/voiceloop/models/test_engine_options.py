@@ -16,7 +16,6 @@ from voiceloop.config import Config, EngineSettings, load_config
 from voiceloop.doctor.report import check_drafter
 from voiceloop.errors import ConfigError
 from voiceloop.models.catalog import PRESETS
-from voiceloop.models.end_judges import end_reader_spec
 from voiceloop.models.engine_options import engine_options, room_for
 from voiceloop.models.presets import (
     context_tokens,
@@ -178,12 +177,6 @@ def test_a_context_that_the_model_does_not_take_is_refused() -> None:
     config = load_config(flags=asked | {"context_tokens": 100_000})
     with pytest.raises(ConfigError, match="^context_tokens: expected 2048 at most, .* 100000$"):
         context_tokens(config)
-
-
-def test_the_end_reader_drafts_nothing() -> None:
-    spec = end_reader_spec(load_config(flags={"llm_url": "http://127.0.0.1:9/v1"}))
-    assert spec is not None
-    assert "draft_dir" not in spec.roles[0].options
 
 
 @pytest.mark.parametrize("folder", ["nowhere", "empty"])

@@ -513,14 +513,15 @@ def test_what_judges_the_end_is_told_with_what_is_lost_where_a_judge_is_missing(
     urls = {f"{part}_url": "http://127.0.0.1:9/v1" for part in ("stt", "llm", "tts")}
     config = load_config(flags={"preset": "remote", **urls})
     monkeypatch.setattr(resolve, "installed_version", lambda name: None)
-    monkeypatch.setattr(end_judges_module, "find_spec", lambda name: None)
     judges = end_judges_module.end_judges(config)
+    assert judges.told == "words"
+    assert ["moonshine" in lack for lack in judges.lacking] == [True]
+    quiet = replace(config, anticipation=Ahead(("p_end",)))
+    judges = end_judges_module.end_judges(quiet)
     assert judges.told == "silence alone"
-    assert [("torch" in lack, "moonshine" in lack) for lack in judges.lacking] == [
-        (True, False), (False, True)
-    ]  # fmt: skip
+    assert ["p_end" in lack for lack in judges.lacking] == [True, False]
     monkeypatch.setattr(resolve, "installed_version", WHEELS.get)
-    assert end_judges_module.end_judges(config).told == "voice"
+    assert end_judges_module.end_judges(config).told == "words and voice"
     whole = end_judges_module.end_judges(Config(preset="embedded"))
     assert (whole.told, whole.lacking) == ("words and voice", ())
     assert whole.at(words_ready=False, voice_ready=True).told == "voice"
