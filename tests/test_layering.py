@@ -33,7 +33,7 @@ MAY_IMPORT = {
     },
     "doors": {
         "access", "admission", "agent", "backends", "call", "config", "errors", "http", "operation",
-        "realtime", "resume", "telemetry", "telephony",
+        "phone_settings", "realtime", "resume", "telemetry", "telephony",
     },
     "new_agent": {"errors"},
     "doctor": {
@@ -135,6 +135,10 @@ PURE_MODULES = (
     "canary/judge", "canary/trial", "canary/turns",
     "doors/rtp/packet", "doors/rtp/receive", "doors/rtp/reception", "doors/rtp/rtcp",
     "doors/rtp/send", "doors/webrtc/offer", "realtime/sound_line",
+    "doors/carriers/dialect", "doors/carriers/legs", "doors/carriers/marks",
+    "doors/carriers/plivo", "doors/carriers/signalwire", "doors/carriers/signatures",
+    "doors/carriers/sound", "doors/carriers/telnyx", "doors/carriers/twilio",
+    "doors/carriers/vonage", "doors/keypad", "doors/pbx/asterisk",
 )  # fmt: skip
 GATEWAY_AUDIO = {
     "audio.frames", "audio.codec", "audio.resample", "audio.vad", "audio.noise_reduction",

@@ -48,6 +48,7 @@ from voiceloop.operation import (
     WebRtcSettings,
     WorkerAddresses,
     is_address,
+    is_private,
 )
 from voiceloop.operation import Limits as Limits  # whoever has a Config has these
 from voiceloop.phone_settings import PhoneSettings
@@ -529,6 +530,9 @@ def _check(config: Config) -> None:
             raise ConfigError("webrtc.turn_secret: expected the TURN server's, found none")
     if config.phone.is_called_back and not config.phone.public_url:
         raise ConfigError("phone.public_url: expected where carriers reach this server, found none")
+    if not is_private(config.phone.audiosocket.host):
+        host = config.phone.audiosocket.host
+        raise ConfigError(f"phone.audiosocket.host: expected a private address, found {host!r}")
     if config.llm_adapter is not None and config.llm_url:
         raise ConfigError("llm_adapter: expected a language model here, found llm_url")
     for where, pair in (("", config), ("workers.", config.workers)):

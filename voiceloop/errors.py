@@ -103,6 +103,14 @@ class Forbidden(VoiceLoopError):
     http_status = 403
 
 
+class Unproved(VoiceLoopError):
+    """A telephone's request, or its stream, does not prove whose it is."""
+
+    code = "unproved_call"
+    close_code = 1008
+    http_status = 403
+
+
 class Overloaded(VoiceLoopError):
     """The server has no place for one more, or a bounded queue is full."""
 

@@ -74,6 +74,11 @@ def is_address(text: str) -> bool:
     return True
 
 
+def is_private(text: str) -> bool:
+    """Whether it is an IP address that nobody reaches from the internet."""
+    return is_address(text) and ip_address(text).is_private and not ip_address(text).is_unspecified
+
+
 @dataclass(frozen=True, slots=True)
 class WebRtcSettings:
     """How browsers reach the server over WebRTC."""

@@ -30,9 +30,16 @@ class Calls:
         """It is over."""
         del self._calls[call_id]
 
+    def _of_carrier(self, call_id: str) -> Line | None:
+        phones = ((line.hello.phone, line) for line in self._calls.values())
+        return next((line for one, line in phones if one and one.ids.get("call") == call_id), None)
+
     def find(self, call_id: str, tenant: str) -> Line:
-        """Raises: UnknownCall, also where it is another's: nobody learns that it is there."""
-        line = self._calls.get(call_id)
+        """The call of this id of ours, or of its carrier's.
+
+        Raises: UnknownCall, also where it is another's: nobody learns that it is there.
+        """
+        line = self._calls.get(call_id) or self._of_carrier(call_id)
         if line is None or line.hello.tenant != tenant:
             raise UnknownCall(
                 f"expected the id of a call of this key that goes on, found {call_id[:80]!r}",

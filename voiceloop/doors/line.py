@@ -91,6 +91,11 @@ class Line:
     def line(self) -> SoundLine:
         return self.far
 
+    @property
+    def ending(self) -> Disconnected | None:
+        """How it ends, once it does."""
+        return self._ending
+
     # --- the far end's side ---
 
     def hear(self, samples: bytes) -> None:

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import hmac
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -20,10 +20,12 @@ from starlette.routing import Route
 
 from voiceloop.access.keys import Entry, client_key
 from voiceloop.access.origins import check_origin
+from voiceloop.doors.body import pieces_of, read_body
 from voiceloop.doors.calls import Calls
 from voiceloop.doors.entrance import Server
+from voiceloop.doors.telephones import Telephones
 from voiceloop.doors.webrtc.door import WebRtcDoor
-from voiceloop.errors import FrameTooLarge, InvalidRequest, VoiceLoopError, expected
+from voiceloop.errors import InvalidRequest, VoiceLoopError, expected
 from voiceloop.http.gate import error_response
 from voiceloop.realtime.client_events import parse_frame
 from voiceloop.realtime.settings import Json
@@ -49,6 +51,7 @@ class Doors:
         self.calls = Calls()
         self._server = server
         self._webrtc = WebRtcDoor(server, self.calls)
+        self.telephones = Telephones(server, self.calls)
 
     def prepare(self) -> None:
         """As `WebRtcDoor.prepare`."""
@@ -61,6 +64,7 @@ class Doors:
     def close(self) -> None:
         """Give the ports back."""
         self._webrtc.close()
+        self.telephones.close()
 
     def routes(self) -> list[Route]:
         server, call = self._server, PATH + "/{call_id}"
@@ -76,6 +80,7 @@ class Doors:
                 "/v1/realtime/ice-servers", _checked(server, self._ice_servers),
                 methods=["GET", "OPTIONS"],
             ),
+            *self.telephones.routes,
         ]  # fmt: skip
 
     async def _create(self, request: Request, entry: Entry) -> Response:
@@ -179,7 +184,7 @@ async def _read_call(request: Request) -> tuple[str, Json]:
 async def _fields(request: Request) -> dict[str, str]:
     try:
         parser = MultiPartParser(
-            request.headers, _bounded(request), max_files=0, max_fields=MAX_FIELDS
+            request.headers, pieces_of(request, MAX_BODY_BYTES), max_files=0, max_fields=MAX_FIELDS
         )
         form = await parser.parse()
     except (MultiPartException, KeyError) as error:
@@ -188,17 +193,7 @@ async def _fields(request: Request) -> dict[str, str]:
 
 
 async def _text(request: Request) -> str:
-    body = b"".join([piece async for piece in _bounded(request)])
     try:
-        return body.decode("utf-8")
+        return (await read_body(request, MAX_BODY_BYTES)).decode("utf-8")
     except UnicodeDecodeError:
         raise InvalidRequest("expected UTF-8 text, found other bytes") from None
-
-
-async def _bounded(request: Request) -> AsyncGenerator[bytes, None]:
-    n_bytes = 0
-    async for piece in request.stream():
-        n_bytes += len(piece)
-        if n_bytes > MAX_BODY_BYTES:
-            raise FrameTooLarge(f"expected a body of at most {MAX_BODY_BYTES} bytes, found more")
-        yield piece

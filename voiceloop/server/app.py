@@ -33,7 +33,7 @@ from voiceloop.http.routes import http_routes, no_such_route
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.operation import WorkerLoad
 from voiceloop.resume.ticket import Tickets
-from voiceloop.server.door import Doors, realtime_route
+from voiceloop.server.door import Doors, phone_routes, realtime_route
 from voiceloop.server.load_watch import LoadWatch
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.traces import NoTraces, open_traces
@@ -285,6 +285,11 @@ def build_app(gateway: Gateway) -> Starlette:
         observe_usage=lambda usage: gateway.metrics.model.observe(usage, "http"),
     )
     return Starlette(
-        routes=[*routes, *gateway.doors.routes(), realtime_route(gateway, gateway.doors)],
+        routes=[
+            *routes,
+            *gateway.doors.routes(),
+            realtime_route(gateway, gateway.doors),
+            *phone_routes(gateway.doors),
+        ],  # fmt: skip
         exception_handlers={HTTPException: no_such_route},
     )

@@ -6,6 +6,8 @@ Owns the refusal, an HTTP answer before the upgrade. Who passes the entrance
 
 from __future__ import annotations
 
+from functools import partial
+
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
@@ -14,6 +16,7 @@ from voiceloop.call.connection import Hello
 from voiceloop.doors.entrance import Server, check_key, hello_of, let_in, returns_of
 from voiceloop.doors.routes import Doors as Doors  # those besides this one
 from voiceloop.doors.sideband import sit_beside
+from voiceloop.doors.telephones import PhoneSocket
 from voiceloop.errors import VoiceLoopError
 from voiceloop.http.gate import error_response
 from voiceloop.server.websocket import SocketTransport, waiting_at
@@ -51,3 +54,20 @@ def realtime_route(server: Server, doors: Doors) -> WebSocketRoute:
             await websocket.send_denial_response(error_response(error))
 
     return WebSocketRoute("/v1/realtime", realtime)
+
+
+def phone_routes(doors: Doors) -> list[WebSocketRoute]:
+    """The WebSockets of carriers and exchanges, which prove themselves to their own doors."""
+    return [WebSocketRoute(one.path, partial(_phone, one)) for one in doors.telephones.sockets]
+
+
+async def _phone(socket: PhoneSocket, websocket: WebSocket) -> None:
+    async def accept() -> SocketTransport:
+        offered = websocket.scope.get("subprotocols", [])
+        await websocket.accept(socket.subprotocol if socket.subprotocol in offered else None)
+        return SocketTransport(websocket, Hello(door="phone"))
+
+    try:
+        await socket.serve(websocket, accept)
+    except VoiceLoopError as error:  # the upgrade is refused; the door has counted it
+        await websocket.send_denial_response(error_response(error))

@@ -239,12 +239,15 @@ class SocketTransport:
         self._wait_s = max(self._frames.take(), self._bytes.take(len(frame)))
         return frame
 
-    async def send(self, data: str) -> None:
-        """Send one text frame; waits while the client does not read. Raises Disconnected."""
+    async def send(self, data: str | bytes) -> None:
+        """Send one frame; waits while the client does not read. Raises Disconnected."""
         if self._is_closed:
             raise self._disconnected()
         try:
-            await self._websocket.send_text(data)
+            if isinstance(data, bytes):
+                await self._websocket.send_bytes(data)
+            else:
+                await self._websocket.send_text(data)
         except (WebSocketDisconnect, RuntimeError):  # RuntimeError: closed from our side
             self._is_closed = True
             raise self._disconnected() from None

@@ -1,0 +1,71 @@
+"""A gateway with telephones, on a port of this machine that is also its public address."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.phone.peers import TOKEN
+from tests.fakes import EnergyVad, instant_backends
+from voiceloop.agent import AgentConfig
+from voiceloop.backends import Backends
+from voiceloop.config import Config
+from voiceloop.phone_settings import (
+    AsteriskSettings,
+    AudioSocketSettings,
+    PhoneSettings,
+    PlivoSettings,
+    SignalWireSettings,
+    TelnyxSettings,
+    TwilioSettings,
+    VonageSettings,
+)
+from voiceloop.server.app import Gateway, build_app
+from voiceloop.server.process import listen, make_server
+
+PHONE = PhoneSettings(
+    headers=("X-Order",),
+    twilio=TwilioSettings(TOKEN, "AC00000000000000000000000000000001"),
+    signalwire=SignalWireSettings(TOKEN),
+    plivo=PlivoSettings(TOKEN),
+    vonage=VonageSettings(TOKEN),
+    asterisk=AsteriskSettings(TOKEN),
+)
+
+
+def free_port() -> int:
+    with listen("127.0.0.1", 0) as sock:
+        port: int = sock.getsockname()[1]
+    return port
+
+
+@asynccontextmanager
+async def phone_served(
+    backends: Backends | None = None,
+    phone: PhoneSettings = PHONE,
+    telnyx_key: str = "",
+    **options: Any,
+) -> AsyncIterator[tuple[Gateway, str]]:
+    """The gateway, and its address."""
+    agent = options.pop("agent", AgentConfig(instructions="Be kind.", greeting="Good day."))
+    sock = listen("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    sockets = AudioSocketSettings(TOKEN, port=free_port())
+    telnyx = TelnyxSettings(telnyx_key, "a stream's token")
+    phone = replace(phone, public_url=url, audiosocket=sockets, telnyx=telnyx)
+    gateway = Gateway(Config(phone=phone, **options), agent)
+    gateway.backends = backends or instant_backends()
+    gateway.calls.new_vad = EnergyVad
+    server = make_server(build_app(gateway), gateway.config)
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    try:
+        yield gateway, url
+    finally:
+        await gateway.drain()
+        gateway.doors.close()
+        server.should_exit = True
+        server.force_exit = True
+        await serving

@@ -1,0 +1,191 @@
+"""What the streams of all carriers have in common: what comes in, what goes out, who has rung.
+
+Owns those shapes, and the reading of a frame. One file beside this for each carrier. Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from audio.codec import Encoding
+from voiceloop.errors import InvalidRequest, expected
+from voiceloop.realtime.client_events import parse_frame
+from voiceloop.telephony import PhoneCall
+
+# At the carrier before it plays: over the internet deliveries hesitate by 100 ms and more, and what
+# it holds is dropped by `clear`.
+CARRIER_LEAD_MS = 200.0
+TICKET = "ticket"  # the parameter that the carrier hands on from the answer to the stream
+MAX_FRAME_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The stream's first message. call: the carrier's id; caller, called: where it tells them."""
+
+    call: str
+    ticket: str = ""
+    account: str = ""
+    encoding: Encoding = "pcmu"
+    rate_hz: int = 8000
+    caller: str = ""
+    called: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The caller's next sound. number: its place, where the carrier does not keep the order."""
+
+    payload: bytes
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A mark came back."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pressed:
+    """A key of the caller's telephone."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The carrier ends the stream."""
+
+
+Incoming = Started | Heard | Played | Pressed | Stopped
+Frame = str | bytes
+
+
+class Dialect(Protocol):
+    """One stream's. lead_ms: how far ahead sound is sent. has_marks: it tells what was played."""
+
+    lead_ms: float
+    has_marks: bool
+
+    def read(self, frame: Frame) -> Incoming | None:
+        """What it says; None: nothing that matters here. Raises: InvalidRequest, AudioError."""
+
+    def media(self, payload: bytes) -> Frame: ...
+
+    def mark(self, name: str) -> Frame: ...
+
+    def clear(self) -> Frame | None:
+        """Drop what is queued; None where nothing is."""
+
+    def digits(self, digits: str) -> Frame | None:
+        """Press these; None where they have to be sent as tones."""
+
+    def hang_up(self) -> Frame | None:
+        """End the call; None where the end of the stream does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request of a carrier. url: where the operator says that it was sent. now_s: the epoch."""
+
+    url: str
+    headers: Mapping[str, str]
+    now_s: float
+    body: bytes = b""
+    fields: Sequence[tuple[str, str]] = field(default=())
+
+    def get(self, name: str) -> str:
+        """A field of its form; "" where it is not there."""
+        return next((value for key, value in self.fields if key == name), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The stream is over, or a transfer: what follows? is_live: the caller is still there.
+
+    failed: why the transfer has failed; "" where there was none, or it was a success.
+    """
+
+    call: PhoneCall
+    is_live: bool
+    failed: str = ""
+    was_transfer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Where the carrier goes from an answer: to the stream with this ticket, then to `after`."""
+
+    stream: str
+    ticket: str
+    after: str
+
+
+class Carrier(Protocol):
+    """One carrier: how it rings, and what it is answered.
+
+    Each answer is a body in `media_type`. tells_call: a stream names the call as its ring does.
+    """
+
+    name: str
+    media_type: str
+    tells_call: bool
+
+    def prove(self, asked: Asked) -> None:
+        """Raises: Unproved."""
+
+    def prove_stream(self, asked: Asked) -> bool:
+        """Of an upgrade, as far as the carrier signs it. Raises: Unproved.
+
+        Returns whether that is proof enough; else the stream needs a ticket.
+        """
+
+    def ring(self, asked: Asked) -> PhoneCall:
+        """Who calls whom. Raises: InvalidRequest."""
+
+    def after(self, asked: Asked) -> Left | None:
+        """What has become of the call; None: nothing is to follow. Raises: InvalidRequest."""
+
+    def connect(self, call: PhoneCall, way: Way) -> str: ...
+
+    def busy(self) -> str: ...
+
+    def over(self) -> str: ...
+
+    def dial(self, call: PhoneCall, target: str, way: Way) -> str: ...
+
+    def stream(self) -> Dialect: ...
+
+
+def object_of(frame: Frame) -> dict[str, Any]:
+    """Raises: InvalidRequest: it is no JSON object."""
+    if len(frame) > MAX_FRAME_BYTES:
+        raise InvalidRequest(f"expected a frame of at most {MAX_FRAME_BYTES} bytes, found more")
+    return parse_frame(frame)
+
+
+def text_at(told: Any, *path: str) -> str:
+    """A text or a number at this path, as text; "" where there is none."""
+    for name in path:
+        told = told.get(name) if isinstance(told, dict) else None
+    is_number = isinstance(told, int) and not isinstance(told, bool)
+    return told if isinstance(told, str) else str(told) if is_number else ""
+
+
+def sound_at(told: Any) -> Heard | None:
+    """Of a `media` message; None of another track than the caller's. Raises: InvalidRequest."""
+    if text_at(told, "media", "track") not in ("", "inbound", "inbound_track"):
+        return None
+    try:
+        return Heard(base64.b64decode(text_at(told, "media", "payload"), validate=True))
+    except ValueError:
+        raise expected("media.payload", "base64", "other bytes") from None
+
+
+def base64_of(payload: bytes) -> str:
+    return base64.b64encode(payload).decode()

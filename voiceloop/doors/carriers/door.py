@@ -1,0 +1,212 @@
+"""The carriers' door: a ring over HTTP, a stream that shows its ticket, and what follows it.
+
+Owns the order of the proofs: no session begins, and no model is asked for anything, before a stream
+has shown the ticket of a ring that its carrier has signed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from urllib.parse import parse_qsl
+
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from voiceloop.call.connection import Disconnected
+from voiceloop.doors.body import read_body
+from voiceloop.doors.calls import Calls
+from voiceloop.doors.carriers.dialect import Asked, Carrier, Dialect, Heard, Started, Way
+from voiceloop.doors.carriers.legs import Leg, Legs, LegState, LegStream
+from voiceloop.doors.carriers.sound import FarSound
+from voiceloop.doors.carriers.stream import Socket, StreamEnd
+from voiceloop.doors.entrance import Server
+from voiceloop.doors.line import Line
+from voiceloop.doors.phone import call_of, hello_of_call
+from voiceloop.errors import InvalidRequest, Unproved, VoiceLoopError
+from voiceloop.http.gate import error_response
+from voiceloop.telephony import PhoneCall
+
+log = logging.getLogger(__name__)
+
+PATH = "/v1/phone"
+MAX_BODY_BYTES = 64 * 1024
+START_S = 5.0  # from the upgrade to the message that begins the stream
+MOST_BEFORE_START = 256  # frames: five seconds of sound
+
+Accept = Callable[[], Awaitable[Socket]]
+
+
+@dataclass(slots=True)
+class Open:
+    """A stream that has said what it is of. early: its sound of before that."""
+
+    dialect: Dialect
+    started: Started
+    early: list[Heard]
+
+
+async def opening(socket: Socket, dialect: Dialect) -> Open:
+    """Wait for the stream to say what it is of. Raises: Unproved, InvalidRequest, Disconnected."""
+    early: list[Heard] = []
+    try:
+        async with asyncio.timeout(START_S):
+            for _ in range(MOST_BEFORE_START):
+                match dialect.read(await socket.receive()):
+                    case Started() as started:
+                        return Open(dialect, started, early)
+                    case Heard() as sound:
+                        early.append(sound)
+    except TimeoutError:
+        pass
+    raise Unproved(f"expected the start of a stream within {START_S:g} s, found none")
+
+
+class CarrierDoor:
+    """Of one gateway and one carrier. public_url: where the carrier reaches the gateway."""
+
+    def __init__(self, server: Server, calls: Calls, carrier: Carrier, public_url: str) -> None:
+        self._server = server
+        self._calls = calls
+        self._carrier = carrier
+        self._url = public_url
+        self._legs = Legs()
+        self.path = f"{PATH}/{carrier.name}"
+
+    def routes(self) -> Sequence[Route]:
+        return (
+            Route(self.path, partial(self._answer, self._ring), methods=["POST"]),
+            Route(f"{self.path}/after", partial(self._answer, self._after), methods=["POST"]),
+        )
+
+    # --- over HTTP ---
+
+    async def _answer(self, how: Callable[[Asked], str | None], request: Request) -> Response:
+        try:
+            body = await read_body(request, MAX_BODY_BYTES)
+            asked = self._asked(request, "", body)
+            self._carrier.prove(asked)
+            told = how(asked)
+        except VoiceLoopError as error:
+            self._refuse(error)
+            return error_response(error)
+        if told is None:
+            return Response(status_code=204)
+        return Response(told, media_type=self._carrier.media_type)
+
+    def _asked(self, request: HTTPConnection, scheme: str, body: bytes = b"") -> Asked:
+        """Over the configured address: what a proxy says of the host is not believed."""
+        url = self._url if not scheme else scheme + self._url.removeprefix("http")
+        query = request.url.query
+        url += request.url.path + (f"?{query}" if query else "")
+        kind = request.headers.get("content-type", "").partition(";")[0]
+        fields: list[tuple[str, str]] = []
+        if kind == "application/x-www-form-urlencoded":
+            fields = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
+        return Asked(url, request.headers, time.time(), body, fields)
+
+    def _refuse(self, error: VoiceLoopError) -> None:
+        self._server.metrics.refused.labels(code=error.wire_code).inc()
+        log.info("%s: a call was refused: %s", self._carrier.name, error.message)
+
+    def _ring(self, asked: Asked) -> str:
+        call = self._carrier.ring(asked)
+        if (lack := self._server.not_ready() or self._server.admission.lack()) is not None:
+            log.info("%s: a caller is told that the line is busy: %s", self._carrier.name, lack)
+            self._server.metrics.refused.labels(code="server_overloaded").inc()
+            return self._carrier.busy()
+        return self._connect(self._legs.ring(call, self._now_s))
+
+    def _after(self, asked: Asked) -> str | None:
+        """A stream or a transfer is over: what becomes of the caller?"""
+        left = self._carrier.after(asked)
+        if left is None:
+            return None
+        leg = self._legs.find(left.call.ids["call"])
+        if leg is None or not left.is_live or leg.state is LegState.OVER:
+            return self._carrier.over()
+        if leg.target:
+            target, leg.target = leg.target, ""
+            return self._carrier.dial(leg.call, target, self._way(leg))
+        if (left.was_transfer and not left.failed) or not leg.may_return:
+            leg.state = LegState.OVER
+            return self._carrier.over()
+        back = replace(leg.call, returned=left.failed)
+        return self._connect(self._legs.again(leg, back, self._now_s))
+
+    def _connect(self, leg: Leg) -> str:
+        return self._carrier.connect(leg.call, self._way(leg))
+
+    def _way(self, leg: Leg) -> Way:
+        socket = "ws" + self._url.removeprefix("http")
+        return Way(f"{socket}{self.path}/stream", leg.ticket, f"{self._url}{self.path}/after")
+
+    @property
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    # --- the stream ---
+
+    async def serve_stream(self, request: HTTPConnection, accept: Accept) -> None:
+        """A stream from its upgrade to its end. Raises: Unproved: it was not let in."""
+        try:
+            is_proved = self._carrier.prove_stream(self._asked(request, "ws"))
+        except Unproved as error:
+            self._refuse(error)
+            raise
+        socket = await accept()
+        try:
+            begun = await opening(socket, self._carrier.stream())
+            leg = self._leg_of(begun.started, is_proved=is_proved)
+        except (Unproved, InvalidRequest) as error:
+            self._refuse(error)
+            await socket.close(1008, error.message)
+            return
+        except Disconnected:
+            return
+        try:
+            await self._serve(socket, begun, leg)
+        except VoiceLoopError as error:  # no place any more: the carrier asks what follows
+            self._refuse(error)
+            leg.state = LegState.OVER
+            await socket.close(error.close_code or 1013, error.message)
+
+    def _leg_of(self, started: Started, *, is_proved: bool) -> Leg:
+        """Raises: Unproved."""
+        if is_proved and not started.ticket:  # a stream that another application has begun
+            ids = {"call": started.call, "account": started.account}
+            call = PhoneCall(self._carrier.name, started.caller, started.called, {}, ids)
+            started_by_us = self._legs.ring(call, self._now_s)
+            return self._legs.take(started_by_us.ticket, started.call, self._now_s)
+        call_id = started.call if self._carrier.tells_call else None
+        return self._legs.take(started.ticket, call_id, self._now_s)
+
+    async def _serve(self, socket: Socket, begun: Open, leg: Leg) -> None:
+        """Raises: Overloaded, RateLimited."""
+        hello = replace(hello_of_call(self._server.config, leg.call), resume=True)
+        resume, leg.resume = leg.resume, ""
+        owner = LegStream(leg, leg.n_streams)
+        async with call_of(self._server, self._calls, hello, resume, leg.returns) as line:
+            sound = FarSound(begun.started.encoding, begun.started.rate_hz)
+            far = StreamEnd(socket, begun.dialect, sound, line, owner)
+            await serve_stream_end(self._server, line, far, begun.early)
+
+
+async def serve_stream_end(
+    server: Server, line: Line, far: StreamEnd, early: Sequence[Heard]
+) -> None:
+    """The call over this stream, to its end."""
+    line.far = line.phone = far
+    for sound in early:
+        far.take(sound)
+    streaming = asyncio.create_task(far.run(), name="a telephone's stream")
+    try:
+        await server.serve_session(line)
+    finally:
+        streaming.cancel()
+        await asyncio.gather(streaming, return_exceptions=True)

@@ -1,0 +1,122 @@
+"""The calls of carriers, from their ring to their end: tickets, and what follows a stream. Pure.
+
+Owns who may open a stream: whoever shows the ticket of a ring that was proved, once, within 30 s,
+for the call that it was given for. Time is passed in.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from enum import Enum
+
+from voiceloop.errors import Unproved
+from voiceloop.telephony import PhoneCall
+
+TICKET_S = 30.0
+MOST_LEGS = 1024  # the oldest that has no stream gives way
+MOST_STREAMS = 4  # of one call: its first, and those after a broken line or a failed transfer
+
+
+class LegState(Enum):
+    RINGING = "ringing"  # it has a ticket
+    STREAMING = "streaming"
+    AWAY = "away"  # the stream broke, or the caller is being transferred
+    OVER = "over"  # remembered, so that its ring is not played again
+
+
+@dataclass(slots=True)
+class Leg:
+    """One call of a carrier. resume, returns: of the session, to go on with it in another stream.
+
+    target: where the caller is to be connected, until that is done.
+    """
+
+    call: PhoneCall
+    state: LegState = LegState.RINGING
+    ticket: str = field(default="", repr=False)
+    expires_s: float = 0.0
+    resume: str = field(default="", repr=False)
+    returns: str = field(default="", repr=False)
+    target: str = ""
+    n_streams: int = 0
+
+    @property
+    def may_return(self) -> bool:
+        """A carrier may know before us that a stream broke."""
+        is_begun = self.state in (LegState.AWAY, LegState.STREAMING)
+        return is_begun and self.n_streams < MOST_STREAMS
+
+
+@dataclass(frozen=True, slots=True)
+class LegStream:
+    """One stream of a leg, as `stream.Owner`. number: of it; a later one has taken its place."""
+
+    leg: Leg
+    number: int
+
+    def keep(self, ticket: str, returns: str) -> None:
+        if self.number == self.leg.n_streams:
+            self.leg.resume, self.leg.returns = ticket, returns
+
+    def send_away(self, target: str) -> None:
+        self.leg.target = target
+
+    def end(self, *, is_over: bool) -> None:
+        if self.number == self.leg.n_streams and self.leg.state is LegState.STREAMING:
+            self.leg.state = LegState.OVER if is_over else LegState.AWAY
+
+
+class Legs:
+    """Of one carrier at one gateway, by the carrier's id of the call."""
+
+    def __init__(self) -> None:
+        self._legs: dict[str, Leg] = {}
+
+    def ring(self, call: PhoneCall, now_s: float) -> Leg:
+        """A proved ring: the call has a ticket. A carrier may ring again until a stream is open.
+
+        Raises: Unproved: the call has had its stream, and somebody plays its ring again.
+        """
+        known = self._legs.get(call.ids["call"])
+        if known is not None and known.state is not LegState.RINGING:
+            raise Unproved("expected a call that has not begun, found the ring of another time")
+        return self._admit(Leg(call), now_s)
+
+    def find(self, call_id: str) -> Leg | None:
+        return self._legs.get(call_id)
+
+    def again(self, leg: Leg, call: PhoneCall, now_s: float) -> Leg:
+        """The caller of a leg that is away comes back: it has another ticket."""
+        leg.call, leg.state = call, LegState.RINGING
+        return self._admit(leg, now_s)
+
+    def take(self, ticket: str, call_id: str | None, now_s: float) -> Leg:
+        """The leg whose stream opens. call_id: as the stream names the call; None: it does not.
+
+        Raises: Unproved: no such ticket, or it was used, is too old, or is another call's.
+        """
+        leg = self._with_ticket(ticket) if call_id is None else self._legs.get(call_id)
+        if leg is None or not leg.ticket or leg.state is not LegState.RINGING:
+            raise Unproved("expected a stream of a call that rings, found another")
+        if not secrets.compare_digest(leg.ticket.encode(), ticket.encode()):
+            raise Unproved("expected the ticket of the call, found another")
+        leg.ticket = ""
+        if now_s > leg.expires_s:
+            raise Unproved(f"expected a ticket of the last {TICKET_S:g} s, found an older one")
+        leg.state = LegState.STREAMING
+        leg.n_streams += 1
+        return leg
+
+    def _with_ticket(self, ticket: str) -> Leg | None:
+        known = (leg for leg in self._legs.values() if leg.ticket)
+        return next((leg for leg in known if secrets.compare_digest(leg.ticket, ticket)), None)
+
+    def _admit(self, leg: Leg, now_s: float) -> Leg:
+        leg.ticket, leg.expires_s = secrets.token_urlsafe(24), now_s + TICKET_S
+        self._legs.pop(leg.call.ids["call"], None)
+        if len(self._legs) >= MOST_LEGS:
+            idle = (key for key, one in self._legs.items() if one.state is not LegState.STREAMING)
+            self._legs.pop(next(idle), None)
+        self._legs[leg.call.ids["call"]] = leg
+        return leg

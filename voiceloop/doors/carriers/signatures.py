@@ -1,0 +1,162 @@
+"""How carriers prove that a request comes from them. Pure: headers, bytes and the time passed in.
+
+Owns the comparison of signatures, in constant time. Every check is made over the address that the
+operator configured: what a proxy or a caller writes into a header proves nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from binascii import Error as NotBase64
+from collections.abc import Iterable, Sequence
+from urllib.parse import parse_qsl, urlsplit
+
+from voiceloop.errors import Unproved
+
+LATEST_S = 300.0  # of a signature that has a time: as the carriers' own libraries allow
+MAX_TOKEN_BYTES = 8192
+
+Fields = Sequence[tuple[str, str]]  # of a form, in their order
+
+
+def check_twilio(token: str, signature: str | None, url: str, fields: Fields = ()) -> None:
+    """X-Twilio-Signature of a request, or of an upgrade, which has no fields.
+
+    Twilio signs the address with or without the scheme's own port, and that of a WebSocket with or
+    without a slash at its end. Raises: Unproved.
+    Source: twilio.com/docs/usage/security; the package `twilio` of npm, `validateRequest`.
+    """
+    unique = sorted(set(fields))
+    form = "".join(name + value for name, value in unique)
+    signed = (
+        base64.b64encode(hmac.digest(token.encode(), (one + form).encode(), "sha1"))
+        for one in _spellings(url)
+    )
+    _check_any(signature, signed)
+
+
+def check_plivo(
+    token: str, signature: str | None, nonce: str | None, url: str, fields: Fields = ()
+) -> None:
+    """X-Plivo-Signature-V3 of a POST, which may hold one for each of the account's tokens.
+
+    Raises: Unproved. Source: github.com/plivo/plivo-python, plivo/utils/signature_v3.py.
+    """
+    parts = urlsplit(url)
+    query = "&".join(f"{name}={value}" for name, value in sorted(parse_qsl(parts.query, True)))
+    text = f"{parts.scheme}://{parts.netloc}{parts.path}"
+    if query or fields:
+        text += f"?{query}"
+    if fields:
+        text += "." if query else ""
+        text += "".join(name + value for name, value in sorted(fields))
+    mac = hmac.digest(token.encode(), f"{text}.{nonce}".encode(), "sha256")
+    found = (signature or "").split(",")
+    if not nonce or not any(_is_same(one.strip(), base64.b64encode(mac)) for one in found):
+        raise Unproved("expected a signature of the carrier, found none of it")
+
+
+def check_telnyx(
+    public_key: str, signature: str | None, timestamp: str | None, body: bytes, now_s: float
+) -> None:
+    """Telnyx's Ed25519 signature of a webhook. public_key: base64. now_s: since the epoch.
+
+    Raises: Unproved. Source: developers.telnyx.com, "Webhook Fundamentals".
+    """
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        at = timestamp or ""
+        key = Ed25519PublicKey.from_public_bytes(base64.b64decode(public_key, validate=True))
+        proof = base64.b64decode(signature or "", validate=True)
+        key.verify(proof, f"{at}|".encode() + body)
+        sent_s = float(int(at))
+    except (InvalidSignature, NotBase64, ValueError):
+        raise Unproved("expected a signature of the carrier, found none of it") from None
+    _check_time(sent_s, now_s)
+
+
+def check_vonage(secret: str, authorization: str | None, body: bytes, now_s: float) -> str:
+    """A signed webhook of Vonage: a JWT, which holds the body's digest. Returns its id.
+
+    Raises: Unproved. Source: developer.vonage.com, "Decoding Signed Webhooks"; RFC 7515, 7519.
+    """
+    scheme, _, token = (authorization or "").partition(" ")
+    signed, _, mac = token.strip().rpartition(".")
+    wanted = _url_base64(hmac.digest(secret.encode(), signed.encode(), "sha256"))
+    if scheme.lower() != "bearer" or len(token) > MAX_TOKEN_BYTES or not _is_same(mac, wanted):
+        raise Unproved("expected a signature of the carrier, found none of it")
+    try:
+        head, claims = (json.loads(_from_url_base64(part)) for part in signed.split("."))
+        if head["alg"] != "HS256":
+            raise ValueError
+        sent_s, token_id = float(claims["iat"]), str(claims["jti"])
+        digest = claims["payload_hash"] if body else hashlib.sha256(body).hexdigest()
+    except (KeyError, TypeError, ValueError):
+        raise Unproved("expected a token of the carrier, found another") from None
+    _check_time(sent_s, now_s)
+    if not _is_same(str(digest), hashlib.sha256(body).hexdigest().encode()):
+        raise Unproved("expected the body that was signed, found another")
+    return token_id
+
+
+def check_token(found: str | None, wanted: str) -> None:
+    """A token that the carrier was told to send. Raises: Unproved."""
+    if not _is_same(found or "", wanted.encode()):
+        raise Unproved("expected the token of the stream, found another")
+
+
+def check_basic(authorization: str | None, password: str) -> None:
+    """The password of HTTP Basic authentication, whatever the name. Raises: Unproved."""
+    scheme, _, text = (authorization or "").partition(" ")
+    try:
+        found = base64.b64decode(text.strip(), validate=True).decode().partition(":")[2]
+    except ValueError:
+        found = ""
+    if scheme.lower() != "basic":
+        found = ""
+    check_token(found, password)
+
+
+def _spellings(url: str) -> Iterable[str]:
+    """The ways in which a carrier writes this address."""
+    parts = urlsplit(url)
+    own = "443" if parts.scheme in ("https", "wss") else "80"
+    host = parts.hostname or ""
+    rest = url.partition("://")[2].partition("/")
+    hosts = {parts.netloc, f"{host}:{own}"} if parts.port is None else {parts.netloc}
+    if parts.port == int(own):
+        hosts.add(host)
+    for one in hosts:
+        spelled = f"{parts.scheme}://{one}{rest[1]}{rest[2]}"
+        yield spelled
+        if parts.scheme in ("ws", "wss"):
+            yield spelled + "/"
+
+
+def _check_any(found: str | None, wanted: Iterable[bytes]) -> None:
+    """All are compared, so that the time tells nothing about which one came close."""
+    matches = [_is_same(found or "", one) for one in wanted]
+    if not any(matches):
+        raise Unproved("expected a signature of the carrier, found none of it")
+
+
+def _is_same(found: str, wanted: bytes) -> bool:
+    return hmac.compare_digest(found.encode("utf-8", "replace"), wanted)
+
+
+def _check_time(sent_s: float, now_s: float) -> None:
+    if not abs(now_s - sent_s) <= LATEST_S:
+        raise Unproved(f"expected a signature of the last {LATEST_S:g} s, found another")
+
+
+def _url_base64(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+
+def _from_url_base64(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

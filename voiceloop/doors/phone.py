@@ -1,0 +1,54 @@
+"""A telephone's call, once it has proved itself: who it is for us, its place, and its session.
+
+Owns the way of every such call, whatever brought it, to a session. The doors that bring one are
+`carriers/`, `pbx/` and `sip/`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from voiceloop.access.keys import tenant_of
+from voiceloop.call.connection import Hello
+from voiceloop.config import Config
+from voiceloop.doors.calls import Calls
+from voiceloop.doors.entrance import Server, let_in
+from voiceloop.doors.line import Line
+from voiceloop.telephony import PhoneCall
+
+
+def hello_of_call(config: Config, call: PhoneCall) -> Hello:
+    """The call as a session is told of it. It counts as of the first of the server's keys."""
+    allowed = {name.lower(): name for name in config.phone.headers}
+    headers = {
+        allowed[name.lower()]: value
+        for name, value in call.headers.items()
+        if name.lower() in allowed
+    }
+    tenant = tenant_of(config.keys[0]) if config.keys else ""
+    phone = replace(call, headers=headers)
+    return Hello(tenant=tenant, greeting=True, door="phone", phone=phone)
+
+
+@asynccontextmanager
+async def call_of(
+    server: Server, calls: Calls, hello: Hello, resume: str = "", returns: str = ""
+) -> AsyncIterator[Line]:
+    """A line in its place among the calls, for as long as the block lasts.
+
+    resume, returns: of the call that goes on in this one. Raises: Overloaded, RateLimited.
+    """
+    hello = replace(hello, is_returning=bool(resume))
+    async with let_in(server, hello, asyncio.sleep, returns) as admitted:
+        line = Line(admitted, asyncio.get_running_loop().time)
+        if resume:
+            line.take(json.dumps({"type": "voiceloop.resume", "ticket": resume}))
+        call_id = calls.add(line)
+        try:
+            yield line
+        finally:
+            calls.drop(call_id)

@@ -1,0 +1,80 @@
+"""The doors of the telephones that this server's configuration names, and no others.
+
+Owns which there are. What one of them needs is imported here, where it is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import HTTPConnection
+from starlette.routing import Route
+
+from voiceloop.doors.calls import Calls
+from voiceloop.doors.entrance import Server
+from voiceloop.phone_settings import PhoneSettings
+
+
+@dataclass(frozen=True, slots=True)
+class PhoneSocket:
+    """A WebSocket that a carrier or an exchange opens. subprotocol: taken where it is offered."""
+
+    path: str
+    serve: Callable[[HTTPConnection, Callable[[], Awaitable[Any]]], Awaitable[None]]
+    subprotocol: str = ""
+
+
+class Telephones:
+    """Of one gateway."""
+
+    def __init__(self, server: Server, calls: Calls) -> None:
+        self.routes: list[Route] = []
+        self.sockets: list[PhoneSocket] = []
+        self._close: list[Callable[[], None]] = []
+        settings = server.config.phone
+        if settings.is_called_back:
+            self._open_carriers(server, calls, settings)
+        if settings.asterisk.password or settings.audiosocket.password:
+            self._open_exchanges(server, calls, settings)
+
+    def close(self) -> None:
+        """Give the ports back."""
+        for close in self._close:
+            close()
+
+    def _open_carriers(self, server: Server, calls: Calls, settings: PhoneSettings) -> None:
+        from voiceloop.doors.carriers.door import CarrierDoor
+        from voiceloop.doors.carriers.plivo import Plivo
+        from voiceloop.doors.carriers.signalwire import SignalWire
+        from voiceloop.doors.carriers.telnyx import Telnyx
+        from voiceloop.doors.carriers.twilio import Twilio
+        from voiceloop.doors.carriers.vonage import Vonage
+
+        twilio, signalwire, telnyx = settings.twilio, settings.signalwire, settings.telnyx
+        carriers = (
+            (twilio.token, Twilio(twilio.token, twilio.account)),
+            (signalwire.signing_key, SignalWire(signalwire.signing_key, signalwire.project)),
+            (telnyx.public_key, Telnyx(telnyx.public_key, telnyx.stream_token)),
+            (settings.plivo.token, Plivo(settings.plivo.token)),
+            (settings.vonage.secret, Vonage(settings.vonage.secret)),
+        )
+        for secret, carrier in carriers:
+            if secret:
+                door = CarrierDoor(server, calls, carrier, settings.public_url)
+                self.routes += door.routes()
+                self.sockets.append(PhoneSocket(f"{door.path}/stream", door.serve_stream))
+
+    def _open_exchanges(self, server: Server, calls: Calls, settings: PhoneSettings) -> None:
+        from voiceloop.doors.pbx.door import SUBPROTOCOL, AudioSocketDoor, asterisk_door
+
+        if password := settings.asterisk.password:
+            door = asterisk_door(server, calls, password)
+            self.routes += door.routes()
+            path = f"{door.path}/stream"
+            self.sockets.append(PhoneSocket(path, door.serve_stream, SUBPROTOCOL))
+        if (given := settings.audiosocket).password:
+            sockets = AudioSocketDoor(server, calls, given.password, given.host, given.port)
+            self.routes += sockets.routes()
+            self._close.append(sockets.close)
