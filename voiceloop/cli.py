@@ -167,7 +167,10 @@ def _add_place(server: argparse.ArgumentParser) -> None:
     )
     add_keys(
         server,
-        ("host", "port", "agent", "reload", "keys_file", "certfile", "keyfile", "log_level"),
+        (
+            *("host", "port", "agent", "agents", "reload"),
+            *("keys_file", "certfile", "keyfile", "log_level"),
+        ),
     )
 
 

@@ -214,6 +214,13 @@ class Config:
         "embedded language model, else a plain assistant.",
         not_path=r"[\w-]+",
     )
+    agents: Path | None = key(
+        None,
+        "A folder of agent files, each served under its file's name. A caller names one by the "
+        "address `/agents/NAME/v1/realtime`, by `?agent=NAME`, or by a client secret. "
+        "Who names none is answered by `agent`, else by the first by name. The models are the same "
+        "for all; tools, documents, answers and kept lines are each agent's own.",
+    )
     reload: bool = key(
         False,
         "While you write an agent: its file is read again when it is saved. Open calls have the "
@@ -222,14 +229,16 @@ class Config:
     )
     keys: tuple[str, ...] = key(
         (),
-        "API keys that let a client in, 8 characters or more each. None: everybody who reaches "
-        "the port.",
+        "API keys that let a client in, 8 characters or more each. Names of `agents` behind a key, "
+        "each after a space: it opens these alone, and the first where its caller names none. No "
+        "keys: everybody who reaches the port.",
         secret=True,
     )
     keys_file: Path | None = key(
         None,
-        "A file with API keys, one a line. `#` begins a comment line. It is read again within 5 s "
-        "of a change: a new key opens the door, and calls of one that is gone are ended.",
+        "A file with API keys as `keys`, one a line. `#` begins a comment line. It is read again "
+        "within 5 s of a change: a new key opens the door, and calls of one that is gone are "
+        "ended.",
     )
     metrics_key: str = key(
         "",
@@ -417,7 +426,8 @@ def variable_of(path: str) -> str:
 
 def check_keys(keys: Sequence[str]) -> None:
     """Raises: ConfigError: one of them is no API key."""
-    if any(len(key) < 8 for key in keys):
+    alone = [next(iter(key.split()), "") for key in keys]  # without the agents that it opens
+    if any(len(key) < 8 for key in alone):
         raise ConfigError("keys: expected keys of at least 8 characters, found a shorter one")
     if any(key.startswith("ek_") for key in keys):  # so do client secrets
         raise ConfigError("keys: expected keys that do not begin with ek_, found one that does")
@@ -509,7 +519,8 @@ def _check(config: Config) -> None:
                 f"allowed_origins: expected scheme://host or scheme://host:port, found {origin!r}"
             )
     check_keys(config.keys)
-    if config.reload and (config.agent is None or not config.agent.is_file()):
+    is_file = config.agent is not None and config.agent.is_file()
+    if config.reload and not is_file and config.agents is None:
         raise ConfigError(f"reload: expected an agent's file in agent, found {config.agent}")
     if config.mcp_allowed_hosts and find_spec("mcp") is None:
         wanted = "mcp_allowed_hosts: expected the package mcp (pip install 'voiceloop[mcp]')"

@@ -45,7 +45,7 @@ async def served_by(
         config = Config(preset="remote", stt_url=url, llm_url=url, tts_url=url, anticipation=quick)
         config = replace(config, **chosen)
         async with (
-            open_backends(config, agent=agent) as (backends, _),
+            open_backends(config, agents=(agent,)) as (backends, _),
             served(config, Gateway(config, agent, backends)) as address,
         ):
             yield address

@@ -146,7 +146,7 @@ async def measure(
     config = replace(config, context_tokens=context_tokens(config))
     agent: AgentConfig = resolve_agent(config)
     agent = replace(agent, answer=())  # the model is to answer all of it
-    async with open_backends(config, agent=agent) as (backends, _):
+    async with open_backends(config, agents=(agent,)) as (backends, _):
         async with asyncio.TaskGroup() as servers:
             stop = asyncio.Event()
 

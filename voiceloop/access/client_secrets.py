@@ -36,7 +36,8 @@ CREDENTIALS = ("authorization", "headers")  # of an MCP server among the tools
 class Claims(msgspec.Struct, frozen=True, array_like=True):
     """What a secret says; expires_at: epoch seconds; session None: its gateway holds it.
 
-    lock: what its holder may not change. asserted: what the issuer says of its holder.
+    lock: what its holder may not change. asserted: what the issuer says of its holder. agent: the
+    one that answers its holder, of several.
     """
 
     nonce: bytes
@@ -45,6 +46,7 @@ class Claims(msgspec.Struct, frozen=True, array_like=True):
     max_session_s: int | None = None
     lock: tuple[str, ...] = ()
     asserted: dict[str, str] = {}
+    agent: str = ""
 
 
 class ClientSecret(msgspec.Struct, frozen=True):
@@ -77,10 +79,12 @@ class ClientSecrets:
         max_session_s: int | None = None,
         lock: tuple[str, ...] = (),
         asserted: Mapping[str, str] | None = None,
+        agent: str = "",
     ) -> ClientSecret:
         """A new secret of this key, usable as often as one likes until it expires."""
         nonce, expires_at = secrets.token_bytes(12), int(self._now()) + seconds
-        claims = Claims(nonce, expires_at, session, max_session_s, lock, dict(asserted or {}))
+        told = dict(asserted or {})
+        claims = Claims(nonce, expires_at, session, max_session_s, lock, told, agent)
         body = _packed(claims)
         if _names_credentials(session) or len(body) > MAX_CARRIED_BYTES:
             self._held[issuer].put(nonce, msgspec.msgpack.encode(session), expires_at, self._now())

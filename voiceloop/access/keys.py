@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from voiceloop.access.client_secrets import PREFIX, ClientSecret, ClientSecrets, Json
 from voiceloop.access.signing import Salts, Signer
-from voiceloop.errors import Unauthorized
+from voiceloop.errors import Forbidden, Unauthorized
 
 TICKET_PURPOSE = b"voiceloop resume ticket"
 SITE_PURPOSE = b"voiceloop site id"
@@ -27,7 +27,8 @@ KEY_SUBPROTOCOL = "openai-insecure-api-key."  # a browser's WebSocket cannot set
 class Entry:
     """What a key opens: for whom, with which session, and for how long (None: the server's).
 
-    secret: the id of the client secret, "" of a lasting key. lock, asserted: as its `Claims`.
+    secret: the id of the client secret, "" of a lasting key. lock, asserted, agent: as its
+    `Claims`. agents: the names of those that the key opens; none: all.
     """
 
     tenant: str = ""
@@ -36,10 +37,28 @@ class Entry:
     secret: str = ""
     lock: tuple[str, ...] = ()
     asserted: Mapping[str, str] = field(default_factory=dict)
+    agent: str = ""
+    agents: tuple[str, ...] = ()
+
+    def named(self, asked: str) -> str:
+        """Which agent the call is for, where the caller asks for this one; "": the server's first.
+
+        Raises: Forbidden: the key opens others.
+        """
+        if self.agent:
+            opened: tuple[str, ...] = (self.agent,)
+        elif not (opened := self.agents):
+            return asked
+        name = asked or opened[0]
+        if name not in opened:
+            raise Forbidden(f"agent: expected one that the key opens, found {asked[:80]!r}")
+        return name
 
 
 class KeyRing:
     """The keys that open the door. Without any, the door is open (loopback only, `origins`).
+
+    keys: behind each, after a space, may stand the names of the agents that it opens, no others.
 
     shared: the secrets of the gateways that take over each other's calls; the first signs. now:
     epoch seconds. Where there is neither a key nor such a secret, what is signed ends with the
@@ -53,7 +72,8 @@ class KeyRing:
         *,
         shared: Sequence[str] = (),
     ) -> None:
-        self._digests = tuple(_digest(key) for key in keys)
+        self._agents: dict[str, tuple[str, ...]] = {}  # by tenant
+        self._digests = self._read(keys)
         self._shared = tuple(_digest(secret) for secret in shared)
         # Signs where the door is open.
         self._own = self._shared[0] if shared else secrets.token_bytes(32)
@@ -66,7 +86,7 @@ class KeyRing:
 
         keys: that are to come as well.
         """
-        digests = (*self._digests, *map(_digest, keys)) or (self._own,)
+        digests = (*self._digests, *(_digest(key_of(one)) for one in keys)) or (self._own,)
         self._secrets.signer.derive(digests)
         self._tickets.derive(self._shared or digests)
         self._sites.derive(digests)
@@ -78,10 +98,23 @@ class KeyRing:
         """
         if not keys:
             raise ValueError("expected keys, found none")
-        before = self._digests
-        self._digests = tuple(_digest(key) for key in keys)
+        before, opened = self._digests, self._agents
+        self._digests = self._read(keys)
         self._secrets.take(self._digests)
-        return frozenset(_tenant(digest) for digest in before if digest not in self._digests)
+        gone = {_tenant(digest) for digest in before if digest not in self._digests}
+        # One that opens less than it did is as good as gone for the calls that it has.
+        changed = {tenant for tenant in opened | self._agents if self._is_less(tenant, opened)}
+        return frozenset(gone | changed)
+
+    def _read(self, keys: Sequence[str]) -> tuple[bytes, ...]:
+        """Their digests; what each opens is noted."""
+        read = [(_digest(key_of(one)), tuple(one.split()[1:])) for one in keys]
+        self._agents = {_tenant(digest): agents for digest, agents in read if agents}
+        return tuple(digest for digest, _ in read)
+
+    def _is_less(self, tenant: str, before: Mapping[str, tuple[str, ...]]) -> bool:
+        now, had = self._agents.get(tenant), before.get(tenant)
+        return now is not None and (had is None or not set(had) <= set(now))
 
     def sign_ticket(self, tenant: str, body: bytes) -> bytes:
         """A ticket of this tenant's is signed by what gateways share, or by its own key."""
@@ -114,11 +147,12 @@ class KeyRing:
             tenant = "" if issuer == self._own else _tenant(issuer)
             return Entry(
                 tenant, claims.session or {}, claims.max_session_s, claims.nonce.hex(),
-                claims.lock, claims.asserted,
+                claims.lock, claims.asserted, claims.agent, self._agents.get(tenant, ()),
             )  # fmt: skip
         if not self.is_open:
             self.check_lasting(key)
-        return Entry(tenant_of(key))
+        tenant = tenant_of(key)
+        return Entry(tenant, agents=self._agents.get(tenant, ()))
 
     def check_lasting(self, key: str | None) -> None:
         """As ``check``, for what a client secret does not open. Raises: Unauthorized."""
@@ -140,10 +174,11 @@ class KeyRing:
         max_session_s: int | None = None,
         lock: tuple[str, ...] = (),
         asserted: Mapping[str, str] | None = None,
+        agent: str = "",
     ) -> ClientSecret:
         """A new client secret of a key that has been checked, usable until it expires."""
         issuer = self._issuer(key)
-        return self.issue_from(issuer, seconds, session, max_session_s, lock, asserted)
+        return self.issue_from(issuer, seconds, session, max_session_s, lock, asserted, agent)
 
     def issue_from(
         self,
@@ -153,9 +188,10 @@ class KeyRing:
         max_session_s: int | None,
         lock: tuple[str, ...],
         asserted: Mapping[str, str] | None = None,
+        agent: str = "",
     ) -> ClientSecret:
         """As ``issue``. issuer: of `issuer_of_site`."""
-        return self._secrets.issue(issuer, seconds, session, max_session_s, lock, asserted)
+        return self._secrets.issue(issuer, seconds, session, max_session_s, lock, asserted, agent)
 
     def sign_site(self, key: str | None, body: bytes) -> bytes:
         """By a key that has been checked: the site's id is good for as long as that is."""
@@ -174,7 +210,7 @@ class KeyRing:
 
 def salts(keys: Sequence[str], shared: Sequence[str]) -> Callable[[str], str]:
     """What tenants are called at somebody else's service, on all servers that are told the same."""
-    digests = sorted(_digest(key) for key in keys)
+    digests = sorted(_digest(key_of(key)) for key in keys)
     secret = _digest(shared[0]) if shared else hashlib.sha256(b"".join(digests)).digest()
     return Salts(secret if shared or keys else b"").of
 
@@ -195,6 +231,11 @@ def client_key(headers: Mapping[str, str], subprotocols: Sequence[str] = ()) -> 
 def is_same_key(found: str | None, wanted: str) -> bool:
     """In the same time whatever is found."""
     return found is not None and hmac.compare_digest(_digest(found), _digest(wanted))
+
+
+def key_of(text: str) -> str:
+    """The key alone, of a text that may name agents behind it."""
+    return text.split()[0] if text.split() else text
 
 
 def tenant_of(key: str | None) -> str:

@@ -51,11 +51,13 @@ class Hello:
     was; the conversations of different ones share nothing in any cache; ``allowance``: what it may
     use. ``max_session_s``: the longest that the client secret allows, where it is less than the
     server's own. ``lock``: what of the session it keeps from change. ``key``, ``secret``,
-    ``claims``: as of `Caller`. ``door``: what kind of line it came by; on all but a WebSocket sound
-    flows before the client has said anything. ``phone``: of a telephone, who calls whom.
+    ``claims``: as of `Caller`. ``agent``: the name of the one that is to answer, of several; "":
+    the server's first. ``door``: what kind of line it came by; on all but a WebSocket sound flows
+    before the client has said anything. ``phone``: of a telephone, who calls whom.
     """
 
     model: str = "voiceloop"
+    agent: str = ""
     intent: Literal["realtime", "transcription"] = "realtime"
     beta: bool = False
     timeline: bool = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Literal
 
 from voiceloop.call.actions import Step
@@ -63,6 +64,7 @@ class Replies:
         # Each is given the record of every reply that is over.
         self._observers: tuple[Callable[[TurnRecord], None], ...] = (
             metrics.observe_turn,
+            *((partial(metrics.observe_agent_turn, name),) if (name := context.agent_name) else ()),
             self._observe_in_trial,
             trace.turn,
             self.preemptive.observe_turn,

@@ -86,7 +86,7 @@ class Session:
         self._lifetime = Lifetime(whole_s, config.limits.longest_drain_s, self.protocol.expiring)
         self._resumption = Resumption(
             self.protocol, agent, own, services.tickets, hello.tenant, hello.is_returning,
-            self._lifetime, changed,
+            self._lifetime, changed, hello.agent,
         )  # fmt: skip
         self._turn_starts = Bucket(TURN_STARTS_AT_ONCE, TURN_STARTS_PER_S, services.clock)
         self._closing = (1011, "internal error")
@@ -129,6 +129,11 @@ class Session:
         """
         is_settled = self._services.clock() - self._resumed_s > AT_ONCE_S
         return is_settled or self.protocol.session_id < by
+
+    @property
+    def agent_name(self) -> str:
+        """Of several agents, as the call asked for it."""
+        return self._transport.hello.agent
 
     @property
     def tenant(self) -> str:

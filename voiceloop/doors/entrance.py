@@ -39,8 +39,9 @@ class Server(Protocol):
 
     backends: Backends | None
 
-    @property
-    def session_agent(self) -> AgentConfig: ...
+    def session_agent(self, name: str) -> AgentConfig:
+        """As a session of now has it. Raises: InvalidRequest: there is none of this name."""
+
     @property
     def tickets(self) -> Tickets: ...
     def not_ready(self) -> str | None: ...
@@ -61,7 +62,7 @@ async def let_in(
     """A caller who was checked, in a place and within its quota, for as long as it lasts.
 
     wait: for its turn to begin. returns: what it shows of a call that it comes back to. Raises:
-    Overloaded, RateLimited.
+    InvalidRequest, Overloaded, RateLimited.
     """
     if (reason := server.not_ready()) is not None:
         raise Overloaded(f"expected a server that is ready, found that {reason}")
@@ -72,6 +73,7 @@ async def let_in(
     place = server.admission.place(is_returning=is_returning)
     # Where the door is open any key is taken: no name of a caller's choice is counted.
     tenant = "" if server.keys.is_open else hello.tenant
+    server.session_agent(hello.agent)
     hello = replace(hello, key=tenant, allowance=server.quotas.allowance(tenant))
     with server.quotas.call(tenant, has_ticket=has_ticket) as is_beyond, place:
         if has_ticket and (is_beyond or lacks_place):
@@ -89,7 +91,7 @@ def returns_of(connection: HTTPConnection) -> str:
 
 
 def hello_of(connection: HTTPConnection, entry: Entry, door: Door) -> Hello:
-    """What the caller's address and key say. Raises: InvalidRequest."""
+    """What the caller's address and key say. Raises: Forbidden, InvalidRequest."""
     query = connection.query_params
     greeting = query.get("greeting")
     if greeting not in (None, "0", "1"):
@@ -97,6 +99,7 @@ def hello_of(connection: HTTPConnection, entry: Entry, door: Door) -> Hello:
     is_transcription = query.get("intent") == "transcription"
     return Hello(
         model=query.get("model", "voiceloop")[:256],
+        agent=entry.named(query.get("agent", "")),
         intent="transcription" if is_transcription else "realtime",
         beta=connection.headers.get("openai-beta", "") == "realtime=v1",
         timeline=query.get("voiceloop.timeline") == "1",

@@ -99,10 +99,11 @@ def health_routes(health: Health) -> list[Route]:
     ]
 
 
-def realtime_routes(door: Door, settings: SessionSettings) -> list[Route]:
+def realtime_routes(door: Door, settings: Callable[[str], SessionSettings]) -> list[Route]:
     """``POST /v1/realtime/client_secrets``: a short-lived key that a browser may hold.
 
-    settings: what a session starts with; the session asked for is merged into it.
+    settings: what a session with the agent of a name starts with; the session asked for is merged
+    into it.
     """
 
     async def client_secrets(request: Request) -> Response:
@@ -113,9 +114,11 @@ def realtime_routes(door: Door, settings: SessionSettings) -> list[Route]:
         session = asked.session
         backends = door.backends()
         known = backends.capabilities if backends else Capabilities()
-        merged = within_capabilities(known, merge(settings, session))
+        entry = door.keys.check(key)
+        agent = entry.named(asked.agent or request.query_params.get("agent", ""))
+        merged = within_capabilities(known, merge(settings(agent), session))
         secret = door.keys.issue(
-            key, asked.seconds, session, asked.max_session_s, asked.lock, asked.claims
+            key, asked.seconds, session, asked.max_session_s, asked.lock, asked.claims, agent
         )
         wire = merged.to_wire(f"sess_{uuid4().hex[:24]}", secret.expires_at)
         return JSONResponse(
@@ -142,13 +145,16 @@ async def body_of(request: Request, most: int = MAX_BODY_BYTES) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class _SecretRequest:
-    """seconds: its life. max_session_s: of a session that it opens. claims: of its holder."""
+    """seconds: its life. max_session_s: of a session that it opens. claims: of its holder. agent:
+    who answers; "": of the address, else the server's first.
+    """
 
     seconds: int
     session: Json
     max_session_s: int | None
     lock: tuple[str, ...]
     claims: dict[str, str]
+    agent: str
 
 
 def _read_secret_request(raw: Json, *, is_page: bool) -> _SecretRequest:
@@ -175,7 +181,11 @@ def _read_secret_request(raw: Json, *, is_page: bool) -> _SecretRequest:
     if not isinstance(lock, list) or any(name not in LOCKABLE for name in lock):
         raise expected("lock", f"a list of {', '.join(LOCKABLE)}", lock)
     locked = tuple(name for name in LOCKABLE if name in lock)
-    return _SecretRequest(seconds, session, longest, locked, _read_claims(raw.get("claims") or {}))
+    agent = raw.get("agent", "")
+    if not isinstance(agent, str):
+        raise expected("agent", "the name of an agent", agent)
+    claims = _read_claims(raw.get("claims") or {})
+    return _SecretRequest(seconds, session, longest, locked, claims, agent)
 
 
 def _read_claims(raw: Any) -> dict[str, str]:

@@ -154,6 +154,7 @@ def description() -> Json:
             "/v1/models": {"get": _operation("What this server answers with", json_type)},
             "/v1/models/{name}": {"get": one_model},
             "/v1/agent": {"get": _operation("Who answers a call", json_type)},
+            "/v1/agents": {"get": _operation("Who else could, of several", json_type)},
             "/v1/chat/completions": {"post": chat},
             "/v1/audio/speech": {"post": _operation("Speech of a text", types, SPEECH)},
             "/v1/audio/transcriptions": {"post": heard},

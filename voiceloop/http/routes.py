@@ -7,7 +7,7 @@ since a server has one model of each kind), and what a client may know of the ag
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 
 from prometheus_client import CollectorRegistry
@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from audio import opus
-from voiceloop.access.keys import KeyRing
+from voiceloop.access.keys import KeyRing, client_key
 from voiceloop.access.quotas import Quotas
 from voiceloop.admission.places import Admission
 from voiceloop.agent import AgentConfig
@@ -41,7 +41,9 @@ OWN_NAME = "voiceloop"
 def http_routes(
     config: Config,
     agent: AgentConfig,
+    agent_named: Callable[[str], AgentConfig],
     *,
+    names: Sequence[str] = (),
     keys: KeyRing,
     quotas: Quotas,
     admission: Admission,
@@ -52,18 +54,21 @@ def http_routes(
     registry: CollectorRegistry,
     observe_usage: Callable[[Usage], None],
 ) -> list[BaseRoute]:
-    """All that is answered over plain HTTP; the arguments: see `Door` and `Health`."""
+    """All that is answered over plain HTTP; the arguments: see `Door` and `Health`.
+
+    agent: the first; agent_named: of several that of a name, "" the first; names: theirs.
+    """
     origins, settings = config.allowed_origins, agent.session_settings()
     door = Door(keys, origins, not_ready, quotas, backends, admission, observe_usage)
     max_s = 60.0 * config.limits.uncommitted_audio_minutes
     return [
         *health_routes(Health(not_ready_for_calls, report, registry, keys, config.metrics_key)),
         profile_route(door, config.metrics_key),
-        *realtime_routes(door, settings),
+        *realtime_routes(door, lambda name: agent_named(name).session_settings()),
         *site_routes(door, settings),
         openapi_route(),
         *model_routes(door, config),
-        agent_route(door, config, agent),
+        *agent_routes(door, config, agent_named, names),
         *chat_routes(door),
         *speech_routes(door, settings),
         *transcription_routes(door, max_s=max_s, language=agent.language),
@@ -128,13 +133,17 @@ def model_routes(door: Door, config: Config) -> list[Route]:
     ]
 
 
-# --- GET /v1/agent: for a page that says who will answer -----------------------------------------
+# --- GET /v1/agent, /v1/agents: who will answer, and who else could -----------------------------
 
 
-def agent_route(door: Door, config: Config, agent: AgentConfig) -> Route:
+def agent_routes(
+    door: Door, config: Config, agent_named: Callable[[str], AgentConfig], names: Sequence[str]
+) -> list[Route]:
     """Not OpenAI's. A client secret may read it, as it may open a session."""
 
     async def card(request: Request) -> Response:
+        entry = door.keys.check(client_key(request.headers))
+        agent = agent_named(entry.named(request.query_params.get("agent", "")))
         known = door.models().capabilities
         body = {
             "object": "voiceloop.agent",
@@ -154,4 +163,12 @@ def agent_route(door: Door, config: Config, agent: AgentConfig) -> Route:
         }
         return JSONResponse(body)
 
-    return Route("/v1/agent", door.keyed(card, takes_secrets=True), methods=["GET"])
+    async def several(request: Request) -> Response:
+        opened = door.keys.check(client_key(request.headers)).agents
+        data = [{"name": name} for name in names if not opened or name in opened]
+        return JSONResponse({"object": "list", "data": data})
+
+    return [
+        Route("/v1/agent", door.keyed(card, takes_secrets=True), methods=["GET"]),
+        Route("/v1/agents", door.keyed(several), methods=["GET"]),
+    ]

@@ -79,7 +79,7 @@ REMOTE_RECOGNIZER, REMOTE_VOICE = "whisper-1", "tts-1"
 async def open_backends(
     config: Config,
     *,
-    agent: AgentConfig | None = None,
+    agents: Sequence[AgentConfig] = (),
     on_progress: Progress | None = None,
     trial: Trial | None = None,
 ) -> AsyncIterator[tuple[Backends, Callable[[], bool]]]:
@@ -87,8 +87,8 @@ async def open_backends(
 
     Remote services are asked first: one that does not answer is known before a model is loaded.
 
-    agent: whose instructions and tools the embedded engine reads before anybody calls. trial: of
-    workers elsewhere of another version.
+    agents: whose instructions and tools the embedded engine reads before anybody calls, the first
+    last, so that it is the newest in the cache. trial: of workers elsewhere of another version.
 
     Raises:
         ConfigError: the preset is incomplete.
@@ -156,7 +156,7 @@ async def open_backends(
             here_or_there = own.language_model()
             language_model = here_or_there
             await stack.enter_async_context(counting.of(here_or_there))
-            if agent is not None:
+            for agent in reversed(agents):
                 _read_ahead(here_or_there, agent)
         if end_reader is not None:
             reading = end_reader.language_model()
@@ -173,7 +173,8 @@ async def open_backends(
             return with_service(found, name, getattr(service, "context_tokens", 0))
 
         voice = voice or own.voice()
-        if lexicon := lexicon_of(config, agent):
+        # Of several each speaks its own words, which the gateway adds.
+        if lexicon := lexicon_of(config, agents[0] if len(agents) == 1 else None):
             voice = LexiconVoice(voice, lexicon)
         backends = Backends(
             recognizer or own.recognizer(),
@@ -197,9 +198,8 @@ async def open_backends(
             hear_resumed=elsewhere.hear_resumed,
             count_tokens=counting.counter,
         )
-        if agent is not None:
-            source = str(config.agent or "the preset's agent")
-            check = partial(_check_models, agent, backends, source)
+        if agents:
+            check = partial(_check_models, agents, backends, config)
             check()  # what is elsewhere has mostly said by now what it speaks
             await stack.enter_async_context(_checked_once_heard(elsewhere, check))
         asked = (supervisor.ready, elsewhere.ready)
@@ -217,9 +217,12 @@ def _reader_loads(*readers: Supervisor | None) -> list[WorkerLoad]:
     return [msgspec.structs.replace(load, overdue_s={}) for load in loads]
 
 
-def _check_models(agent: AgentConfig, backends: Backends, source: str) -> None:
+def _check_models(agents: Sequence[AgentConfig], backends: Backends, config: Config) -> None:
     """Raises: ConfigError."""
-    check_models(agent, backends.capabilities, source)
+    for agent in agents:
+        one = str(config.agent or "the preset's agent")
+        source = f"agent {agent.name}" if len(agents) > 1 else one
+        check_models(agent, backends.capabilities, source)
 
 
 @asynccontextmanager

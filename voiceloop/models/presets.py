@@ -8,6 +8,7 @@ is planned here `opening.py` starts.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,9 @@ from voiceloop.workers.messages import HeldModel, RoleSpec, WorkerSpec
 log = logging.getLogger(__name__)
 
 REPLY_TOKENS = 256
+# Each keeps its lines as sound, some 0.3 MB, and may have processes of its own. Chosen.
+MOST_AGENTS = 256
+AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 SPEECH: Sequence[RoleName] = ("recognizer", "voice")
 
 EMBEDDED_LIMITS = (
@@ -80,15 +84,42 @@ def resolve_agent(config: Config) -> AgentConfig:
     """
     _, preset, taken = plan(config)
     if config.agent is not None:
-        agent = load_agent(config.agent)
-        if "voice" in taken:
-            agent = _with_voice_of(taken["voice"], agent, config.agent)
-        check_models(agent, capabilities_of(taken), str(config.agent))
-        for told in not_shared(agent, taken):
-            log.warning("%s: %s", config.agent, told)
-        return agent
+        return _resolved(config.agent, taken)
     is_own = "engine" not in taken or taken["engine"].model == EMBEDDED_AGENT
     return embedded_agent() if preset == EMBEDDED and is_own else AgentConfig()
+
+
+def resolve_agents(config: Config) -> dict[str, AgentConfig]:
+    """The agents of the folder at `agents` by name, in order; none where none is named.
+
+    Raises: ConfigError: as `resolve_agent`, or the folder is not there, or holds no agents or too
+        many.
+    """
+    if config.agents is None:
+        return {}
+    files = sorted(config.agents.glob("*.toml")) if config.agents.is_dir() else []
+    if not 1 <= len(files) <= MOST_AGENTS:
+        raise ConfigError(
+            f"agents: expected a folder with 1 to {MOST_AGENTS} agent files (*.toml), found "
+            f"{len(files)} in {config.agents}"
+        )
+    strange = next((file for file in files if not AGENT_NAME.fullmatch(file.stem)), None)
+    if strange is not None:
+        raise ConfigError(
+            f"agents: expected file names of letters, digits, _ and -, found {strange.name!r}"
+        )
+    taken = plan(config)[2]
+    return {file.stem: _resolved(file, taken) for file in files}
+
+
+def _resolved(file: Path, taken: Mapping[RoleName, ResolvedModel]) -> AgentConfig:
+    agent = load_agent(file)
+    if "voice" in taken:
+        agent = _with_voice_of(taken["voice"], agent, file)
+    check_models(agent, capabilities_of(taken), str(file))
+    for told in not_shared(agent, taken):
+        log.warning("%s: %s", file, told)
+    return agent
 
 
 def not_shared(agent: AgentConfig, taken: Mapping[RoleName, ResolvedModel]) -> list[str]:

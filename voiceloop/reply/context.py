@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
+from typing import Self
 
 from voiceloop.admission.overload import Level
 from voiceloop.agent import AgentConfig
@@ -33,17 +34,23 @@ class ReplyServices:
     """What a server makes the replies of all its calls with, besides the models.
 
     clock: in seconds. level: of the server's load. toolbox, answers, retriever: of its agent, the
-    last None where that has no documents. kept_lines: spoken once for all calls.
+    last None where that has no documents. kept_lines: spoken once for all calls. name: of the
+    agent, where the server has several.
     """
 
     config: Config
     metrics: Metrics
     clock: Callable[[], float]
     toolbox: Toolbox
-    answers: ApprovedAnswers
+    answers: ApprovedAnswers = field(default_factory=lambda: ApprovedAnswers(()))
     level: Callable[[], Level] = lambda: Level.NORMAL
     retriever: Retriever | None = None
     kept_lines: KeptLines = field(default_factory=KeptLines)
+    name: str = ""
+
+    def of_another(self, name: str, toolbox: Toolbox) -> Self:
+        """The same for another agent of the server."""
+        return replace(self, name=name, toolbox=toolbox, retriever=None, kept_lines=KeptLines())
 
 
 class ReplyContext:
@@ -66,6 +73,7 @@ class ReplyContext:
     ) -> None:
         self.protocol = protocol
         self.agent = agent
+        self.agent_name = services.name
         self.tools = tools
         self.tasks = tasks
         self.metrics = services.metrics

@@ -63,9 +63,10 @@ class ResumedCall:
 class Resumption:
     """The tickets of one session. ``own``: the settings that its agent has by itself.
 
-    tickets: None where a call cannot be resumed. is_returning: its client comes with a ticket, and
-    one of this connection, in which nothing has happened, would take its place. changed: set by the
-    protocol when an item is new, changed, or gone.
+    agent_name: of several, as the call asked for it. tickets: None where a call cannot be resumed.
+    is_returning: its client comes with a ticket, and one of this connection, in which nothing has
+    happened, would take its place. changed: set by the protocol when an item is new, changed, or
+    gone.
     """
 
     def __init__(
@@ -78,8 +79,10 @@ class Resumption:
         is_returning: bool,
         lifetime: Lasting,
         changed: asyncio.Event,
+        agent_name: str = "",
     ) -> None:
         self._protocol = protocol
+        self._agent_name = agent_name
         self._agent = agent
         self._own = own
         self._tickets = tickets
@@ -146,7 +149,7 @@ class Resumption:
             snapshot = self._snapshot()
             if snapshot == self._sent:
                 return False
-            ticket = self._tickets.issue(self._tenant, call_id, lived_s, snapshot)
+            ticket = self._tickets.issue(self._tenant, call_id, lived_s, snapshot, self._agent_name)
         except InvalidRequest as error:
             self._too_long = settings
             self._protocol.error(error)
@@ -192,6 +195,8 @@ class Resumption:
         if self._tickets is None:
             raise InvalidRequest("expected a server that resumes calls, found another")
         claims, snapshot = self._tickets.read(ticket, self._tenant)
+        if claims.agent != self._agent_name:
+            raise InvalidRequest("expected a ticket of this agent's call, found another's")
         self._tickets.use(claims)
         changed = protocol.adopt(self._settings_of(snapshot))
         protocol.conversation.restore(snapshot.items)

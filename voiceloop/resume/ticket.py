@@ -41,12 +41,15 @@ MAX_REMEMBERED = 65_536
 
 
 class Claims(msgspec.Struct, frozen=True, array_like=True):
-    """A ticket's head. expires_at: epoch seconds; lived_s: of all the call's connections."""
+    """A ticket's head. expires_at: epoch seconds; lived_s: of all the call's connections; agent:
+    of several, as the call asked for it.
+    """
 
     call_id: str
     expires_at: int
     lived_s: int
     digest: bytes
+    agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +113,13 @@ class Tickets:
         self._returned = Once(now, kept_s)
         self._resumed = Once(now, kept_s)
 
-    def issue(self, tenant: str, call_id: str, lived_s: float, snapshot: Snapshot) -> Ticket:
+    def issue(
+        self, tenant: str, call_id: str, lived_s: float, snapshot: Snapshot, agent: str = ""
+    ) -> Ticket:
         """Raises: InvalidRequest: the call's settings are too long for one."""
         body = pack(snapshot)
         expires_at = int(self._now()) + RESUMABLE_S + REFRESH_S
-        claims = Claims(call_id, expires_at, int(lived_s), _digest(body))
+        claims = Claims(call_id, expires_at, int(lived_s), _digest(body), agent)
         packed = msgspec.msgpack.encode(claims)
         mac = self._keys.sign_ticket(tenant, _bound(tenant, packed))
         head = f"{PREFIX}{to_text(packed)}.{to_text(mac)}"

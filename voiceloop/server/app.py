@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 
 from voiceloop.access.keys import KeyRing
 from voiceloop.access.quotas import Quotas
@@ -30,14 +32,14 @@ from voiceloop.call.session import Session
 from voiceloop.config import Config
 from voiceloop.errors import VoiceLoopError
 from voiceloop.http.routes import http_routes, no_such_route
-from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.operation import WorkerLoad
 from voiceloop.resume.ticket import Tickets
+from voiceloop.server.agents import AgentPaths, Agents, ServedAgent
 from voiceloop.server.door import Doors, phone_routes, realtime_route
 from voiceloop.server.load_watch import LoadWatch
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.traces import NoTraces, open_traces
-from voiceloop.tools.toolbox import toolbox_of
+from voiceloop.tools.toolbox import Toolbox, toolbox_of
 
 log = logging.getLogger(__name__)
 
@@ -50,16 +52,20 @@ def _told(lost: WorkerLoad) -> str:
 
 @dataclass(slots=True)
 class Gateway:
-    """One server's state. ``backends`` is None until the models are loaded."""
+    """One server's state. ``backends`` is None until the models are loaded. ``others``: agents by
+    name, that of whoever names none perhaps among them.
+    """
 
     config: Config
     agent: AgentConfig
     backends: Backends | None = None
+    others: Mapping[str, AgentConfig] = field(default_factory=dict)
     is_ready: Callable[[], bool] = lambda: True
     clock: Callable[[], float] = time.monotonic
     metrics: Metrics = field(init=False)
     keys: KeyRing = field(init=False)
-    calls: CallServices = field(init=False)  # what all of them share
+    calls: CallServices = field(init=False)  # what all of the first agent share
+    agents: Agents = field(init=False)
     admission: CallAdmission = field(init=False)
     http_admission: RequestAdmission = field(init=False)
     load_watch: LoadWatch = field(init=False)
@@ -74,8 +80,6 @@ class Gateway:
         self.metrics = Metrics(config.slo, config.prices, config.canary, self.workers)
         spent = self.metrics.quota_spent
         self.quotas = Quotas(self.config.quota, self.clock, lambda what: spent.labels(what).inc())
-        beside = self.config.agent  # the file, whose Python modules may stand there
-        folder = str(beside.resolve().parent) if beside is not None else ""
         traces = (
             open_traces(asked.url, self.clock, with_words=asked.words) if asked.url else NoTraces()
         )
@@ -83,14 +87,14 @@ class Gateway:
             config=config,
             metrics=self.metrics,
             clock=self.clock,
-            toolbox=toolbox_of(self.agent, self.clock, folder=folder),
-            answers=ApprovedAnswers(self.agent.answer),
+            toolbox=self._toolbox(self.agent, config.agent),
             level=lambda: self.load_watch.level,
             traces=traces,
             tickets=Tickets(self.keys, time.time),
             on_resumed=self._goes_on,
             lacks_place=lambda: self.admission.lacks_room(),
         )
+        self.agents = Agents(self.agent, self.calls, self.others, self._services)
         emptied = self._one_is_empty.set
         self.admission = CallAdmission(
             config.limits, config.slo.answer_ms / 1000.0,
@@ -104,6 +108,16 @@ class Gateway:
             lambda: self.backends.take_answers() if self.backends is not None else (),
             self.admission.n_talking, self.admission.room, self.metrics, self.clock,
         )  # fmt: skip
+
+    def _toolbox(self, agent: AgentConfig, file: Path | None) -> Toolbox:
+        """file: the agent's, beside which its Python modules may stand."""
+        folder = str(file.resolve().parent) if file is not None else ""
+        return toolbox_of(agent, self.clock, folder=folder)
+
+    def _services(self, name: str, agent: AgentConfig) -> CallServices:
+        """What the calls of one of several agents share; the first has `calls`."""
+        assert self.config.agents is not None
+        return self.calls.of_another(name, self._toolbox(agent, self.config.agents / name))
 
     def not_ready(self) -> str | None:
         """What keeps calls out, None when nothing does."""
@@ -182,10 +196,11 @@ class Gateway:
         self.metrics.headroom.set(self._headroom())
         self.metrics.tasks.set(len(asyncio.all_tasks()))
 
-    @property
-    def session_agent(self) -> AgentConfig:
-        """The agent as a session of now has it: with the tools that its MCP servers list."""
-        return self.calls.toolbox.completed(self.agent)
+    def session_agent(self, name: str = "") -> AgentConfig:
+        """The agent of this name as a session of now has it: with the tools that its MCP servers
+        list. Raises: InvalidRequest: there is none of this name.
+        """
+        return self.agents.named(name).completed
 
     async def serve_session(self, transport: Transport) -> None:
         """Run one session to its end, which closes the connection and says by which code.
@@ -202,7 +217,9 @@ class Gateway:
     async def _serve(self, transport: Transport) -> None:
         assert self.backends is not None
         try:
-            session = Session(transport, self.backends, self.session_agent, self.calls)
+            served = self.agents.named(transport.hello.agent)
+            backends = served.spoken_by(self.backends) if self.others else self.backends
+            session = Session(transport, backends, served.completed, served.services)
         except VoiceLoopError as error:  # a client secret's session that these models cannot serve
             await transport.close(error.close_code or 1008, error.message)
             return
@@ -215,12 +232,18 @@ class Gateway:
             self._sessions.remove(session)
             self.admission.late_calls.add(session.tenant, session.protocol.session_id)
 
-    def take_agent(self, agent: AgentConfig) -> None:
-        """Another one from now on: for new calls, and what an open one may take of it."""
-        self.agent = agent
-        self.calls.answers = ApprovedAnswers(agent.answer)
+    def take_agent(self, agent: AgentConfig, served: ServedAgent | None = None) -> None:
+        """Another one from now on: for new calls, and what an open one may take of it.
+
+        served: in whose place; None: the first's.
+        """
+        served = served or self.agents.first
+        served.take(agent)
+        if served is self.agents.first:
+            self.agent = agent
         for session in self._sessions:
-            session.take_agent(agent)
+            if self.agents.named(session.agent_name) is served:
+                session.take_agent(agent)
 
     def revoke(self, tenants: frozenset[str]) -> None:
         """End the calls of these, whose keys are gone."""
@@ -274,6 +297,8 @@ def build_app(gateway: Gateway) -> Starlette:
     routes = http_routes(
         gateway.config,
         gateway.agent,
+        lambda name: gateway.agents.named(name).agent,
+        names=gateway.agents.names,
         keys=gateway.keys,
         quotas=gateway.quotas,
         admission=gateway.http_admission,
@@ -292,4 +317,5 @@ def build_app(gateway: Gateway) -> Starlette:
             *phone_routes(gateway.doors),
         ],  # fmt: skip
         exception_handlers={HTTPException: no_such_route},
+        middleware=[Middleware(AgentPaths)],
     )

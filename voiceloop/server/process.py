@@ -10,10 +10,11 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import uvicorn
@@ -30,10 +31,11 @@ from voiceloop.config import Config
 from voiceloop.errors import ConfigError, InvalidRequest
 from voiceloop.knowledge.sources import open_retriever
 from voiceloop.models.opening import open_backends
-from voiceloop.models.presets import context_tokens, resolve_agent
+from voiceloop.models.presets import context_tokens, resolve_agent, resolve_agents
 from voiceloop.realtime.client_events import FRAME_BYTES
 from voiceloop.realtime.window import TokenCount, Window
 from voiceloop.server.agent_file import AgentFile
+from voiceloop.server.agents import ServedAgent
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.connections import (
     LEAST_CONNECTIONS,
@@ -251,8 +253,11 @@ async def serve(
         is_unauthenticated_allowed=config.allow_unauthenticated,
     )
     config = replace(config, context_tokens=context_tokens(config))
-    gateway = Gateway(config, agent or resolve_agent(config))
-    _tell_of_clients_tools(gateway.agent)
+    others = resolve_agents(config) if agent is None else {}
+    first = agent or first_of(config, others) or resolve_agent(config)
+    gateway = Gateway(config, first, others=others)
+    for served in gateway.agents:
+        _tell_of_clients_tools(served.agent)
     server = make_server(build_app(gateway), config)
     sock = listen(config.host, config.port, is_shared=shares_port)
     url = _url(config, sock)
@@ -267,8 +272,10 @@ async def serve(
                 if tells:
                     telling = asyncio.create_task(tell_on(lambda: report_of(gateway, url)))
                     models.callback(telling.cancel)
-                known = open_retriever(gateway.agent.knowledge, gateway.agent.language, os.environ)
-                gateway.calls.retriever = await models.enter_async_context(known)
+                for served in gateway.agents:
+                    own = served.agent
+                    known = open_retriever(own.knowledge, own.language, os.environ)
+                    served.services.retriever = await models.enter_async_context(known)
                 # In such threads as write uploads: importing them held the first one's loop 30 ms.
                 deriving = asyncio.create_task(run_in_threadpool(gateway.prepare))
                 models.callback(deriving.cancel)
@@ -278,11 +285,14 @@ async def serve(
                     return
                 gateway.backends, gateway.is_ready = loaded
                 gateway.backends.hear_resumed(gateway.resumed_elsewhere)
-                check_prompt_room(gateway.session_agent, config, gateway.backends)
-                models.push_async_callback(gateway.calls.kept_lines.close)
+                for served in gateway.agents:
+                    check_prompt_room(served.completed, config, gateway.backends)
+                    models.push_async_callback(served.services.kept_lines.close)
                 await deriving
                 await gateway.calls.kept_lines.keep_all(gateway.backends.voice, gateway.agent)
-                await gateway.calls.toolbox.start()
+                for served in gateway.agents:  # those of the first are there
+                    served.services.kept_lines.keep_all_soon(gateway.backends.voice, served.agent)
+                    await served.services.toolbox.start()
                 if shares_port:
                     _begin_to_listen(sock)
                     opens.set()
@@ -347,13 +357,16 @@ def check_prompt_room(agent: AgentConfig, config: Config, backends: Backends) ->
         raise ConfigError(f"{told}: shorten them, or raise {KEYS}") from None
 
 
-def _take(gateway: Gateway, agent: AgentConfig) -> None:
-    """Another agent from now on. Raises: ConfigError: no call fits it."""
+def _take(gateway: Gateway, agent: AgentConfig, served: ServedAgent | None = None) -> None:
+    """Another agent from now on, in the place of this or the first.
+
+    Raises: ConfigError: no call fits it.
+    """
     assert gateway.backends is not None
-    completed = gateway.calls.toolbox.completed(agent)
-    check_prompt_room(completed, gateway.config, gateway.backends)
-    gateway.take_agent(agent)
-    gateway.calls.kept_lines.keep_all_soon(gateway.backends.voice, agent)
+    services = (served or gateway.agents.first).services
+    check_prompt_room(services.toolbox.completed(agent), gateway.config, gateway.backends)
+    gateway.take_agent(agent, served)
+    services.kept_lines.keep_all_soon(gateway.backends.voice, agent)
 
 
 async def _serve_once(opens: asyncio.Event, server: Server, sock: socket.socket) -> None:
@@ -365,16 +378,25 @@ async def _load(
     gateway: Gateway, models: AsyncExitStack, on_progress: Progress | None
 ) -> tuple[Backends, Callable[[], bool]]:
     """The models, which read the agent's tools ahead, so that these are listed first."""
-    models.push_async_callback(gateway.calls.toolbox.close)
-    await gateway.calls.toolbox.connect()
-    agent = gateway.session_agent
+    for one in gateway.agents:
+        models.push_async_callback(one.services.toolbox.close)
+        await one.services.toolbox.connect()
+    agents = [one.completed for one in gateway.agents]
     trial = gateway.metrics.trial
-    opening = open_backends(gateway.config, agent=agent, on_progress=on_progress, trial=trial)
+    opening = open_backends(gateway.config, agents=agents, on_progress=on_progress, trial=trial)
     backends, is_ready = await models.enter_async_context(opening)
     hosts = gateway.config.mcp_allowed_hosts
-    known, fills = backends.known, any(slot.name is not None for slot in agent.slots)
+    known = backends.known
+    fills = any(slot.name is not None for agent in agents for slot in agent.slots)
     served = replace(backends, known=lambda: replace(known(), mcp_hosts=hosts, fills_slots=fills))
     return served, is_ready
+
+
+def first_of(config: Config, others: Mapping[str, AgentConfig]) -> AgentConfig | None:
+    """Who of several answers where nobody is named; None: one that is not among them."""
+    if config.agent is not None:
+        return others.get(str(config.agent))
+    return next(iter(others.values()), None)
 
 
 def _tell_of_clients_tools(agent: AgentConfig) -> None:
@@ -425,10 +447,9 @@ async def _serve_calls(
         asyncio.create_task(gateway.watch_load(), name="load watch"),
         asyncio.create_task(keys_file.watch(), name="keys watch"),
     ]
-    if config.reload and config.agent is not None:
-        file = AgentFile(
-            config.agent, gateway.agent, partial(resolve_agent, config), partial(_take, gateway)
-        )
+    for path, served in _files(gateway) if config.reload else ():
+        read = partial(resolve_agent, replace(config, agent=path))
+        file = AgentFile(path, served.agent, read, partial(_take, gateway, served=served))
         watches.append(asyncio.create_task(file.watch(), name="agent watch"))
     try:
         await _first_of(stop.wait(), asyncio.shield(serving))
@@ -440,6 +461,15 @@ async def _serve_calls(
     finally:
         for watch in watches:
             watch.cancel()
+
+
+def _files(gateway: Gateway) -> Iterator[tuple[Path, ServedAgent]]:
+    """The files of the agents that have one."""
+    config, agents = gateway.config, gateway.agents
+    if config.agents is not None:
+        yield from ((config.agents / f"{name}.toml", one) for name, one in agents.others.items())
+    if config.agent is not None and agents.first not in agents.others.values():
+        yield config.agent, agents.first
 
 
 async def _first_of(*waits: Awaitable[object], timeout_s: float | None = None) -> None:

@@ -67,6 +67,17 @@ class Metrics:
             "Arrival of the caller's last speech sample to the first audio byte sent.",
             buckets=_STAGE_BUCKETS,
         )
+        self.agent_turns = counter(
+            "voiceloop_agent_turns",
+            "Replies of each of several agents, by how they ended.",
+            ["agent", "outcome"],
+        )
+        self.agent_gap = histogram(
+            "voiceloop_agent_gap_seconds",
+            "voiceloop_gap_seconds of each of several agents.",
+            ["agent"],
+            buckets=_STAGE_BUCKETS,
+        )
         self.turn_silent = histogram(
             "voiceloop_turn_silent_seconds",
             "From an answer that is owed to the first sound, the fallback's too, or to whatever "
@@ -193,6 +204,12 @@ class Metrics:
             self._count_promise(
                 "gap", gap_ms, self._promised.gap_ms, has_failed=end.outcome == "failed"
             )
+
+    def observe_agent_turn(self, agent: str, record: TurnRecord) -> None:
+        """A turn of one of several agents, which `observe_turn` is told of too."""
+        self.agent_turns.labels(agent, record.end.outcome).inc()
+        if (gap_ms := record.gap_ms) is not None:
+            self.agent_gap.labels(agent).observe(gap_ms / 1000.0)
 
     def observe_cut(self, call_id: str, kind: str) -> None:
         """The agent began before this caller had ended; kind: soft or hard."""

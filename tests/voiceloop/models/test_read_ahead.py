@@ -59,7 +59,7 @@ async def test_a_servers_first_caller_after_a_restart_finds_the_instructions_rea
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     url = connect().url
     config = Config(preset="embedded", stt_url=(url,), tts_url=(url,))
-    async with open_backends(config, agent=AGENT) as (backends, _):
+    async with open_backends(config, agents=(AGENT,)) as (backends, _):
         for _ in range(600):
             if list((tmp_path / "voiceloop" / "prefixes").glob("*.safetensors")):
                 break
@@ -67,7 +67,7 @@ async def test_a_servers_first_caller_after_a_restart_finds_the_instructions_rea
         computed = await totals(backends, "staged_tokens", 100)  # a beat may be of an early step
         warm = await first_call(backends.language_model, "one")
     assert warm.n_cached_tokens > 16
-    async with open_backends(config, agent=AGENT) as (backends, _):
+    async with open_backends(config, agents=(AGENT,)) as (backends, _):
         read = await totals(backends, "kv_blocks_shared", warm.n_cached_tokens // 16)
         # The second process read them instead; a heartbeat may be of the step before the last.
         assert computed["staged_tokens"] - read["staged_tokens"] > 100

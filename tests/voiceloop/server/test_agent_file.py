@@ -39,7 +39,7 @@ async def test_a_saved_line_is_in_the_next_turn_of_an_open_call_and_in_new_ones(
 ) -> None:
     path = written(tmp_path / "shop.toml", "before")
     async with running(Config(agent=path), told_back()) as server:
-        server.gateway.agent = load_agent(path)
+        server.gateway.take_agent(load_agent(path))
         file = file_of(server, path)
         async with server.connect() as client, server.connect() as own:
             assert await say(client, "hello") == "before"
@@ -65,7 +65,7 @@ async def test_a_file_that_is_wrong_changes_nothing_and_is_told(
 ) -> None:
     path = written(tmp_path / "shop.toml", "before")
     async with running(Config(agent=path), told_back()) as server:
-        server.gateway.agent = load_agent(path)
+        server.gateway.take_agent(load_agent(path))
         file = file_of(server, path)
         path.unlink()
         if content is not None:
@@ -82,7 +82,7 @@ async def test_what_waits_for_the_next_start_is_named(
 ) -> None:
     path = written(tmp_path / "shop.toml", "before")
     async with running(Config(agent=path), told_back()) as server:
-        server.gateway.agent = load_agent(path)
+        server.gateway.take_agent(load_agent(path))
         written(path, "after", "[[tools]]\nname = 'order'\ndescription = 'Orders.'")
         with caplog.at_level(logging.INFO):
             await file_of(server, path).reload()
@@ -93,7 +93,7 @@ async def test_what_waits_for_the_next_start_is_named(
 async def test_the_file_is_looked_at_by_itself(tmp_path: Path) -> None:
     path = written(tmp_path / "shop.toml", "before")
     async with running(Config(agent=path), told_back()) as server:
-        server.gateway.agent = load_agent(path)
+        server.gateway.take_agent(load_agent(path))
         watching = asyncio.create_task(file_of(server, path).watch())
         async with server.connect() as client:
             written(path, "after a while")

@@ -43,8 +43,9 @@ class Running:
         self.port = port
         self.http = f"http://127.0.0.1:{port}"
 
-    def connect(self, query: str = "", **options: Any) -> connect:
-        return connect(f"ws://127.0.0.1:{self.port}/v1/realtime{query}", proxy=None, **options)
+    def connect(self, query: str = "", base: str = "", **options: Any) -> connect:
+        url = f"ws://127.0.0.1:{self.port}{base}/v1/realtime{query}"
+        return connect(url, proxy=None, **options)
 
 
 @asynccontextmanager

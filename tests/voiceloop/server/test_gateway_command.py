@@ -154,7 +154,7 @@ async def test_an_agent_that_workers_who_come_later_cannot_serve_is_told_of(
     config = gateway_config(load_config(flags=flags))
     async with (
         worker(monkeypatch) as address,
-        open_backends(config, agent=AgentConfig(voice="bob")) as (_, is_ready),
+        open_backends(config, agents=(AgentConfig(voice="bob"),)) as (_, is_ready),
     ):
         assert not is_ready()
         configured(tmp_path, address)

@@ -199,7 +199,7 @@ async def test_a_session_has_the_tools_that_are_listed_when_it_begins() -> None:
         await gateway.calls.toolbox.connect()
         connection = gateway.calls.toolbox.mcp.connections["shop"]  # type: ignore[union-attr]
         await until(lambda: connection.is_open)
-        offered = gateway.session_agent.session_settings().tools
+        offered = gateway.session_agent().session_settings().tools
         assert {tool.name for tool in offered} == {"price", "order", "slow", "talk", "die", "meta"}
         assert [tool.name for tool in offered if tool.side_effect_free] == ["price"]
     finally:

@@ -116,7 +116,7 @@ class WebRtcDoor:
         """Raises: InvalidRequest: the session that the caller asks for cannot be served."""
         backends = self._server.backends
         assert backends is not None  # the entrance lets nobody in before
-        own = self._server.session_agent.session_settings(hello.model)
+        own = self._server.session_agent(hello.agent).session_settings(hello.model)
         within_capabilities(backends.capabilities, hello.settings_over(own))
 
     async def _peer(self, offer: Offer, line: Line) -> tuple[Peer, str]:
