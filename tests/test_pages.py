@@ -20,7 +20,7 @@ PAGES = (
     "voiceloop/OPERATIONS.md", "voiceloop/BENCH.md", "voiceloop/CLUSTER.md",
     "voiceloop/EVALUATE.md",
     "voiceloop/KNOWLEDGE.md", "voiceloop/TROUBLESHOOTING.md", "voiceloop/QUICKSTART.md",
-    "voiceloop/SERVICES.md", "voiceloop/SIZING.md", "voiceloop/EMBED.md",
+    "voiceloop/SERVICES.md", "voiceloop/SIZING.md", "voiceloop/EMBED.md", "voiceloop/PHONE.md",
     "clients/pages/react.md", "clients/pages/swift.md", "clients/pages/kotlin.md",
     "clients/pages/react_native.md",
     "voiceloop/PRIVACY.md", "SECURITY.md",
@@ -32,7 +32,8 @@ PAGES = (
 # In plain English so far; the others follow.
 PLAIN_PAGES = (
     "README.md", "voiceloop/QUICKSTART.md", "voiceloop/SERVICES.md", "voiceloop/SIZING.md",
-    "voiceloop/TROUBLESHOOTING.md", "voiceloop/EMBED.md", "voiceloop/PRIVACY.md", "SECURITY.md",
+    "voiceloop/TROUBLESHOOTING.md", "voiceloop/EMBED.md", "voiceloop/PHONE.md",
+    "voiceloop/PRIVACY.md", "SECURITY.md",
 )  # fmt: skip
 MOST_WORDS_A_SENTENCE = 18.0  # on average
 MOST_LONG_SENTENCES, MOST_LONG_CELLS = 0.02, 0.05

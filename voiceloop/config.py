@@ -395,11 +395,14 @@ def load_config(
 
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """``engine.kv`` -> engine: {kv}."""
+    """``engine.kv`` -> engine: {kv}, ``phone.twilio.token`` -> phone: {twilio: {token}}."""
     found: dict[str, Any] = {}
     for path, value in values.items():
-        table, dot, key = path.rpartition(".")
-        (found.setdefault(table, {}) if dot else found)[key] = value
+        *tables, key = path.split(".")
+        table = found
+        for name in tables:
+            table = table.setdefault(name, {})
+        table[key] = value
     return found
 
 

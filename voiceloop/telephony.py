@@ -34,6 +34,17 @@ class PhoneCall:
     is_outbound: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """What whoever takes a transferred call hears before the caller is there.
+
+    sound: the text in the agent's voice, PCM16 at 24 kHz; a line may say the text itself.
+    """
+
+    text: str
+    sound: bytes = b""
+
+
 class PhoneLine(Protocol):
     """What can be done with a call whose far end is a telephone.
 
@@ -43,8 +54,9 @@ class PhoneLine(Protocol):
     async def hang_up(self) -> None:
         """End the call of the telephone. The line ends with it; idempotent."""
 
-    async def transfer(self, target: str) -> None:
+    async def transfer(self, target: str, announcement: Announcement | None = None) -> None:
         """Connect the caller with somebody else. target: ``tel:`` or ``sip:``, checked by then.
+        announcement: None of a blind transfer.
 
         Returns once the far end has taken the caller over; the line then ends by itself. Where
         the caller comes back, that is another call with `PhoneCall.returned`. Raises:

@@ -45,10 +45,13 @@ class TcpStream:
 
     async def close(self) -> None:
         self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
 
 
 class Telephone:
-    """One call. url: of the server, also as its carriers sign it. on_piece: of what is heard.
+    """One call. url: of the server, as its carriers sign it; at: where it is. on_piece: of what is
+    heard.
 
     cleared_at: when the server had the carrier drop what it held. ended: the stream is closed.
     """
@@ -58,8 +61,10 @@ class Telephone:
         url: str,
         peer: TwilioPeer,
         on_piece: Callable[[float, Samples], None] = lambda at, samples: None,
+        at: str = "",
     ) -> None:
         self.url = url
+        self.at = at or url
         self.peer = peer
         self.answer = ""
         self.heard: list[tuple[float, Samples]] = []
@@ -86,7 +91,8 @@ class Telephone:
         full = f"{self.url}/v1/phone/{self.peer.name}"
         body, headers = self.peer.ring(full, path, **fields)
         async with httpx.AsyncClient(trust_env=False) as http:
-            return await http.post(full + path, content=body, headers=headers)
+            address = f"{self.at}/v1/phone/{self.peer.name}{path}"
+            return await http.post(address, content=body, headers=headers)
 
     async def dial(self) -> None:
         """Ring, and open the stream that the answer names."""
@@ -96,7 +102,10 @@ class Telephone:
         await self.open(*self.peer.stream_of(self.answer))
 
     async def open(self, url: str, ticket: str) -> None:
-        await self.attach(await connect(url, additional_headers=self.peer.upgrade(url)))
+        here = (
+            "ws" + self.at.removeprefix("http") + url[len("ws" + self.url.removeprefix("http")) :]
+        )
+        await self.attach(await connect(here, additional_headers=self.peer.upgrade(url)))
         for frame in self.peer.opening(ticket):
             await self.send(frame)
 

@@ -46,7 +46,7 @@ async def play(chosen: argparse.Namespace) -> dict[str, Any]:
     if chosen.websocket:
         socket = await RealtimeConnection.open(f"ws://{chosen.server}", extras=QUERY)
         call = SimulatedCall(socket, utterances, options=options)
-        return {"turns": [_turn(turn, None) for turn in (await call.run()).turns]}
+        return {"turns": [turn_of(turn, None) for turn in (await call.run()).turns]}
     query = "&".join(f"{name}={value}" for name, value in QUERY.items())
     url = f"http://{chosen.server}/v1/realtime/calls?{query}"
     impairment = Impairment(chosen.loss, chosen.delay_ms, chosen.jitter_ms)
@@ -60,7 +60,7 @@ async def play(chosen: argparse.Namespace) -> dict[str, Any]:
         for item_id, told_ms in cuts.told_ms.items()
     ]
     return {
-        "turns": [_turn(turn, [at - starts_at for at in ear.sound_at]) for turn in result.turns],
+        "turns": [turn_of(turn, [at - starts_at for at in ear.sound_at]) for turn in result.turns],
         "dial_ms": round(ear.dial_ms, 1),
         "created_ms": round(ear.created_ms, 1),
         "told_and_heard_ms": heard,
@@ -68,7 +68,7 @@ async def play(chosen: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _turn(turn: Any, sound_s: list[float] | None) -> dict[str, Any]:
+def turn_of(turn: Any, sound_s: list[float] | None) -> dict[str, Any]:
     """The turn, with when the first packet of the answer came (WebRTC alone)."""
     told = turn_json(turn)
     named = ("name", "said", "heard", "gap_ms", "audible_ms", "cut_in", "answered", "barge_in")

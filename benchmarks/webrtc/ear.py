@@ -37,17 +37,16 @@ N_WRITTEN = RATE_HZ // 100  # libwebrtc takes sound in pieces of 10 ms
 MAX_WAITING = 10_000  # events and pieces of sound that nobody has read
 
 
-class EarConnection:
-    """One call. dial_ms: from the offer to its answer; created_ms: to the session."""
+class Ear:
+    """Tells the sound that comes out of a line as deltas of the reply that sounds.
+
+    Events come beside the sound, and sooner or later than it. heard_ms: of each item.
+    """
 
     def __init__(self, url: str) -> None:
-        import webrtc
-
         self.url = url
         self.ended_by = ""
-        self.dial_ms = self.created_ms = 0.0
-        self.sound_at: list[float] = []  # when packets of sound came, before any buffer
-        self.heard_ms: dict[str, float] = {}  # of each item
+        self.heard_ms: dict[str, float] = {}
         self._queue: asyncio.Queue[Received | None] = asyncio.Queue(MAX_WAITING)
         self._items: dict[str, str] = {}  # of each response, the one that sounds
         self._sounding: tuple[str, str] | None = None
@@ -55,6 +54,70 @@ class EarConnection:
         self._last_loud = 0.0
         self._first_loud = 0.0
         self._early: deque[tuple[float, Samples]] = deque(maxlen=round(100 * EARLY_S))
+
+    # --- what `SimulatedCall` does with a line ---
+
+    async def truncate(self, interrupted: Interrupted) -> None:
+        """The server holds the sound, and cuts the item itself."""
+
+    async def events(self) -> AsyncIterator[Received]:
+        while (received := await self._queue.get()) is not None:
+            yield received
+
+    # --- what comes ---
+
+    def take(self, event: dict[str, Any], at: float) -> None:
+        """An event of the server's."""
+        match event["type"]:
+            case "response.content_part.added":
+                self._items[event["response_id"]] = event["item_id"]
+            case "output_audio_buffer.started":
+                self._begin(event["response_id"])
+            case "output_audio_buffer.stopped" | "output_audio_buffer.cleared":
+                self._is_ending = True
+        self._queue.put_nowait(Received(event, at))
+
+    def _begin(self, response_id: str) -> None:
+        self._sounding, self._is_ending = (response_id, self._items.get(response_id, "")), False
+        self._first_loud = self._last_loud = 0.0
+        while self._early:
+            self._tell(*self._early.popleft())
+
+    def came_out(self, at: float, samples: Samples) -> None:
+        """The next sound of the line, at 24 kHz."""
+        if self._sounding is None:
+            self._early.append((at, samples))
+            return
+        self._tell(at, samples)
+        if self._is_ending and at - max(self._last_loud, self._first_loud) > TAIL_S:
+            self._sounding = None
+
+    def _tell(self, at: float, samples: Samples) -> None:
+        assert self._sounding is not None
+        response_id, item_id = self._sounding
+        if len(samples) and int(np.abs(samples.astype(np.int32)).max()) > LOUD:
+            self._first_loud = self._first_loud or at
+            self._last_loud = at
+            duration_ms = 1000.0 * len(samples) / RATE_HZ
+            self.heard_ms[item_id] = 1000.0 * (at - self._first_loud) + duration_ms
+        event = {
+            "type": "response.output_audio.delta",
+            "response_id": response_id,
+            "item_id": item_id,
+            "delta": base64.b64encode(samples.astype("<i2").tobytes()).decode(),
+        }
+        self._queue.put_nowait(Received(event, at))
+
+
+class EarConnection(Ear):
+    """One call. dial_ms: from the offer to its answer; created_ms: to the session."""
+
+    def __init__(self, url: str) -> None:
+        import webrtc
+
+        super().__init__(url)
+        self.dial_ms = self.created_ms = 0.0
+        self.sound_at: list[float] = []  # when packets of sound came, before any buffer
         self._begun_s = now_s()
         self._kept: list[Any] = []
         self._relay: Relay | None = None
@@ -115,13 +178,6 @@ class EarConnection:
             piece = samples[start : start + N_WRITTEN].tobytes()
             self._microphone._generator.writeAudio(piece, RATE_HZ, 1, N_WRITTEN)
 
-    async def truncate(self, interrupted: Interrupted) -> None:
-        """The server holds the sound, and cuts the item itself."""
-
-    async def events(self) -> AsyncIterator[Received]:
-        while (received := await self._queue.get()) is not None:
-            yield received
-
     async def close(self) -> None:
         self._peer.close()
         if self._relay is not None:
@@ -131,22 +187,7 @@ class EarConnection:
     # --- what comes ---
 
     def _take(self, message: Any) -> None:
-        received = Received(json.loads(message.data), now_s())
-        event = received.event
-        match received.type:
-            case "response.content_part.added":
-                self._items[event["response_id"]] = event["item_id"]
-            case "output_audio_buffer.started":
-                self._begin(event["response_id"])
-            case "output_audio_buffer.stopped" | "output_audio_buffer.cleared":
-                self._is_ending = True
-        self._queue.put_nowait(received)
-
-    def _begin(self, response_id: str) -> None:
-        self._sounding, self._is_ending = (response_id, self._items.get(response_id, "")), False
-        self._first_loud = self._last_loud = 0.0
-        while self._early:
-            self._tell(*self._early.popleft())
+        self.take(json.loads(message.data), now_s())
 
     def _listen(self, event: Any) -> None:
         self._kept += [event, asyncio.ensure_future(self._hear(event.track))]
@@ -163,27 +204,4 @@ class EarConnection:
                 rate_hz = int(frame.sample_rate)
                 resampler = Resampler(rate_hz, RATE_HZ)
             frame.close()
-            self._came_out(at, resampler.push(samples))
-
-    def _came_out(self, at: float, samples: Samples) -> None:
-        if self._sounding is None:
-            self._early.append((at, samples))
-            return
-        self._tell(at, samples)
-        if self._is_ending and at - max(self._last_loud, self._first_loud) > TAIL_S:
-            self._sounding = None
-
-    def _tell(self, at: float, samples: Samples) -> None:
-        assert self._sounding is not None
-        response_id, item_id = self._sounding
-        if len(samples) and int(np.abs(samples.astype(np.int32)).max()) > LOUD:
-            self._first_loud = self._first_loud or at
-            self._last_loud = at
-            self.heard_ms[item_id] = 1000.0 * (at - self._first_loud) + 10.0
-        event = {
-            "type": "response.output_audio.delta",
-            "response_id": response_id,
-            "item_id": item_id,
-            "delta": base64.b64encode(samples.astype("<i2").tobytes()).decode(),
-        }
-        self._queue.put_nowait(Received(event, at))
+            self.came_out(at, resampler.push(samples))

@@ -6,9 +6,10 @@ Owns those shapes, and the reading of a frame. One file beside this for each car
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from audio.codec import Encoding
 from voiceloop.errors import InvalidRequest, expected
@@ -66,27 +67,33 @@ Incoming = Started | Heard | Played | Pressed | Stopped
 Frame = str | bytes
 
 
-class Dialect(Protocol):
+class Dialect:
     """One stream's. lead_ms: how far ahead sound is sent. has_marks: it tells what was played."""
 
-    lead_ms: float
-    has_marks: bool
+    lead_ms: ClassVar[float] = CARRIER_LEAD_MS
+    has_marks: ClassVar[bool] = True
 
     def read(self, frame: Frame) -> Incoming | None:
         """What it says; None: nothing that matters here. Raises: InvalidRequest, AudioError."""
+        raise NotImplementedError
 
-    def media(self, payload: bytes) -> Frame: ...
+    def media(self, payload: bytes) -> Frame:
+        raise NotImplementedError
 
-    def mark(self, name: str) -> Frame: ...
+    def mark(self, name: str) -> Frame:
+        raise NotImplementedError
 
     def clear(self) -> Frame | None:
         """Drop what is queued; None where nothing is."""
+        return None
 
     def digits(self, digits: str) -> Frame | None:
         """Press these; None where they have to be sent as tones."""
+        return None
 
     def hang_up(self) -> Frame | None:
         """End the call; None where the end of the stream does."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,47 +126,65 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where the carrier goes from an answer: to the stream with this ticket, then to `after`."""
+    """Where the carrier goes from an answer: to the stream with this ticket, then to `after`.
+
+    announcement: where it asks what to say to whoever takes a transferred call; "" for nothing.
+    """
 
     stream: str
     ticket: str
     after: str
+    announcement: str = ""
 
 
-class Carrier(Protocol):
+class Carrier:
     """One carrier: how it rings, and what it is answered.
 
     Each answer is a body in `media_type`. tells_call: a stream names the call as its ring does.
+    announces: it says something to whoever takes a transferred call.
     """
 
-    name: str
-    media_type: str
-    tells_call: bool
+    name: ClassVar[str]
+    media_type: ClassVar[str] = "text/xml"
+    tells_call: ClassVar[bool] = True
+    announces: ClassVar[bool] = False
 
     def prove(self, asked: Asked) -> None:
         """Raises: Unproved."""
+        raise NotImplementedError
 
     def prove_stream(self, asked: Asked) -> bool:
         """Of an upgrade, as far as the carrier signs it. Raises: Unproved.
 
         Returns whether that is proof enough; else the stream needs a ticket.
         """
+        return False
 
     def ring(self, asked: Asked) -> PhoneCall:
         """Who calls whom. Raises: InvalidRequest."""
+        raise NotImplementedError
 
     def after(self, asked: Asked) -> Left | None:
         """What has become of the call; None: nothing is to follow. Raises: InvalidRequest."""
+        raise NotImplementedError
 
-    def connect(self, call: PhoneCall, way: Way) -> str: ...
+    def connect(self, call: PhoneCall, way: Way) -> str:
+        raise NotImplementedError
 
-    def busy(self) -> str: ...
+    def busy(self) -> str:
+        raise NotImplementedError
 
-    def over(self) -> str: ...
+    def over(self) -> str:
+        raise NotImplementedError
 
-    def dial(self, call: PhoneCall, target: str, way: Way) -> str: ...
+    def dial(self, call: PhoneCall, target: str, way: Way) -> str:
+        raise NotImplementedError
 
-    def stream(self) -> Dialect: ...
+    def say(self, text: str) -> str:
+        raise NotImplementedError
+
+    def stream(self) -> Dialect:
+        raise NotImplementedError
 
 
 def object_of(frame: Frame) -> dict[str, Any]:
@@ -189,3 +214,8 @@ def sound_at(told: Any) -> Heard | None:
 
 def base64_of(payload: bytes) -> str:
     return base64.b64encode(payload).decode()
+
+
+def event(kind: str, **fields: object) -> str:
+    """A frame of JSON, named by its `event`."""
+    return json.dumps({"event": kind, **fields}, separators=(",", ":"))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote, urlsplit
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
@@ -82,6 +82,7 @@ class CarrierDoor:
         return (
             Route(self.path, partial(self._answer, self._ring), methods=["POST"]),
             Route(f"{self.path}/after", partial(self._answer, self._after), methods=["POST"]),
+            Route(f"{self.path}/announce", partial(self._answer, self._announce), methods=["POST"]),
         )
 
     # --- over HTTP ---
@@ -139,12 +140,21 @@ class CarrierDoor:
         back = replace(leg.call, returned=left.failed)
         return self._connect(self._legs.again(leg, back, self._now_s))
 
+    def _announce(self, asked: Asked) -> str | None:
+        """What whoever takes a transferred call hears first; its call is named in the address."""
+        leg = self._legs.find(dict(parse_qsl(urlsplit(asked.url).query)).get("call", ""))
+        if leg is None or not leg.announcement or not self._carrier.announces:
+            return None
+        return self._carrier.say(leg.announcement)
+
     def _connect(self, leg: Leg) -> str:
         return self._carrier.connect(leg.call, self._way(leg))
 
     def _way(self, leg: Leg) -> Way:
         socket = "ws" + self._url.removeprefix("http")
-        return Way(f"{socket}{self.path}/stream", leg.ticket, f"{self._url}{self.path}/after")
+        here, call_id = f"{self._url}{self.path}", quote(leg.call.ids["call"], safe="")
+        first = f"{here}/announce?call={call_id}" if leg.announcement else ""
+        return Way(f"{socket}{self.path}/stream", leg.ticket, f"{here}/after", first)
 
     @property
     def _now_s(self) -> float:
@@ -190,7 +200,7 @@ class CarrierDoor:
         """Raises: Overloaded, RateLimited."""
         hello = replace(hello_of_call(self._server.config, leg.call), resume=True)
         resume, leg.resume = leg.resume, ""
-        owner = LegStream(leg, leg.n_streams)
+        owner = LegStream(leg, leg.n_streams, self._carrier.announces)
         async with call_of(self._server, self._calls, hello, resume, leg.returns) as line:
             sound = FarSound(begun.started.encoding, begun.started.rate_hz)
             far = StreamEnd(socket, begun.dialect, sound, line, owner)

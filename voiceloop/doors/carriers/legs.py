@@ -10,8 +10,8 @@ import secrets
 from dataclasses import dataclass, field
 from enum import Enum
 
-from voiceloop.errors import Unproved
-from voiceloop.telephony import PhoneCall
+from voiceloop.errors import NotOnThisLine, Unproved
+from voiceloop.telephony import Announcement, PhoneCall
 
 TICKET_S = 30.0
 MOST_LEGS = 1024  # the oldest that has no stream gives way
@@ -29,7 +29,8 @@ class LegState(Enum):
 class Leg:
     """One call of a carrier. resume, returns: of the session, to go on with it in another stream.
 
-    target: where the caller is to be connected, until that is done.
+    target: where the caller is to be connected, until that is done; announcement: what is said
+    there first.
     """
 
     call: PhoneCall
@@ -39,6 +40,7 @@ class Leg:
     resume: str = field(default="", repr=False)
     returns: str = field(default="", repr=False)
     target: str = ""
+    announcement: str = field(default="", repr=False)
     n_streams: int = 0
 
     @property
@@ -50,17 +52,24 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class LegStream:
-    """One stream of a leg, as `stream.Owner`. number: of it; a later one has taken its place."""
+    """One stream of a leg, as `stream.Owner`. number: of it, until a later one takes its place.
+
+    announces: whether the far end says something to whoever takes a transferred call.
+    """
 
     leg: Leg
     number: int
+    announces: bool = False
 
     def keep(self, ticket: str, returns: str) -> None:
         if self.number == self.leg.n_streams:
             self.leg.resume, self.leg.returns = ticket, returns
 
-    def send_away(self, target: str) -> None:
+    def send_away(self, target: str, announcement: Announcement | None) -> None:
+        if announcement is not None and not self.announces:
+            raise NotOnThisLine("expected a line that announces a caller, found one that does not")
         self.leg.target = target
+        self.leg.announcement = "" if announcement is None else announcement.text
 
     def end(self, *, is_over: bool) -> None:
         if self.number == self.leg.n_streams and self.leg.state is LegState.STREAMING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from voiceloop.doors.carriers.dialect import Asked
+from voiceloop.doors.carriers import dialect as wire
 from voiceloop.doors.carriers.twilio import Twilio
 
 
@@ -18,6 +18,6 @@ class SignalWire(Twilio):
     name: ClassVar[str] = "signalwire"
     signature: ClassVar[str] = "x-signalwire-signature"
 
-    def prove_stream(self, asked: Asked) -> bool:
+    def prove_stream(self, asked: wire.Asked) -> bool:
         is_signed = asked.headers.get(self.signature) is not None
         return is_signed and super().prove_stream(asked)

@@ -22,6 +22,7 @@ from voiceloop.doors.carriers.sound import FarSound, InOrder
 from voiceloop.doors.keypad import tones
 from voiceloop.doors.line import Line
 from voiceloop.errors import InvalidRequest
+from voiceloop.telephony import Announcement
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Owner(Protocol):
     def keep(self, ticket: str, returns: str) -> None:
         """By this ticket the call could go on over another stream."""
 
-    def send_away(self, target: str) -> None:
+    def send_away(self, target: str, announcement: Announcement | None) -> None:
         """Have the caller connected there once the stream is over. Raises: NotOnThisLine."""
 
     def end(self, *, is_over: bool) -> None:
@@ -235,8 +236,8 @@ class StreamEnd:
                 await self._socket.send(frame)
         self._line.end(HUNG_UP, "the agent hung up")
 
-    async def transfer(self, target: str) -> None:
-        self._owner.send_away(target)
+    async def transfer(self, target: str, announcement: Announcement | None = None) -> None:
+        self._owner.send_away(target, announcement)
         self.leaving = Leaving.TRANSFER
         self._line.end(HUNG_UP, "the caller was transferred")
 

@@ -7,23 +7,20 @@ Source: developers.telnyx.com, "Stream call media over WebSocket", TeXML `<Strea
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any, ClassVar
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import quoteattr
 
 from audio.codec import Encoding
-from voiceloop.doors.carriers.dialect import (
-    TICKET,
-    Asked,
-    Heard,
-    Incoming,
-    Started,
-    Way,
-    text_at,
-)
+from voiceloop.doors.carriers import dialect as wire
 from voiceloop.doors.carriers.signatures import check_telnyx, check_token
-from voiceloop.doors.carriers.twilio import Twilio, TwilioStream, twiml
+from voiceloop.doors.carriers.twilio import (
+    Twilio,
+    TwilioStream,
+    parameter_of,
+    redirect_of,
+    twiml,
+)
 from voiceloop.errors import expected
 from voiceloop.telephony import PhoneCall
 
@@ -33,28 +30,31 @@ ENCODINGS: dict[str, Encoding] = {"PCMU": "pcmu", "PCMA": "pcma"}
 class TelnyxStream(TwilioStream):
     """As `Dialect`: Twilio's events, with names of its own in them."""
 
-    def _read(self, told: dict[str, Any]) -> Incoming | None:
+    def _read(self, told: dict[str, Any]) -> wire.Incoming | None:
         found = super()._read(told)
-        if isinstance(found, Heard) and (chunk := text_at(told, "media", "chunk")).isdigit():
+        if (
+            isinstance(found, wire.Heard)
+            and (chunk := wire.text_at(told, "media", "chunk")).isdigit()
+        ):
             return replace(found, number=int(chunk[:12]))
         return found
 
-    def _start(self, told: dict[str, Any]) -> Started:
-        codec = text_at(told, "start", "media_format", "encoding")
-        rate = text_at(told, "start", "media_format", "sample_rate")
+    def _start(self, told: dict[str, Any]) -> wire.Started:
+        codec = wire.text_at(told, "start", "media_format", "encoding")
+        rate = wire.text_at(told, "start", "media_format", "sample_rate")
         if codec not in ENCODINGS or rate not in ("8000", ""):
             raise expected("start.media_format", "PCMU or PCMA at 8000 Hz", f"{codec} {rate}")
-        return Started(
-            text_at(told, "start", "call_control_id"),
-            text_at(told, "start", "custom_parameters", TICKET),
-            text_at(told, "start", "user_id"),
+        return wire.Started(
+            wire.text_at(told, "start", "call_control_id"),
+            wire.text_at(told, "start", "custom_parameters", wire.TICKET),
+            wire.text_at(told, "start", "user_id"),
             ENCODINGS[codec],
-            caller=text_at(told, "start", "from"),
-            called=text_at(told, "start", "to"),
+            caller=wire.text_at(told, "start", "from"),
+            called=wire.text_at(told, "start", "to"),
         )
 
-    def _frame(self, event: str, **fields: object) -> str:
-        return json.dumps({"event": event, **fields}, separators=(",", ":"))
+    def _frame(self, kind: str, **fields: object) -> str:
+        return wire.event(kind, **fields)
 
 
 class Telnyx(Twilio):
@@ -63,33 +63,32 @@ class Telnyx(Twilio):
     """
 
     name: ClassVar[str] = "telnyx"
+    announces: ClassVar[bool] = False
     tells_call: ClassVar[bool] = False  # a stream names the call by another id than TeXML does
 
     def __init__(self, public_key: str, stream_token: str) -> None:
-        super().__init__("", "")
+        super().__init__("")
         self._public_key = public_key
         self._stream_token = stream_token
 
-    def prove(self, asked: Asked) -> None:
+    def prove(self, asked: wire.Asked) -> None:
         signature = asked.headers.get("telnyx-signature-ed25519")
         sent_at = asked.headers.get("telnyx-timestamp")
         check_telnyx(self._public_key, signature, sent_at, asked.body, asked.now_s)
 
-    def prove_stream(self, asked: Asked) -> bool:
+    def prove_stream(self, asked: wire.Asked) -> bool:
         found = asked.headers.get("x-telnyx-streaming-auth-token")
         if not self._stream_token or found is None:
             return False
         check_token(found, self._stream_token)
         return True
 
-    def connect(self, call: PhoneCall, way: Way) -> str:
-        parameter = f"<Parameter name={quoteattr(TICKET)} value={quoteattr(way.ticket)}/>"
+    def connect(self, call: PhoneCall, way: wire.Way) -> str:
         stream = (
             f'<Stream url={quoteattr(way.stream)} codec="PCMU" bidirectionalMode="rtp" '
-            f'bidirectionalCodec="PCMU">{parameter}</Stream>'
+            f'bidirectionalCodec="PCMU">{parameter_of(way)}</Stream>'
         )
-        after = f'<Redirect method="POST">{escape(way.after)}</Redirect>'
-        return twiml(f"<Connect>{stream}</Connect>{after}")
+        return twiml(f"<Connect>{stream}</Connect>{redirect_of(way)}")
 
-    def stream(self) -> TelnyxStream:
+    def stream(self) -> wire.Dialect:
         return TelnyxStream()

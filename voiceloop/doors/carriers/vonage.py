@@ -10,22 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from voiceloop.doors.carriers.dialect import (
-    CARRIER_LEAD_MS,
-    MAX_FRAME_BYTES,
-    TICKET,
-    Asked,
-    Frame,
-    Heard,
-    Incoming,
-    Left,
-    Played,
-    Pressed,
-    Started,
-    Way,
-    object_of,
-    text_at,
-)
+from voiceloop.doors.carriers import dialect as wire
 from voiceloop.doors.carriers.signatures import check_vonage
 from voiceloop.errors import InvalidRequest, expected
 from voiceloop.telephony import PhoneCall
@@ -37,86 +22,73 @@ FAILED = ("busy", "timeout", "failed", "rejected", "unanswered", "cancelled")
 OVER = ("completed", *FAILED)
 
 
-class VonageStream:
+class VonageStream(wire.Dialect):
     """As `Dialect`. Its marks are notifications."""
 
-    lead_ms = CARRIER_LEAD_MS
-    has_marks = True
-
-    def read(self, frame: Frame) -> Incoming | None:
+    def read(self, frame: wire.Frame) -> wire.Incoming | None:
         if isinstance(frame, bytes):
-            if len(frame) > MAX_FRAME_BYTES:
-                raise InvalidRequest(f"expected at most {MAX_FRAME_BYTES} bytes, found more")
-            return Heard(frame)
-        told = object_of(frame)
+            if len(frame) > wire.MAX_FRAME_BYTES:
+                raise InvalidRequest(f"expected at most {wire.MAX_FRAME_BYTES} bytes, found more")
+            return wire.Heard(frame)
+        told = wire.object_of(frame)
         match told.get("event"):
             case "websocket:notify":
-                return Played(text_at(told, "payload", "mark"))
+                return wire.Played(wire.text_at(told, "payload", "mark"))
             case "websocket:dtmf":
                 digit = told.get("dtmf") or told
-                return Pressed(text_at(digit, "digit"))
+                return wire.Pressed(wire.text_at(digit, "digit"))
             case "websocket:connected":
-                content = text_at(told, "content-type").replace(" ", "").lower()
+                content = wire.text_at(told, "content-type").replace(" ", "").lower()
                 if content != CONTENT_TYPE:
                     raise expected("content-type", CONTENT_TYPE, content)
-                call, ticket = text_at(told, CALL), text_at(told, TICKET)
-                return Started(call, ticket, encoding="pcm16", rate_hz=RATE_HZ)
+                call, ticket = wire.text_at(told, CALL), wire.text_at(told, wire.TICKET)
+                return wire.Started(call, ticket, encoding="pcm16", rate_hz=RATE_HZ)
         return None
 
-    def media(self, payload: bytes) -> Frame:
+    def media(self, payload: bytes) -> wire.Frame:
         return payload
 
-    def mark(self, name: str) -> Frame:
+    def mark(self, name: str) -> wire.Frame:
         return json.dumps({"action": "notify", "payload": {"mark": name}})
 
-    def clear(self) -> Frame | None:
+    def clear(self) -> wire.Frame | None:
         return '{"action":"clear"}'
 
-    def digits(self, digits: str) -> Frame | None:
-        return None
 
-    def hang_up(self) -> Frame | None:
-        return None
-
-
-class Vonage:
+class Vonage(wire.Carrier):
     """As `Carrier`. secret: the account's signature secret. The answer's URL has to be a POST: of
     a GET only the path would be signed.
     """
 
     name: ClassVar[str] = "vonage"
     media_type: ClassVar[str] = "application/json"
-    tells_call: ClassVar[bool] = True
 
     def __init__(self, secret: str) -> None:
         self._secret = secret
 
-    def prove(self, asked: Asked) -> None:
+    def prove(self, asked: wire.Asked) -> None:
         check_vonage(self._secret, asked.headers.get("authorization"), asked.body, asked.now_s)
 
-    def prove_stream(self, asked: Asked) -> bool:
-        return False
-
-    def ring(self, asked: Asked) -> PhoneCall:
-        told = object_of(asked.body.decode("utf-8", "replace"))
+    def ring(self, asked: wire.Asked) -> PhoneCall:
+        told = wire.object_of(asked.body.decode("utf-8", "replace"))
         # Each leg has a `uuid`; what they share names the call.
-        call_id = text_at(told, "conversation_uuid")
+        call_id = wire.text_at(told, "conversation_uuid")
         if not call_id:
             raise expected("conversation_uuid", "the call's", None)
         headers = _headers(told)
-        caller = text_at(told, "from") or text_at(told, "from_user")
-        return PhoneCall(self.name, caller, text_at(told, "to"), headers, {"call": call_id})
+        caller = wire.text_at(told, "from") or wire.text_at(told, "from_user")
+        return PhoneCall(self.name, caller, wire.text_at(told, "to"), headers, {"call": call_id})
 
-    def after(self, asked: Asked) -> Left | None:
+    def after(self, asked: wire.Asked) -> wire.Left | None:
         """Each leg tells of its state: the first to be over is the stream, or who was dialled."""
-        told = object_of(asked.body.decode("utf-8", "replace"))
-        status = text_at(told, "status")
+        told = wire.object_of(asked.body.decode("utf-8", "replace"))
+        status = wire.text_at(told, "status")
         if status not in OVER:
             return None
         failed = status if status in FAILED else ""
-        return Left(self.ring(asked), True, failed, was_transfer=bool(failed))
+        return wire.Left(self.ring(asked), True, failed, was_transfer=bool(failed))
 
-    def connect(self, call: PhoneCall, way: Way) -> str:
+    def connect(self, call: PhoneCall, way: wire.Way) -> str:
         return _ncco({
             "action": "connect",
             "eventType": "synchronous",
@@ -125,7 +97,7 @@ class Vonage:
                 "type": "websocket",
                 "uri": way.stream,
                 "content-type": CONTENT_TYPE,
-                "headers": {TICKET: way.ticket, CALL: call.ids["call"]},
+                "headers": {wire.TICKET: way.ticket, CALL: call.ids["call"]},
             }],
         })  # fmt: skip
 
@@ -135,7 +107,7 @@ class Vonage:
     def over(self) -> str:
         return _ncco()
 
-    def dial(self, call: PhoneCall, target: str, way: Way) -> str:
+    def dial(self, call: PhoneCall, target: str, way: wire.Way) -> str:
         scheme, _, number = target.partition(":")
         endpoint = {"type": "sip", "uri": target}
         if scheme == "tel":
@@ -148,7 +120,7 @@ class Vonage:
 
 
 def _headers(told: Mapping[str, Any]) -> dict[str, str]:
-    return {name[10:]: text_at(told, name) for name in told if name.startswith("SipHeader_")}
+    return {name[10:]: wire.text_at(told, name) for name in told if name.startswith("SipHeader_")}
 
 
 def _ncco(*actions: Mapping[str, object]) -> str:

@@ -15,16 +15,7 @@ import json
 import logging
 
 from audio.codec import Encoding
-from voiceloop.doors.carriers.dialect import (
-    MAX_FRAME_BYTES,
-    Frame,
-    Heard,
-    Incoming,
-    Pressed,
-    Started,
-    object_of,
-    text_at,
-)
+from voiceloop.doors.carriers import dialect as wire
 from voiceloop.errors import InvalidRequest, expected
 
 log = logging.getLogger(__name__)
@@ -41,7 +32,7 @@ FORMATS: dict[str, tuple[Encoding, int]] = {
 }
 
 
-class AsteriskStream:
+class AsteriskStream(wire.Dialect):
     """As `Dialect`."""
 
     lead_ms = PBX_LEAD_MS
@@ -50,49 +41,40 @@ class AsteriskStream:
     def __init__(self) -> None:
         self._is_json = True
 
-    def read(self, frame: Frame) -> Incoming | None:
+    def read(self, frame: wire.Frame) -> wire.Incoming | None:
         if isinstance(frame, bytes):
-            if len(frame) > MAX_FRAME_BYTES:
-                raise InvalidRequest(f"expected at most {MAX_FRAME_BYTES} bytes, found more")
-            return Heard(frame)
+            if len(frame) > wire.MAX_FRAME_BYTES:
+                raise InvalidRequest(f"expected at most {wire.MAX_FRAME_BYTES} bytes, found more")
+            return wire.Heard(frame)
         self._is_json = frame.startswith("{")
-        told = object_of(frame) if self._is_json else _plain(frame)
+        told = wire.object_of(frame) if self._is_json else _plain(frame)
         match told.get("event"):
             case "MEDIA_START":
                 return _started(told)
             case "DTMF_END":
-                return Pressed(text_at(told, "digit"))
+                return wire.Pressed(wire.text_at(told, "digit"))
         return None
 
-    def media(self, payload: bytes) -> Frame:
+    def media(self, payload: bytes) -> wire.Frame:
         return payload
 
-    def mark(self, name: str) -> Frame:
-        raise NotImplementedError("an unbuffered channel has no marks")
-
-    def clear(self) -> Frame | None:
-        return None
-
-    def digits(self, digits: str) -> Frame | None:
-        return None
-
-    def hang_up(self) -> Frame | None:
+    def hang_up(self) -> wire.Frame | None:
         return json.dumps({"command": "HANGUP"}) if self._is_json else "HANGUP"
 
 
-def _started(told: dict[str, object]) -> Started:
-    name = text_at(told, "format")
+def _started(told: dict[str, object]) -> wire.Started:
+    name = wire.text_at(told, "format")
     if name not in FORMATS:
         raise expected("MEDIA_START format", ", ".join(FORMATS), name)
     if told.get("unbuffered") not in (True, "true"):
         log.warning("Asterisk: expected an unbuffered channel (u in the dial string), found none")
     encoding, rate_hz = FORMATS[name]
-    call = text_at(told, "channel_id") or text_at(told, "connection_id")
-    return Started(call, encoding=encoding, rate_hz=rate_hz)
+    call = wire.text_at(told, "channel_id") or wire.text_at(told, "connection_id")
+    return wire.Started(call, encoding=encoding, rate_hz=rate_hz)
 
 
 def _plain(text: str) -> dict[str, object]:
     """``EVENT name:value name:value``."""
-    event, *pairs = text[:MAX_FRAME_BYTES].split()[:64] or [""]
+    event, *pairs = text[: wire.MAX_FRAME_BYTES].split()[:64] or [""]
     found = {name: value for name, _, value in (pair.partition(":") for pair in pairs)}
     return {"event": event, **found}

@@ -11,7 +11,7 @@ from enum import IntEnum
 from uuid import UUID
 
 from voiceloop.call.connection import HUNG_UP, LINE_BROKE, Disconnected
-from voiceloop.doors.carriers.dialect import Frame, Heard, Incoming, Pressed, Started, Stopped
+from voiceloop.doors.carriers import dialect as wire
 from voiceloop.doors.pbx.asterisk import PBX_LEAD_MS
 from voiceloop.errors import InvalidRequest
 
@@ -28,39 +28,30 @@ class Kind(IntEnum):
     ERROR = 0xFF
 
 
-class AudioSocketStream:
+class AudioSocketStream(wire.Dialect):
     """As `Dialect`."""
 
     lead_ms = PBX_LEAD_MS
     has_marks = False
 
-    def read(self, frame: Frame) -> Incoming | None:
+    def read(self, frame: wire.Frame) -> wire.Incoming | None:
         assert isinstance(frame, bytes)
         kind, payload = frame[0], frame[HEAD_BYTES:]
         match kind:
             case Kind.SOUND:
-                return Heard(payload)
+                return wire.Heard(payload)
             case Kind.DIGIT:
-                return Pressed(payload[:1].decode("ascii", "replace"))
+                return wire.Pressed(payload[:1].decode("ascii", "replace"))
             case Kind.UUID if len(payload) == 16:
-                return Started(str(UUID(bytes=payload)), encoding="pcm16")
+                return wire.Started(str(UUID(bytes=payload)), encoding="pcm16")
             case Kind.HANG_UP | Kind.ERROR:
-                return Stopped()
+                return wire.Stopped()
         raise InvalidRequest(f"expected a frame of AudioSocket, found one of kind {kind}")
 
-    def media(self, payload: bytes) -> Frame:
+    def media(self, payload: bytes) -> wire.Frame:
         return frame_of(Kind.SOUND, payload)
 
-    def mark(self, name: str) -> Frame:
-        raise NotImplementedError("AudioSocket has no marks")
-
-    def clear(self) -> Frame | None:
-        return None
-
-    def digits(self, digits: str) -> Frame | None:
-        return None
-
-    def hang_up(self) -> Frame | None:
+    def hang_up(self) -> wire.Frame | None:
         return frame_of(Kind.HANG_UP)
 
 
@@ -75,7 +66,7 @@ class TcpSocket:
         self._reader = reader
         self._writer = writer
 
-    async def receive(self) -> Frame:
+    async def receive(self) -> wire.Frame:
         """Raises: Disconnected."""
         try:
             head = await self._reader.readexactly(HEAD_BYTES)
@@ -85,7 +76,7 @@ class TcpSocket:
         except OSError as error:
             raise Disconnected(LINE_BROKE, f"the line broke: {error}") from None
 
-    async def send(self, data: Frame) -> None:
+    async def send(self, data: wire.Frame) -> None:
         """Raises: Disconnected."""
         assert isinstance(data, bytes)
         try:

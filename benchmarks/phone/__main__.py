@@ -1,0 +1,52 @@
+"""Telephones: ``python -m benchmarks.phone [--part NAME]... [--check]``.
+
+Each part measures one thing of a phone call in `voiceloop serve` on the loopback:
+
+twilio, asterisk   the bundled call by a scripted carrier (an exchange), beside the same over a
+                   WebSocket: what the line adds to the gap, and how soon the telephone is silent
+                   once the server clears its sound
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+
+from benchmarks.harness.command_line import Benchmark, run
+from benchmarks.harness.harness import Bar
+from benchmarks.phone.lines import LinePart
+from benchmarks.phone.part import Part
+
+PARTS: dict[str, Part] = {name: LinePart(name) for name in ("twilio", "asterisk")}
+
+
+async def measure(names: Sequence[str], chosen: Namespace) -> None:
+    for name in names:
+        await PARTS[name].measure(chosen)
+
+
+def main() -> int:
+    command = Benchmark(
+        "phone",
+        "Calls by telephone: what each part of one costs. A run that is interrupted writes the "
+        "parts that had begun.",
+        seed="the room noise",
+    )
+    command.count("--turns", 48, "of each line at least so many, in whole calls of eight")
+    command.several("--part", tuple(PARTS), "which parts; without it all of them")
+    chosen = command.parse()
+    names: list[str] = chosen.part or list(PARTS)
+    command.measure(measure(names, chosen))
+    measured = {name: figures for name in names if (figures := PARTS[name].figures())}
+    if not measured:
+        return command.without_results()
+    bars: list[Bar] = []
+    for name in measured:
+        PARTS[name].show()
+        bars += PARTS[name].bars()
+    return command.finish({"turns": chosen.turns, "parts": names}, bars, **measured)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))

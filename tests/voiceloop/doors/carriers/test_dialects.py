@@ -1,0 +1,127 @@
+"""What each carrier says is read as its documents write it, and nothing else breaks a reader."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from audio.errors import AudioError
+from benchmarks.phone.peers import PEERS, TOKEN
+from voiceloop.doors.carriers.dialect import (
+    Asked,
+    Carrier,
+    Dialect,
+    Heard,
+    Played,
+    Pressed,
+    Started,
+    Stopped,
+    Way,
+)
+from voiceloop.doors.carriers.plivo import Plivo, PlivoStream
+from voiceloop.doors.carriers.signalwire import SignalWire
+from voiceloop.doors.carriers.telnyx import Telnyx, TelnyxStream
+from voiceloop.doors.carriers.twilio import Twilio, TwilioStream
+from voiceloop.doors.carriers.vonage import Vonage, VonageStream
+from voiceloop.doors.pbx.asterisk import AsteriskStream
+from voiceloop.doors.pbx.audiosocket import AudioSocketStream
+from voiceloop.errors import InvalidRequest
+from voiceloop.telephony import PhoneCall
+
+DIALECTS: dict[str, type[Dialect]] = {
+    "twilio": TwilioStream, "signalwire": TwilioStream, "telnyx": TelnyxStream,
+    "plivo": PlivoStream, "vonage": VonageStream, "asterisk": AsteriskStream,
+    "audiosocket": AudioSocketStream,
+}  # fmt: skip
+TICKET = "00000000-0000-0000-0000-0000000000aa"
+EVIL = '"><Say>a & b</Say>'
+WAY = Way("wss://v.example/s", EVIL, "https://v.example/after")
+CARRIERS: list[Carrier] = [
+    Twilio(TOKEN, ""), SignalWire(TOKEN, ""), Telnyx("", ""), Plivo(TOKEN), Vonage(TOKEN),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(DIALECTS))
+def test_a_stream_is_read_from_its_start_to_its_stop(name: str) -> None:
+    peer, dialect = PEERS[name](), DIALECTS[name]()
+    told = [dialect.read(frame) for frame in peer.opening(TICKET)]
+    [started] = [one for one in told if isinstance(one, Started)]
+    assert (started.encoding, started.rate_hz) == (peer.encoding, peer.rate_hz)
+    payload = bytes(range(160))
+    sound = dialect.read(peer.sound(payload))
+    assert isinstance(sound, Heard) and sound.payload == payload
+    assert dialect.read(peer.digit("#")) == Pressed("#")
+    assert peer.told(dialect.media(bytes(640))).payload == bytes(640)
+    if dialect.has_marks:
+        assert peer.told(dialect.mark("7")).name == "7"
+        played = peer.played("7")
+        assert played is not None and dialect.read(played) == Played("7")
+        clear = dialect.clear()
+        assert clear is not None and peer.told(clear).kind == "clear"
+    if name in ("twilio", "signalwire", "telnyx", "plivo"):
+        assert dialect.read(peer.stop()) == Stopped()
+
+
+def test_the_agents_own_sound_is_not_taken_for_the_callers() -> None:
+    media = {"event": "media", "media": {"track": "outbound", "payload": "AAAA"}}
+    assert TwilioStream().read(json.dumps(media)) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["MEDIA_START connection_id:a channel:b format:ulaw", "DTMF_END digit:4"]
+)
+def test_asterisk_is_read_in_plain_text_too(text: str) -> None:
+    dialect = AsteriskStream()
+    told = dialect.read(text)
+    assert told in (Started("a", encoding="pcmu", rate_hz=8000), Pressed("4"))
+    assert dialect.hang_up() == "HANGUP"
+
+
+TEXTS = st.text(max_size=80) | st.sampled_from([
+    '{"event":"start"}', '{"event":"media","media":{"payload":"%"}}', '{"event":["x"]}',
+    '{"event":"start","start":{"mediaFormat":{"encoding":"audio/L16"}}}', "MEDIA_START", "[" * 99,
+    '{"event":"media","media":{"payload":7,"chunk":{}}}', '{"event":"websocket:connected"}',
+])  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [one for one in DIALECTS if one != "audiosocket"])
+@given(TEXTS | st.binary(max_size=80))
+def test_whatever_comes_raises_documented_errors_alone(name: str, frame: str | bytes) -> None:
+    dialect = DIALECTS[name]()
+    try:
+        dialect.read(frame)
+    except (InvalidRequest, AudioError):
+        pass
+
+
+@given(st.binary(min_size=3, max_size=80))
+def test_audiosocket_reads_any_frame_or_refuses_it(frame: bytes) -> None:
+    try:
+        AudioSocketStream().read(frame)
+    except (InvalidRequest, AudioError):
+        pass
+
+
+@pytest.mark.parametrize("carrier", CARRIERS, ids=lambda one: one.name)
+def test_an_answer_is_well_formed_whatever_it_names(carrier: Carrier) -> None:
+    call = PhoneCall(carrier.name, ids={"call": "CA1"})
+    answers = [
+        carrier.connect(call, WAY), carrier.busy(), carrier.over(),
+        carrier.dial(call, f"tel:{EVIL}", WAY), carrier.dial(call, f"sip:{EVIL}", WAY),
+    ]  # fmt: skip
+    for answer in answers:
+        if carrier.media_type == "application/json":
+            assert isinstance(json.loads(answer), list)
+        else:
+            verbs = {one.tag for one in ElementTree.fromstring(answer).iter()}
+            assert "Say" not in verbs
+
+
+@pytest.mark.parametrize("carrier", CARRIERS, ids=lambda one: one.name)
+def test_a_ring_that_names_no_call_is_refused(carrier: Carrier) -> None:
+    with pytest.raises(InvalidRequest):
+        carrier.ring(Asked("https://v.example", {}, 0.0, b"{}"))
