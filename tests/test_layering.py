@@ -33,7 +33,7 @@ MAY_IMPORT = {
     },
     "doors": {
         "access", "admission", "agent", "backends", "call", "config", "errors", "http", "operation",
-        "phone_settings", "realtime", "resume", "telemetry", "telephony",
+        "phone_settings", "realtime", "resume", "sip_settings", "telemetry", "telephony",
     },
     "new_agent": {"errors"},
     "doctor": {
@@ -85,8 +85,11 @@ MAY_IMPORT = {
     "access": {"admission", "errors", "operation"},
     "admission": {"errors", "operation"},
     "command_parser": {"config", "config_reader", "removed_keys"},
-    "config": {"config_reader", "errors", "operation", "phone_settings", "removed_keys"},
+    "config": {
+        "config_reader", "errors", "operation", "phone_settings", "removed_keys", "sip_settings",
+    },
     "phone_settings": {"config_reader"},
+    "sip_settings": {"config_reader"},
     "event_stream": {"backends", "errors"},
     "backends": {"capabilities", "errors", "operation"},
     "capabilities": {"errors"},
@@ -134,11 +137,12 @@ PURE_MODULES = (
     "cluster/control/hosts",
     "canary/judge", "canary/trial", "canary/turns",
     "doors/rtp/packet", "doors/rtp/receive", "doors/rtp/reception", "doors/rtp/rtcp",
-    "doors/rtp/send", "doors/webrtc/offer", "realtime/sound_line",
     "doors/carriers/dialect", "doors/carriers/legs", "doors/carriers/marks",
     "doors/carriers/plivo", "doors/carriers/signalwire", "doors/carriers/signatures",
     "doors/carriers/sound", "doors/carriers/telnyx", "doors/carriers/twilio",
     "doors/carriers/vonage", "doors/keypad", "doors/pbx/asterisk",
+    "doors/rtp/send", "doors/rtp/digits", "doors/rtp/tones", "doors/sdp",
+    "doors/sip/description", "doors/sip/digest", "doors/webrtc/offer", "realtime/sound_line",
 )  # fmt: skip
 GATEWAY_AUDIO = {
     "audio.frames", "audio.codec", "audio.resample", "audio.vad", "audio.noise_reduction",

@@ -48,17 +48,21 @@ from voiceloop.operation import (
     WebRtcSettings,
     WorkerAddresses,
     is_address,
+    is_network,
     is_private,
 )
 from voiceloop.operation import Limits as Limits  # whoever has a Config has these
 from voiceloop.phone_settings import PhoneSettings
 from voiceloop.removed_keys import instead_of_variable
+from voiceloop.sip_settings import SipSettings
 
 PREFIX = "VOICELOOP_"
 NO_ADAPTER = "none"  # of llm_adapter: not the one that ships for a model either
 LEAST_CONTEXT_TOKENS = 256  # less holds no instructions and no reply
 MOST_CONTEXT_TOKENS = 10**8
 LEAST_SECRET_CHARACTERS = 16
+LEAST_PASSWORD_CHARACTERS = 8  # of a telephone; it is never sent, so it is guessed at our pace
+LEAST_PASSWORD_CHARACTERS = 8
 MOST_THREADS = 64  # as many as the native layers run on
 # Set for the test suite, recipes and benchmarks; no settings of a server.
 FOREIGN = frozenset(
@@ -357,6 +361,7 @@ class Config:
     canary: CanarySettings = field(default_factory=CanarySettings)
     webrtc: WebRtcSettings = field(default_factory=WebRtcSettings)
     phone: PhoneSettings = field(default_factory=PhoneSettings)
+    sip: SipSettings = field(default_factory=SipSettings)
 
 
 def all_keys(kind: Any = Config, path: str = "") -> Mapping[str, Key]:
@@ -507,6 +512,29 @@ def _secret(text: str, name: str) -> str:
     return found
 
 
+def _check_sip(sip: SipSettings) -> None:
+    """Raises: ConfigError."""
+    if not sip.port:
+        return
+    if not sip.allow and not sip.users:
+        raise ConfigError(
+            "sip.allow: expected the addresses whose calls are taken, or sip.users, found neither"
+        )
+    for network in sip.allow:
+        if not is_network(network):
+            raise ConfigError(f"sip.allow: expected an address or a network, found {network!r}")
+    for user in sip.users:
+        name, _, password = user.partition(":")
+        if not name or len(password) < LEAST_PASSWORD_CHARACTERS:
+            wanted = f"name:password with {LEAST_PASSWORD_CHARACTERS} characters or more"
+            raise ConfigError(f"sip.users: expected {wanted}, found none for {name!r}")
+    if sip.address and not is_address(sip.address):
+        raise ConfigError(f"sip.address: expected an IP address, found {sip.address!r}")
+    ports = sip.rtp_ports
+    if ports and not (len(ports) == 2 and 1024 <= ports[0] < ports[1] <= 65535):
+        raise ConfigError(f"sip.rtp_ports: expected [FIRST, LAST], found {list(ports)}")
+
+
 def _check(config: Config) -> None:
     """Rules beyond one key; each failure names what was expected and what was found."""
     given = [("secret_key", one) for one in config.secret_key]
@@ -542,6 +570,7 @@ def _check(config: Config) -> None:
             )
         if url.startswith("turn") and not config.webrtc.turn_secret:
             raise ConfigError("webrtc.turn_secret: expected the TURN server's, found none")
+    _check_sip(config.sip)
     if config.phone.is_called_back and not config.phone.public_url:
         raise ConfigError("phone.public_url: expected where carriers reach this server, found none")
     if not is_private(config.phone.audiosocket.host):

@@ -61,6 +61,13 @@ class NotOnThisLine(InvalidRequest):
     code = "not_on_this_line"
 
 
+class NotAnswered(VoiceLoopError):
+    """A call that goes out was not taken: nobody is there, or nobody wants it."""
+
+    code = "not_answered"
+    http_status = 502
+
+
 class TransferFailed(VoiceLoopError):
     """Nobody answered where the caller was to be connected; the call goes on here."""
 

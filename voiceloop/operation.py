@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -77,6 +77,15 @@ def is_address(text: str) -> bool:
 def is_private(text: str) -> bool:
     """Whether it is an IP address that nobody reaches from the internet."""
     return is_address(text) and ip_address(text).is_private and not ip_address(text).is_unspecified
+
+
+def is_network(text: str) -> bool:
+    """Whether it is an IP address, or a network as ``10.0.0.0/24``."""
+    try:
+        ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

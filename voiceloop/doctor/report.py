@@ -82,7 +82,9 @@ OPTIONAL = {
     "livekit": ("echo cancellation of voiceloop talk", "talk"),
     "mcp": ("tools of MCP servers", "mcp"),
     "aiortc": ("calls over WebRTC", "webrtc"),
-    "opuslib-next-bundled": ("Opus of calls over WebRTC", "webrtc"),
+    "aiosipua": ("calls by SIP", "sip"),
+    "g722": ("G.722 of calls by SIP", "sip"),
+    "opuslib-next-bundled": ("Opus of calls over WebRTC and by SIP", "webrtc"),
     "webrtc-noise-gain": ("noise reduction for a session that asks for it", "noise"),
 }
 MIN_CORES = 2

@@ -22,6 +22,7 @@ from voiceloop.backends import Backends
 from voiceloop.call.connection import Hello, Transport
 from voiceloop.config import Config
 from voiceloop.errors import Overloaded, expected
+from voiceloop.realtime.session_update import within_capabilities
 from voiceloop.resume.ticket import Tickets
 from voiceloop.telemetry.metrics import Metrics
 
@@ -83,6 +84,15 @@ async def let_in(
         if not is_returning:
             await server.admission.until_it_begins(wait)
         yield hello
+
+
+def check_session(server: Server, hello: Hello) -> None:
+    """Raises: InvalidRequest: the session that the caller asks for cannot be served."""
+    backends = server.backends
+    if backends is None:
+        raise Overloaded("expected a server that is ready, found one that loads")
+    own = server.session_agent(hello.agent).session_settings(hello.model)
+    within_capabilities(backends.capabilities, hello.settings_over(own))
 
 
 def returns_of(connection: HTTPConnection) -> str:

@@ -77,6 +77,7 @@ class Line:
         self.hello = hello
         self.far: FarEnd
         self.phone: PhoneLine | None = None
+        self.last_headers: list[tuple[str, str]] = []  # what a telephone's exchange is told at last
         self._waiting: deque[Frame] = deque()
         self._n_sound = self._n_event = 0  # bytes of those
         self._arrived = asyncio.Event()

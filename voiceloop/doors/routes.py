@@ -9,8 +9,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -22,15 +24,19 @@ from voiceloop.access.keys import Entry, client_key
 from voiceloop.access.origins import check_origin
 from voiceloop.doors.body import pieces_of, read_body
 from voiceloop.doors.calls import Calls
-from voiceloop.doors.entrance import Server
+from voiceloop.doors.entrance import Server, check_session, hello_of
 from voiceloop.doors.telephones import Telephones
 from voiceloop.doors.webrtc.door import WebRtcDoor
 from voiceloop.errors import InvalidRequest, VoiceLoopError, expected
 from voiceloop.http.gate import error_response
 from voiceloop.realtime.client_events import parse_frame
 from voiceloop.realtime.settings import Json
+from voiceloop.telephony import PhoneCall
 
 PATH = "/v1/realtime/calls"
+PHONE_CALLS = "/v1/phone/calls"
+TARGET = re.compile(r"tel:\+?[0-9*#]{1,32}|sip:[^\s<>]{1,200}")
+OWN_HEADER = re.compile(r"X-[A-Za-z0-9-]{1,60}", re.IGNORECASE)
 MAX_BODY_BYTES = 512 * 1024  # an offer of 64 KiB, and a session with its tools
 MAX_FIELDS = 4
 # What the stock SDK sends with its offer, and reads of the answer.
@@ -57,6 +63,10 @@ class Doors:
         """As `WebRtcDoor.prepare`."""
         self._webrtc.prepare()
 
+    async def open(self) -> None:
+        """Listen where the configuration says, besides HTTP. Raises: ConfigError."""
+        await self.telephones.open()
+
     def giving_way(self) -> Callable[[], None] | None:
         """As `WebRtcDoor.giving_way`."""
         return self._webrtc.giving_way()
@@ -76,6 +86,7 @@ class Doors:
                 Route(f"{call}/{verb}", _checked(server, self._refuse), methods=["POST"])
                 for verb in ("accept", "reject", "refer")
             ),
+            Route(PHONE_CALLS, _checked(server, self._call), methods=["POST"]),
             Route(
                 "/v1/realtime/ice-servers", _checked(server, self._ice_servers),
                 methods=["GET", "OPTIONS"],
@@ -89,8 +100,39 @@ class Doors:
         headers = {"Location": f"{PATH}/{call_id}"}
         return Response(answer, 201, headers, media_type="application/sdp")
 
+    async def _call(self, request: Request, entry: Entry) -> Response:
+        """Call a telephone; answers when that has."""
+        body = parse_frame(await _text(request))
+        to, session = body.get("to"), body.get("session") or {}
+        if not isinstance(to, str) or not re.fullmatch(
+            r"tel:\+?[0-9*#]{1,32}|sip:[^\s<>]{1,200}", to
+        ):
+            raise expected("to", "tel:NUMBER or sip:NAME@HOST", to)
+        if not isinstance(session, dict):
+            raise expected("session", "an object", session)
+        if (sip := self.telephones.sip) is None:
+            raise InvalidRequest("expected a server with sip.port, found one without")
+        call = PhoneCall("sip", called=to.removeprefix("tel:"), is_outbound=True)
+        hello = replace(
+            hello_of(request, entry, "webrtc"), door="phone", greeting=True, phone=call,
+            asked=session,
+        )  # fmt: skip
+        check_session(self._server, hello)
+        call_id = await sip.call(hello, to)
+        return JSONResponse({"id": call_id}, 201, {"Location": f"{PATH}/{call_id}"})
+
     async def _hang_up(self, request: Request, entry: Entry) -> Response:
-        self.calls.find(request.path_params["call_id"], entry.tenant).hang_up()
+        """End a call. Of one by SIP the body may say what headers X- its BYE tells."""
+        line = self.calls.find(request.path_params["call_id"], entry.tenant)
+        if text := await _text(request):
+            headers = parse_frame(text).get("headers") or {}
+            if not isinstance(headers, dict) or not all(
+                OWN_HEADER.fullmatch(name) and isinstance(value, str) and value.isprintable()
+                for name, value in headers.items()
+            ):
+                raise expected("headers", "names X-... with a line of text each", headers)
+            line.last_headers = [(name, value[:256]) for name, value in headers.items()][:16]
+        line.hang_up()
         return Response(status_code=200)
 
     async def _refuse(self, request: Request, entry: Entry) -> Response:

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import HTTPConnection
 from starlette.routing import Route
 
 from voiceloop.doors.calls import Calls
 from voiceloop.doors.entrance import Server
+from voiceloop.errors import ConfigError
 from voiceloop.phone_settings import PhoneSettings
+
+if TYPE_CHECKING:
+    from voiceloop.doors.sip.door import SipDoor
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,9 @@ class Telephones:
     """Of one gateway."""
 
     def __init__(self, server: Server, calls: Calls) -> None:
+        self._server = server
+        self._calls = calls
+        self.sip: SipDoor | None = None
         self.routes: list[Route] = []
         self.sockets: list[PhoneSocket] = []
         self._close: list[Callable[[], None]] = []
@@ -38,6 +45,18 @@ class Telephones:
             self._open_carriers(server, calls, settings)
         if settings.asterisk.password or settings.audiosocket.password:
             self._open_exchanges(server, calls, settings)
+
+    async def open(self) -> None:
+        """Listen for calls by SIP, where there is a port for them. Raises: ConfigError."""
+        if self._server.config.sip.port:
+            try:
+                from voiceloop.doors.sip.door import SipDoor
+            except ImportError as error:
+                wanted = "sip.port: expected the package aiosipua (pip install 'voiceloop[sip]')"
+                raise ConfigError(f"{wanted}, found none ({error})") from None
+            self.sip = SipDoor(self._server, self._calls)
+            await self.sip.open()
+            self._close.append(self.sip.close)
 
     def close(self) -> None:
         """Give the ports back."""

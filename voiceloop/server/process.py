@@ -293,6 +293,7 @@ async def serve(
                 for served in gateway.agents:  # those of the first are there
                     served.services.kept_lines.keep_all_soon(gateway.backends.voice, served.agent)
                     await served.services.toolbox.start()
+                await gateway.doors.open()
                 if shares_port:
                     _begin_to_listen(sock)
                     opens.set()

@@ -10,6 +10,7 @@ for its words matter more than its time, and the quiet frames that follow pay fo
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 import numpy as np
@@ -22,7 +23,6 @@ from voiceloop.doors.rtp.reception import Reception
 from voiceloop.doors.rtp.rtcp import ReportBlock
 
 OPUS_HZ = 48_000  # RFC 7587: the clock of Opus, whatever the rate of its samples
-UNITS = OPUS_HZ // VOICE_HZ  # of a timestamp, in a sample
 FRAME = samples_in(FRAME_MS, VOICE_HZ)
 FRAME_S = FRAME_MS / 1000.0
 STEP = samples_in(2.5, VOICE_HZ)  # libopus conceals whole multiples of its shortest frame
@@ -50,7 +50,9 @@ class Decoder(Protocol):
 class RtpReceiver:
     """One caller's stream of one payload type, as int16 samples at 24 kHz.
 
-    now_s: of one monotonic clock, for all calls. Call `tick` when `due_s` has come.
+    clock_hz: of the timestamps. silent_types: what comes in the same stream and holds no sound, as
+    digits and comfort noise; silence is written in its place. now_s: of one monotonic clock, for
+    all calls. Call `tick` when `due_s` has come.
     """
 
     def __init__(
@@ -58,10 +60,14 @@ class RtpReceiver:
         decoder: Decoder,
         payload_type: int,
         *,
+        clock_hz: int = OPUS_HZ,
+        silent_types: Collection[int] = (),
         longest_gap_ms: float = LONGEST_GAP_MS,
     ) -> None:
         self._decoder = decoder
         self._payload_type = payload_type
+        self._clock_hz = clock_hz
+        self._silent_types = frozenset(silent_types)
         self._longest_gap_s = longest_gap_ms / 1000.0
         # Half a frame later than the next packet would be: one that still comes is not too late.
         self._silent_after_s = self._longest_gap_s + FRAME_S / 2
@@ -97,11 +103,12 @@ class RtpReceiver:
 
     def packet(self, packet: RtpPacket, now_s: float) -> list[Samples]:
         """What a packet lets be heard: nothing where it is a stranger, late or behind a hole."""
-        if packet.payload_type != self._payload_type:
+        is_silent = packet.payload_type in self._silent_types
+        if packet.payload_type != self._payload_type and not is_silent:
             return []
         self._now_s = max(self._now_s, now_s)
         if self._reception is None:
-            self._reception = Reception(packet, self._now_s, OPUS_HZ)
+            self._reception = Reception(packet, self._now_s, self._clock_hz)
             self._timestamp = packet.timestamp
         number = self._reception.number(packet, self._now_s)
         if number is None or number < self._next or number in self._waiting:
@@ -151,7 +158,10 @@ class RtpReceiver:
 
     def _play(self, packet: RtpPacket, is_loss: bool) -> list[Samples]:
         """The packet's samples, and before them those of the hole that it ends."""
-        n_missing = signed(packet.timestamp - self._timestamp, 32) // UNITS
+        if packet.payload_type in self._silent_types:
+            return []  # the next sound's timestamp tells how long it lasted
+        ahead = signed(packet.timestamp - self._timestamp, 32)
+        n_missing = ahead * VOICE_HZ // self._clock_hz
         if abs(n_missing) > LONGEST_BURST:  # its clock jumped: it goes on from here
             n_missing = 0
         written: list[Samples] = []
@@ -166,7 +176,7 @@ class RtpReceiver:
         except AudioError:
             samples = self._decoder.conceal(FRAME)
             self.n_concealed += FRAME
-        self._timestamp = packet.timestamp + len(samples) * UNITS & 0xFFFFFFFF
+        self._timestamp = packet.timestamp + self._units(len(samples)) & 0xFFFFFFFF
         self._budget.take(len(samples) / VOICE_HZ)
         if self._n_owed >= len(samples) and rms_dbfs(samples) < QUIET_DBFS:
             self._n_owed -= len(samples)
@@ -190,9 +200,13 @@ class RtpReceiver:
 
     def _write_silence(self, n_samples: int) -> list[Samples]:
         n_samples = min(n_samples, LONGEST_BURST)
-        self._timestamp = self._timestamp + n_samples * UNITS & 0xFFFFFFFF
+        self._timestamp = self._timestamp + self._units(n_samples) & 0xFFFFFFFF
         n_left_out = min(n_samples, self._n_owed)
         self._n_owed -= n_left_out
         n_written = n_samples - n_left_out
         self._budget.take(n_written / VOICE_HZ)
         return [np.zeros(n_written, np.int16)] if n_written else []
+
+    def _units(self, n_samples: int) -> int:
+        """Of a timestamp, in so many samples."""
+        return n_samples * self._clock_hz // VOICE_HZ

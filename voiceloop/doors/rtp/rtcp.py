@@ -116,6 +116,7 @@ class Sending(Protocol):
     """What a report says of the stream that we send: `RtpSender`."""
 
     ssrc: int
+    clock_hz: int
     n_packets: int
     n_bytes: int
 
@@ -198,7 +199,7 @@ class RtcpLine:
 
     def _learn(self, block: ReportBlock, now_s: float) -> None:
         self.lost_percent = 100.0 * block.fraction_lost
-        self.peer_jitter_ms = block.jitter / 48.0  # RFC 7587: Opus counts in 1/48000 s
+        self.peer_jitter_ms = 1000.0 * block.jitter / self._sender.clock_hz
         if block.last_report:
             seconds, fraction = _ntp(now_s)
             now_middle = (seconds & 0xFFFF) << 16 | fraction >> 16

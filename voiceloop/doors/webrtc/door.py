@@ -18,13 +18,11 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from voiceloop.access.keys import Entry
-from voiceloop.call.connection import Hello
 from voiceloop.doors.calls import Calls
-from voiceloop.doors.entrance import Server, hello_of, let_in, returns_of
+from voiceloop.doors.entrance import Server, check_session, hello_of, let_in, returns_of
 from voiceloop.doors.line import Line
 from voiceloop.doors.webrtc.offer import Offer, parse_offer
 from voiceloop.errors import ConfigError, InternalError, MissingExtra
-from voiceloop.realtime.session_update import within_capabilities
 from voiceloop.realtime.settings import Json
 
 if TYPE_CHECKING:
@@ -74,7 +72,7 @@ class WebRtcDoor:
             hello = await stack.enter_async_context(
                 let_in(self._server, asked, asyncio.sleep, returns_of(request))
             )
-            self._check(hello)
+            check_session(self._server, hello)
             line = Line(hello, asyncio.get_running_loop().time)
             try:
                 peer, told = await self._peer(offer, line)
@@ -111,13 +109,6 @@ class WebRtcDoor:
         if self._mux is not None:
             self._mux.close()
             self._mux = None
-
-    def _check(self, hello: Hello) -> None:
-        """Raises: InvalidRequest: the session that the caller asks for cannot be served."""
-        backends = self._server.backends
-        assert backends is not None  # the entrance lets nobody in before
-        own = self._server.session_agent(hello.agent).session_settings(hello.model)
-        within_capabilities(backends.capabilities, hello.settings_over(own))
 
     async def _peer(self, offer: Offer, line: Line) -> tuple[Peer, str]:
         """A peer of this offer, and our answer. Raises: ConfigError: there is no port for it."""

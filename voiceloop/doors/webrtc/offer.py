@@ -14,43 +14,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from voiceloop.errors import InvalidRequest
+from voiceloop.doors.sdp import ANSWERED, MAX_MEDIA, MediaLine, direction_of, read, wanted
 
-MAX_OFFER_BYTES = 64 * 1024
-MAX_MEDIA = 4  # a browser's page offers two
 MAX_MESSAGE_BYTES = 256 * 1024  # of one message on the data channel; what browsers take
 # What browsers take where their offer does not say (RFC 8841, 6.1).
 DEFAULT_MESSAGE_BYTES = 64 * 1024
 # As the encoder writes; FEC lets the peer fill a hole. Browsers send mono of speech anyway.
 OPUS_PARAMETERS = "minptime=10;useinbandfec=1;stereo=0;maxaveragebitrate=32000"
 
-MEDIA = re.compile(r"(audio|video|application|text|message) (\d{1,5}) (\S{1,64}) (\S.{0,255})")
 OPUS = re.compile(r"(\d{1,3}) opus/48000/2", re.IGNORECASE)
 FINGERPRINT = re.compile(r"sha-256 ((?:[0-9A-F]{2}:){31}[0-9A-F]{2})", re.IGNORECASE)
 MID = re.compile(r"[!#$%&'*+\-.^_`{|}~0-9A-Za-z]{1,32}")
-DIRECTIONS = ("sendrecv", "sendonly", "recvonly", "inactive")
-ANSWERED = {"sendonly": "recvonly", "recvonly": "sendonly"}  # the others are their own answer
 PROTOCOLS = {"audio": ("UDP/TLS/RTP/SAVPF",), "application": ("UDP/DTLS/SCTP",)}
 
 Setup = Literal["active", "passive"]
 Address = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class MediaLine:
-    """One line of the offer, as it stood: ``kind`` and the protocol and formats behind its port."""
-
-    kind: str
-    protocol: str
-    formats: str
-    attributes: dict[str, list[str]]
-
-    def first(self, name: str) -> str | None:
-        return next(iter(self.attributes.get(name, ())), None)
-
-    @property
-    def mid(self) -> str:
-        return self.first("mid") or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +65,12 @@ class LocalEnd:
 
 def parse_offer(text: str) -> Offer:
     """Read an offer. Raises: InvalidRequest: it is none, or holds nothing that we can serve."""
-    if len(text) > MAX_OFFER_BYTES:
-        raise _wanted(f"at most {MAX_OFFER_BYTES} characters", f"{len(text)}")
-    lines = text.split("\n")
-    if lines[0].strip() != "v=0":
-        raise _wanted("a session description that begins with v=0", f"{lines[0].strip()[:40]!r}")
-    session, media = _read(lines)
+    session, media = read(text)
     bundle = _bundle_of(session)
     taken = [one for one in media if one.mid in bundle]
     sound = next((one for one in taken if _is_taken(one, "audio") and _opus_of(one)), None)
     if sound is None:
-        raise _wanted("a line m=audio with Opus, in a BUNDLE group", "none")
+        raise wanted("a line m=audio with Opus, in a BUNDLE group", "none")
     events = next((one for one in taken if _is_taken(one, "application")), None)
     # What is bundled is described by the first line of its group that is taken (RFC 9143, 7.3).
     ends = [one for one in (sound, events) if one is not None]
@@ -110,7 +83,7 @@ def parse_offer(text: str) -> Offer:
         opus=_opus_of(sound) or 0,
         fingerprint=_fingerprint_of(described),
         setup=_setup_of(described),
-        direction=next((name for name in DIRECTIONS if name in sound.attributes), DIRECTIONS[0]),
+        direction=direction_of(sound.attributes),
         sctp_port=_number(events, "sctp-port", 5000, 65535),
         message_bytes=_number(events, "max-message-size", DEFAULT_MESSAGE_BYTES, 2**62)
         or MAX_MESSAGE_BYTES,
@@ -187,26 +160,6 @@ def _end_lines(media: MediaLine, offer: Offer, local: LocalEnd) -> list[str]:
     ]
 
 
-def _read(lines: Sequence[str]) -> tuple[MediaLine, list[MediaLine]]:
-    """What holds for the whole session, and its media. Raises: InvalidRequest."""
-    session = MediaLine("session", "", "", {})
-    media: list[MediaLine] = []
-    for line in lines:
-        kind, _, value = line.strip().partition("=")
-        if kind == "m":
-            found = MEDIA.fullmatch(value)
-            if found is None:
-                raise _wanted("a line m=KIND PORT PROTOCOL FORMATS", f"{value[:40]!r}")
-            if len(media) == MAX_MEDIA:
-                raise _wanted(f"at most {MAX_MEDIA} lines m=", "more")
-            name, _, protocol, formats = found.groups()
-            media.append(MediaLine(name, protocol, formats, {}))
-        elif kind == "a":
-            name, _, value = value.partition(":")
-            (media or [session])[-1].attributes.setdefault(name, []).append(value)
-    return session, media
-
-
 def _bundle_of(session: MediaLine) -> list[str]:
     """The names in the offer's BUNDLE group: all of them go over one port."""
     for group in session.attributes.get("group", ()):
@@ -234,7 +187,7 @@ def _fingerprint_of(described: dict[str, list[str]]) -> str:
     for value in described.get("fingerprint", ()):
         if found := FINGERPRINT.fullmatch(value.strip()):
             return found[1].upper()
-    raise _wanted("a line a=fingerprint:sha-256", "none")
+    raise wanted("a line a=fingerprint:sha-256", "none")
 
 
 def _setup_of(described: dict[str, list[str]]) -> Setup:
@@ -243,15 +196,11 @@ def _setup_of(described: dict[str, list[str]]) -> Setup:
         return "passive"
     if offered in ("actpass", "passive"):
         return "active"
-    raise _wanted("a=setup:actpass, active or passive", f"{offered[:40]!r}")
+    raise wanted("a=setup:actpass, active or passive", f"{offered[:40]!r}")
 
 
 def _number(media: MediaLine | None, name: str, default: int, most: int) -> int:
     value = (media.first(name) if media is not None else None) or str(default)
     if not re.fullmatch(r"\d{1,18}", value.strip()) or int(value) > most:
-        raise _wanted(f"a={name} of at most {most}", f"{value[:40]!r}")
+        raise wanted(f"a={name} of at most {most}", f"{value[:40]!r}")
     return int(value)
-
-
-def _wanted(what: str, found: str) -> InvalidRequest:
-    return InvalidRequest(f"sdp: expected {what}, found {found}", param="sdp", code="invalid_offer")

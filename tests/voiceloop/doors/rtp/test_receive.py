@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from audio.errors import AudioError
 from audio.frames import VOICE_HZ, Samples
 from voiceloop.doors.rtp.packet import RtpPacket
-from voiceloop.doors.rtp.receive import FRAME, LONGEST_BURST_S, UNITS, RtpReceiver
+from voiceloop.doors.rtp.receive import FRAME, LONGEST_BURST_S, OPUS_HZ, RtpReceiver
 
+UNITS = OPUS_HZ // VOICE_HZ  # of a timestamp, in a sample
 OPUS, CONCEALED, RECOVERED = 111, -1000, -2000
 LOUD = 200  # above every quiet frame
 

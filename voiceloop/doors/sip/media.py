@@ -1,0 +1,396 @@
+"""The sound of a call by SIP: its two ports, its codec, its digits, and when it is held.
+
+Owns where packets go to: to the host that the far end's description names, and only once that is
+known to be the far end. What a packet brings is passed on where it arrives: no threads, no tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+import secrets
+import socket
+from collections.abc import Callable
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+
+from audio.frames import FRAME_MS, VOICE_HZ, Samples, samples_in
+from voiceloop.call.connection import LINE_BROKE
+from voiceloop.doors.keypad import tones
+from voiceloop.doors.rtp.digits import DigitReader, DigitWriter
+from voiceloop.doors.rtp.packet import MalformedPacket, RtpPacket
+from voiceloop.doors.rtp.receive import RtpReceiver
+from voiceloop.doors.rtp.rtcp import RtcpLine
+from voiceloop.doors.rtp.send import RtpSender
+from voiceloop.doors.rtp.tones import ToneListener
+from voiceloop.doors.sip.description import COMFORT_NOISE, Described
+from voiceloop.doors.sip.endpoint import Address
+from voiceloop.errors import Overloaded
+
+log = logging.getLogger(__name__)
+
+LEAD_MS = 40.0  # as over WebRTC: no packet waits for another
+HELD_BY_PEER_MS = 60.0  # what a telephone's buffer holds: 40 to 100 ms
+# Without a packet for so long the far end has gone without a word. A held call has none to send.
+LOST_S = 20.0
+# While the agent is silent: what keeps a border controller's hole open, and its own clock quiet.
+QUIET_EVERY_S = 0.4
+QUIET_LEVEL = bytes([70])  # of comfort noise, -70 dBov (RFC 3389, 3.1): the line does not seem dead
+RECEIVE_BUFFER_BYTES = 1 << 18
+TYPE_OF_SERVICE = 46 << 2  # "expedited forwarding" (RFC 3246), as telephones send
+FRAME_SAMPLES = samples_in(FRAME_MS, VOICE_HZ)
+FRAME_BYTES = 2 * FRAME_SAMPLES
+FRAME_S = FRAME_MS / 1000.0
+
+
+class MediaState(Enum):
+    AWAITED = "awaited"  # nothing is agreed
+    AGREED = "agreed"  # the far end may send; nothing is heard or said yet
+    LIVE = "live"
+    CLOSED = "closed"  # for good
+
+
+class FarEnd(Protocol):
+    """Who is told what the line brings."""
+
+    def hear(self, samples: bytes) -> None: ...
+
+    def press(self, key: str, *, is_sound: bool) -> None: ...
+
+    def end(self, code: int, how: str) -> None: ...
+
+
+class Ports:
+    """The UDP ports of calls, in pairs. first, last: 0 and 0: any that the machine gives."""
+
+    def __init__(self, host: str, first: int, last: int) -> None:
+        self._host = host
+        pairs = list(range(first + first % 2, last, 2))
+        random.shuffle(pairs)
+        self._free = pairs
+        self._is_any = not pairs
+
+    def take(self) -> tuple[socket.socket, socket.socket]:
+        """A pair of bound sockets. Raises: Overloaded: none is free."""
+        for _ in range(32 if self._is_any else len(self._free)):
+            port = 0 if self._is_any else self._free.pop(0)
+            first = second = None
+            try:
+                first = self._bind(port)
+                second = self._bind(first.getsockname()[1] + 1)
+                return first, second
+            except OSError:
+                for sock in (first, second):
+                    if sock is not None:
+                        sock.close()
+                self.give_back(port)
+        raise Overloaded("expected a free pair of UDP ports of sip.rtp_ports, found none")
+
+    def give_back(self, port: int) -> None:
+        if not self._is_any:
+            self._free.append(port)
+
+    def _bind(self, port: int) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+            if family == socket.AF_INET:
+                sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, TYPE_OF_SERVICE)
+            sock.bind((self._host, port))
+            sock.setblocking(False)
+        except OSError:
+            sock.close()
+            raise
+        return sock
+
+
+class Media:
+    """`open`, `agree`, `start`, then `close`. It is a `SoundLine`.
+
+    is_trusted: whether sound may go to this host before any came from it. wants_tones: a far end
+    without events sends its digits as sound.
+    """
+
+    lead_ms = LEAD_MS
+
+    def __init__(self, ports: Ports, far: FarEnd, is_trusted: Callable[[str], bool]) -> None:
+        self._ports = ports
+        self._far = far
+        self._is_trusted = is_trusted
+        self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
+        self._state = MediaState.AWAITED
+        self._timer: asyncio.TimerHandle | None = None
+        self._sockets: list[asyncio.DatagramTransport] = []
+        self.port = 0
+        self._agreed: Described
+        self._digits = DigitReader()
+        self._keys = DigitWriter()
+        self._keys_due_s = 0.0
+        self._tones: ToneListener | None = None
+        self._to: Address | None = None
+        self._is_latched = False
+        self._rest = b""
+        self._quiet_s = 0.0  # when the last packet of silence went
+        self._heard_s = self._clock()
+
+    # --- life ---
+
+    async def open(self) -> None:
+        """Take the ports. Raises: Overloaded."""
+        first, second = self._ports.take()
+        self.port = first.getsockname()[1]
+        for sock, receive in ((first, self._receive), (second, self._receive_report)):
+            transport, _ = await self._loop.create_datagram_endpoint(
+                lambda receive=receive: _Datagrams(receive),  # type: ignore[misc]
+                sock=sock,
+            )
+            self._sockets.append(transport)
+
+    def agree(self, agreed: Described) -> None:
+        """What both ends send from now on, and whether the far end listens."""
+        was = None if self._state is MediaState.AWAITED else self._agreed
+        if self._state is MediaState.AWAITED:
+            self._state = MediaState.AGREED
+        self._agreed = agreed
+        self._heard_s = self._clock()
+        is_same_codec = was is not None and (
+            (was.codec.name, was.payload_type, was.events)
+            == (agreed.codec.name, agreed.payload_type, agreed.events)
+        )
+        if not is_same_codec:
+            self._begin(agreed)
+        address = agreed.host, agreed.port
+        if was is None or (was.host, was.port) != address:
+            self._is_latched = False
+            self._to = address if self._is_trusted(agreed.host) and not agreed.is_held else None
+        elif self._to is None and self._is_trusted(agreed.host) and not agreed.is_held:
+            self._to = address
+        self._arm()
+
+    def _begin(self, agreed: Described) -> None:
+        self._encoder, decoder = agreed.codec.pair()
+        silent = {COMFORT_NOISE} | ({agreed.events} if agreed.events is not None else set())
+        clock_hz = agreed.codec.clock_hz
+        self._receiver = RtpReceiver(
+            decoder, agreed.payload_type, clock_hz=clock_hz, silent_types=silent
+        )
+        sequence, stamp = secrets.randbits(15), secrets.randbits(32)
+        self._sender = RtpSender(
+            secrets.randbits(32), agreed.payload_type, sequence, stamp, clock_hz
+        )
+        self._rtcp = RtcpLine(self._sender, self._receiver, "voiceloop", self._clock())
+        self._keys = DigitWriter(agreed.events_hz)
+        self._tones = ToneListener() if agreed.events is None else None
+        self._rest = b""
+
+    def start(self) -> None:
+        """The call has begun."""
+        if self._state is MediaState.AGREED:
+            self._state = MediaState.LIVE
+            self._heard_s = self._clock()
+            self._arm()
+
+    async def close(self) -> None:
+        """Give the ports back; idempotent."""
+        if self._state is MediaState.CLOSED:
+            return
+        self._state = MediaState.CLOSED
+        if self._timer is not None:
+            self._timer.cancel()
+        for transport in self._sockets:
+            transport.close()
+        if self._sockets:
+            await asyncio.sleep(0)  # the loop closes a socket in its next round
+            self._ports.give_back(self.port)
+        self._sockets = []
+
+    # --- the caller's sound ---
+
+    def _receive(self, data: bytes, address: Address) -> None:
+        if self._state not in (MediaState.AGREED, MediaState.LIVE):
+            return
+        if address[0] != self._agreed.host and address != self._to:
+            return  # anybody may send to a port that is open
+        if len(data) > 1 and 192 <= data[1] < 224:  # RFC 5761, 4: a report on the same port
+            self._receive_report(data, address)
+            return
+        try:
+            packet = RtpPacket.parse(data)
+        except MalformedPacket:
+            return
+        self._latch(address)
+        self._heard_s = self._clock()
+        if self._state is not MediaState.LIVE:
+            return
+        if packet.payload_type == self._agreed.events:
+            if (key := self._digits.read(packet)) is not None:
+                self._far.press(key, is_sound=False)
+        if not self._agreed.is_held:  # else it is the exchange's music
+            self._hear(self._receiver.packet(packet, self._heard_s))
+        self._arm()
+
+    def _latch(self, address: Address) -> None:
+        """Sound goes back to where it comes from: the same host, by another port behind NAT."""
+        if not self._is_latched:
+            self._is_latched, self._to = True, address
+
+    def _receive_report(self, data: bytes, address: Address) -> None:
+        if self._state is not MediaState.LIVE or address[0] != self._agreed.host:
+            return
+        try:
+            self._rtcp.read(data, self._clock())
+        except MalformedPacket:
+            return
+        self._heard_s = self._clock()  # a telephone that leaves silence out still reports
+
+    def _hear(self, pieces: list[Samples]) -> None:
+        for samples in pieces:
+            if self._tones is not None:
+                for key in self._tones.hear(samples):
+                    self._far.press(key, is_sound=True)
+            self._far.hear(samples.astype("<i2", copy=False).tobytes())
+
+    def has_other_digits(self) -> None:
+        """Digits came by another way: none is looked for in the sound."""
+        self._tones = None
+
+    # --- the agent's ---
+
+    def play_delay_ms(self) -> float:
+        """Half a round trip, and what the far end's buffer holds."""
+        return (self._rtcp.round_trip_ms or 0.0) / 2.0 + HELD_BY_PEER_MS
+
+    def send_sound(self, samples: bytes) -> None:
+        """Send what is whole frames; the rest waits for more, or until silence is due."""
+        self._rest += samples
+        n_whole = len(self._rest) - len(self._rest) % FRAME_BYTES
+        for start in range(0, n_whole, FRAME_BYTES):
+            self._send_frame(np.frombuffer(self._rest[start : start + FRAME_BYTES], "<i2"))
+        self._rest = self._rest[n_whole:]
+        self._arm()
+
+    def clear_sound(self) -> None:
+        self._rest = b""
+
+    def send_keys(self, keys: str) -> None:
+        """Press these keys; the agent's sound waits for none of them. Raises: ValueError."""
+        if self._agreed.events is not None:
+            if self._keys.is_idle:
+                self._keys_due_s = self._clock()
+            self._keys.put(keys)
+            self._arm()
+        else:
+            self.send_sound(tones(keys))
+
+    def _send_frame(self, samples: Samples) -> None:
+        if self._may_send and self._keys.is_idle:
+            payload = self._encoder.encode(samples)
+            packet = self._sender.packet(payload, FRAME_SAMPLES, self._clock())
+            self._write(packet)
+
+    def _send_key(self) -> None:
+        due = self._keys.next()
+        if due is not None:
+            assert self._agreed.events is not None
+            self._write(
+                self._sender.event(
+                    due.payload, self._agreed.events, self._clock(), is_first=due.is_first
+                )
+            )
+        self._sender.skip(FRAME_SAMPLES)
+
+    def _send_silence(self) -> None:
+        """The rest of a reply's last frame, or that silence goes on."""
+        now_s = self._quiet_s = self._clock()
+        if self._is_sparse and self._sender.due_s is not None:  # its stamps tell of the pause
+            self._sender.skip(int(max(0.0, now_s - self._sender.due_s) / FRAME_S) * FRAME_SAMPLES)
+        if self._rest or not self._agreed.has_noise:
+            rest, self._rest = self._rest, b""
+            frame = rest + bytes(FRAME_BYTES - len(rest))
+            self._send_frame(np.frombuffer(frame, "<i2"))
+        else:
+            packet = self._sender.packet(QUIET_LEVEL, FRAME_SAMPLES, now_s, COMFORT_NOISE)
+            self._write(packet)
+
+    def _write(self, packet: RtpPacket) -> None:
+        if self._may_send and self._to is not None:
+            self._sockets[0].sendto(packet.serialize(), self._to)
+
+    @property
+    def _may_send(self) -> bool:
+        """Whether the far end listens, and is known to be it."""
+        is_open = self._state in (MediaState.AGREED, MediaState.LIVE)
+        return is_open and self._to is not None and not self._agreed.is_held
+
+    # --- time ---
+
+    @property
+    def _is_sparse(self) -> bool:
+        """Whether the far end knows that a pause in the packets is silence."""
+        return self._agreed.has_noise or self._agreed.codec.name == "opus"
+
+    def _silence_due_s(self) -> float:
+        """When silence follows what was sent, because nothing else has."""
+        if not self._may_send:
+            return math.inf
+        due_s = self._sender.due_s or 0.0
+        if due_s > self._quiet_s + FRAME_S or self._rest:  # sound went last: more may come late
+            return due_s + FRAME_S
+        return max(due_s, self._quiet_s + QUIET_EVERY_S) if self._is_sparse else due_s
+
+    def _due_s(self) -> float:
+        if not self._keys.is_idle:
+            return self._keys_due_s
+        return min(
+            self._rtcp.due_s, self._receiver.due_s or math.inf, self._silence_due_s(),
+            self._lost_at_s,
+        )  # fmt: skip
+
+    @property
+    def _lost_at_s(self) -> float:
+        """When a far end that has stopped sending is given up; a held one may send nothing."""
+        is_silent = self._agreed.is_held or self._agreed.direction == "recvonly"
+        return math.inf if is_silent else self._heard_s + LOST_S
+
+    def _arm(self) -> None:
+        """Have `_tick` called when the next thing is due."""
+        if self._state is not MediaState.LIVE:
+            return
+        due_s = self._due_s()
+        if self._timer is None or due_s < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(due_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer, now_s = None, self._clock()
+        self._hear(self._receiver.tick(now_s))
+        if not self._keys.is_idle and now_s >= self._keys_due_s:
+            self._send_key()
+            self._keys_due_s = max(self._keys_due_s + FRAME_S, now_s)
+        elif self._keys.is_idle and now_s >= self._silence_due_s():
+            self._send_silence()
+        if now_s >= self._rtcp.due_s:
+            report = self._rtcp.write(now_s)
+            if self._may_send and self._to is not None:
+                is_one = self._agreed.rtcp_port == self._agreed.port
+                at = self._to if is_one else (self._to[0], self._agreed.rtcp_port)
+                self._sockets[0 if is_one else 1].sendto(report, at)
+        if now_s >= self._lost_at_s:
+            self._far.end(LINE_BROKE, f"the line broke: no sound of the far end for {LOST_S:g} s")
+            return
+        self._arm()
+
+
+class _Datagrams(asyncio.DatagramProtocol):
+    def __init__(self, receive: Callable[[bytes, Address], None]) -> None:
+        self._receive = receive
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        self._receive(data, (addr[0], addr[1]))
