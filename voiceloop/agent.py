@@ -308,8 +308,9 @@ class BargeIn:
     )
     echo_guard: bool = key(
         True,
-        "Words that the agent has just spoken do not count. The microphone heard them from the "
-        "speaker.",
+        "The agent's own voice out of the caller's loudspeaker does not count. The server knows "
+        "what it plays, finds the delay (up to 800 ms), and hears such a sound as silence. The first "
+        "of it in a call may still pause the agent. Nor do words that the agent has just spoken.",
     )
     by_sound: bool = key(
         True,

@@ -109,7 +109,9 @@ class Call:
             slots=agent.slots,
             starts_early=ahead.does("early_start") and agent.barge_in.enabled,
             words_late_s=agent.waiting.late_s,
+            knows_echo=agent.barge_in.echo_guard,
         )
+        self._context.on_sound = self._listener.observe_played
         self.idleness = Idleness(
             lambda since_ms: self.advance(told.CallerIdle(since_ms)), services.clock
         )

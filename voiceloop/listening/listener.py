@@ -13,12 +13,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS
+from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
 from voiceloop.agent import AgentSlot
 from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptions, Transcript
 from voiceloop.errors import BackendError
 from voiceloop.listening.alarms import Alarm, AwaitedTurns, StallWatch
 from voiceloop.listening.caller_audio import AudioClock, CallerAudio
+from voiceloop.listening.echo import EchoGuard
 from voiceloop.listening.endpointing import End, Endpointing
 from voiceloop.listening.events import (
     Activity,
@@ -77,6 +78,7 @@ class Listener:
         slots: Sequence[AgentSlot] = (),
         starts_early: bool = False,
         words_late_s: float | None = None,
+        knows_echo: bool = False,
     ) -> None:
         self._deliver = deliver
         self._longest_turn_ms = longest_turn_ms
@@ -88,6 +90,7 @@ class Listener:
         self._starts_early = starts_early
         self._early = EarlyStarts(is_enabled=starts_early)
         self._prosody = Prosody()
+        self._echo = EchoGuard() if knows_echo else None
         self._caller_audio = CallerAudio(settings.input_format, settings.noise_reduction)
         self._audio = AudioClock(clock)
         self._alarm = Alarm(self._audio, lambda at_ms: deliver(self.decide(at_ms)))
@@ -122,6 +125,11 @@ class Listener:
 
     # --- audio in ---
 
+    def observe_played(self, samples: Samples, rate_hz: int) -> None:
+        """Sound of the agent, int16 [n], goes out to the caller now: it may come back."""
+        if self._echo is not None:
+            self._echo.play(samples, rate_hz)
+
     @property
     def now_ms(self) -> float:
         """The audio clock."""
@@ -138,6 +146,8 @@ class Listener:
         if not self._listens:
             self._recognition.feed(samples.tobytes())
             return []
+        if self._echo is not None and len(samples):
+            samples = self._echo.push(samples)
         self._onset.feed(samples, had_stalled=had_stalled)
         if self._segment is None:
             self._onset.keep(samples)

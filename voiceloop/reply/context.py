@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Self
 
+from audio.frames import Samples
 from voiceloop.admission.overload import Level
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
@@ -86,6 +87,8 @@ class ReplyContext:
             self.retrieval = Retrieval(
                 services.retriever, tasks, self.clock, looks_ahead=self.ahead.does("retrieval")
             )
+        # Told of every piece of sound as it goes out, and its rate.
+        self.on_sound: Callable[[Samples, int], None] = lambda samples, rate_hz: None
         self.prepared = Prepared(protocol, agent, services.answers, self.retrieval)
         self.anticipation = Anticipation(
             backends.language_model, protocol.session_id, tasks, on_p_end, self.ahead, tenant,

@@ -579,6 +579,7 @@ class Reply:
         if chunk.words:
             response.transcript_delta(speech.text.take(chunk.words[-1].text_end))
             response.add_words(speech.in_item(chunk.words))
+        self._context.on_sound(chunk.samples, self.plan.output_format.rate)
         data = encode(chunk.samples, self.plan.output_format.encoding)
         response.audio_delta(data, chunk.duration_ms, is_fade=chunk.is_fade)
         self.record.mark(Mark.FIRST_AUDIO_QUEUED, self._context.clock())
