@@ -309,8 +309,9 @@ class BargeIn:
     echo_guard: bool = key(
         True,
         "The agent's own voice out of the caller's loudspeaker does not count. The server knows "
-        "what it plays, finds the delay (up to 800 ms), and hears such a sound as silence. The first "
-        "of it in a call may still pause the agent. Nor do words that the agent has just spoken.",
+        "what it plays, finds the delay (up to 800 ms), and hears such a sound as silence. The "
+        "first of it in a call may still pause the agent. Nor do words that the "
+        "agent has just spoken.",
     )
     by_sound: bool = key(
         True,
