@@ -20,11 +20,13 @@ import sys
 import tempfile
 import urllib.request
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmarks.calls.ablation import OFF
 from benchmarks.calls.human_turns import CHOSEN_ON, HumanTurn, human_turns
@@ -35,6 +37,7 @@ from benchmarks.peers.envs import PINS, python_of
 from benchmarks.peers.stub_services import KnownTurn, read_delays
 from clients.call.result import SOFT_CUT_MS
 from clients.progress import progress_bar
+from clients.recording import Samples
 from clients.report.call_summary import stage_medians
 from clients.report.percentiles import Distribution
 from clients.server_process import SERVE, ServerProcess, running_server
@@ -131,15 +134,21 @@ async def start(
 
 
 async def start_stubs(
-    running: AsyncExitStack, turns: Sequence[HumanTurn], delays_ms: str, log_folder: Path
+    running: AsyncExitStack,
+    known: Sequence[KnownTurn],
+    delays_ms: str,
+    log_folder: Path,
+    voice: Samples | None = None,
 ) -> int:
-    """The services, which know these turns; returns their port."""
-    known = [KnownTurn(turn.samples, turn.words) for turn in turns]
+    """The services, which know these turns; returns their port. voice: as of `spoken`."""
     folder = running.enter_context(tempfile.TemporaryDirectory())
     path = Path(folder) / "turns.pickle"
-    path.write_bytes(pickle.dumps(known))
+    path.write_bytes(pickle.dumps(list(known)))
     command = (sys.executable, "-m", "benchmarks.peers.stub_services")
-    options = ("--turns", str(path), "--delays-ms", delays_ms)
+    options = ["--turns", str(path), "--delays-ms", delays_ms]
+    if voice is not None:
+        np.save(Path(folder) / "voice.npy", voice)
+        options += ["--voice", str(Path(folder) / "voice.npy")]
     log = log_folder / "peers-stubs.log"
     stubs = running_server(options, command=command, log=log, environment=ONE_THREAD)
     return (await running.enter_async_context(stubs)).port
@@ -171,12 +180,10 @@ async def measure(
     plain, hesitating = turns
     blocks = blocks_of(plain, hesitating, settings.n_barge_ins)
     async with AsyncExitStack() as running:
-        port = await start_stubs(running, [*plain, *hesitating], settings.delays_ms, RESULTS)
+        known = [KnownTurn(turn.samples, turn.words) for turn in (*plain, *hesitating)]
+        port = await start_stubs(running, known, settings.delays_ms, RESULTS)
 
-        async def tell(number: int, reply: str) -> None:
-            body = json.dumps({"turn": number, "reply": reply}).encode()
-            await asyncio.to_thread(_post, f"http://127.0.0.1:{port}/now", body)
-
+        tell = post_now(port)
         services = f"http://127.0.0.1:{port}/v1"
         servers = {
             name: await start(running, name, services, settings, RESULTS) for name in measured
@@ -188,6 +195,16 @@ async def measure(
                 call = PeerCall(line, tell, seed=settings.seed + one.index)
                 measured[one.variant].extend(await call.run(blocks[one.index].turns))
                 progress(done + 1)
+
+
+def post_now(port: int) -> Callable[[int, str], Awaitable[None]]:
+    """Tells the stubs which turn is played, and how long the reply to it is."""
+
+    async def tell(number: int, reply: str) -> None:
+        body = json.dumps({"turn": number, "reply": reply}).encode()
+        await asyncio.to_thread(_post, f"http://127.0.0.1:{port}/now", body)
+
+    return tell
 
 
 def _post(url: str, body: bytes) -> None:

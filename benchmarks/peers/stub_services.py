@@ -1,6 +1,6 @@
 """Speech-to-text, language and speech services that know everything and take no time.
 
-``python -m benchmarks.peers.stub_services --port N --turns FILE [--delays-ms
+``python -m benchmarks.peers.stub_services --port N --turns FILE [--voice FILE] [--delays-ms
 STT,FIRST,TOKEN,TTS]``: the OpenAI routes that every runtime of ``benchmarks.peers`` is given. The
 recognizer returns the true words *inside the audio it was sent*: it finds the audio in the turn
 that is being played (the caller says which, at ``POST /now``) by cross-correlation, and answers
@@ -111,9 +111,15 @@ def read_wav(data: bytes) -> tuple[NDArray[np.int16], int]:
         return samples.reshape(-1, file.getnchannels())[:, 0].astype(np.int16), file.getframerate()
 
 
-def spoken(text: str) -> bytes:
-    """A voice of one vowel, as loud from its first sample on as to its last: PCM16 at 24 kHz."""
-    t = np.arange(round(len(text) * MS_PER_CHARACTER * VOICE_HZ / 1000.0)) / VOICE_HZ
+def spoken(text: str, voice: NDArray[np.int16] | None = None) -> bytes:
+    """A voice of one vowel, as loud from its first sample on as to its last: PCM16 at 24 kHz.
+
+    voice: a recording at that rate which is heard instead, from its beginning, for as long.
+    """
+    n_samples = round(len(text) * MS_PER_CHARACTER * VOICE_HZ / 1000.0)
+    if voice is not None:
+        return np.resize(voice, n_samples).astype("<i2").tobytes()
+    t = np.arange(n_samples) / VOICE_HZ
     tone = sum(np.sin(2 * np.pi * 140.0 * k * t + 0.3 * k) / k for k in range(1, 12))
     return (0.15 * FULL_SCALE * tone / np.abs(tone).max()).astype("<i2").tobytes()
 
@@ -121,7 +127,10 @@ def spoken(text: str) -> bytes:
 class Stubs:
     """The three services over one set of turns."""
 
-    def __init__(self, turns: list[KnownTurn], delays: Delays) -> None:
+    def __init__(
+        self, turns: list[KnownTurn], delays: Delays, voice: NDArray[np.int16] | None = None
+    ) -> None:
+        self._voice = voice
         self._turns = turns
         self._delays = delays
         self._now = 0
@@ -177,7 +186,7 @@ class Stubs:
     async def _speak(self, request: Request) -> Response:
         asked = await request.json()
         await asyncio.sleep(self._delays.tts / 1000.0)
-        return Response(spoken(asked["input"]), media_type="audio/pcm")
+        return Response(spoken(asked["input"], self._voice), media_type="audio/pcm")
 
 
 def _completion(finish_reason: str | None = None, **content: object) -> dict:
@@ -229,11 +238,15 @@ def main() -> int:
         help="the turns they know, pickled by benchmarks.peers",
     )  # fmt: skip
     parser.add_argument(
+        "--voice", type=Path, metavar="FILE", help="what is said sounds like this: int16 .npy"
+    )
+    parser.add_argument(
         "--delays-ms", type=read_delays, default=Delays(), metavar="MS,MS,MS,MS",
         help="how long STT, first token, token and TTS take, in ms (default: 0,0,0,0)",
     )  # fmt: skip
     chosen = parser.parse_args()
-    app = Stubs(read_turns(chosen.turns), chosen.delays_ms).app()
+    voice = None if chosen.voice is None else np.load(chosen.voice)
+    app = Stubs(read_turns(chosen.turns), chosen.delays_ms, voice).app()
     uvicorn.run(app, host="127.0.0.1", port=chosen.port, log_level="warning")
     return 0
 
