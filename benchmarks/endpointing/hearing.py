@@ -1,13 +1,13 @@
 """The turns of a set as they are heard: whose words, the model's and the recognizer's judgement.
 
-Owns the two sets (real pauses, spliced ones), the three transcript sources, and which turns of
+Owns the two sets (real pauses, spliced ones), the four transcript sources, and which turns of
 which set a source hears.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,19 +15,23 @@ from typing import Literal
 
 from voiceloop.listening.recipes.end_probability import EndProbability
 from voiceloop.listening.recipes.endpointing_set import COPIES, CallerTurn, caller_turns, marked
-from voiceloop.listening.recipes.heard_turn import EmbeddedRecognizer, HeardWords, pauses_of
+from voiceloop.listening.recipes.heard_turn import EmbeddedRecognizer, HeardWords, Pause, pauses_of
 from voiceloop.listening.recipes.pause_evidence import HeardTurn, heard_turn
 from voiceloop.listening.recipes.real_turns import real_turns
-from voiceloop.listening.recipes.reference_replay import replay
+from voiceloop.listening.recipes.reference_replay import finals, replay
 from voiceloop.listening.recipes.synthetic_callers import Part, said_in_training
 from voiceloop.listening.recipes.voice_reading import VoiceReading, readings_of
 
 SetName = Literal["real", "spliced"]
-Source = Literal["reference", "moonshine", "pocketsphinx"]
+Source = Literal["reference", "finals", "moonshine", "pocketsphinx"]
 SETS: tuple[SetName, ...] = ("real", "spliced")
-# reference: the true words, as a good recognizer would give them.
+# reference: the true words, as a good recognizer would give them; finals: as a service that decodes
+# at pauses alone.
+TRUE_WORDS: dict[Source, Callable[[CallerTurn, Sequence[Pause]], tuple[HeardWords, ...]]] = {
+    "reference": replay, "finals": finals,
+}  # fmt: skip
 RECOGNIZERS: dict[Source, str] = {"moonshine": "moonshine-tiny", "pocketsphinx": "pocketsphinx"}
-SOURCES: tuple[Source, ...] = ("reference", *RECOGNIZERS)
+SOURCES: tuple[Source, ...] = (*TRUE_WORDS, *RECOGNIZERS)
 # Decoding is slow: of the spliced turns that a recognizer hears, one in so many is taken.
 HEARD_EVERY = 4
 ORDERS_EVERY = 3
@@ -45,9 +49,9 @@ class Hearing:
     def turns(self, name: SetName, part: Part, source: Source) -> list[HeardTurn]:
         """The turns of a set's part as one transcript source hears them."""
         turns = self._of_set(name, part)
-        if source == "reference":
+        if (said := TRUE_WORDS.get(source)) is not None:
             return [
-                self._heard(turn, replay(turn, pauses_of(turn)), source)
+                self._heard(turn, said(turn, pauses_of(turn)), source)
                 for turn in turns
                 if turn.words is not None
             ]

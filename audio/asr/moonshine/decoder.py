@@ -29,6 +29,9 @@ N_EARLY = 2
 # Silence on both sides: beside a window's hard edge words are misheard (13 against 11 errors in a
 # hundred words of read clips).
 EDGE = RECOGNIZER_HZ // 5
+# Of the sound where nobody hears words: the head has learned from 1.5 to 4.5 s before a pause, and
+# its weight beside other evidence was fitted to so much.
+MOST_READ = 3 * RECOGNIZER_HZ
 TOKENS_PER_S = 10.0  # twice what its authors allow: figures are spelled here
 # A decode whose last tokens repeat so often (of one or two tokens; of more) goes round in circles.
 MOST_REPEATS, MOST_LONG_REPEATS, LONGEST_CIRCLE = 5, 3, 8
@@ -96,7 +99,8 @@ class MoonshineDecoder:
         return [self._decode(request) for request in requests]
 
     def _decode(self, request: DecodeRequest) -> DecodedWindow:
-        context = self._network.encode(np.pad(request.samples.astype(np.float32) / 32768.0, EDGE))
+        samples = request.samples if self._hears_words else request.samples[-MOST_READ:]
+        context = self._network.encode(np.pad(samples.astype(np.float32) / 32768.0, EDGE))
         p_voice = for_agent = None
         if self._for_agent is not None and request.is_beginning:
             for_agent = self._for_agent.log_odds(self._network.rows(context))

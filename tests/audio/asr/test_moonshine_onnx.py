@@ -156,6 +156,8 @@ def test_the_end_of_turn_head_reads_the_encoders_rows_at_a_pause_alone(folder, m
     reader = MoonshineDecoder(OnnxNetwork(folder), folder, Head(), hears_words=False)
     read = reader.decode([replace(spoken, is_paused=True)])[0]
     assert (read.tail, read.p_voice) == ((), 1.25) and not parts["decoder_model_merged"].fed
+    reader.decode([replace(spoken, samples=np.tile(SPEECH, 9), is_paused=True)])
+    assert Head.asked[-1] == ((3 * 16_000 + 2 * 3_200) // 384, 8)  # of nine seconds the last three
 
 
 def test_the_head_of_sounds_over_the_agent_reads_the_same_rows_at_the_beginning_alone(

@@ -13,6 +13,7 @@ from voiceloop.listening.recipes.heard_turn import HeardWords, Pause
 
 REVEAL_LAG_MS = 120.0
 FLUSH_LAG_MS = 40.0  # chunk of the client, decoding, two hops
+FINALS_LAG_MS = 200.0  # the same of a service that is sent the sound once the pause has begun
 # A word whose aligned end lies so little after the last sound belongs before the pause.
 ALIGNMENT_SLACK_MS = 100.0
 
@@ -31,3 +32,10 @@ def replay(turn: CallerTurn, pauses: Sequence[Pause]) -> tuple[HeardWords, ...]:
         revealed = tuple(w.text for w in turn.words if w.end_ms + REVEAL_LAG_MS <= at_ms)
         heard.append(HeardWords(at_ms, revealed, True))
     return tuple(sorted(heard, key=lambda words: (words.at_ms, words.flushed)))
+
+
+def finals(turn: CallerTurn, pauses: Sequence[Pause]) -> tuple[HeardWords, ...]:
+    """The same words from a service that decodes at pauses alone, and tells nothing before."""
+    late_ms = FINALS_LAG_MS - FLUSH_LAG_MS
+    told = [words for words in replay(turn, pauses) if words.flushed]
+    return tuple(HeardWords(one.at_ms + late_ms, one.words, True) for one in told)

@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from audio.asr.moonshine.decoder import EDGE
+from audio.asr.moonshine.decoder import EDGE, MOST_READ
 from audio.asr.moonshine.onnx_network import SHA256, OnnxNetwork, checked_folder
 from audio.asr.speech_level import VoicedLevel
 from audio.asr.window_decoder import DecodedWindow, DecodeRequest
 from audio.asr.window_recognizer import WindowRecognizer
 from audio.end_of_voice import EndOfVoice, Rows
-from audio.frames import RECOGNIZER_HZ, Samples
+from audio.frames import Samples
 from audio.stream import Partial, RecognizerOptions
 from voiceloop.listening.recipes.disk_cache import cache_folder, cached, digest
 from voiceloop.listening.recipes.endpointing_set import MS, CallerTurn
@@ -27,9 +27,7 @@ from voiceloop.listening.recipes.heard_turn import AFTER_END_MS, WINDOW, WINDOW_
 from voiceloop.listening.recipes.recognizers import DEFAULT, OFFLINE, SELDOM_MS
 from voiceloop.listening.segment import PRE_ROLL_MS
 
-# Of longer turns the last part alone, for the time it takes; in a call the whole window is read.
 KEPT_ROWS = 64  # of the encoder, more than the head reads
-MOST_CONTEXT = 3 * RECOGNIZER_HZ
 STEP = WINDOW // 2  # samples that are heard at once: at most the 20 ms of a client
 READINGS_VERSION = "1"  # of the records
 
@@ -112,7 +110,7 @@ class VoiceReading:
     def p_voice(self, turn: CallerTurn, reading: Reading) -> float:
         """Log-odds that the caller has finished, by this reading."""
         heard = turn.samples[_first_sample(turn) : int(reading.heard_to_ms * MS)]
-        rows = self._rows(heard[-MOST_CONTEXT:])
+        rows = self._rows(heard[-MOST_READ:])
         return self._head.unheard_log_odds(rows, turn.speaker)
 
     def _rows(self, samples: Samples) -> Rows:
