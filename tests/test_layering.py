@@ -29,7 +29,11 @@ MAY_IMPORT = {
     "server": {
         "access", "admission", "agent", "backends", "call", "cell", "cluster", "config",
         "config_reader", "doors", "errors", "http", "knowledge", "log_form", "models", "operation",
-        "realtime", "resume", "strangers", "telemetry", "tools", "workers",
+        "realtime", "recording", "resume", "strangers", "telemetry", "tools", "workers",
+    },
+    "recording": {
+        "access", "agent", "backends", "call", "config", "errors", "http", "listening",
+        "operation", "realtime", "telemetry", "tools",
     },
     "doors": {
         "access", "admission", "agent", "backends", "call", "config", "errors", "http", "operation",
@@ -143,6 +147,7 @@ PURE_MODULES = (
     "doors/carriers/vonage", "doors/keypad", "doors/pbx/asterisk",
     "doors/rtp/send", "doors/rtp/digits", "doors/rtp/tones", "doors/sdp",
     "doors/sip/description", "doors/sip/digest", "doors/webrtc/offer", "realtime/sound_line",
+    "recording/consent", "recording/notes", "recording/story", "recording/timeline",
 )  # fmt: skip
 GATEWAY_AUDIO = {
     "audio.frames", "audio.codec", "audio.resample", "audio.vad", "audio.noise_reduction",

@@ -404,6 +404,11 @@ class AgentSlot:
     values: tuple[str, ...] = key(
         (), "What there is to choose from, 1 to 50. Beside a name, of a `choice`."
     )
+    sensitive: bool = key(
+        False,
+        "A recording of the call leaves the answer out ([RECORDING.md](RECORDING.md)). Neither "
+        "voice is kept, nor a word, from the question until the value is settled.",
+    )
     read_back: str = key(
         "I have {value}, is that right?", "How the value is said back. Empty: it is taken as heard."
     )

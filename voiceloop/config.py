@@ -43,6 +43,7 @@ from voiceloop.operation import (
     CanarySettings,
     KeyQuota,
     Prices,
+    RecordingSettings,
     Slo,
     TraceSettings,
     WebRtcSettings,
@@ -362,6 +363,7 @@ class Config:
     webrtc: WebRtcSettings = field(default_factory=WebRtcSettings)
     phone: PhoneSettings = field(default_factory=PhoneSettings)
     sip: SipSettings = field(default_factory=SipSettings)
+    recording: RecordingSettings = field(default_factory=RecordingSettings)
 
 
 def all_keys(kind: Any = Config, path: str = "") -> Mapping[str, Key]:

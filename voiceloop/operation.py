@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -189,6 +189,47 @@ class TraceSettings:
         schemes=("http", "https"),
     )
     words: bool = key(False, "Traces hold what the caller and the agent said.")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingSettings:
+    """Which calls are kept, and what of them (`voiceloop/recording/`)."""
+
+    folder: Path | None = key(
+        None,
+        "Keep calls in this folder: both voices, and what happened "
+        "([RECORDING.md](RECORDING.md)). Without it no call is kept.",
+    )
+    consent: Literal["none", "announced", "asked"] = key(
+        "announced",
+        "What callers know of it. `announced`: the agent first says that the call is recorded. "
+        "`asked`: it asks, and nothing is kept before a yes. `none`: your line says it elsewhere.",
+    )
+    announcement: str = key(
+        "",
+        "The sentence, or the question, in the agent's language. Without it: one of ours, in "
+        "English, German, French or Spanish.",
+    )
+    format: Literal["flac", "opus"] = key(
+        "flac",
+        "How sound is kept. `opus`: encoded when the call is over and the server has time, at a "
+        "third of the size.",
+    )
+    keep_days: float = key(
+        30.0, "Recordings older than that are deleted, looked for each hour. 0: never.", ge=0,
+        le=36_500,
+    )  # fmt: skip
+    transcript: bool = key(True, "Words are kept too. Off: times and figures alone.")
+    redaction: Literal["none", "figures"] = key(
+        "none",
+        "`figures`: numbers of four digits or more, and addresses for mail, are left out of the "
+        "words. The sound is as it was; for that there is `sensitive` of an agent's slot.",
+    )
+    age_key: str = key(
+        "",
+        "Encrypt what is kept for this public key of age, as `age1...`, once the call is over. "
+        "Needs `pip install 'voiceloop[recording]'`.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,8 +91,9 @@ class Call:
         )  # fmt: skip
         self._context = ReplyContext(
             services, backends, agent, protocol, tasks, self._tools, hello.tenant,
-            lambda words, p_end: self.advance_all(self._weigh(words, p_end)),
+            lambda words, p_end: self.advance_all(self._weigh(words, p_end)), hello.told(),
         )  # fmt: skip
+        self.tap = self._context.tap
         self._context.configure(settings)
         self._anticipation, self._retrieval = self._context.anticipation, self._context.retrieval
         self._mcp = servers_of(backends.capabilities, protocol, self._tools, tasks, self.advance)
@@ -129,6 +130,10 @@ class Call:
     def n_turns(self) -> int:
         """The agent's turns in the conversation so far."""
         return self._replies.n_turns
+
+    def kept_slots(self) -> dict[str, str]:
+        """As `Prepared.kept_slots`."""
+        return self._context.prepared.kept_slots()
 
     async def until_idle(self) -> None:
         """Wait for a moment in which nobody speaks and nothing is owed."""
@@ -179,6 +184,7 @@ class Call:
                 self._item_audio.hear(item.id, audio, settings.input_format, options)
             case asked.ItemCreated(item=item):
                 if isinstance(item, FunctionCallOutput):
+                    self.tap.result(item.call_id, item.output)
                     self._tools.observe_output(item.call_id)  # the next turn reads it
                 elif isinstance(item, McpApprovalResponse) and self._mcp is not None:
                     self._mcp.observe(item)
@@ -195,6 +201,8 @@ class Call:
         settings = self._protocol.settings
         rate, n_sample = settings.input_format.rate, settings.input_format.n_sample_bytes
         per_slice = rate * SLICE_MS // 1000 * n_sample
+        seconds = len(samples) / (rate * n_sample)
+        self.tap.hear(samples, rate, settings.input_format.encoding, seconds)
         if settings.turn_detection is None and not self._anticipation.is_open:
             self._prefill()  # nobody tells when the caller begins
         for number, start in enumerate(range(0, len(samples), per_slice)):
@@ -235,8 +243,10 @@ class Call:
             log.debug("call %s at %.3f s: %s", self._protocol.session_id, at_s, told_of)
         for action in actions:
             self._events.extend(self._perform(action))
+        self.tap.observe(event, actions)
 
     def _record_result(self, call: ToolCall, output: str, is_news: bool) -> None:
+        self.tap.result(call.call_id, output)
         if self._protocol.add_output(call.call_id, output) and is_news:
             self.advance(told.ResultLate())
 
@@ -328,6 +338,7 @@ class Call:
                 replies.preemptive.take_back(is_cut=is_cut)
             case do.AnswerTurn(turn=turn):
                 replies.answer(turn)
+                self.tap.consent.observe(turn.text)
             case do.AskToWait(turn=turn):
                 replies.ask_to_wait(turn)
             case do.BeginReply(response=response):
@@ -344,6 +355,7 @@ class Call:
                 replies.cancel(response_id)
             case do.TruncateReply(item_id=item_id, audio_end_ms=audio_end_ms):
                 replies.truncate(item_id, audio_end_ms)
+                self.tap.cut(item_id, audio_end_ms)
                 self._follow_history()
             case do.WatchIdleness(is_idle=is_idle, timeout_ms=timeout_ms):
                 now_ms = self._listener.now_ms

@@ -105,6 +105,11 @@ class Hello:
             return settings
         return self.locks(()).checked(settings, merge(settings, self.asked))
 
+    def told(self) -> dict[str, object]:
+        """What a recording keeps of it, by which a replay begins."""
+        names = ("door", "model", "intent", "greeting", "session", "asked")
+        return {name: getattr(self, name) for name in names}
+
     def caller(self, call_id: str) -> Caller:
         """As tools are told of the caller."""
         number = WITHHELD if self.phone is None else self.phone.caller

@@ -303,6 +303,8 @@ class Replies:
                 spoken.retract(item_id)
             if not is_told:
                 self._context.protocol.note_cut(item_id, heard_ms or 0.0)
+            sounded_ms = reply.speech.item_heard_ms if heard_ms is None else heard_ms
+            self._context.tap.cut(item_id, sounded_ms)
         reply.interrupt(heard, heard_ms or 0.0)
         if may_resume:
             self._current, self._interrupted = None, reply
@@ -397,6 +399,8 @@ class Replies:
         reply.record.finish(end)
         for observe in self._observers:
             observe(reply.record)
+        is_private = self._context.prepared.is_private()
+        self._context.tap.turn(reply.record, is_private=is_private)
 
     def _observe_in_trial(self, record: TurnRecord) -> None:
         self._metrics.trial.observe_turn(self._context.protocol.session_id, figures_of(record))

@@ -34,6 +34,7 @@ from voiceloop.errors import InvalidRequest, Overloaded
 from voiceloop.realtime import commands as asked
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.resume.resumption import Resumption
+from voiceloop.telemetry.tap import NOTHING_KEPT, CallTap
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,10 @@ log = logging.getLogger(__name__)
 TURN_STARTS_PER_S, TURN_STARTS_AT_ONCE = 5.0, 20.0
 AT_ONCE_S = 1.0  # two gateways that resume one call have heard of each other by then
 BEGINS = asked.AppendAudio | asked.CommitAudio | asked.CreateResponse | asked.ItemCreated
+
+
+def _is_sound(command: asked.Command) -> bool:
+    return isinstance(command, asked.AppendAudio)
 
 
 class Session:
@@ -155,13 +160,16 @@ class Session:
         services = self._services
         services.metrics.sessions.inc()
         trace = services.traces.begin(self.protocol.session_id)
+        tap: CallTap = NOTHING_KEPT
         began_s, n_turns = services.clock(), 0
+        slots: dict[str, str] = {}
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._call = Call(
                     self.protocol, services, self._backends, self._agent, self._transport.hello,
                     tasks, trace,
                 )  # fmt: skip
+                tap = self._call.tap
                 try:
                     tasks.create_task(self._writer.run(), name="writer")
                     tasks.create_task(self._watch_the_clock(), name="session clock")
@@ -172,7 +180,7 @@ class Session:
                     self.protocol.connect()
                     await self._read()
                 finally:
-                    n_turns = self._call.n_turns
+                    n_turns, slots = self._call.n_turns, self._call.kept_slots()
                     self._call.end()
         except* SessionOver as group:
             over = SessionOver.of(group)
@@ -181,6 +189,7 @@ class Session:
             services.metrics.sessions.dec()
             services.metrics.closed.labels(code=self._closing[0]).inc()
             trace.end(self._closing[0])
+            tap.end(*self._closing, slots)
             self._log_end(services.clock() - began_s, n_turns)
             await self._transport.close(*self._closing)
 
@@ -200,7 +209,10 @@ class Session:
                 frame = await self._transport.receive()
             except Disconnected as gone:
                 self._end(gone.code, gone.how)
-            for command in self.protocol.receive(frame):
+            commands = self.protocol.receive(frame)
+            if isinstance(frame, str | bytes) and commands and not _is_sound(commands[0]):
+                self._call.tap.client(frame)
+            for command in commands:
                 await self._obey(command)
 
     async def _obey(self, command: asked.Command) -> None:
@@ -246,10 +258,13 @@ class Session:
     # --- time ---
 
     async def _greet(self) -> None:
-        if not self._agent.greeting or not await self._greeting.agent_begins():
+        first = self._call.tap.consent.first_words  # said also where the client wants no greeting
+        if not first and not self._agent.greeting:
+            return
+        if not await self._greeting.agent_begins() and not first:
             return
         if self.protocol.settings.type == "realtime" and not len(self.protocol.conversation):
-            self._call.advance(told.GreetingDue(self._agent.greeting))
+            self._call.advance(told.GreetingDue(first or self._agent.greeting))
 
     async def _await_resume(self) -> None:
         """Let go of a call that was let in for a ticket, and has resumed none."""

@@ -86,6 +86,7 @@ OPTIONAL = {
     "g722": ("G.722 of calls by SIP", "sip"),
     "opuslib-next-bundled": ("Opus of calls over WebRTC and by SIP", "webrtc"),
     "webrtc-noise-gain": ("noise reduction for a session that asks for it", "noise"),
+    "pyrage": ("recordings encrypted for a key of age", "recording"),
 }
 MIN_CORES = 2
 

@@ -141,6 +141,8 @@ def description() -> Json:
     visitor = _operation("A visitor's short-lived key", json_type, VISITOR)
     call = _operation("A call over WebRTC: an offer, its answer", ("application/sdp",), CALL)
     call["responses"]["201"] = call["responses"].pop("200")
+    recording = _operation("Delete a call that was kept", json_type)
+    recording["parameters"] = [{"name": "call_id", "in": "path", "required": True, "schema": TEXT}]
     error = _object(("message", "type"), message=TEXT, type=TEXT, code={}, param={})
     return {
         "openapi": "3.1.0",
@@ -162,6 +164,7 @@ def description() -> Json:
             "/v1/realtime/sites": {"post": site},
             "/v1/realtime/sites/secret": {"post": visitor},
             "/v1/realtime/calls": {"post": call},
+            "/v1/recordings/{call_id}": {"delete": recording},
             **_of_one_call(),
             "/v1/realtime/ice-servers": {
                 "get": _operation("TURN servers, and what opens them", json_type)

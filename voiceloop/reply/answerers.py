@@ -17,10 +17,12 @@ from voiceloop.agent import AgentConfig
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.reply import answers
 from voiceloop.slots.form import Form
+from voiceloop.telemetry.tap import NOTHING_KEPT, Consent
 
-# Words of danger go before everything, and whoever spells out a value is not interrupted. Behind
-# them order matters only where two answer the same words: they are asked by name.
-FIRST = ("crisis", "slots")
+# Words of danger go before everything, then whether the call is recorded; and whoever spells out a
+# value is not interrupted. Behind them order matters only where two answer the same words: they are
+# asked by name.
+FIRST = ("crisis", "recording", "slots")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class Heard:
     """A turn of the caller: all its words, the pieces that it was said in, and what is known.
 
     form: where the slots stand behind these words. approved: the agent's answers, made ready.
+    consent: to the call's recording.
     """
 
     turn: str
@@ -35,6 +38,7 @@ class Heard:
     agent: AgentConfig
     form: Form
     approved: ApprovedAnswers
+    consent: Consent = NOTHING_KEPT
 
 
 class Answerer(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Self
@@ -23,6 +23,7 @@ from voiceloop.reply.plan import voice_options_of
 from voiceloop.reply.prepared import Prepared
 from voiceloop.reply.voice import KeptLines, ReplyVoice
 from voiceloop.telemetry.metrics import Metrics
+from voiceloop.telemetry.tap import NOTHING_KEPT, KeptCall, Recordings
 from voiceloop.tools.pending import SessionTools
 from voiceloop.tools.toolbox import Toolbox
 
@@ -47,6 +48,7 @@ class ReplyServices:
     level: Callable[[], Level] = lambda: Level.NORMAL
     retriever: Retriever | None = None
     kept_lines: KeptLines = field(default_factory=KeptLines)
+    recordings: Recordings = NOTHING_KEPT
     name: str = ""
 
     def of_another(self, name: str, toolbox: Toolbox) -> Self:
@@ -58,7 +60,7 @@ class ReplyContext:
     """The parts of one call that each of its replies is given.
 
     tasks: of the call. tenant: whose caches the language model may use. on_p_end: told P(end of
-    turn) after the words of the open turn.
+    turn) after the words of the open turn. hello: how the call began, for its recording.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class ReplyContext:
         tools: SessionTools,
         tenant: str,
         on_p_end: PEndCallback,
+        hello: Mapping[str, object],
     ) -> None:
         self.protocol = protocol
         self.agent = agent
@@ -89,7 +92,13 @@ class ReplyContext:
             )
         # Told of every piece of sound as it goes out, and its rate.
         self.on_sound: Callable[[Samples, int], None] = lambda samples, rate_hz: None
-        self.prepared = Prepared(protocol, agent, services.answers, self.retrieval)
+        call = KeptCall(
+            protocol.session_id, tenant, services.clock(), agent.name, agent.greeting,
+            agent.language, hello,
+        )  # fmt: skip
+        self.tap = services.recordings.begin(call)
+        consent = self.tap.consent
+        self.prepared = Prepared(protocol, agent, services.answers, self.retrieval, consent)
         self.anticipation = Anticipation(
             backends.language_model, protocol.session_id, tasks, on_p_end, self.ahead, tenant,
             services.level,

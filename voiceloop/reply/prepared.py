@@ -20,7 +20,9 @@ from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.answerers import FixedAnswer, Heard, answerers
 from voiceloop.reply.plan import ReplyPlan
 from voiceloop.slots.form import Form, Forms, SlotState, exchanges, notes_of
+from voiceloop.slots.question import named_in
 from voiceloop.telemetry.record import Mark, TurnRecord
+from voiceloop.telemetry.tap import NOTHING_KEPT, Consent
 
 
 class Prepared:
@@ -32,11 +34,13 @@ class Prepared:
         agent: AgentConfig,
         approved: ApprovedAnswers,
         retrieval: Retrieval | None,
+        consent: Consent = NOTHING_KEPT,
     ) -> None:
         self._protocol = protocol
         self._agent = agent
         self._approved = approved
         self._retrieval = retrieval
+        self._consent = consent
         self._answerers = answerers()
         self._forms = Forms(agent.slots)
         self._told: tuple[str | None, Form] | None = None  # of slots, and of whom
@@ -49,7 +53,8 @@ class Prepared:
 
         pieces: of the turn, in which words of danger may stand apart from it.
         """
-        heard = Heard(turn, pieces, self._agent, self._form(turn)[1], self._approved)
+        form = self._form(turn)[1]
+        heard = Heard(turn, pieces, self._agent, form, self._approved, self._consent)
         for table, answerer in self._answerers.items():
             if text := answerer.answer(heard):
                 return FixedAnswer(text, table)
@@ -151,6 +156,24 @@ class Prepared:
         """The values that the caller has confirmed, by slot, as far as the conversation goes."""
         form = self._form()[1]
         return {one.name: one.value for one in form.filled if one.state is SlotState.CONFIRMED}
+
+    def kept_slots(self) -> dict[str, str]:
+        """The same for a recording: of those that are sensitive only that there is a value."""
+        sensitive = {slot.name for slot in self._agent.slots if slot.sensitive}
+        known = self.confirmed().items()
+        return {name: "[hidden]" if name in sensitive else value for name, value in known}
+
+    def is_private(self) -> bool:
+        """Whether a slot that is sensitive has been asked for, or is being said back."""
+        if not any(slot.sensitive for slot in self._agent.slots):
+            return False
+        said = self._protocol.spoken.said()
+        last = next((text for role, text in reversed(said) if role == "assistant"), "")
+        form = self._form()[1]
+        asked, open_one = named_in(last, self._agent.slots), form.get(form.open)
+        return (asked is not None and asked.sensitive) or (
+            open_one is not None and open_one.slot.sensitive
+        )
 
     def _form(self, turn: str | None = None) -> tuple[Form, Form]:
         """Where the slots stand before the caller's turn, and with it; None: the newest words."""

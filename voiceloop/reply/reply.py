@@ -37,6 +37,7 @@ from voiceloop.reply.playout import Chunk, Pacer, Playout
 from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.voice import KeptLine
 from voiceloop.telemetry.record import Mark, Outcome, TurnRecord
+from voiceloop.telemetry.tap import Sounded
 from voiceloop.tools.pending import PendingCall
 
 
@@ -551,6 +552,7 @@ class Reply:
             prefix = "mcpr" if tool.needs_approval else "mcp"
             call = msgspec.structs.replace(call, call_id=self._context.protocol.new_id(prefix))
         self._generation.round.calls.append(call)
+        self._context.tap.call(call)
         called = (call.call_id, call.name, call.arguments)
         if tool is None or not tool.server_label:
             response.function_call(call.call_id, call.name)
@@ -582,6 +584,11 @@ class Reply:
         self._context.on_sound(chunk.samples, self.plan.output_format.rate)
         data = encode(chunk.samples, self.plan.output_format.encoding)
         response.audio_delta(data, chunk.duration_ms, is_fade=chunk.is_fade)
+        if not response.closed and response.item_id is not None:
+            words, pacer = speech.in_item(chunk.words), self.playout.pacer
+            self._context.tap.say(
+                Sounded(chunk.samples, pacer.rate_hz, pacer.play_end_s, response.item_id, words)
+            )
         self.record.mark(Mark.FIRST_AUDIO_QUEUED, self._context.clock())
         self.record.note_held(self.speech.held_ms)
 

@@ -37,8 +37,8 @@ from voiceloop.resume.ticket import Tickets
 from voiceloop.server.agents import AgentPaths, Agents, ServedAgent
 from voiceloop.server.door import Doors, phone_routes, realtime_route
 from voiceloop.server.load_watch import LoadWatch
+from voiceloop.server.observers import CallObservers, open_observers
 from voiceloop.telemetry.metrics import Metrics
-from voiceloop.telemetry.traces import NoTraces, open_traces
 from voiceloop.tools.toolbox import Toolbox, toolbox_of
 
 log = logging.getLogger(__name__)
@@ -64,6 +64,7 @@ class Gateway:
     clock: Callable[[], float] = time.monotonic
     metrics: Metrics = field(init=False)
     keys: KeyRing = field(init=False)
+    observers: CallObservers = field(init=False)
     calls: CallServices = field(init=False)  # what all of the first agent share
     agents: Agents = field(init=False)
     admission: CallAdmission = field(init=False)
@@ -75,22 +76,21 @@ class Gateway:
     _sessions: list[Session] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        config, asked = self.config, self.config.traces
+        config = self.config
         self.keys = KeyRing(config.keys, shared=config.secret_key)
         self.metrics = Metrics(config.slo, config.prices, config.canary, self.workers)
         spent = self.metrics.quota_spent
         self.quotas = Quotas(self.config.quota, self.clock, lambda what: spent.labels(what).inc())
-        traces = (
-            open_traces(asked.url, self.clock, with_words=asked.words) if asked.url else NoTraces()
-        )
+        self.observers = open_observers(config, self.agent, self.keys, self.metrics, self.clock)
         self.calls = CallServices(
             config=config,
             metrics=self.metrics,
             clock=self.clock,
             toolbox=self._toolbox(self.agent, config.agent),
             level=lambda: self.load_watch.level,
-            traces=traces,
+            traces=self.observers.traces,
             tickets=Tickets(self.keys, time.time),
+            recordings=self.observers.recordings,
             on_resumed=self._goes_on,
             lacks_place=lambda: self.admission.lacks_room(),
         )
@@ -312,10 +312,11 @@ def build_app(gateway: Gateway) -> Starlette:
     return Starlette(
         routes=[
             *routes,
+            *gateway.observers.routes,
             *gateway.doors.routes(),
             realtime_route(gateway, gateway.doors),
             *phone_routes(gateway.doors),
-        ],  # fmt: skip
+        ],
         exception_handlers={HTTPException: no_such_route},
         middleware=[Middleware(AgentPaths)],
     )

@@ -311,7 +311,7 @@ async def serve(
             serving.cancel()
             sock.close()
         await asyncio.wait([serving])
-        await asyncio.to_thread(gateway.calls.traces.close)
+        await asyncio.to_thread(gateway.observers.close)
 
 
 def report_of(gateway: Gateway, url: str) -> ProcessReport:

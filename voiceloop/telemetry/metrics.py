@@ -56,6 +56,9 @@ class Metrics:
             ["ask"],
             buckets=_STAGE_BUCKETS,
         )
+        self.recordings = counter(
+            "voiceloop_recordings_total", "Calls that were kept, by how that ended.", ["outcome"]
+        )
         self.stage = histogram(
             "voiceloop_stage_seconds",
             "Time of one stage between the caller's last sound and the agent's first.",
@@ -183,6 +186,10 @@ class Metrics:
     def owed_answer(self, clock: Callable[[], float]) -> OwedAnswer:
         """The silences of one call."""
         return OwedAnswer(self.turn_silent.observe, clock)
+
+    def observe_recording(self, outcome: str) -> None:
+        """A recording is over: kept, degraded, failed, deleted. From the writer's thread."""
+        self.recordings.labels(outcome).inc()
 
     def observe_turn(self, record: TurnRecord) -> None:
         end = record.end

@@ -36,4 +36,4 @@ def test_each_file_of_the_folder_is_asked_and_danger_first() -> None:
     folder = Path(answerers.answers.__path__[0])
     files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
     assert set(answerers.answerers()) == files
-    assert tuple(answerers.answerers())[:2] == answerers.FIRST
+    assert tuple(answerers.answerers())[: len(answerers.FIRST)] == answerers.FIRST

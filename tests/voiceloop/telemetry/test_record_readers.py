@@ -10,12 +10,13 @@ import pytest
 from voiceloop.telemetry.record import TurnFacts, TurnRecord
 
 ROOT = Path(__file__).resolve().parents[3] / "voiceloop"
-# They are given a record that is finished; the page of a call and a canary's trial among them.
+# They are given a record that is finished; a canary's trial and a recording among them.
 OBSERVERS = {
     "telemetry/record.py",
     "telemetry/metrics.py",
     "telemetry/traces.py",
     "telemetry/canary.py",
+    "recording/tap.py",
 }
 # Of `Replies` and `PreemptiveReplies`: what gives a finished record to the client and the budget.
 OBSERVING = {"_tell_client", "observe_turn", "_observe_in_trial", "take_back"}

@@ -1,0 +1,134 @@
+"""What a call gives to whoever keeps it: its sound on one clock, what happened, what was said.
+
+Owns the shape of such a tap, and that of a server which keeps nothing. A call tells its tap and
+asks it for one thing, the consent that a recording needs. No method waits or raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from voiceloop.backends import SpokenWord, ToolCall
+from voiceloop.telemetry.record import TurnRecord
+
+Encoding = Literal["pcm16", "pcmu", "pcma"]  # as of `audio.codec`
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCall:
+    """Whose call it is, and how it began. began_s: on the session's clock. hello: of its client."""
+
+    call_id: str
+    tenant: str
+    began_s: float
+    agent: str
+    greeting: str
+    language: str
+    hello: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Sounded:
+    """A piece of the agent's sound [n] int16 as it left playout.
+
+    play_end_s: when a client without a buffer has played it. words: that begin in it, in times of
+    their item.
+    """
+
+    samples: NDArray[np.int16]
+    rate_hz: int
+    play_end_s: float
+    item_id: str
+    words: tuple[SpokenWord, ...]
+
+
+class Consent(Protocol):
+    """What callers are told and asked of a recording, and what they answered."""
+
+    @property
+    def first_words(self) -> str:
+        """Said before all else; empty: nothing is."""
+
+    def answer(self, said: str) -> str | None:
+        """What is said to these words of the caller where they answer the question. Pure."""
+
+    def observe(self, said: str) -> None:
+        """The caller's turn of these words is over."""
+
+
+class CallTap(Protocol):
+    """One call's."""
+
+    @property
+    def consent(self) -> Consent: ...
+
+    def hear(self, samples: bytes, rate_hz: int, encoding: Encoding, seconds: float) -> None:
+        """The caller's next sound, as it is given to the listener."""
+
+    def say(self, sounded: Sounded) -> None: ...
+
+    def cut(self, item_id: str, heard_ms: float) -> None:
+        """Only so much of this item was heard."""
+
+    def client(self, frame: str | bytes) -> None:
+        """What the client asked for, sound apart."""
+
+    def observe(self, event: object, actions: Sequence[object]) -> None:
+        """What turn-taking was told, and what it did about it."""
+
+    def call(self, call: ToolCall) -> None: ...
+
+    def result(self, call_id: str, output: str) -> None: ...
+
+    def turn(self, record: TurnRecord, *, is_private: bool) -> None:
+        """A reply is over; is_private: what follows is not to be kept, neither sound nor words."""
+
+    def end(self, code: int, why: str, slots: dict[str, str]) -> None: ...
+
+
+class Recordings(Protocol):
+    """One server's."""
+
+    def begin(self, call: KeptCall) -> CallTap: ...
+
+
+class NoTap:
+    """Where nothing is kept; of a call, its consent and a server alike."""
+
+    first_words = ""
+
+    @property
+    def consent(self) -> Consent:
+        return self
+
+    def begin(self, call: KeptCall) -> CallTap:
+        return self
+
+    def answer(self, said: str) -> str | None:
+        return None
+
+    def hear(self, samples: bytes, rate_hz: int, encoding: Encoding, seconds: float) -> None: ...
+
+    def say(self, sounded: Sounded) -> None: ...
+
+    def cut(self, item_id: str, heard_ms: float) -> None: ...
+
+    def client(self, frame: str | bytes) -> None: ...
+
+    def observe(self, event: object, actions: Sequence[object] = ()) -> None: ...
+
+    def call(self, call: ToolCall) -> None: ...
+
+    def result(self, call_id: str, output: str) -> None: ...
+
+    def turn(self, record: TurnRecord, *, is_private: bool) -> None: ...
+
+    def end(self, code: int, why: str, slots: dict[str, str]) -> None: ...
+
+
+NOTHING_KEPT = NoTap()
