@@ -30,7 +30,7 @@ from voiceloop.recording.writer import Writer
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.telemetry.tap import KeptCall, Sounded
 
-KEY = "a key of eight"
+KEY = "key-of-eight"
 RATE_HZ = 24_000
 
 
@@ -196,7 +196,7 @@ def test_what_is_kept_for_long_enough_is_deleted_and_nothing_else(tmp_path: Path
 
 
 async def test_only_the_key_of_a_call_deletes_it(tmp_path: Path) -> None:
-    config = Config(keys=(KEY, "another key here"), recording=RecordingSettings(folder=tmp_path))
+    config = Config(keys=(KEY, "another-key-here"), recording=RecordingSettings(folder=tmp_path))
     gateway = Gateway(config, AgentConfig())
     for ending in (".flac", ".json"):
         (tmp_path / f"sess_1~{tenant_of(KEY)}{ending}").touch()
@@ -208,8 +208,8 @@ async def test_only_the_key_of_a_call_deletes_it(tmp_path: Path) -> None:
             answer = await client.delete(f"/v1/recordings/{call_id}", headers=headers)
             return answer.status_code
 
-        assert await status("no key of the server") == 401
-        assert await status("another key here") == 404
+        assert await status("no-key-of-the-server") == 401
+        assert await status("another-key-here") == 404
         assert await status(KEY, "..") == 404
         assert len(os.listdir(tmp_path)) == 2
         assert await status(KEY) == 200
