@@ -55,6 +55,13 @@ class UnknownCall(InvalidRequest):
     http_status = 404
 
 
+class CallElsewhere(InvalidRequest):
+    """Another of the servers that share this port has the call, if it goes on."""
+
+    code = "call_at_another_server"
+    http_status = 421
+
+
 class NotOnThisLine(InvalidRequest):
     """The far end of this call's line cannot do that."""
 

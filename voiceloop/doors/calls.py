@@ -8,13 +8,15 @@ from __future__ import annotations
 import secrets
 
 from voiceloop.doors.line import Line
-from voiceloop.errors import UnknownCall
+from voiceloop.errors import CallElsewhere, UnknownCall
 
 
 class Calls:
-    """Of one gateway."""
+    """Of one gateway. is_shared: its port is others' too, and each has its own calls."""
 
     def __init__(self) -> None:
+        self.is_shared = False
+        self._own = f"rtc_{secrets.token_hex(4)}"  # of this gateway's calls, no other's
         self._calls: dict[str, Line] = {}
 
     def __len__(self) -> int:
@@ -22,7 +24,7 @@ class Calls:
 
     def add(self, line: Line) -> str:
         """A call begins; returns its id, which nobody can guess."""
-        call_id = f"rtc_{secrets.token_hex(12)}"
+        call_id = f"{self._own}{secrets.token_hex(12)}"
         self._calls[call_id] = line
         return call_id
 
@@ -38,8 +40,15 @@ class Calls:
         """The call of this id of ours, or of its carrier's.
 
         Raises: UnknownCall, also where it is another's: nobody learns that it is there.
+        CallElsewhere: it is of a gateway beside this one, if it goes on.
         """
         line = self._calls.get(call_id) or self._of_carrier(call_id)
+        if self.is_shared and line is None and not call_id.startswith(self._own):
+            raise CallElsewhere(
+                "expected a call of the server that took this connection, found one of another "
+                "that shares its port; connect again",
+                param="call_id",
+            )
         if line is None or line.hello.tenant != tenant:
             raise UnknownCall(
                 f"expected the id of a call of this key that goes on, found {call_id[:80]!r}",

@@ -258,6 +258,7 @@ async def serve(
     gateway = Gateway(config, first, others=others)
     for served in gateway.agents:
         _tell_of_clients_tools(served.agent)
+    gateway.doors.calls.is_shared = shares_port
     server = make_server(build_app(gateway), config)
     sock = listen(config.host, config.port, is_shared=shares_port)
     url = _url(config, sock)

@@ -200,6 +200,20 @@ async def test_beside_a_call_everything_is_read_and_a_tool_is_answered() -> None
     assert "on its way" in caller.said()
 
 
+async def test_of_two_gateways_at_one_port_the_wrong_one_sends_a_verb_on_its_way() -> None:
+    async with served() as (own, url), served() as (other, elsewhere):
+        own.doors.calls.is_shared = other.doors.calls.is_shared = True
+        async with calling(url) as caller:
+            await caller.until("session.created")
+            refused = await post(f"{elsewhere}{CALLS}/{caller.call_id}/hangup", {})
+            assert refused.status_code == 421
+            assert refused.json()["error"]["code"] == "call_at_another_server"
+            assert (await post(f"{url}{CALLS}/{caller.call_id}/hangup", {})).status_code == 200
+            await asyncio.wait_for(caller.closed.wait(), 5)
+        gone = await post(f"{url}{CALLS}/{caller.call_id}/hangup", {})
+        assert gone.status_code == 404
+
+
 async def test_a_page_without_a_channel_is_served_from_beside() -> None:
     async with served() as (_, url), calling(url, has_channel=False) as caller:
         address = f"{url.replace('http', 'ws')}/v1/realtime?call_id={caller.call_id}"
