@@ -22,6 +22,7 @@ from voiceloop.operation import SERVICE_DRAIN_S
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "voiceloop" / "deploy"
 PAGE = (ROOT / "voiceloop" / "DEPLOY.md").read_text(encoding="utf-8")
+KUBERNETES = "1.37"
 INSTRUCTIONS = {"ARG",
     "FROM", "ENV", "RUN", "WORKDIR", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT",
     "CMD", "COPY", "USER",
@@ -132,6 +133,19 @@ def test_the_manifests_pods_run_under_the_restricted_profile_of_pod_security() -
         assert not {"hostNetwork", "hostPID", "hostIPC"} & template["spec"].keys()
     autoscaler = ray["spec"]["autoscalerOptions"]["securityContext"]
     assert autoscaler["allowPrivilegeEscalation"] is False
+
+
+def test_the_manifest_is_valid_by_the_schemas_of_kubernetes() -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="needs the extra dev").validate
+    found = manifest()
+    [ray] = found.pop("RayCluster")  # KubeRay's own; of Kubernetes are its pods
+    pods = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": template["spec"]}
+        for name, template in pods_of(ray).items()
+    ]
+    for one in [*pods, *(one for kind in found.values() for one in kind)]:
+        validate(one, KUBERNETES, strict=True)  # raises: also where a field is unknown
+    assert f"Kubernetes {KUBERNETES}" in (ROOT / "voiceloop" / "CLUSTER.md").read_text()
 
 
 def test_the_manifest_has_ray_ask_for_a_token_and_lets_in_callers_alone() -> None:
