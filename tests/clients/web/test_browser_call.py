@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from socket import socket
+from shutil import which
+from socket import AF_INET, SOCK_DGRAM, socket
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from clients.recording import read_flac, write_wav
 from clients.server_process import running_server
 from tests.clients.web.chromium import Page, chromium, find_chromium
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Reply
+from tests.waiting import until
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import Backends, ToolCall
 from voiceloop.capabilities import Capabilities
@@ -418,6 +421,84 @@ async def test_where_udp_is_shut_the_call_goes_over_a_websocket_and_says_so(tmp_
             assert carrier == "over a WebSocket"
             await page.evaluate("document.getElementById('stop').click()")
         assert page.console == []
+
+
+# A browser whose network lets nothing out but to the TURN server.
+RELAY_ALONE = """(() => {
+  const configure = RTCPeerConnection.prototype.setConfiguration;
+  RTCPeerConnection.prototype.setConfiguration = function (told) {
+    globalThis.told = told;
+    globalThis.peer = this;
+    return configure.call(this, { ...told, iceTransportPolicy: "relay" });
+  };
+})()"""
+PATH_TAKEN = """peer.getStats().then((stats) => {
+  const pair = [...stats.values()].find((one) => one.type === "candidate-pair" && one.nominated);
+  return stats.get(pair.localCandidateId).candidateType;
+})"""
+
+
+@asynccontextmanager
+async def coturn(secret: str) -> AsyncIterator[int]:
+    """A TURN server on the loopback that takes what `secret` has signed; its port."""
+    with socket(AF_INET, SOCK_DGRAM) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = await asyncio.create_subprocess_exec(
+        "turnserver", "-n", "--listening-ip=127.0.0.1", "--relay-ip=127.0.0.1",
+        f"--listening-port={port}", "--use-auth-secret", f"--static-auth-secret={secret}",
+        "--realm=voiceloop", "--allow-loopback-peers", "--no-tls", "--no-dtls", "--no-cli",
+        "--pidfile=", "--log-file=stdout", "--simple-log",
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(20):
+            while not await asyncio.to_thread(answers_checks, port):
+                assert process.returncode is None
+        yield port
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def answers_checks(port: int) -> bool:
+    """Whether something answers a STUN binding request there, within 0.2 s."""
+    request = b"\x00\x01\x00\x00\x21\x12\xa4\x42" + bytes(12)  # RFC 8489, 5
+    with socket(AF_INET, SOCK_DGRAM) as asking, suppress(OSError):
+        asking.settimeout(0.2)
+        asking.connect(("127.0.0.1", port))
+        asking.send(request)
+        return asking.recv(100).startswith(b"\x01\x01")
+    time.sleep(0.1)  # nobody listens yet
+    return False
+
+
+@pytest.mark.skipif(which("turnserver") is None, reason="no coturn: apt-get install coturn")
+@pytest.mark.parametrize(
+    ("secret", "told"), [("north", "over WebRTC"), ("south", "over a WebSocket")]
+)
+async def test_behind_a_firewall_the_call_goes_through_the_turn_server_that_knows_its_secret(
+    tmp_path: Path, secret: str, told: str
+) -> None:
+    assert CHROMIUM is not None
+    wav = microphone(tmp_path / "caller.wav", [1.5, "1_hours", 30.0])
+    async with coturn("north") as turn:
+        servers = (f"turn:127.0.0.1:{turn}?transport=udp",)
+        config = Config(webrtc=WebRtcSettings(ice_servers=servers, turn_secret=secret))
+        gateway = Gateway(config, AgentConfig(name="Ava"), fake_backends())
+        async with serving(gateway) as port, chromium(CHROMIUM, wav) as page:
+            await page.goto(f"http://127.0.0.1:{port}/")
+            await page.until("document.querySelector('h1').textContent === 'Talk to Ava'")
+            await page.evaluate(RELAY_ALONE)
+            await page.evaluate("document.getElementById('start').click()")
+            await page.until("document.body.dataset.line === 'open'")
+            assert await page.evaluate("document.getElementById('carrier').textContent") == told
+            assert await page.evaluate("told.iceServers[0].username.endsWith(':voiceloop')")
+            if secret == "north":
+                assert await page.evaluate(PATH_TAKEN) == "relay"
+                await page.until("voiceloop.turns.finished.length === 1")  # heard both ways
+            await page.evaluate("document.getElementById('stop').click()")
+            await until(lambda: not gateway.admission.n_inside)
 
 
 async def test_silence_is_counted_from_the_last_audible_sample_not_from_the_news(
