@@ -14,12 +14,14 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
+from benchmarks.hostile.offers import OFFER_KINDS
 from clients.server_process import ServerProcess
 
 LASTS_S = 6.0
@@ -237,4 +239,7 @@ HOSTILE = tuple(
         digits, chat_digits, references, long_instructions, item_audio, json_nodes, deep_json,
         fast_audio, options, grammar, pings, idle, deaf, flac_of_one_hertz, uploads, unread,
     )
+) + tuple(
+    Hostile(attack.__name__.replace("_", " "), partial(attack, for_s=LASTS_S))
+    for attack in OFFER_KINDS
 )  # fmt: skip

@@ -7,6 +7,11 @@ in real time, by libwebrtc (package `wrtc`), call by call.
 --loss     over lines that lose 0, 1, 5 and 10 % of all datagrams, both ways, and delay each by 20
            to 60 ms: what loss adds to the same line without it
 
+--part cuts    200 answers cut on a line that loses 5 %: what history keeps, against what was heard
+--part crowd   200 calls, 20 at once, by scripted models: what the server holds more afterwards
+--part media   eight callers who speak without a pause: what the media of a call costs
+--part widget  the widget of the example page in Chromium: its size, and how soon it speaks
+
 At the ear: of WebRTC what libwebrtc's buffer lets out, of a WebSocket what a buffer of 40 ms does.
 On the wire: the first packet of sound, and the first loud sample received. Onset to silence: what
 of the agent still comes out after a caller's first sound over it. History: what the server says
@@ -45,6 +50,11 @@ ADDED_BY_LOSS = {1: (40, 0.5), 5: (60, 2.0), 10: (80, 5.0)}  # percent: ms, poin
 ONSET_MS = (165, 250)  # to the last packet, to silence at the ear
 DIAL_MS, CREATED_MS = 50, 300
 HISTORY_MS = 350  # a word: 170 in a minute
+FAKES = (sys.executable, "-m", "benchmarks.calls.fake_server")
+PART_S = 900.0
+N_CUTS, N_CALLERS = 200, 4
+N_CROWD, AT_ONCE = 200, 20
+N_MEDIA = 8
 
 
 @dataclass(slots=True)
@@ -95,8 +105,13 @@ class Calls:
             "offer_to_session_ms": Distribution.of(self.created_ms),
             "history_off_by_ms": Distribution.of(self.history_ms),
         }
+        stages = [turn["stages"] for turn in self.turns if turn.get("stages")]
+        names = {name: None for one in stages for name in one}
         return {
             "n_turns": len(self.turns),
+            "stage_p50_ms": {
+                name: Distribution.of([one.get(name, 0.0) for one in stages]).p50 for name in names
+            },
             "unanswered": sum(not turn["answered"] for turn in self.turns),
             "hard_cuts_percent": round(self.hard_cuts, 1),
             "words_missing_percent": round(self.words_missing, 1),
@@ -125,22 +140,33 @@ async def measure(
 
 async def _call(address: str, voice: str, seed: int, options: Sequence[str]) -> dict[str, Any]:
     """One call in a process of its own. Raises: ClientError."""
-    command = ("-m", "benchmarks.webrtc.call", address, "--voice", voice, "--seed", str(seed))
+    told: dict[str, Any] = await told_by(
+        "call", address, "--voice", voice, "--seed", str(seed), *options, within_s=CALL_S
+    )
+    return told
+
+
+async def told_by(part: str, *arguments: str, within_s: float) -> Any:
+    """What a process of these benchmarks prints, for libwebrtc's threads end with theirs alone.
+
+    Raises: ClientError.
+    """
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, *options,
+        sys.executable, "-m", f"benchmarks.webrtc.{part}", *arguments,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
-        out, log = await asyncio.wait_for(process.communicate(), CALL_S)
+        out, log = await asyncio.wait_for(process.communicate(), within_s)
     except TimeoutError:
-        raise ClientError(f"expected a call to end within {CALL_S:g} s, found that none") from None
+        raise ClientError(
+            f"expected {part} to end within {within_s:g} s, found it goes on"
+        ) from None
     finally:
         if process.returncode is None:
             process.kill()
     if process.returncode != 0:
-        raise ClientError(f"expected a call, found: {log.decode(errors='replace')[-600:]}")
-    told: dict[str, Any] = json.loads(out)
-    return told
+        raise ClientError(f"expected {part}, found: {log.decode(errors='replace')[-600:]}")
+    return json.loads(out)
 
 
 def bars_of(figures: Mapping[str, dict[str, Any]]) -> list[Bar]:
@@ -186,8 +212,83 @@ def print_figures(figures: Mapping[str, dict[str, Any]]) -> None:
             f"{told['hard_cuts_percent']} %, words missing {told['words_missing_percent']} %"
         )
         for name, one in told.items():
-            if isinstance(one, dict) and one["n"]:
+            if isinstance(one, dict) and one.get("n"):
                 print(f"  {name:<34} n {one['n']:>3}  p50 {one['p50']:>7}  p95 {one['p95']:>7}")
+        print(
+            "  stages, p50:", "  ".join(f"{name} {ms}" for name, ms in told["stage_p50_ms"].items())
+        )
+
+
+async def measure_media(found: dict[str, Any]) -> None:
+    found |= await told_by("media", str(N_MEDIA), within_s=PART_S)
+
+
+async def measure_crowd(found: dict[str, Any]) -> None:
+    log = RESULTS / "webrtc-server.log"
+    async with running_server(("--most", "64"), command=FAKES, log=log) as server:
+        places = (str(server.port), str(server.pid), str(N_CROWD), str(AT_ONCE))
+        found |= await told_by("crowd", *places, within_s=PART_S)
+
+
+async def measure_cuts(found: dict[str, Any]) -> None:
+    log = RESULTS / "webrtc-server.log"
+    async with running_server((), command=FAKES, log=log) as server:
+        callers = (
+            told_by(
+                "cuts", f"127.0.0.1:{server.port}", "--cuts", str(N_CUTS // N_CALLERS),
+                "--seed", str(seed), within_s=PART_S,
+            )
+            for seed in range(N_CALLERS)
+        )  # fmt: skip
+        cuts = [one for of_caller in await asyncio.gather(*callers) for one in of_caller]
+    off_ms = Distribution.of([abs(cut[0] - cut[1]) for cut in cuts if cut is not None])
+    found |= {"n": off_ms.n, "p50": off_ms.p50, "p95": off_ms.p95, "most": off_ms.most}
+    found["cuts"] = cuts
+
+
+async def measure_widget(found: dict[str, Any]) -> None:
+    log = RESULTS / "webrtc-server.log"
+    async with running_server(("--preset", "embedded"), log=log) as server:
+        found |= await told_by("widget", f"http://127.0.0.1:{server.port}", within_s=PART_S)
+
+
+PARTS = {
+    "media": measure_media,
+    "crowd": measure_crowd,
+    "cuts": measure_cuts,
+    "widget": measure_widget,
+}
+
+
+def bars_of_part(part: str, found: Mapping[str, Any]) -> list[Bar]:
+    match part:
+        case "media":
+            return [
+                Bar("media of a call, share of a core", found["core_percent"], 5, "%"),
+                Bar("memory of a call's media", found["memory_mb"], 3, "MB"),
+            ]
+        case "crowd":
+            limits = {"memory_mb": (1, "MB")}
+            return [Bar(f"{name} left", more, *limits.get(name, (0, "")))
+                    for name, more in found.items()]  # fmt: skip
+        case "cuts":
+            return [Bar("history against what was heard, p95", found["p95"], HISTORY_MS,
+                        n=found["n"])]  # fmt: skip
+    return [
+        Bar("widget, over the wire", found["bytes"], 25_000, "bytes"),
+        Bar("first words after the click, p50", found["p50"], 1500, n=found["n"]),
+    ]
+
+
+def run_part(command: Benchmark, part: str) -> int:
+    """One of `PARTS`, from the measuring to the exit code."""
+    found: dict[str, Any] = {}
+    command.measure(PARTS[part](found))
+    if not found:
+        return command.without_results()
+    print({name: value for name, value in found.items() if not isinstance(value, list)})
+    settings = {"part": part}
+    return command.finish(settings, bars_of_part(part, found), name=f"webrtc_{part}", found=found)
 
 
 def main() -> int:
@@ -200,11 +301,14 @@ def main() -> int:
     command.count("--turns", 48, "of each line at least so many, in whole calls of eight")
     command.switch("--paired", "the same calls over a WebSocket too")
     command.switch("--loss", "over lines that lose packets; five lines, a minute for each call")
+    command.choice("--part", ("calls", *PARTS), "calls", "what is measured")
     chosen = command.parse()
     if find_spec("webrtc") is None:
         command.parser.error(
             "expected the package wrtc (pip install wrtc; Python 3.11), found none"
         )
+    if chosen.part != "calls":
+        return run_part(command, chosen.part)
     lines = [WEBRTC, *([WEBSOCKET] if chosen.paired else [])]
     lines += [name for name in LINES if chosen.loss and name.endswith("lost")]
     found = {name: Calls() for name in lines}

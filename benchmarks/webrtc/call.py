@@ -73,6 +73,8 @@ def turn_of(turn: Any, sound_s: list[float] | None) -> dict[str, Any]:
     told = turn_json(turn)
     named = ("name", "said", "heard", "gap_ms", "audible_ms", "cut_in", "answered", "barge_in")
     kept = {name: told[name] for name in (*named, "cut_is_soft")}
+    if turn.waterfall is not None:
+        kept["stages"] = {stage.name: round(stage.ms, 2) for stage in turn.waterfall.stages}
     if sound_s is not None and turn.gap_ms is not None:
         after = [at for at in sound_s if at >= turn.end_at]
         kept["wire_ms"] = round(1000.0 * (after[0] - turn.end_at), 2) if after else None

@@ -47,6 +47,7 @@ class Ear:
         self.url = url
         self.ended_by = ""
         self.heard_ms: dict[str, float] = {}
+        self.loud_at: list[float] = []  # when each piece that is loud came out, whosever it is
         self._queue: asyncio.Queue[Received | None] = asyncio.Queue(MAX_WAITING)
         self._items: dict[str, str] = {}  # of each response, the one that sounds
         self._sounding: tuple[str, str] | None = None
@@ -85,6 +86,8 @@ class Ear:
 
     def came_out(self, at: float, samples: Samples) -> None:
         """The next sound of the line, at 24 kHz."""
+        if _is_loud(samples):
+            self.loud_at.append(at)
         if self._sounding is None:
             self._early.append((at, samples))
             return
@@ -95,7 +98,7 @@ class Ear:
     def _tell(self, at: float, samples: Samples) -> None:
         assert self._sounding is not None
         response_id, item_id = self._sounding
-        if len(samples) and int(np.abs(samples.astype(np.int32)).max()) > LOUD:
+        if _is_loud(samples):
             self._first_loud = self._first_loud or at
             self._last_loud = at
             duration_ms = 1000.0 * len(samples) / RATE_HZ
@@ -205,3 +208,7 @@ class EarConnection(Ear):
                 resampler = Resampler(rate_hz, RATE_HZ)
             frame.close()
             self.came_out(at, resampler.push(samples))
+
+
+def _is_loud(samples: Samples) -> bool:
+    return len(samples) > 0 and int(np.abs(samples.astype(np.int32)).max()) > LOUD

@@ -1,0 +1,139 @@
+"""What is kept of replies that are cut on a bad line: ``python -m benchmarks.webrtc.cuts URL ...``.
+
+One caller (libwebrtc) over a line that loses packets asks in text, and cuts each answer at a random
+moment: one of two by speaking, as a person does, the other by the two events that the stock SDK's
+`interrupt()` sends. Prints, for each cut, what the server says was heard and what came out of
+libwebrtc's buffer, as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+from typing import Any
+
+from benchmarks.webrtc.ear import EarConnection
+from benchmarks.webrtc.relay import Impairment, now_s
+from clients.call.script import DEFAULT_CAST, load_call, load_utterances
+from clients.connection import RATE_HZ
+
+MOST_S = 20.0
+EARLIEST_S, LATEST_S = 0.3, 1.5  # of the answer's sound
+AFTER = "barge_in"  # of the turn of the bundled call that is one
+SILENT_S = 0.6  # after the cut nothing of the reply comes out any more
+PIECE = RATE_HZ // 50
+NO_ANSWER = {"turn_detection": {"type": "server_vad", "create_response": False}}
+
+
+class Caller:
+    """Reads all events, and keeps the last of each type."""
+
+    def __init__(self, ear: EarConnection, barge_in: Any) -> None:
+        self._ear = ear
+        self._barge_in = barge_in
+        self._came = asyncio.Condition()
+        self._events: list[dict[str, Any]] = []
+        self._to_say = b""
+
+    async def read(self) -> None:
+        async for received in self._ear.events():
+            if received.type != "response.output_audio.delta":
+                async with self._came:
+                    self._events.append(received.event)
+                    self._came.notify_all()
+
+    async def until(self, type: str) -> dict[str, Any]:
+        """The next event of this type that nobody has waited for. Raises: TimeoutError."""
+
+        def found() -> dict[str, Any] | None:
+            return next((one for one in self._events if one["type"] == type), None)
+
+        async with asyncio.timeout(MOST_S), self._came:
+            await self._came.wait_for(lambda: found() is not None)
+            event = found()
+            assert event is not None
+            self._events = self._events[self._events.index(event) + 1 :]
+            return event
+
+    async def speak(self) -> None:
+        """Send silence, and what is to be said, by the clock, for ever."""
+        loop = asyncio.get_running_loop()
+        begun_s, n = loop.time(), 0
+        silence = bytes(2 * PIECE)
+        while True:
+            piece, self._to_say = self._to_say[: 2 * PIECE], self._to_say[2 * PIECE :]
+            sound = piece + silence[len(piece) :]
+            for at in range(0, len(sound), PIECE):  # libwebrtc takes 10 ms at a time
+                self._ear._microphone._generator.writeAudio(
+                    sound[at : at + PIECE], RATE_HZ, 1, PIECE // 2
+                )
+            n += 1
+            await asyncio.sleep(max(0.0, begun_s + n / 50 - loop.time()))
+
+    async def cut_one(self, draws: random.Random, *, by_voice: bool) -> list[float] | None:
+        """What the server tells was heard of one answer, and what was; None: it came too late."""
+        content = [{"type": "input_text", "text": "Tell me more."}]
+        item = {"type": "message", "role": "user", "content": content}
+        await self._ear.send({"type": "conversation.item.create", "item": item})
+        await self._ear.send({"type": "response.create"})
+        asked_at = now_s()
+        await self.until("output_audio_buffer.started")
+        await asyncio.sleep(draws.uniform(EARLIEST_S, LATEST_S))
+        cut_at = now_s()
+        if by_voice:
+            self._to_say = self._barge_in
+        else:
+            await self._ear.send({"type": "response.cancel"})
+            await self._ear.send({"type": "output_audio_buffer.clear"})
+        try:
+            told = await self.until("conversation.item.truncated")
+        except TimeoutError:
+            return None
+        await asyncio.sleep(SILENT_S + len(self._to_say) / (2 * RATE_HZ))
+        return [told["audio_end_ms"], round(self._heard_ms(asked_at, cut_at), 1)]
+
+    def _heard_ms(self, asked_at: float, cut_at: float) -> float:
+        """Of the answer, by time alone: on this line events may be later than the sound."""
+        loud = [at for at in self._ear.loud_at if at >= asked_at]
+        last = loud[0] if loud else 0.0
+        for at in loud:
+            if at > cut_at and at - last > SILENT_S / 2:
+                break  # the next thing that was said
+            last = at
+        return 1000.0 * (last - loud[0]) + 10.0 if loud else 0.0
+
+
+async def play(chosen: argparse.Namespace) -> list[list[float] | None]:
+    script = load_call()
+    utterances = load_utterances(script, script.casts[DEFAULT_CAST][0], RATE_HZ)
+    barge_in = next(one for one in utterances if one.turn.after == AFTER)
+    line = Impairment(chosen.loss, 20.0, 40.0)
+    ear = await EarConnection.open(f"http://{chosen.server}/v1/realtime/calls", line, chosen.seed)
+    caller = Caller(ear, barge_in.recording.samples.tobytes())
+    beside = [asyncio.create_task(caller.read()), asyncio.create_task(caller.speak())]
+    await ear.send(
+        {"type": "session.update", "session": {"type": "realtime", "audio": {"input": NO_ANSWER}}}
+    )
+    await caller.until("session.updated")
+    draws = random.Random(chosen.seed)
+    cuts = [await caller.cut_one(draws, by_voice=n % 2 == 0) for n in range(chosen.cuts)]
+    for task in beside:
+        task.cancel()
+    return cuts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.webrtc.cuts", description=__doc__)
+    parser.add_argument("server", help="host:port")
+    parser.add_argument("--cuts", type=int, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--loss", type=float, default=0.05)
+    print(json.dumps(asyncio.run(play(parser.parse_args()))), flush=True)
+    os._exit(0)  # the threads of libwebrtc do not end by themselves
+
+
+if __name__ == "__main__":
+    main()
