@@ -16,6 +16,19 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGE_BYTES = 128 * 1024  # glibc's own, before it grows
 
 
+def give_back_pages() -> None:
+    """Have the pages of freed blocks go back to the system; it takes some 3 ms.
+
+    A crowd of calls leaves holes of megabytes below blocks that are kept (280 calls over WebRTC,
+    20 at once: 70 kB in use more than before, 12 MB resident). Nothing is done where the C library
+    is not glibc.
+    """
+    if sys.platform.startswith("linux"):
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+
+
 def give_back_large_blocks() -> None:
     """Have blocks from LARGE_BYTES on go back to the system when they are freed, for good.
 

@@ -39,6 +39,31 @@ def test_large_blocks_that_are_freed_go_back_though_others_are_kept() -> None:
     assert grown_mb("give_back_large_blocks()") < 2.0 < grown_mb("")  # kept: 0.4 MB
 
 
+# What many calls were served with is freed, all but a little of each.
+HOLES_MB = """
+from voiceloop.server.memory import give_back_large_blocks, give_back_pages
+def resident_mb():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 1e6
+give_back_large_blocks()
+before_mb, kept = resident_mb(), []
+for call in range(200):
+    served = [bytes(60_000) for _ in range(2)]
+    kept.append((served[0], bytes(600)))
+kept = [small for _, small in kept]
+{after}
+print(resident_mb() - before_mb)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries have other rules")
+def test_once_nobody_talks_the_holes_between_what_is_kept_go_back() -> None:
+    def left_mb(after: str) -> float:
+        ran = [sys.executable, "-c", HOLES_MB.format(after=after)]
+        return float(subprocess.run(ran, capture_output=True, check=True, text=True).stdout)
+
+    assert left_mb("give_back_pages()") < 2.0 < left_mb("")
+
+
 def test_a_server_begins_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     class Begun(Exception):
         pass
