@@ -123,8 +123,8 @@ def bars_of(soaked: Soak) -> list[Bar]:
     ]
     if silent.n >= FEWEST_JUDGED:
         bars += [
-            Bar("silent after the caller's words, p99", silent.p99, 3000.0, n=silent.n),
-            Bar("silent after the caller's words, most", silent.most, 5000.0),
+            Bar("silent after the caller's words, p99", silent.p99, 1500.0, n=silent.n),
+            Bar("silent after the caller's words, most", silent.most, 4000.0),
         ]
     gateway = [one for one in soaked.samples if one.name == GATEWAY]
     if gateway:
@@ -137,7 +137,8 @@ def bars_of(soaked: Soak) -> list[Bar]:
     for name in sorted({one.name for one in soaked.samples}):
         slope = slope_mb_per_h(soaked.samples, name, SETTLED_AFTER_S)
         if slope is not None:
-            bars.append(Bar(f"{name}: resident memory", slope, 5.0, "MB/h"))
+            most = 1.0 if name == GATEWAY else 5.0
+            bars.append(Bar(f"{name}: resident memory", slope, most, "MB/h"))
     return bars
 
 

@@ -8,7 +8,7 @@ in real time, by libwebrtc (package `wrtc`), call by call.
            to 60 ms: what loss adds to the same line without it
 
 --part cuts    200 answers cut on a line that loses 5 %: what history keeps, against what was heard
---part crowd   200 calls, 20 at once, by scripted models: what the server holds more afterwards
+--part crowd   200 calls, 20 at once: what the server holds more afterwards
 --part media   eight callers who speak without a pause: what the media of a call costs
 --part widget  the widget of the example page in Chromium: its size, and how soon it speaks
 
@@ -225,7 +225,9 @@ async def measure_media(found: dict[str, Any]) -> None:
 
 async def measure_crowd(found: dict[str, Any]) -> None:
     log = RESULTS / "webrtc-server.log"
-    async with running_server(("--most", "64"), command=FAKES, log=log) as server:
+    environment = {"VOICELOOP_LIMITS_ADMIT_BY_LOAD": "false"}
+    arguments = ("--preset", "embedded")
+    async with running_server(arguments, log=log, environment=environment) as server:
         places = (str(server.port), str(server.pid), str(N_CROWD), str(AT_ONCE))
         found |= await told_by("crowd", *places, within_s=PART_S)
 

@@ -16,7 +16,7 @@ import random
 from typing import Any
 
 from benchmarks.webrtc.ear import EarConnection
-from benchmarks.webrtc.relay import Impairment, now_s
+from benchmarks.webrtc.relay import Impairment
 from clients.call.script import DEFAULT_CAST, load_call, load_utterances
 from clients.connection import RATE_HZ
 
@@ -79,10 +79,10 @@ class Caller:
         item = {"type": "message", "role": "user", "content": content}
         await self._ear.send({"type": "conversation.item.create", "item": item})
         await self._ear.send({"type": "response.create"})
-        asked_at = now_s()
+        asked_ms = self._ear.out_ms
         await self.until("output_audio_buffer.started")
         await asyncio.sleep(draws.uniform(EARLIEST_S, LATEST_S))
-        cut_at = now_s()
+        cut_ms = self._ear.out_ms
         if by_voice:
             self._to_say = self._barge_in
         else:
@@ -93,17 +93,17 @@ class Caller:
         except TimeoutError:
             return None
         await asyncio.sleep(SILENT_S + len(self._to_say) / (2 * RATE_HZ))
-        return [told["audio_end_ms"], round(self._heard_ms(asked_at, cut_at), 1)]
+        return [told["audio_end_ms"], round(self._heard_ms(asked_ms, cut_ms), 1)]
 
-    def _heard_ms(self, asked_at: float, cut_at: float) -> float:
-        """Of the answer, by time alone: on this line events may be later than the sound."""
-        loud = [at for at in self._ear.loud_at if at >= asked_at]
-        last = loud[0] if loud else 0.0
-        for at in loud:
-            if at > cut_at and at - last > SILENT_S / 2:
+    def _heard_ms(self, asked_ms: float, cut_ms: float) -> float:
+        """Of the answer, by its place in what came out: events may be later than the sound."""
+        loud = [one for one in self._ear.loud_ms if one[0] >= asked_ms]
+        end_ms = loud[0][0] if loud else 0.0
+        for from_ms, to_ms in loud:
+            if from_ms > cut_ms and from_ms - end_ms > 500.0 * SILENT_S:
                 break  # the next thing that was said
-            last = at
-        return 1000.0 * (last - loud[0]) + 10.0 if loud else 0.0
+            end_ms = to_ms
+        return end_ms - loud[0][0] if loud else 0.0
 
 
 async def play(chosen: argparse.Namespace) -> list[list[float] | None]:

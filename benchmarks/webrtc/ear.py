@@ -47,7 +47,9 @@ class Ear:
         self.url = url
         self.ended_by = ""
         self.heard_ms: dict[str, float] = {}
-        self.loud_at: list[float] = []  # when each piece that is loud came out, whosever it is
+        # What has come out, and where in that what is loud: on a busy machine it is read late.
+        self.out_ms = 0.0
+        self.loud_ms: list[tuple[float, float]] = []  # from, to
         self._queue: asyncio.Queue[Received | None] = asyncio.Queue(MAX_WAITING)
         self._items: dict[str, str] = {}  # of each response, the one that sounds
         self._sounding: tuple[str, str] | None = None
@@ -86,8 +88,9 @@ class Ear:
 
     def came_out(self, at: float, samples: Samples) -> None:
         """The next sound of the line, at 24 kHz."""
+        from_ms, self.out_ms = self.out_ms, self.out_ms + 1000.0 * len(samples) / RATE_HZ
         if _is_loud(samples):
-            self.loud_at.append(at)
+            self.loud_ms.append((from_ms, self.out_ms))
         if self._sounding is None:
             self._early.append((at, samples))
             return
