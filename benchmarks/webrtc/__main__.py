@@ -10,6 +10,7 @@ in real time, by libwebrtc (package `wrtc`), call by call.
 --part cuts    200 answers cut on a line that loses 5 %: what history keeps, against what was heard
 --part crowd   200 calls, 20 at once: what the server holds more afterwards
 --part media   eight callers who speak without a pause: what the media of a call costs
+--part uplink  how late the last of what a caller says is, by its own encoder
 --part widget  the widget of the example page in Chromium: its size, and how soon it speaks
 
 At the ear: of WebRTC what libwebrtc's buffer lets out, of a WebSocket what a buffer of 40 ms does.
@@ -254,10 +255,15 @@ async def measure_widget(found: dict[str, Any]) -> None:
         found |= await told_by("widget", f"http://127.0.0.1:{server.port}", within_s=PART_S)
 
 
+async def measure_uplink(found: dict[str, Any]) -> None:
+    found |= await told_by("uplink", "20", within_s=PART_S)
+
+
 PARTS = {
     "media": measure_media,
     "crowd": measure_crowd,
     "cuts": measure_cuts,
+    "uplink": measure_uplink,
     "widget": measure_widget,
 }
 
@@ -276,6 +282,8 @@ def bars_of_part(part: str, found: Mapping[str, Any]) -> list[Bar]:
         case "cuts":
             return [Bar("history against what was heard, p95", found["p95"], HISTORY_MS,
                         n=found["n"])]  # fmt: skip
+        case "uplink":
+            return []
     return [
         Bar("widget, over the wire", found["bytes"], 25_000, "bytes"),
         Bar("first words after the click, p50", found["p50"], 1500, n=found["n"]),
