@@ -17,8 +17,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from benchmarks.phone.peers import CALLED, CALLER, PEERS
-from benchmarks.phone.telephone import Telephone
-from benchmarks.webrtc.call import Cuts, turn_of
+from benchmarks.phone.telephone import PIECE_MS, Telephone
+from benchmarks.webrtc.call import turn_of
 from benchmarks.webrtc.ear import Ear
 from clients.call.open_call import CallOptions
 from clients.call.script import load_call, load_utterances
@@ -28,16 +28,21 @@ from clients.recording import Samples
 
 PUBLIC_URL = "http://phone.test"  # what the server is told, and what its carriers sign
 MOST_S = 10.0
+REPLIES_APART_S = 0.5
 
 
 class PhoneConnection(Ear):
-    """The line of a simulated caller who has a telephone. cleared_s, silent_s: of each
-    interruption, when the server cleared its sound, and when the last of it was heard."""
+    """The line of a simulated caller who has a telephone.
+
+    cleared_s: when the server cleared its sound. told_and_heard_ms: of each reply that was cut,
+    what the server says was heard, and what the telephone had played.
+    """
 
     def __init__(self, server: str, name: str) -> None:
         super().__init__(f"http://{server}")
         self.phone = Telephone(PUBLIC_URL, PEERS[name](), self.came_out, at=self.url)
         self.cleared_s: list[float] = []
+        self.told_and_heard_ms: list[tuple[float, float]] = []
         self._now = asyncio.get_running_loop().time
         self._beside: Any = None
         self._reading: asyncio.Task[None] | None = None
@@ -66,8 +71,12 @@ class PhoneConnection(Ear):
         try:
             while True:
                 event = json.loads(await self._beside.recv())
-                if event["type"] == "output_audio_buffer.cleared":
-                    self.cleared_s.append(self._now())
+                match event["type"]:
+                    case "output_audio_buffer.cleared":
+                        self.cleared_s.append(self._now())
+                    case "conversation.item.truncated":
+                        told_ms = float(event["audio_end_ms"])
+                        self.told_and_heard_ms.append((told_ms, self._played_ms()))
                 self.take(event, self._now())
         except ConnectionClosed:
             self._queue.put_nowait(None)
@@ -84,17 +93,25 @@ class PhoneConnection(Ear):
         if self._reading is not None:
             await asyncio.gather(self._reading, return_exceptions=True)
 
+    def _played_ms(self) -> float:
+        """How much of the last reply has been played: the pieces behind the last long silence."""
+        at, n_pieces = self._now(), 0
+        for played_at, _ in reversed(self.phone.heard):
+            if at - played_at > REPLIES_APART_S and n_pieces:
+                break
+            n_pieces, at = n_pieces + 1, played_at
+        return PIECE_MS * n_pieces
+
     def clear_to_silence_ms(self) -> list[float]:
-        """From each clear to the end of the last loud piece before the next second is over."""
-        found = []
-        for at in self.cleared_s:
-            after = [loud for loud in self.phone.loud_at(at) if loud < at + 1.0]
-            run: list[float] = []
-            for loud in after:  # of the reply that was cut: what follows it is another
-                if loud - (run[-1] if run else at) > 0.1:
+        """From each clear to the end of the last loud piece, the one that was playing with it."""
+        found, piece_s = [], PIECE_MS / 1000.0
+        for cleared_s in self.cleared_s:
+            silent_s = cleared_s
+            for at in self.phone.loud_at(cleared_s - piece_s):
+                if at > silent_s + 0.1:  # what follows is another reply
                     break
-                run.append(loud)
-            found.append(1000.0 * (run[-1] + 0.02 - at) if run else 0.0)
+                silent_s = max(silent_s, at + piece_s)
+            found.append(1000.0 * (silent_s - cleared_s))
         return found
 
 
@@ -106,18 +123,13 @@ async def play(chosen: argparse.Namespace) -> dict[str, Any]:
         socket = await RealtimeConnection.open(f"ws://{chosen.server}", extras={"greeting": "1"})
         call = SimulatedCall(socket, utterances, options=options)
         return {"turns": [turn_of(turn, None) for turn in (await call.run()).turns]}
-    cuts = Cuts()
     line = await PhoneConnection.open(chosen.server, chosen.line)
-    call = SimulatedCall(line, utterances, options=options, observer=cuts)  # type: ignore[arg-type]
+    call = SimulatedCall(line, utterances, options=options)  # type: ignore[arg-type]
     result = await call.run()
-    heard = [
-        [told_ms, round(line.heard_ms.get(item_id, 0.0), 1)]
-        for item_id, told_ms in cuts.told_ms.items()
-    ]
     return {
         "turns": [turn_of(turn, None) for turn in result.turns],
         "clear_ms": [round(one, 1) for one in line.clear_to_silence_ms()],
-        "told_and_heard_ms": heard,
+        "told_and_heard_ms": line.told_and_heard_ms,
         "errors": list(result.errors),
     }
 

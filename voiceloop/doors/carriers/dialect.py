@@ -121,7 +121,6 @@ class Left:
     call: PhoneCall
     is_live: bool
     failed: str = ""
-    was_transfer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,56 +134,6 @@ class Way:
     ticket: str
     after: str
     announcement: str = ""
-
-
-class Carrier:
-    """One carrier: how it rings, and what it is answered.
-
-    Each answer is a body in `media_type`. tells_call: a stream names the call as its ring does.
-    announces: it says something to whoever takes a transferred call.
-    """
-
-    name: ClassVar[str]
-    media_type: ClassVar[str] = "text/xml"
-    tells_call: ClassVar[bool] = True
-    announces: ClassVar[bool] = False
-
-    def prove(self, asked: Asked) -> None:
-        """Raises: Unproved."""
-        raise NotImplementedError
-
-    def prove_stream(self, asked: Asked) -> bool:
-        """Of an upgrade, as far as the carrier signs it. Raises: Unproved.
-
-        Returns whether that is proof enough; else the stream needs a ticket.
-        """
-        return False
-
-    def ring(self, asked: Asked) -> PhoneCall:
-        """Who calls whom. Raises: InvalidRequest."""
-        raise NotImplementedError
-
-    def after(self, asked: Asked) -> Left | None:
-        """What has become of the call; None: nothing is to follow. Raises: InvalidRequest."""
-        raise NotImplementedError
-
-    def connect(self, call: PhoneCall, way: Way) -> str:
-        raise NotImplementedError
-
-    def busy(self) -> str:
-        raise NotImplementedError
-
-    def over(self) -> str:
-        raise NotImplementedError
-
-    def dial(self, call: PhoneCall, target: str, way: Way) -> str:
-        raise NotImplementedError
-
-    def say(self, text: str) -> str:
-        raise NotImplementedError
-
-    def stream(self) -> Dialect:
-        raise NotImplementedError
 
 
 def object_of(frame: Frame) -> dict[str, Any]:

@@ -21,10 +21,12 @@ from starlette.routing import Route
 from voiceloop.call.connection import Disconnected
 from voiceloop.doors.body import read_body
 from voiceloop.doors.calls import Calls
-from voiceloop.doors.carriers.dialect import Asked, Carrier, Dialect, Heard, Started, Way
+from voiceloop.doors.carriers.dialect import Asked, Dialect, Heard, Started, Way
 from voiceloop.doors.carriers.legs import Leg, Legs, LegState, LegStream
 from voiceloop.doors.carriers.sound import FarSound
 from voiceloop.doors.carriers.stream import Socket, StreamEnd
+from voiceloop.doors.carriers.twilio import Twilio
+from voiceloop.doors.carriers.vonage import Vonage
 from voiceloop.doors.entrance import Server
 from voiceloop.doors.line import Line
 from voiceloop.doors.phone import call_of, hello_of_call
@@ -39,6 +41,7 @@ MAX_BODY_BYTES = 64 * 1024
 START_S = 5.0  # from the upgrade to the message that begins the stream
 MOST_BEFORE_START = 256  # frames: five seconds of sound
 
+Carrier = Twilio | Vonage  # and what is made of the first
 Accept = Callable[[], Awaitable[Socket]]
 
 
@@ -129,12 +132,15 @@ class CarrierDoor:
         if left is None:
             return None
         leg = self._legs.find(left.call.ids["call"])
+        if leg is None and left.is_live and not left.failed:
+            return self._ring(asked)  # a server before this one had it, and has ended
         if leg is None or not left.is_live or leg.state is LegState.OVER:
             return self._carrier.over()
         if leg.target:
-            target, leg.target = leg.target, ""
+            target, leg.target, leg.state = leg.target, "", LegState.DIALLED
             return self._carrier.dial(leg.call, target, self._way(leg))
-        if (left.was_transfer and not left.failed) or not leg.may_return:
+        is_done = leg.state is LegState.DIALLED and not left.failed
+        if is_done or not leg.may_return:
             leg.state = LegState.OVER
             return self._carrier.over()
         back = replace(leg.call, returned=left.failed)

@@ -21,7 +21,8 @@ MOST_STREAMS = 4  # of one call: its first, and those after a broken line or a f
 class LegState(Enum):
     RINGING = "ringing"  # it has a ticket
     STREAMING = "streaming"
-    AWAY = "away"  # the stream broke, or the caller is being transferred
+    AWAY = "away"  # the stream broke, or the caller is about to be transferred
+    DIALLED = "dialled"  # the caller is being transferred, or has been
     OVER = "over"  # remembered, so that its ring is not played again
 
 
@@ -46,7 +47,7 @@ class Leg:
     @property
     def may_return(self) -> bool:
         """A carrier may know before us that a stream broke."""
-        is_begun = self.state in (LegState.AWAY, LegState.STREAMING)
+        is_begun = self.state in (LegState.AWAY, LegState.STREAMING, LegState.DIALLED)
         return is_begun and self.n_streams < MOST_STREAMS
 
 

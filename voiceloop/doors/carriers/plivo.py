@@ -46,7 +46,7 @@ class PlivoStream(TwilioStream):
 
 
 class Plivo(Twilio):
-    """As `Carrier`. token: the account's."""
+    """As `Twilio`. token: the account's."""
 
     name: ClassVar[str] = "plivo"
     announces: ClassVar[bool] = False

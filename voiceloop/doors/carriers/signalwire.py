@@ -13,7 +13,7 @@ from voiceloop.doors.carriers.twilio import Twilio
 
 
 class SignalWire(Twilio):
-    """As `Carrier`. token: the project's signing key; account: the project's id, "" for any."""
+    """As `Twilio`. token: the project's signing key; account: the project's id, "" for any."""
 
     name: ClassVar[str] = "signalwire"
     signature: ClassVar[str] = "x-signalwire-signature"

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 from collections import deque
+from contextlib import suppress
 from enum import Enum
 from typing import Protocol
 
@@ -104,12 +105,16 @@ class StreamEnd:
     # --- life ---
 
     async def run(self) -> None:
-        """Read and write until the stream ends."""
-        async with asyncio.TaskGroup() as tasks:
-            others = [tasks.create_task(self._write()), tasks.create_task(self._fill())]
-            await self._read()
-            for task in others:
-                task.cancel()
+        """Read and write until the stream ends. A bug in it ends the call."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                others = [tasks.create_task(self._write()), tasks.create_task(self._fill())]
+                await self._read()
+                for task in others:
+                    task.cancel()
+        except Exception:
+            log.exception("the stream of a telephone failed")
+            self._leave(1011, "the stream of the telephone failed")
 
     async def _read(self) -> None:
         try:
@@ -158,17 +163,13 @@ class StreamEnd:
                 self._line.hear(SILENCE)
 
     async def _write(self) -> None:
-        """The socket's one writer."""
-        with_nobody = False
-        while not with_nobody:
-            while self._unsent:
-                try:
+        """The socket's one writer; who has gone is found by the reader."""
+        with suppress(Disconnected):
+            while True:
+                while self._unsent:
                     await self._socket.send(self._unsent.popleft())
-                except Disconnected:
-                    with_nobody = True
-                    break
-            self._changed.clear()
-            await self._changed.wait()
+                self._changed.clear()
+                await self._changed.wait()
 
     def _put(self, frame: Frame | None) -> None:
         if frame is None:

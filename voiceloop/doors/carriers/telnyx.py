@@ -58,7 +58,7 @@ class TelnyxStream(TwilioStream):
 
 
 class Telnyx(Twilio):
-    """As `Carrier`. public_key: base64, of the account. stream_token: what an application of the
+    """As `Twilio`. public_key: base64, of the account. stream_token: what an application of the
     operator's own has Telnyx send with a stream; "" where only our answers begin streams.
     """
 

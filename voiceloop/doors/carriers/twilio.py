@@ -65,13 +65,17 @@ class TwilioStream(wire.Dialect):
         return wire.event(kind, streamSid=self._sid, **fields)
 
 
-class Twilio(wire.Carrier):
-    """As `Carrier`. token: the account's; account: its SID, "" for any.
+class Twilio:
+    """How it rings, and what it is answered: each answer is a body in `media_type`.
 
-    call_field, dialled_field, header_prefix: what of its forms others name otherwise.
+    token: the account's; account: its SID, "" for any. tells_call: a stream names the call as its
+    ring does. announces: it says something to whoever takes a transferred call. call_field,
+    dialled_field, header_prefix: what of its forms others name otherwise.
     """
 
     name: ClassVar[str] = "twilio"
+    media_type: ClassVar[str] = "text/xml"
+    tells_call: ClassVar[bool] = True
     announces: ClassVar[bool] = True
     signature: ClassVar[str] = "x-twilio-signature"
     call_field: ClassVar[str] = "CallSid"
@@ -83,15 +87,21 @@ class Twilio(wire.Carrier):
         self._account = account
 
     def prove(self, asked: wire.Asked) -> None:
+        """Raises: Unproved."""
         check_twilio(self._token, asked.headers.get(self.signature), asked.url, asked.fields)
         if self._account and asked.get("AccountSid") != self._account:
             raise Unproved("expected a call of the configured account, found one of another")
 
     def prove_stream(self, asked: wire.Asked) -> bool:
+        """Of an upgrade, as far as the carrier signs it. Raises: Unproved.
+
+        Returns whether that is proof enough; else the stream needs a ticket.
+        """
         check_twilio(self._token, asked.headers.get(self.signature), asked.url)
         return False
 
     def ring(self, asked: wire.Asked) -> PhoneCall:
+        """Who calls whom. Raises: InvalidRequest."""
         call_id = asked.get(self.call_field)
         if not call_id:
             raise expected(self.call_field, "the call's", None)
@@ -103,10 +113,10 @@ class Twilio(wire.Carrier):
         return PhoneCall(self.name, caller, called, headers, ids, is_outbound=is_outbound)
 
     def after(self, asked: wire.Asked) -> wire.Left | None:
+        """What has become of the call; None: nothing follows yet. Raises: InvalidRequest."""
         how = asked.get(self.dialled_field)
         failed = "" if how in ANSWERED else how
-        is_live = asked.get("CallStatus") in LIVE
-        return wire.Left(self.ring(asked), is_live, failed, was_transfer=bool(how))
+        return wire.Left(self.ring(asked), asked.get("CallStatus") in LIVE, failed)
 
     def connect(self, call: PhoneCall, way: wire.Way) -> str:
         stream = f"<Stream url={quoteattr(way.stream)}>{parameter_of(way)}</Stream>"

@@ -55,19 +55,24 @@ class VonageStream(wire.Dialect):
         return '{"action":"clear"}'
 
 
-class Vonage(wire.Carrier):
-    """As `Carrier`. secret: the account's signature secret. The answer's URL has to be a POST: of
+class Vonage:
+    """As `Twilio`. secret: the account's signature secret. The answer's URL has to be a POST: of
     a GET only the path would be signed.
     """
 
     name: ClassVar[str] = "vonage"
     media_type: ClassVar[str] = "application/json"
+    tells_call: ClassVar[bool] = True
+    announces: ClassVar[bool] = False
 
     def __init__(self, secret: str) -> None:
         self._secret = secret
 
     def prove(self, asked: wire.Asked) -> None:
         check_vonage(self._secret, asked.headers.get("authorization"), asked.body, asked.now_s)
+
+    def prove_stream(self, asked: wire.Asked) -> bool:
+        return False
 
     def ring(self, asked: wire.Asked) -> PhoneCall:
         told = wire.object_of(asked.body.decode("utf-8", "replace"))
@@ -85,8 +90,7 @@ class Vonage(wire.Carrier):
         status = wire.text_at(told, "status")
         if status not in OVER:
             return None
-        failed = status if status in FAILED else ""
-        return wire.Left(self.ring(asked), True, failed, was_transfer=bool(failed))
+        return wire.Left(self.ring(asked), True, status if status in FAILED else "")
 
     def connect(self, call: PhoneCall, way: wire.Way) -> str:
         return _ncco({
@@ -115,7 +119,10 @@ class Vonage(wire.Carrier):
         asked = {"eventType": "synchronous", "eventUrl": [way.after], "endpoint": [endpoint]}
         return _ncco({"action": "connect", **asked})
 
-    def stream(self) -> VonageStream:
+    def say(self, text: str) -> str:
+        return _ncco({"action": "talk", "text": text})
+
+    def stream(self) -> wire.Dialect:
         return VonageStream()
 
 

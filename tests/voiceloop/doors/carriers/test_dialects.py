@@ -13,7 +13,6 @@ from audio.errors import AudioError
 from benchmarks.phone.peers import PEERS, TOKEN
 from voiceloop.doors.carriers.dialect import (
     Asked,
-    Carrier,
     Dialect,
     Heard,
     Played,
@@ -22,6 +21,7 @@ from voiceloop.doors.carriers.dialect import (
     Stopped,
     Way,
 )
+from voiceloop.doors.carriers.door import Carrier
 from voiceloop.doors.carriers.plivo import Plivo, PlivoStream
 from voiceloop.doors.carriers.signalwire import SignalWire
 from voiceloop.doors.carriers.telnyx import Telnyx, TelnyxStream

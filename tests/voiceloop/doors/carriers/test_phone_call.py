@@ -254,14 +254,22 @@ async def test_a_stream_that_breaks_goes_on_in_another_and_the_call_is_remembere
         assert [m.content for m in backends.language_model.prompts[-1]][-3:] == [  # type: ignore[attr-defined]
             "my name is ada", "Hello Ada.", "what is my name",
         ]  # fmt: skip
+        orphan = Telephone.of(url, "twilio")  # a server that has ended had this one
+        assert orphan.peer.stream_of((await orphan.post("/after", CallStatus="in-progress")).text)[
+            1
+        ]
         ended = await back.post("/after", CallStatus="completed")
         assert "<Hangup/>" in ended.text
         await back.hang_up()
         await phone.close()
 
 
+def lines_of(gateway: Gateway) -> list[Line]:
+    return list(gateway.doors.calls._calls.values())
+
+
 def line_of(gateway: Gateway) -> Line:
-    [line] = gateway.doors.calls._calls.values()
+    [line] = lines_of(gateway)
     return line
 
 
@@ -283,6 +291,17 @@ async def test_a_transfer_dials_and_brings_back_whoever_reached_nobody() -> None
         await until(lambda: gateway.n_sessions == 1)
         [hello] = heard_of(gateway)
         assert hello.phone is not None and hello.phone.returned == "busy"
+        other = await dial(gateway, "twilio")
+        await greeted(other)
+        [line] = [one for one in lines_of(gateway) if one.hello != hello]
+        assert line.phone is not None
+        await line.phone.transfer("sip:desk@example.com")
+        await until(other.ended.is_set)
+        dialled = await other.post("/after", CallStatus="in-progress")
+        assert "<Sip>sip:desk@example.com</Sip>" in dialled.text
+        done = await other.post("/after", CallStatus="in-progress", DialCallStatus="completed")
+        assert "<Hangup/>" in done.text
+        await other.close()
         assert (line := line_of(gateway)).phone is not None
         await line.phone.hang_up()
         await until(again.ended.is_set)
