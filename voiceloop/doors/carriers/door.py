@@ -28,7 +28,6 @@ from voiceloop.doors.carriers.stream import Socket, StreamEnd
 from voiceloop.doors.carriers.twilio import Twilio
 from voiceloop.doors.carriers.vonage import Vonage
 from voiceloop.doors.entrance import Server
-from voiceloop.doors.line import Line
 from voiceloop.doors.phone import call_of, hello_of_call
 from voiceloop.errors import InvalidRequest, Unproved, VoiceLoopError
 from voiceloop.http.gate import error_response
@@ -186,7 +185,7 @@ class CarrierDoor:
         except Disconnected:
             return
         try:
-            await self._serve(socket, begun, leg)
+            await serve_leg(self._server, self._calls, socket, begun, leg, self._carrier.announces)
         except VoiceLoopError as error:  # no place any more: the carrier asks what follows
             self._refuse(error)
             leg.state = LegState.OVER
@@ -202,27 +201,23 @@ class CarrierDoor:
         call_id = started.call if self._carrier.tells_call else None
         return self._legs.take(started.ticket, call_id, self._now_s)
 
-    async def _serve(self, socket: Socket, begun: Open, leg: Leg) -> None:
-        """Raises: Overloaded, RateLimited."""
-        hello = replace(hello_of_call(self._server.config, leg.call), resume=True)
-        resume, leg.resume = leg.resume, ""
-        owner = LegStream(leg, leg.n_streams, self._carrier.announces)
-        async with call_of(self._server, self._calls, hello, resume, leg.returns) as line:
-            sound = FarSound(begun.started.encoding, begun.started.rate_hz)
-            far = StreamEnd(socket, begun.dialect, sound, line, owner)
-            await serve_stream_end(self._server, line, far, begun.early)
 
-
-async def serve_stream_end(
-    server: Server, line: Line, far: StreamEnd, early: Sequence[Heard]
+async def serve_leg(
+    server: Server, calls: Calls, socket: Socket, begun: Open, leg: Leg, announces: bool = False
 ) -> None:
-    """The call over this stream, to its end."""
-    line.far = line.phone = far
-    for sound in early:
-        far.take(sound)
-    streaming = asyncio.create_task(far.run(), name="a telephone's stream")
-    try:
-        await server.serve_session(line)
-    finally:
-        streaming.cancel()
-        await asyncio.gather(streaming, return_exceptions=True)
+    """The call over this stream, to its end. Raises: Overloaded, RateLimited."""
+    hello = replace(hello_of_call(server.config, leg.call), resume=True)
+    resume, leg.resume = leg.resume, ""
+    async with call_of(server, calls, hello, resume, leg.returns) as line:
+        sound = FarSound(begun.started.encoding, begun.started.rate_hz)
+        owner = LegStream(leg, leg.n_streams, announces)
+        far = StreamEnd(socket, begun.dialect, sound, line, owner)
+        line.far = line.phone = far
+        for early in begun.early:
+            far.take(early)
+        streaming = asyncio.create_task(far.run(), name="a telephone's stream")
+        try:
+            await server.serve_session(line)
+        finally:
+            streaming.cancel()
+            await asyncio.gather(streaming, return_exceptions=True)

@@ -20,15 +20,13 @@ from voiceloop.call.connection import Disconnected
 from voiceloop.doors.body import read_body
 from voiceloop.doors.calls import Calls
 from voiceloop.doors.carriers.dialect import Dialect
-from voiceloop.doors.carriers.door import MAX_BODY_BYTES, PATH, Accept, opening, serve_stream_end
-from voiceloop.doors.carriers.legs import Leg, Legs, LegStream
+from voiceloop.doors.carriers.door import MAX_BODY_BYTES, PATH, Accept, opening, serve_leg
+from voiceloop.doors.carriers.legs import Leg, Legs
 from voiceloop.doors.carriers.signatures import check_basic
-from voiceloop.doors.carriers.sound import FarSound
-from voiceloop.doors.carriers.stream import Socket, StreamEnd
+from voiceloop.doors.carriers.stream import Socket
 from voiceloop.doors.entrance import Server
 from voiceloop.doors.pbx.asterisk import AsteriskStream
 from voiceloop.doors.pbx.audiosocket import AudioSocketStream, TcpSocket
-from voiceloop.doors.phone import call_of, hello_of_call
 from voiceloop.errors import Overloaded, Unproved, VoiceLoopError
 from voiceloop.http.gate import error_response
 from voiceloop.telephony import PhoneCall
@@ -117,12 +115,7 @@ class PbxDoor:
             if (leg := leg_of(begun.started.call)) is None:
                 raise Unproved("expected a call that was announced, found another")
             leg = self._legs.take(leg.ticket, leg.call.ids["call"], self._now_s)
-            hello = hello_of_call(self._server.config, leg.call)
-            async with call_of(self._server, self._calls, hello) as line:
-                sound = FarSound(begun.started.encoding, begun.started.rate_hz)
-                owner = LegStream(leg, leg.n_streams)
-                far = StreamEnd(socket, begun.dialect, sound, line, owner)
-                await serve_stream_end(self._server, line, far, begun.early)
+            await serve_leg(self._server, self._calls, socket, begun, leg)
         except VoiceLoopError as error:
             self.refuse(error)
             await socket.close(error.close_code or 1008, error.message)

@@ -327,6 +327,14 @@ async def test_the_agent_presses_keys_and_hangs_up_over_an_exchange() -> None:
             told = [await http.post(after, data={"call": phone.peer.call}) for _ in range(2)]
         assert [one.text for one in told] == ["tel:+4930222", ""]
         await phone.close()
+        back = Telephone(gateway.config.phone.public_url, phone.peer)  # the dial plan dials again
+        url = f"ws{back.url[4:]}/v1/phone/asterisk/stream"
+        await back.open(f"{url}?call={phone.peer.call}&returned=BUSY", "")
+        await until(lambda: gateway.metrics.registry.get_sample_value("voiceloop_resumed_total"))
+        assert (line := line_of(gateway)).hello.phone is not None
+        assert line.hello.phone.returned == "BUSY"
+        await back.close()
+        await until(lambda: not gateway.n_sessions)
         phone = await dial(gateway, "audiosocket")
         await greeted(phone)
         assert (line := line_of(gateway)).phone is not None
