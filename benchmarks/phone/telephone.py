@@ -79,6 +79,8 @@ class Telephone:
         self._stream: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self._in = Resampler(HEAR_HZ, peer.rate_hz)
+        # What the filter withholds is put in front: else each piece waits for the next to be said.
+        self._in.push(np.zeros(round(self._in.delay_ms * HEAR_HZ / 1000.0), np.int16))
         self._out = Resampler(peer.rate_hz, HEAR_HZ)
         self._rest = np.zeros(0, np.int16)
 
