@@ -24,7 +24,12 @@ MAY_IMPORT = {
     "agents": set(),
     "__main__": {"cli", "rooms"},
     "cli": {
-        "cluster", "command_parser", "config", "doctor", "errors", "models", "new_agent", "server",
+        "cluster", "command_parser", "config", "doctor", "errors", "models", "new_agent", "replay",
+        "server",
+    },
+    "replay": {
+        "agent", "backends", "call", "config", "errors", "models", "operation", "realtime",
+        "recording", "server", "tools", "workers",
     },
     "server": {
         "access", "admission", "agent", "backends", "call", "cell", "cluster", "config",

@@ -41,6 +41,8 @@ from voiceloop.cluster.arguments import (
 from voiceloop.command_parser import CommandParser, Commands, add_keys, remedy_for
 from voiceloop.errors import InvalidRequest, VoiceLoopError
 from voiceloop.new_agent.options import OPTIONS
+from voiceloop.replay.arguments import DESCRIPTION as REPLAY_DESCRIPTION
+from voiceloop.replay.arguments import add_replay_arguments
 
 PARTS = ("stt", "llm", "tts")
 
@@ -94,6 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_conformance(commands)
     _add_bench(commands)
     _add_evaluate(commands)
+    _add_replay(commands)
     _add_models(commands)
     _add_doctor(commands)
     return parser
@@ -239,6 +242,13 @@ def _add_bench(commands: Commands) -> None:
     bench = commands.add_parser("bench", help=told, description=BENCH_DESCRIPTION)
     add_bench_arguments(bench)
     bench.set_defaults(run=_bench)
+
+
+def _add_replay(commands: Commands) -> None:
+    told = "play kept calls again with other settings, and print what differs"
+    replay = commands.add_parser("replay", help=told, description=REPLAY_DESCRIPTION)
+    add_replay_arguments(replay)
+    replay.set_defaults(run=_replay)
 
 
 def _add_evaluate(commands: Commands) -> None:
@@ -404,6 +414,12 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     from clients.evaluate.command import run_evaluate
 
     return run_evaluate(arguments)
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from voiceloop.replay.command import run_replay
+
+    return run_replay(arguments)
 
 
 def _models(arguments: argparse.Namespace) -> int:

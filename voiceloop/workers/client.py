@@ -17,7 +17,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import TypeVar, cast
+from typing import ClassVar, TypeVar, cast
 
 from voiceloop.errors import (
     BackendError,
@@ -93,8 +93,44 @@ class ProfileRequest:
             self._told.set_exception(WorkerLost(f"the worker {self._name} died meanwhile"))
 
 
+class Settling:
+    """Whether all workers have computed what they were asked for. Of a replay alone."""
+
+    def __init__(self) -> None:
+        self._n_asked = 0
+        self._owed: dict[WorkerConnection, int] = {}  # of each the newest question
+
+    @property
+    def is_settled(self) -> bool:
+        return not self._owed
+
+    def ask(self, connection: WorkerConnection) -> None:
+        """More has been asked of this one; once for all that goes out in one turn of the loop."""
+        if self._owed.get(connection, 0) < 0:
+            return
+        self._owed[connection] = -1
+        asyncio.get_running_loop().call_soon(self._send, connection)
+
+    def _send(self, connection: WorkerConnection) -> None:
+        self._n_asked += 1
+        self._owed[connection] = self._n_asked
+        connection.tell(messages.Settle(self._n_asked))
+
+    def answer(self, connection: WorkerConnection, number: int) -> None:
+        if self._owed.get(connection) == number:
+            del self._owed[connection]
+
+    def lose(self, connection: WorkerConnection) -> None:
+        self._owed.pop(connection, None)
+
+
 class WorkerConnection(asyncio.Protocol):
-    """One worker process: demultiplexes its messages and bounds what waits for it."""
+    """One worker process: demultiplexes its messages and bounds what waits for it.
+
+    settling: told of all that is asked, where a replay wants to know what is not computed yet.
+    """
+
+    settling: ClassVar[Settling | None] = None
 
     def __init__(
         self,
@@ -179,6 +215,8 @@ class WorkerConnection(asyncio.Protocol):
             return
         if not stream.is_batch:
             self.waits.ask(stream.stream_id, message)
+        if self.settling is not None:
+            self.settling.ask(self)
         if not self._is_paused:
             self._transport.write(frame)
             return
@@ -240,6 +278,8 @@ class WorkerConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.lost.set()
+        if self.settling is not None:
+            self.settling.lose(self)
         self.changed.set()
         self._waiting.clear()
         self._profile.lose()
@@ -270,6 +310,9 @@ class WorkerConnection(asyncio.Protocol):
                 self.changed.set()
             case messages.Fault():
                 self.fault = message
+            case messages.Settled(number=number):
+                if self.settling is not None:
+                    self.settling.answer(self, number)
             case messages.Heartbeat():
                 self.pulse.observe(message, self._clock())
             case messages.Loading() | messages.Ready() | messages.LoadFailed():

@@ -221,11 +221,18 @@ class CallResumed(msgspec.Struct, frozen=True, tag="call_resumed"):
     by: str
 
 
+class Settle(msgspec.Struct, frozen=True, tag="settle"):
+    """Say `Settled` once all that was asked for is computed. Only a replay asks: its clock goes on
+    while nothing is computed."""
+
+    number: int
+
+
 ToRecognizer = OpenRecognizer | FeedAudio | Flush | Finalize | SetOptions
 ToEngine = OpenBranch | ReadAhead | Stage | BeginPreemptive | StopPreemptive | Commit
 ToVoice = OpenVoice | FeedText | FinishText | Pause
 ToRole = ToRecognizer | ToEngine | ToVoice
-ToWorker = ToRole | Close | Profile | Drain | CallResumed
+ToWorker = ToRole | Close | Profile | Drain | CallResumed | Settle
 
 OPENING_ROLE: dict[type, RoleName] = {
     OpenRecognizer: "recognizer",
@@ -324,6 +331,12 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
     n_calls: int = 0
 
 
+class Settled(msgspec.Struct, frozen=True, tag="settled"):
+    """Nothing is left to be computed of what was asked for before `Settle` of this number."""
+
+    number: int
+
+
 class Draining(msgspec.Struct, frozen=True, tag="draining"):
     """This worker is about to end: open what is new at another."""
 
@@ -346,6 +359,7 @@ FromWorker = (
     | Draining
     | Profiled
     | CallResumed
+    | Settled
 )
 
 

@@ -49,6 +49,8 @@ from voiceloop.workers.messages import (
     ReadAhead,
     Ready,
     RoleReady,
+    Settle,
+    Settled,
     StreamEvent,
     StreamFailed,
     ToRole,
@@ -113,6 +115,7 @@ class Worker:
         self._streams: dict[str, _Stream] = {}
         self._ready: Ready | None = None
         self._is_draining = False
+        self._settling: dict[Peer, Settle] = {}  # of each the newest
         self._n_steps = 0
         self._busy_s = 0.0
         self._next_heartbeat = 0.0
@@ -181,6 +184,13 @@ class Worker:
             if self._backlog.is_due(is_idle=not self._has_work):
                 for message in self._backlog.take():
                     self._hand_over(message)
+            self._tell_settled()
+
+    def _tell_settled(self) -> None:
+        if self._settling and not self._has_work and not any(peer.inbox for peer in self._peers):
+            for peer, asked in self._settling.items():
+                peer.send([Settled(asked.number)])
+            self._settling.clear()
 
     @property
     def _has_work(self) -> bool:
@@ -291,6 +301,9 @@ class Worker:
             return
         if isinstance(message, Drain):
             self._begin_draining(peer)
+            return
+        if isinstance(message, Settle):
+            self._settling[peer] = message
             return
         if isinstance(message, ReadAhead):
             self._read_ahead(message)

@@ -1,0 +1,88 @@
+"""``voiceloop replay``: what another build or configuration makes of calls that were kept."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from voiceloop.config import Config, load_config
+from voiceloop.models.presets import resolve_agent
+from voiceloop.replay.clock import SkippingLoop
+from voiceloop.replay.compare import ASPECTS, Comparison, Pair, compare
+from voiceloop.replay.kept import KeptFiles, read_kept
+from voiceloop.replay.player import may_skip, opened_player
+
+EXIT_DIFFERS = 1
+
+
+def run_replay(chosen: argparse.Namespace) -> int:
+    """Returns the exit code: 1 where something differs. Raises: ConfigError, BackendError."""
+    flags = {"agent": chosen.agent, "preset": chosen.preset}
+    config = load_config(chosen.config, environ=os.environ, flags=flags)
+    calls = [read_kept(path) for path in _paths(chosen.calls)]
+    with tempfile.TemporaryDirectory() as folder:
+        out = chosen.out if chosen.out is not None else Path(folder)
+        began_s = time.monotonic()
+        with asyncio.Runner(loop_factory=SkippingLoop) as runner:
+            comparison = runner.run(_played(config, calls, out, is_aa=chosen.aa))
+        took_s = time.monotonic() - began_s
+    told = comparison.told()
+    spoken_s = sum(float(call.notes.get("seconds", 0.0)) for call in calls) * (1 + chosen.aa)
+    told |= {"calls": len(calls), "spoken_s": round(spoken_s, 1), "took_s": round(took_s, 1)}
+    told["clock"] = "skips" if may_skip(config) else "real: services elsewhere compute"
+    print(json.dumps(told, indent=1) if chosen.json else _table(told, is_aa=chosen.aa))
+    return EXIT_DIFFERS if told["any"]["n_differ"] else 0
+
+
+def _paths(given: Sequence[Path]) -> list[Path]:
+    return [
+        one for path in given for one in (sorted(path.glob("*.json")) if path.is_dir() else [path])
+    ]
+
+
+async def _played(
+    config: Config, calls: Sequence[KeptFiles], out: Path, *, is_aa: bool
+) -> Comparison:
+    pairs: list[Pair] = []
+    async with opened_player(config, resolve_agent(config), out) as player:
+        for call in calls:
+            after = await player.play(call)
+            before = call.notes
+            if is_aa:
+                before, after = after, await player.play(call)
+            pairs += compare(call.name, before, after)
+            print(f"{call.name}: played", file=sys.stderr)
+    return Comparison(tuple(pairs))
+
+
+def _table(told: dict[str, Any], *, is_aa: bool) -> str:
+    speed = told["spoken_s"] / max(told["took_s"], 1e-9)
+    whose = "two runs of one configuration" if is_aa else "the recording and this run"
+    lines = [
+        f"{told['calls']} calls, {told['turns']} turns, {told['spoken_s']:.0f} s in "
+        f"{told['took_s']:.0f} s ({speed:.1f} times real time; clock: {told['clock']})",
+        f"differs between {whose}, with 95 % bounds:",
+    ]
+    for name in (*ASPECTS, "any"):
+        one = told[name]
+        bounds = f"{100 * one['low']:.1f} to {100 * one['high']:.1f} %"
+        lines.append(f"  {name:8} {one['n_differ']:4} of {one['n']}  ({bounds})")
+    gap = told["gap"]
+    if gap["n"]:
+        bounds = f"{gap['low_ms']:+.0f} to {gap['high_ms']:+.0f}"
+        lines.append(f"  gap      {gap['median_ms']:+.0f} ms, the median of {gap['n']} ({bounds})")
+    for turn in told["differing"][:20]:
+        where = f"{turn['call']} at {turn['at_ms'] / 1000:.1f} s"
+        for name in ASPECTS:
+            if name in turn:
+                before, after = turn[name]
+                lines.append(f"  {where}: {name}: {before!r} -> {after!r}")
+    return "\n".join(lines)
