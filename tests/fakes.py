@@ -288,6 +288,7 @@ class FakeBranch:
         self.tools = tools
         self.staged: list[str] = []
         self.attempts: list[str] = []
+        self.committed: list[GenerateParams] = []
         self._attempt: Attempt | None = None
         self._n_discarded = 0
         self._pipe: EventPipe[LanguageEvent] = EventPipe()
@@ -354,6 +355,7 @@ class FakeBranch:
     def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
         fault = self._owner.plan.next("commit")
         self.messages.extend(tail)
+        self.committed.append(params)
         made = self._drop_attempt()
         is_kept = made is not None and tail == made.tail
         self._owner.prompts.append(tuple(self.messages))

@@ -64,11 +64,13 @@ MAY_IMPORT = {
     "resume": {"access", "agent", "backends", "errors", "realtime"},
     "reply": {
         "admission", "agent", "backends", "config", "errors", "knowledge", "listening",
-        "realtime", "slots", "telemetry",
+        "openers", "realtime", "slots", "telemetry",
         "tools",
     },
+    "openers": {"errors"},
     "agent_file": {
-        "agent", "backends", "capabilities", "config_reader", "errors", "knowledge", "slots",
+        "agent", "backends", "capabilities", "config_reader", "errors", "knowledge", "openers",
+        "slots",
     },
     "listening": {"agent", "backends", "errors", "realtime", "slots", "telemetry"},
     "slots": {"agent", "errors", "memory"},

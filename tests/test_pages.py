@@ -21,6 +21,7 @@ PAGES = (
     "voiceloop/EVALUATE.md",
     "voiceloop/KNOWLEDGE.md", "voiceloop/TROUBLESHOOTING.md", "voiceloop/QUICKSTART.md",
     "voiceloop/SERVICES.md", "voiceloop/SIZING.md", "voiceloop/EMBED.md", "voiceloop/PHONE.md",
+    "voiceloop/TWO_MODELS.md",
     "clients/pages/react.md", "clients/pages/swift.md", "clients/pages/kotlin.md",
     "clients/pages/react_native.md",
     "voiceloop/PRIVACY.md", "SECURITY.md",

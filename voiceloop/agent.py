@@ -342,11 +342,18 @@ class Waiting:
         ("One moment, please.",),
         "Such lines, in turn. None: nothing is said. They are kept as sound, and need no voice.",
     )
+    openers: tuple[Words, ...] = key(
+        (),
+        "Where two models share a call: what is said when the large one is late, in the words of "
+        "`language`. At most eight words each that commit to nothing: no yes, no, number or name. "
+        "`{slot}` stands for the named slot that the caller spoke of. None: those of the language "
+        'that ship (English, German, Spanish, French); `["-"]` says nothing.',
+    )
     first_token_ms: int = key(
         5000,
         "How long since the caller's last sound a spoken reply may be without its first token. "
-        "The model has two seconds at the least. Then the `fallback` is said. More for a large "
-        "model on a CPU.",
+        "The model has two seconds at the least. Then the `fallback` is said, or the other model "
+        "of a cascade answers. More for a large model on a CPU.",
         ge=500,
         le=30_000,
     )
@@ -362,6 +369,39 @@ class Waiting:
     def late_s(self) -> float | None:
         """When a caller is asked to wait, since their last sound; None: never."""
         return self.say_after_ms / 1000 if self.say else None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRoute:
+    """Turns that one model of a cascade answers. All of its conditions hold; one is needed."""
+
+    model: Literal["small", "large"] = key(..., "Who answers.")
+    words: tuple[Words, ...] = key(
+        (), "The caller's turn has one of these words or phrases, in any case."
+    )
+    tools: tuple[Words, ...] = key(
+        (), "One of these tools was called since the turn before, or is what the turn answers."
+    )
+    from_turn: int = key(1, "Not before this turn of the caller.", ge=1, le=10_000)
+    to_turn: int = key(0, "Not after this one. 0: to the end.", ge=0, le=10_000)
+    language: str = key(
+        "",
+        "The call is in this language, as `de`.",
+        pattern=r"|[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*",
+        wanted="a language like en or de-AT",
+    )
+    hours: str = key(
+        "",
+        "The clock of the server's machine stands between, as `22:00-06:00`.",
+        pattern=r"|([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d",
+        wanted="two times, as 22:00-06:00",
+    )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no condition."""
+        named = (self.words, self.tools, self.language, self.hours, self.to_turn)
+        return not any(named) and self.from_turn == 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -528,6 +568,16 @@ class AgentConfig:
         (),
         "What its questions ask for, and which answers are kept and read back, each a "
         "`[[slots]]`, see below.",
+    )
+    model: str = key(
+        "",
+        "Which of the server's `[[models]]` answers, by its name; `main` is the server's own. "
+        "Empty: the server's own, or its cascade. A session may name another.",
+    )
+    route: tuple[AgentRoute, ...] = key(
+        (),
+        "Where the server has a cascade: who answers which turn, each a `[[route]]`, see below. "
+        "The first that fits counts.",
     )
     barge_in: BargeIn = field(default_factory=BargeIn)
     limits: ReplyLimits = field(default_factory=ReplyLimits)

@@ -20,6 +20,7 @@ from voiceloop.config_reader import overlay, read_toml, read_toml_text
 from voiceloop.errors import ConfigError
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.knowledge.sources import check_sources
+from voiceloop.openers import openers_of
 from voiceloop.slots.checks import check_slots
 
 SUFFIX = ".toml"
@@ -94,7 +95,9 @@ def check_agent(agent: AgentConfig, source: str) -> None:
     _check_tools(agent.tools, source)
     _check_from_slots(agent, source)
     _check_mcp(agent, source)
+    _check_routes(agent, source)
     try:
+        openers_of(agent.waiting.openers, agent.language)
         check_slots(agent.slots, agent.language)
         check_sources(agent.knowledge)
         ApprovedAnswers(agent.answer)
@@ -110,6 +113,16 @@ def _check_try_saying(phrases: tuple[str, ...], source: str) -> None:
         if len(phrase) > MAX_TRY_SAYING_CHARS:
             most = f"at most {MAX_TRY_SAYING_CHARS} characters"
             raise _wrong(source, f"try_saying[{index}]", most, str(len(phrase)))
+
+
+def _check_routes(agent: AgentConfig, source: str) -> None:
+    for index, rule in enumerate(agent.route):
+        where = f"route[{index}]"
+        if rule.is_empty:
+            wanted = "one of words, tools, from_turn, to_turn, language, hours"
+            raise _wrong(source, where, wanted, "none")
+        if 0 < rule.to_turn < rule.from_turn:
+            raise _wrong(source, f"{where}.to_turn", f"{rule.from_turn} or more", f"{rule.to_turn}")
 
 
 # --- tools ---------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ Times in ``Word`` and ``SpokenWord`` are milliseconds; whoever consumes an event
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -153,7 +153,8 @@ class GenerateParams(msgspec.Struct, frozen=True):
 
     json_schema (JSON text): the reply must be JSON valid under it. logprobs: of each token, and of
     so many likeliest. is_batch: no caller waits for it. within_ms: how long its first token is
-    waited for; 0: for ever.
+    waited for; 0: for ever. begins_with: the reply's first words, which were said: it goes on
+    behind them and does not give them again.
     """
 
     max_tokens: int = 256
@@ -170,20 +171,35 @@ class GenerateParams(msgspec.Struct, frozen=True):
     logprobs: int | None = None
     is_batch: bool = False
     within_ms: float = 0.0
+    begins_with: str = ""
 
 
-class Staged(msgspec.Struct, frozen=True, tag="staged"):
+class RouteSigns(msgspec.Struct, frozen=True, array_like=True):
+    """Of a turn that is staged on the small model, by its route head.
+
+    rank: the share of turns, of those the head was fitted to, that need the large model less.
+    p_large, p_tool, p_retrieval: that the turn needs the large model, a tool, a document.
+    """
+
+    rank: float
+    p_large: float
+    p_tool: float
+    p_retrieval: float
+
+
+class Staged(msgspec.Struct, frozen=True, tag="staged", omit_defaults=True):
     """Answer to ``stage``: tokens of this prompt now in the cache, and P(end of turn) after them.
 
     ``stage_id`` echoes the call. ``p_end_of_turn`` is None where the model cannot tell. A remote
     service comes again for the same call once it has read more; n_prefilled then counts what it had
-    to read, or all where it does not say what it had cached.
+    to read, or all where it does not say what it had cached. route: what a route head says.
     """
 
     stage_id: int
     n_resident: int
     n_prefilled: int
     p_end_of_turn: float | None
+    route: RouteSigns | None = None
 
 
 class PreemptiveDelta(msgspec.Struct, frozen=True, tag="preemptive_delta"):
@@ -387,6 +403,39 @@ async def _no_profile(worker: str, path: str, seconds: float) -> None:
     raise BackendRefused(f"expected a worker named {worker[:40]!r}, found none here")
 
 
+OWN_MODEL = ""  # of `Backends.models`: the server's own language model
+
+
+@dataclass(frozen=True, slots=True)
+class NamedModel:
+    """A language model that replies may be made by.
+
+    is_there: whether it would be asked now. reads_ends: whether its P(end of turn) is evidence.
+    language: the only one that it answers in, "" where it is not known to lack any. takes_tools:
+    whether a call with tools may have it.
+    """
+
+    model: LanguageModel
+    is_there: Callable[[], bool] = lambda: True
+    reads_ends: bool = True
+    language: str = ""
+    takes_tools: bool = True
+
+    def serves(self, language: str, *, has_tools: bool) -> bool:
+        """Whether a call in this language may have it."""
+        codes = [tag.partition("-")[0].lower() for tag in (self.language, language)]
+        return (not self.language or codes[0] == codes[1]) and (self.takes_tools or not has_tools)
+
+
+@dataclass(frozen=True, slots=True)
+class Cascade:
+    """Names of `Backends.models`, of which one is `OWN_MODEL`. large_share: as configured."""
+
+    small: str
+    large: str
+    large_share: float
+
+
 # Of a call that was resumed: its id before, and the session that goes on with it.
 OnResumed: TypeAlias = Callable[[str, str], None]
 
@@ -401,7 +450,8 @@ class Backends:
     count_tokens: of a text, None while no tokenizer is here. judges: what judges the end of a turn
     at this moment: "words and voice", one of them, or "silence alone". tell_resumed: tells the
     other gateways of the same workers that a call goes on here; hear_resumed: has a function told
-    what they tell."""
+    what they tell. models: the language models by name, where there are further ones; OWN_MODEL is
+    `language_model` then. cascade: which two of them share a call."""
 
     recognizer: Recognizer
     language_model: LanguageModel
@@ -414,6 +464,8 @@ class Backends:
     judges: Callable[[], str] = str
     tell_resumed: OnResumed = lambda call_id, by: None
     hear_resumed: Callable[[OnResumed], None] = lambda heard: None
+    models: Mapping[str, NamedModel] = field(default_factory=dict)
+    cascade: Cascade | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -421,5 +473,6 @@ class Backends:
 
     def utilization(self) -> float:
         """Of the busiest process that holds one of them, 0 to 1; 0 where none can tell."""
-        models: tuple[Any, ...] = (self.language_model, self.voice)
+        further = (one.model for one in self.models.values())
+        models: tuple[Any, ...] = (self.language_model, self.voice, *further)
         return max(float(getattr(model, "utilization", 0.0)) for model in models)

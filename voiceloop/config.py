@@ -182,6 +182,75 @@ class LanguageRequests:
     )
 
 
+MAIN_MODEL = "main"  # what `[cascade]`, a session and an agent call the server's own
+
+
+@dataclass(frozen=True, slots=True)
+class FurtherModel:
+    """A language model beside the one that `llm_url`, `llm_model` or the preset names."""
+
+    name: str = key(
+        ...,
+        "What sessions, agents and `[cascade]` call it. `main` is the server's own.",
+        pattern=r"(?!main$)[A-Za-z0-9][A-Za-z0-9_.-]{0,63}",
+        wanted="1 to 64 letters, digits, _ . or -, and not main",
+    )
+    url: Annotated[tuple[str, ...], Meta(extra={"schemes": WEB, "providers": SOCKETS})] = key(
+        (), "An OpenAI-compatible service, or several of one model. Or a provider, as of `stt_url`."
+    )
+    model: ModelName = key(
+        "",
+        "Without `url`: a folder, a GGUF file or an id, as `llm_model`; it runs in a process of "
+        "its own. Beside `url`: the service's own name of its model.",
+    )
+    service: LanguageServices = key(AUTO, "As `llm_service`.")
+    language: str = key(
+        "",
+        "The only language that it answers in, as `en`. A call in another language does not get "
+        "it. Empty: it is not known to lack any.",
+        pattern=r"|[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*",
+        wanted="a language like en or de-AT",
+    )
+    tools: bool = key(True, "It calls tools. Without, a call that has tools does not get it.")
+    prompt_million: float = key(
+        0.0, "A million tokens of its prompts, as `prices.prompt_million`.", ge=0, le=10**6
+    )
+    cached_million: float = key(0.0, "As `prices.cached_million`.", ge=0, le=10**6)
+    reply_million: float = key(0.0, "As `prices.reply_million`.", ge=0, le=10**6)
+    # The last: from here on the name is no longer the function's.
+    key: Secrets = key((), "The key of the service." + KEY_RULES, secret=True)
+
+    @property
+    def prices(self) -> Prices:
+        return Prices(self.prompt_million, self.cached_million, self.reply_million)
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeSettings:
+    """Two language models in one call. One of both is the server's own."""
+
+    small: str = key(
+        "",
+        "The model that answers what is easy, and what is left when the large one fails: a name "
+        "of `[[models]]`. The server's own is then the large one.",
+    )
+    large: str = key(
+        "", "The same of the large one; the server's own is then the small one. Name one of both."
+    )
+    large_share: float = key(
+        0.5,
+        "The share of turns that the route head gives the large model, where the small model has "
+        "such a head. On the turns that it was fitted to, the share holds.",
+        ge=0,
+        le=1,
+    )
+
+    @property
+    def further(self) -> str:
+        """Which of `[[models]]` it has; "": there is no cascade."""
+        return self.small or self.large
+
+
 @dataclass(frozen=True, slots=True)
 class VoiceSettings:
     """What holds for every voice, here or behind a service."""
@@ -349,6 +418,10 @@ class Config:
     )
     certfile: Path | None = key(None, "Serve TLS with this certificate (PEM).")
     keyfile: Path | None = key(None, "The private key of `certfile` (PEM).")
+    models: tuple[FurtherModel, ...] = key(
+        (), "Further language models, each a `[[models]]`, see below."
+    )
+    cascade: CascadeSettings = field(default_factory=CascadeSettings)
     llm: LanguageRequests = field(default_factory=LanguageRequests)
     voice: VoiceSettings = field(default_factory=VoiceSettings)
     limits: Limits = field(default_factory=Limits)
@@ -483,22 +556,31 @@ def _with_service_keys(config: Config, environ: Mapping[str, str]) -> Config:
     """Read the services' keys from the files that they name, and one for each URL."""
     found: dict[str, Any] = {}
     for role in ("stt", "llm", "tts"):
-        name, urls = f"{role}_key", getattr(config, f"{role}_url")
-        keys = tuple(_secret(one, name) for one in getattr(config, name))
-        hosts = {urlsplit(url).hostname for url in urls}
-        if len(keys) == 1 and len(hosts) <= 1:
-            keys = keys * len(urls)
-        if keys and len(keys) != len(urls):
-            raise ConfigError(
-                f"{name}: expected one key for each of {len(urls)} URLs in {role}_url, "
-                f"found {len(keys)}"
-            )
-        found[name] = keys
+        name = f"{role}_key"
+        found[name] = _keys_of(name, getattr(config, name), getattr(config, f"{role}_url"))
     headers = {
         header: from_environment(str(value), environ, f"llm.headers.{header}")
         for header, value in config.llm.headers.items()
     }
-    return replace(config, **found, llm=replace(config.llm, headers=headers))
+    models = tuple(
+        replace(one, key=_keys_of(f"models[{index}].key", one.key, one.url))
+        for index, one in enumerate(config.models)
+    )
+    return replace(config, **found, models=models, llm=replace(config.llm, headers=headers))
+
+
+def _keys_of(name: str, given: tuple[str, ...], urls: tuple[str, ...]) -> tuple[str, ...]:
+    """One key for each address. Raises: ConfigError."""
+    keys = tuple(_secret(one, name) for one in given)
+    if len(keys) == 1 and len({urlsplit(url).hostname for url in urls}) <= 1:
+        keys = keys * len(urls)
+    if keys and len(keys) != len(urls):
+        table, _, _ = name.rpartition(".")
+        where = f"{table}.url" if table else name.replace("_key", "_url")
+        raise ConfigError(
+            f"{name}: expected one key for each of {len(urls)} URLs in {where}, found {len(keys)}"
+        )
+    return keys
 
 
 def _secret(text: str, name: str) -> str:
@@ -580,9 +662,33 @@ def _check(config: Config) -> None:
         raise ConfigError(f"phone.audiosocket.host: expected a private address, found {host!r}")
     if config.llm_adapter is not None and config.llm_url:
         raise ConfigError("llm_adapter: expected a language model here, found llm_url")
+    _check_models(config)
     for where, pair in (("", config), ("workers.", config.workers)):
         if (pair.certfile is None) != (pair.keyfile is None):
             raise ConfigError(f"expected {where}certfile and keyfile together, found one of them")
     for name, one in keys_of(EngineSettings).items():
         if config.llm_url and getattr(config.engine, name) != one.default:
             raise ConfigError(f"engine.{name}: expected a language model here, found llm_url")
+
+
+def _check_models(config: Config) -> None:
+    """Raises: ConfigError: a model is named twice or is nowhere, or no cascade can be made."""
+    names = [one.name for one in config.models]
+    for index, one in enumerate(config.models):
+        where = f"models[{index}]"
+        if one.name in names[:index]:
+            raise ConfigError(f"{where}.name: expected each name once, found {one.name!r} twice")
+        if not (one.url or one.model):
+            raise ConfigError(f"{where}: expected url or model, found neither in {one.name!r}")
+    cascade = config.cascade
+    if cascade.small and cascade.large:
+        raise ConfigError(
+            "cascade: expected small or large, for the server's own model is the other, found both"
+        )
+    if cascade.further and cascade.further not in names:
+        part = "small" if cascade.small else "large"
+        wanted = f"cascade.{part}: expected a name of [[models]]"
+        raise ConfigError(
+            f"{wanted} ({', '.join(names) or 'there is none'}), found {cascade.further!r}"
+            f"{nearest(cascade.further, names)}"
+        )

@@ -27,7 +27,12 @@ def test_the_page_is_what_its_command_writes() -> None:
 
 def test_every_key_is_on_the_page() -> None:
     rows = re.findall(r"^\| `([\w.]+)` \|", TEXT, re.MULTILINE)
-    lists = {name.partition(".")[0] for name in AGENT if name not in all_keys(AgentConfig)}
+    lists = {
+        name.partition(".")[0]
+        for keys, kind in ((SERVER, Config), (AGENT, AgentConfig))
+        for name in keys
+        if name not in all_keys(kind)
+    }
     assert sorted(rows) == sorted([*SERVER, *AGENT, *lists, *PATIENCE, *get_args(AheadPart)])
 
 

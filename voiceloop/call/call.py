@@ -173,7 +173,8 @@ class Call:
                 self._listener.configure(current)
                 if self._mcp is not None:
                     self._mcp.configure()
-                self._context.configure(current)
+                if self._context.configure(current):
+                    self._follow_model()
                 self.advance(command)
                 options = self._agent.recognizer_options(current)
                 if options != self._agent.recognizer_options(previous):
@@ -395,9 +396,20 @@ class Call:
             self._replies.preemptive.drop()  # it was made on what is gone
             self._listener.observe_history(history)
 
+    def _follow_model(self) -> None:
+        """Other models answer from now on: they read the conversation before it is their turn."""
+        self._replies.preemptive.drop()
+        settings = self._protocol.settings
+        history = self._protocol.shown.messages(settings.instructions)
+        if self._anticipation.live is not None:
+            self._anticipation.follow(history, settings.tools)
+        elif self._anticipation.has_time:
+            self._anticipation.open(history, settings.tools)
+
     def _weigh(self, words: tuple[str, ...], p_end: float | None) -> Sequence[CallEvent]:
         """P(end of turn) after these words of the open turn is known: evidence for the listener."""
-        return self._listener.observe_p_end(words, p_end, is_evidence=self._reads_p_end)
+        is_evidence = self._reads_p_end and self._context.router.reads_ends()
+        return self._listener.observe_p_end(words, p_end, is_evidence=is_evidence)
 
     def _send_transcript(self, order: do.SendTranscript) -> None:
         turn, error = order.turn, order.error

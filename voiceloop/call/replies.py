@@ -23,7 +23,6 @@ from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.window import Slide
 from voiceloop.reply.answerers import FixedAnswer
 from voiceloop.reply.context import ReplyContext
-from voiceloop.reply.plan import plan_of_response
 from voiceloop.reply.playout import Playout
 from voiceloop.reply.preemptive import PreemptiveReplies
 from voiceloop.reply.reply import Reply
@@ -167,7 +166,7 @@ class Replies:
         before = self._current if not response.is_out_of_band else None
         reply = Reply(
             self._context,
-            plan_of_response(response, self._context.agent),
+            self._context.plan_of(response, response.messages()),
             record,
             turn=turn,
             fixed_text=fixed_text,
@@ -201,7 +200,7 @@ class Replies:
             self._begin(response, turn.record, turn=turn)  # which looks them up
             return
         self._context.prepared.add(response, turn)
-        plan = plan_of_response(response, self._context.agent)
+        plan = self._context.plan_of(response, response.messages())
         reply = self.preemptive.take(response, plan, turn)
         if reply is None:
             self._begin(response, turn.record, turn=turn)

@@ -19,9 +19,12 @@ from voiceloop.access.keys import salts
 from voiceloop.agent import AgentConfig
 from voiceloop.agent_file import check_models
 from voiceloop.backends import (
+    OWN_MODEL,
     Backends,
+    Cascade,
     ChatMessage,
     LanguageModel,
+    NamedModel,
     Recognizer,
     RoleName,
     Voice,
@@ -30,15 +33,15 @@ from voiceloop.canary.trial import Trial
 from voiceloop.capabilities import Capabilities
 from voiceloop.cluster.placed_models import PlacedModels, TokenCounting
 from voiceloop.cluster.remote_workers import RemoteWorkers
-from voiceloop.config import AUTO, Config
+from voiceloop.config import AUTO, Config, LanguageRequests
 from voiceloop.errors import BackendError, ConfigError
 from voiceloop.models.end_judges import end_judges, end_reader_spec, voice_reader_spec
 from voiceloop.models.held import with_held, with_service
 from voiceloop.models.lexicon import LexiconVoice, lexicon_of
 from voiceloop.models.presets import plan, worker_specs
 from voiceloop.models.providers import broken, open_provider
-from voiceloop.models.resolve import capabilities_of, roles_elsewhere
-from voiceloop.operation import WorkerLoad
+from voiceloop.models.resolve import capabilities_of, has_end_head, roles_elsewhere
+from voiceloop.operation import WorkerAddresses, WorkerLoad
 from voiceloop.remote.readers.end_of_voice import VoiceReadingRecognizer
 from voiceloop.remote.readers.end_of_words import EndReadingModel
 from voiceloop.workers.messages import WorkerSpec
@@ -100,7 +103,12 @@ async def open_backends(
         services: list[tuple[Reachable, ...]] = []  # of each role
 
         async def connect(
-            urls: Sequence[str], keys: Sequence[str], model: str, **options: Any
+            urls: Sequence[str],
+            keys: Sequence[str],
+            model: str,
+            *,
+            is_needed: bool = True,
+            **options: Any,
         ) -> Sequence[RemoteService]:
             # httpx costs a start without it 0.2 s
             from voiceloop.remote.service import RemoteService
@@ -111,8 +119,9 @@ async def open_backends(
             )
             for service in each:
                 stack.push_async_callback(service.close)
-            await _start_any(each)
-            services.append(each)
+            await _start_any(each, is_needed=is_needed)
+            if is_needed:
+                services.append(each)
             return each
 
         for one in broken():
@@ -132,7 +141,10 @@ async def open_backends(
 
         recognizer: Recognizer | None = await provided("recognizer", "stt")
         recognizer = recognizer or await _remote_recognizer(config, connect, services)
-        service = await provided("engine", "llm") or await _remote_language_model(config, connect)
+        service = await provided("engine", "llm")
+        if service is None:  # of a cascade the other model answers while it does not
+            is_needed = not config.cascade.further
+            service = await _remote_language_model(config, connect, is_needed=is_needed)
         language_model: LanguageModel | None = service
         voice: Voice | None = await provided("voice", "tts")
         voice = voice or await _remote_voice(config, connect)
@@ -162,6 +174,10 @@ async def open_backends(
             reading = end_reader.language_model()
             language_model = EndReadingModel(language_model, reading, end_reader.ready)
         here = capabilities_of(plan(config)[2])
+        further = Further(config, connect, stack, on_progress)
+        named = await further.open(
+            language_model, here, service, lambda: supervisor.ready() and elsewhere.ready()
+        )
 
         def known() -> Capabilities:
             found = with_held(here, elsewhere.held())
@@ -184,6 +200,7 @@ async def open_backends(
             workers=lambda: [
                 *supervisor.loads(),
                 *elsewhere.loads(),
+                *further.loads(),
                 *_reader_loads(end_reader, voice_reader),
             ],
             judges=lambda: (
@@ -197,6 +214,8 @@ async def open_backends(
             tell_resumed=elsewhere.tell_resumed,
             hear_resumed=elsewhere.hear_resumed,
             count_tokens=counting.counter,
+            models=named,
+            cascade=cascade_of(config),
         )
         if agents:
             check = partial(_check_models, agents, backends, config)
@@ -284,7 +303,9 @@ async def _remote_recognizer(
     return RemoteRecognizer(*await connect(config.stt_url, config.stt_key, model))
 
 
-async def _remote_language_model(config: Config, connect: Connect) -> RemoteLanguageModel | None:
+async def _remote_language_model(
+    config: Config, connect: Connect, *, is_needed: bool = True
+) -> RemoteLanguageModel | None:
     if not config.llm_url:
         return None
     from voiceloop.remote.language import RemoteLanguageModel
@@ -296,6 +317,7 @@ async def _remote_language_model(config: Config, connect: Connect) -> RemoteLang
             config.llm_model,
             kind="" if config.llm_service == AUTO else config.llm_service,
             headers=config.llm.headers,
+            is_needed=is_needed,
         ),
         added=config.llm.request,
         reads_ahead=config.anticipation.does("prefill"),
@@ -313,21 +335,99 @@ async def _remote_voice(config: Config, connect: Connect) -> Voice | None:
     return RemoteVoice(*await connect(config.tts_url, config.tts_key, name))
 
 
-async def _start_any(services: Sequence[RemoteService]) -> None:
+async def _start_any(services: Sequence[RemoteService], *, is_needed: bool = True) -> None:
     """Connect to all; those that do not answer are looked after until they do.
 
-    Raises: BackendError where none answers, ConfigError where one is not what was asked for.
+    Raises: BackendError where none answers and one is needed, ConfigError where one is not what
+    was asked for.
     """
     starts = (service.start() for service in services)
     outcomes = await asyncio.gather(*starts, return_exceptions=True)
     failures = [one for one in outcomes if isinstance(one, BaseException)]
     for failure in failures:
-        if len(failures) == len(services) or not isinstance(failure, BackendError):
+        is_last = is_needed and len(failures) == len(services)
+        if is_last or not isinstance(failure, BackendError):
             raise failure
-        log.warning("%s; others of its role do", failure)
+        log.warning("%s; others do", failure)
     for service, outcome in zip(services, outcomes, strict=True):
         if outcome is not None:
             service.watch()
+
+
+class Further:
+    """The models of `[[models]]`: services that are asked, engines in processes of their own."""
+
+    def __init__(
+        self,
+        config: Config,
+        connect: Connect,
+        stack: AsyncExitStack,
+        on_progress: Progress | None,
+    ) -> None:
+        self._config, self._connect, self._stack = config, connect, stack
+        self._on_progress = on_progress
+        self._engines: list[Supervisor] = []
+
+    async def open(
+        self,
+        own: LanguageModel,
+        known: Capabilities,
+        service: Any,
+        is_ready: Callable[[], bool],
+    ) -> dict[str, NamedModel]:
+        """All of them by name, and the server's own; nothing where there are none.
+
+        is_ready: whether the server's own workers take calls.
+
+        Raises: ConfigError, BackendError: a model cannot be loaded. A service that does not answer
+        is looked after until it does.
+        """
+        if not self._config.models:
+            return {}
+        is_there = partial(_is_there, service) if service is not None else is_ready
+        named = {OWN_MODEL: NamedModel(own, is_there, known.reads_turn_ends)}
+        for one in self._config.models:
+            config = replace(
+                self._config, llm_url=one.url, llm_key=one.key, llm_model=one.model,
+                llm_service=one.service, llm_adapter=None, llm=LanguageRequests(),
+                workers=WorkerAddresses(),
+            )  # fmt: skip
+            try:
+                made = await self._one(one.name, config)
+            except (ConfigError, BackendError) as error:
+                raise type(error)(f"[[models]] {one.name}: {error}") from error
+            named[one.name] = replace(made, language=one.language, takes_tools=one.tools)
+        return named
+
+    async def _one(self, name: str, config: Config) -> NamedModel:
+        if config.llm_url:
+            urls = (config.llm_url, config.llm_key, config.llm_model)
+            service = await open_provider("engine", *urls, self._stack)
+            model = service or await _remote_language_model(config, self._connect, is_needed=False)
+            assert model is not None
+            return NamedModel(model, partial(_is_there, model), reads_ends=False)
+        taken = plan(config)[2]["engine"]
+        spec = msgspec.structs.replace(worker_specs(config, ("engine",))[0], name=f"engine {name}")
+        engine = Supervisor([spec], on_progress=self._on_progress)
+        await self._stack.enter_async_context(engine)
+        self._engines.append(engine)
+        return NamedModel(engine.language_model(), engine.ready, has_end_head(taken))
+
+    def loads(self) -> list[WorkerLoad]:
+        return [load for engine in self._engines for load in engine.loads()]
+
+
+def _is_there(model: Any) -> bool:
+    """Whether a service's model would be asked now; one that cannot tell is."""
+    return bool(getattr(model, "reachable", True))
+
+
+def cascade_of(config: Config) -> Cascade | None:
+    """Which two models share a call, by their names."""
+    chosen = config.cascade
+    if not chosen.further:
+        return None
+    return Cascade(chosen.small or OWN_MODEL, chosen.large or OWN_MODEL, chosen.large_share)
 
 
 @asynccontextmanager

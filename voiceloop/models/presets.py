@@ -24,7 +24,7 @@ from voiceloop.agent_file import (
     load_agent,
 )
 from voiceloop.backends import RoleName
-from voiceloop.config import AUTO, Config, EngineSettings
+from voiceloop.config import AUTO, MAIN_MODEL, Config, EngineSettings, nearest
 from voiceloop.errors import ConfigError
 from voiceloop.models.cache import hub_folder, read_json
 from voiceloop.models.catalog import APART, CPU, EMBEDDED, EMBEDDED_AGENT, MOONSHINE_TINY, Preset
@@ -84,7 +84,7 @@ def resolve_agent(config: Config) -> AgentConfig:
     """
     _, preset, taken = plan(config)
     if config.agent is not None:
-        return _resolved(config.agent, taken)
+        return _resolved(config.agent, config, taken)
     is_own = "engine" not in taken or taken["engine"].model == EMBEDDED_AGENT
     return embedded_agent() if preset == EMBEDDED and is_own else AgentConfig()
 
@@ -109,11 +109,17 @@ def resolve_agents(config: Config) -> dict[str, AgentConfig]:
             f"agents: expected file names of letters, digits, _ and -, found {strange.name!r}"
         )
     taken = plan(config)[2]
-    return {file.stem: _resolved(file, taken) for file in files}
+    return {file.stem: _resolved(file, config, taken) for file in files}
 
 
-def _resolved(file: Path, taken: Mapping[RoleName, ResolvedModel]) -> AgentConfig:
+def _resolved(file: Path, config: Config, taken: Mapping[RoleName, ResolvedModel]) -> AgentConfig:
     agent = load_agent(file)
+    names = [MAIN_MODEL, *(one.name for one in config.models)]
+    if agent.model and agent.model not in names:
+        raise ConfigError(
+            f"{file}: model: expected {', '.join(names)} of this server, found {agent.model!r}"
+            f"{nearest(agent.model, names)}"
+        )
     if "voice" in taken:
         agent = _with_voice_of(taken["voice"], agent, file)
     check_models(agent, capabilities_of(taken), str(file))

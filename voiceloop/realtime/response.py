@@ -89,6 +89,7 @@ class ResponseHandle:
         self.temperature = (
             settings.temperature if request.temperature is None else request.temperature
         )
+        self.reasoning_effort = _either(request.reasoning_effort, settings.reasoning_effort)
         self._tells_sources = settings.sources
         self._tells_slots = settings.slots
         self._wire = wire

@@ -14,6 +14,7 @@ from voiceloop.backends import Tool
 from voiceloop.errors import InvalidRequest, expected
 from voiceloop.realtime.items import Item, n_characters_of, parse_item
 from voiceloop.realtime.session_update import (
+    read_effort,
     read_flag,
     read_format,
     read_max_tokens,
@@ -48,6 +49,7 @@ class ResponseRequest(msgspec.Struct, frozen=True):
     max_output_tokens: int | Literal["inf"] | None = None
     temperature: float | None = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
     metadata: dict[str, str] | None = None
     conversation: Literal["auto", "none"] = "auto"
     input: tuple[Item, ...] | None = None
@@ -86,6 +88,8 @@ def parse_request(
         for key, read in _READERS.items()
         if key in present
     }
+    if "reasoning" in present:
+        fields["reasoning_effort"] = read_effort(present["reasoning"], "response.reasoning")
     audio = present.get("audio", {})
     output = audio.get("output") if isinstance(audio, dict) else audio
     if not isinstance(output, dict | None):

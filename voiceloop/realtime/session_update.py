@@ -52,6 +52,8 @@ def merge(settings: SessionSettings, patch: Json) -> SessionSettings:
         if key in patch:
             value = patch[key]
             changes[key] = getattr(default, key) if value is None else read(value, key)
+    if "reasoning" in patch:
+        changes["reasoning_effort"] = read_effort(patch["reasoning"], "session.reasoning")
     if "tools" in patch:
         changes["mcp"] = read_entries(patch["tools"] or [], "session.tools")
     audio = _object(patch, "audio", "session.audio")
@@ -285,6 +287,17 @@ def read_flag(value: Any, where: str) -> bool:
     if not isinstance(value, bool):
         raise expected(where, "true or false", value)
     return value
+
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
+
+
+def read_effort(value: Any, where: str) -> str | None:
+    """How much a model may think: `{"effort": ...}`, null for what the server does by itself."""
+    effort = value.get("effort") if isinstance(value, dict) else value
+    if effort is None or (isinstance(value, dict) and effort in EFFORTS):
+        return effort if effort is None else str(effort)
+    raise expected(f"{where}.effort", ", ".join(EFFORTS), effort)
 
 
 def _read_model(value: Any, where: str) -> str:

@@ -100,6 +100,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
     parallel_tool_calls: bool = True
     max_output_tokens: int | Literal["inf"] = "inf"
     temperature: float | None = None
+    reasoning_effort: str | None = None
     truncation: str | Json = "auto"
     timeline: bool = False
     partials: bool = False
@@ -165,6 +166,8 @@ class SessionSettings(msgspec.Struct, frozen=True):
             "truncation": self.truncation,
             "audio": {"input": audio_in, "output": audio_out},
         }
+        if self.reasoning_effort is not None:
+            wire["reasoning"] = {"effort": self.reasoning_effort}
         return wire
 
 

@@ -8,6 +8,10 @@ from typing import Any
 
 from voiceloop.backends import ChatMessage, GenerateParams, Tool
 
+BEGUN = (
+    '\n\n(You have begun to answer, and the caller has heard: "{}" Go on right behind these words. '
+    "Do not say them, or anything like them, again.)"
+)
 NOT_CALLED = json.dumps({"error": "not called"})
 
 
@@ -42,6 +46,25 @@ def request_body(
         body["tools"] = list(tools)
         body["tool_choice"] = _tool_choice(params.tool_choice)
     return body
+
+
+def begun_body(body: dict[str, Any], begins_with: str, *, continues: bool) -> dict[str, Any]:
+    """The body of a reply that goes on behind these words.
+
+    continues: whether the service goes on with an unfinished message (vLLM, SGLang); else it is
+    told of the words behind the caller's last turn.
+    """
+    messages = list(body["messages"])
+    if continues:
+        messages.append({"role": "assistant", "content": begins_with})
+        going_on = {"continue_final_message": True, "add_generation_prompt": False}
+        return {**body, "messages": messages, **going_on}
+    for index in reversed(range(len(messages))):
+        if messages[index]["role"] == "user":
+            told = messages[index]["content"] + BEGUN.format(begins_with)
+            messages[index] = {**messages[index], "content": told}
+            break
+    return {**body, "messages": messages}
 
 
 def unanswered(

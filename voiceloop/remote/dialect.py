@@ -41,6 +41,7 @@ REQUIRED = frozenset({"model", "messages", "prompt", "stream", "tools", "tool_ch
 # Where a refusal names several fields, the one that matters least goes first.
 LEFT_OUT_FIRST = ("priority", "cache_salt", "top_k", "stream_options", "seed", "presence_penalty",
                   "frequency_penalty", "top_p", "temperature")  # fmt: skip
+CONTINUES = ("vllm", "sglang")  # a reply that has begun, by `continue_final_message`
 QUIET = "quiet"  # what `Dialect.learn` calls a step of `Kind.quiet`
 # Their chat templates open the thought, so that a service without a parser for it sends the end
 # alone; none of these can be kept from thinking.
@@ -169,6 +170,11 @@ class Dialect:
         self.thinks = False  # although it was asked not to
         # Its prompt opens a thought, which its text closes.
         self.begins_inside = OPENS_THOUGHTS.search(model) is not None
+
+    @property
+    def continues(self) -> bool:
+        """Whether the service goes on with a reply that has begun."""
+        return self.kind.name in CONTINUES and "continue_final_message" not in self._without
 
     def body(self, chat: Fields, urgency: Urgency, tenant: str) -> dict[str, Any]:
         """The body to send for what OpenAI would be asked (`request_body`)."""

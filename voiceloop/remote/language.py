@@ -36,7 +36,7 @@ from voiceloop.cluster.pool import Member, Pins, by_prompt
 from voiceloop.errors import BackendError, BackendRefused, error_of
 from voiceloop.event_stream import TaskStream
 from voiceloop.remote.chat_answer import ChatAnswer, chunk_of
-from voiceloop.remote.chat_request import request_body, tool_json, unanswered
+from voiceloop.remote.chat_request import begun_body, request_body, tool_json, unanswered
 from voiceloop.remote.dialect import MOST_REFUSALS, Dialect, Urgency
 from voiceloop.remote.open_turn import OpenTurn
 from voiceloop.remote.prompt_cache import Prompt, PromptCache
@@ -103,6 +103,11 @@ class RemoteLanguageModel:
     def name(self) -> str:
         """The first service's own name of its model."""
         return next(iter(self.places.values())).service.model
+
+    @property
+    def reachable(self) -> bool:
+        """Whether one of its services would be asked now."""
+        return any(place.service.reachable for place in self.places.values())
 
     @property
     def context_tokens(self) -> int:
@@ -231,7 +236,7 @@ class RemoteBranch(TaskStream[LanguageEvent]):
                 self.deliver(PreemptiveDone(attempt.number, generated.finish_reason))
                 attempt.is_whole = True
                 await attempt.committed.wait()
-            self._finish(answer)
+            self._finish(answer, attempt.params)
         except Exception as error:  # a bug too: somebody waits for this
             failure = error_of(error)
             if attempt.is_committed:
@@ -271,14 +276,15 @@ class RemoteBranch(TaskStream[LanguageEvent]):
                 lambda text: self.deliver(TextDelta(text)),
                 lambda: self.deliver(Thinks()),
             )
-            self._finish(answer)
+            self._finish(answer, params)
         except Exception as error:  # as above
             self.fail(error_of(error))
 
-    def _finish(self, answer: ChatAnswer) -> None:
+    def _finish(self, answer: ChatAnswer, params: GenerateParams) -> None:
         """The reply is whole. Raises: BackendError when it stopped before its end."""
         generated, calls = answer.finish()
-        self._messages += (ChatMessage("assistant", answer.text, calls),)
+        said = params.begins_with + answer.text
+        self._messages += (ChatMessage("assistant", said, calls),)
         self._place.prompt_cache.add(self._prompt())
         for call in calls:
             self.deliver(call)
@@ -330,9 +336,10 @@ class RemoteBranch(TaskStream[LanguageEvent]):
         messages = self._prompt(asked.turn).messages
         chat = request_body(place.service.model, messages, self._tools, asked.params)
         dialect, learned = place.dialect, list[str]()
-        n_left = MOST_REFUSALS
+        n_left, begun = MOST_REFUSALS, asked.params.begins_with
         while True:
-            body, n_left = dialect.body(chat, asked.urgency, self._tenant), n_left - 1
+            wanted = begun_body(chat, begun, continues=dialect.continues) if begun else chat
+            body, n_left = dialect.body(wanted, asked.urgency, self._tenant), n_left - 1
             try:
                 return await self._ask_once(place, asked, body)
             except ServiceRefused as refusal:

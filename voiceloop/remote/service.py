@@ -212,7 +212,7 @@ class RemoteService:
 
     def keep_warm(self) -> None:
         """Called when a request is likely soon: refresh a connection that may have gone cold."""
-        is_warm = self._clock() - self._used_at < WARM_FOR_S
+        is_warm = self._is_there and self._clock() - self._used_at < WARM_FOR_S
         if is_warm or (self._warming is not None and not self._warming.done()):
             return
         self._warming = asyncio.create_task(self._warm_quietly())

@@ -9,20 +9,23 @@ life: so it can change hands while events are under way.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from voiceloop.admission.overload import Level
 from voiceloop.backends import (
+    OWN_MODEL,
     Branch,
     ChatMessage,
     Generated,
     GenerateParams,
     LanguageModel,
+    NamedModel,
     PreemptiveCall,
     PreemptiveDelta,
     PreemptiveDone,
+    RouteSigns,
     Staged,
     TextDelta,
     Thinks,
@@ -40,6 +43,7 @@ MAX_UNREAD_EVENTS = 512
 
 KnownEnd = tuple[tuple[str, ...], float | None]  # words, and P(end of turn) after them
 PEndCallback = Callable[[tuple[str, ...], float | None], None]
+OnSigns = Callable[[str, RouteSigns], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,11 @@ class Preemptive(Enum):
 
 
 class LiveBranch:
-    """Private to one open turn or reply. said_before: words of the turn that nobody answered."""
+    """Private to one open turn or reply. said_before: words of the turn that nobody answered.
+
+    model: whose it is, as of `Backends.models`. beside: the same on another model, which reads what
+    this one reads, until either is taken; it is closed with this one.
+    """
 
     def __init__(
         self,
@@ -71,7 +79,11 @@ class LiveBranch:
         on_p_end: PEndCallback | None = None,
         said_before: str = "",
         tenant: str = "",
+        model: str = OWN_MODEL,
+        on_signs: OnSigns | None = None,
     ) -> None:
+        self.model = model
+        self.beside: LiveBranch | None = None
         self.context = context
         self.said_before = said_before
         self.preemptive = Preemptive.NONE
@@ -80,7 +92,7 @@ class LiveBranch:
         self._tenant = tenant
         self._branch: Branch | None = None
         self._opened = asyncio.Event()
-        self._on_p_end = on_p_end
+        self._on_p_end, self._on_signs = on_p_end, on_signs
         self.staged_words: tuple[str, ...] = ()  # the open turn's, as they were staged last
         self._stages: dict[int, tuple[str, ...]] = {}  # under way, by request
         self._n_stages = 0
@@ -98,13 +110,27 @@ class LiveBranch:
     def has_failed(self) -> bool:
         return self._failure is not None
 
+    def on(self, model: str) -> LiveBranch | None:
+        """This branch, or the one beside it: of this model; None where neither is."""
+        if self.model == model:
+            return self
+        beside = self.beside
+        return beside if beside is not None and beside.model == model else None
+
+    def take(self, model: str) -> LiveBranch | None:
+        """As `on`; the other of both is then the one beside."""
+        found = self.on(model)
+        if found is not None and found is not self:
+            self.beside, found.beside = None, self
+        return found
+
     async def _read(self) -> None:
         try:
             self._branch = await self._language_model.branch(
                 self._branch_id, self.context.messages, self.context.tools, self._tenant
             )
             self._opened.set()
-            if self._on_p_end is not None:  # of the open turn: a reply's is committed at once
+            if self._stages_words:
                 self._stage_words()
             async for event in self._branch.events():
                 if isinstance(event, Staged):
@@ -124,6 +150,11 @@ class LiveBranch:
 
     # --- staging ---
 
+    @property
+    def _stages_words(self) -> bool:
+        """Whether it is of the open turn: a reply's is committed at once."""
+        return self._on_p_end is not None or self._on_signs is not None
+
     def turn_text(self, words: tuple[str, ...]) -> str:
         """The open turn as the model is given it: with what was said before, unanswered."""
         return " ".join((self.said_before, *words) if self.said_before else words)
@@ -133,6 +164,8 @@ class LiveBranch:
         if words is None:
             return
         self._p_end = words, staged.p_end_of_turn
+        if staged.route is not None and self._on_signs is not None:
+            self._on_signs(self.turn_text(words), staged.route)
         if words == self.staged_words and self._on_p_end is not None:
             self._on_p_end(*self._p_end)
 
@@ -147,6 +180,8 @@ class LiveBranch:
         self._rest_preemptive()  # the model stops it, for it is to others
         self.staged_words = words
         self._stage_words()
+        if self.beside is not None:
+            self.beside.stage(words)
         return None
 
     def stage_stable(self, stable: tuple[str, ...], unstable: tuple[str, ...]) -> KnownEnd | None:
@@ -265,6 +300,8 @@ class LiveBranch:
 
     def close(self) -> None:
         """Idempotent; the branch itself is closed by the reader on its way out."""
+        if self.beside is not None:
+            self.beside.close()
         if self._task is not None:
             self._task.cancel()
 
@@ -281,8 +318,14 @@ class Anticipation:
         ahead: Ahead,
         tenant: str = "",
         level: Callable[[], Level] = lambda: Level.NORMAL,
+        models: Mapping[str, NamedModel] | None = None,
+        staged: Callable[[], tuple[str, ...]] = lambda: (OWN_MODEL,),
+        on_signs: OnSigns | None = None,
     ) -> None:
-        self._language_model = language_model
+        """models, on_signs: as of `Backends` and `Router.observe_signs`. staged: as of `Router`."""
+        self._models = {OWN_MODEL: language_model}
+        self._models |= {name: one.model for name, one in (models or {}).items()}
+        self._staged, self._on_signs = staged, on_signs
         self._session_id = session_id
         self._tasks = tasks
         self._on_p_end = on_p_end
@@ -296,14 +339,36 @@ class Anticipation:
         self._n_branches = 0
 
     def new_branch(
-        self, context: Context, on_p_end: PEndCallback | None = None, said_before: str = ""
+        self,
+        context: Context,
+        on_p_end: PEndCallback | None = None,
+        said_before: str = "",
+        model: str = OWN_MODEL,
+        on_signs: OnSigns | None = None,
     ) -> LiveBranch:
         self._n_branches += 1
         branch_id = f"{self._session_id}.b{self._n_branches}"
         live = LiveBranch(
-            self._language_model, branch_id, context, on_p_end, said_before, self.tenant
-        )
+            self._models[model], branch_id, context, on_p_end, said_before, self.tenant, model,
+            on_signs,
+        )  # fmt: skip
         return live.start(self._tasks)
+
+    def _open_branches(self, context: Context, said_before: str) -> LiveBranch:
+        """One of the open turn on each model that reads it; the first tells where it ends."""
+        first, *others = self._staged()
+        signs = self._on_signs if others else None
+        live = self.new_branch(context, self._on_p_end, said_before, first, signs)
+        for other in others:  # there is one at the most
+            no_end: PEndCallback = _ignored
+            live.beside = self.new_branch(context, no_end, said_before, other, signs)
+        return live
+
+    def _reads_on(self, live: LiveBranch) -> bool:
+        """Whether it is on the models that read the open turn now."""
+        first, *others = self._staged()
+        beside = live.beside.model if live.beside is not None else None
+        return (live.model, beside) == (first, others[0] if others else None)
 
     @property
     def live(self) -> LiveBranch | None:
@@ -328,25 +393,28 @@ class Anticipation:
             return
         context, said_before = _open_turn(messages, tools)
         live = self._live
-        if live is not None and not live.has_failed:
+        if live is not None and not live.has_failed and self._reads_on(live):
             if (live.context, live.said_before) == (context, said_before):
                 return
         self.abort()
-        self._live = self.new_branch(context, self._on_p_end, said_before)
+        self._live = self._open_branches(context, said_before)
 
     def follow(self, messages: tuple[ChatMessage, ...], tools: tuple[Tool, ...]) -> bool:
-        """The conversation before the open turn may have changed: where it has, bring it and the
-        words staged so far into the cache, for no reply would be asked for on what was staged.
+        """The conversation before the open turn may have changed, or the models that read it: where
+        one has, bring it and the words staged so far into the cache, for no reply would be asked
+        for on what was staged.
 
         Returns whether it had.
         """
         context, said_before = _open_turn(messages, tools)
         live = self._live
-        if live is None or live.context == context:
+        if live is None or (live.context == context and self._reads_on(live)):
             return False
-        live.close()
-        self._live = self.new_branch(context, self._on_p_end, said_before)
+        if live.context != context:  # else the new ones read before the old are left
+            live.close()
+        self._live = self._open_branches(context, said_before)
         self._live.stage(live.staged_words)
+        live.close()
         return True
 
     def observe_words(
@@ -365,37 +433,50 @@ class Anticipation:
         )
 
     def adopt(
-        self, prompt: tuple[ChatMessage, ...], tools: tuple[Tool, ...]
+        self,
+        prompt: tuple[ChatMessage, ...],
+        tools: tuple[Tool, ...],
+        model: str = OWN_MODEL,
     ) -> tuple[LiveBranch, tuple[ChatMessage, ...]]:
-        """The branch that answers `prompt`, and the messages it still has to be given.
+        """The branch of this model that answers `prompt`, and the messages it has to be given yet.
 
         The open user turn's branch where that continues the same conversation, else a new one.
         """
         live, self._live = self._live, None
-        if live is not None:
-            known = live.context
-            n = len(known.messages)
-            if (
-                not live.has_failed
-                and known.tools == tools
-                and len(prompt) > n
-                and prompt[:n] == known.messages
-            ):
-                return live, prompt[n:]
-            live.close()
-        return self.begin(prompt, tools)
+        if live is None:
+            return self.begin(prompt, tools, model)
+        known = live.context
+        n = len(known.messages)
+        fits = known.tools == tools and len(prompt) > n and prompt[:n] == known.messages
+        chosen = live.take(model) if fits else None
+        if chosen is not None and not chosen.has_failed:
+            return chosen, prompt[n:]
+        warm = None  # the one beside it, which may have to go on
+        if chosen is not None:
+            warm, chosen.beside = chosen.beside, None
+        (chosen or live).close()
+        begun, tail = self.begin(prompt, tools, model)
+        begun.beside = warm
+        return begun, tail
 
     def begin(
-        self, prompt: tuple[ChatMessage, ...], tools: tuple[Tool, ...]
+        self,
+        prompt: tuple[ChatMessage, ...],
+        tools: tuple[Tool, ...],
+        model: str = OWN_MODEL,
     ) -> tuple[LiveBranch, tuple[ChatMessage, ...]]:
         """As `adopt`, but always on a new branch; the open user turn's stays as it is."""
-        return self.new_branch(Context(prompt[:-1], tools)), prompt[-1:]
+        return self.new_branch(Context(prompt[:-1], tools), model=model), prompt[-1:]
 
     def abort(self) -> None:
         """The caller said nothing after all."""
         if self._live is not None:
             self._live.close()
             self._live = None
+
+
+def _ignored(words: tuple[str, ...], p_end: float | None) -> None:
+    """Another model tells where the turn ends."""
 
 
 def _open_turn(messages: tuple[ChatMessage, ...], tools: tuple[Tool, ...]) -> tuple[Context, str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from voiceloop.agent import Waiting
 from voiceloop.errors import WorkerLost
+from voiceloop.reply.opener import OPENER_AFTER_S, Opener
 from voiceloop.tools.pending import PendingCall, are_settled, own_line_of
 
 # What each has at the least, from when it was asked, however long its caller has waited. A model
@@ -33,7 +34,8 @@ class Late:
     """What the caller waits for. since_s: nothing is heard from then on. asked_s: when the model
     was asked, or the voice was given its words; least_s: what it has from then on.
 
-    is_voice: so the line must not need one. is_lost: there is no voice.
+    is_voice: so the line must not need one. is_lost: there is no voice. may_open: an opener is said
+    for it, asked_s and least_s alone counting.
     """
 
     since_s: float
@@ -41,12 +43,14 @@ class Late:
     least_s: float
     is_voice: bool = False
     is_lost: bool = False
+    may_open: bool = False
 
 
 class Bridge:
     """Of one reply. lines: to say, the next one first; of the session. clock: the event loop's.
 
-    has_spoken: the caller was asked to wait already, or reads.
+    has_spoken: the caller was asked to wait already, or reads. opener: of a reply that may have one
+    (`opener.py`): it is its one line.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Bridge:
         self._say_after_s = waiting.say_after_ms / 1000
         self._clock = clock
         self._has_spoken = has_spoken
+        self.opener: Opener | None = None
         self._left_s = waiting.budget_ms / 1000
         self._may_bridge_voice = True  # once a reply
 
@@ -78,8 +83,21 @@ class Bridge:
         self._has_spoken = True
         return own_line or next(self._lines)
 
+    def take_opener(self) -> str:
+        """The opener, which is said now."""
+        assert self.opener is not None
+        self._has_spoken = True
+        return self.opener.line
+
+    @property
+    def owes_opener(self) -> bool:
+        """Whether an opener may be said, and was not yet."""
+        return self.opener is not None and not self._has_spoken
+
     def late_model(self, since_s: float, asked_s: float, play_end_s: float) -> Late:
         """The model has said nothing. play_end_s: when what was said before has sounded."""
+        if self.opener is not None and not self._has_spoken:
+            return Late(since_s, asked_s, OPENER_AFTER_S, may_open=True)
         sounds_s = max(0.0, play_end_s - asked_s)
         least_s = min(LEAST_MODEL_S, sounds_s + self._say_after_s)
         return Late(since_s + sounds_s, asked_s, least_s)
@@ -105,7 +123,7 @@ class Bridge:
                     async with asyncio.timeout(left_s):
                         await changed.wait()
             elif not now.is_voice:
-                say(self._take_line(), True)
+                say(self.take_opener() if now.may_open else self._take_line(), True)
             elif self._may_bridge_voice:
                 self._may_bridge_voice = False
                 if self._has_spoken or (self._has_line() and say(self._take_line(), False)):
@@ -115,6 +133,8 @@ class Bridge:
 
     def _left_s_to(self, late: Late) -> float | None:
         """Until a line is due; None where none will be."""
+        if late.may_open:
+            return late.asked_s + late.least_s - self._clock()
         if late.is_voice:
             is_due = late.is_lost or self._may_bridge_voice  # else it may still speak, or be lost
         else:

@@ -11,16 +11,20 @@ from typing import Self
 from audio.frames import Samples
 from voiceloop.admission.overload import Level
 from voiceloop.agent import AgentConfig
-from voiceloop.backends import Backends
+from voiceloop.backends import Backends, ChatMessage
 from voiceloop.config import Config
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.knowledge.retrieval import Retrieval
 from voiceloop.knowledge.retriever import Retriever
+from voiceloop.openers import openers_of
 from voiceloop.realtime.protocol import Protocol
+from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.settings import SessionSettings
 from voiceloop.reply.anticipation import Anticipation, PEndCallback
-from voiceloop.reply.plan import voice_options_of
+from voiceloop.reply.opener import Openers, Waits
+from voiceloop.reply.plan import ReplyPlan, plan_of, voice_options_of
 from voiceloop.reply.prepared import Prepared
+from voiceloop.reply.routing import Router
 from voiceloop.reply.voice import KeptLines, ReplyVoice
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.tap import NOTHING_KEPT, KeptCall, Recordings
@@ -35,9 +39,9 @@ MAX_UTILIZATION = 0.7
 class ReplyServices:
     """What a server makes the replies of all its calls with, besides the models.
 
-    clock: in seconds. level: of the server's load. toolbox, answers, retriever: of its agent, the
-    last None where that has no documents. kept_lines: spoken once for all calls. name: of the
-    agent, where the server has several.
+    clock: in seconds. waits: for the large model. level: of the server's load. toolbox, answers,
+    retriever: of its agent, the last None where that has no documents. kept_lines: spoken once for
+    all calls. name: of the agent, where the server has several.
     """
 
     config: Config
@@ -45,6 +49,7 @@ class ReplyServices:
     clock: Callable[[], float]
     toolbox: Toolbox
     answers: ApprovedAnswers = field(default_factory=lambda: ApprovedAnswers(()))
+    waits: Waits = field(default_factory=Waits)
     level: Callable[[], Level] = lambda: Level.NORMAL
     retriever: Retriever | None = None
     kept_lines: KeptLines = field(default_factory=KeptLines)
@@ -99,25 +104,44 @@ class ReplyContext:
         self.tap = services.recordings.begin(call)
         consent = self.tap.consent
         self.prepared = Prepared(protocol, agent, services.answers, self.retrieval, consent)
+        self.router = Router(backends.models, backends.cascade, agent, services.level)
         self.anticipation = Anticipation(
             backends.language_model, protocol.session_id, tasks, on_p_end, self.ahead, tenant,
-            services.level,
+            services.level, backends.models, lambda: self.router.staged,
+            self.router.observe_signs,
         )  # fmt: skip
         kept, lead_ms = services.kept_lines, float(services.config.pacing_lead_ms)
         self.play_delay_ms: Callable[[], float] = lambda: 0.0
         if (line := protocol.line) is not None:
             lead_ms, self.play_delay_ms = line.lead_ms, line.play_delay_ms
+        lines = openers_of(agent.waiting.openers, agent.language) if backends.cascade else ()
+        self.openers = Openers(lines, services.waits, tasks, self._sound_ms)
         self.voice = ReplyVoice(
-            backends.voice, self._new_stream_id, lead_ms, kept, agent.kept_lines
+            backends.voice, self._new_stream_id, lead_ms, kept, (*lines, *agent.kept_lines)
         )
         self.waiting_lines = cycle(agent.waiting.say)  # said while a tool takes its time, in turn
 
-    def configure(self, settings: SessionSettings) -> None:
-        """Take up the session's settings: its lines are kept in the voice that it speaks with."""
+    def configure(self, settings: SessionSettings) -> bool:
+        """Take up the session's settings: its lines are kept in the voice that it speaks with.
+
+        Returns whether other language models read the caller's turns from now on.
+        """
+        before = self.router.staged
         self.voice.want(voice_options_of(settings))
+        asked = settings.transcription
+        language = asked.language if asked is not None and asked.language else ""
+        self.router.configure(settings.model, language, settings.tools)
+        return self.router.staged != before
+
+    def plan_of(
+        self, asked: ResponseHandle | SessionSettings, prompt: tuple[ChatMessage, ...]
+    ) -> ReplyPlan:
+        """The plan of a response, or of one that leaves everything to the session's settings."""
+        return plan_of(asked, self.agent, prompt, self.router)
 
     def close(self) -> None:
-        """Give up what is still looked up."""
+        """Give up what is still looked up, or chosen."""
+        self.openers.drop()
         if self.retrieval is not None:
             self.retrieval.close()
 
@@ -130,6 +154,10 @@ class ReplyContext:
         """Whether no reply is made that may be thrown away."""
         is_full = self._backends.utilization() > MAX_UTILIZATION
         return is_full or self._level() is not Level.NORMAL
+
+    def _sound_ms(self, line: str) -> float:
+        kept = self.voice.kept_sound(line, voice_options_of(self.protocol.settings))
+        return kept.ms if kept is not None else 0.0
 
     def _new_stream_id(self) -> str:
         return f"{self.protocol.session_id}.{self.protocol.new_id('voice')}"

@@ -9,12 +9,9 @@ preemptive generation yields the text that the model makes ahead, one version af
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence, Set
 
 from msgspec.structs import replace
 
@@ -30,11 +27,14 @@ from voiceloop.backends import (
     ToolCall,
     Usage,
 )
-from voiceloop.errors import BackendError, BackendTimeout, PromptTooLong, VoiceLoopError
+from voiceloop.errors import BackendError, PromptTooLong, VoiceLoopError
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.anticipation import LiveBranch
 from voiceloop.reply.context import ReplyContext
-from voiceloop.reply.plan import GENERATE_DEADLINE_S, ReplyPlan
+from voiceloop.reply.echo import Echo
+from voiceloop.reply.plan import ReplyPlan
+from voiceloop.reply.rounds import ModelDeadline, ReplyRound, Rounds, added
+from voiceloop.reply.routing import Part, Route
 from voiceloop.reply.sayable import SayableText
 from voiceloop.reply.tool_answers import IncompleteCall, ToolAnswers, as_refusals, as_results
 from voiceloop.telemetry.record import TurnRecord
@@ -43,185 +43,14 @@ from voiceloop.tools.pending import PendingCall
 log = logging.getLogger(__name__)
 
 MAX_HALVINGS = 4  # of a prompt that was too long: where a sixteenth is, it is not the conversation
-# What the model has of its first deadline at the least, where deciding that the turn was over took
-# long: a model that answers within it is no slow one.
-LEAST_FIRST_S = 2.0
-
-
-# Three rounds of tool calls that the agent file answers, and one to speak of them. Chosen: a caller
-# waits through all of them, and a model that still calls tools does so without end.
-MAX_ROUNDS = 4
-
-
-@dataclass(slots=True)
-class ReplyRound:
-    """One response: what the model said and called in it.
-
-    n_deltas, n_preemptive_deltas: pieces of text of the reply, and of preemptive replies before it.
-    failure: what kept the model from ending it. refused: calls that were not made, for what they
-    lack. n_wrong_calls: these, and what named no tool or was written as text. needs_fallback: its
-    text broke off, and something must be said behind it. open_calls: made, and left to the client.
-    named: the ids under which the model has named its calls.
-    """
-
-    calls: list[ToolCall] = field(default_factory=list)
-    finish_reason: str = "stop"
-    reported: Usage | None = None
-    n_deltas: int = 0
-    n_preemptive_deltas: int = 0
-    failure: VoiceLoopError | None = None
-    refused: list[IncompleteCall] = field(default_factory=list)
-    n_wrong_calls: int = 0
-    needs_fallback: bool = False
-    open_calls: tuple[ToolCall, ...] = ()
-    named: set[str] = field(default_factory=set)
-    _taken: Usage | None = None
-
-    def report(self, usage: Usage) -> None:
-        """The model has ended; where it was asked again, once more."""
-        before = self.reported
-        if before is not None:
-            again = replace(usage, n_unheard_tokens=0, n_turn_tokens=0, n_turn_resident=0)
-            usage = added(before, again)
-        self.reported = usage
-
-    def take_usage(self) -> Usage:
-        """The tokens used since this was last called: a round may take several responses to say."""
-        before, self._taken = self._taken, self.usage
-        if before is None:
-            return self._taken
-        return Usage(n_reply_tokens=max(0, self._taken.n_reply_tokens - before.n_reply_tokens))
-
-    @property
-    def usage(self) -> Usage:
-        """What the model reported; if it was stopped before it did, an estimate from what it said.
-
-        Then each piece of text counts as one token (the least it can be: a model may send several
-        in one) and the prompt as none. A preemptive reply that is kept comes anew with the reply
-        itself, so its pieces beyond the reply's count as discarded.
-        """
-        if self.reported is not None:
-            return self.reported
-        n_discarded = max(0, self.n_preemptive_deltas - self.n_deltas)
-        return Usage(n_reply_tokens=self.n_deltas, n_discarded_tokens=n_discarded)
-
-
-def added(first: Usage, *more: Usage) -> Usage:
-    """The tokens of all of them; the times of the first."""
-    counts = [name for name in Usage.__struct_fields__ if name.startswith("n_")]
-    each = (first, *more)
-    return replace(first, **{name: sum(getattr(one, name) for one in each) for name in counts})
-
-
-class Rounds:
-    """The rounds of one reply, in order. failure: what keeps the first of them from an answer."""
-
-    def __init__(self, failure: VoiceLoopError | None = None) -> None:
-        self._rounds = [ReplyRound(failure=failure)]
-        self._is_last = False
-
-    @property
-    def latest(self) -> ReplyRound:
-        return self._rounds[-1]
-
-    @property
-    def is_first(self) -> bool:
-        return len(self._rounds) == 1
-
-    def begin(self, *, is_last: bool = False) -> None:
-        """is_last: nothing that is called in it would be waited for."""
-        self._rounds.append(ReplyRound())
-        self._is_last = is_last or len(self._rounds) >= MAX_ROUNDS
-
-    def usage(self, unheard: float = 0.0) -> Usage:
-        """The tokens of all rounds; the times of the first, which the caller waited for.
-
-        unheard: the share of the last round's text that nobody heard, because of an interruption.
-        If that is all of it, the caller had not finished and it was made too early: its tokens
-        count as discarded. If it is part, it would have been made in any case: as unheard.
-        """
-        used = [each.usage for each in self._rounds]
-        n_unheard = round(unheard * used[-1].n_reply_tokens)
-        n_too_early = n_unheard if unheard == 1.0 else 0
-        whole = added(*used)
-        return replace(
-            whole,
-            n_reply_tokens=whole.n_reply_tokens - n_unheard,
-            n_discarded_tokens=whole.n_discarded_tokens + n_too_early,
-            n_unheard_tokens=n_unheard - n_too_early,
-        )
-
-    @property
-    def called(self) -> tuple[int, int]:
-        """Calls of tools that the model wrote, and of these the ones that could not be made."""
-        n_wrong = sum(each.n_wrong_calls for each in self._rounds)
-        return n_wrong + sum(len(each.calls) for each in self._rounds), n_wrong
-
-    def params(self, asked: GenerateParams) -> GenerateParams:
-        """How the latest round is sampled: the first as asked for.
-
-        From the second on a demanded call has been made, so the model may speak; in the last one
-        it must, since nobody would answer another call.
-        """
-        if self.is_first:
-            return asked
-        return replace(asked, tool_choice="none" if self._is_last else "auto")
-
-
-class ModelDeadline:
-    """For each round: `round` around it, `ask` when it is asked for, `observe` at what comes.
-
-    The deadlines begin with `ask`: those of a reply made ahead with its release. first_s: for the
-    first token. waited_s: how much of that the caller has waited already.
-    """
-
-    def __init__(self, first_s: float, waited_s: Callable[[], float]) -> None:
-        self._first_s = min(first_s, GENERATE_DEADLINE_S)
-        self._waited_s = waited_s
-        self._due_s = 0.0  # of the deadline that runs, for who is told of it
-        self._timeout: asyncio.Timeout | None = None
-        self.asked_s: float | None = None  # None: it has begun to answer, or nobody has asked
-
-    @asynccontextmanager
-    async def round(self) -> AsyncIterator[None]:
-        """Raises: BackendTimeout, within."""
-        try:
-            async with asyncio.timeout(None) as self._timeout:
-                yield
-        except TimeoutError:
-            raise BackendTimeout(f"expected a reply in {self._due_s:.3g} s") from None
-        finally:
-            self._timeout = self.asked_s = None
-
-    def ask(self) -> None:
-        """The round is asked for now. Nothing where it is over already: it has failed."""
-        if self._timeout is None:
-            return
-        self.asked_s = asyncio.get_running_loop().time()
-        self._due_s = max(self._first_s - self._waited_s(), min(self._first_s, LEAST_FIRST_S))
-        self._timeout.reschedule(self.asked_s + self._due_s)
-
-    def observe(self) -> None:
-        """Something of what was asked for has come."""
-        asked_s, self.asked_s = self.asked_s, None
-        if asked_s is not None and self._timeout is not None:
-            self._due_s = GENERATE_DEADLINE_S
-            self._timeout.reschedule(asked_s + GENERATE_DEADLINE_S)
-
-    @property
-    def left_ms(self) -> float:
-        """Of the deadline that runs, for who is to be told; 0 where none does."""
-        due_s = self._timeout.when() if self._timeout is not None else None
-        if due_s is None:
-            return 0.0
-        return max(1.0, 1000 * (due_s - asyncio.get_running_loop().time()))
 
 
 class Generation:
     """For each round `ask`, then `events`, within the deadline's `round`.
 
     failure: what keeps the first round from a reply. live: the branch that makes it preemptively.
-    has_thought: the model thinks, or has thought, in the present round.
+    has_thought: the model thinks, or has thought, in the present round. given: its text so far.
+    used: what each model that had a part in it has reported, by name.
     """
 
     def __init__(
@@ -235,6 +64,11 @@ class Generation:
         self.plan = plan
         self.deadline = deadline
         self.rounds = Rounds(failure)
+        self.given = ""
+        self.used: dict[str, Usage] = {}
+        self._behind: tuple[ChatMessage, ...] = ()  # the prompt: what earlier rounds added to it
+        self._begins_with = ""  # the round, on the branch that makes it
+        self._echo = Echo("")
         self._context = context
         # What the plan answers, before anything is awaited: the client may send more meanwhile.
         self._turn_id = context.protocol.conversation.newest_turn_id
@@ -258,7 +92,8 @@ class Generation:
 
     @property
     def _params(self) -> GenerateParams:
-        return self.rounds.params(self.plan.params)
+        params = self.rounds.params(self.plan.params)
+        return replace(params, begins_with=self._begins_with) if self._begins_with else params
 
     # --- asked ---
 
@@ -310,8 +145,8 @@ class Generation:
         if is_out_of_band or response.request.input is not None:
             self._n_halvings = 0
         # What the caller is saying is staged for the reply to it, not for one beside it.
-        begin = anticipation.begin if is_out_of_band else anticipation.adopt
-        self.live, self._tail = begin(self.plan.prompt, self.plan.tools)
+        begin, plan = anticipation.begin if is_out_of_band else anticipation.adopt, self.plan
+        self.live, self._tail = begin(plan.prompt, plan.tools, plan.route.model)
 
     async def ask(self) -> None:
         """Ask for the round's reply. Raises: BackendError, Overloaded."""
@@ -342,7 +177,8 @@ class Generation:
             self.plan = dataclasses.replace(plan, prompt=prompt)
             if self.live is not None:
                 self.live.close()
-            self.live, tail = self._context.anticipation.begin(prompt, plan.tools)
+            begin = self._context.anticipation.begin
+            self.live, tail = begin(prompt, plan.tools, plan.route.model)
             try:
                 await self.live.commit(tail, self._params)
                 return
@@ -363,7 +199,78 @@ class Generation:
         self._tail = as_results(calls, None if is_out_of_band else protocol)
         self._tools.end_round()
         self._tail += as_refusals(self.round.refused)
+        called = ChatMessage("assistant", self.given, tuple(self.round.calls))
+        self._behind += (called, *self._tail)
+        self.given, self._begins_with, self._echo = "", "", Echo("")
         self.rounds.begin(is_last=is_last or not all(call.is_over for call in calls))
+
+    # --- the other model ---
+
+    @property
+    def who_goes_on(self) -> str | None:
+        """The model that would go on where this one fails; None where none would."""
+        other = self.plan.route.other
+        may = other is not None and not self.round.calls and self._context.router.is_there(other)
+        return other if may else None
+
+    def switch(self, said: str, reason: str) -> None:
+        """The model that `who_goes_on` names does, behind these words, from the next `ask` on."""
+        route, before = self.plan.route, self.live
+        assert route.other is not None
+        part: Part = "small" if route.part == "large" else "large"
+        self._note_used(Usage(n_reply_tokens=self.round.n_deltas))
+        self.plan = dataclasses.replace(self.plan, route=Route(route.other, None, part, reason))
+        prompt, tools = (*self.plan.prompt, *self._behind), self.plan.tools
+        self.live = None
+        if before is not None:
+            warm, before.beside = before.beside, None
+            before.close()
+            self.live, self._tail = self._on_warm(warm, prompt)
+        if self.live is None:
+            begin = self._context.anticipation.begin
+            self.live, self._tail = begin(prompt, tools, route.other)
+        self.go_behind(said)
+        self._may_ask_again, self.has_thought = True, False
+        self.round.refused = []
+
+    def _on_warm(
+        self, warm: LiveBranch | None, prompt: tuple[ChatMessage, ...]
+    ) -> tuple[LiveBranch | None, tuple[ChatMessage, ...]]:
+        """The branch beside the one that failed, which has read the turn, where it fits."""
+        if warm is None:
+            return None, ()
+        known = warm.context.messages
+        if warm.has_failed or prompt[: len(known)] != known:
+            warm.close()
+            return None, ()
+        warm.drop_preemptive()
+        return warm, prompt[len(known) :]
+
+    def go_behind(self, said: str, acts: Set[str] = frozenset()) -> None:
+        """What is asked next is to go on behind these words. acts: as of `Echo`."""
+        self._begins_with, self.given = said.rstrip(), said
+        self._echo = Echo(said, acts)
+        self._attempt, self._text = None, self._new_text()
+
+    def expect_echo(self, said: str, acts: Set[str]) -> None:
+        """These words were said before any of the round's own."""
+        if not self._begins_with:
+            self._echo = Echo(said, acts)
+
+    @property
+    def goes_behind(self) -> bool:
+        """Whether what was asked last goes on behind words."""
+        return bool(self._begins_with)
+
+    @property
+    def is_to_be_asked(self) -> bool:
+        """Whether `ask` is what asks for the round: nothing of it was made ahead."""
+        return self._tail is not None
+
+    def _note_used(self, usage: Usage) -> None:
+        name = self.plan.route.model
+        known = self.used.get(name)
+        self.used[name] = usage if known is None else added(known, usage)
 
     def fail(self, error: VoiceLoopError) -> None:
         """The round ends here: the model is told at once that nobody waits for the rest."""
@@ -384,12 +291,14 @@ class Generation:
 
     async def events(self) -> AsyncIterator[str | ToolCall | PreemptiveDone]:
         """The round's text, the calls to be made, where a version ends. Raises as `ask`."""
-        gap = ""  # between the words of the first answer and those of the second
+        # Between the words of the first answer and those of the second, or of another model.
+        gap = " " if self.given and not self.given[-1].isspace() else ""
         while True:
             try:
                 async for event in self._answer():
                     if isinstance(event, str):
-                        event, gap = gap + event, ""
+                        event, gap = event if event[:1].isspace() else gap + event, ""
+                        self.given += event
                     yield event
             except PromptTooLong as error:
                 if self._is_preemptive:
@@ -411,7 +320,7 @@ class Generation:
             match event:
                 case TextDelta(text=text):
                     said.n_deltas += 1
-                    if sayable := self._text_of(None).feed(text):
+                    if sayable := self._text_of(None).feed(self._echo.feed(text)):
                         yield sayable
                     if self._breaks_off():
                         return
@@ -421,10 +330,12 @@ class Generation:
                 case Generated(finish_reason=reason):
                     said.finish_reason = reason
                     said.report(event.usage)
+                    self._note_used(event.usage)
                     self._learn_tokens(event.usage)
                     if reason == "cancelled":
                         raise BackendError("expected a reply, found it cancelled by the model")
-                    if sayable := self._text_of(None).finish():
+                    end = self._text_of(None)
+                    if sayable := end.feed(self._echo.finish()) + end.finish():
                         yield sayable
                     self._breaks_off()
                     return
@@ -523,7 +434,8 @@ class Generation:
         params = replace(self._params, within_ms=self.deadline.left_ms)
         if is_bare:
             self.live.close()
-            self.live, tail = self._context.anticipation.begin(self.plan.prompt, self.plan.tools)
+            begin, plan = self._context.anticipation.begin, self.plan
+            self.live, tail = begin(plan.prompt, plan.tools, plan.route.model)
             params = replace(params, tool_choice="required")
         else:
             tail, said.refused = as_refusals(said.refused), []

@@ -12,6 +12,7 @@ from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage, GenerateParams, Tool, VoiceOptions
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.settings import AudioFormat, SessionSettings
+from voiceloop.reply.routing import OWN_ALONE, Route, Router
 
 # Prompt to last token of one round. Chosen: the longest reply that an agent file allows by default
 # (160 tokens) at 5 a second; speech takes some 4, so a slower model could not feed a voice.
@@ -20,7 +21,7 @@ GENERATE_DEADLINE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ReplyPlan:
-    """The prompt, how to answer it, and how to say it."""
+    """The prompt, who answers it and how, and how to say it."""
 
     prompt: tuple[ChatMessage, ...]
     tools: tuple[Tool, ...]
@@ -28,14 +29,14 @@ class ReplyPlan:
     speaks: bool
     output_format: AudioFormat
     voice_options: VoiceOptions
-
-
-def plan_of_response(response: ResponseHandle, agent: AgentConfig) -> ReplyPlan:
-    return plan_of(response, agent, response.messages())
+    route: Route = OWN_ALONE
 
 
 def plan_of(
-    asked: ResponseHandle | SessionSettings, agent: AgentConfig, prompt: tuple[ChatMessage, ...]
+    asked: ResponseHandle | SessionSettings,
+    agent: AgentConfig,
+    prompt: tuple[ChatMessage, ...],
+    router: Router,
 ) -> ReplyPlan:
     """The plan of a response, or of one that leaves everything to the session's settings."""
     limits, n_asked, choice = agent.limits, asked.max_output_tokens, asked.tool_choice
@@ -47,8 +48,9 @@ def plan_of(
         within_ms=agent.waiting.first_token_ms if asked.speaks else 1000 * GENERATE_DEADLINE_S,
     )
     return ReplyPlan(
-        prompt, asked.tools, params, asked.speaks, asked.output_format, voice_options_of(asked)
-    )
+        prompt, asked.tools, params, asked.speaks, asked.output_format, voice_options_of(asked),
+        router.route(prompt, asked.reasoning_effort),
+    )  # fmt: skip
 
 
 def voice_options_of(asked: ResponseHandle | SessionSettings) -> VoiceOptions:

@@ -20,7 +20,7 @@ from voiceloop.listening.events import PauseWeighed, UserTurn
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.anticipation import LiveBranch, Preemptive
 from voiceloop.reply.context import ReplyContext
-from voiceloop.reply.plan import ReplyPlan, plan_of, voice_options_of
+from voiceloop.reply.plan import ReplyPlan, voice_options_of
 from voiceloop.reply.reply import Reply
 from voiceloop.reply.voice import MOST_CHARACTERS
 from voiceloop.telemetry.record import TurnRecord
@@ -153,13 +153,21 @@ class PreemptiveReplies:
         """The branch that it is made on."""
         return self._reply.live if self._reply is not None else None
 
-    def _begin(self, live: LiveBranch, words: tuple[str, ...], text: str) -> None:
-        if self._reply is not None and (self._reply.is_failing or self._live is not live):
+    def _begin(self, open_turn: LiveBranch, words: tuple[str, ...], text: str) -> None:
+        if self._reply is not None and self._reply.is_failing:
             self.drop()
         turn = ChatMessage("user", text, behind=self._context.prepared.ahead(text))
-        plan = plan_of(
-            self._context.protocol.settings, self._context.agent, (*live.context.messages, turn)
-        )
+        settings, prompt = self._context.protocol.settings, (*open_turn.context.messages, turn)
+        plan = self._context.plan_of(settings, prompt)
+        if (live := open_turn.on(plan.route.model)) is None:
+            return  # who answers reads nothing ahead at the moment
+        if plan.route.may_open and plan.speaks and self._choose_opener(open_turn, plan):
+            self._budget.count_request()
+            self.drop()
+            self._words = words
+            return  # it is asked to go on behind that, once the turn is over
+        if self._reply is not None and self._live is not live:
+            self.drop()
         if not live.begin_preemptive((turn,), plan.params):
             return
         self._budget.count_request()
@@ -175,6 +183,15 @@ class PreemptiveReplies:
             speaks_ahead=self._ahead.does("held_clause"),
         )
         self._reply.start(self._done)
+
+    def _choose_opener(self, open_turn: LiveBranch, plan: ReplyPlan) -> bool:
+        """Have the small model choose one, where one may be said; whether it goes first."""
+        openers = self._context.openers
+        if not openers.may_open:
+            return False
+        small, turn = open_turn.on(plan.route.other or ""), plan.prompt[-1]
+        openers.begin(small, (turn,), self._context.prepared.slot_of(turn.content))
+        return openers.goes_first
 
     def rest(self) -> None:
         """The caller goes on: keep what there is of the reply, and generate no more of it."""
@@ -223,7 +240,7 @@ class PreemptiveReplies:
         if history and (history[-1].role, history[-1].content) == ("user", said_before):
             history = history[:-1]  # the same turn's first words, which nobody has answered
         turn = msgspec.structs.replace(turn, behind=self._context.prepared.ahead(turn.content))
-        return plan_of(protocol.settings, self._context.agent, (*history, turn)) == made
+        return self._context.plan_of(protocol.settings, (*history, turn)) == made
 
     def plan_to(self, words: tuple[str, ...]) -> ReplyPlan | None:
         """Of the reply that is under way to just these words; None where none is."""
@@ -231,7 +248,9 @@ class PreemptiveReplies:
         if reply is None or live is None or not self._has_reply_to(words):
             return None
         is_whole = not reply.is_failing and not live.has_failed
-        return reply.plan if is_whole and live is self._context.anticipation.live else None
+        open_turn = self._context.anticipation.live
+        is_open = open_turn is not None and open_turn.on(live.model) is live
+        return reply.plan if is_whole and is_open else None
 
     def take_back(self, *, is_cut: bool = False) -> None:
         """An early start counts as never said, and is told of; the reply is held again.
@@ -257,7 +276,8 @@ class PreemptiveReplies:
         if reply is None or live is None or not _fits(reply, plan):
             self.drop()
             return None
-        adopted, _ = self._context.anticipation.adopt(plan.prompt, plan.tools)
+        anticipation, model = self._context.anticipation, plan.route.model
+        adopted, _ = anticipation.adopt(plan.prompt, plan.tools, model)
         if adopted is not live:
             adopted.close()
             self.drop()

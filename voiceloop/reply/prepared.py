@@ -152,6 +152,11 @@ class Prepared:
         for one in now.changes(before):
             response.slot(turn_id, one.name, one.slot.kind, one.value, one.state.value)
 
+    def slot_of(self, turn: str) -> str:
+        """What the caller speaks of in this turn, by a slot's name; "" where that is none."""
+        before, now = self._form(turn)
+        return next((one.name.replace("_", " ") for one in now.changes(before)), "")
+
     def confirmed(self) -> dict[str, str]:
         """The values that the caller has confirmed, by slot, as far as the conversation goes."""
         form = self._form()[1]

@@ -16,6 +16,7 @@ nobody did (a false interruption), the reply resumes after what was heard, in an
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -30,15 +31,19 @@ from voiceloop.realtime.response import CloseReason, ResponseHandle, ResponseSta
 from voiceloop.reply.anticipation import LiveBranch
 from voiceloop.reply.bridge import Bridge, Late
 from voiceloop.reply.context import ReplyContext
-from voiceloop.reply.generation import MAX_ROUNDS, Generation, ModelDeadline, ReplyRound
+from voiceloop.reply.generation import Generation
 from voiceloop.reply.phase import Phase, PhaseEvent, ReplyPhase
 from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.playout import Chunk, Pacer, Playout
+from voiceloop.reply.rounds import MAX_ROUNDS, ModelDeadline, ReplyRound
+from voiceloop.reply.routing import FAILED
 from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.voice import KeptLine
-from voiceloop.telemetry.record import Mark, Outcome, TurnRecord
+from voiceloop.telemetry.record import Mark, Outcome, Speaker, TurnRecord
 from voiceloop.telemetry.tap import Sounded
 from voiceloop.tools.pending import PendingCall
+
+log = logging.getLogger(__name__)
 
 
 class Reply:
@@ -85,6 +90,7 @@ class Reply:
         self._generation = Generation(context, plan, failure, live, deadline)
         self._response: ResponseHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self._first_word_s: float | None = None  # of the model that was asked first
         whole = (fixed_text or "") + (context.agent.fallback if failure is not None else "")
         voice = context.voice.sound_of(whole, plan.voice_options, record)
         self.speech = self._new_speech(not_before_s, speaks_ahead=speaks_ahead, voice=voice)
@@ -118,6 +124,8 @@ class Reply:
         return self
 
     def _answer_in(self, response: ResponseHandle) -> None:
+        if self._fixed_text is None and not self.record.facts.speakers:
+            self._note_speaker(0)
         self._response = response
         self.record.note_response(response.id)
         # Whoever closes it asks the round what was used.
@@ -212,6 +220,7 @@ class Reply:
         """
         self._take_turn(turn)
         self._answer_in(response)
+        self._take_opener()
         calls = self._generation.take_draft(plan, calls_at_once=response.calls_at_once)
         if calls:
             self._pass_round(calls)
@@ -223,6 +232,19 @@ class Reply:
         else:
             self.speech.release_confirmed()
         return is_promised
+
+    def _take_opener(self) -> None:
+        """Have an opener ready, where the large model answers and one may be said."""
+        openers, plan, live = self._context.openers, self.plan, self._generation.live
+        taken = openers.take()
+        if not (plan.route.may_open and plan.speaks) or self.response.is_out_of_band:
+            return
+        if taken is None and openers.may_open and live is not None and plan.prompt:
+            openers.begin(None, plan.prompt[-1:])
+            taken = openers.take()
+        self._bridge.opener = taken
+        if taken is not None and openers.goes_first and self._generation.is_to_be_asked:
+            self._generation.go_behind(f"{taken.line} ", openers.acts)
 
     def _take_turn(self, turn: UserTurn) -> None:
         """It is due to this turn; what was done ahead stands in the turn's record too."""
@@ -334,6 +356,7 @@ class Reply:
         try:
             if self._fixed_text is None and self._generation.live is None:
                 await self._generation.open(self.response, self.record, self.decided_s)
+                self._take_opener()
             await self._answer()
             await self.playout.played_out()
         except asyncio.CancelledError:
@@ -344,12 +367,15 @@ class Reply:
             self._end("failed", error_of(error))
             await self._say_kept()
         finally:
+            if self._bridge.opener is not None:
+                self._bridge.opener.close()
             self._generation.close()
             self._finish()
 
     def _finish(self) -> None:
         """Tell that nothing more comes, once."""
         if self.phase.now is not ReplyPhase.DONE and self.on_done is not None:
+            self._note_opener()
             self.phase.change(PhaseEvent.END)
             self.record.mark(Mark.TURN_END, self._context.clock())
             self.on_done(self)
@@ -457,17 +483,69 @@ class Reply:
         self.speech.release()
 
     async def _follow_model(self) -> None:
+        """Where the model fails the other of a cascade goes on behind what was said."""
+        while True:
+            try:
+                await self._follow_one_model()
+                return
+            except VoiceLoopError as error:
+                if self.phase.is_ahead or not self._switch(FAILED):
+                    raise
+                log.warning("another model goes on: %s", error.message)
+
+    def _switch(self, reason: str, *, is_unheard: bool = False) -> bool:
+        """Have the other model go on. False where there is none. is_unheard: as of `break_off`."""
+        generation = self._generation
+        if generation.who_goes_on is None:
+            return False
+        said = generation.given
+        if self._bridge.opener is not None:
+            self._bridge.opener.close()  # the branch that it may read is the reply's now
+        if self.plan.speaks:
+            said = self.speech.break_off(is_unheard=is_unheard)
+        generation.switch(said, reason)
+        self._note_speaker(len(said))
+        return True
+
+    def _note_speaker(self, from_char: int) -> None:
+        """Tell who speaks from here on, where the server has more than one model."""
+        route = self.plan.route
+        if route.reason:
+            self.record.note_speaker(Speaker(route.model, route.part, route.reason, from_char))
+
+    async def _follow_one_model(self) -> None:
         async with self._generation.deadline.round():
             await self._generation.ask()
             self.record.mark(Mark.PROMPT_COMMITTED, self._context.clock())
             async for event in self._generation.events():
                 match event:
                     case str():
+                        self._open_before(event)
                         await self._write(event)
                     case ToolCall():
                         await self._announce(event)
                     case PreemptiveDone():
                         self.speech.end_version()
+
+    def _open_before(self, text: str) -> None:
+        """The large model's first word is there: say the opener that it was asked to go behind."""
+        if self._first_word_s is None and text.strip():
+            self._first_word_s = self._context.clock()
+            if self._generation.goes_behind and self._bridge.owes_opener:
+                self._say_before(self._bridge.take_opener(), True)
+
+    def _note_opener(self) -> None:
+        """A turn of the large model's is over: how late it was, and what was said meanwhile."""
+        released_s, first_s = self.released_s, self._first_word_s
+        model = next(iter(self.record.facts.speakers), None)
+        if model is None or model.part != "large" or released_s is None or first_s is None:
+            return
+        usage = self._generation.used.get(model.model)
+        self._context.openers.observe(
+            self.record.facts.opener,
+            1000 * max(0.0, first_s - released_s),
+            usage.ttft_ms if usage is not None else 0.0,
+        )
 
     # --- late ---
 
@@ -505,7 +583,11 @@ class Reply:
             return False
         if not self.speech.text.whole:
             self._mark_first_token()
-        self.record.facts.waiting_line = line
+        if self._bridge.opener is not None and self._bridge.opener.line == line:
+            self.record.facts.opener = line
+            self._generation.expect_echo(line, self._context.openers.acts)
+        else:
+            self.record.facts.waiting_line = line
         if kept is not None:
             self.speech.say_kept(line, kept)
         else:

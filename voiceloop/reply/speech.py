@@ -13,260 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from enum import Enum
-from typing import NamedTuple
+from collections.abc import Callable
 
-import numpy as np
-
-from audio.resample import Resampler
-from voiceloop.backends import Speech, SpeechEnd, SpokenWord, Voice, VoiceOptions, VoiceStream
-from voiceloop.errors import BackendError, BackendTimeout, Overloaded, WorkerLost, first_error
+from voiceloop.backends import SpokenWord, Voice, VoiceOptions
+from voiceloop.errors import BackendError, WorkerLost
 from voiceloop.reply.bridge import LEAST_LOST_S, LEAST_STALLED_S, Late
 from voiceloop.reply.phase import Phase, PhaseEvent, ReplyPhase
 from voiceloop.reply.playout import Chunk, Pacer, Playout, Samples
+from voiceloop.reply.reply_text import CLAUSE_MARKS, ReplyText, TextEnd
+from voiceloop.reply.utterance import Place, Utterance
 from voiceloop.reply.voice import KeptLine
-
-CLAUSE_MARKS = ".,;:?!"
-ECHO_CHARACTERS = 80  # about five seconds of speech, at some 16 characters a second
-
-
-class TextEnd(Enum):
-    """What the end of the text so far is the end of."""
-
-    NOTHING = "nothing"
-    VERSION = "version"  # a later version may go on here
-    REPLY = "reply"
-
-
-class ReplyText:
-    """Positions count characters from the beginning of the reply."""
-
-    def __init__(self) -> None:
-        self.whole = ""
-        self.end = TextEnd.NOTHING
-        self.n_confirmed = 0  # of `whole`, what the newest version has written too
-        self.n_ahead = 0  # of `whole`, a line that asks to wait for the reply itself
-        self._n_said = 0
-        self._written: list[tuple[int, float]] = []  # characters in all, at
-
-    # --- written ---
-
-    def begin_version(self) -> None:
-        """The text comes anew, from its beginning; perhaps it is another."""
-        self.n_confirmed = 0
-
-    def confirm(self, text: str) -> int:
-        """Confirm what `text` repeats of the version before; returns how many characters it does.
-
-        text: the next of the newest version.
-        """
-        known = self.whole[self.n_confirmed :]
-        pairs = enumerate(zip(known, text, strict=False))
-        n_same = next((i for i, (old, new) in pairs if old != new), min(len(known), len(text)))
-        self.n_confirmed += n_same
-        return n_same
-
-    def cut_unconfirmed(self) -> None:
-        """The newest version goes on otherwise."""
-        n_chars = self.n_confirmed
-        self.whole, self.end = self.whole[:n_chars], TextEnd.NOTHING
-        self._written = [(min(count, n_chars), at_s) for count, at_s in self._written if count > 0]
-
-    def add(self, text: str, at_s: float) -> None:
-        """More of the newest version, which no version had before."""
-        self.whole += text
-        self.end = TextEnd.NOTHING
-        self.n_confirmed += len(text)
-        self._written.append((len(self.whole), at_s))
-
-    def put_ahead(self, line: str, at_s: float) -> None:
-        """Say this before all that is written, of which nothing was said yet."""
-        n_line = len(line)
-        self.whole = line + self.whole
-        self.n_confirmed += n_line
-        self.n_ahead = n_line
-        behind = ((count + n_line, written_s) for count, written_s in self._written)
-        self._written = [(n_line, at_s), *behind]
-
-    @property
-    def confirmed(self) -> str:
-        return self.whole[: self.n_confirmed]
-
-    @property
-    def is_confirmed(self) -> bool:
-        """Whether no version before the newest has more."""
-        return self.n_confirmed == len(self.whole)
-
-    @property
-    def has_words(self) -> bool:
-        """Whether the newest version has anything of its own that a voice could say."""
-        return any(map(str.isalnum, self.confirmed[self.n_ahead :]))
-
-    def written_at_s(self, n_chars: int) -> float:
-        """When the first n_chars characters (at least the first piece) were there."""
-        for count, at_s in self._written:
-            if count >= max(n_chars, 1):
-                return at_s
-        return self._written[-1][1] if self._written else 0.0
-
-    def owed_since_s(self, n_spoken: int) -> float | None:
-        """When the first word behind so many characters was written; None where there is none."""
-        behind = enumerate(self.whole[n_spoken:], n_spoken + 1)
-        n_chars = next((count for count, mark in behind if mark.isalnum()), None)
-        return None if n_chars is None else self.written_at_s(n_chars)
-
-    def behind_marks(self, n_chars: int) -> int:
-        """Where the text goes on behind a word that ends there, and the marks said with it."""
-        while self.whole[n_chars : n_chars + 1] in tuple(CLAUSE_MARKS):
-            n_chars += 1
-        return n_chars
-
-    # --- said ---
-
-    def take(self, n_chars: int) -> str:
-        """What was not taken yet of the first n_chars characters: it is said now."""
-        taken = self.whole[self._n_said : n_chars]
-        self._n_said = max(self._n_said, min(n_chars, len(self.whole)))
-        return taken
-
-    def take_rest(self) -> str:
-        return self.take(len(self.whole))
-
-    def take_back(self, n_chars: int) -> int:
-        """Only the first n_chars characters were said; returns where the next word begins."""
-        while self.whole[n_chars : n_chars + 1].isspace():
-            n_chars += 1
-        self._n_said = n_chars
-        return n_chars
-
-    @property
-    def said_lately(self) -> str:
-        """The end of what was said: the echo of it may be heard now."""
-        return self.whole[: self._n_said][-ECHO_CHARACTERS:]
-
-
-# For a stream to open, and between two pieces of audio once all text is there. Chosen: a voice that
-# keeps up with playing needs a fraction of it, and no caller waits longer for the next word.
-VOICE_DEADLINE_S = 10.0
-FEED_RETRY_S = 0.02  # to a voice with no room for text: one chunk of playout (20 ms) later
-
-
-class Place(NamedTuple):
-    """A place in the text and in its audio."""
-
-    n_chars: int
-    at_ms: float
-
-
-class Utterance:
-    """Speaks once, from `begins` on, to where a version of the text ends: `open`, then `speak`.
-
-    n_said: characters that were said, before it or by it, once it is over. has_voice: a stream is
-    there, or was to the end. rate_hz: of the reply's audio. changed: set where there is more text,
-    or more of it may be made. may_make: whether it may. take: is given each piece of audio [n]
-    int16 with the words in it, in the times and characters of the whole reply; it waits while there
-    is enough.
-    """
-
-    def __init__(
-        self,
-        text: ReplyText,
-        begins: Place,
-        rate_hz: int,
-        changed: asyncio.Event,
-        may_make: Callable[[], bool],
-        take: Callable[[Samples, tuple[SpokenWord, ...]], Awaitable[None]],
-        clock: Callable[[], float],
-    ) -> None:
-        self.begins = begins
-        self.has_voice = False
-        self.n_said = begins.n_chars
-        self.n_fed = begins.n_chars  # characters of the text that the voice was given
-        self.fed_at_s = clock()  # the last of them; before any, when it was asked for
-        self._text = text
-        self._rate_hz = rate_hz
-        self._changed = changed
-        self._may_make = may_make
-        self._take = take
-        self._clock = clock
-
-    async def open(self, voice: Voice, stream_id: str, options: VoiceOptions) -> VoiceStream:
-        """Raises: BackendError, BackendTimeout, Overloaded of the voice."""
-        self.fed_at_s = self._clock()
-        try:
-            async with asyncio.timeout(VOICE_DEADLINE_S):
-                stream = await voice.open(stream_id, options)
-        except TimeoutError:
-            raise BackendTimeout(f"expected a voice in {VOICE_DEADLINE_S:.0f} s") from None
-        self.has_voice = True
-        return stream
-
-    async def speak(self, stream: VoiceStream, rate_hz: int) -> None:
-        """rate_hz: of the voice. Raises: as `open`."""
-        is_over = False
-        try:
-            async with asyncio.timeout(None) as stall, asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._feed(stream, stall))
-                await self._take_audio(stream, Resampler(rate_hz, self._rate_hz), stall)
-            is_over, self.n_said = True, self.n_fed
-        except TimeoutError:
-            raise BackendTimeout(f"expected audio within {VOICE_DEADLINE_S:.0f} s") from None
-        except BaseExceptionGroup as errors:
-            raise first_error(errors) from None
-        finally:
-            self.has_voice = is_over
-            await stream.close()
-
-    def move(self, n_chars: int, ms: float) -> None:
-        """Something else is said before what is still to come of it."""
-        self.n_fed += n_chars
-        self.n_said += n_chars
-        self.begins = Place(self.begins.n_chars + n_chars, self.begins.at_ms + ms)
-
-    async def _feed(self, stream: VoiceStream, stall: asyncio.Timeout) -> None:
-        while True:
-            self._changed.clear()
-            text = self._text.whole[self.n_fed :]
-            if text and self._may_make():
-                try:
-                    stream.feed(text)
-                    self.n_fed += len(text)
-                    self.fed_at_s = self._clock()
-                except Overloaded:
-                    await asyncio.sleep(FEED_RETRY_S)
-                continue
-            if self._text.end is not TextEnd.NOTHING and not text:
-                break
-            await self._changed.wait()
-        stream.finish()
-        stall.reschedule(asyncio.get_running_loop().time() + VOICE_DEADLINE_S)
-
-    async def _take_audio(
-        self, stream: VoiceStream, resampler: Resampler, stall: asyncio.Timeout
-    ) -> None:
-        async for event in stream.events():
-            if isinstance(event, SpeechEnd):
-                await self._take(resampler.flush(), ())
-                return
-            due_s = stall.when()
-            stall.reschedule(None)  # a full playout is no fault of the voice
-            words = tuple(self._moved(word) for word in event.words)
-            await self._take(resampler.push(_samples(event)), words)
-            if due_s is not None:
-                stall.reschedule(asyncio.get_running_loop().time() + VOICE_DEADLINE_S)
-        raise BackendError("expected the end of speech, found the voice closed")
-
-    def _moved(self, word: SpokenWord) -> SpokenWord:
-        """The word in the times and characters of the whole reply."""
-        n_chars, at_ms = self.begins
-        start_ms, end_ms = word.start_ms + at_ms, word.end_ms + at_ms
-        return SpokenWord(word.text, start_ms, end_ms, word.text_end + n_chars)
-
-
-def _samples(speech: Speech) -> Samples:
-    return np.frombuffer(speech.samples, "<i2").astype(np.int16, copy=False)
-
 
 log = logging.getLogger(__name__)
 
@@ -387,6 +143,10 @@ class ReplySpeech:
         if self._pacer.has_sent_beyond(kept.at_ms):  # only where released on a promise
             raise BackendError("expected the reply that was promised, found another")
         self.text.cut_unconfirmed()
+        self._speak_anew(kept)
+
+    def _speak_anew(self, kept: Place) -> None:
+        """What is behind this place is thrown away, and the text from there on spoken again."""
         self.held_ms = min(self.held_ms, kept.at_ms)
         self.wasted_ms += self._pacer.cut(kept.at_ms)
         self._words = [word for word in self._words if word.text_end <= kept.n_chars]
@@ -395,6 +155,42 @@ class ReplySpeech:
         self._utterance = self._utterance_from(kept)
         if self._tasks is not None:
             self._speaking = self._tasks.create_task(self._speak())
+
+    def break_off(self, *, is_unheard: bool = False) -> str:
+        """Throw away the clause that is not whole (is_unheard: all of which nothing was sent).
+
+        What was sent stays; where that ends in a clause, its words up to there. More text may
+        follow. Returns the text that stays.
+        """
+        if self._pacer.is_stopped:
+            return self.text.confirmed
+        text, sent = self.text, self._behind_sent()
+        begun = sent.n_chars if sent is not None else 0
+        n_kept = text.clause_end(begun) if is_unheard else text.last_clause_end()
+        kept = self._clauses_within(n_kept)
+        if self._pacer.has_sent_beyond(kept.at_ms):
+            if sent is None:  # sound whose words nobody knows
+                n_kept = max(n_kept, self._utterance.n_fed)
+            elif self._utterance.n_fed > n_kept:
+                kept, n_kept = sent, max(n_kept, sent.n_chars)
+        text.n_confirmed = n_kept
+        text.cut_unconfirmed()
+        if self._utterance.n_fed > n_kept:
+            self._speak_anew(kept)
+        if self._is_confirming:
+            self.release()
+        self.changed.set()
+        return text.whole
+
+    def _behind_sent(self) -> Place | None:
+        """Behind the last word of which something was sent; None where none was, or unknown."""
+        sent_ms = self._pacer.sent_ms
+        n = sum(word.start_ms < sent_ms for word in self._words)
+        if n == 0 or self._words[n - 1].end_ms > self._made_ms + WITHHELD_MS:
+            return None
+        follows = self._words[n : n + 1]
+        at_ms = follows[0].start_ms if follows else self._made_ms
+        return Place(self.text.behind_marks(self._words[n - 1].text_end), at_ms)
 
     # --- sent ---
 

@@ -65,6 +65,12 @@ class KeptLine:
     async def close(self) -> None:
         """Nothing is open."""
 
+    @property
+    def ms(self) -> float:
+        """How long it sounds."""
+        spoken = (piece for piece in self.pieces if isinstance(piece, Speech))
+        return sum(500.0 * len(piece.samples) / piece.rate_hz for piece in spoken)
+
     def sound(self, rate_hz: int) -> tuple[Samples, tuple[SpokenWord, ...]]:
         """All of it, int16 [n] at this rate, and its words."""
         spoken = [piece for piece in self.pieces if isinstance(piece, Speech)]

@@ -99,6 +99,18 @@ class ToolUse(msgspec.Struct, frozen=True):
     hidden_ms: float
 
 
+class Speaker(msgspec.Struct, frozen=True):
+    """Who made the reply's text from a character on: where a server has several language models.
+
+    model: of `[[models]]`, or "" for the server's own. part: in the cascade. reason: what chose it.
+    """
+
+    model: str
+    part: Literal["small", "large"] | None
+    reason: str
+    from_char: int
+
+
 class WindowSlide(msgspec.Struct, frozen=True):
     """The window of the conversation moved on before this turn, or in it.
 
@@ -171,12 +183,14 @@ class TurnFacts:
 
     endpoint: Endpoint | None = None
     waiting_line: str | None = None  # that was said while the reply was late
+    opener: str | None = None  # that the small model of a cascade said for the large one
     answered_by: str | None = None  # which table of the agent file answered, without a model
     retrieval: Lookup | None = None
     fade_in_ms: float | None = None  # of a reply that started early
     draft_buffered_ms: float | None = None  # sound that was held when the turn was over
     held_ms: float | None = None  # the same, when the first sound was sent
     tools: tuple[ToolUse, ...] | None = None
+    speakers: tuple[Speaker, ...] = ()
     cut: Literal["soft", "hard"] | None = None  # the caller had not finished
     outcome: Outcome | None = None
     window: WindowSlide | None = None
@@ -221,6 +235,10 @@ class TurnRecord:
         if has_thought and Mark.FIRST_TOKEN not in self.marks:
             self.marks[Mark.THOUGHTS_OVER] = at_s
         self.mark(Mark.FIRST_TOKEN, at_s)
+
+    def note_speaker(self, speaker: Speaker) -> None:
+        """From here on this model makes the reply."""
+        self.facts.speakers = (*self.facts.speakers, speaker)
 
     def note_draft(self, fate: Literal["released", "salvaged"], held_ms: float) -> None:
         """The reply was made ahead, and so much of its sound is held."""

@@ -243,12 +243,15 @@ class ChatBranch:
         if is_user and tail[0].behind:  # no part of what the caller said
             n_frame += len(self._model.text.encode(tail[0].behind))
         n_turn_tokens = max(0, len(whole) - n_frame) if is_user else 0
-        self._branch.commit(whole, self._sampling(params), attempt=attempt)
+        begun = params.begins_with
+        prompt = [*whole, *self._model.text.encode(begun)] if begun else whole
+        self._branch.commit(prompt, self._sampling(params), attempt=attempt)
         self._said = _last_words(tail, self._said)
         n_before_turn = len(self._history.tokens) + self._frame.n_before
         answered = CountedTurn(self._said, self._history.tools)
         thoughts = self._thoughts(whole)
-        self._reply = Reply(answered, n_turn_tokens, n_before_turn, thoughts=thoughts)
+        pieces = [begun] if begun else []
+        self._reply = Reply(answered, n_turn_tokens, n_before_turn, pieces, thoughts=thoughts)
         self._history.append(turn)
 
     def events(self, event: engine_types.Event) -> list[StreamEvent | StreamFailed]:
@@ -309,7 +312,7 @@ class ChatBranch:
     def _sampling(self, params: GenerateParams) -> SamplingParams:
         drawn = asdict(params)
         choice = drawn.pop("tool_choice")
-        del drawn["within_ms"]  # the gateway's own
+        del drawn["within_ms"], drawn["begins_with"]  # the gateway's own; the prompt's end
         forced = forced_tools(choice, self._history.tools)
         offered = self._offered if choice == "auto" else None
         return SamplingParams(**drawn, forced_tools=forced, offered_tools=offered)

@@ -1,0 +1,188 @@
+"""Two language models in one call: who answers, and who goes on where one fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tests.callers import Caller
+from tests.fakes import FakeLanguageModel, FakeVoice, Fault, instant_backends
+from voiceloop.agent import AgentConfig, AgentRoute, Waiting
+from voiceloop.backends import OWN_MODEL, Backends, Cascade, NamedModel
+
+pytestmark = pytest.mark.virtual_time
+Clock = Callable[[], float]
+QUIET = Waiting(say=(), openers=("-",), first_token_ms=1000)
+AGENT = AgentConfig(fallback="Pardon me?", waiting=QUIET)
+SMALL = ["I am the small one, and glad of it."]
+LARGE = ["I am the large one, with much to say, and more."]
+
+
+def cascade(
+    large: FakeLanguageModel, small: FakeLanguageModel | None = None, **options: Any
+) -> Backends:
+    """The server's own model is the small one, `big` the large one."""
+    small = small or FakeLanguageModel(SMALL)
+    return instant_backends(
+        language_model=small,
+        models={OWN_MODEL: NamedModel(small), "big": NamedModel(large, **options)},
+        cascade=Cascade(OWN_MODEL, "big", 0.5),
+    )
+
+
+async def speakers(caller: Caller, count: int = 1) -> Sequence[tuple[str, str]]:
+    """Model and reason of who made the newest reply."""
+    told = await caller.wait_for("voiceloop.timeline", count=count)
+    return [(one["model"], one["reason"]) for one in told.event["timeline"]["speakers"]]
+
+
+async def answered(caller: Caller, count: int = 1, **response: object) -> str:
+    caller.send("response.create", response=response)
+    await caller.wait_for("response.done", count=count)
+    return caller.transcript()
+
+
+async def test_the_large_model_answers_where_nothing_speaks_for_the_small(clock: Clock) -> None:
+    async with Caller(clock, cascade(FakeLanguageModel(LARGE)), AGENT) as caller:
+        assert await answered(caller) == LARGE[0]
+        assert await speakers(caller) == [("big", "default")]
+
+
+async def test_low_effort_takes_the_small_model_and_high_effort_the_large(clock: Clock) -> None:
+    async with Caller(clock, cascade(FakeLanguageModel(LARGE)), AGENT) as caller:
+        caller.send("session.update", session={"type": "realtime", "reasoning": {"effort": "low"}})
+        told = await caller.wait_for("session.updated")
+        assert told.event["session"]["reasoning"] == {"effort": "low"}
+        assert await answered(caller) == SMALL[0]
+        await answered(caller, 2, reasoning={"effort": "high"})
+        assert await speakers(caller, 2) == [("big", "effort")]
+
+
+async def test_a_rule_of_the_agent_goes_before_the_effort(clock: Clock) -> None:
+    rule = AgentRoute("small", words=("opening hours",))
+    agent = AgentConfig(waiting=QUIET, route=(rule,))
+    async with Caller(clock, cascade(FakeLanguageModel(LARGE)), agent) as caller:
+        item = {"type": "message", "role": "user"}
+        said = [{"type": "input_text", "text": "Your opening hours, please?"}]
+        caller.send("conversation.item.create", item={**item, "content": said})
+        await answered(caller, reasoning={"effort": "high"})
+        assert await speakers(caller) == [(OWN_MODEL, "route 1")]
+
+
+async def test_both_models_read_the_turn_as_it_is_spoken(clock: Clock) -> None:
+    large, small = FakeLanguageModel(LARGE), FakeLanguageModel(SMALL)
+    async with Caller(clock, cascade(large, small), AGENT) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done")
+        staged = [
+            [text for one in model.branches for text in one.staged] for model in (large, small)
+        ]
+        assert staged[0] == staged[1] and staged[0][-1]
+        await asyncio.sleep(0)
+        assert not small.prompts and len(small.open_branches) <= 1  # the next turn's
+
+
+async def test_a_model_without_a_first_token_in_time_is_gone_on_for(clock: Clock) -> None:
+    large = FakeLanguageModel(LARGE, faults=[Fault("commit", "hang")])
+    async with Caller(clock, cascade(large), AGENT) as caller:
+        asked_s = clock()
+        assert await answered(caller) == SMALL[0]
+        assert caller.first_audio_s() - asked_s < 1.4
+        assert await speakers(caller) == [("big", "default"), (OWN_MODEL, "failed")]
+        assert caller.statuses() == ["completed"] and not large.open_branches
+
+
+async def test_a_link_that_breaks_in_a_reply_costs_the_clause_that_is_not_whole(
+    clock: Clock,
+) -> None:
+    # Ten tokens: "I am the large one, with much to" and then nothing more.
+    large = FakeLanguageModel(LARGE, faults=[Fault("commit", after=8)], ms_per_token=30)
+    small = FakeLanguageModel(["I am the large one, and here I go on."])
+    async with Caller(clock, cascade(large, small), AGENT) as caller:
+        text = await answered(caller)
+        assert text == "I am the large one, and here I go on."
+        [spoken] = [one["from_char"] for one in await _later_speakers(caller)]
+        assert spoken == len("I am the large one,")
+        words = [item.content for item in caller.session.protocol.shown.messages("")]
+        assert words[-1] == text  # the history, too, holds one reply in one voice
+
+
+async def _later_speakers(caller: Caller) -> list[dict[str, Any]]:
+    told = await caller.wait_for("voiceloop.timeline")
+    found: list[dict[str, Any]] = told.event["timeline"]["speakers"]
+    return found[1:]
+
+
+async def test_what_was_heard_of_a_broken_clause_is_not_said_again(clock: Clock) -> None:
+    large = FakeLanguageModel(
+        ["Certainly we have seven and"], faults=[Fault("commit", after=4)], ms_per_token=400
+    )
+    small = FakeLanguageModel(["eight tables left."])
+    backends = cascade(large, small)
+    async with Caller(clock, backends, AGENT) as caller:
+        text = await answered(caller)
+    assert text.startswith("Certainly we ") and text.endswith("eight tables left.")
+    assert text.count("Certainly") == 1
+
+
+async def test_where_both_fail_the_fallback_is_said_once(clock: Clock) -> None:
+    faulty = [FakeLanguageModel(["Hm."], faults=[Fault("commit")]) for _ in range(2)]
+    async with Caller(clock, cascade(*faulty), AGENT) as caller:
+        assert await answered(caller) == "Pardon me?"
+        assert caller.statuses() == ["failed"]
+
+
+async def test_a_model_that_is_away_is_passed_over_and_asked_again_once_it_is_back(
+    clock: Clock,
+) -> None:
+    is_there = False
+    backends = cascade(FakeLanguageModel(LARGE), is_there=lambda: is_there)
+    async with Caller(clock, backends, AGENT) as caller:
+        await answered(caller)
+        assert await speakers(caller) == [(OWN_MODEL, "link")]
+        is_there = True
+        await answered(caller, 2)
+        assert await speakers(caller, 2) == [("big", "default")]
+
+
+async def test_a_session_switches_its_model_between_two_turns(clock: Clock) -> None:
+    large, small = FakeLanguageModel(LARGE), FakeLanguageModel(SMALL)
+    async with Caller(clock, cascade(large, small), AGENT) as caller:
+        await answered(caller)
+        caller.send("session.update", session={"type": "realtime", "model": "main"})
+        await caller.wait_for("session.updated")
+        assert small.branches[-1].messages[-1].role == "assistant"  # it reads before its turn
+        await answered(caller, 2)
+        assert await speakers(caller, 2) == [(OWN_MODEL, "session")]
+
+
+async def test_a_call_that_a_model_does_not_serve_is_answered_without_it(clock: Clock) -> None:
+    backends = cascade(FakeLanguageModel(LARGE), language="de")
+    async with Caller(clock, backends, AGENT) as caller:
+        assert await answered(caller) == SMALL[0]
+
+
+async def test_a_reply_held_on_the_large_model_is_released_as_ever(clock: Clock) -> None:
+    small = FakeLanguageModel(SMALL, p_end_of_turn=lambda text: 0.9)
+    async with Caller(clock, cascade(FakeLanguageModel(LARGE), small), AGENT) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done")
+        told = await caller.wait_for("voiceloop.timeline")
+    assert told.event["timeline"]["anticipation"]["draft"] == "released"
+    assert caller.transcript() == LARGE[0]
+
+
+async def test_with_a_slow_voice_the_clause_that_is_being_spoken_is_ended(clock: Clock) -> None:
+    large = FakeLanguageModel(LARGE, faults=[Fault("commit", after=8)], ms_per_token=30)
+    small = FakeLanguageModel(["and here I go on."])
+    backends = cascade(large, small)
+    backends = Backends(
+        backends.recognizer, small, FakeVoice(ms_per_audio_word=200),
+        models=backends.models, cascade=backends.cascade,
+    )  # fmt: skip
+    async with Caller(clock, backends, AGENT) as caller:
+        text = await answered(caller)
+    assert text == "I am the large one, and here I go on."
