@@ -404,6 +404,7 @@ async def _no_profile(worker: str, path: str, seconds: float) -> None:
 
 
 OWN_MODEL = ""  # of `Backends.models`: the server's own language model
+MAIN_MODEL = "main"  # what operators, sessions and agents call it
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,9 +182,6 @@ class LanguageRequests:
     )
 
 
-MAIN_MODEL = "main"  # what `[cascade]`, a session and an agent call the server's own
-
-
 @dataclass(frozen=True, slots=True)
 class FurtherModel:
     """A language model beside the one that `llm_url`, `llm_model` or the preset names."""

@@ -189,7 +189,9 @@ class HeldCall:
         return {name: whole[name] for name in kept} | {
             "why_it_waited": whole["endpoint"],
             **{
-                name: timeline[name] for name in ("answered_by", "waiting_line") if name in timeline
+                name: timeline[name]
+                for name in ("answered_by", "waiting_line", "opener", "speakers")
+                if name in timeline
             },
         }
 

@@ -394,6 +394,7 @@ class Replies:
             window=_slid(slide) if slide is not None else None,
             heard=reply.answers.text if reply.answers is not None else "",
             said=item.text if isinstance(item, Message) else "",
+            used=reply.used,
         )
         reply.record.finish(end)
         for observe in self._observers:

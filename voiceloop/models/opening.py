@@ -19,6 +19,7 @@ from voiceloop.access.keys import salts
 from voiceloop.agent import AgentConfig
 from voiceloop.agent_file import check_models
 from voiceloop.backends import (
+    MAIN_MODEL,
     OWN_MODEL,
     Backends,
     Cascade,
@@ -384,6 +385,8 @@ class Further:
         """
         if not self._config.models:
             return {}
+        for told in unpriced(self._config):
+            log.warning("%s", told)
         is_there = partial(_is_there, service) if service is not None else is_ready
         named = {OWN_MODEL: NamedModel(own, is_there, known.reads_turn_ends)}
         for one in self._config.models:
@@ -420,6 +423,16 @@ class Further:
 def _is_there(model: Any) -> bool:
     """Whether a service's model would be asked now; one that cannot tell is."""
     return bool(getattr(model, "reachable", True))
+
+
+def unpriced(config: Config) -> list[str]:
+    """A sentence for each model without a price, where another has one: its cost would be 0."""
+    prices = {MAIN_MODEL: config.prices} | {one.name: one.prices for one in config.models}
+    has = {name: bool(one.prompt_million or one.reply_million) for name, one in prices.items()}
+    if not any(has.values()):
+        return []
+    lacking = [name for name, is_priced in has.items() if not is_priced]
+    return [f"the model {name} has no price: its tokens count as free" for name in lacking]
 
 
 def cascade_of(config: Config) -> Cascade | None:

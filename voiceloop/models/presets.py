@@ -23,8 +23,8 @@ from voiceloop.agent_file import (
     embedded_agent,
     load_agent,
 )
-from voiceloop.backends import RoleName
-from voiceloop.config import AUTO, MAIN_MODEL, Config, EngineSettings, nearest
+from voiceloop.backends import MAIN_MODEL, RoleName
+from voiceloop.config import AUTO, Config, EngineSettings, nearest
 from voiceloop.errors import ConfigError
 from voiceloop.models.cache import hub_folder, read_json
 from voiceloop.models.catalog import APART, CPU, EMBEDDED, EMBEDDED_AGENT, MOONSHINE_TINY, Preset

@@ -300,7 +300,7 @@ class PreemptiveReplies:
         if self._reply is reply:
             reply.drop_ahead()
         self._metrics.drafts.labels(fate="dropped").inc()
-        self._metrics.observe_work(reply.usage, reply.speech.wasted_ms)
+        self._metrics.observe_work(reply.usage, reply.speech.wasted_ms, reply.used)
         self._book(reply.usage, reply.speech.wasted_ms)
 
     def observe_turn(self, record: TurnRecord) -> None:

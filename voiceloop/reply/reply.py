@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -35,8 +35,8 @@ from voiceloop.reply.generation import Generation
 from voiceloop.reply.phase import Phase, PhaseEvent, ReplyPhase
 from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.playout import Chunk, Pacer, Playout
-from voiceloop.reply.rounds import MAX_ROUNDS, ModelDeadline, ReplyRound
-from voiceloop.reply.routing import FAILED
+from voiceloop.reply.rounds import MAX_ROUNDS, ModelDeadline, ReplyRound, added
+from voiceloop.reply.routing import FAILED, Route
 from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.voice import KeptLine
 from voiceloop.telemetry.record import Mark, Outcome, Speaker, TurnRecord
@@ -90,7 +90,9 @@ class Reply:
         self._generation = Generation(context, plan, failure, live, deadline)
         self._response: ResponseHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._first_word_s: float | None = None  # of the model that was asked first
+        self._first_route: Route | None = None  # of the model that was asked first
+        self._first_word_s: float | None = None  # of that model
+        self._opener_said: str | None = None
         whole = (fixed_text or "") + (context.agent.fallback if failure is not None else "")
         voice = context.voice.sound_of(whole, plan.voice_options, record)
         self.speech = self._new_speech(not_before_s, speaks_ahead=speaks_ahead, voice=voice)
@@ -124,7 +126,8 @@ class Reply:
         return self
 
     def _answer_in(self, response: ResponseHandle) -> None:
-        if self._fixed_text is None and not self.record.facts.speakers:
+        if self._fixed_text is None and self._first_route is None:
+            self._first_route = self.plan.route
             self._note_speaker(0)
         self._response = response
         self.record.note_response(response.id)
@@ -332,6 +335,18 @@ class Reply:
         return self._generation.rounds.usage(self.speech.unheard)
 
     @property
+    def used(self) -> Mapping[str, Usage]:
+        """The part of each language model; nothing where the server has one alone."""
+        route, opener = self.plan.route, self._bridge.opener
+        if not route.reason:
+            return {}
+        used = dict(self._generation.used) or {route.model: self.usage}
+        if opener is not None and opener.n_tokens and route.other is not None:
+            chosen = Usage(n_discarded_tokens=opener.n_tokens)
+            used[route.other] = added(used.get(route.other, Usage()), chosen)
+        return used
+
+    @property
     def called(self) -> tuple[int, int]:
         """As `Rounds.called`."""
         return self._generation.rounds.called
@@ -536,13 +551,12 @@ class Reply:
 
     def _note_opener(self) -> None:
         """A turn of the large model's is over: how late it was, and what was said meanwhile."""
-        released_s, first_s = self.released_s, self._first_word_s
-        model = next(iter(self.record.facts.speakers), None)
-        if model is None or model.part != "large" or released_s is None or first_s is None:
+        released_s, first_s, route = self.released_s, self._first_word_s, self._first_route
+        if route is None or route.part != "large" or released_s is None or first_s is None:
             return
-        usage = self._generation.used.get(model.model)
+        usage = self._generation.used.get(route.model)
         self._context.openers.observe(
-            self.record.facts.opener,
+            self._opener_said,
             1000 * max(0.0, first_s - released_s),
             usage.ttft_ms if usage is not None else 0.0,
         )
@@ -584,7 +598,7 @@ class Reply:
         if not self.speech.text.whole:
             self._mark_first_token()
         if self._bridge.opener is not None and self._bridge.opener.line == line:
-            self.record.facts.opener = line
+            self.record.facts.opener = self._opener_said = line
             self._generation.expect_echo(line, self._context.openers.acts)
         else:
             self.record.facts.waiting_line = line

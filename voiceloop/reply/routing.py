@@ -16,8 +16,15 @@ from typing import Literal
 
 from voiceloop.admission.overload import Level
 from voiceloop.agent import AgentConfig, AgentRoute
-from voiceloop.backends import OWN_MODEL, Cascade, ChatMessage, NamedModel, RouteSigns, Tool
-from voiceloop.config import MAIN_MODEL
+from voiceloop.backends import (
+    MAIN_MODEL,
+    OWN_MODEL,
+    Cascade,
+    ChatMessage,
+    NamedModel,
+    RouteSigns,
+    Tool,
+)
 
 log = logging.getLogger(__name__)
 

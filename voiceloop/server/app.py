@@ -78,7 +78,8 @@ class Gateway:
     def __post_init__(self) -> None:
         config = self.config
         self.keys = KeyRing(config.keys, shared=config.secret_key)
-        self.metrics = Metrics(config.slo, config.prices, config.canary, self.workers)
+        further = {one.name: one.prices for one in config.models}
+        self.metrics = Metrics(config.slo, config.prices, config.canary, self.workers, further)
         spent = self.metrics.quota_spent
         self.quotas = Quotas(self.config.quota, self.clock, lambda what: spent.labels(what).inc())
         self.observers = open_observers(config, self.agent, self.keys, self.metrics, self.clock)

@@ -7,12 +7,12 @@ stands in OPERATIONS.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from voiceloop.backends import Usage
+from voiceloop.backends import MAIN_MODEL, Usage
 from voiceloop.canary.trial import Trial
 from voiceloop.operation import NO_CANARY, CanarySettings, Prices, Slo, WorkerLoad
 from voiceloop.telemetry.canary import CanaryCollector
@@ -40,7 +40,9 @@ class Metrics:
         prices: Prices | None = None,
         canary: CanarySettings = NO_CANARY,
         workers: Callable[[], Sequence[WorkerLoad]] = tuple,
+        further: Mapping[str, Prices] | None = None,
     ) -> None:
+        """further: the prices of `[[models]]`, by name."""
         self.registry = CollectorRegistry()
         self.registry.register(WorkerCollector(workers))
         self._promised = promised if promised is not None else Slo()
@@ -49,7 +51,7 @@ class Metrics:
         self.registry.register(CanaryCollector(self.trial))
         counter = partial(Counter, registry=self.registry)
         histogram = partial(Histogram, registry=self.registry)
-        self.model = ModelUse(self.registry, prices if prices is not None else Prices())
+        self.model = ModelUse(self.registry, prices if prices is not None else Prices(), further)
         self.answers = histogram(
             "voiceloop_answer_seconds",
             "From a question to a worker, while a caller waits, to the first of its answer.",
@@ -88,6 +90,15 @@ class Metrics:
             buckets=_SILENCE_BUCKETS,
         )
         self.turns = counter("voiceloop_turns", "Replies by how they ended.", ["outcome"])
+        self.answered_by = counter(
+            "voiceloop_answered_by",
+            "Replies by the language model that ended them, where the server has several, and why "
+            "it did: session, route, effort, head, load, link, default, failed or unsure.",
+            ["model", "reason"],
+        )
+        self.openers = counter(
+            "voiceloop_openers", "Replies that an opener of the small model began."
+        )
         self.kept = counter(
             "voiceloop_promises",
             "Answers and barge-ins against what `[slo]` promises: kept, late or failed.",
@@ -194,7 +205,13 @@ class Metrics:
     def observe_turn(self, record: TurnRecord) -> None:
         end = record.end
         self.turns.labels(outcome=end.outcome).inc()
-        self.observe_work(end.usage, end.wasted_audio_ms)
+        self.observe_work(end.usage, end.wasted_audio_ms, end.used)
+        if (speakers := record.facts.speakers) and end.outcome != "cancelled":
+            last = speakers[-1]
+            reason = last.reason.partition(" ")[0]  # of several rules there is no label each
+            self.answered_by.labels(model=last.model or MAIN_MODEL, reason=reason).inc()
+        if record.facts.opener is not None:
+            self.openers.inc()
         for call in record.facts.tools or ():
             self.tool_calls.labels(fate=call.fate).inc()
         for stage, ms in record.stages():
@@ -238,9 +255,11 @@ class Metrics:
         outcome = "failed" if has_failed else "kept" if is_kept else "late"
         self.kept.labels(promise=promise, outcome=outcome).inc()
 
-    def observe_work(self, usage: Usage, wasted_audio_ms: float) -> None:
-        """What a turn cost, and how much of it nobody heard."""
-        self.model.observe(usage, "call")
+    def observe_work(
+        self, usage: Usage, wasted_audio_ms: float, used: Mapping[str, Usage] | None = None
+    ) -> None:
+        """What a turn cost, and how much of it nobody heard. used: as of `ModelUse.observe`."""
+        self.model.observe(usage, "call", used)
         self.wasted_audio_ms.inc(wasted_audio_ms)
         n_unused = usage.n_discarded_tokens + usage.n_unheard_tokens
         self.tokens.labels(fate="generated").inc(usage.n_reply_tokens + n_unused)

@@ -7,11 +7,12 @@ prices.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from voiceloop.backends import Usage
+from voiceloop.backends import MAIN_MODEL, OWN_MODEL, Usage
 from voiceloop.operation import Prices
 
 Surface = Literal["call", "http"]
@@ -30,11 +31,30 @@ def prompt_bucket(n_tokens: int) -> str:
     return next((label for most, label in PROMPT_BOUNDS if n_tokens <= most), LONGER)
 
 
-class ModelUse:
-    """Of one server. prices: 0 for what costs nothing, or is not asked."""
+def counted_of(usage: Usage) -> dict[str, int]:
+    """Its tokens by kind."""
+    n_cached = min(usage.n_cached_tokens, usage.n_prompt_tokens)
+    return {
+        "prompt_cached": n_cached,
+        "prompt_computed": usage.n_prompt_tokens - n_cached,
+        "read_ahead": usage.n_read_ahead_tokens,
+        "reply": usage.n_reply_tokens + usage.n_unheard_tokens,
+        "discarded": usage.n_discarded_tokens,
+    }
 
-    def __init__(self, registry: CollectorRegistry, prices: Prices) -> None:
-        self._prices = prices
+
+class ModelUse:
+    """Of one server. prices: 0 for what costs nothing, or is not asked; further: of `[[models]]`,
+    by name.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        prices: Prices,
+        further: Mapping[str, Prices] | None = None,
+    ) -> None:
+        self._prices, self._further = prices, further or {}
         sliced = ["surface", "prompt"]
         self.ttft = Histogram(
             "voiceloop_ttft_seconds",
@@ -71,23 +91,33 @@ class ModelUse:
             registry=registry,
         )
 
-    def observe(self, usage: Usage, surface: Surface) -> None:
-        """One reply, whatever became of it; what it did not report is not counted."""
+        self.model_cost = Counter(
+            "voiceloop_model_cost",
+            "What the tokens of each language model cost, where the server has several.",
+            ["model"],
+            registry=registry,
+        )
+
+    def observe(
+        self, usage: Usage, surface: Surface, used: Mapping[str, Usage] | None = None
+    ) -> None:
+        """One reply, whatever became of it; what it did not report is not counted.
+
+        used: the part of each model, where several had one.
+        """
         labels = {"surface": surface, "prompt": prompt_bucket(usage.n_prompt_tokens)}
         if usage.ttft_ms > 0.0:
             self.ttft.labels(**labels).observe(usage.ttft_ms / 1000.0)
             self.queue.labels(**labels).observe(usage.queue_ms / 1000.0)
         if usage.token_ms > 0.0:
             self.token.labels(**labels).observe(usage.token_ms / 1000.0)
-        n_cached = min(usage.n_cached_tokens, usage.n_prompt_tokens)
-        counted = {
-            "prompt_cached": n_cached,
-            "prompt_computed": usage.n_prompt_tokens - n_cached,
-            "read_ahead": usage.n_read_ahead_tokens,
-            "reply": usage.n_reply_tokens + usage.n_unheard_tokens,
-            "discarded": usage.n_discarded_tokens,
-        }
-        prices = self._prices
+        for kind, n_tokens in counted_of(usage).items():
+            self.tokens.labels(surface=surface, kind=kind).inc(n_tokens)
+        for model, part in (used or {OWN_MODEL: usage}).items():
+            self._charge(model, part)
+
+    def _charge(self, model: str, usage: Usage) -> None:
+        prices = self._further.get(model, self._prices)
         of_million = {
             "prompt_cached": prices.cached_million,
             "prompt_computed": prices.prompt_million,
@@ -95,10 +125,12 @@ class ModelUse:
             "reply": prices.reply_million,
             "discarded": prices.reply_million,
         }
-        for kind, n_tokens in counted.items():
-            self.tokens.labels(surface=surface, kind=kind).inc(n_tokens)
+        for kind, n_tokens in counted_of(usage).items():
             if price := of_million[kind]:
                 self.cost.labels(part=kind).inc(n_tokens * price / MILLION)
+                if self._further:
+                    name = model or MAIN_MODEL
+                    self.model_cost.labels(model=name).inc(n_tokens * price / MILLION)
 
     def run_for(self, seconds: float) -> None:
         """The server itself has cost something for so long."""

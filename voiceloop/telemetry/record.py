@@ -8,7 +8,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -161,7 +161,8 @@ class TurnEnd(msgspec.Struct, frozen=True):
     """How a reply ended, what it cost, and what was said. Observers read it; nothing sends it.
 
     n_wrong_tool_calls: of those that the model wrote, what could not be made as written. heard: the
-    caller's words; said: those of the agent that were heard.
+    caller's words; said: those of the agent that were heard. used: the part of each language model,
+    by name, where the server has several.
     """
 
     outcome: Outcome
@@ -172,6 +173,7 @@ class TurnEnd(msgspec.Struct, frozen=True):
     window: WindowSlide | None = None
     heard: str = ""
     said: str = ""
+    used: Mapping[str, Usage] = {}
 
 
 class TurnFacts:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from voiceloop.backends import MAIN_MODEL
 from voiceloop.errors import MissingExtra
 from voiceloop.telemetry.record import STAGES, TurnRecord
 
@@ -144,6 +145,10 @@ class SdkCallTrace:
             "voiceloop.ttft_ms": usage.ttft_ms,
             "voiceloop.discarded_tokens": usage.n_discarded_tokens,
         }
+        if speakers := record.facts.speakers:
+            told["voiceloop.models"] = ", ".join(one.model or MAIN_MODEL for one in speakers)
+            told["voiceloop.route"] = ", ".join(one.reason for one in speakers)
+            told["voiceloop.has_opener"] = record.facts.opener is not None
         if self._with_words:
             told["voiceloop.pii.heard"], told["voiceloop.pii.said"] = end.heard, end.said
         for name, value in told.items():
