@@ -67,11 +67,11 @@ MAY_IMPORT = {
         "openers", "realtime", "slots", "telemetry",
         "tools",
     },
-    "openers": {"errors"},
     "agent_file": {
         "agent", "backends", "capabilities", "config_reader", "errors", "knowledge", "openers",
         "slots",
     },
+    "openers": {"errors"},
     "listening": {"agent", "backends", "errors", "realtime", "slots", "telemetry"},
     "slots": {"agent", "errors", "memory"},
     "tools": {

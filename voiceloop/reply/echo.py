@@ -7,6 +7,7 @@ from collections.abc import Set
 
 WORD = re.compile(r"\S+\s*")
 ENDS = (".", "!", "?")
+LEAST_REPEATED = 3  # words: fewer begin many sentences
 EDGES = ".,;:!?\"'“”’…-"
 
 
@@ -50,6 +51,10 @@ class Echo:
         end = next((i for i, word in enumerate(words, 1) if word.rstrip()[-1:] in ENDS), 0)
         if end and self._acts and set(spoken[:end]) <= self._acts:
             return self._pass("".join(words[:end]))
+        longest = max(_n_same(spoken, self._said[start:]) for start in self._starts)
+        if longest >= LEAST_REPEATED and longest < n:  # it goes on otherwise: behind the clause
+            marked = [i for i in range(1, longest + 1) if words[i - 1].rstrip()[-1:] in EDGES]
+            return self._pass("".join(words[: max(marked, default=0)]))
         may_repeat = any(self._said[start:][:n] == spoken for start in self._starts)
         may_act = bool(self._acts) and not end and set(spoken) <= self._acts
         if is_whole or not (may_repeat or may_act):
@@ -61,6 +66,12 @@ class Echo:
         self._is_over = True
         held, self._held = self._held.lstrip(), ""
         return held[len(repeated) :] if repeated else held
+
+
+def _n_same(words: list[str], said: list[str]) -> int:
+    """With how many of the said words they begin."""
+    pairs = enumerate(zip(words, said, strict=False))
+    return next((i for i, (one, other) in pairs if one != other), min(len(words), len(said)))
 
 
 def _bare(word: str) -> str:

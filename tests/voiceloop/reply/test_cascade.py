@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -186,3 +187,23 @@ async def test_with_a_slow_voice_the_clause_that_is_being_spoken_is_ended(clock:
     async with Caller(clock, backends, AGENT) as caller:
         text = await answered(caller)
     assert text == "I am the large one, and here I go on."
+
+
+@pytest.mark.parametrize("after", [0, 3, 6, 9, 15])
+@pytest.mark.parametrize("ms_per_token", [0, 40, 300])
+@pytest.mark.parametrize("slow_voice_ms", [0, 250])
+async def test_wherever_a_link_is_cut_nothing_is_said_twice_or_lost(
+    clock: Clock, after: int, ms_per_token: int, slow_voice_ms: int
+) -> None:
+    text = "We close at six on Saturday, and the kitchen is open until half past five."
+    large = FakeLanguageModel([text], faults=[Fault("commit", after=after)], ttft_ms=60,
+                              ms_per_token=ms_per_token)  # fmt: skip
+    backends = cascade(large, FakeLanguageModel(["We close at six on Saturday, and so on."]))
+    voice = FakeVoice(ms_per_audio_word=slow_voice_ms)
+    backends = dataclasses.replace(backends, voice=voice)
+    async with Caller(clock, backends, AGENT) as caller:
+        said = await answered(caller)
+        assert caller.statuses() == ["completed"]
+    words = [word.strip(",.") for word in said.split()]
+    assert words[:6] == ["We", "close", "at", "six", "on", "Saturday"][: len(words)]
+    assert words.count("Saturday") == 1 and said.endswith("and so on.")

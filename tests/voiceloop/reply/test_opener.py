@@ -170,6 +170,7 @@ def test_an_agents_line_that_commits_is_refused(line: str, found: str) -> None:
         ("Let me have a look.", "We open at nine.", "We open at nine."),
         ("We open at nine, and", "and close at six.", "close at six."),
         ("We open at nine, and", "We open at nine, and close at six.", "close at six."),
+        ("We open at nine, and the", "We open at nine, and close at six.", "and close at six."),
         ("We open.", "Weekdays only.", "Weekdays only."),
     ],
 )
