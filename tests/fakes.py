@@ -362,7 +362,7 @@ class FakeBranch:
         reply = self._must_call(params) or self._owner.reply_to(tuple(self.messages))
         tells = params.logprobs is not None and self._owner.tells_logprobs
         events: list[LanguageEvent] = [
-            TextDelta(piece, (TokenLogprob(piece, -0.5, ((piece, -0.5),)),) if tells else ())
+            TextDelta(piece, (self._owner.logprob(piece),) if tells else ())
             for piece in _tokens(reply.text)
         ]
         cut = len(events) > params.max_tokens
@@ -451,6 +451,7 @@ class FakeLanguageModel:
         faults: Sequence[Fault] = (),
     ) -> None:
         self.tells_logprobs = True
+        self.margins: dict[str, float] = {}  # of words, in nats
         self.loses_attempts = loses_attempts
         self._replies = replies
         self.ttft_ms = ttft_ms
@@ -471,6 +472,13 @@ class FakeLanguageModel:
             index = len(self.prompts) - 1 if index is None else index
             reply = self._replies[index % len(self._replies)]
         return reply if isinstance(reply, Reply) else Reply(reply)
+
+    def logprob(self, piece: str) -> TokenLogprob:
+        """With the margins of `margins` over the next likeliest, where there are any."""
+        if not self.margins:
+            return TokenLogprob(piece, -0.5, ((piece, -0.5),))
+        margin = self.margins.get(piece.strip(" ,."), 5.0)
+        return TokenLogprob(piece, -0.5, ((piece, -0.5), ("other", -0.5 - margin)))
 
     async def branch(
         self,

@@ -430,11 +430,14 @@ class NamedModel:
 
 @dataclass(frozen=True, slots=True)
 class Cascade:
-    """Names of `Backends.models`, of which one is `OWN_MODEL`. large_share: as configured."""
+    """Names of `Backends.models`, of which one is `OWN_MODEL`; large_share, least_margin: as
+    configured.
+    """
 
     small: str
     large: str
     large_share: float
+    least_margin: float = 0.0
 
 
 # Of a call that was resumed: its id before, and the session that goes on with it.

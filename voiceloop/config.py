@@ -242,6 +242,17 @@ class CascadeSettings:
         le=1,
     )
 
+    least_margin: float = key(
+        0.0,
+        "How sure the small model has to be, in nats: the margin between its likeliest token and "
+        "the next one, over the content words of a clause. Where a clause has less, the large "
+        "model goes on from what was heard. An engine of this server tells it, a service does not. "
+        "`python -m benchmarks.two_models --part escalate` fits it. 0: the small model ends what "
+        "it begins.",
+        ge=0,
+        le=20,
+    )
+
     @property
     def further(self) -> str:
         """Which of `[[models]]` it has; "": there is no cascade."""

@@ -440,7 +440,12 @@ def cascade_of(config: Config) -> Cascade | None:
     chosen = config.cascade
     if not chosen.further:
         return None
-    return Cascade(chosen.small or OWN_MODEL, chosen.large or OWN_MODEL, chosen.large_share)
+    return Cascade(
+        chosen.small or OWN_MODEL,
+        chosen.large or OWN_MODEL,
+        chosen.large_share,
+        chosen.least_margin,
+    )
 
 
 @asynccontextmanager

@@ -32,6 +32,7 @@ from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.anticipation import LiveBranch
 from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.echo import Echo
+from voiceloop.reply.margins import Margins
 from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.rounds import ModelDeadline, ReplyRound, Rounds, added
 from voiceloop.reply.routing import Part, Route
@@ -45,12 +46,17 @@ log = logging.getLogger(__name__)
 MAX_HALVINGS = 4  # of a prompt that was too long: where a sixteenth is, it is not the conversation
 
 
+class Unsure(BackendError):
+    """The small model has ended a clause of which it was not sure: the large one is to go on."""
+
+
 class Generation:
     """For each round `ask`, then `events`, within the deadline's `round`.
 
     failure: what keeps the first round from a reply. live: the branch that makes it preemptively.
     has_thought: the model thinks, or has thought, in the present round. given: its text so far.
-    used: what each model that had a part in it has reported, by name.
+    used: what each model that had a part in it has reported, by name. margins: of the model that
+    makes it now.
     """
 
     def __init__(
@@ -65,6 +71,7 @@ class Generation:
         self.deadline = deadline
         self.rounds = Rounds(failure)
         self.given = ""
+        self.margins = Margins()
         self.used: dict[str, Usage] = {}
         self._behind: tuple[ChatMessage, ...] = ()  # the prompt: what earlier rounds added to it
         self._begins_with = ""  # the round, on the branch that makes it
@@ -230,7 +237,7 @@ class Generation:
             begin = self._context.anticipation.begin
             self.live, self._tail = begin(prompt, tools, route.other)
         self.go_behind(said)
-        self._may_ask_again, self.has_thought = True, False
+        self._may_ask_again, self.has_thought, self.margins = True, False, Margins()
         self.round.refused = []
 
     def _on_warm(
@@ -320,6 +327,7 @@ class Generation:
             match event:
                 case TextDelta(text=text):
                     said.n_deltas += 1
+                    self._weigh(event)
                     if sayable := self._text_of(None).feed(self._echo.feed(text)):
                         yield sayable
                     if self._breaks_off():
@@ -352,6 +360,15 @@ class Generation:
                         yield sayable
                     if self._text.is_whole:
                         yield event
+
+    def _weigh(self, delta: TextDelta) -> None:
+        """Raises: Unsure at the end of a clause that the small model was not sure enough of."""
+        bound = self.plan.route.least_margin
+        if not bound or not delta.logprobs:
+            return
+        self.margins.feed(delta.logprobs)
+        if self.margins.least is not None and self.margins.least < bound and self.who_goes_on:
+            raise Unsure(f"expected a margin of {bound:g}, found {self.margins.least:.2f}")
 
     def _learn_tokens(self, usage: Usage) -> None:
         """The model has counted the prompt: the window of the conversation is in such tokens."""

@@ -12,6 +12,7 @@ from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage, GenerateParams, Tool, VoiceOptions
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.settings import AudioFormat, SessionSettings
+from voiceloop.reply.margins import TOP
 from voiceloop.reply.routing import OWN_ALONE, Route, Router
 
 # Prompt to last token of one round. Chosen: the longest reply that an agent file allows by default
@@ -41,7 +42,9 @@ def plan_of(
     """The plan of a response, or of one that leaves everything to the session's settings."""
     limits, n_asked, choice = agent.limits, asked.max_output_tokens, asked.tool_choice
     n_most = limits.max_reply_tokens
+    route = router.route(prompt, asked.reasoning_effort)
     params = GenerateParams(
+        logprobs=TOP if route.least_margin else None,
         max_tokens=n_most if n_asked == "inf" else min(int(n_asked), n_most),
         temperature=limits.temperature if asked.temperature is None else asked.temperature,
         tool_choice=choice if isinstance(choice, str) else json.dumps(choice),
@@ -49,7 +52,7 @@ def plan_of(
     )
     return ReplyPlan(
         prompt, asked.tools, params, asked.speaks, asked.output_format, voice_options_of(asked),
-        router.route(prompt, asked.reasoning_effort),
+        route,
     )  # fmt: skip
 
 

@@ -31,12 +31,12 @@ from voiceloop.realtime.response import CloseReason, ResponseHandle, ResponseSta
 from voiceloop.reply.anticipation import LiveBranch
 from voiceloop.reply.bridge import Bridge, Late
 from voiceloop.reply.context import ReplyContext
-from voiceloop.reply.generation import Generation
+from voiceloop.reply.generation import Generation, Unsure
 from voiceloop.reply.phase import Phase, PhaseEvent, ReplyPhase
 from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.playout import Chunk, Pacer, Playout
 from voiceloop.reply.rounds import MAX_ROUNDS, ModelDeadline, ReplyRound, added
-from voiceloop.reply.routing import FAILED, Route
+from voiceloop.reply.routing import FAILED, UNSURE, Route
 from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.voice import KeptLine
 from voiceloop.telemetry.record import Mark, Outcome, Speaker, TurnRecord
@@ -391,6 +391,7 @@ class Reply:
         """Tell that nothing more comes, once."""
         if self.phase.now is not ReplyPhase.DONE and self.on_done is not None:
             self._note_opener()
+            self._note_margin()
             self.phase.change(PhaseEvent.END)
             self.record.mark(Mark.TURN_END, self._context.clock())
             self.on_done(self)
@@ -504,12 +505,14 @@ class Reply:
                 await self._follow_one_model()
                 return
             except VoiceLoopError as error:
-                if self.phase.is_ahead or not self._switch(FAILED):
+                is_unsure = isinstance(error, Unsure)
+                if self.phase.is_ahead or not self._switch(UNSURE if is_unsure else FAILED):
                     raise
-                log.warning("another model goes on: %s", error.message)
+                told = logging.INFO if is_unsure else logging.WARNING
+                log.log(told, "another model goes on: %s", error.message)
 
-    def _switch(self, reason: str, *, is_unheard: bool = False) -> bool:
-        """Have the other model go on. False where there is none. is_unheard: as of `break_off`."""
+    def _switch(self, reason: str) -> bool:
+        """Have the other model go on. False where there is none."""
         generation = self._generation
         if generation.who_goes_on is None:
             return False
@@ -517,7 +520,7 @@ class Reply:
         if self._bridge.opener is not None:
             self._bridge.opener.close()  # the branch that it may read is the reply's now
         if self.plan.speaks:
-            said = self.speech.break_off(is_unheard=is_unheard)
+            said = self.speech.break_off(is_unheard=reason == UNSURE)
         generation.switch(said, reason)
         self._note_speaker(len(said))
         return True
@@ -527,6 +530,12 @@ class Reply:
         route = self.plan.route
         if route.reason:
             self.record.note_speaker(Speaker(route.model, route.part, route.reason, from_char))
+
+    def _note_margin(self) -> None:
+        """Tell how sure the small model was, where it is asked."""
+        if self.plan.route.least_margin:
+            self._generation.margins.end_clause()
+            self.record.facts.least_margin = self._generation.margins.least
 
     async def _follow_one_model(self) -> None:
         async with self._generation.deadline.round():
