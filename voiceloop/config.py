@@ -246,7 +246,8 @@ class CascadeSettings:
         0.0,
         "How sure the small model has to be of a clause, in nats. It is the margin of its "
         "likeliest token over the next one, over the content words. Where a clause has less, the "
-        "large model goes on from what was heard. An engine of this server tells it, a service does not. "
+        "large model goes on from what was heard. An engine of this server tells it, a service "
+        "does not. "
         "`python -m benchmarks.two_models --part escalate` fits it. 0: the small model ends what "
         "it begins.",
         ge=0,
