@@ -32,7 +32,7 @@ from voiceloop.server.serve_command import gateway_config
 from voiceloop.workers.messages import HeldModel, RoleSpec, WorkerSpec
 
 ROOT = Path(__file__).parents[3]
-KEY, WORKERS_KEY = "a key of a caller", "a key of this test's cluster"
+KEY, WORKERS_KEY = "a-key-of-a-caller", "a key of this test's cluster"
 HELD = {
     "engine": HeldModel("scripted engine", context_tokens=4096),
     "recognizer": HeldModel("scripted ears", languages=("en",)),
