@@ -18,7 +18,6 @@ from voiceloop.admission.overload import Level, Load, Overload, causes
 from voiceloop.admission.pools import pools_of
 from voiceloop.admission.room import Room
 from voiceloop.operation import WorkerLoad
-from voiceloop.server.memory import give_back_pages
 from voiceloop.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -59,7 +58,6 @@ class LoadWatch:
         self._memory_pressure = memory_pressure or read_memory_pressure
         self._overload = Overload(clock())
         self._lags = deque[float](maxlen=LAG_LOOKS)
-        self._had_calls = False
         self._ticked_at = clock()
         self._computed_s = processor_s()
 
@@ -83,14 +81,7 @@ class LoadWatch:
                 await asyncio.sleep(LOOK_EVERY_S)
                 self.observe_lag(max(0.0, self._clock() - due_s))
             self.tick()
-            self._give_back()
             on_tick()
-
-    def _give_back(self) -> None:
-        """Once nobody talks any more, let go of the memory that the calls were served with."""
-        had_calls, self._had_calls = self._had_calls, self._n_talking() > 0
-        if had_calls and not self._had_calls:
-            give_back_pages()
 
     def observe_lag(self, seconds: float) -> None:
         """How late the event loop woke from a timer."""

@@ -8,12 +8,16 @@ next large block of any other.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+import gc
 import sys
+from collections.abc import Callable
 
 # Of glibc's malloc.h. To set either also ends the growing of both.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGE_BYTES = 128 * 1024  # glibc's own, before it grows
+LOOK_S = 1.0
 
 
 def give_back_pages() -> None:
@@ -27,6 +31,24 @@ def give_back_pages() -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)
+
+
+async def watch_memory(n_inside: Callable[[], int]) -> None:
+    """For ever: once no call is inside any more, let go of what they were served with.
+
+    What is there by now stays out of the collector's sight. A call is a circle that it alone frees,
+    and it looks at all objects only once a quarter of them are new: with those that a server begins
+    with among them 100 calls over WebRTC left 20 to 70 MB, and without them 0.2.
+    """
+    gc.collect()
+    gc.freeze()
+    had_calls = False
+    while True:
+        await asyncio.sleep(LOOK_S)
+        if had_calls and not n_inside():
+            gc.collect()
+            give_back_pages()
+        had_calls = n_inside() > 0
 
 
 def give_back_large_blocks() -> None:

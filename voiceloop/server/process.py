@@ -46,6 +46,7 @@ from voiceloop.server.connections import (
 )
 from voiceloop.server.keys_file import KeysFile
 from voiceloop.server.listener import Listener
+from voiceloop.server.memory import watch_memory
 from voiceloop.server.stalls import watch_stalls
 from voiceloop.server.websocket import BoundedWebSocket
 from voiceloop.workers.process import Progress
@@ -295,6 +296,8 @@ async def serve(
                     served.services.kept_lines.keep_all_soon(gateway.backends.voice, served.agent)
                     await served.services.toolbox.start()
                 await gateway.doors.open()
+                watching = watch_memory(lambda: gateway.admission.n_inside)
+                models.callback(asyncio.create_task(watching, name="memory").cancel)
                 if shares_port:
                     _begin_to_listen(sock)
                     opens.set()

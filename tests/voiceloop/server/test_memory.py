@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import platform
 import subprocess
 import sys
+import weakref
 from typing import NoReturn
 
 import pytest
 
+from tests.waiting import until
 from voiceloop.config import Config
-from voiceloop.server import serve_command
+from voiceloop.server import memory, serve_command
 
 # A large frame is freed; then others come and go, and a little is kept of what comes meanwhile.
 GROWN_MB = """
@@ -62,6 +66,34 @@ def test_once_nobody_talks_the_holes_between_what_is_kept_go_back() -> None:
         return float(subprocess.run(ran, capture_output=True, check=True, text=True).stdout)
 
     assert left_mb("give_back_pages()") < 2.0 < left_mb("")
+
+
+class Call:
+    """A circle, as a session is."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+async def test_what_calls_held_is_let_go_of_once_none_is_inside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "LOOK_S", 0.0)
+    n_inside = [1]
+    watching = asyncio.create_task(memory.watch_memory(lambda: n_inside[0]))
+    await asyncio.sleep(0)  # what is there by now is out of the collector's sight
+    gc.disable()
+    try:
+        left = weakref.ref(Call())
+        await asyncio.sleep(0)
+        assert left() is not None
+        n_inside[0] = 0
+        await until(lambda: left() is None)
+    finally:
+        gc.enable()
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        gc.unfreeze()
 
 
 def test_a_server_begins_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
