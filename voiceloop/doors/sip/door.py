@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
 from fnmatch import fnmatchcase
 from typing import Any
@@ -221,20 +221,16 @@ class SipDoor:
         loop = asyncio.get_running_loop()
         line = Line(hello, loop.time)
         leg = Leg(self._endpoint, dialog, self._codecs, line, self._referred)
-        leg.media = Media(self._ports, leg, self._trusts(dialog.flow.host))
+        leg.media = Media(self._ports, leg, dialog.flow.host, self._trusts)
         line.far = line.phone = leg
         self._legs[dialog.call_id] = leg
         return leg, line
 
-    def _trusts(self, host: str) -> Callable[[str], bool]:
-        """Whether sound may go to a host that a description names before any came from there."""
-
-        def is_trusted(named: str) -> bool:
-            with suppress(ValueError):
-                return named == host or self._is_allowed(named)
-            return False
-
-        return is_trusted
+    def _trusts(self, host: str) -> bool:
+        """Whether sound may go to a host because a description names it."""
+        with suppress(ValueError):
+            return self._is_allowed(host)
+        return False
 
     def _hello(self, request: SipRequest) -> Hello:
         caller, called = request.from_addr, parse_uri(request.uri)

@@ -112,15 +112,18 @@ class Ports:
 class Media:
     """`open`, `agree`, `start`, then `close`. It is a `SoundLine`.
 
-    is_trusted: whether sound may go to this host before any came from it. wants_tones: a far end
-    without events sends its digits as sound.
+    signals: the host that the messages come from. is_trusted: whether sound may go to this host, or
+    else to the one that signals: behind NAT many name an address that only they reach.
     """
 
     lead_ms = LEAD_MS
 
-    def __init__(self, ports: Ports, far: FarEnd, is_trusted: Callable[[str], bool]) -> None:
+    def __init__(
+        self, ports: Ports, far: FarEnd, signals: str, is_trusted: Callable[[str], bool]
+    ) -> None:
         self._ports = ports
         self._far = far
+        self.signals = signals
         self._is_trusted = is_trusted
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
@@ -165,12 +168,10 @@ class Media:
         )
         if not is_same_codec:
             self._begin(agreed)
-        address = agreed.host, agreed.port
-        if was is None or (was.host, was.port) != address:
+        if was is None or (was.host, was.port) != (agreed.host, agreed.port):
             self._is_latched = False
-            self._to = address if self._is_trusted(agreed.host) and not agreed.is_held else None
-        elif self._to is None and self._is_trusted(agreed.host) and not agreed.is_held:
-            self._to = address
+            host = agreed.host if self._is_trusted(agreed.host) else self.signals
+            self._to = host, agreed.port
         self._arm()
 
     def _begin(self, agreed: Described) -> None:
@@ -215,7 +216,7 @@ class Media:
     def _receive(self, data: bytes, address: Address) -> None:
         if self._state not in (MediaState.AGREED, MediaState.LIVE):
             return
-        if address[0] != self._agreed.host and address != self._to:
+        if address[0] not in (self._agreed.host, self.signals):
             return  # anybody may send to a port that is open
         if len(data) > 1 and 192 <= data[1] < 224:  # RFC 5761, 4: a report on the same port
             self._receive_report(data, address)
@@ -241,7 +242,8 @@ class Media:
             self._is_latched, self._to = True, address
 
     def _receive_report(self, data: bytes, address: Address) -> None:
-        if self._state is not MediaState.LIVE or address[0] != self._agreed.host:
+        hosts = self._agreed.host, self.signals
+        if self._state is not MediaState.LIVE or address[0] not in hosts:
             return
         try:
             self._rtcp.read(data, self._clock())

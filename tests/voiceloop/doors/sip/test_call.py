@@ -24,6 +24,7 @@ from voiceloop.call.connection import Hello
 from voiceloop.config import Config, Limits
 from voiceloop.doors.keypad import tones
 from voiceloop.doors.line import Line
+from voiceloop.doors.rtp.packet import RtpPacket
 from voiceloop.doors.sip import door as door_module
 from voiceloop.doors.sip import media as media_module
 from voiceloop.doors.sip.door import SipDoor
@@ -218,17 +219,24 @@ async def test_a_line_on_which_nothing_comes_any_more_is_ended(
         await until(lambda: door.n_legs == 0)
 
 
-async def test_sound_of_other_hosts_and_ports_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sound_goes_to_and_comes_from_those_who_signal_or_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     heard: list[bytes] = []
     monkeypatch.setattr(Line, "hear", lambda line, samples: heard.append(samples))
     async with dialled() as (_, phone):
-        text = phone.sdp().replace("c=IN IP4 127.0.0.1", "c=IN IP4 127.0.0.2")
-        answer = await phone.ask("INVITE", text)
+        inner = phone.sdp().replace("c=IN IP4 127.0.0.1", "c=IN IP4 10.1.2.3")
+        answer = await phone.ask("INVITE", inner)  # as behind NAT
         phone.acknowledge(answer)
         phone.sound_to = ("127.0.0.1", answer.sound_port)
-        await phone.say(utterance(200, 24_000))
+        await until(lambda: len(phone.heard) > 3)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            stranger.bind(("127.0.0.2", 0))
+            stranger.sendto(RtpPacket(0, 1, 0, 9, payload=bytes(160)).serialize(), phone.sound_to)
+        await asyncio.sleep(0.1)
         assert heard == []
-        assert phone.heard == []  # nor is a stranger sent any: 127.0.0.2 is not among `allow`
+        await phone.say(utterance(200, 24_000))
+        assert heard
 
 
 async def test_a_call_that_is_given_up_while_it_waits_is_terminated(
