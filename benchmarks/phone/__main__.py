@@ -5,6 +5,7 @@ Each part measures one thing of a phone call in `voiceloop serve` on the loopbac
 twilio, asterisk   the bundled call by a scripted carrier (an exchange), beside the same over a
                    WebSocket: what the line adds to the gap, and how soon the telephone is silent
                    once the server clears its sound
+recording          the bundled call without and with a folder for it: drift, cuts, gap, bytes
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import Bar
 from benchmarks.phone.lines import LinePart
 from benchmarks.phone.part import Part
+from benchmarks.phone.recording import RecordingPart
 
 PARTS: dict[str, Part] = {name: LinePart(name) for name in ("twilio", "asterisk")}
+PARTS["recording"] = RecordingPart()
 
 
 async def measure(names: Sequence[str], chosen: Namespace) -> None:
