@@ -102,6 +102,7 @@ class TwilioPeer:
         return self._event("mark", mark={"name": name})
 
     returns_cleared_marks = True
+    most_held = 1 << 20  # pieces: a carrier plays all that it was sent
 
     def stop(self) -> Frame:
         return self._event("stop", stop={"callSid": self.call})
@@ -265,6 +266,7 @@ class AsteriskPeer(TwilioPeer):
     """An unbuffered `chan_websocket` with slin16; its first sound comes before `MEDIA_START`."""
 
     name = "asterisk"
+    most_held = 5  # it passes sound on to a telephone, whose jitter buffer holds no more than that
     encoding: Encoding = "pcm16"
     rate_hz = 16_000
     password = TOKEN

@@ -165,6 +165,9 @@ class Telephone:
             case "media":
                 self._queue.append(("", told.payload))
                 self._queued.set()
+                if len(self._queue) > self.peer.most_held:  # skipped, not waited for
+                    self._queue.popleft()
+                    self.heard.append((self._now(), np.zeros(0, np.int16)))
             case "mark":
                 self._queue.append((told.name, b""))
                 self._queued.set()
