@@ -68,7 +68,8 @@ MAY_IMPORT = {
         "tools",
     },
     "agent_file": {
-        "agent", "backends", "capabilities", "config_reader", "errors", "knowledge", "openers",
+        "agent", "backends", "capabilities", "child", "config_reader", "errors", "knowledge",
+        "openers",
         "slots",
     },
     "openers": {"errors"},
@@ -76,7 +77,7 @@ MAY_IMPORT = {
     "slots": {"agent", "errors", "memory"},
     "tools": {
         "admission", "agent", "backends", "cell", "child", "config_reader", "errors", "log_form",
-        "telemetry", "trust",
+        "python_agent", "telemetry", "trust",
     },
     "agent": {"backends", "config_reader", "knowledge", "memory", "realtime"},
     "knowledge": {"config_reader", "errors", "log_form", "telemetry", "trust"},
@@ -106,6 +107,7 @@ MAY_IMPORT = {
     "capabilities": {"errors"},
     "operation": {"config_reader"},
     "strangers": set(),
+    "python_agent": set(),
     "config_reader": {"errors", "removed_keys"},
     "thoughts": set(),
     "cell": set(),

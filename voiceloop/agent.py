@@ -523,6 +523,16 @@ class AgentConfig:
         pattern=r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*",
         wanted="a language like en or de-AT",
     )
+    python: str | None = key(
+        None,
+        "A class of the author's, as `module:Class`, whose methods are tools and hooks. "
+        "See [YOUR_AGENT.md](YOUR_AGENT.md#7-an-agent-in-python).",
+        pattern=r"[A-Za-z_][\w.]*:[A-Za-z_]\w*",
+        wanted="module:Class",
+    )
+    network: bool = key(
+        False, "The class at `python` reaches the network. Else it has none (Linux)."
+    )
     tools: tuple[AgentTool, ...] = key(
         (), "Functions the model may call, each a `[[tools]]`, see below."
     )

@@ -7,6 +7,8 @@ and language, as far as that is known before they are loaded.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
@@ -16,6 +18,7 @@ from typing import Any
 from voiceloop.agent import AgentConfig, AgentTool, McpServer
 from voiceloop.backends import MAX_TOOLS
 from voiceloop.capabilities import Capabilities
+from voiceloop.child import without_settings
 from voiceloop.config_reader import overlay, read_toml, read_toml_text
 from voiceloop.errors import ConfigError
 from voiceloop.knowledge.answers import ApprovedAnswers
@@ -27,6 +30,7 @@ SUFFIX = ".toml"
 EMBEDDED_AGENT_NAME = "cafe"  # of those that ship, the one that the embedded model was made for
 MAX_TRY_SAYING, MAX_TRY_SAYING_CHARS = 6, 100  # what a phone's screen shows at a glance
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
+DESCRIBED_S = 30.0  # an import of a large library from a cold disk
 MAX_MCP_SERVERS = 16  # each is a connection, or a process, for as long as the server runs
 
 # Keywords of JSON schema whose value is: one schema, a list of them, or a table of them.
@@ -47,6 +51,9 @@ def load_agent(path: Path) -> AgentConfig:
     names = shipped_agents()
     if str(path) in names and not path.is_file():
         return shipped_agent(str(path))
+    if path.suffix == ".py" and path.is_file():
+        beside = path.absolute().parent
+        return _read(_described(path.stem, str(path), beside), str(path), beside)
     wanted = f"agent: expected an agent file, or one that ships ({', '.join(names)})"
     return _read(read_toml(path, wanted), str(path), path.absolute().parent)
 
@@ -70,7 +77,10 @@ def embedded_agent() -> AgentConfig:
 
 
 def _read(values: dict[str, Any], source: str, beside: Path) -> AgentConfig:
-    """beside: the folder that relative paths in the file begin at."""
+    """beside: the folder that relative paths in the file begin at, and its class stands in."""
+    if isinstance(spec := values.get("python"), str) and source.endswith(SUFFIX):
+        own = _described(spec, source, beside)
+        values = {**own, **values, "tools": [*own.get("tools", ()), *values.get("tools", ())]}
     agent = overlay(AgentConfig(), values, source, folder=beside)
     check_agent(agent, source)
     # What is heard comes in small letters, so that is how it is compared.
@@ -81,6 +91,26 @@ def _read(values: dict[str, Any], source: str, beside: Path) -> AgentConfig:
     )
     crisis = replace(agent.crisis, words=_small(agent.crisis.words))
     return replace(agent, barge_in=barge_in, crisis=crisis)
+
+
+def _described(spec: str, source: str, beside: Path) -> dict[str, Any]:
+    """The tables that an agent's class stands for, which is imported in a process of its own.
+
+    Raises: ConfigError.
+    """
+    command = [sys.executable, "-m", "voiceloop.tools.agent_host", spec, str(beside), ""]
+    try:
+        run = subprocess.run(
+            command, env=without_settings(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            timeout=DESCRIBED_S, check=False,
+        )  # fmt: skip
+        told = json.loads(run.stdout) if run.stdout else {"problem": "its process ended"}
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        told = {"problem": f"no answer of its process ({type(error).__name__})"}
+    if "table" not in told:
+        raise _wrong(source, "python", "a class of voiceloop.python_agent.Agent", told["problem"])
+    table: dict[str, Any] = told["table"]
+    return table
 
 
 def _small(phrases: tuple[str, ...]) -> tuple[str, ...]:

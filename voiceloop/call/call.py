@@ -93,7 +93,7 @@ class Call:
             services, backends, agent, protocol, tasks, self._tools, hello.tenant,
             lambda words, p_end: self.advance_all(self._weigh(words, p_end)), hello.told(),
         )  # fmt: skip
-        self.tap = self._context.tap
+        self.tap, self.hooks = self._context.tap, self._context.hooks
         self._context.configure(settings)
         self._anticipation, self._retrieval = self._context.anticipation, self._context.retrieval
         self._mcp = servers_of(backends.capabilities, protocol, self._tools, tasks, self.advance)
@@ -151,6 +151,8 @@ class Call:
         self._replies.owed.end()
         self._tools.close()
         self._context.close()
+        if self.hooks is not None:
+            self.hooks.end()
         self.advance(told.CallEnding())
 
     # --- what the client asks ---

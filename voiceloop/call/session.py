@@ -259,12 +259,15 @@ class Session:
 
     async def _greet(self) -> None:
         first = self._call.tap.consent.first_words  # said also where the client wants no greeting
-        if not first and not self._agent.greeting:
+        greeting = self._agent.greeting
+        if (hooks := self._call.hooks) is not None:
+            greeting = await hooks.greeting() or greeting
+        if not first and not greeting:
             return
         if not await self._greeting.agent_begins() and not first:
             return
         if self.protocol.settings.type == "realtime" and not len(self.protocol.conversation):
-            self._call.advance(told.GreetingDue(first or self._agent.greeting))
+            self._call.advance(told.GreetingDue(first or greeting))
 
     async def _await_resume(self) -> None:
         """Let go of a call that was let in for a ticket, and has resumed none."""

@@ -26,12 +26,15 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[^\W\d_a-z]|\d|[\"'(])")
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of one document. number: from 0, over all documents, in their order."""
+    """A piece of one document. number: from 0, over all documents, in their order. is_answer: it is
+    what the agent is to say, and no note for its model.
+    """
 
     number: int
     path: str
     heading: str
     text: str
+    is_answer: bool = False
 
 
 def passages_of(documents: Iterable[Document]) -> Iterator[Passage]:

@@ -40,6 +40,8 @@ def notes_of(hits: Sequence[Hit], n_most_words: int = MAX_WORDS) -> Notes:
     lines: list[str] = []
     sources: list[Passage] = []
     for hit in hits:
+        if hit.passage.is_answer:
+            continue
         words = _plain(f"{hit.passage.heading}: {hit.passage.text}".removeprefix(": ")).split()
         is_cut = len(words) > n_left
         if not words or (is_cut and n_left < LEAST_CUT_WORDS):

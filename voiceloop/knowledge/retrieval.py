@@ -18,6 +18,7 @@ from voiceloop.errors import VoiceLoopError
 from voiceloop.knowledge.placement import Notes, notes_of
 from voiceloop.knowledge.prefetch import GRACE_MS, Phase, Prefetch, Retrieved, Search
 from voiceloop.knowledge.retriever import Retriever
+from voiceloop.knowledge.words import words_of
 from voiceloop.telemetry.record import Lookup
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,11 @@ class Settled:
         assert self.retrieved.settled_ms is not None
         return self.retrieved.settled_ms / 1000.0
 
+    @property
+    def answer(self) -> str | None:
+        """What is said in the model's place."""
+        return _answer_in(self.retrieved)
+
     def lookup(self, decided_s: float | None) -> Lookup:
         """For the turn's record. decided_s: as `Retrieved.fate`."""
         found = self.retrieved
@@ -60,7 +66,8 @@ class Settled:
 class Retrieval:
     """Of one caller at a time. clock: in seconds, monotonic. deadline_ms: of one search.
 
-    looks_ahead: words are searched while they are said; else each turn is looked up at its end.
+    looks_ahead: words are searched while they are said; else each turn is looked up at its end,
+    within look_up_ms.
     """
 
     def __init__(
@@ -72,6 +79,7 @@ class Retrieval:
         looks_ahead: bool = True,
         n_passages: int = N_PASSAGES,
         deadline_ms: float = DEADLINE_MS,
+        look_up_ms: float = LOOK_UP_MS,
     ) -> None:
         self.looks_ahead = looks_ahead
         self._retriever = retriever
@@ -79,6 +87,7 @@ class Retrieval:
         self._clock = clock
         self._n_passages = n_passages
         self._deadline_ms = deadline_ms
+        self._look_up_ms = look_up_ms
         self._prefetch = Prefetch(retriever.is_telling)
         self._said_before: tuple[str, ...] = ()
         self._searching: asyncio.Task[None] | None = None
@@ -138,6 +147,12 @@ class Retrieval:
             self._waiting = do
         else:
             do()
+
+    def answer(self, turn: str) -> str | None:
+        """What is said to these words in the model's place, as far as is known by now."""
+        found = self._prefetch.retrieved
+        is_to_these = words_of(" ".join(found.words)) == words_of(turn)
+        return _answer_in(found) if is_to_these else None
 
     def settle(self) -> Settled:
         """What the reply to the open turn is given; from now on the same until words come."""
@@ -231,11 +246,17 @@ class Retrieval:
         prefetch = Prefetch(self._retriever.is_telling)
         search = prefetch.observe_quiet(tuple(text.split()), self._now_ms())
         if search is not None and search.words:
-            await self._search(prefetch, search, LOOK_UP_MS if before is None else LAST_WORDS_MS)
+            await self._search(
+                prefetch, search, self._look_up_ms if before is None else LAST_WORDS_MS
+            )
         retrieved = prefetch.freeze(self._now_ms())
         if before is not None:
             retrieved = _with_last_words(before.retrieved, retrieved)
         return Settled(notes_of(retrieved.hits), retrieved)
+
+
+def _answer_in(found: Retrieved) -> str | None:
+    return next((hit.passage.text for hit in found.hits if hit.passage.is_answer), None)
 
 
 def _with_last_words(before: Retrieved, last: Retrieved) -> Retrieved:

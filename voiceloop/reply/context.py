@@ -14,12 +14,13 @@ from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, ChatMessage
 from voiceloop.config import Config
 from voiceloop.knowledge.answers import ApprovedAnswers
-from voiceloop.knowledge.retrieval import Retrieval
+from voiceloop.knowledge.retrieval import LOOK_UP_MS, Retrieval
 from voiceloop.knowledge.retriever import Retriever
 from voiceloop.openers import openers_of
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.settings import SessionSettings
+from voiceloop.reply.agent_hooks import AgentHooks
 from voiceloop.reply.anticipation import Anticipation, PEndCallback
 from voiceloop.reply.opener import Openers, Waits
 from voiceloop.reply.plan import ReplyPlan, plan_of, voice_options_of
@@ -90,10 +91,19 @@ class ReplyContext:
         self.ahead = services.config.anticipation
         self._level = services.level
         self._backends = backends
+        own_class = services.toolbox.own_class
+        self.hooks = AgentHooks(own_class, tools.caller) if own_class is not None else None
+        retriever, look_up_ms = services.retriever, LOOK_UP_MS
+        if self.hooks is not None:
+            retriever, look_up_ms = self.hooks.beside(retriever)
         self.retrieval: Retrieval | None = None
-        if services.retriever is not None:
+        if retriever is not None:
             self.retrieval = Retrieval(
-                services.retriever, tasks, self.clock, looks_ahead=self.ahead.does("retrieval")
+                retriever,
+                tasks,
+                self.clock,
+                looks_ahead=self.ahead.does("retrieval"),
+                look_up_ms=look_up_ms,
             )
         # Told of every piece of sound as it goes out, and its rate.
         self.on_sound: Callable[[Samples, int], None] = lambda samples, rate_hz: None

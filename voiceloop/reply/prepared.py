@@ -24,6 +24,8 @@ from voiceloop.slots.question import named_in
 from voiceloop.telemetry.record import Mark, TurnRecord
 from voiceloop.telemetry.tap import NOTHING_KEPT, Consent
 
+BY_CLASS = "python"  # in `answered_by`: the agent's class
+
 
 class Prepared:
     """Of one session. retrieval: None where the agent has no documents."""
@@ -46,6 +48,7 @@ class Prepared:
         self._told: tuple[str | None, Form] | None = None  # of slots, and of whom
         # The newest response that is to look up the turn's last words, and what was found without.
         self._owed: tuple[str, Settled] | None = None
+        self._late: tuple[str, str | None] = "", None  # in which response, and the answer
         self._known_in = ""  # the newest response with what was found
 
     def answer(self, turn: str, *pieces: str) -> FixedAnswer | None:
@@ -58,7 +61,13 @@ class Prepared:
         for table, answerer in self._answerers.items():
             if text := answerer.answer(heard):
                 return FixedAnswer(text, table)
-        return None
+        own = self._retrieval.answer(turn) if self._retrieval is not None else None
+        return FixedAnswer(own, BY_CLASS) if own else None
+
+    def late_answer(self, response: ResponseHandle) -> FixedAnswer | None:
+        """As `answer`, to a turn that was looked up only for this response."""
+        known_in, text = self._late
+        return FixedAnswer(text, BY_CLASS) if text and known_in == response.id else None
 
     # --- notes ---
 
@@ -116,6 +125,7 @@ class Prepared:
         response_id, before = self._owed or ("", None)
         is_owed = response_id == response.id
         settled = await self._retrieval.look_up(turn.content, before if is_owed else None)
+        self._late = response.id, settled.answer
         self._add(settled, turn_id, response, record, decided_s)
         behind = self._slot_notes(self._form(turn.content)[1]) + settled.notes.text
         prompt = (*plan.prompt[:-1], msgspec.structs.replace(turn, behind=behind))

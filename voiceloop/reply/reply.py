@@ -371,7 +371,11 @@ class Reply:
         try:
             if self._fixed_text is None and self._generation.live is None:
                 await self._generation.open(self.response, self.record, self.decided_s)
-                self._take_opener()
+                if (own := self._context.prepared.late_answer(self.response)) is not None:
+                    self._fixed_text = own.text
+                    self.record.facts.answered_by = own.table
+                else:
+                    self._take_opener()
             await self._answer()
             await self.playout.played_out()
         except asyncio.CancelledError:

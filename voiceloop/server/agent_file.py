@@ -19,7 +19,10 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.2
 # Made of these at the start: connections, processes, an index, what the recognizer was opened with.
-AT_THE_START = ("tools", "mcp", "knowledge", "slots", "language", "lexicon", "hotwords")
+AT_THE_START = (
+    *("python", "network", "tools", "mcp", "knowledge", "slots"),
+    *("language", "lexicon", "hotwords"),
+)
 
 
 class AgentFile:

@@ -286,7 +286,7 @@ class SessionTools:
         self._tasks = tasks
         self.record = record
         self._calls_ahead = calls_ahead
-        self._caller = caller
+        self.caller = caller
         self._n_open = 0
         # Of the MCP servers that the session itself names, by the server's label and their name.
         self.of_servers: dict[tuple[str, str], SessionTool] = {}
@@ -417,7 +417,7 @@ class SessionTools:
         try:
             if isinstance(tool, SessionTool):
                 return await self._own.answer(tool.served, call, NOBODY)
-            return await self._toolbox.call(tool, call, self._caller)
+            return await self._toolbox.call(tool, call, self.caller)
         except Exception as error:  # a bug costs a result, not the call on the line
             error_of(error)
             return BROKEN

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import ModuleType
 from typing import Any, BinaryIO
 
 import msgspec
@@ -39,14 +40,13 @@ MAX_THREADS = 64
 CALLER = "caller"
 
 
-def find_function(spec: str) -> Callable[..., Any]:
-    """The function that ``module:function`` names. Raises: LookupError, which says what is wrong.
+def import_authors(module_name: str) -> ModuleType:
+    """An author's module. Raises: LookupError, which says what is wrong.
 
     Whatever an import raises is the author's to see: its traceback goes to the log.
     """
-    module_name, _, name = spec.partition(":")
     try:
-        found: Any = importlib.import_module(module_name)
+        return importlib.import_module(module_name)
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{module_name}.".startswith(f"{missing}."):
@@ -55,6 +55,12 @@ def find_function(spec: str) -> Callable[..., Any]:
             ) from None
         traceback.print_exc()
         raise LookupError(f"the module {module_name!r} cannot be imported ({error})") from error
+
+
+def find_function(spec: str) -> Callable[..., Any]:
+    """The function that ``module:function`` names. Raises: LookupError, as `import_authors`."""
+    module_name, _, name = spec.partition(":")
+    found: Any = import_authors(module_name)
     for part in name.split("."):
         if not hasattr(found, part):
             raise LookupError(f"the module {module_name!r} has no {name!r}")
@@ -76,12 +82,14 @@ def takes_caller(function: Callable[..., Any]) -> bool:
 class Host:
     """Reads requests until the gateway closes the pipe, and answers each call once."""
 
+    n_threads = MAX_THREADS
+
     def __init__(self, function: Callable[..., Any], answers: BinaryIO) -> None:
         self._function = function
         self._answers = answers
         self.is_told = takes_caller(function)
         self._calls: dict[int, asyncio.Task[str]] = {}
-        self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="tool")
+        self._threads = ThreadPoolExecutor(self.n_threads, thread_name_prefix="tool")
 
     async def serve(self, requests: asyncio.StreamReader) -> None:
         while True:
@@ -91,11 +99,8 @@ class Host:
             except asyncio.IncompleteReadError:
                 return  # the gateway has ended, or wants this process to
             match request:
-                case Call(number=number, arguments=arguments, caller=caller):
-                    arguments.pop(CALLER, None)  # that is never the model's to say
-                    if self.is_told:
-                        arguments[CALLER] = caller
-                    running = asyncio.create_task(self._text(arguments))
+                case Call(number=number):
+                    running = asyncio.create_task(self._text(request))
                     # Not at the end of the task: one that is abandoned before its first step, for
                     # both requests came at once, has no end of its own.
                     running.add_done_callback(partial(self._answer, number))
@@ -118,18 +123,29 @@ class Host:
         self._answers.write(message)
         self._answers.flush()
 
-    async def _text(self, arguments: dict[str, Any]) -> str:
-        try:
-            result = await self._run(arguments)
-        except SystemExit:  # it would end the process with its words
-            raise RuntimeError from None
+    def target(self, request: Call) -> Callable[[], Any]:
+        """What is to be run. Raises whatever the arguments are refused with."""
+        arguments = request.arguments
+        arguments.pop(CALLER, None)  # that is never the model's to say
+        if self.is_told:
+            arguments[CALLER] = request.caller
+        return partial(self._function, **arguments)
+
+    def told(self, result: Any) -> str:
+        """A result as text."""
         return result if isinstance(result, str) else msgspec.json.encode(result).decode()
 
-    async def _run(self, arguments: dict[str, Any]) -> Any:
-        if inspect.iscoroutinefunction(self._function):
-            return await self._function(**arguments)
+    async def _text(self, request: Call) -> str:
+        try:
+            return self.told(await self._run(self.target(request)))
+        except SystemExit:  # it would end the process with its words
+            raise RuntimeError from None
+
+    async def _run(self, target: Callable[[], Any]) -> Any:
+        if inspect.iscoroutinefunction(target):
+            return await target()
         loop = asyncio.get_running_loop()
-        call = loop.run_in_executor(self._threads, lambda: self._function(**arguments))
+        call = loop.run_in_executor(self._threads, target)
         try:
             result = await asyncio.shield(call)
         except asyncio.CancelledError:

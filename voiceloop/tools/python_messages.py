@@ -16,11 +16,14 @@ MAX_MESSAGE_BYTES = 2**20
 
 
 class Call(msgspec.Struct, frozen=True, tag="call"):
-    """Run the function. number: of this call, within one process. caller: whom it is for."""
+    """Run the function. number: of this call, within one process. caller: whom it is for. method:
+    of an agent's class, which one.
+    """
 
     number: int
     arguments: dict[str, Any]
     caller: dict[str, Any] = {}
+    method: str = ""
 
 
 class Abandon(msgspec.Struct, frozen=True, tag="abandon"):
@@ -42,6 +45,12 @@ class Returned(msgspec.Struct, frozen=True, tag="returned"):
     number: int
     text: str = ""
     problem: str = ""
+
+
+class Said(msgspec.Struct, frozen=True, tag="said"):
+    """What a hook's text is, where it is the agent's answer, and no note."""
+
+    answer: str
 
 
 Request = Call | Abandon

@@ -22,6 +22,7 @@ from uuid import uuid4
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import ToolCall
 from voiceloop.errors import ConfigError
+from voiceloop.tools.agent_class import AgentClass, MethodTool
 from voiceloop.tools.arguments import canonical, read_arguments
 from voiceloop.tools.cache import CallKey, ResultCache
 from voiceloop.tools.caller import NOBODY, Caller
@@ -116,13 +117,15 @@ class SessionTool(AgentTool):
 class Toolbox:
     """`start`, then `call` from any session, then `close`. clock: in seconds.
 
-    client: of the tools behind a URL. mcp: of those that servers list. Both are closed with it.
+    client: of the tools behind a URL. mcp: of those that servers list. own_class: of the agent. All
+    are closed with it.
     """
 
     served: dict[str, ServedTool]
     clock: Callable[[], float]
     client: httpx.AsyncClient | None = None
     mcp: McpServers | None = None
+    own_class: AgentClass | None = None
     cache: ResultCache = field(init=False)
     _flights: SingleFlight = field(default_factory=SingleFlight)
     _writes: set[asyncio.Task[ToolResult]] = field(default_factory=set)  # with side effects
@@ -161,6 +164,8 @@ class Toolbox:
             async with asyncio.TaskGroup() as tasks:
                 for one in self.served.values():
                     tasks.create_task(one.executor.start())
+                if self.own_class is not None:
+                    tasks.create_task(self.own_class.start())
         except BaseExceptionGroup as failures:
             await self.close()
             raise failures.exceptions[0] from None
@@ -170,6 +175,8 @@ class Toolbox:
         await asyncio.gather(*self._writes, *self._outliving)
         await self._flights.close()
         await asyncio.gather(*(one.executor.close() for one in self.served.values()))
+        if self.own_class is not None:
+            await self.own_class.close()
         if self.mcp is not None:
             await self.mcp.close()
         if self.client is not None:
@@ -304,6 +311,9 @@ def toolbox_of(
     variables = os.environ if environment is None else environment
     client: httpx.AsyncClient | None = None
     served: dict[str, ServedTool] = {}
+    own_class = None
+    if agent.python is not None:
+        own_class = AgentClass(agent.python, folder, has_network=agent.network)
     for tool in agent.tools:
         executor: Executor
         if tool.url is not None:
@@ -311,13 +321,15 @@ def toolbox_of(
 
             client = client or new_client()
             executor = HttpTool(tool, variables, client)
+        elif own_class is not None and tool.python == f"{own_class.spec}.{tool.name}":
+            executor = MethodTool(tool.name, own_class)
         elif tool.python is not None:
             executor = PythonTool(tool.name, tool.python, folder, has_network=tool.network)
         else:
             continue  # a table, an MCP server's, or the client's
         served[tool.name] = ServedTool(tool, executor, CallLimit(tool.name, tool.at_once))
     mcp = _mcp_servers(agent, variables, folder) if agent.mcp else None
-    return Toolbox(served, clock, client, mcp)
+    return Toolbox(served, clock, client, mcp, own_class)
 
 
 def _mcp_servers(agent: AgentConfig, environment: Mapping[str, str], folder: str) -> McpServers:

@@ -53,7 +53,7 @@ async def running(
     config: Config | None = None, backends: Backends | None = None, **state: Any
 ) -> AsyncIterator[Running]:
     loaded = state.pop("loaded", True)
-    gateway = state.pop("kind", Gateway)(config or Config(), AGENT, **state)
+    gateway = state.pop("kind", Gateway)(config or Config(), state.pop("agent", AGENT), **state)
     gateway.backends = (backends or instant_backends()) if loaded else None
     sock = listen("127.0.0.1", 0)
     port = sock.getsockname()[1]
