@@ -13,6 +13,19 @@ DESCRIPTION = (
 )
 
 
+# What a session asks for so that one part answers: the wire's own effort.
+EFFORTS = {"small": "low", "large": "high", "cascade": None}
+
+
+def compared(text: str) -> tuple[str, ...]:
+    """Parts with commas between them, for ``type=`` of argparse."""
+    parts = tuple(part.strip() for part in text.split(","))
+    unknown = next((part for part in parts if part not in EFFORTS), None)
+    if unknown is not None:
+        raise argparse.ArgumentTypeError(f"expected {', '.join(EFFORTS)}, found {unknown!r}")
+    return parts
+
+
 def add_evaluate_arguments(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument(
         "agent",
@@ -32,6 +45,13 @@ def add_evaluate_arguments(evaluate: argparse.ArgumentParser) -> None:
     )
     evaluate.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="this scenario; may be repeated"
+    )
+    evaluate.add_argument(
+        "--compare",
+        type=compared,
+        default=(),
+        metavar="PART,PART",
+        help="play all of it to each of these of a server with two models: small, large, cascade",
     )
     evaluate.add_argument(
         "--config", type=Path, metavar="FILE", help="the settings of the server that is started"

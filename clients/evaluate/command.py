@@ -12,10 +12,11 @@ from typing import Any
 from clients.command import EXIT_FAILED, EXIT_INTERRUPTED
 from clients.connection import RealtimeConnection
 from clients.errors import ClientError, EndpointError, ScenarioError
+from clients.evaluate.arguments import EFFORTS
 from clients.evaluate.judge import Judge
 from clients.evaluate.offered_tools import check_calls
 from clients.evaluate.outcome import Played
-from clients.evaluate.report import has_passed, print_report, report_of
+from clients.evaluate.report import has_passed, print_compared, print_report, report_of
 from clients.evaluate.scenario import Scenario, ScenarioFile, load_scenarios
 from clients.evaluate.spoken_caller import play_spoken, utterances_of
 from clients.evaluate.typed_caller import play_typed
@@ -33,19 +34,30 @@ def run_evaluate(chosen: argparse.Namespace) -> int:
     if chosen.json is not None:
         check_file(chosen.json)
     played: list[Played] = []
-    with progress_bar("scenarios", len(scenarios)) as progress:
+    parts = chosen.compare or (None,)
+    with progress_bar("scenarios", len(parts) * len(scenarios)) as progress:
         try:
             asyncio.run(_play_all(chosen, file, scenarios, judge, progress, played))
         except KeyboardInterrupt:
             if not played:
                 raise
-    report = report_of(played, file.budgets, "spoken" if chosen.spoken else "typed")
+    how = "spoken" if chosen.spoken else "typed"
+    report = report_of(played, file.budgets, how)
+    if chosen.compare:
+        report["compared"] = {
+            part: report_of([one for one in played if one.part == part], file.budgets, how)
+            for part in chosen.compare
+        }
     if chosen.json is not None:
         with writing(chosen.json):
             chosen.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print_report(report, Terminal(highlight=False, soft_wrap=True))
-    if len(played) < len(scenarios):
-        print(f"interrupted: {len(played)} of {len(scenarios)} were played", file=sys.stderr)
+    terminal = Terminal(highlight=False, soft_wrap=True)
+    print_report(report, terminal)
+    if chosen.compare:
+        print_compared(report["compared"], terminal)
+    if len(played) < len(parts) * len(scenarios):
+        n_all = len(parts) * len(scenarios)
+        print(f"interrupted: {len(played)} of {n_all} were played", file=sys.stderr)
         return EXIT_INTERRUPTED
     return 0 if has_passed(report) else EXIT_FAILED
 
@@ -74,12 +86,14 @@ async def _play_all(
     errors: list[ClientError] = []
     async with served_agent(chosen.agent, chosen.config, chosen.preset, chosen.key) as (url, key):
         await check_calls(scenarios, url, key)
-        for scenario in scenarios:
+        wanted = [(part, one) for part in chosen.compare or (None,) for one in scenarios]
+        for part, scenario in wanted:
             try:
-                one = await _play(chosen, scenario, file.results, url, key)
+                one = await _play(chosen, scenario, file.results, url, key, part)
             except ClientError as error:
                 errors.append(error)
                 one = Played(scenario, broken=str(error))
+            one.part = part
             if judge is not None and scenario.judge:
                 one.verdict = await _verdict(judge, one)
             played.append(one)
@@ -94,14 +108,28 @@ async def _play(
     results: Mapping[str, Any],
     url: str,
     key: str | None,
+    part: str | None = None,
 ) -> Played:
-    """Raises: ClientError: it could not be begun."""
+    """part: of a server's two models, that is to answer.
+
+    Raises: ClientError: it could not be begun.
+    """
     if not chosen.spoken:
         connection = await RealtimeConnection.open(url, key=key)
+        await _take_part(connection, part)
         return await play_typed(connection, scenario, results)
     utterances = await utterances_of(scenario, url, key, chosen.voice)
     connection = await RealtimeConnection.open(url, key=key, extras={"greeting": "1"})
+    await _take_part(connection, part)
     return await play_spoken(connection, scenario, results, utterances)
+
+
+async def _take_part(connection: RealtimeConnection, part: str | None) -> None:
+    """Have this part of the server's two models answer; None: as the server has it."""
+    effort = EFFORTS[part] if part is not None else None
+    if effort is not None:
+        session = {"type": "realtime", "reasoning": {"effort": effort}}
+        await connection.send({"type": "session.update", "session": session})
 
 
 async def _verdict(judge: Judge, played: Played) -> str:

@@ -57,13 +57,15 @@ class PlayedTurn:
 class Played:
     """One scenario as it was played. broken: why the call did not come to its end, if it did not.
 
-    verdict: what the judging model said, None where none was asked.
+    verdict: what the judging model said, None where none was asked. part: of a server's two models,
+    that was to answer; None: as the server has it.
     """
 
     scenario: Scenario
     turns: list[PlayedTurn] = field(default_factory=list)
     broken: str = ""
     verdict: str | None = None
+    part: str | None = None
 
     def transcript(self) -> str:
         lines = []

@@ -6,7 +6,7 @@ person reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -40,10 +40,26 @@ def has_passed(report: dict[str, Any]) -> bool:
     return not report["failed"] and not report["budgets_missed"]
 
 
+def print_compared(reports: Mapping[str, dict[str, Any]], console: Terminal) -> None:
+    """A row for each part of a server's two models: what passed, and the waits of callers."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("who answers", justify="left")
+    rows = [report["latency"] for report in reports.values()]
+    surfaces = [one for one in Surface if any(row[one.value]["n"] for row in rows)]
+    for name in ("passed", "failed", *(f"{one.value} p50, ms" for one in surfaces)):
+        table.add_column(name, justify="right")
+    for part, report in reports.items():
+        waits = (_shown(report["latency"][one.value]["p50"]) for one in surfaces)
+        table.add_row(part, str(report["passed"]), str(report["failed"]), *waits)
+    console.print(table)
+
+
 def print_report(report: dict[str, Any], console: Terminal) -> None:
     for one in report["scenarios"]:
         mark = "[red]failed[/red]" if one["failures"] else "[green]passed[/green]"
-        console.print(f"{mark}  {escape(one['name'])} ({len(one['turns'])} turns)")
+        part = f" [{one['part']}]" if one["part"] else ""
+        told = escape(f"{one['name']}{part}")
+        console.print(f"{mark}  {told} ({len(one['turns'])} turns)")
         for failure in one["failures"]:
             console.print(f"        {failure}", markup=False)
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -66,6 +82,7 @@ def _shown(ms: float | None) -> str:
 def _scenario(played: Played) -> dict[str, Any]:
     return {
         "name": played.scenario.name,
+        "part": played.part,
         "failures": failures(played),
         "verdict": played.verdict,
         "turns": [_turn(turn) for turn in played.turns],

@@ -33,7 +33,7 @@ from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.agent_file import shipped_agent
 from voiceloop.agents.clinic_service import Diary
 from voiceloop.agents.clinic_service import build_app as clinic_app
-from voiceloop.backends import ChatMessage, ToolCall
+from voiceloop.backends import Cascade, ChatMessage, NamedModel, ToolCall
 from voiceloop.config import Config, Limits
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.process import listen, make_server
@@ -72,8 +72,9 @@ async def agent_server(
 
 async def played(url: str, file: ScenarioFile, *only: str, spoken: bool = False) -> list[Played]:
     chosen = argparse.Namespace(
-        agent=url, config=None, preset=None, key=None, spoken=spoken, voice="default"
-    )
+        agent=url, config=None, preset=None, key=None, spoken=spoken, voice="default",
+        compare=(),
+    )  # fmt: skip
     scenarios = command.chosen_of(file, list(only))
     found: list[Played] = []
     await command._play_all(chosen, file, scenarios, None, lambda done: None, found)
@@ -122,6 +123,31 @@ async def clinic(call: Callable[[str], Any]) -> tuple[Diary, Any]:
         agent = replace(agent, greeting="", tools=tools, knowledge=())
         async with agent_server(agent, FakeLanguageModel(iris)) as url:
             return diary, await call(url)
+
+
+async def test_each_part_of_two_models_is_played_and_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small, large = FakeLanguageModel(["It is four."]), FakeLanguageModel(["It is five."])
+    backends = instant_backends(
+        language_model=small,
+        models={"": NamedModel(small), "big": NamedModel(large)},
+        cascade=Cascade("", "big", 0.5),
+    )
+    file = tmp_path / "scenarios.toml"
+    text = "[[scenarios]]\nname = 'price'\nlines = ['How much is a latte?']\ncontains = ['five']\n"
+    file.write_text(text, encoding="utf-8")
+    gateway = Gateway(Config(), AgentConfig(), backends)
+    async with served(build_app(gateway), gateway.config) as address:
+        chosen = argparse.Namespace(
+            agent=f"ws://{address}/v1/realtime", config=None, preset=None, key=None, spoken=False,
+            judge=None, only=[], compare=("small", "large"), scenarios=file, json=None,
+        )  # fmt: skip
+        code = await asyncio.to_thread(command.run_evaluate, chosen)
+    said = capsys.readouterr().out
+    assert code == 1 and "price [small]" in said
+    rows = {line.split()[0]: line.split()[1:3] for line in said.splitlines() if "  " in line}
+    assert rows["small"] == ["0", "1"] and rows["large"] == ["1", "0"]
 
 
 async def test_the_clinic_passes_its_scenarios_with_its_service_beside_it() -> None:
@@ -264,7 +290,8 @@ def test_an_interruption_leaves_the_report_of_what_was_played(
     monkeypatch.setattr(command, "_play", play)
     chosen = argparse.Namespace(
         agent="ws://127.0.0.1:9", config=None, preset=None, key=None, spoken=False,
-        judge=None, only=[], scenarios=tmp_path / "scenarios.toml", json=tmp_path / "report.json",
+        judge=None, only=[], compare=(), scenarios=tmp_path / "scenarios.toml",
+        json=tmp_path / "report.json",
     )  # fmt: skip
     assert command.run_evaluate(chosen) == 130
     report = json.loads(chosen.json.read_text())
