@@ -85,6 +85,9 @@ class Tap:
         if event.get("type") not in UNKEPT:
             self._tell("client", {"event": event})
 
+    def press(self, key: str) -> None:
+        self._tell("digits", {"value": key})
+
     def observe(self, event: object, actions: Sequence[object]) -> None:
         if self._state is TapState.WAITING:
             if any(isinstance(a, SpeakFirst) and a.text == self._first_words for a in actions):

@@ -78,6 +78,9 @@ class CallTap(Protocol):
     def client(self, frame: str | bytes) -> None:
         """What the client asked for, sound apart."""
 
+    def press(self, key: str) -> None:
+        """The caller has pressed this key of a telephone."""
+
     def observe(self, event: object, actions: Sequence[object]) -> None:
         """What turn-taking was told, and what it did about it."""
 
@@ -119,6 +122,8 @@ class NoTap:
     def cut(self, item_id: str, heard_ms: float) -> None: ...
 
     def client(self, frame: str | bytes) -> None: ...
+
+    def press(self, key: str) -> None: ...
 
     def observe(self, event: object, actions: Sequence[object] = ()) -> None: ...
 

@@ -22,6 +22,7 @@ from voiceloop.agent import AgentConfig, AgentSlot
 from voiceloop.backends import Backends
 from voiceloop.config import Config
 from voiceloop.operation import RecordingSettings
+from voiceloop.realtime.sound_line import Digit
 from voiceloop.recording.recorder import Recorder
 from voiceloop.recording.timeline import LEFT, RIGHT
 
@@ -237,3 +238,13 @@ async def test_the_sound_of_a_telephone_is_kept_in_time(clock: Clock, tmp_path: 
     first_ms = 1000.0 * n_said[0] / RATE_HZ
     assert abs(first_ms - notes["turns"][0]["marks_ms"]["first_byte_on_wire"]) < 40
     assert [one["event"]["type"] for one in notes["client"]] == ["session.update"]
+
+
+async def test_keys_of_a_telephone_are_kept(clock: Clock, tmp_path: Path) -> None:
+    async with kept(clock, tmp_path) as caller:
+        await caller.wait_quietly(400)
+        caller.transport._to_server.put_nowait(Digit("4"))
+        await caller.wait_quietly(400)
+    (pressed,) = notes_in(tmp_path)["digits"]
+    assert pressed["value"] == "4"
+    assert 300 < pressed["at_ms"] < 500

@@ -43,6 +43,8 @@ from voiceloop.workers.messages import (
     Profiled,
     Ready,
     RoleSpec,
+    Settle,
+    Settled,
     Stage,
     StreamEvent,
     StreamFailed,
@@ -133,6 +135,23 @@ def test_events_carry_the_stream_they_belong_to(gateway: Gateway) -> None:
     assert transcript.event.text == "160"
     assert isinstance(speech, StreamEvent) and isinstance(speech.event, Speech)
     assert speech.sent_at > 0
+
+
+def test_it_says_that_all_is_computed_behind_what_came_of_it(gateway: Gateway) -> None:
+    after_ready(gateway)
+    gateway.send(
+        OpenRecognizer("sess_1/0", RecognizerOptions()),
+        FeedAudio("sess_1/0", b"\0\0" * 160),
+        Finalize("sess_1/0"),
+        Settle(1),
+        Settle(2),
+    )
+    told = []
+    while not isinstance(message := gateway.next(), Settled) or message.number != 2:
+        told.append(message)
+    assert any(isinstance(one, StreamEvent) for one in told)
+    gateway.send(Settle(3))
+    assert gateway.next() == Settled(3)
 
 
 def test_a_failed_stream_is_forgotten_and_the_loop_goes_on(gateway: Gateway) -> None:
