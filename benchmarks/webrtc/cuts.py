@@ -73,8 +73,8 @@ class Caller:
             n += 1
             await asyncio.sleep(max(0.0, begun_s + n / 50 - loop.time()))
 
-    async def cut_one(self, draws: random.Random, *, by_voice: bool) -> list[float] | None:
-        """What the server tells was heard of one answer, and what was; None: it came too late."""
+    async def cut_one(self, draws: random.Random, *, by_voice: bool) -> list[float]:
+        """What the server tells was heard of one answer, and what was. Raises: TimeoutError."""
         content = [{"type": "input_text", "text": "Tell me more."}]
         item = {"type": "message", "role": "user", "content": content}
         await self._ear.send({"type": "conversation.item.create", "item": item})
@@ -88,10 +88,7 @@ class Caller:
         else:
             await self._ear.send({"type": "response.cancel"})
             await self._ear.send({"type": "output_audio_buffer.clear"})
-        try:
-            told = await self.until("conversation.item.truncated")
-        except TimeoutError:
-            return None
+        told = await self.until("conversation.item.truncated")
         await asyncio.sleep(SILENT_S + len(self._to_say) / (2 * RATE_HZ))
         return [told["audio_end_ms"], round(self._heard_ms(asked_ms, cut_ms), 1)]
 
@@ -119,7 +116,12 @@ async def play(chosen: argparse.Namespace) -> list[list[float] | None]:
     )
     await caller.until("session.updated")
     draws = random.Random(chosen.seed)
-    cuts = [await caller.cut_one(draws, by_voice=n % 2 == 0) for n in range(chosen.cuts)]
+    cuts: list[list[float] | None] = []
+    for n in range(chosen.cuts):
+        try:
+            cuts.append(await caller.cut_one(draws, by_voice=n % 2 == 0))
+        except TimeoutError:  # the answer never came, or the cut came too late for it
+            cuts.append(None)
     for task in beside:
         task.cancel()
     return cuts
