@@ -17,7 +17,7 @@ from clients.call.simulated_call import SimulatedCall
 from clients.connection import RATE_HZ, RealtimeConnection, Received, own_key
 from clients.server_process import ServerProcess, running_server
 
-EXTRAS = {"timeline": "1", "greeting": "1"}
+EXTRAS = {"voiceloop.timeline": "1", "greeting": "1"}
 AGENT = """name = "Ava"
 instructions = "You are Ava, the voice assistant of Juniper Cafe. Answer in a short sentence."
 greeting = "Hi, this is Ava at Juniper Cafe."

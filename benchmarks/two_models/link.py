@@ -51,7 +51,9 @@ async def measure(found: Found, *, is_quick: bool, n_calls: int, seed: int) -> N
 
 
 async def _call(url: str, large: LargeModel) -> list[dict[str, Any]]:
-    connection = await RealtimeConnection.open(url, key=own_key(url), extras={"timeline": "1"})
+    connection = await RealtimeConnection.open(
+        url, key=own_key(url), extras={"voiceloop.timeline": "1"}
+    )
     try:
         turns = []
         for number in range(CUTS_A_CALL):

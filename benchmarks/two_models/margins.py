@@ -87,7 +87,9 @@ async def _asked(strangers: tuple[Stranger, ...], bound: float) -> list[Weighed]
 
 async def _put(url: str, stranger: Stranger, question: Question) -> Weighed:
     """One question in a call of its own, for the small model."""
-    connection = await RealtimeConnection.open(url, key=own_key(url), extras={"timeline": "1"})
+    connection = await RealtimeConnection.open(
+        url, key=own_key(url), extras={"voiceloop.timeline": "1"}
+    )
     try:
         session = {
             "type": "realtime",

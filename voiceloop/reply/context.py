@@ -10,7 +10,7 @@ from typing import Self
 
 from audio.frames import Samples
 from voiceloop.admission.overload import Level
-from voiceloop.agent import AgentConfig
+from voiceloop.agent import AgentConfig, Waiting
 from voiceloop.backends import Backends, ChatMessage
 from voiceloop.config import Config
 from voiceloop.knowledge.answers import ApprovedAnswers
@@ -125,7 +125,8 @@ class ReplyContext:
         if (line := protocol.line) is not None:
             lead_ms, self.play_delay_ms = line.lead_ms, line.play_delay_ms
         lines = openers_of(agent.waiting.openers, agent.language) if backends.cascade else ()
-        self.openers = Openers(lines, services.waits, tasks, self._sound_ms)
+        waiting = (*agent.waiting.say, *Waiting().say)
+        self.openers = Openers(lines, services.waits, tasks, self._sound_ms, waiting)
         self.voice = ReplyVoice(
             backends.voice, self._new_stream_id, lead_ms, kept, (*lines, *agent.kept_lines)
         )

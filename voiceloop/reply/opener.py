@@ -101,6 +101,7 @@ class Openers:
     """Of one call.
 
     lines: as of `openers_of`. sound_ms: how long one sounds that is kept as sound; 0: it is not.
+    waiting: lines that ask to wait, which a model may begin with.
     """
 
     def __init__(
@@ -109,7 +110,9 @@ class Openers:
         waits: Waits,
         tasks: asyncio.TaskGroup,
         sound_ms: Callable[[str], float],
+        waiting: Sequence[str] = (),
     ) -> None:
+        self._waiting = waiting
         self._lines = tuple(lines)
         self._waits = waits
         self._tasks = tasks
@@ -120,8 +123,8 @@ class Openers:
 
     @property
     def acts(self) -> Set[str]:
-        """The words that openers are made of."""
-        return {word for line in self._lines for word in words_of(line)}
+        """The words that openers, and lines that ask to wait, are made of."""
+        return {word for line in (*self._lines, *self._waiting) for word in words_of(line)}
 
     @property
     def may_open(self) -> bool:

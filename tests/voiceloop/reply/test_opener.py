@@ -80,7 +80,7 @@ async def test_history_holds_the_opener_as_far_as_it_was_heard(clock: Clock) -> 
 
 @pytest.mark.virtual_time
 async def test_what_the_large_model_says_again_of_it_is_left_out(clock: Clock) -> None:
-    large = FakeLanguageModel([f"Let me check. {ANSWER}"], ttft_ms=900)
+    large = FakeLanguageModel([f"One moment, let me check. {ANSWER}"], ttft_ms=900)
     async with Caller(clock, cascade(large, chooses("Let me have a look.")), AGENT) as caller:
         await a_turn(caller)
         assert caller.transcript() == f"Let me have a look. {ANSWER}"
