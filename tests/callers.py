@@ -25,10 +25,11 @@ from voiceloop.call.session import Session
 from voiceloop.call.turn_taking import TurnTaking
 from voiceloop.config import Config
 from voiceloop.knowledge.answers import ApprovedAnswers
-from voiceloop.realtime.sound_line import Sound, SoundLine
+from voiceloop.realtime.sound_line import Digit, Sound, SoundLine
 from voiceloop.reply.phase import Phase
 from voiceloop.reply.voice import KeptLines
 from voiceloop.telemetry.metrics import Metrics
+from voiceloop.telephony import PhoneLine
 from voiceloop.tools.toolbox import Toolbox
 
 TurnTaking.is_strict = True  # an illegal pair of states fails a test
@@ -55,12 +56,17 @@ class MemoryTransport:
     """
 
     def __init__(
-        self, hello: Hello, clock: Callable[[], float], line: SoundLine | None = None
+        self,
+        hello: Hello,
+        clock: Callable[[], float],
+        line: SoundLine | None = None,
+        phone: PhoneLine | None = None,
     ) -> None:
         self.hello = hello
         self.line = line
+        self.phone = phone
         self._clock = clock
-        self._to_server: asyncio.Queue[str | Sound | None] = asyncio.Queue()
+        self._to_server: asyncio.Queue[str | Sound | Digit | None] = asyncio.Queue()
         self.received: list[Received] = []
         self.by_type: dict[str, list[Received]] = {}
         self.arrived = asyncio.Condition()
@@ -79,7 +85,7 @@ class MemoryTransport:
         else:
             self._reads.clear()
 
-    async def receive(self) -> str | bytes | Sound:
+    async def receive(self) -> str | bytes | Sound | Digit:
         frame = await self._to_server.get()
         if frame is None:
             raise Disconnected
@@ -100,6 +106,9 @@ class MemoryTransport:
 
     def put(self, event: dict[str, Any] | None) -> None:
         self._to_server.put_nowait(None if event is None else json.dumps(event))
+
+    def press(self, key: str) -> None:
+        self._to_server.put_nowait(Digit(key))
 
     def put_sound(self, samples: NDArray[np.int16]) -> None:
         self._to_server.put_nowait(Sound(samples.astype("<i2").tobytes()))
@@ -124,12 +133,13 @@ class Caller:
         chunk_ms: int = CHUNK_MS,
         hello: Hello | None = None,
         line: SoundLine | None = None,
+        phone: PhoneLine | None = None,
         **services: Any,
     ) -> None:
         """services: those of `CallServices` that are not as in a server with nothing else."""
         self.chunk_ms = chunk_ms
         self.clock = clock
-        self.transport = MemoryTransport(hello or Hello(timeline=True), clock, line)
+        self.transport = MemoryTransport(hello or Hello(timeline=True), clock, line, phone)
         self.backends = backends or instant_backends()
         agent, config = agent or AgentConfig(), config or Config()
         chosen: dict[str, Any] = {

@@ -74,11 +74,11 @@ MAY_IMPORT = {
     },
     "openers": {"errors"},
     "listening": {"agent", "backends", "errors", "realtime", "slots", "telemetry"},
-    "slots": {"agent", "errors", "memory"},
     "tools": {
         "admission", "agent", "backends", "cell", "child", "config_reader", "errors", "log_form",
-        "python_agent", "telemetry", "trust",
+        "python_agent", "slots", "telemetry", "trust",
     },
+    "slots": {"agent", "errors", "memory"},
     "agent": {"backends", "config_reader", "knowledge", "memory", "realtime"},
     "knowledge": {"config_reader", "errors", "log_form", "telemetry", "trust"},
     "realtime": {"backends", "capabilities", "errors", "memory", "operation"},

@@ -405,6 +405,80 @@ class AgentRoute:
 
 
 @dataclass(frozen=True, slots=True)
+class Transfer:
+    """Somebody whom the agent may hand a call to."""
+
+    name: str = key(
+        ...,
+        "What the tool `transfer` calls them. 1 to 64 letters, digits, `_` and `-`.",
+        pattern=TOOL_NAME.pattern,
+        wanted="1 to 64 letters, digits, _ or -",
+    )
+    to: str = key(
+        ...,
+        "Where they are reached, as `tel:+49301234567` or `sip:desk@pbx`. The server refuses what "
+        "its `phone.transfer_to` does not allow.",
+        pattern=r"tel:\+?[0-9]{2,20}|sips?:[A-Za-z0-9_.!~*'()&=+$,;?/%@:-]{1,200}",
+        wanted="tel: and digits, or a sip: address",
+    )
+    words: tuple[Words, ...] = key(
+        (),
+        'Words of a caller, as "talk to a person", after which the call is transferred without '
+        "asking the model.",
+    )
+    warm: bool = key(
+        False,
+        "Whoever takes the call hears a summary of it before the caller is there. Off: the line "
+        "is handed over at once.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CallManners:
+    """How the agent ends a call, and hands it on."""
+
+    end_call: bool = key(
+        False,
+        "The model has the tool `end_call`. The line closes once the goodbye has been heard, "
+        "unless the caller speaks again.",
+    )
+    end_words: tuple[Words, ...] = key(
+        (),
+        'A turn of nothing but such words, as "goodbye", ends the call without asking the model.',
+    )
+    goodbye: str = key("Goodbye.", "Said before the line closes where the model has said nothing.")
+    send_digits: bool = key(
+        False, "The model has the tool `send_digits`, which presses keys of a telephone."
+    )
+    transferring: str = key(
+        "One moment, I am connecting you.",
+        "Said before a transfer where the model has said nothing.",
+    )
+    still_there: str = key(
+        "Are you still there?",
+        "Asked on a telephone line after `phone.silence_s` without a word. Empty: never, and no "
+        "silence ends the call.",
+    )
+    machine: Literal["ignore", "tell", "message", "hang_up"] = key(
+        "ignore",
+        "What is done where a machine answers a call that this server has placed. `tell`: the "
+        "client is told (`voiceloop.answered_by`); `message`: `call.message` is said after the "
+        "tone, and the call ends; `hang_up`: it ends at once. All but `ignore` give the model the "
+        "tool `voicemail`, for a machine that it knows first.",
+    )
+    message: str = key("", "Said to a machine, after its tone.")
+    screening: str = key(
+        "",
+        "Said in a call that this server has placed to who asks who is calling and why, as call "
+        "screening does. Empty: the model answers.",
+    )
+    not_transferred: str = key(
+        "I am sorry, nobody could take the call. What else can I do for you?",
+        "Said to a caller whose transfer failed.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class AgentSlot:
     """What one question of the agent asks for, and what becomes of the answer."""
 
@@ -444,14 +518,21 @@ class AgentSlot:
     values: tuple[str, ...] = key(
         (), "What there is to choose from, 1 to 50. Beside a name, of a `choice`."
     )
-    sensitive: bool = key(
-        False,
-        "A recording of the call leaves the answer out ([RECORDING.md](RECORDING.md)). Neither "
-        "voice is kept, nor a word, from the question until the value is settled.",
-    )
     read_back: str = key(
         "I have {value}, is that right?", "How the value is said back. Empty: it is taken as heard."
     )
+    sensitive: bool = key(
+        False,
+        "The answer stands in no transcript or log, the model is not told it, and it is not read "
+        "back. Tools get it by `from_slots`. A recording leaves it out "
+        "([RECORDING.md](RECORDING.md)): neither voice is kept, nor a word, from the question until"
+        " the value is settled. Of a slot with a name.",
+    )
+
+    @property
+    def reads_back(self) -> bool:
+        """Whether the value is said back to the caller."""
+        return bool(self.read_back) and not self.sensitive
 
 
 @dataclass(frozen=True, slots=True)
@@ -589,6 +670,10 @@ class AgentConfig:
         "Where the server has a cascade: who answers which turn, each a `[[route]]`, see below. "
         "The first that fits counts.",
     )
+    transfers: tuple[Transfer, ...] = key(
+        (), "Whom a call may be handed to, each a `[[transfers]]`, see below."
+    )
+    call: CallManners = field(default_factory=CallManners)
     barge_in: BargeIn = field(default_factory=BargeIn)
     limits: ReplyLimits = field(default_factory=ReplyLimits)
     crisis: Crisis = field(default_factory=Crisis)
@@ -604,7 +689,8 @@ class AgentConfig:
 
         The last is the last to be given up where there are too many."""
         asking_to_wait = dict.fromkeys((*(tool.say for tool in self.tools), *self.waiting.say))
-        return tuple(filter(None, (*asking_to_wait, self.fallback, self.crisis.answer)))
+        of_call = (self.call.goodbye,) if self.call.end_call or self.call.end_words else ()
+        return tuple(filter(None, (*of_call, *asking_to_wait, self.fallback, self.crisis.answer)))
 
     def recognizer_options(self, settings: SessionSettings) -> RecognizerOptions:
         """What the recognizer is told of a session with these settings."""

@@ -31,6 +31,7 @@ EMBEDDED_AGENT_NAME = "cafe"  # of those that ship, the one that the embedded mo
 MAX_TRY_SAYING, MAX_TRY_SAYING_CHARS = 6, 100  # what a phone's screen shows at a glance
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 DESCRIBED_S = 30.0  # an import of a large library from a cold disk
+MAX_TRANSFERS = 32  # the model reads all of their names
 MAX_MCP_SERVERS = 16  # each is a connection, or a process, for as long as the server runs
 
 # Keywords of JSON schema whose value is: one schema, a list of them, or a table of them.
@@ -124,6 +125,7 @@ def check_agent(agent: AgentConfig, source: str) -> None:
         raise _wrong(source, "crisis.answer", "a text beside crisis.words", "nothing")
     _check_tools(agent.tools, source)
     _check_from_slots(agent, source)
+    _check_call(agent, source)
     _check_mcp(agent, source)
     _check_routes(agent, source)
     try:
@@ -169,6 +171,22 @@ def _check_tools(tools: tuple[AgentTool, ...], source: str) -> None:
         _check_parameters(tool, f"{where}.parameters", source)
         _check_answer(tool, where, source)
         _check_execution(tool, where, source)
+
+
+def _check_call(agent: AgentConfig, source: str) -> None:
+    """Whom a call may be handed to, and what a machine is told."""
+    if len(agent.transfers) > MAX_TRANSFERS:
+        most = f"at most {MAX_TRANSFERS} of them"
+        raise _wrong(source, "transfers", most, str(len(agent.transfers)))
+    names = [one.name for one in agent.transfers]
+    for index, one in enumerate(agent.transfers):
+        if one.name in names[:index]:
+            where = f"transfers[{index}].name"
+            raise _wrong(source, where, "each name once", f"{one.name!r} twice")
+    if agent.transfers and agent.tool("transfer") is not None:
+        raise _wrong(source, "transfers", "no tool of that name beside it", "a tool `transfer`")
+    if agent.call.machine == "message" and not agent.call.message.strip():
+        raise _wrong(source, "call.message", 'a text beside call.machine = "message"', "nothing")
 
 
 def _check_from_slots(agent: AgentConfig, source: str) -> None:

@@ -58,6 +58,7 @@ from voiceloop.removed_keys import instead_of_variable
 from voiceloop.sip_settings import SipSettings
 
 PREFIX = "VOICELOOP_"
+LEAST_WEBHOOK_SECRET = 16
 NO_ADAPTER = "none"  # of llm_adapter: not the one that ships for a model either
 LEAST_CONTEXT_TOKENS = 256  # less holds no instructions and no reply
 MOST_CONTEXT_TOKENS = 10**8
@@ -669,6 +670,7 @@ def _check(config: Config) -> None:
     if not is_private(config.phone.audiosocket.host):
         host = config.phone.audiosocket.host
         raise ConfigError(f"phone.audiosocket.host: expected a private address, found {host!r}")
+    _check_phone(config.phone)
     if config.llm_adapter is not None and config.llm_url:
         raise ConfigError("llm_adapter: expected a language model here, found llm_url")
     _check_models(config)
@@ -701,3 +703,15 @@ def _check_models(config: Config) -> None:
             f"{wanted} ({', '.join(names) or 'there is none'}), found {cascade.further!r}"
             f"{nearest(cascade.further, names)}"
         )
+
+
+def _check_phone(phone: PhoneSettings) -> None:
+    if phone.answer == "ask" and not phone.webhook_url:
+        raise ConfigError("phone.webhook_url: expected who is asked about a call, found none")
+    if phone.webhook_url and len(phone.webhook_secret) < LEAST_WEBHOOK_SECRET:
+        wanted = f"at least {LEAST_WEBHOOK_SECRET} characters beside phone.webhook_url"
+        raise ConfigError(f"phone.webhook_secret: expected {wanted}, found fewer")
+    numbers = [one.number for one in phone.number]
+    for index, one in enumerate(phone.number):
+        if one.number in numbers[:index]:
+            raise ConfigError(f"phone.number[{index}]: expected each number once, found it twice")

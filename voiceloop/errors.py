@@ -75,6 +75,18 @@ class NotAnswered(VoiceLoopError):
     http_status = 502
 
 
+class CallRejected(VoiceLoopError):
+    """A telephone's call is not answered. sip_status: what its far end is told."""
+
+    code = "call_rejected"
+    close_code = 1008
+    http_status = 403
+
+    def __init__(self, message: str, sip_status: int) -> None:
+        super().__init__(message)
+        self.sip_status = sip_status
+
+
 class TransferFailed(VoiceLoopError):
     """Nobody answered where the caller was to be connected; the call goes on here."""
 

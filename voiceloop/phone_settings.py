@@ -6,7 +6,10 @@ there, and nothing of it is imported.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from voiceloop.config_reader import key
 
@@ -109,6 +112,20 @@ class AudioSocketSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PhoneNumber:
+    """What differs for calls to one of our numbers."""
+
+    number: str = key(..., "The number that is called, as the carrier writes it.", pattern=".+")
+    agent: str = key("", "The agent that answers, of those of `serve --agents`. Empty: the first.")
+    greeting: str = key("", "Said instead of the agent's greeting.")
+    session: Mapping[str, Any] = key(
+        {},
+        "Session settings, as a client secret carries them: `instructions`, `audio`, `tools` and so"
+        " on.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class PhoneSettings:
     """How telephones reach the server."""
 
@@ -124,6 +141,69 @@ class PhoneSettings:
         "Headers of a call that its agent and tools may know, as `X-Order`. All others are "
         "dropped.",
     )
+    transfer_to: tuple[str, ...] = key(
+        (),
+        "Where calls may be transferred, as `tel:+4930*` or `sip:*@pbx.example.com`; `*` stands for"
+        " any run of characters but `@`, `;`, `?` and `,`. Empty: only where the agent's "
+        "`[[transfers]]` lead.",
+    )
+    answer: Literal["at_once", "ask"] = key(
+        "at_once",
+        "Whether a call is answered, or `phone.webhook_url` is asked first and the call rings until"
+        " `accept` or `reject`.",
+    )
+    webhook_url: str = key(
+        "",
+        "Told of each call that rings (`realtime.call.incoming`), where `phone.answer` is `ask`. "
+        "It has to be https; no redirect is followed.",
+        pattern=r"(https://[^\s]+)?",
+        wanted="https://",
+    )
+    webhook_secret: str = key(
+        "",
+        "Signs what the webhook is told, as `whsec_...`: the stock SDKs' `webhooks.unwrap` takes "
+        "it. At least 16 characters.",
+        secret=True,
+    )
+    ring_ms: int = key(
+        0,
+        "How long a call rings before it is answered at once; where it is asked for, a call rings "
+        "for 30 s at most.",
+        ge=0,
+        le=20_000,
+    )
+    max_calls: int = key(20, "Calls at once to one number.", ge=0, le=100_000, zero="no limit")
+    max_minutes: int = key(30, "The longest call, in minutes.", ge=1, le=1440)
+    calls_an_hour: int = key(
+        0,
+        "Calls of one caller in an hour; a withheld number is not counted.",
+        ge=0,
+        le=100_000,
+        zero="no limit",
+    )
+    minutes_a_day: int = key(
+        0, "Minutes of one caller in a day.", ge=0, le=100_000, zero="no limit"
+    )
+    outbound_a_day: int = key(
+        100, "Calls that this server places in a day.", ge=0, le=100_000, zero="no limit"
+    )
+    quiet_hours: str = key(
+        "",
+        "When this server places no calls, by its own clock, as `21:00-08:00`.",
+        pattern=r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d|",
+        wanted="HH:MM-HH:MM",
+    )
+    silence_s: int = key(
+        10,
+        "The silence after which a caller is asked whether they are there (`call.still_there`). "
+        "Two more of it end the call.",
+        ge=0,
+        le=600,
+        zero="never",
+    )
+    number: tuple[PhoneNumber, ...] = key(
+        (), "What differs for single numbers, each a `[[phone.number]]`, see below."
+    )
     twilio: TwilioSettings = field(default_factory=TwilioSettings)
     signalwire: SignalWireSettings = field(default_factory=SignalWireSettings)
     telnyx: TelnyxSettings = field(default_factory=TelnyxSettings)
@@ -131,6 +211,23 @@ class PhoneSettings:
     vonage: VonageSettings = field(default_factory=VonageSettings)
     asterisk: AsteriskSettings = field(default_factory=AsteriskSettings)
     audiosocket: AudioSocketSettings = field(default_factory=AudioSocketSettings)
+
+    @property
+    def rings(self) -> bool:
+        """Whether a call rings before it is answered."""
+        return self.answer == "ask" or self.ring_ms > 0
+
+    def of(self, called: str) -> PhoneNumber | None:
+        """What differs for calls to this number."""
+        return next((one for one in self.number if one.number == called), None)
+
+    def allows(self, target: str) -> bool:
+        """Whether one of the patterns is that of a target; where there are none: no."""
+        return any(_pattern(one).fullmatch(target) for one in self.transfer_to)
+
+    def allows_of_file(self, target: str) -> bool:
+        """Whether a transfer that an agent's file names may go there."""
+        return not self.transfer_to or self.allows(target)
 
     @property
     def is_called_back(self) -> bool:
@@ -144,3 +241,8 @@ class PhoneSettings:
     def is_dialled(self) -> bool:
         """Whether a carrier or an exchange reaches this server over a stream."""
         return self.is_called_back or any((self.asterisk.password, self.audiosocket.password))
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    parts = (re.escape(part) for part in text.split("*"))
+    return re.compile("[^@;?,]*".join(parts), re.IGNORECASE)

@@ -14,6 +14,7 @@ from voiceloop.call.barge_in import Verdict
 from voiceloop.errors import BackendError
 from voiceloop.listening.events import PauseWeighed, UserTurn
 from voiceloop.realtime.response import ResponseHandle
+from voiceloop.tools.call_tools import CallAct
 
 
 class Step(Enum):
@@ -23,6 +24,7 @@ class Step(Enum):
     DROP_USER_ITEM = "drop the user item"  # there were no words
     END_SEGMENT = "end the segment"  # it was a turn: its words follow as `TurnTranscribed`
     DISCARD_SEGMENT = "discard the segment"  # a backchannel, noise, or what the client cleared
+    IGNORE_TONE = "ignore the tone"  # of a key: the open segment, and what goes on of it
     REQUEST_WORDS = "request the words"  # the fullest hypothesis of the open segment, now
     # what is prepared while the caller speaks
     PREFILL = "prefill"  # the conversation so far into the language model's cache
@@ -187,6 +189,12 @@ class TruncateReply(Order, frozen=True):
 
     item_id: str
     audio_end_ms: float
+
+
+class ActOnCall(Order, frozen=True):
+    """Do this to the call: what was said before it has been heard."""
+
+    act: CallAct
 
 
 class WatchIdleness(Order, frozen=True):

@@ -10,32 +10,32 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from functools import partial
 
-from audio.vad import Vad
 from voiceloop.agent import AgentConfig
-from voiceloop.backends import Backends, OnResumed, ToolCall
+from voiceloop.backends import Backends, ToolCall
 from voiceloop.call import actions as do
 from voiceloop.call import events as told
 from voiceloop.call.actions import Step
-from voiceloop.call.connection import Hello
+from voiceloop.call.acts import CallActs, EndCall
+from voiceloop.call.connection import Transport
 from voiceloop.call.events import CallEvent
-from voiceloop.call.lifetime import Idleness
+from voiceloop.call.keys import KeysTurn
 from voiceloop.call.mcp import servers_of
+from voiceloop.call.privacy import Privacy
 from voiceloop.call.replies import Replies
+from voiceloop.call.services import CallServices as CallServices
 from voiceloop.call.turn_taking import CallStatus, TurnTaking
 from voiceloop.listening.item_audio import ItemAudio
 from voiceloop.listening.listener import LONGEST_TURN_MS, Listener
-from voiceloop.listening.segment import VoiceActivity
 from voiceloop.realtime import commands as asked
 from voiceloop.realtime.items import FunctionCallOutput, McpApprovalResponse
 from voiceloop.realtime.protocol import Protocol
-from voiceloop.reply.context import ReplyContext, ReplyServices
-from voiceloop.resume.ticket import Tickets
-from voiceloop.telemetry.traces import CallTrace, NoTraces, Traces
+from voiceloop.reply.context import ReplyContext
+from voiceloop.telemetry.traces import CallTrace
 from voiceloop.tools.pending import SessionTools
 
 log = logging.getLogger(__name__)
@@ -45,24 +45,8 @@ N_SLICES = 10  # between two looks at other tasks: a minute in one frame must no
 UNANSWERED = json.dumps({"error": "no answer in time: tell the caller that it did not work"})
 
 
-@dataclass(slots=True, kw_only=True)
-class CallServices(ReplyServices):
-    """Of one server. tickets: None where no call can be resumed.
-
-    new_vad: makes a voice detector, one for each call. on_resumed: told of a call that was
-    resumed here. lacks_place: why a call that said nothing so far may not begin now;
-    None where it may.
-    """
-
-    traces: Traces = field(default_factory=NoTraces)
-    tickets: Tickets | None = None
-    new_vad: Callable[[], VoiceActivity] = Vad
-    on_resumed: OnResumed = lambda call_id, by: None
-    lacks_place: Callable[[], str | None] = lambda: None
-
-
 class Call:
-    """One call of this agent with these models. tasks: of its session."""
+    """One call of this agent with these models. tasks: of its session; end: ends that."""
 
     def __init__(
         self,
@@ -70,11 +54,13 @@ class Call:
         services: CallServices,
         backends: Backends,
         agent: AgentConfig,
-        hello: Hello,
+        transport: Transport,
         tasks: asyncio.TaskGroup,
         trace: CallTrace,
+        end: EndCall,
     ) -> None:
         settings, ahead = protocol.settings, services.config.anticipation
+        hello = transport.hello
         self._protocol = protocol
         self._agent = agent
         self._metrics = services.metrics
@@ -113,11 +99,19 @@ class Call:
             knows_echo=agent.barge_in.echo_guard,
         )
         self._context.on_sound = self._listener.observe_played
-        self.idleness = Idleness(
-            lambda since_ms: self.advance(told.CallerIdle(since_ms)), services.clock
-        )
+        self._acts = CallActs(
+            agent, protocol, tasks, services.clock, self.advance_all, end, self._context.spoken,
+            transport.phone,
+        )  # fmt: skip
+        self.idleness = self._acts.idleness
         self._replies = Replies(self._context, self.advance, trace)
+        silence_s = services.config.phone.silence_s
+        if hello.phone is not None and silence_s and agent.call.still_there:
+            watching = self._acts.watch_silence(silence_s, lambda: self._replies.n_turns)
+            tasks.create_task(watching, name="silence")
         self._turn_taking = TurnTaking(agent.barge_in)
+        self._keys = KeysTurn(self.advance, services.clock)
+        self._privacy = Privacy(agent.slots, self._context.prepared)
         self._open_item_id = ""  # the user's, while the caller has the floor
         self._item_ids: dict[int, str] = {}  # by segment: whose words are still to come
         self._events: deque[CallEvent] = deque()  # to be acted on, by `advance_all` alone
@@ -153,6 +147,7 @@ class Call:
         self._context.close()
         if self.hooks is not None:
             self.hooks.end()
+        self._keys.cancel()
         self.advance(told.CallEnding())
 
     # --- what the client asks ---
@@ -196,11 +191,26 @@ class Call:
                     self._protocol.note_unknown_call(call_id)
             case asked.ItemDeleted(item_id=item_id):
                 self._item_audio.forget(item_id)
+            case asked.PressKey(key=key):
+                self._press(key)
             case _:
                 self.advance(command)
 
+    def _press(self, key: str) -> None:
+        """A key of the caller's telephone: told, unless it is part of a sensitive answer."""
+        if not self._keys.is_open:
+            question = self._replies.saying
+            self._privacy.open_turn(question)
+            self._keys.begin(self._privacy.n_keys, self._privacy.hide)
+        if not self._privacy.is_secret:
+            self._protocol.key_received(key, int(time.time()))
+        if self._protocol.settings.turn_detection is not None:
+            self._keys.press(key, self._listener.now_ms)
+
     async def hear(self, samples: bytes) -> None:
         """Listen to audio of the caller, in the session's input format, and act on it."""
+        if self._acts.leaves_out(samples, self._listener.now_ms):
+            return
         settings = self._protocol.settings
         rate, n_sample = settings.input_format.rate, settings.input_format.n_sample_bytes
         per_slice = rate * SLICE_MS // 1000 * n_sample
@@ -240,6 +250,9 @@ class Call:
             self._is_advancing = False
 
     def _answer(self, event: CallEvent) -> None:
+        if self._acts.leaves_out(event, self._listener.now_ms):
+            return
+        event = self._privacy.without_secrets(event)
         actions = self._turn_taking.on(event, self.status())
         if log.isEnabledFor(logging.DEBUG) and (told_of := self._turn_taking.take_transition()):
             at_s = self._clock() - self._began_s
@@ -278,6 +291,8 @@ class Call:
                 return self._listener.end_turn()
             case Step.DISCARD_SEGMENT:
                 self._listener.discard()
+            case Step.IGNORE_TONE:
+                self._listener.ignore_tone()
             case Step.REQUEST_WORDS:
                 self._listener.request_words()
             case Step.PREFILL:
@@ -303,10 +318,13 @@ class Call:
         match order:
             case do.OpenUserTurn(onset_ms=onset_ms):
                 replies.owed.end()
+                if not self._keys.is_open:
+                    self._privacy.open_turn(replies.saying)
                 self._open_item_id = protocol.speech_started(onset_ms)
             case do.CloseUserTurn(end_ms=end_ms):
                 protocol.speech_stopped(end_ms)
             case do.CommitUserItem(segment=segment, stays_open=stays_open):
+                self._privacy.commit(segment)
                 if segment in self._item_ids:
                     protocol.keep_input(self._item_ids[segment], stays_open=stays_open)
                 else:
@@ -315,6 +333,10 @@ class Call:
                 segment = self._listener.commit()
                 self._item_ids[segment] = item_id
                 return (told.SegmentCommitted(segment),)
+            case do.SendPartial() | do.StageWords() | do.ConsiderPreemptiveReply() if (
+                self._privacy.is_secret
+            ):
+                pass  # known when the turn is over, and then by a mark alone
             case do.SendPartial(stable=stable, unstable=unstable):
                 protocol.partial(self._open_item_id, " ".join(stable), " ".join(unstable))
             case do.SendTranscript():
@@ -365,6 +387,8 @@ class Call:
                 self.idleness.observe(is_idle, timeout_ms=timeout_ms, now_ms=now_ms)
                 if is_idle:
                     self._slide_window()
+            case do.ActOnCall(act=act):
+                self._acts.begin(act)
             case do.CountBargeIn(verdict=verdict, onset_arrival_s=onset_s):
                 self._metrics.observe_barge_in(verdict, self._clock() - onset_s)
         return ()

@@ -8,8 +8,9 @@ from __future__ import annotations
 import msgspec
 
 from voiceloop.backends import ToolCall
-from voiceloop.listening.events import ListenEvent
+from voiceloop.listening.events import ListenEvent, UserTurn
 from voiceloop.realtime.commands import Command
+from voiceloop.tools.call_tools import CallAct
 
 
 class SegmentCommitted(msgspec.Struct, frozen=True):
@@ -30,15 +31,31 @@ class ReplyEnded(msgspec.Struct, frozen=True):
     """A reply is over: said, failed, cancelled.
 
     had_floor: it was the agent's in the conversation, or interrupted and to resume. line_said: of a
-    line that was said until an answer is there, whether to its end; None of any other.
+    line that was said until an answer is there, whether to its end; None of any other. act: what
+    it asked to be done to the call, now that it has been heard.
     """
 
     had_floor: bool = True
     line_said: bool | None = None
+    act: CallAct | None = None
+
+
+class KeysPressed(msgspec.Struct, frozen=True):
+    """The caller has pressed the first key of a turn, at this point of the audio clock."""
+
+    onset_ms: float
+
+
+class KeysEntered(msgspec.Struct, frozen=True):
+    """The keys since `KeysPressed` are a whole turn; its words stand in it."""
+
+    turn: UserTurn
 
 
 class GreetingDue(msgspec.Struct, frozen=True):
-    """The client has not begun: the agent speaks first, in these words."""
+    """Nobody speaks, and the agent begins by itself in these words: a greeting, or a question
+    whether anybody is there.
+    """
 
     text: str
 
@@ -74,6 +91,8 @@ CallEvent = (
     | ReplyAudible
     | StartedEarly
     | ReplyEnded
+    | KeysPressed
+    | KeysEntered
     | GreetingDue
     | CallerIdle
     | ToolCallsOverdue

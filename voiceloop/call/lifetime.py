@@ -96,7 +96,7 @@ class Idleness:
         self._on_timeout = on_timeout
         self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
-        self._idle = asyncio.Event()
+        self._idle, self._busy = asyncio.Event(), asyncio.Event()
         self._quiet_since_s: float | None = clock()
         self._begins_by_s = clock() + BEGINS_WITHIN_S
         self.has_begun = False
@@ -126,10 +126,12 @@ class Idleness:
         self.stop()
         if not is_idle:
             self._idle.clear()
+            self._busy.set()
             self._quiet_since_s = None
             return
         if self._quiet_since_s is None:
             self._quiet_since_s = self._clock()
+        self._busy.clear()
         self._idle.set()
         if timeout_ms is not None:
             loop = asyncio.get_running_loop()
@@ -143,6 +145,15 @@ class Idleness:
 
     async def wait(self) -> None:
         await self._idle.wait()
+
+    async def stays_idle(self, for_s: float) -> bool:
+        """Wait so long, or until somebody speaks; whether nobody has. From an idle moment on."""
+        try:
+            async with asyncio.timeout(for_s):
+                await self._busy.wait()
+        except TimeoutError:
+            return True
+        return False
 
 
 class SessionOver(Exception):
@@ -171,6 +182,10 @@ class Ending(Enum):
     RESUMED = 1000, "the call goes on over another connection"
     OVERLOADED = 1013, "the server has no place for a call that says nothing"
     REVOKED = 1008, "the key of the call was removed"
+    AGENT = 1000, "the agent ended the call"
+    NOBODY_SPEAKS = 1000, "nobody spoke any more"
+    MACHINE = 1000, "a machine has answered"
+    HANDED_OVER = 1000, "the caller was handed over"
     LAPSED = 1008, "no call was resumed on a line that was kept for one"
 
     @property

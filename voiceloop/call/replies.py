@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal
 
+from voiceloop.backends import ToolCall
 from voiceloop.call.actions import Step
 from voiceloop.call.events import ReplyEnded
 from voiceloop.call.turn_taking import ReplyStatus
@@ -89,6 +90,11 @@ class Replies:
         """Whether this response is that of the reply in the conversation."""
         return self._current is not None and self._current.response.id == response_id
 
+    @property
+    def saying(self) -> str:
+        """All that the reply in the conversation is made to say so far, heard or not."""
+        return self._current.speech.text.whole if self._current is not None else ""
+
     def status(self) -> ReplyStatus | None:
         """Of the reply in the conversation, at this moment."""
         reply = self._current
@@ -128,8 +134,9 @@ class Replies:
             self._context.prepared.note_slots(response)
         if fixed is not None:
             record.facts.answered_by = fixed.table
-            fixed_text = fixed.text
-        self._begin(response, record, fixed_text)
+            self._begin(response, record, fixed.text, call=fixed.call)
+        else:
+            self._begin(response, record, fixed_text)
 
     def _fixed_answer(self, response: ResponseHandle) -> FixedAnswer | None:
         """To what the caller has said last, where the client asks for no answer of its own."""
@@ -160,9 +167,13 @@ class Replies:
         turn: UserTurn | None = None,
         failure: VoiceLoopError | None = None,
         *,
+        call: ToolCall | None = None,
         is_line: bool = False,
     ) -> None:
-        """failure: why there will be no reply; the fallback is said, or `fixed_text` before it."""
+        """failure: why there will be no reply; the fallback is said, or `fixed_text` before it.
+
+        call: made with `fixed_text`.
+        """
         before = self._current if not response.is_out_of_band else None
         reply = Reply(
             self._context,
@@ -170,6 +181,7 @@ class Replies:
             record,
             turn=turn,
             fixed_text=fixed_text,
+            fixed_call=call,
             failure=failure,
             is_line=is_line,
             was_asked_to_wait=turn is not None and turn.segment == self._bridged,
@@ -193,7 +205,7 @@ class Replies:
             turn.record.facts.answered_by = fixed.table
             self._context.prepared.note_slots(response)
             self.abandon_preparation()
-            self._begin(response, turn.record, fixed.text, turn)
+            self._begin(response, turn.record, fixed.text, turn, call=fixed.call)
             return
         if self._context.prepared.owes(response, turn.words):
             self._context.prepared.note_slots(response)
@@ -376,7 +388,7 @@ class Replies:
             line_said = reply.outcome == "completed"
             if (item_id := reply.response.item_id) is not None:
                 self._context.protocol.spoken.retract(item_id)
-        self._report_end(ReplyEnded(had_floor, line_said))
+        self._report_end(ReplyEnded(had_floor, line_said, reply.act if had_floor else None))
 
     def _report(self, reply: Reply) -> None:
         """Log why it failed, and show the finished record to all who observe it."""

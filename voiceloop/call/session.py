@@ -20,6 +20,7 @@ from voiceloop.admission.bucket import Bucket
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.call import events as told
+from voiceloop.call.acts import agent_on_line
 from voiceloop.call.call import Call, CallServices
 from voiceloop.call.connection import HUNG_UP, Disconnected, Transport
 from voiceloop.call.lifetime import (
@@ -65,9 +66,9 @@ class Session:
     ) -> None:
         self._transport = transport
         self._backends = backends
-        self._agent = agent
         self._services = services
         config, hello = services.config, transport.hello
+        self._agent = agent = self._on_line(agent)
         known, own = backends.capabilities, agent.session_settings(hello.model)
         n_most = config.context_tokens or known.context_tokens
         whole_s = hello.longest_s(60.0 * config.limits.session_minutes)
@@ -99,6 +100,10 @@ class Session:
         self.resumed_id = ""  # of the call that goes on here, before it did
         self._resumed_s = 0.0
 
+    def _on_line(self, agent: AgentConfig) -> AgentConfig:
+        allows = self._services.config.phone.allows_of_file
+        return agent_on_line(agent, self._transport, allows)
+
     def end(self, why: Ending = Ending.DRAINED) -> None:
         """Close, for this reason; where it lets a turn end, once what is being said is said."""
         self._lifetime.drain(why)
@@ -108,6 +113,7 @@ class Session:
 
         Its tools stay. What no model here serves is logged, and nothing changes.
         """
+        agent = self._on_line(agent)
         model, now = self._transport.hello.model, self.protocol.settings
         before, after = (one.session_settings(model) for one in (self._agent, agent))
         changed = {
@@ -167,8 +173,8 @@ class Session:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._call = Call(
-                    self.protocol, services, self._backends, self._agent, self._transport.hello,
-                    tasks, trace,
+                    self.protocol, services, self._backends, self._agent, self._transport,
+                    tasks, trace, self.end,
                 )  # fmt: skip
                 tap = self._call.tap
                 try:
@@ -252,7 +258,10 @@ class Session:
         self._services.on_resumed(resumed.call_id, self.protocol.session_id)
         self.resumed_id, self._resumed_s = resumed.call_id, self._services.clock()
         await self._obey(resumed.settings)
-        if resumed.owes_answer:
+        phone = self._transport.hello.phone
+        if phone is not None and phone.returned:  # nobody took the caller who was handed on
+            self._call.advance(told.GreetingDue(self._agent.greeting))
+        elif resumed.owes_answer:
             self._call.advance(told.CallResumed())
 
     def _observe_audio(self, response_id: str) -> None:

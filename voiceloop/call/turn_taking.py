@@ -53,6 +53,7 @@ class Caller(Enum):
     OVERLAPPING = "overlapping"  # sounds over the agent, and is judged: the wire knows nothing yet
     SPEAKING = "speaking"  # has the floor, and the wire knows
     PAUSED = "paused"  # has the floor, and is quiet at the moment
+    KEYING = "keying"  # has the floor, and presses keys: what sounds meanwhile is no speech
     TRANSCRIBING = "transcribing"  # has finished; the words are still to come
 
 
@@ -72,7 +73,7 @@ class Agent(Enum):
         return self in (Agent.IDLE, Agent.INTERRUPTED)
 
 
-HAS_FLOOR = (Caller.SPEAKING, Caller.PAUSED)
+HAS_FLOOR = (Caller.SPEAKING, Caller.PAUSED, Caller.KEYING)
 # Beside whom the agent can be in these states. Only a sound that is being judged pauses the agent;
 # who interrupts it has the floor; and it starts early in a pause, until the words are final.
 LEGAL_BESIDE = {
@@ -313,6 +314,13 @@ class TurnTaking:
 
     def _answer(self, event: told.CallEvent, status: CallStatus) -> Actions:
         match event:
+            case told.KeysPressed(onset_ms=onset_ms):
+                yield from self._press_keys(onset_ms, status)
+            case told.KeysEntered(turn=turn):
+                yield from self._enter_keys(turn, status)
+            case heard.ListenEvent() if self._is_beside_keys(event):
+                if isinstance(event, heard.EndOfTurn):
+                    yield Step.DISCARD_SEGMENT
             case heard.SoundHeard():
                 yield from self._suspect(event, status)
             case heard.SoundLost():
@@ -344,8 +352,10 @@ class TurnTaking:
                 self._caller_stops()
             case told.ReplyAudible() | told.StartedEarly():
                 self._report(event)
-            case told.ReplyEnded(line_said=line_said):
+            case told.ReplyEnded(line_said=line_said, act=act):
                 self._report(event)
+                if act is not None and self.caller not in HAS_FLOOR:
+                    yield do.ActOnCall(act)
                 if line_said is not None:
                     yield from self._follow_line(line_said)
                 yield from self._settle(status)
@@ -488,6 +498,43 @@ class TurnTaking:
             self._judge.observe_words(words.stable + words.unstable)
             self._judge.observe_sound(words.for_agent)
             yield from self._observe(self._activity, status)
+
+    # --- keys ---
+
+    def _press_keys(self, onset_ms: float, status: CallStatus) -> Actions:
+        """The first key of a turn: it is meant for the agent, whatever sounds at the same time.
+
+        What was being said beside it is left out: a tone is heard as words, too.
+        """
+        reply, self._activity = status.reply, None
+        self._judge.reset()
+        self.caller = Caller.KEYING
+        if self.agent is Agent.EARLY:
+            yield from (Step.PAUSE, do.TakeBack(is_cut=True), Step.DROP_USER_ITEM)
+        yield Step.IGNORE_TONE
+        interrupts = status.agent_has_floor and reply is not None
+        if interrupts:
+            yield Step.PAUSE
+        yield do.OpenUserTurn(onset_ms)
+        if reply is not None and interrupts:
+            yield do.InterruptReply(reply.item_heard_ms, may_resume=False, onset_ms=onset_ms)
+        yield from (Step.DROP_INTERRUPTED, Step.DROP_PREEMPTIVE)
+        yield from (do.WatchIdleness(is_idle=False), Step.PREFILL)
+
+    def _enter_keys(self, turn: UserTurn, status: CallStatus) -> Actions:
+        if self.caller is not Caller.KEYING:
+            return  # turn detection was switched off meanwhile
+        yield Step.IGNORE_TONE
+        yield do.CloseUserTurn(turn.end_ms)
+        yield do.CommitUserItem(turn.segment)
+        self._pending[turn.segment] = PendingTranscript(True, status.answers_turns)
+        self._caller_stops()
+        yield from self._take_words(turn, status)
+
+    def _is_beside_keys(self, event: heard.ListenEvent) -> bool:
+        """Whether this is of sound while keys are pressed, and not of a turn before."""
+        of_before = (heard.TurnTranscribed, heard.TranscriptionFailed, heard.WordsLate)
+        return self.caller is Caller.KEYING and not isinstance(event, of_before)
 
     # --- the caller's turn ends ---
 

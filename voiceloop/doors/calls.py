@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 
+from voiceloop.doors.desk import Desk
 from voiceloop.doors.line import Line
 from voiceloop.errors import CallElsewhere, UnknownCall
 
@@ -14,7 +15,8 @@ from voiceloop.errors import CallElsewhere, UnknownCall
 class Calls:
     """Of one gateway. is_shared: its port is others' too, and each has its own calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
         self.is_shared = False
         self._own = f"rtc_{secrets.token_hex(4)}"  # of this gateway's calls, no other's
         self._calls: dict[str, Line] = {}
@@ -22,9 +24,13 @@ class Calls:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def add(self, line: Line) -> str:
-        """A call begins; returns its id, which nobody can guess."""
-        call_id = f"{self._own}{secrets.token_hex(12)}"
+    def new_id(self) -> str:
+        """Of a call; nobody can guess it."""
+        return f"{self._own}{secrets.token_hex(12)}"
+
+    def add(self, line: Line, call_id: str = "") -> str:
+        """A call begins; returns its id, a new one where it has none."""
+        call_id = call_id or self.new_id()
         self._calls[call_id] = line
         return call_id
 

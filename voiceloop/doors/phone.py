@@ -18,6 +18,7 @@ from voiceloop.config import Config
 from voiceloop.doors.calls import Calls
 from voiceloop.doors.entrance import Server, let_in
 from voiceloop.doors.line import Line
+from voiceloop.realtime.settings import Json
 from voiceloop.telephony import PhoneCall
 
 
@@ -31,7 +32,22 @@ def hello_of_call(config: Config, call: PhoneCall) -> Hello:
     }
     tenant = tenant_of(config.keys[0]) if config.keys else ""
     phone = replace(call, headers=headers)
-    return Hello(tenant=tenant, greeting=True, door="phone", phone=phone)
+    hello = Hello(
+        tenant=tenant, greeting=True, door="phone", phone=phone,
+        max_session_s=60 * config.phone.max_minutes,
+    )  # fmt: skip
+    if (number := config.phone.of(call.called)) is None:
+        return hello
+    session = filled_session(dict(number.session), phone)
+    return replace(hello, session=session, opening=number.greeting, agent=number.agent)
+
+
+def filled_session(session: Json, phone: PhoneCall) -> Json:
+    """Session settings with what their instructions name of the call."""
+    instructions = session.get("instructions")
+    if not isinstance(instructions, str):
+        return session
+    return {**session, "instructions": phone.filled(instructions)}
 
 
 @asynccontextmanager
@@ -42,12 +58,15 @@ async def call_of(
 
     resume, returns: of the call that goes on in this one. Raises: Overloaded, RateLimited.
     """
-    hello = replace(hello, is_returning=bool(resume))
-    async with let_in(server, hello, asyncio.sleep, returns) as admitted:
+    hello, call_id = replace(hello, is_returning=bool(resume)), calls.new_id()
+    async with (
+        calls.desk.admitted(hello, call_id) as wanted,
+        let_in(server, wanted, asyncio.sleep, returns) as admitted,
+    ):
         line = Line(admitted, asyncio.get_running_loop().time)
         if resume:
             line.take(json.dumps({"type": "voiceloop.resume", "ticket": resume}))
-        call_id = calls.add(line)
+        calls.add(line, call_id)
         try:
             yield line
         finally:

@@ -24,10 +24,12 @@ from voiceloop.access.keys import Entry, client_key
 from voiceloop.access.origins import check_origin
 from voiceloop.doors.body import pieces_of, read_body
 from voiceloop.doors.calls import Calls
+from voiceloop.doors.desk import DECLINED, Desk, Ringing
 from voiceloop.doors.entrance import Server, check_session, hello_of
+from voiceloop.doors.phone import filled_session
 from voiceloop.doors.telephones import Telephones
 from voiceloop.doors.webrtc.door import WebRtcDoor
-from voiceloop.errors import InvalidRequest, VoiceLoopError, expected
+from voiceloop.errors import InvalidRequest, Overloaded, VoiceLoopError, expected
 from voiceloop.http.gate import error_response
 from voiceloop.realtime.client_events import parse_frame
 from voiceloop.realtime.settings import Json
@@ -54,7 +56,7 @@ class Doors:
     """The doors of one gateway besides its WebSocket."""
 
     def __init__(self, server: Server) -> None:
-        self.calls = Calls()
+        self.calls = Calls(Desk(server.config.phone))
         self._server = server
         self._webrtc = WebRtcDoor(server, self.calls)
         self.telephones = Telephones(server, self.calls)
@@ -82,10 +84,9 @@ class Doors:
             Route(PATH, _checked(server, self._create), methods=["POST", "OPTIONS"]),
             Route(call, _checked(server, self._hang_up), methods=["DELETE", "OPTIONS"]),
             Route(f"{call}/hangup", _checked(server, self._hang_up), methods=["POST", "OPTIONS"]),
-            *(
-                Route(f"{call}/{verb}", _checked(server, self._refuse), methods=["POST"])
-                for verb in ("accept", "reject", "refer")
-            ),
+            Route(f"{call}/accept", _checked(server, self._accept), methods=["POST"]),
+            Route(f"{call}/reject", _checked(server, self._reject), methods=["POST"]),
+            Route(f"{call}/refer", _checked(server, self._refer), methods=["POST"]),
             Route(PHONE_CALLS, _checked(server, self._call), methods=["POST"]),
             Route(
                 "/v1/realtime/ice-servers", _checked(server, self._ice_servers),
@@ -123,7 +124,11 @@ class Doors:
 
     async def _hang_up(self, request: Request, entry: Entry) -> Response:
         """End a call. Of one by SIP the body may say what headers X- its BYE tells."""
-        line = self.calls.find(request.path_params["call_id"], entry.tenant)
+        call_id = request.path_params["call_id"]
+        if (ringing := self.calls.desk.find(call_id, entry.tenant)) is not None:
+            ringing.reject(DECLINED)
+            return Response(status_code=200)
+        line = self.calls.find(call_id, entry.tenant)
         if text := await _text(request):
             headers = parse_frame(text).get("headers") or {}
             if not isinstance(headers, dict) or not all(
@@ -135,12 +140,49 @@ class Doors:
         line.hang_up()
         return Response(status_code=200)
 
-    async def _refuse(self, request: Request, entry: Entry) -> Response:
-        """Verbs of calls that ring; one by WebRTC has been answered."""
-        self.calls.find(request.path_params["call_id"], entry.tenant)
+    async def _accept(self, request: Request, entry: Entry) -> Response:
+        """Answer a call that rings; the body is the session that it begins with."""
+        ringing = self._ringing(request, entry)
+        session = parse_frame(await _text(request) or "{}")
+        phone = ringing.hello.phone
+        assert phone is not None
+        if (reason := self._server.not_ready()) is not None:
+            raise Overloaded(f"expected a server that is ready, found that {reason}")
+        session = filled_session(session, phone)
+        check_session(self._server, replace(ringing.hello, asked=session))
+        ringing.accept(session)
+        return Response(status_code=200)
+
+    async def _reject(self, request: Request, entry: Entry) -> Response:
+        """Refuse a call that rings."""
+        ringing = self._ringing(request, entry)
+        status = parse_frame(await _text(request) or "{}").get("status_code", DECLINED)
+        if type(status) is not int or not 400 <= status <= 699:
+            raise expected("status_code", "400 to 699", status)
+        ringing.reject(status)
+        return Response(status_code=200)
+
+    async def _refer(self, request: Request, entry: Entry) -> Response:
+        """Connect the caller of a call that goes on with somebody else."""
+        line = self.calls.find(request.path_params["call_id"], entry.tenant)
+        if line.phone is None:
+            raise _no_telephone("refer")
+        target = parse_frame(await _text(request) or "{}").get("target_uri")
+        if not isinstance(target, str) or not self._server.config.phone.allows(target):
+            raise expected("target_uri", "one that phone.transfer_to allows", target)
+        await line.phone.transfer(target)
+        return Response(status_code=200)
+
+    def _ringing(self, request: Request, entry: Entry) -> Ringing:
+        """Raises: UnknownCall, InvalidRequest: it has been answered."""
+        call_id = request.path_params["call_id"]
+        if (ringing := self.calls.desk.find(call_id, entry.tenant)) is not None:
+            return ringing
         verb = request.url.path.rpartition("/")[2]
+        if self.calls.find(call_id, entry.tenant).phone is None:
+            raise _no_telephone(verb)
         raise InvalidRequest(
-            f"{verb}: expected a phone call, found one by WebRTC", code="not_a_phone_call"
+            f"{verb}: expected a call that rings, found one that goes on", code="call_decided"
         )
 
     async def _ice_servers(self, request: Request, entry: Entry) -> Response:
@@ -153,6 +195,12 @@ class Doors:
             expires_at = int(time.time() + max(LEAST_TURN_S, 60.0 * limits.session_minutes))
             servers |= turn_credentials(webrtc.turn_secret, expires_at)
         return JSONResponse({"ice_servers": [servers]})
+
+
+def _no_telephone(verb: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{verb}: expected a phone call, found one by WebRTC", code="not_a_phone_call"
+    )
 
 
 def turn_credentials(secret: str, expires_at: int) -> dict[str, str]:

@@ -43,6 +43,7 @@ from voiceloop.listening.segment import (
     ONSET_MS,
     PRE_ROLL_MS,
     SPEECH_THRESHOLD,
+    TONE_WINDOWS,
     EarlyStarts,
     Heard,
     Onset,
@@ -364,6 +365,11 @@ class Listener:
         self._recognition.discard()
         self._onset.take_pre_roll()
         self._close_segment()
+
+    def ignore_tone(self) -> None:
+        """A key was pressed: what it sounds like is no speech."""
+        self.discard()
+        self._onset.ignore_what_goes_on(TONE_WINDOWS)
 
     # --- recognition's callbacks ---
 

@@ -33,6 +33,7 @@ from voiceloop.telemetry.record import Endpoint, Mark, TurnRecord
 # long, when the agent has said what it had to. Chosen.
 QUIET_WINDOWS = 7  # 224 ms: more than a stop within a word
 DEAF_WINDOWS = round(10_000 / VAD_WINDOW_MS)
+TONE_WINDOWS = round(320 / VAD_WINDOW_MS)  # of a key: people hold one for 100 to 300 ms
 
 Heard = Sign | Literal["nothing", "lost", "speech"]
 
@@ -218,10 +219,12 @@ class Onset:
         self.forget()
         return "speech"
 
-    def ignore_what_goes_on(self) -> None:
-        """A turn was ended for its length: the sound that goes on begins no other for a while."""
+    def ignore_what_goes_on(self, n_windows: int = DEAF_WINDOWS) -> None:
+        """A turn was ended for its length, or by a key: the sound that goes on begins no other for
+        so many windows, or until it pauses.
+        """
         self.forget()
-        self._n_quiet, self._n_deaf = 0, DEAF_WINDOWS
+        self._n_quiet, self._n_deaf = 0, n_windows
 
     def forget(self) -> bool:
         """Drop the sound so far; whether there was any."""

@@ -105,8 +105,16 @@ class AnswerConfirmation:
     is_allowed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class PressKey:
+    """The caller has pressed this key of a telephone."""
+
+    key: str
+
+
 Command = (
     AppendAudio
+    | PressKey
     | CommitAudio
     | ClearAudio
     | CreateResponse

@@ -126,6 +126,22 @@ class Cleared(ServerEvent, kw_only=True, tag="input_audio_buffer.cleared"):
     pass
 
 
+class KeyReceived(ServerEvent, kw_only=True, tag="input_audio_buffer.dtmf_event_received"):
+    """On a telephone line: the caller has pressed this key. received_at: epoch seconds."""
+
+    event: str
+    received_at: int
+
+
+class AnsweredByTold(ServerEvent, kw_only=True, tag="voiceloop.answered_by"):
+    """Of a call that the server has placed, where the agent's file asks for it: who is there, and
+    at which point of the audio clock that was known.
+    """
+
+    by: str
+    at_ms: int
+
+
 class OutputStarted(ServerEvent, kw_only=True, tag="output_audio_buffer.started"):
     """On lines that carry sound alone: its first piece of this response has been sent."""
 

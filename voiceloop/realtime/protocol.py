@@ -128,7 +128,7 @@ class Protocol:
         if isinstance(frame, Sound):
             return self._hear(frame.samples)
         if isinstance(frame, Digit):
-            return []
+            return [commands.PressKey(frame.key)]
         if isinstance(frame, Unlocked):
             locks, self._locks = self._locks, NO_LOCKS
             try:
@@ -338,6 +338,18 @@ class Protocol:
         return [commands.CancelResponse(handle.id)]
 
     # --- the listener's side ---
+
+    def answered_by(self, by: str, at_ms: float) -> None:
+        """Who has answered a call of ours."""
+        self.send(events.AnsweredByTold(by=by, at_ms=int(at_ms)))
+
+    def cancel_active(self) -> list[Command]:
+        """Close the response of the conversation that is open, as its client would."""
+        return self._cancel(None) if self._active is not None else []
+
+    def key_received(self, key: str, received_at: int) -> None:
+        """The caller has pressed a key, then (epoch seconds)."""
+        self.send(events.KeyReceived(event=key, received_at=received_at))
 
     def speech_started(self, audio_start_ms: float) -> str:
         """The caller speaks (or: is found to barge in). Returns the id of the user's item.

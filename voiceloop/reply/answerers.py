@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import NamedTuple, Protocol, cast
 
 from voiceloop.agent import AgentConfig
+from voiceloop.backends import ToolCall
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.reply import answers
 from voiceloop.slots.form import Form
@@ -41,18 +42,30 @@ class Heard:
     consent: Consent = NOTHING_KEPT
 
 
+class SaidWithCall(NamedTuple):
+    """What to say, and the tool of the server's that is called with it."""
+
+    text: str
+    tool: str
+    arguments: str
+
+
 class Answerer(Protocol):
     """A file of `reply/answers/`."""
 
-    def answer(self, heard: Heard) -> str | None:
+    def answer(self, heard: Heard) -> str | SaidWithCall | None:
         """What to say; None where this is not its business. It is asked in pauses, too: pure."""
 
 
 class FixedAnswer(NamedTuple):
-    """What is said in place of a model's reply. table: of the agent file that has it."""
+    """What is said in place of a model's reply. table: of the agent file that has it.
+
+    call: made with it.
+    """
 
     text: str
     table: str
+    call: ToolCall | None = None
 
 
 @cache

@@ -20,6 +20,7 @@ from voiceloop.openers import openers_of
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.realtime.settings import SessionSettings
+from voiceloop.realtime.sound_line import LINE_FORMAT
 from voiceloop.reply.agent_hooks import AgentHooks
 from voiceloop.reply.anticipation import Anticipation, PEndCallback
 from voiceloop.reply.opener import Openers, Waits
@@ -112,8 +113,9 @@ class ReplyContext:
             agent.language, hello,
         )  # fmt: skip
         self.tap = services.recordings.begin(call)
-        consent = self.tap.consent
-        self.prepared = Prepared(protocol, agent, services.answers, self.retrieval, consent)
+        self.prepared = Prepared(
+            protocol, agent, services.answers, self.retrieval, tools.secrets, self.tap.consent
+        )
         self.router = Router(backends.models, backends.cascade, agent, services.level)
         self.anticipation = Anticipation(
             backends.language_model, protocol.session_id, tasks, on_p_end, self.ahead, tenant,
@@ -149,6 +151,11 @@ class ReplyContext:
     ) -> ReplyPlan:
         """The plan of a response, or of one that leaves everything to the session's settings."""
         return plan_of(asked, self.agent, prompt, self.router)
+
+    async def spoken(self, text: str) -> bytes:
+        """The text as the agent says it, of LINE_FORMAT. Raises: as the voice."""
+        options = voice_options_of(self.protocol.settings)
+        return (await self.voice.spoken(text, options, LINE_FORMAT.rate)).tobytes()
 
     def close(self) -> None:
         """Give up what is still looked up, or chosen."""

@@ -10,17 +10,19 @@ from dataclasses import replace
 
 import msgspec
 
-from voiceloop.agent import AgentConfig
+from voiceloop.agent import AgentConfig, AgentSlot
+from voiceloop.backends import ToolCall
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.knowledge.retrieval import Retrieval, Settled
 from voiceloop.listening.events import UserTurn
 from voiceloop.realtime.events import Source
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.response import ResponseHandle
-from voiceloop.reply.answerers import FixedAnswer, Heard, answerers
+from voiceloop.reply.answerers import FixedAnswer, Heard, SaidWithCall, answerers
 from voiceloop.reply.plan import ReplyPlan
-from voiceloop.slots.form import Form, Forms, SlotState, exchanges, notes_of
-from voiceloop.slots.question import named_in
+from voiceloop.slots.form import Filled, Form, Forms, SlotState, exchanges, notes_of
+from voiceloop.slots.question import PHONE_DIGITS, asked_in, named_in
+from voiceloop.slots.secrets import Secrets
 from voiceloop.telemetry.record import Mark, TurnRecord
 from voiceloop.telemetry.tap import NOTHING_KEPT, Consent
 
@@ -28,7 +30,7 @@ BY_CLASS = "python"  # in `answered_by`: the agent's class
 
 
 class Prepared:
-    """Of one session. retrieval: None where the agent has no documents."""
+    """Of one session. retrieval: None where the agent has no documents. secrets: of its caller."""
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class Prepared:
         agent: AgentConfig,
         approved: ApprovedAnswers,
         retrieval: Retrieval | None,
+        secrets: Secrets,
         consent: Consent = NOTHING_KEPT,
     ) -> None:
         self._protocol = protocol
@@ -45,6 +48,7 @@ class Prepared:
         self._consent = consent
         self._answerers = answerers()
         self._forms = Forms(agent.slots)
+        self.secrets = secrets
         self._told: tuple[str | None, Form] | None = None  # of slots, and of whom
         # The newest response that is to look up the turn's last words, and what was found without.
         self._owed: tuple[str, Settled] | None = None
@@ -59,8 +63,12 @@ class Prepared:
         form = self._form(turn)[1]
         heard = Heard(turn, pieces, self._agent, form, self._approved, self._consent)
         for table, answerer in self._answerers.items():
-            if text := answerer.answer(heard):
-                return FixedAnswer(text, table)
+            said = answerer.answer(heard)
+            if isinstance(said, SaidWithCall):
+                call = ToolCall(self._protocol.new_id("call"), said.tool, said.arguments)
+                return FixedAnswer(said.text, table, call)
+            if said:
+                return FixedAnswer(said, table)
         own = self._retrieval.answer(turn) if self._retrieval is not None else None
         return FixedAnswer(own, BY_CLASS) if own else None
 
@@ -160,7 +168,7 @@ class Prepared:
         self._told = turn_id, now
         self._protocol.shown.add_notes(turn_id, self._slot_notes(now))
         for one in now.changes(before):
-            response.slot(turn_id, one.name, one.slot.kind, one.value, one.state.value)
+            response.slot(turn_id, one.name, one.slot.kind, self._told_of(one), one.state.value)
 
     def slot_of(self, turn: str) -> str:
         """What the caller speaks of in this turn, by a slot's name; "" where that is none."""
@@ -168,9 +176,37 @@ class Prepared:
         return next((one.name.replace("_", " ") for one in now.changes(before)), "")
 
     def confirmed(self) -> dict[str, str]:
-        """The values that the caller has confirmed, by slot, as far as the conversation goes."""
+        """The values that the caller has confirmed, by slot, as far as the conversation goes; of
+        what is sensitive the mark.
+        """
         form = self._form()[1]
-        return {one.name: one.value for one in form.filled if one.state is SlotState.CONFIRMED}
+        sure = (one for one in form.filled if one.state is SlotState.CONFIRMED)
+        return {one.name: self._told_of(one) for one in sure}
+
+    @property
+    def last_said(self) -> str:
+        """What was heard of the agent last; "" where the caller has spoken since."""
+        role, text = next(iter(self._protocol.spoken.said()[-1:]), ("", ""))
+        return text if role == "assistant" else ""
+
+    def asked_for(self, said: str = "") -> tuple[AgentSlot | None, int | None]:
+        """What the agent asks for at the moment, of its file's slots, and how many digits that has,
+        where that is known. said: by a reply that is not over; "": the newest that is counts.
+        """
+        form = self._form()[1]
+        about = form.get(form.open) if form.open else None
+        last = said or self.last_said
+        slot = named_in(last, self._agent.slots) or (about.slot if about is not None else None)
+        if slot is not None:
+            return slot, slot.digits
+        asked = asked_in(last)
+        n_digits = asked.n_digits if asked is not None else None
+        return None, n_digits if n_digits != PHONE_DIGITS else None  # abroad they have others
+
+    def _told_of(self, one: Filled) -> str:
+        """What clients and tools are told of a value, before it is needed."""
+        hides = one.slot.sensitive and one.value
+        return self.secrets.hide(one.name, one.value) if hides else one.value
 
     def kept_slots(self) -> dict[str, str]:
         """The same for a recording: of those that are sensitive only that there is a value."""
@@ -194,14 +230,15 @@ class Prepared:
         """Where the slots stand before the caller's turn, and with it; None: the newest words."""
         if not self._forms.has_names:
             return Form(), Form()
-        said = list(self._protocol.spoken.said())
+        reveal = self.secrets.reveal
+        said = [(role, reveal(text)) for role, text in self._protocol.spoken.said()]
         words = []
         while said and said[-1][0] == "user":
             words.append(said.pop()[1])
         if turn is None and not words:  # the agent has spoken since
             known = self._forms.after(exchanges(said))
             return known, known
-        whole = " ".join(reversed(words)) if turn is None else turn
+        whole = " ".join(reversed(words)) if turn is None else reveal(turn)
         turns = exchanges((*said, ("user", whole)))
         return self._forms.after(turns[:-1]), self._forms.after(turns)
 

@@ -41,6 +41,7 @@ from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.voice import KeptLine
 from voiceloop.telemetry.record import Mark, Outcome, Speaker, TurnRecord
 from voiceloop.telemetry.tap import Sounded
+from voiceloop.tools.call_tools import CallAct, act_of
 from voiceloop.tools.pending import PendingCall
 
 log = logging.getLogger(__name__)
@@ -49,11 +50,11 @@ log = logging.getLogger(__name__)
 class Reply:
     """Answers once. `start`, then `cancel` at any time; `on_done` is called when it is over.
 
-    turn: of the caller, that it is due to. fixed_text: said in place of a model's reply. failure:
-    why there is none; the fallback is said. is_line: it is said until an answer is there.
-    was_asked_to_wait: the caller, for the turn's words. not_before_s: until then the client plays
-    an earlier reply. live: the branch that makes it ahead. speaks_ahead: it is synthesized
-    meanwhile.
+    turn: of the caller, that it is due to. fixed_text: said in place of a model's reply, and
+    fixed_call made. failure: why there is none; the fallback is said. is_line: it is said until an
+    answer is there. was_asked_to_wait: the caller, for the turn's words. not_before_s: until then
+    the client plays an earlier reply. live: the branch that makes it ahead. speaks_ahead: it is
+    synthesized meanwhile.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Reply:
         *,
         turn: UserTurn | None = None,
         fixed_text: str | None = None,
+        fixed_call: ToolCall | None = None,
         failure: VoiceLoopError | None = None,
         is_line: bool = False,
         was_asked_to_wait: bool = False,
@@ -79,9 +81,10 @@ class Reply:
         self.outcome: Outcome | None = None
         self.failure: VoiceLoopError | None = None
         self.released_s: float | None = None
+        self.act: CallAct | None = None  # what it does to the call once it has been heard
         self.on_done: Callable[[Reply], None] | None = None
         self._context = context
-        self._fixed_text = fixed_text
+        self._fixed_text, self._fixed_call = fixed_text, fixed_call
         self._bridge = Bridge(
             context.agent.waiting, context.waiting_lines, context.clock,
             has_spoken=was_asked_to_wait or not plan.speaks,
@@ -283,13 +286,18 @@ class Reply:
 
     def cancel(self) -> None:
         """Silence now, for good; idempotent. The response itself is closed by who cancels."""
-        self.outcome = self.outcome or "cancelled"
+        self.outcome, self.act = self.outcome or "cancelled", None
         self._generation.leave_calls()  # at once: the next turn's branch begins with what they say
         self.speech.stop()
         if self._task is not None:
             self._task.cancel()
 
     # --- what is known ---
+
+    @property
+    def has_words(self) -> bool:
+        """Whether the present round has said, or written, anything."""
+        return self.speech.text.has_words if self.plan.speaks else self.response.has_words
 
     @property
     def answers(self) -> UserTurn | None:
@@ -435,16 +443,30 @@ class Reply:
                 await self._ask(asked)
                 self._end(outcome)
                 return
+            if (act := act_of(calls)) is not None:
+                await self._announce_act(act)
+                self._end(outcome)
+                return
             self._go_on()
 
     async def _ask(self, pending: PendingCall) -> None:
         """Say what the call will do; the caller's next turn is the answer."""
+        await self._add_line(pending.question)
+        self._context.tools.note_asked(pending)
+
+    async def _announce_act(self, act: CallAct) -> None:
+        """Nothing more follows: the call is acted on when this reply has been heard."""
+        if act.line and not self.has_words:
+            await self._add_line(act.line)
+        self.act = act
+
+    async def _add_line(self, line: str) -> None:
+        """Say or write this last, in a response of its own."""
         if self.plan.speaks:
-            await self._say_behind(pending.question)
+            await self._say_behind(line)
         else:
             self._go_on()
-            await self._write(pending.question)
-        self._context.tools.note_asked(pending)
+            await self._write(line)
 
     def _take_results(self, calls: Sequence[PendingCall]) -> None:
         """What came of these calls is what the next round is asked with."""
@@ -485,6 +507,8 @@ class Reply:
         try:
             if self._fixed_text is not None:
                 await self._write(self._fixed_text)
+                if self._fixed_call is not None:
+                    await self._announce(self._fixed_call)
             else:
                 await self._follow_model()
         except Exception as error:  # a bug costs a turn, not the call

@@ -298,6 +298,13 @@ class ReplyVoice:
         """A voice that has spoken this line already, where its sound is kept."""
         return self._kept.line(line, options)
 
+    async def spoken(self, text: str, options: VoiceOptions, rate_hz: int) -> Samples:
+        """The text as it would be said, int16 [n] at this rate. Raises: as the voice."""
+        async with asyncio.timeout(DEADLINE_S):
+            spoken = _spoken(self.live, text, options, self.new_stream_id())
+            pieces = tuple([piece async for piece in spoken])
+        return KeptLine(self.live.rate_hz, pieces).sound(rate_hz)[0]
+
     def has(self, line: str, options: VoiceOptions) -> bool:
         """Whether this line is spoken already, or is being spoken ahead."""
         return self._is_ahead(line, options) or self.kept_sound(line, options) is not None

@@ -23,6 +23,8 @@ def check_slots(slots: Sequence[AgentSlot], language: str) -> None:
         if slot.digits is not None and slot.kind not in WITH_DIGITS:
             wanted = f"a slot of kind {', '.join(map(repr, WITH_DIGITS))}"
             raise _wrong(f"{where}.digits", wanted, f"one of kind {slot.kind!r}")
+        if slot.sensitive and slot.name is None:
+            raise _wrong(f"{where}.sensitive", "a name beside it", "none")
         if slot.name is None:
             _check_nameless(slot, where)
         else:

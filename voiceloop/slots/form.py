@@ -54,6 +54,8 @@ class Filled:
         """What the model is told of it; "" where it is not settled."""
         match self.state:
             case SlotState.CONFIRMED:
+                if self.slot.sensitive:
+                    return f"- {self.name}: given, and not to be asked for or said"
                 return f"- {self.name} = {self.value}{self._in_words}"
             case SlotState.UNCONFIRMED:
                 return f"- {self.name} = {self.value}{self._in_words}, not confirmed"
@@ -158,7 +160,9 @@ def before_line(one: Filled) -> str:
     if one.state is SlotState.HEARD:
         assert one.slot.read_back
         return one.slot.read_back.replace("{value}", spoken(one.slot, one.value))
-    return ASK_WHOLE.replace("{value}", spoken(one.slot, one.value)) if one.value else ASK_AGAIN
+    if one.slot.sensitive or not one.value:
+        return ASK_AGAIN
+    return ASK_WHOLE.replace("{value}", spoken(one.slot, one.value))
 
 
 def notes_of(form: Form, shown: Sequence[str]) -> str:
@@ -215,7 +219,7 @@ def _heard(form: Form, slot: AgentSlot, value: Value, n_failed: int) -> Form:
             return form.put(replace(unclear, value="", state=SlotState.GIVEN_UP))
         return form.put(unclear, before_line(unclear))
     heard = Filled(slot, value.text, SlotState.HEARD, n_failed)
-    if not slot.read_back:
+    if not slot.reads_back:
         return form.put(replace(heard, state=SlotState.CONFIRMED))
     if n_failed >= MAX_FAILED:
         return form.put(replace(heard, state=SlotState.UNCONFIRMED))

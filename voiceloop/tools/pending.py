@@ -13,10 +13,13 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from enum import Enum
 
+from msgspec.structs import replace
+
 from voiceloop.admission.allowance import UNBOUNDED, Allowance
 from voiceloop.agent import AgentTool
 from voiceloop.backends import LANGUAGE, Tool, ToolCall
 from voiceloop.errors import error_of
+from voiceloop.slots.secrets import Secrets
 from voiceloop.telemetry.record import ToolUse
 from voiceloop.tools.caller import NOBODY, Caller
 from voiceloop.tools.consent import (
@@ -291,6 +294,7 @@ class SessionTools:
         # Of the MCP servers that the session itself names, by the server's label and their name.
         self.of_servers: dict[tuple[str, str], SessionTool] = {}
         self._own = Toolbox({}, toolbox.clock)
+        self.secrets = Secrets()
         self._client_timeout_s = client_timeout_ms / 1000
         self._on_overdue = on_overdue
         self._clients: dict[str, ToolCall] = {}  # calls that the client is to answer
@@ -372,6 +376,8 @@ class SessionTools:
             return ToolResult(as_text(UNCLEAR), Fate.ASKED)
         finally:
             self._asked.pop(call.call_id, None)
+        arguments = self.secrets.reveal_in(call.arguments, tool.from_slots)
+        call = replace(call, arguments=arguments)
         return await self._answer(tool, call) if is_allowed else ToolResult(as_text(NO), Fate.ASKED)
 
     def allow(self, call_id: str, *, is_allowed: bool) -> bool:
@@ -398,7 +404,9 @@ class SessionTools:
         answering: Coroutine[None, None, ToolResult] | None = None,
     ) -> asyncio.Future[ToolResult]:
         """answering: the call itself, where something comes before it."""
-        answer = tool.answer(call.arguments) if answering is None else None
+        arguments = self.secrets.reveal_in(call.arguments, tool.from_slots)
+        call = replace(call, arguments=arguments)
+        answer = tool.answer(arguments) if answering is None else None
         if answer is None and self._n_open < MAX_OPEN and self.allowance.take_tool_call():
             self._n_open += 1
             answering = answering or self._answer(tool, call)

@@ -37,6 +37,8 @@ OWN_EVENTS = {
     "StartedEarly",
     "ReplyEnded",
     "GreetingDue",
+    "KeysPressed",
+    "KeysEntered",
     "CallerIdle",
     "ToolCallsOverdue",
     "ResultLate",
@@ -45,7 +47,7 @@ OWN_EVENTS = {
 }
 # The session does these itself.
 NOT_FOR_TURN_TAKING = {
-    "AppendAudio", "AnswerConfirmation", "ItemCreated", "ItemDeleted", "ResumeCall",
+    "AppendAudio", "AnswerConfirmation", "ItemCreated", "ItemDeleted", "PressKey", "ResumeCall",
 }  # fmt: skip
 SILENCE = heard.SpeechWindow(activity(96.0, 300.0))
 SPEECH = heard.SpeechWindow(activity(1200.0))
@@ -56,6 +58,7 @@ EXITS = {
     Caller.OVERLAPPING: (SILENCE, SPEECH, END_OF_TURN),
     Caller.SPEAKING: (SILENCE,),
     Caller.PAUSED: (SPEECH, END_OF_TURN),
+    Caller.KEYING: (told.KeysEntered(replace(TURN, segment=-1)),),
     Caller.TRANSCRIBING: (
         heard.TurnTranscribed(TURN),
         heard.TranscriptionFailed(TURN, BackendError("gone")),

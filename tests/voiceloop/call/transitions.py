@@ -27,6 +27,7 @@ from voiceloop.realtime import commands as asked
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.settings import SemanticVad, SessionSettings
 from voiceloop.telemetry.record import TurnRecord
+from voiceloop.tools.call_tools import Act, CallAct
 
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = """# Every transition of turn-taking
@@ -110,7 +111,10 @@ def events() -> dict[str, list[tuple[str, told.CallEvent]]]:
             ("the agent's", told.ReplyEnded()),
             ("a line while an answer was late", told.ReplyEnded(line_said=True)),
             ("one beside it", told.ReplyEnded(had_floor=False)),
+            ("one that ends the call", told.ReplyEnded(act=CallAct(Act.END))),
         ],
+        "KeysPressed": [("", told.KeysPressed(900.0))],
+        "KeysEntered": [("", told.KeysEntered(replace(TURN, segment=-1)))],
         "GreetingDue": [("", told.GreetingDue("Hello."))],
         "CallerIdle": [("", told.CallerIdle(0.0))],
         "ToolCallsOverdue": [
@@ -151,6 +155,8 @@ def in_state(caller: Caller, agent: Agent) -> tuple[TurnTaking, CallStatus]:
             turn_taking.on(heard.SpeechStarted(activity(64.0)), alone)
             if caller is Caller.PAUSED:
                 turn_taking.on(heard.SpeechWindow(activity(400.0, 64.0)), alone)
+        case Caller.KEYING:
+            turn_taking.on(told.KeysPressed(0.0), alone)
         case Caller.TRANSCRIBING:
             turn_taking.on(heard.SpeechStarted(activity(64.0)), alone)
             turn_taking.on(heard.EndOfTurn(0, 800.0, ()), alone)  # no words so far

@@ -41,6 +41,7 @@ from voiceloop.doors.sip.leg import LEAST_SESSION_S, Leg, LegState, interval_of
 from voiceloop.doors.sip.media import Media, Ports
 from voiceloop.doors.sip.trunk import Trunk
 from voiceloop.errors import (
+    CallRejected,
     ConfigError,
     InvalidRequest,
     NotAnswered,
@@ -249,9 +250,10 @@ class SipDoor:
 
     async def _answer(self, leg: Leg, line: Line) -> None:
         """One call that has come in; a bug in it ends no other."""
+        call_id = self._calls.new_id()
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._drop, leg)
-            refusal = await self._admit(leg, line, stack)
+            refusal = await self._admit(leg, line, stack, call_id)
             if leg.state is LegState.ENDED:  # the far end has given up meanwhile
                 return
             if refusal is not None:
@@ -267,14 +269,28 @@ class SipDoor:
                     await leg.settled()
             # Where the server drains, nobody would tell the call that it is to end.
             if leg.state is LegState.LIVE and not self._server.admission.is_draining:
-                await self._run(line)
+                await self._run(line, call_id)
 
-    async def _admit(self, leg: Leg, line: Line, stack: AsyncExitStack) -> tuple[int, str] | None:
-        """A place and two ports for the call; else the status and code of its refusal."""
+    async def _admit(
+        self, leg: Leg, line: Line, stack: AsyncExitStack, call_id: str
+    ) -> tuple[int, str] | None:
+        """A place and two ports for the call, once it is decided that it is answered; else the
+        status and code of its refusal.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        if self._server.config.phone.rings and leg.state is LegState.RINGING:
+            leg.ring()
+        line.on_end = task.cancel  # the far end gives up while it rings
         try:
-            entering = let_in(self._server, line.hello, asyncio.sleep)
+            deciding = self._calls.desk.admitted(line.hello, call_id)
+            wanted = await stack.enter_async_context(deciding)
+            line.on_end = lambda: None
+            entering = let_in(self._server, wanted, asyncio.sleep)
             line.hello = await stack.enter_async_context(entering)
             await leg.media.open()
+        except CallRejected as error:
+            return error.sip_status, error.wire_code
         except RateLimited as error:
             return 486, error.wire_code
         except Overloaded as error:
@@ -282,10 +298,14 @@ class SipDoor:
         except VoiceLoopError as error:
             log.info("a call by SIP is refused: %s", error.message)
             return 403, error.wire_code
+        finally:
+            line.on_end = lambda: None
         return None
 
-    async def _run(self, line: Line, answered: asyncio.Future[str] | None = None) -> None:
-        call_id = self._calls.add(line)
+    async def _run(
+        self, line: Line, call_id: str, answered: asyncio.Future[str] | None = None
+    ) -> None:
+        self._calls.add(line, call_id)
         if answered is not None:
             answered.set_result(call_id)
         try:
@@ -341,10 +361,14 @@ class SipDoor:
         """One call that goes out. answered: its id, or why nobody took it."""
         trunk = self._trunk
         assert trunk is not None
+        call_id = self._calls.new_id()
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._drop, leg)
             try:
-                entering = let_in(self._server, line.hello, asyncio.sleep)
+                allowing = self._calls.desk.admitted(line.hello, call_id)
+                entering = let_in(
+                    self._server, await stack.enter_async_context(allowing), asyncio.sleep
+                )
                 line.hello = await stack.enter_async_context(entering)
                 await leg.media.open()
                 said = offer(self._codecs, leg.local())
@@ -362,7 +386,7 @@ class SipDoor:
                 answered.cancel()
                 raise
             else:
-                await self._run(line, answered)
+                await self._run(line, call_id, answered)
 
     def _referred(self, leg: Leg, request: SipRequest) -> None:
         """The far end asks us to call somebody in its place (RFC 3515)."""

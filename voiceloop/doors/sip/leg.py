@@ -24,8 +24,8 @@ from voiceloop.doors.sip.description import LocalSound, answer, offer, parse
 from voiceloop.doors.sip.dialog import SDP, SipDialog
 from voiceloop.doors.sip.endpoint import METHODS, Endpoint, Headers, Key, NoAnswer
 from voiceloop.doors.sip.media import Media
-from voiceloop.errors import InvalidRequest, TransferFailed
-from voiceloop.telephony import KEYS
+from voiceloop.errors import InvalidRequest, NotOnThisLine, TransferFailed
+from voiceloop.telephony import KEYS, Announcement
 
 log = logging.getLogger(__name__)
 
@@ -320,8 +320,12 @@ class Leg:
                 self._bye()
         self._end(HUNG_UP, "the call was ended here")
 
-    async def transfer(self, target: str) -> None:
-        """Have the far end call somebody else in our place (RFC 3515). Raises: TransferFailed."""
+    async def transfer(self, target: str, announcement: Announcement | None = None) -> None:
+        """Have the far end call somebody else in our place (RFC 3515). Raises: TransferFailed,
+        NotOnThisLine: whoever answers there is not ours to speak to.
+        """
+        if announcement is not None:
+            raise NotOnThisLine("expected a blind transfer by SIP, found one with an announcement")
         uri = (
             f"sip:{target.removeprefix('tel:')}@{self._domain}" if target[:4] == "tel:" else target
         )

@@ -1,0 +1,219 @@
+"""What a reply asks to be done to the call, done once the caller has heard the reply.
+
+Owns the hanging up after a goodbye, with the caller's chance to speak against it; the keys that are
+pressed for the agent; and a transfer from the first ring to its end, or back to the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from voiceloop.agent import AgentConfig
+from voiceloop.call import events as told
+from voiceloop.call.answered_by import AnsweredBy, Tone
+from voiceloop.call.connection import Transport
+from voiceloop.call.lifetime import Ending, Idleness
+from voiceloop.errors import NotOnThisLine, TransferFailed, VoiceLoopError
+from voiceloop.listening.events import ListenEvent
+from voiceloop.realtime.commands import ClearAudio
+from voiceloop.realtime.protocol import Protocol
+from voiceloop.telephony import NO_PHONE, Announcement, PhoneLine
+from voiceloop.tools.call_tools import Act, CallAct, with_call_tools
+
+log = logging.getLogger(__name__)
+
+# After the last sample of a goodbye: what a client still holds is played, and who wants something
+# more says so. Chosen: people hang up no sooner.
+GOODBYE_HEARD_S = 0.6
+# The line of a caller who was handed over ends by itself; chosen, for a far end that forgets to.
+HANDED_OVER_S = 5.0
+AFTER_TONE_S = 0.4
+LONGEST_GREETING_S = 60.0  # of a machine, and of what is said to it
+MAX_TRANSFER_S = 90.0  # a colleague's telephone rings for less
+
+EndCall = Callable[[Ending], None]
+
+
+class CallActs:
+    """Of one call.
+
+    advance: has turn-taking act on events. end: ends the call. phone: the far end, where that is a
+    telephone. spoken: a text as the agent says it.
+    """
+
+    def __init__(
+        self,
+        agent: AgentConfig,
+        protocol: Protocol,
+        tasks: asyncio.TaskGroup,
+        clock: Callable[[], float],
+        advance: Callable[[Sequence[told.CallEvent]], None],
+        end: EndCall,
+        spoken: Callable[[str], Awaitable[bytes]],
+        phone: PhoneLine | None,
+    ) -> None:
+        self.idleness = Idleness(lambda since_ms: advance([told.CallerIdle(since_ms)]), clock)
+        # The caller is handed over and hears somebody else, or is a machine: nothing is answered.
+        self.is_away = False
+        self._tone: Tone | None = None  # that is waited for
+        self._may_begin = asyncio.Event()
+        self._answered = AnsweredBy() if agent.call.machine != "ignore" else None
+        self._manners = agent.call
+        self._protocol = protocol
+        self._advance = advance
+        self._tasks = tasks
+        self._end = end
+        self._spoken = spoken
+        self._phone = phone
+
+    # --- who is there ---
+
+    def leaves_out(self, heard: bytes | told.CallEvent, now_ms: float) -> bool:
+        """Whether this sound, or what was heard in it, is of a caller who is away. It tells who has
+        answered a call of ours, too.
+        """
+        if not isinstance(heard, bytes | ListenEvent):
+            return False
+        if self.is_away:
+            if isinstance(heard, bytes) and self._tone is not None and self._tone.hear(heard):
+                self._may_begin.set()
+            return True
+        if self._answered is None:
+            return False
+        if isinstance(heard, bytes):
+            by = self._answered.hear(heard)
+        else:
+            by = self._answered.observe(heard, now_ms)
+        if by is not None:
+            self._protocol.answered_by(by, now_ms)
+        if by == "machine":
+            self._meet_machine()
+        return self.is_away
+
+    def _meet_machine(self) -> None:
+        """Say nothing more to it but the message, where there is one."""
+        if self._manners.machine in ("ignore", "tell") or self.is_away:
+            return
+        self._advance((*self._protocol.cancel_active(), ClearAudio()))
+        self.is_away = True
+        if self._manners.machine == "hang_up":
+            self._end(Ending.MACHINE)
+        else:
+            self._tone = Tone()
+            self._tasks.create_task(self._leave_message(self._manners.message), name="message")
+
+    def _say(self, line: str) -> None:
+        self._advance([told.GreetingDue(line)])
+
+    # --- done ---
+
+    async def _leave_message(self, message: str) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST_GREETING_S):
+                await self._may_begin.wait()
+        await asyncio.sleep(AFTER_TONE_S)
+        self._say(message)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST_GREETING_S):
+                await self.idleness.wait()
+        self._end(Ending.MACHINE)
+
+    def begin(self, act: CallAct) -> None:
+        """Do this now; what takes time goes on by itself."""
+        match act.act:
+            case Act.END:
+                self._tasks.create_task(self._hang_up(), name="hang up")
+            case Act.VOICEMAIL:
+                self._meet_machine()
+            case Act.DIGITS if self._phone is not None:
+                self._tasks.create_task(self._press(self._phone, act.digits), name="press keys")
+            case Act.TRANSFER if self._phone is not None:
+                self._tasks.create_task(self._transfer(self._phone, act), name="transfer")
+
+    async def _hang_up(self) -> None:
+        if await self.idleness.stays_idle(GOODBYE_HEARD_S):
+            self._end(Ending.AGENT)
+
+    async def watch_silence(self, after_s: float, n_turns: Callable[[], int]) -> None:
+        """Ask whether anybody is there after so long a silence, and end the call after two more.
+
+        n_turns: the agent's so far.
+        """
+        n_asked: int | None = None  # turns of the agent, the question among them
+        while True:
+            await self.idleness.wait()
+            is_asked = n_asked is not None and n_turns() <= n_asked
+            n_silences = 2 if is_asked else 1
+            if not await self.idleness.stays_idle(n_silences * after_s) or self.is_away:
+                n_asked = None if not self.is_away else n_asked
+                await asyncio.sleep(1.0 if self.is_away else 0.0)
+                continue
+            if is_asked:
+                break
+            n_asked = n_turns() + 1
+            self._say(self._manners.still_there)
+        self._say(self._manners.goodbye)
+        await self.idleness.wait()
+        self._end(Ending.NOBODY_SPEAKS)
+
+    async def _press(self, phone: PhoneLine, digits: str) -> None:
+        try:
+            await phone.send_digits(digits)
+        except VoiceLoopError as error:
+            log.warning("keys were not pressed (%s): %s", error.wire_code, error.message)
+
+    async def _transfer(self, phone: PhoneLine, act: CallAct) -> None:
+        """Hand the caller over; who is not taken comes back with a sentence."""
+        to = act.to
+        assert to is not None  # as `CallTool.act` makes it
+        self.is_away = True
+        try:
+            announcement = await self._announcement(act) if to.warm else None
+            async with asyncio.timeout(MAX_TRANSFER_S):
+                try:
+                    await phone.transfer(to.to, announcement)
+                except NotOnThisLine:
+                    if announcement is None:
+                        raise
+                    log.warning("a transfer to %s goes without its summary", to.name)
+                    await phone.transfer(to.to)
+        except (TransferFailed, NotOnThisLine, TimeoutError) as error:
+            log.warning("a transfer to %s failed: %s", to.name, error or "nobody answered")
+            self.is_away = False
+            self._say(act.failed)
+            return
+        await asyncio.sleep(HANDED_OVER_S)
+        self._end(Ending.HANDED_OVER)
+
+    async def _announcement(self, act: CallAct) -> Announcement | None:
+        """What is said to who takes the call; None where there is nothing, or no voice for it."""
+        if not act.summary:
+            return None
+        try:
+            return Announcement(act.summary, await self._spoken(act.summary))
+        except (VoiceLoopError, TimeoutError) as error:
+            log.warning("a transfer goes without its summary: %s", error or "no voice in time")
+            return None
+
+
+def agent_on_line(
+    agent: AgentConfig, transport: Transport, allows: Callable[[str], bool]
+) -> AgentConfig:
+    """The agent with its texts filled in for this caller, and the tools of this line.
+
+    allows: whether a call may be transferred there.
+    """
+    hello, manners = transport.hello, agent.call
+    call, greeting = hello.phone or NO_PHONE, hello.opening or agent.greeting
+    if call.returned:
+        greeting = manners.not_transferred
+    if not call.is_outbound:  # there people call us, and machines do not answer
+        manners = replace(manners, machine="ignore", screening="")
+    instructions, greeting = call.filled(agent.instructions), call.filled(greeting)
+    agent = replace(agent, instructions=instructions, greeting=greeting, call=manners)
+    can = frozenset(Act) if transport.phone is not None else frozenset({Act.END})
+    return with_call_tools(agent, can, allows)

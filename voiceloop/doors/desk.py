@@ -1,0 +1,107 @@
+"""What is decided about a telephone's call before it is answered.
+
+Owns the order of that: its limits, then, where the configuration asks somebody, the webhook and the
+wait for `accept` or `reject`, while the call rings. No model is asked and no place is taken yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
+
+from voiceloop.call.connection import Hello
+from voiceloop.doors.limits import PhoneLimits
+from voiceloop.doors.webhook import Webhook, incoming
+from voiceloop.errors import BackendError, CallRejected, InvalidRequest
+from voiceloop.phone_settings import PhoneSettings
+from voiceloop.realtime.settings import Json
+
+log = logging.getLogger(__name__)
+
+LONGEST_RING_S = 30.0
+DECLINED = 603  # of SIP, as OpenAI's `reject` has it where nothing is said
+UNAVAILABLE = 480
+
+
+class Ringing:
+    """A call that nobody has decided about yet. `accept` or `reject` comes once."""
+
+    def __init__(self, hello: Hello) -> None:
+        self.hello = hello
+        self._decided: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
+
+    def accept(self, session: Json) -> None:
+        """Answer the call with these session settings. Raises: InvalidRequest: it is decided."""
+        self._check()
+        self._decided.set_result(session)
+
+    def reject(self, status: int) -> None:
+        """Refuse the call. Raises: InvalidRequest: it is decided."""
+        self._check()
+        self._decided.set_exception(CallRejected("expected a call that is wanted", status))
+
+    def _check(self) -> None:
+        if self._decided.done():
+            raise InvalidRequest("expected a call that rings", code="call_decided")
+
+    async def decided(self) -> Json:
+        """Wait. Raises: CallRejected, also where nobody decides."""
+        try:
+            async with asyncio.timeout(LONGEST_RING_S):
+                return await self._decided
+        except TimeoutError:
+            found = f"found none within {LONGEST_RING_S:g} s"
+            raise CallRejected(f"expected accept or reject, {found}", UNAVAILABLE) from None
+
+
+class Desk:
+    """Of one gateway."""
+
+    def __init__(self, settings: PhoneSettings, webhook: Webhook | None = None) -> None:
+        self._settings = settings
+        self._limits = PhoneLimits(settings, time.time)
+        self._webhook = webhook
+        if webhook is None and settings.answer == "ask":
+            self._webhook = Webhook(settings.webhook_url, settings.webhook_secret)
+        self._ringing: dict[str, Ringing] = {}
+
+    def find(self, call_id: str, tenant: str) -> Ringing | None:
+        """A call of this tenant's that rings."""
+        ringing = self._ringing.get(call_id)
+        return ringing if ringing is not None and ringing.hello.tenant == tenant else None
+
+    @asynccontextmanager
+    async def admitted(self, hello: Hello, call_id: str) -> AsyncIterator[Hello]:
+        """The call as it is to be answered, within its limits for as long as it lasts.
+
+        One that goes on after a transfer or a broken stream has been decided about. Raises:
+        RateLimited, CallRejected.
+        """
+        call = hello.phone
+        assert call is not None  # of a telephone
+        goes_on = hello.is_returning or bool(call.returned)
+        with nullcontext() if goes_on else self._limits.call(call):
+            rings = not goes_on and not call.is_outbound
+            if rings and self._webhook is not None:
+                hello = await self._ask(self._webhook, hello, call_id)
+            elif rings and self._settings.ring_ms:
+                await asyncio.sleep(self._settings.ring_ms / 1000)
+            yield hello
+
+    async def _ask(self, webhook: Webhook, hello: Hello, call_id: str) -> Hello:
+        assert hello.phone is not None
+        ringing = self._ringing[call_id] = Ringing(hello)
+        now_s = int(time.time())
+        try:
+            try:
+                await webhook.tell(incoming(call_id, hello.phone, now_s), now_s)
+            except BackendError as error:
+                log.error("a call is refused: %s", error.message)
+                raise CallRejected("expected a webhook that answers", UNAVAILABLE) from None
+            return replace(hello, asked=await ringing.decided())
+        finally:
+            del self._ringing[call_id]
