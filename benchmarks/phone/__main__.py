@@ -6,6 +6,9 @@ twilio, asterisk   the bundled call by a scripted carrier (an exchange), beside 
                    WebSocket: what the line adds to the gap, and how soon the telephone is silent
                    once the server clears its sound
 recording          the bundled call without and with a folder for it: drift, cuts, gap, bytes
+machines           greetings of machines and of people, offline: which are taken for machines, when
+echo               the bundled call over Twilio's dialect while the line gives back what was played,
+                   25 dB softer, after 60 to 250 ms: how often the agent interrupts itself
 """
 
 from __future__ import annotations
@@ -16,12 +19,18 @@ from collections.abc import Sequence
 
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import Bar
+from benchmarks.phone.echo import EchoPart
 from benchmarks.phone.lines import LinePart
+from benchmarks.phone.machines import MachinesPart
 from benchmarks.phone.part import Part
 from benchmarks.phone.recording import RecordingPart
 
-PARTS: dict[str, Part] = {name: LinePart(name) for name in ("twilio", "asterisk")}
-PARTS["recording"] = RecordingPart()
+PARTS: dict[str, Part] = {
+    **{name: LinePart(name) for name in ("twilio", "asterisk")},
+    "machines": MachinesPart(),
+    "echo": EchoPart(),
+    "recording": RecordingPart(),
+}
 
 
 async def measure(names: Sequence[str], chosen: Namespace) -> None:

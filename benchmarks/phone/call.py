@@ -10,14 +10,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
+import numpy as np
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from benchmarks.phone.peers import CALLED, CALLER, PEERS
-from benchmarks.phone.telephone import PIECE_MS, Telephone
+from benchmarks.phone.telephone import PIECE_MS, Telephone, is_loud
 from benchmarks.webrtc.call import turn_of
 from benchmarks.webrtc.ear import Ear
 from clients.call.open_call import CallOptions
@@ -28,18 +30,47 @@ from clients.recording import Samples
 
 PUBLIC_URL = "http://phone.test"  # what the server is told, and what its carriers sign
 MOST_S = 10.0
+ECHO_GAIN = 10.0 ** (-25.0 / 20.0)
+RECENT_PIECES = 40  # 0.8 s of what was played: more than the longest echo
+SPOKE_BEFORE_S = 2.0  # whoever said nothing for so long has interrupted nobody
 REPLIES_APART_S = 0.5
+
+
+class LineEcho:
+    """What the telephone network gives back of what was played: after_ms later, and softer."""
+
+    def __init__(self, after_ms: float) -> None:
+        self._after_s = after_ms / 1000.0
+
+    def added(
+        self, samples: Samples, heard: Sequence[tuple[float, Samples]], now_s: float
+    ) -> Samples:
+        """The caller's samples at 24 kHz, which end now, with the echo. heard: by when it began."""
+        if not self._after_s:
+            return samples
+        whole = samples.astype(np.float64)
+        began_s = now_s - len(samples) / RATE_HZ - self._after_s
+        for at_s, piece in reversed(heard[-RECENT_PIECES:]):
+            start = round((at_s - began_s) * RATE_HZ)
+            begin, end = max(0, start), min(len(whole), start + len(piece))
+            if begin < end:
+                whole[begin:end] += ECHO_GAIN * piece[begin - start : end - start]
+        return np.clip(np.rint(whole), -32768, 32767).astype(np.int16)
 
 
 class PhoneConnection(Ear):
     """The line of a simulated caller who has a telephone.
 
     cleared_s: when the server cleared its sound. told_and_heard_ms: of each reply that was cut,
-    what the server says was heard, and what the telephone had played.
+    what the server says was heard, and what the telephone had played. echo_ms: after so long what
+    was played comes back softly; 0: never.
     """
 
-    def __init__(self, server: str, name: str) -> None:
+    def __init__(self, server: str, name: str, echo_ms: float = 0.0) -> None:
         super().__init__(f"http://{server}")
+        self._echo = LineEcho(echo_ms)
+        self._spoke_s = 0.0  # when the caller's last loud sample was sent
+        self.interrupted_itself = 0
         self.phone = Telephone(PUBLIC_URL, PEERS[name](), self.came_out, at=self.url)
         self.cleared_s: list[float] = []
         self.told_and_heard_ms: list[tuple[float, float]] = []
@@ -48,8 +79,8 @@ class PhoneConnection(Ear):
         self._reading: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, server: str, name: str) -> PhoneConnection:
-        line = cls(server, name)
+    async def open(cls, server: str, name: str, echo_ms: float = 0.0) -> PhoneConnection:
+        line = cls(server, name, echo_ms)
         phone = line.phone
         if name == "asterisk":
             told = {"from": CALLER, "to": CALLED, "call": phone.peer.call}
@@ -74,6 +105,7 @@ class PhoneConnection(Ear):
                 match event["type"]:
                     case "output_audio_buffer.cleared":
                         self.cleared_s.append(self._now())
+                        self.interrupted_itself += self._now() - self._spoke_s > SPOKE_BEFORE_S
                     case "conversation.item.truncated":
                         told_ms = float(event["audio_end_ms"])
                         self.told_and_heard_ms.append((told_ms, self._played_ms()))
@@ -85,7 +117,9 @@ class PhoneConnection(Ear):
         await self._beside.send(json.dumps(event))
 
     async def append_audio(self, samples: Samples) -> None:
-        await self.phone.say(samples)
+        if is_loud(samples):
+            self._spoke_s = self._now()
+        await self.phone.say(self._echo.added(samples, self.phone.heard, self._now()))
 
     async def close(self) -> None:
         await self.phone.hang_up()
@@ -123,13 +157,14 @@ async def play(chosen: argparse.Namespace) -> dict[str, Any]:
         socket = await RealtimeConnection.open(f"ws://{chosen.server}", extras={"greeting": "1"})
         call = SimulatedCall(socket, utterances, options=options)
         return {"turns": [turn_of(turn, None) for turn in (await call.run()).turns]}
-    line = await PhoneConnection.open(chosen.server, chosen.line)
+    line = await PhoneConnection.open(chosen.server, chosen.line, chosen.echo_ms)
     call = SimulatedCall(line, utterances, options=options)  # type: ignore[arg-type]
     result = await call.run()
     return {
         "turns": [turn_of(turn, None) for turn in result.turns],
         "clear_ms": [round(one, 1) for one in line.clear_to_silence_ms()],
         "told_and_heard_ms": line.told_and_heard_ms,
+        "interrupted_itself": line.interrupted_itself,
         "errors": list(result.errors),
     }
 
@@ -139,6 +174,7 @@ def main() -> None:
     parser.add_argument("server", help="host:port")
     parser.add_argument("--voice", required=True)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--echo-ms", type=float, default=0.0)
     parser.add_argument("--line", required=True, choices=("websocket", "twilio", "asterisk"))
     print(json.dumps(asyncio.run(play(parser.parse_args()))), flush=True)
 

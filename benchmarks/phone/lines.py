@@ -53,7 +53,7 @@ class LinePart:
                     address = f"127.0.0.1:{server.port}"
                     self._add(
                         one.variant,
-                        await _call(address, voice, chosen.seed + one.index, one.variant),
+                        await call(address, voice, chosen.seed + one.index, one.variant),
                     )
                     progress(done + 1)
 
@@ -114,9 +114,11 @@ def _line(turns: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-async def _call(address: str, voice: str, seed: int, line: str) -> dict[str, Any]:
+async def call(
+    address: str, voice: str, seed: int, line: str, echo_ms: float = 0.0
+) -> dict[str, Any]:
     """One call in a process of its own. Raises: ClientError."""
-    options = ("--voice", voice, "--seed", str(seed), "--line", line)
+    options = ("--voice", voice, "--seed", str(seed), "--line", line, "--echo-ms", str(echo_ms))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "benchmarks.phone.call", address, *options,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,

@@ -13,6 +13,7 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,8 @@ PEOPLE = (
     "Good afternoon, this is Mill Clinic, Sarah speaking, how may I help you today?",
     "Yes hello, I was expecting your call.", "Hi, one second, let me turn down the radio.",
 )  # fmt: skip
+RECORDED = {"commands": 30, "librispeech": 15, "speechocean762": 20}  # clips of each
+N_VOICES = 2  # of each cast, the first
 ESPEAK = ("en-us+m3", "en-gb+f2")
 CASTS = ("espeak-ng", "flite", "hibari")
 
@@ -95,7 +98,7 @@ def room(ms: float, seed: int) -> Samples:
 def spoken(cast: str, texts: Sequence[str]) -> Iterator[tuple[str, Samples]]:
     """Each text in each voice of a cast. Raises: ClientError."""
     if cast != "espeak-ng":
-        yield from said_by(cast, texts)
+        yield from islice(said_by(cast, texts), N_VOICES * len(texts))
         return
     with tempfile.TemporaryDirectory() as folder:
         for voice in ESPEAK:
@@ -118,9 +121,11 @@ def answers(data: Path | None) -> Iterator[Answer]:
                 yield Answer(name, cast, is_machine, over_telephone(whole))
     if data is None:
         return
-    recordings = sorted((data / "speech").glob("commands/*.flac"))
-    recordings += sorted((data / "speech").glob("librispeech/**/*.flac"))[:30]
-    recordings += sorted((data / "speech").glob("speechocean762/**/*.flac"))[:40]
+    recordings = [
+        path
+        for folder, n_most in RECORDED.items()
+        for path in sorted((data / "speech" / folder).rglob("*.flac"))[:n_most]
+    ]
     for number, path in enumerate(recordings):
         said = read_flac(path).at_rate(RECOGNIZER_HZ).samples
         before = (room(400, 1), hello[number % len(hello)], room(PAUSE_MS + 600, 3))

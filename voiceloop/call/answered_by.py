@@ -47,12 +47,13 @@ SCREENING = tuple(
 )
 # A caller who answers for a house says so: the greeting may then be as long as it likes.
 PERSON = (
-    "how can i help", "how may i help", "can i help you", "may i help", "speaking",
-    "good morning", "good afternoon", "good evening", "guten tag", "guten morgen", "am apparat",
+    "how can i help", "how may i help", "can i help you", "may i help", "speaking", "one second",
+    "one moment", "hold on", "just a", "good morning", "good afternoon", "good evening",
+    "guten tag", "guten morgen", "am apparat",
 )  # fmt: skip
 # Of the first that is said, without a pause of 0.5 s; people who lift a telephone say less, 2.5 s
 # at most in LiveKit's detector. What they say later may be as long as it likes. Chosen.
-LONG_GREETING_MS = 2700.0
+LONG_GREETING_MS = 2900.0
 BEGINS_WITHIN_MS = 4000.0
 BREAK_MS = 500.0
 WATCHED_MS = 25_000.0  # of a call, then who is there is a person
@@ -61,7 +62,7 @@ RATE_HZ = 24_000
 FRAME = 480  # 20 ms
 TONE_MS, LONGEST_TONE_MS = 180.0, 2500.0
 LOWEST_HZ, HIGHEST_HZ = 380.0, 2600.0
-PURE = 0.8  # of a tone's energy in three bins; a vowel's strongest harmonic has half
+PURE = 0.9  # of a tone's energy in five bins, and its pitch stays
 LEAST_LEVEL = 150.0  # RMS, of int16: some -47 dB of full scale
 QUIET_AFTER_MS = 1800.0  # a machine that has no tone
 
@@ -96,8 +97,9 @@ class Tone:
         hz = peak * RATE_HZ / (2 * FRAME)
         share = float(power[max(peak - 2, 0) : peak + 3].sum() / (power.sum() + 1e-9))
         is_tone = level > LEAST_LEVEL and share >= PURE and LOWEST_HZ <= hz <= HIGHEST_HZ
-        if is_tone and (self._bin < 0 or abs(peak - self._bin) <= 1):
-            self._bin, self._tone_ms = peak, self._tone_ms + 20.0
+        if is_tone and (self._bin < 0 or abs(peak - self._bin) <= 1):  # a hum glides
+            self._bin = peak if self._bin < 0 else self._bin
+            self._tone_ms += 20.0
             return False
         was_tone = TONE_MS <= self._tone_ms <= LONGEST_TONE_MS
         self._bin, self._tone_ms = (peak, 20.0) if is_tone else (-1, 0.0)

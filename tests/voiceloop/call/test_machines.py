@@ -134,8 +134,8 @@ def test_only_a_single_tone_of_its_length_is_one() -> None:
 def test_only_a_greeting_without_a_pause_is_too_long_for_a_person() -> None:
     long, paused, house = AnsweredBy(), AnsweredBy(), AnsweredBy()
     house.observe_words("mill clinic how can i help".split())
-    assert long.observe_speech(2600.0, 0.0, 100.0, 2700.0) is None
-    assert long.observe_speech(2800.0, 0.0, 100.0, 2900.0) == "machine"
+    assert long.observe_speech(2800.0, 0.0, 100.0, 2900.0) is None
+    assert long.observe_speech(3000.0, 0.0, 100.0, 3100.0) == "machine"
     assert long.observe_speech(3700.0, 0.0, 100.0, 3800.0) is None  # told once
     assert paused.observe_speech(2000.0, 600.0, 100.0, 2700.0) is None
     assert paused.observe_speech(4000.0, 0.0, 100.0, 4100.0) is None
