@@ -6,6 +6,7 @@ Owns these messages. They name what is to be done and nothing of how; immutable.
 from __future__ import annotations
 
 from enum import Enum
+from typing import Literal
 
 import msgspec
 
@@ -205,9 +206,11 @@ class WatchIdleness(Order, frozen=True):
 
 
 class CountBargeIn(Order, frozen=True):
-    """What a sound over the agent came to, and when its onset arrived."""
+    """What a sound over the agent came to, and when its onset arrived. kept_out: words that would
+    have counted, but for their level or voice; second_try: let in soon after one of those.
+    """
 
-    verdict: Verdict
+    verdict: Verdict | Literal["kept_out", "second_try"]
     onset_arrival_s: float
 
 

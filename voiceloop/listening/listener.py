@@ -50,6 +50,7 @@ from voiceloop.listening.segment import (
     SpeechSegment,
     VoiceActivity,
 )
+from voiceloop.listening.voice_print import VoicePrinter
 from voiceloop.realtime.settings import SemanticVad, ServerVad, SessionSettings
 from voiceloop.telemetry.record import Endpoint, Mark
 
@@ -91,6 +92,7 @@ class Listener:
         self._starts_early = starts_early
         self._early = EarlyStarts(is_enabled=starts_early)
         self._prosody = Prosody()
+        self._printer = VoicePrinter()
         self._echo = EchoGuard() if knows_echo else None
         self._caller_audio = CallerAudio(settings.input_format, settings.noise_reduction)
         self._audio = AudioClock(clock)
@@ -153,8 +155,7 @@ class Listener:
         if self._segment is None:
             self._onset.keep(samples)
         else:
-            self._prosody.feed(samples)
-            self._recognition.feed(samples.tobytes())
+            self._hear(samples)
         found: list[ListenEvent] = []
         self._vad.look_between(self._segment is None and self._onset.heeds_likeness)
         for window in self._vad.feed(samples):
@@ -168,9 +169,15 @@ class Listener:
 
     def _take_pre_roll(self) -> None:
         self._prosody.reset()
+        self._printer.reset()
         for samples in self._onset.take_pre_roll():
-            self._prosody.feed(samples)
-            self._recognition.feed(samples.tobytes())
+            self._hear(samples)
+
+    def _hear(self, samples: Samples) -> None:
+        """Sound of the open segment."""
+        self._prosody.feed(samples)
+        self._printer.feed(samples)
+        self._recognition.feed(samples.tobytes())
 
     # --- voice activity ---
 
@@ -187,7 +194,8 @@ class Listener:
         return [SpeechWindow(self._activity(segment, end_ms))]
 
     def _activity(self, segment: SpeechSegment, now_ms: float) -> Activity:
-        return segment.activity(now_ms, self._prosody.loudness.loud_level_db())
+        level_db = self._prosody.loudness.loud_level_db()
+        return segment.activity(now_ms, level_db, self._printer.print())
 
     def _tell(self, heard: Heard, end_ms: float) -> list[ListenEvent]:
         """What was heard outside any segment."""

@@ -1,4 +1,4 @@
-"""What a sound's level says of whether it is the caller's, and what becomes of it in a call."""
+"""What level and voice say of whether a sound is the caller's, and what becomes of it in a call."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ from tests.callers import RATE_HZ, Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, instant_backends, utterance
 from voiceloop.agent import AgentConfig, BargeIn
 from voiceloop.backends import Backends
-from voiceloop.call.caller_level import LEAST_TURN_MS, SECOND_TRY_MS, CallerLevel, log_odds_of
+from voiceloop.call.known_caller import (
+    LEAST_OF_VOICE,
+    LEAST_TURN_MS,
+    SECOND_TRY_MS,
+    KnownCaller,
+    log_odds_of,
+)
 
 LONG = "Once upon a time there was a roaster. " * 12
 FAR = 0.2  # of the caller's amplitude: 14 dB below
 
 
-def known(*levels_db: float) -> CallerLevel:
-    level = CallerLevel()
+def known(*levels_db: float) -> KnownCaller:
+    level = KnownCaller()
     for level_db in levels_db:
         level.take(level_db, LEAST_TURN_MS)
     return level
@@ -48,6 +54,32 @@ def test_who_is_kept_out_is_heard_at_the_second_try() -> None:
     level.keep_out(10_000.0)
     assert level.log_odds(50.0, 10_500.0) == 0.0
     assert level.log_odds(50.0, 10_000.0 + SECOND_TRY_MS) < -3.5
+
+
+CALLER, OTHER = (*[1.0] * 8, 120.0), (*[-4.0] * 8, 120.0)  # prints of two people
+
+
+def test_another_voice_counts_against_a_sound_from_the_second_turn_on() -> None:
+    known_by_voice = KnownCaller()
+    for expected in (0.0, 0.0):
+        assert known_by_voice.log_odds(None, 0.0, OTHER) == expected
+        known_by_voice.take(None, LEAST_TURN_MS, CALLER)
+    assert known_by_voice.log_odds(None, 0.0, CALLER) == 0.0
+    assert known_by_voice.log_odds(None, 0.0, OTHER) == LEAST_OF_VOICE
+
+
+def test_a_second_person_on_the_telephone_is_a_caller_after_one_turn() -> None:
+    handed_over = KnownCaller()
+    for voice in (CALLER, CALLER, OTHER):
+        handed_over.take(None, LEAST_TURN_MS, voice)
+    assert handed_over.log_odds(None, 0.0, OTHER) == handed_over.log_odds(None, 0.0, CALLER) == 0.0
+
+
+def test_where_anybody_may_speak_nothing_counts_against_anybody() -> None:
+    shared = KnownCaller(is_alone=False)
+    for _ in range(2):
+        shared.take(70.0, LEAST_TURN_MS, CALLER)
+    assert shared.log_odds(40.0, 0.0, OTHER) == 0.0
 
 
 @given(st.floats(-80.0, 80.0), st.floats(0.0, 40.0))
