@@ -30,10 +30,8 @@ def run_replay(chosen: argparse.Namespace) -> int:
     calls = [read_kept(path) for path in _paths(chosen.calls)]
     with tempfile.TemporaryDirectory() as folder:
         out = chosen.out if chosen.out is not None else Path(folder)
-        began_s = time.monotonic()
         with asyncio.Runner(loop_factory=SkippingLoop) as runner:
-            comparison = runner.run(_played(config, calls, out, is_aa=chosen.aa))
-        took_s = time.monotonic() - began_s
+            comparison, took_s = runner.run(_played(config, calls, out, is_aa=chosen.aa))
     told = comparison.told()
     spoken_s = sum(float(call.notes.get("seconds", 0.0)) for call in calls) * (1 + chosen.aa)
     told |= {"calls": len(calls), "spoken_s": round(spoken_s, 1), "took_s": round(took_s, 1)}
@@ -50,9 +48,11 @@ def _paths(given: Sequence[Path]) -> list[Path]:
 
 async def _played(
     config: Config, calls: Sequence[KeptFiles], out: Path, *, is_aa: bool
-) -> Comparison:
+) -> tuple[Comparison, float]:
+    """And the seconds that it took, once the models were loaded."""
     pairs: list[Pair] = []
     async with opened_player(config, resolve_agent(config), out) as player:
+        began_s = time.monotonic()
         for call in calls:
             after = await player.play(call)
             before = call.notes
@@ -60,7 +60,8 @@ async def _played(
                 before, after = after, await player.play(call)
             pairs += compare(call.name, before, after)
             print(f"{call.name}: played", file=sys.stderr)
-    return Comparison(tuple(pairs))
+        took_s = time.monotonic() - began_s
+    return Comparison(tuple(pairs)), took_s
 
 
 def _table(told: dict[str, Any], *, is_aa: bool) -> str:
