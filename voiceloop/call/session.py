@@ -34,7 +34,6 @@ from voiceloop.call.writer import Writer
 from voiceloop.errors import InvalidRequest, Overloaded
 from voiceloop.realtime import commands as asked
 from voiceloop.realtime.protocol import Protocol
-from voiceloop.realtime.sound_line import Digit
 from voiceloop.resume.resumption import Resumption
 from voiceloop.telemetry.tap import NOTHING_KEPT, CallTap
 
@@ -219,8 +218,8 @@ class Session:
             commands = self.protocol.receive(frame)
             if isinstance(frame, str | bytes) and commands and not _is_sound(commands[0]):
                 self._call.tap.client(frame)
-            elif isinstance(frame, Digit):
-                self._call.tap.press(frame.key)
+            elif not isinstance(frame, str | bytes):
+                self._call.tap.observe_line(frame)
             for command in commands:
                 await self._obey(command)
 

@@ -17,6 +17,7 @@ from voiceloop.backends import ToolCall
 from voiceloop.call.actions import SpeakFirst
 from voiceloop.listening.events import SpeechWindow
 from voiceloop.realtime.commands import AppendAudio
+from voiceloop.realtime.sound_line import Digit
 from voiceloop.recording.consent import CallConsent, ConsentState
 from voiceloop.recording.messages import (
     Begin,
@@ -85,8 +86,9 @@ class Tap:
         if event.get("type") not in UNKEPT:
             self._tell("client", {"event": event})
 
-    def press(self, key: str) -> None:
-        self._tell("digits", {"value": key})
+    def observe_line(self, frame: object) -> None:
+        if isinstance(frame, Digit):
+            self._tell("digits", {"value": frame.key})
 
     def observe(self, event: object, actions: Sequence[object]) -> None:
         if self._state is TapState.WAITING:

@@ -78,8 +78,8 @@ class CallTap(Protocol):
     def client(self, frame: str | bytes) -> None:
         """What the client asked for, sound apart."""
 
-    def press(self, key: str) -> None:
-        """The caller has pressed this key of a telephone."""
+    def observe_line(self, frame: object) -> None:
+        """What came over a line that carries sound: sound, or a key of a telephone."""
 
     def observe(self, event: object, actions: Sequence[object]) -> None:
         """What turn-taking was told, and what it did about it."""
@@ -123,7 +123,7 @@ class NoTap:
 
     def client(self, frame: str | bytes) -> None: ...
 
-    def press(self, key: str) -> None: ...
+    def observe_line(self, frame: object) -> None: ...
 
     def observe(self, event: object, actions: Sequence[object] = ()) -> None: ...
 
