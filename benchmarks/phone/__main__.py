@@ -9,6 +9,8 @@ recording          the bundled call without and with a folder for it: drift, cut
 machines           greetings of machines and of people, offline: which are taken for machines, when
 echo               the bundled call over Twilio's dialect while the line gives back what was played,
                    25 dB softer, after 60 to 250 ms: how often the agent interrupts itself
+digits             keys as events on a line that loses one packet of ten, keys as tones, and how
+                   many are heard where people only speak; no server runs
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Sequence
 
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import Bar
+from benchmarks.phone.digits import DigitsPart
 from benchmarks.phone.echo import EchoPart
 from benchmarks.phone.lines import LinePart
 from benchmarks.phone.machines import MachinesPart
@@ -31,6 +34,7 @@ PARTS: dict[str, Part] = {
     "echo": EchoPart(),
     "recording": RecordingPart(),
 }
+PARTS["digits"] = DigitsPart()
 
 
 async def measure(names: Sequence[str], chosen: Namespace) -> None:
