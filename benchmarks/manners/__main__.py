@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -95,7 +95,9 @@ async def measure(
     measured = {variant: Measured() for variant in variants}
     known = [KnownTurn(turn.samples, turn.words) for turn, _ in asked]
     n_turns = len(known)
-    known += [KnownTurn(t.samples, _evenly(t)) for _, t in asked]
+    known += [
+        KnownTurn(t.samples, turn.words if t.is_to_yield else _evenly(t)) for turn, t in asked
+    ]
     voice = _agent_voice()
     answer_ms = _audible_ms(spoken(REPLIES["long"], voice))
     settings = Settings(n_turns, 0, tuple(variants), INSTANT, seed)
@@ -206,7 +208,13 @@ def main() -> int:
     measured: dict[str, Measured] = {}
 
     async def play() -> None:
-        asked = list(zip(callers, sounds, strict=True))
+        asked = [
+            # Who interrupts is the caller, whom the call knows: the same recording, as in peers.
+            (turn, replace(sound, name=turn.name, samples=turn.samples, text=turn.text))
+            if sound.is_to_yield
+            else (turn, sound)
+            for turn, sound in zip(callers, sounds, strict=True)
+        ]
         measured.update(await measure(variants, asked, chosen.seed))
 
     command.measure(play())

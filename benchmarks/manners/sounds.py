@@ -1,9 +1,9 @@
 """What is heard over an agent that speaks, and from whom; always the same.
 
-Owns the trials' recordings. No person here was heard by the head that judges sounds
-(`audio.recipes.train_for_agent`): interruptions, bystanders and the television are people who order
-of `commands.jsonl`, which no recipe reads. Nobody in the shared data says "mm-hm" or speaks aside:
-these are made voices, and the panel says so.
+Owns the trials' recordings. No bystander here was heard by the head that judges sounds
+(`audio.recipes.train_for_agent`): bystanders and the television are people who order of
+`commands.jsonl`, which no recipe reads. Callers were heard by it. Nobody in the shared data says
+"mm-hm" or speaks aside: these are made voices, and the panel says so.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PARTS: tuple[Part, ...] = (
     "interruption", "backchannel", "noise", "aside", "bystander", "television", "echo",
 )  # fmt: skip
 SOURCES: dict[Part, str] = {
-    "interruption": "people who order (speech/commands), at the caller's own level",
+    "interruption": "the caller's own question once more: readers and people who order",
     "backchannel": "made: hibari at three pitches",
     "noise": "coughs, keys, doors (made) and recordings (speech/noise), by turns",
     "aside": "made: hibari at three pitches, turned away, 6 dB softer",
