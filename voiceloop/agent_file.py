@@ -99,6 +99,7 @@ def _described(spec: str, source: str, beside: Path) -> dict[str, Any]:
 
     Raises: ConfigError.
     """
+    told: dict[str, Any]
     command = [sys.executable, "-m", "voiceloop.tools.agent_host", spec, str(beside), ""]
     try:
         run = subprocess.run(

@@ -30,6 +30,7 @@ MOST_TURNS, LEAST_TURNS, SHORTEST_S = 8, 3, 0.9
 LENGTHS_S = (0.5, 0.8, 1.2, 2.0)
 N_KNOWN = 2  # turns of the caller's
 Stats = list[tuple[Wave, int]]  # of each sound, and how many of its frames sounded
+ByLength = dict[float, dict[str, Stats]]  # in seconds
 
 
 def main() -> int:
@@ -63,7 +64,8 @@ def main() -> int:
     return 0
 
 
-def _heard(data: Path) -> tuple[dict[str, Stats], ...]:  # type: ignore[type-arg]
+def _heard(data: Path) -> tuple[dict[str, Stats], ByLength, ByLength]:
+    """Each person's whole turns, their beginnings, and those of the same from across a room."""
     said: dict[str, list[Wave]] = {}
     for turn in paused_turns(data):
         wave = turn.samples[int(turn.start_ms * MS) : int(turn.end_ms * MS)].astype(float)
@@ -71,8 +73,8 @@ def _heard(data: Path) -> tuple[dict[str, Stats], ...]:  # type: ignore[type-arg
             said.setdefault(turn.speaker, []).append(wave)
     said = {s: waves[:MOST_TURNS] for s, waves in said.items() if len(waves) >= LEAST_TURNS}
     whole: dict[str, Stats] = {}
-    parts: dict[float, dict[str, Stats]] = {length: {} for length in LENGTHS_S}
-    strangers: dict[float, dict[str, Stats]] = {length: {} for length in LENGTHS_S}
+    parts: ByLength = {length: {} for length in LENGTHS_S}
+    strangers: ByLength = {length: {} for length in LENGTHS_S}
     for index, (speaker, waves) in enumerate(said.items()):
         line = [_over_line(as_caller(wave, random.Random(speaker)), speaker) for wave in waves]
         away = [_over_line(as_bystander(w, random.Random(f"far {speaker} {i}")), f"{i} {speaker}")
@@ -84,7 +86,7 @@ def _heard(data: Path) -> tuple[dict[str, Stats], ...]:  # type: ignore[type-arg
             strangers[length][speaker] = [_stats(wave[:n]) for wave in away]
         if index % 20 == 0:
             print(f"{index} of {len(said)} people heard", file=sys.stderr, flush=True)
-    return whole, parts, strangers  # type: ignore[return-value]
+    return whole, parts, strangers
 
 
 def _over_line(wave: Wave, name: str) -> Wave:
