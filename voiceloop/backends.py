@@ -430,13 +430,10 @@ class NamedModel:
 
 @dataclass(frozen=True, slots=True)
 class Cascade:
-    """Names of `Backends.models`, of which one is `OWN_MODEL`; large_share, least_margin: as
-    configured.
-    """
+    """Names of `Backends.models`, of which one is `OWN_MODEL`; least_margin: as configured."""
 
     small: str
     large: str
-    large_share: float
     least_margin: float = 0.0
 
 

@@ -235,14 +235,6 @@ class CascadeSettings:
     large: str = key(
         "", "The same of the large one; the server's own is then the small one. Name one of both."
     )
-    large_share: float = key(
-        0.5,
-        "The share of turns that the route head gives the large model, where the small model has "
-        "such a head. On the turns that it was fitted to, the share holds.",
-        ge=0,
-        le=1,
-    )
-
     least_margin: float = key(
         0.0,
         "How sure the small model has to be of a clause, in nats. It is the margin of its "

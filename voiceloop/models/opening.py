@@ -443,7 +443,6 @@ def cascade_of(config: Config) -> Cascade | None:
     return Cascade(
         chosen.small or OWN_MODEL,
         chosen.large or OWN_MODEL,
-        chosen.large_share,
         chosen.least_margin,
     )
 

@@ -167,7 +167,7 @@ class Router:
             return "small", "load"
         words = prompt[-1].content if prompt and prompt[-1].role == "user" else ""
         if words and (signs := self.signs_of(words)) is not None:
-            return ("large" if signs.rank >= 1.0 - pair.large_share else "small"), "head"
+            return ("large" if signs.rank >= 0.5 else "small"), "head"
         return "large", "default"
 
 

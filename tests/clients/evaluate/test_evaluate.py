@@ -132,7 +132,7 @@ async def test_each_part_of_two_models_is_played_and_compared(
     backends = instant_backends(
         language_model=small,
         models={"": NamedModel(small), "big": NamedModel(large)},
-        cascade=Cascade("", "big", 0.5),
+        cascade=Cascade("", "big"),
     )
     file = tmp_path / "scenarios.toml"
     text = "[[scenarios]]\nname = 'price'\nlines = ['How much is a latte?']\ncontains = ['five']\n"

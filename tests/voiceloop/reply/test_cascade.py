@@ -31,7 +31,7 @@ def cascade(
     return instant_backends(
         language_model=small,
         models={OWN_MODEL: NamedModel(small), "big": NamedModel(large, **options)},
-        cascade=Cascade(OWN_MODEL, "big", 0.5),
+        cascade=Cascade(OWN_MODEL, "big"),
     )
 
 
@@ -240,7 +240,7 @@ async def test_a_clause_that_the_small_model_is_not_sure_of_is_not_heard(
     small.margins = {"perhaps": 0.2, "Perhaps": 0.2}
     backends = cascade(FakeLanguageModel(["as I know, until six."]), small)
     backends = dataclasses.replace(
-        backends, cascade=Cascade(OWN_MODEL, "big", 0.5, 4.0), voice=FakeVoice(first_audio_ms=400)
+        backends, cascade=Cascade(OWN_MODEL, "big", 4.0), voice=FakeVoice(first_audio_ms=400)
     )
     async with Caller(clock, backends, AGENT) as caller:
         text = await answered(caller, reasoning={"effort": "low"})
