@@ -16,10 +16,14 @@ from voiceloop.access.keys import KeyRing
 from voiceloop.errors import Unauthorized
 
 DAY_S = 86_400.0
-# What a client or a tool is told as a date, and how long holds what is signed for others to read.
+# What a client, a tool or a recording is told as a date, how long holds what is signed for others
+# to read, how old a file is, and what depends
+# on the time of day.
 READS_THE_WALL_CLOCK = {
-    "access/keys.py", "call/session.py", "doors/routes.py", "http/generation.py",
-    "http/routes.py", "server/app.py", "tools/http.py", "tools/mcp_connection.py",
+    "access/keys.py", "call/call.py", "call/session.py", "doors/carriers/door.py",
+    "doors/desk.py", "doors/limits.py", "doors/routes.py", "http/generation.py",
+    "http/routes.py", "recording/call_file.py", "recording/shelf.py", "reply/routing.py",
+    "server/app.py", "tools/http.py", "tools/mcp_connection.py",
 }  # fmt: skip
 
 

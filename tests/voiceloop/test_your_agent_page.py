@@ -122,7 +122,7 @@ def write_files(folder: Path, port: int) -> None:
 
 
 def test_the_page_has_the_steps_that_are_followed_here() -> None:
-    assert list(FILES) == ["bakery.toml", "bakery_test.py"]
+    assert list(FILES) == ["bakery.toml", "bakery_test.py", "desk.py"]
     begins = [command.split("\n")[0].split(" --")[0] for command in COMMANDS]
     assert begins == [
         "voiceloop serve", "curl", "python bakery_test.py", "voiceloop serve",

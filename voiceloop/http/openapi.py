@@ -56,6 +56,7 @@ SAMPLING: Json = {
     "ignore_eos": FLAG,
 }
 CALL = _object(("sdp",), sdp=TEXT, session=OBJECT)
+DIAL = _object(("to",), to=TEXT, session=OBJECT)
 CHAT = _object(
     ("model", "messages"),
     model=TEXT,
@@ -164,6 +165,7 @@ def description() -> Json:
             "/v1/realtime/sites": {"post": site},
             "/v1/realtime/sites/secret": {"post": visitor},
             "/v1/realtime/calls": {"post": call},
+            "/v1/phone/calls": {"post": _operation("Call a telephone", json_type, DIAL)},
             "/v1/recordings/{call_id}": {"delete": recording},
             **_of_one_call(),
             "/v1/realtime/ice-servers": {

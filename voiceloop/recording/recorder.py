@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from voiceloop import __version__
 from voiceloop.access.keys import KeyRing, client_key, tenant_of
+from voiceloop.access.origins import check_origin
 from voiceloop.agent import AgentConfig
 from voiceloop.config import Config
 from voiceloop.errors import InvalidRequest, VoiceLoopError
@@ -63,12 +64,15 @@ class Recorder:
         return is_there
 
 
-def deletion_route(keys: KeyRing, recorder: Recorder | None) -> Route:
+def deletion_route(
+    keys: KeyRing, allowed_origins: Sequence[str], recorder: Recorder | None
+) -> Route:
     """``DELETE /v1/recordings/ID``. recorder: None where no call is kept."""
 
     async def delete(request: Request) -> Response:
         key, call_id = client_key(request.headers), request.path_params["call_id"]
         try:
+            check_origin(request.headers, allowed_origins, is_keyed=not keys.is_open)
             keys.check_lasting(key)
         except VoiceLoopError as error:
             return error_response(error)

@@ -29,14 +29,19 @@ def open_observers(
     config: Config, agent: AgentConfig, keys: KeyRing, metrics: Metrics, clock: Callable[[], float]
 ) -> CallObservers:
     """Those that the configuration names. Raises: ConfigError, MissingExtra."""
-    asked = config.traces
+    asked, origins = config.traces, config.allowed_origins
     traces = open_traces(asked.url, clock, with_words=asked.words) if asked.url else NoTraces()
     if config.recording.folder is None:
-        return CallObservers(traces, NOTHING_KEPT, (deletion_route(keys, None),), traces.close)
+        return CallObservers(
+            traces,
+            NOTHING_KEPT,
+            (deletion_route(keys, origins, None),),
+            traces.close,
+        )
     recorder = Recorder(config, agent, clock, metrics.observe_recording)
 
     def close() -> None:
         traces.close()
         recorder.close()
 
-    return CallObservers(traces, recorder, (deletion_route(keys, recorder),), close)
+    return CallObservers(traces, recorder, (deletion_route(keys, origins, recorder),), close)

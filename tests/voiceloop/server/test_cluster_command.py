@@ -87,7 +87,7 @@ def test_keys_of_the_environment_stay_and_go_into_no_argument_of_ray(tmp_path: P
         "VOICELOOP_WORKERS_KEY": "a key of workers",
     }
     assert new_keys(groups, keys) == {}
-    assert settings_for(groups, {**keys, "VOICELOOP_KEYS": "a key of callers"}) == {}
+    assert settings_for(groups, {**keys, "VOICELOOP_KEYS": "a-key-of-callers"}) == {}
 
 
 @pytest.mark.parametrize(
