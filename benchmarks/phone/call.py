@@ -31,6 +31,7 @@ from clients.recording import Samples
 PUBLIC_URL = "http://phone.test"  # what the server is told, and what its carriers sign
 MOST_S = 10.0
 ECHO_GAIN = 10.0 ** (-25.0 / 20.0)
+MOST_DRIFT_S = 0.1
 RECENT_PIECES = 40  # 0.8 s of what was played: more than the longest echo
 SPOKE_BEFORE_S = 2.0  # whoever said nothing for so long has interrupted nobody
 REPLIES_APART_S = 0.5
@@ -41,6 +42,7 @@ class LineEcho:
 
     def __init__(self, after_ms: float) -> None:
         self._after_s = after_ms / 1000.0
+        self._sent_s = 0.0  # by the line's own clock
 
     def added(
         self, samples: Samples, heard: Sequence[tuple[float, Samples]], now_s: float
@@ -49,7 +51,10 @@ class LineEcho:
         if not self._after_s:
             return samples
         whole = samples.astype(np.float64)
-        began_s = now_s - len(samples) / RATE_HZ - self._after_s
+        if abs(now_s - self._sent_s) > MOST_DRIFT_S:  # a line has one clock, whoever is late here
+            self._sent_s = now_s
+        began_s = self._sent_s - self._after_s
+        self._sent_s += len(samples) / RATE_HZ
         for at_s, piece in reversed(heard[-RECENT_PIECES:]):
             start = round((at_s - began_s) * RATE_HZ)
             begin, end = max(0, start), min(len(whole), start + len(piece))
