@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -18,6 +19,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from audio.errors import AudioError
 from voiceloop.call.connection import Disconnected
 from voiceloop.doors.body import read_body
 from voiceloop.doors.calls import Calls
@@ -39,6 +41,7 @@ PATH = "/v1/phone"
 MAX_BODY_BYTES = 64 * 1024
 START_S = 5.0  # from the upgrade to the message that begins the stream
 MOST_BEFORE_START = 256  # frames: five seconds of sound
+MOST_EARLY_BYTES = 512 * 1024  # of them: at 48 kHz and 16 bits
 
 Carrier = Twilio | Vonage  # and what is made of the first
 Accept = Callable[[], Awaitable[Socket]]
@@ -56,6 +59,7 @@ class Open:
 async def opening(socket: Socket, dialect: Dialect) -> Open:
     """Wait for the stream to say what it is of. Raises: Unproved, InvalidRequest, Disconnected."""
     early: list[Heard] = []
+    n_bytes = 0
     try:
         async with asyncio.timeout(START_S):
             for _ in range(MOST_BEFORE_START):
@@ -63,6 +67,8 @@ async def opening(socket: Socket, dialect: Dialect) -> Open:
                     case Started() as started:
                         return Open(dialect, started, early)
                     case Heard() as sound:
+                        if (n_bytes := n_bytes + len(sound.payload)) > MOST_EARLY_BYTES:
+                            raise Unproved("expected the start of a stream, found sound alone")
                         early.append(sound)
     except TimeoutError:
         pass
@@ -214,7 +220,8 @@ async def serve_leg(
         far = StreamEnd(socket, begun.dialect, sound, line, owner)
         line.far = line.phone = far
         for early in begun.early:
-            far.take(early)
+            with suppress(AudioError):  # as later, one bad frame ends no call
+                far.take(early)
         streaming = asyncio.create_task(far.run(), name="a telephone's stream")
         try:
             await server.serve_session(line)

@@ -34,7 +34,7 @@ class TelnyxStream(TwilioStream):
         found = super()._read(told)
         if (
             isinstance(found, wire.Heard)
-            and (chunk := wire.text_at(told, "media", "chunk")).isdigit()
+            and (chunk := wire.text_at(told, "media", "chunk")).isdecimal()
         ):
             return replace(found, number=int(chunk[:12]))
         return found

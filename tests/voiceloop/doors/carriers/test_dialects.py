@@ -21,7 +21,7 @@ from voiceloop.doors.carriers.dialect import (
     Stopped,
     Way,
 )
-from voiceloop.doors.carriers.door import Carrier
+from voiceloop.doors.carriers.door import MOST_EARLY_BYTES, Carrier, opening
 from voiceloop.doors.carriers.plivo import Plivo, PlivoStream
 from voiceloop.doors.carriers.signalwire import SignalWire
 from voiceloop.doors.carriers.telnyx import Telnyx, TelnyxStream
@@ -29,7 +29,7 @@ from voiceloop.doors.carriers.twilio import Twilio, TwilioStream
 from voiceloop.doors.carriers.vonage import Vonage, VonageStream
 from voiceloop.doors.pbx.asterisk import AsteriskStream
 from voiceloop.doors.pbx.audiosocket import AudioSocketStream
-from voiceloop.errors import InvalidRequest
+from voiceloop.errors import InvalidRequest, Unproved
 from voiceloop.telephony import PhoneCall
 
 DIALECTS: dict[str, type[Dialect]] = {
@@ -125,3 +125,30 @@ def test_an_answer_is_well_formed_whatever_it_names(carrier: Carrier) -> None:
 def test_a_ring_that_names_no_call_is_refused(carrier: Carrier) -> None:
     with pytest.raises(InvalidRequest):
         carrier.ring(Asked("https://v.example", {}, 0.0, b"{}"))
+
+
+def test_a_number_of_a_piece_that_is_no_decimal_is_passed_over() -> None:
+    frame = {"event": "media", "media": {"payload": "AAAA", "chunk": "²"}}
+    assert TelnyxStream().read(json.dumps(frame)) == Heard(bytes(3))
+
+
+class Flood:
+    """A far end that says nothing but sound."""
+
+    def __init__(self) -> None:
+        self.n_frames = 0
+
+    async def receive(self) -> bytes:
+        self.n_frames += 1
+        return bytes(60_000)
+
+    async def send(self, data: str | bytes) -> None: ...
+
+    async def close(self, code: int = 1000, reason: str = "") -> None: ...
+
+
+async def test_little_sound_is_kept_of_who_has_not_said_what_it_is_of() -> None:
+    flood = Flood()
+    with pytest.raises(Unproved):
+        await opening(flood, VonageStream())
+    assert 60_000 * flood.n_frames <= MOST_EARLY_BYTES + 60_000

@@ -34,8 +34,12 @@ def test_a_ticket_is_good_once_for_its_call_and_for_thirty_seconds() -> None:
         legs.take(ticket, "CA1", 1.0)
     with pytest.raises(Unproved):
         legs.take(other.ticket, None, TICKET_S + 0.1)
-    with pytest.raises(Unproved):
-        legs.take("", None, 1.0)
+    legs.ring(call("CA4"), 0.0)
+    for stranger in ("", "é", "\ud800"):
+        with pytest.raises(Unproved):
+            legs.take(stranger, None, 1.0)
+        with pytest.raises(Unproved):
+            legs.take(stranger, "CA4", 1.0)
 
 
 def test_a_carrier_may_ring_again_until_the_stream_is_open() -> None:
