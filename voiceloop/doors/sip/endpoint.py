@@ -32,6 +32,7 @@ T1_S, T2_S, GIVE_UP_S = 0.5, 4.0, 32.0  # RFC 3261, 17.1.1.1: first and longest 
 MAX_MESSAGE_BYTES = 64 * 1024
 MAX_ANSWERED = 4096  # requests whose repetition is known
 MAX_CONNECTIONS = 128  # over TCP
+MAX_STRANGERS = 32  # of these: who only connects keeps no exchange out
 IDLE_S = 7200.0  # of such a connection: a call may say nothing for as long as it lasts
 FIRST_MESSAGE_S = 10.0
 # Messages of hosts that nobody named: each costs a look into it, some 0.2 ms, and one answer.
@@ -187,14 +188,22 @@ class Endpoint:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         address = writer.get_extra_info("peername")[:2]
         is_stranger = not self._handler.is_known(address[0])
-        is_late = is_stranger and self._strangers.is_empty
-        if len(self._connections) >= MAX_CONNECTIONS or is_late:
+        is_full = len(self._connections) >= MAX_CONNECTIONS
+        if is_full or (is_stranger and not self._has_room_for_strangers()):
             writer.close()
             return
         task = asyncio.current_task()
         assert task is not None
         self._keep(task)
         await self._read_all(reader, writer, self._connect(address, writer))
+
+    def _has_room_for_strangers(self) -> bool:
+        """Whether one more may connect, which costs as much as a message."""
+        if self._strangers.is_empty:
+            return False
+        self._strangers.take()
+        hosts = (host for host, _ in self._connections)
+        return sum(not self._handler.is_known(host) for host in hosts) < MAX_STRANGERS
 
     async def _read_all(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flow: Flow
