@@ -19,7 +19,14 @@ from voiceloop.doors.calls import Calls
 from voiceloop.doors.entrance import Server, let_in
 from voiceloop.doors.line import Line
 from voiceloop.realtime.settings import Json
-from voiceloop.telephony import PhoneCall
+from voiceloop.telephony import WITHHELD, PhoneCall
+
+# What stands for a number that is not told, which many people share. Source: RFC 3323, 4.1.1.3;
+# Twilio and others write the words as a keypad has their letters.
+UNTOLD = frozenset(
+    ("anonymous", "restricted", "unavailable", "unknown", "private", "blocked", "withheld")
+    + ("+266696687", "+7378742833", "+86282452253", "+8656696", "+2562533")
+)
 
 
 def hello_of_call(config: Config, call: PhoneCall) -> Hello:
@@ -31,7 +38,8 @@ def hello_of_call(config: Config, call: PhoneCall) -> Hello:
         if name.lower() in allowed
     }
     tenant = tenant_of(config.keys[0]) if config.keys else ""
-    phone = replace(call, headers=headers)
+    caller = WITHHELD if call.caller.lower() in UNTOLD else call.caller
+    phone = replace(call, caller=caller, headers=headers)
     hello = Hello(
         tenant=tenant, greeting=True, door="phone", phone=phone,
         max_session_s=60 * config.phone.max_minutes,
