@@ -7,7 +7,7 @@ there, and nothing of it is imported.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -223,7 +223,7 @@ class PhoneSettings:
 
     def allows(self, target: str) -> bool:
         """Whether one of the patterns is that of a target; where there are none: no."""
-        return any(_pattern(one).fullmatch(target) for one in self.transfer_to)
+        return is_within(target, self.transfer_to)
 
     def allows_of_file(self, target: str) -> bool:
         """Whether a transfer that an agent's file names may go there."""
@@ -241,6 +241,13 @@ class PhoneSettings:
     def is_dialled(self) -> bool:
         """Whether a carrier or an exchange reaches this server over a stream."""
         return self.is_called_back or any((self.asterisk.password, self.audiosocket.password))
+
+
+def is_within(target: str, patterns: Iterable[str]) -> bool:
+    """Whether a target is of one of these patterns, in which `*` stands for no `@`, `;`, `?`, `,`:
+    with these a target could name another host behind the one that is allowed.
+    """
+    return any(_pattern(one).fullmatch(target) for one in patterns)
 
 
 def _pattern(text: str) -> re.Pattern[str]:

@@ -29,7 +29,8 @@ class TrunkSettings:
     dial_to: tuple[str, ...] = key(
         (),
         "Numbers and addresses that `POST /v1/phone/calls` may call, as `tel:+49*` or "
-        "`sip:*@example.com`; `*` stands for anything. Without one none is called.",
+        "`sip:*@example.com`; `*` stands for any run of characters but `@`, `;`, `?` and `,`. "
+        "Without one none is called.",
     )
     register: bool = key(
         False,

@@ -105,9 +105,7 @@ class Doors:
         """Call a telephone; answers when that has."""
         body = parse_frame(await _text(request))
         to, session = body.get("to"), body.get("session") or {}
-        if not isinstance(to, str) or not re.fullmatch(
-            r"tel:\+?[0-9*#]{1,32}|sip:[^\s<>]{1,200}", to
-        ):
+        if not isinstance(to, str) or not TARGET.fullmatch(to):
             raise expected("to", "tel:NUMBER or sip:NAME@HOST", to)
         if not isinstance(session, dict):
             raise expected("session", "an object", session)
@@ -168,7 +166,8 @@ class Doors:
         if line.phone is None:
             raise _no_telephone("refer")
         target = parse_frame(await _text(request) or "{}").get("target_uri")
-        if not isinstance(target, str) or not self._server.config.phone.allows(target):
+        is_target = isinstance(target, str) and TARGET.fullmatch(target)
+        if not is_target or not self._server.config.phone.allows(target):
             raise expected("target_uri", "one that phone.transfer_to allows", target)
         await line.phone.transfer(target)
         return Response(status_code=200)

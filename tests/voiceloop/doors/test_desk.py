@@ -114,6 +114,9 @@ async def test_a_call_is_referred_where_the_pattern_allows() -> None:
         (call_id,) = gateway.doors.calls._calls
         calls = f"{url}/v1/realtime/calls/{call_id}"
         async with httpx.AsyncClient(trust_env=False) as http:
+            for evil in ("tel:+4930>\r\nX-Evil: 1", "tel:+4930 <sip:a>"):
+                refused = await http.post(f"{calls}/refer", json={"target_uri": evil})
+                assert refused.json()["error"]["param"] == "target_uri"
             answer = await http.post(f"{calls}/refer", json={"target_uri": "tel:+493055"})
         assert answer.status_code == 200
         await over(phone)

@@ -7,10 +7,12 @@ from datetime import datetime, time
 
 import pytest
 
+from voiceloop.config import Config
 from voiceloop.doors.limits import MAX_CALLERS, PhoneLimits, is_quiet
+from voiceloop.doors.phone import hello_of_call
 from voiceloop.errors import RateLimited
-from voiceloop.phone_settings import PhoneSettings
-from voiceloop.telephony import PhoneCall
+from voiceloop.phone_settings import PhoneSettings, is_within
+from voiceloop.telephony import WITHHELD, PhoneCall
 
 IN = PhoneCall("sip", "+49301", "+49309")
 OUT = PhoneCall("sip", "+49309", "+49301", is_outbound=True)
@@ -85,3 +87,16 @@ def test_quiet_hours_may_pass_midnight(
 ) -> None:
     assert all(is_quiet(hours, time(hour)) for hour in quiet)
     assert not any(is_quiet(hours, time(hour)) for hour in loud)
+
+
+@pytest.mark.parametrize("told", ["Anonymous", "anonymous", "+266696687"])
+def test_a_word_for_a_number_that_is_not_told_is_nobody_s_number(told: str) -> None:
+    hello = hello_of_call(Config(), PhoneCall("sip", told, "+49309"))
+    assert hello.phone is not None and hello.phone.caller == WITHHELD
+
+
+def test_an_address_that_names_another_host_before_the_allowed_one_is_not_within() -> None:
+    patterns = ("sip:*@office.example", "tel:+49*")
+    assert is_within("sip:desk@office.example", patterns) and is_within("tel:+4930", patterns)
+    assert not is_within("sip:+1900@elsewhere;x=@office.example", patterns)
+    assert not is_within("sip:+1900@elsewhere?X=@office.example", patterns)

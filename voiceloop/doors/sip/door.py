@@ -13,7 +13,6 @@ import logging
 import re
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
-from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import unquote
 
@@ -49,6 +48,7 @@ from voiceloop.errors import (
     RateLimited,
     VoiceLoopError,
 )
+from voiceloop.phone_settings import is_within
 from voiceloop.telephony import PhoneCall
 
 log = logging.getLogger(__name__)
@@ -343,7 +343,7 @@ class SipDoor:
         trunk = self._trunk
         if trunk is None:
             raise InvalidRequest("to: expected sip.trunk.uri, over which calls go out, found none")
-        if not any(fnmatchcase(target, one) for one in trunk.settings.dial_to):
+        if not is_within(target, trunk.settings.dial_to):
             raise InvalidRequest(f"to: expected one of sip.trunk.dial_to, found {target[:80]!r}")
         try:
             flow = await trunk.flow()
@@ -398,10 +398,13 @@ class SipDoor:
         if not self._is_allowed(leg.dialog.flow.host):
             leg.dialog.respond(request, 403)  # a telephone may not have the exchange dial for it
             return
-        replaces = uri.headers.get("Replaces", "")
+        replaces = unquote(uri.headers.get("Replaces", ""))
+        if not replaces.isprintable():
+            leg.dialog.respond(request, 400)
+            return
         uri.headers = {}
         leg.dialog.respond(request, 202)
-        self._endpoint.spawn(self._follow(leg, stringify_uri(uri), unquote(replaces)))
+        self._endpoint.spawn(self._follow(leg, stringify_uri(uri), replaces))
 
     async def _follow(self, leg: Leg, target: str, replaces: str) -> None:
         """Call there by the way that the call came, and go on with whoever answers."""
