@@ -7,6 +7,7 @@ is a key: its type, default, bounds and description (`config_reader.py` says how
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from importlib.util import find_spec
@@ -703,6 +704,12 @@ def _check_phone(phone: PhoneSettings) -> None:
     if phone.webhook_url and len(phone.webhook_secret) < LEAST_WEBHOOK_SECRET:
         wanted = f"at least {LEAST_WEBHOOK_SECRET} characters beside phone.webhook_url"
         raise ConfigError(f"phone.webhook_secret: expected {wanted}, found fewer")
+    if phone.webhook_secret.startswith("whsec_"):
+        try:
+            b64decode(phone.webhook_secret.removeprefix("whsec_"), validate=True)
+        except ValueError:
+            told = "expected base64 behind whsec_, found other text"
+            raise ConfigError(f"phone.webhook_secret: {told}") from None
     numbers = [one.number for one in phone.number]
     for index, one in enumerate(phone.number):
         if one.number in numbers[:index]:

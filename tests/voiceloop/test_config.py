@@ -252,3 +252,14 @@ def test_an_incomplete_or_unknown_preset_is_refused() -> None:
         ConfigError, match="preset: expected one of auto, embedded, cpu, gpu, remote"
     ):
         worker_specs(load_config(flags={"preset": "huge"}))
+
+
+def test_a_webhook_s_secret_that_signs_nothing_ends_the_start() -> None:
+    environ = {
+        "VOICELOOP_PHONE_WEBHOOK_URL": "https://shop.test/calls",
+        "VOICELOOP_PHONE_WEBHOOK_SECRET": "whsec_c2l4dGVlbiBjaGFycw==",
+    }
+    assert load_config(environ=environ).phone.webhook_secret.startswith("whsec_")
+    environ["VOICELOOP_PHONE_WEBHOOK_SECRET"] = "whsec_not base64 at all"
+    with pytest.raises(ConfigError, match=r"phone\.webhook_secret: expected base64"):
+        load_config(environ=environ)
