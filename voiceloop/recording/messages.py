@@ -92,7 +92,9 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Keep nothing of it: deleted while it lasts."""
+    """Keep nothing of it: deleted while it lasts, or while it got its name."""
+
+    tenant: str
 
 
 Message = Begin | Heard | Said | Cut | Happened | Told | Hide | End | Forget

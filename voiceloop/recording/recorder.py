@@ -60,7 +60,7 @@ class Recorder:
         """Delete a call of this tenant's, also one that lasts. Whether there was one."""
         is_there = await run_in_threadpool(self._shelf.delete, call_id, tenant)
         if is_there:
-            self._inbox.put(call_id, Forget())  # nothing where it is over
+            self._inbox.put(call_id, Forget(tenant))  # its files may just have got other names
         return is_there
 
 

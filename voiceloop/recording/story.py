@@ -29,6 +29,10 @@ FIGURES = re.compile(
     r"[\w.+-]+@[\w-]+\.[\w.]+",
     re.IGNORECASE,
 )
+# A word that stands apart from its neighbours: a number is in several of them.
+FIGURE = re.compile(rf"\W*(?:\d[\d\W]*|(?:{NUMBER_WORDS})\W*)", re.IGNORECASE)
+IDS = ("call_id", "item_id", "event_id", "response_id", "previous_item_id")
+APART = ("heard_words", "value")  # those that the agent said, and keys of a telephone
 TOLD_STEPS = frozenset(
     (Step.DUCK, Step.PAUSE, Step.RESUME, Step.RESUME_INTERRUPTED, Step.DROP_INTERRUPTED)
 )
@@ -106,7 +110,23 @@ def without_words(entry: Any) -> Any:
 def without_figures(entry: Any) -> Any:
     """The same without numbers and addresses in what was said."""
     if isinstance(entry, dict):
-        return {name: without_figures(value) for name, value in entry.items()}
+        return {
+            name: value
+            if name in IDS
+            else _each_hidden(value)
+            if name in APART
+            else without_figures(value)
+            for name, value in entry.items()
+        }
     if isinstance(entry, list):
         return [without_figures(one) for one in entry]
     return FIGURES.sub(HIDDEN, entry) if isinstance(entry, str) else entry
+
+
+def _each_hidden(entry: Any) -> Any:
+    if isinstance(entry, list):
+        return [_each_hidden(one) for one in entry]
+    if isinstance(entry, dict):
+        return entry | {"text": _each_hidden(entry.get("text", ""))}
+    is_figure = isinstance(entry, str) and (FIGURE.fullmatch(entry) or FIGURES.search(entry))
+    return HIDDEN if is_figure else entry

@@ -20,11 +20,12 @@ import soundfile
 from tests.fakes import utterance
 from voiceloop.access.keys import tenant_of
 from voiceloop.agent import AgentConfig
+from voiceloop.backends import SpokenWord
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError, MissingExtra
 from voiceloop.operation import RecordingSettings
 from voiceloop.recording import messages, shelf
-from voiceloop.recording.messages import Begin, End, Heard, Inbox, Said, Told
+from voiceloop.recording.messages import Begin, End, Forget, Heard, Inbox, Said, Told
 from voiceloop.recording.shelf import Shelf
 from voiceloop.recording.writer import Writer
 from voiceloop.server.app import Gateway, build_app
@@ -156,6 +157,41 @@ def test_a_writer_that_is_too_slow_costs_sound_and_says_so(
     assert outcomes == ["degraded"]
     (notes,) = tmp_path.glob("*.json")
     assert json.loads(notes.read_text())["n_lost"] == 3
+
+
+def test_a_message_that_cannot_be_written_costs_its_own_call_alone(tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    written.inbox.put("sess_1", Begin(call(), 100.0, 0.0, {"how": "none"}))
+    written.inbox.put("sess_1", Heard(b"odd", RATE_HZ, "pcm16", 0.0, 0.1, 100.1))
+    written.one_call(1, "sess_2")
+    assert written.close() == ["failed", "kept"]
+
+
+def test_a_call_that_ends_while_it_is_deleted_is_deleted(tmp_path: Path) -> None:
+    written = Written(tmp_path)
+    written.one_call(1)
+    written.inbox.put("sess_1", Forget(tenant_of(KEY)))
+    written.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_number_that_comes_in_pieces_is_hidden_where_figures_are(tmp_path: Path) -> None:
+    written = Written(tmp_path, redaction="figures")
+    written.inbox.put("sess_1", Begin(call(), 100.0, 0.0, {"how": "none"}))
+    spoken = ("call", "four", "one", "30.")
+    words = tuple(SpokenWord(text, 0.0, 1.0, 0) for text in spoken)
+    sounded = Sounded(utterance(100, RATE_HZ), RATE_HZ, 100.1, "item_12345", words)
+    written.inbox.put("sess_1", Said(sounded, False))
+    for key in "4111":
+        written.inbox.put("sess_1", Told("digits", {"value": key}, 100.2))
+    written.inbox.put("sess_1", End(101.0, 1000, "hung up", {}, 0))
+    assert written.close() == ["kept"]
+    (notes,) = tmp_path.glob("*.json")
+    told = json.loads(notes.read_text())
+    texts = [word["text"] for word in told["said"][0]["heard_words"]]
+    assert told["said"][0]["item_id"] == "item_12345"
+    assert texts == ["call", *["[hidden]"] * 3]
+    assert {one["value"] for one in told["digits"]} == {"[hidden]"}
 
 
 def test_sound_that_was_lost_leaves_the_rest_where_it_was(tmp_path: Path) -> None:
