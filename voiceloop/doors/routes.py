@@ -166,8 +166,11 @@ class Doors:
         if line.phone is None:
             raise _no_telephone("refer")
         target = parse_frame(await _text(request) or "{}").get("target_uri")
-        is_target = isinstance(target, str) and TARGET.fullmatch(target)
-        if not is_target or not self._server.config.phone.allows(target):
+        if (
+            not isinstance(target, str)
+            or not TARGET.fullmatch(target)
+            or not self._server.config.phone.allows(target)
+        ):
             raise expected("target_uri", "one that phone.transfer_to allows", target)
         await line.phone.transfer(target)
         return Response(status_code=200)
