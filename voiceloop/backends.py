@@ -174,32 +174,18 @@ class GenerateParams(msgspec.Struct, frozen=True):
     begins_with: str = ""
 
 
-class RouteSigns(msgspec.Struct, frozen=True, array_like=True):
-    """Of a turn that is staged on the small model, by its route head.
-
-    rank: the share of turns, of those the head was fitted to, that need the large model less.
-    p_large, p_tool, p_retrieval: that the turn needs the large model, a tool, a document.
-    """
-
-    rank: float
-    p_large: float
-    p_tool: float
-    p_retrieval: float
-
-
 class Staged(msgspec.Struct, frozen=True, tag="staged", omit_defaults=True):
     """Answer to ``stage``: tokens of this prompt now in the cache, and P(end of turn) after them.
 
     ``stage_id`` echoes the call. ``p_end_of_turn`` is None where the model cannot tell. A remote
     service comes again for the same call once it has read more; n_prefilled then counts what it had
-    to read, or all where it does not say what it had cached. route: what a route head says.
+    to read, or all where it does not say what it had cached.
     """
 
     stage_id: int
     n_resident: int
     n_prefilled: int
     p_end_of_turn: float | None
-    route: RouteSigns | None = None
 
 
 class PreemptiveDelta(msgspec.Struct, frozen=True, tag="preemptive_delta"):

@@ -25,7 +25,6 @@ from voiceloop.backends import (
     PreemptiveCall,
     PreemptiveDelta,
     PreemptiveDone,
-    RouteSigns,
     Staged,
     TextDelta,
     Thinks,
@@ -43,7 +42,6 @@ MAX_UNREAD_EVENTS = 512
 
 KnownEnd = tuple[tuple[str, ...], float | None]  # words, and P(end of turn) after them
 PEndCallback = Callable[[tuple[str, ...], float | None], None]
-OnSigns = Callable[[str, RouteSigns], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,6 @@ class LiveBranch:
         said_before: str = "",
         tenant: str = "",
         model: str = OWN_MODEL,
-        on_signs: OnSigns | None = None,
     ) -> None:
         self.model = model
         self.beside: LiveBranch | None = None
@@ -92,7 +89,7 @@ class LiveBranch:
         self._tenant = tenant
         self._branch: Branch | None = None
         self._opened = asyncio.Event()
-        self._on_p_end, self._on_signs = on_p_end, on_signs
+        self._on_p_end = on_p_end
         self.staged_words: tuple[str, ...] = ()  # the open turn's, as they were staged last
         self._stages: dict[int, tuple[str, ...]] = {}  # under way, by request
         self._n_stages = 0
@@ -153,7 +150,7 @@ class LiveBranch:
     @property
     def _stages_words(self) -> bool:
         """Whether it is of the open turn: a reply's is committed at once."""
-        return self._on_p_end is not None or self._on_signs is not None
+        return self._on_p_end is not None
 
     def turn_text(self, words: tuple[str, ...]) -> str:
         """The open turn as the model is given it: with what was said before, unanswered."""
@@ -164,8 +161,6 @@ class LiveBranch:
         if words is None:
             return
         self._p_end = words, staged.p_end_of_turn
-        if staged.route is not None and self._on_signs is not None:
-            self._on_signs(self.turn_text(words), staged.route)
         if words == self.staged_words and self._on_p_end is not None:
             self._on_p_end(*self._p_end)
 
@@ -320,12 +315,11 @@ class Anticipation:
         level: Callable[[], Level] = lambda: Level.NORMAL,
         models: Mapping[str, NamedModel] | None = None,
         staged: Callable[[], tuple[str, ...]] = lambda: (OWN_MODEL,),
-        on_signs: OnSigns | None = None,
     ) -> None:
-        """models, on_signs: as of `Backends` and `Router.observe_signs`. staged: as of `Router`."""
+        """models: as of `Backends`. staged: as of `Router`."""
         self._models = {OWN_MODEL: language_model}
         self._models |= {name: one.model for name, one in (models or {}).items()}
-        self._staged, self._on_signs = staged, on_signs
+        self._staged = staged
         self._session_id = session_id
         self._tasks = tasks
         self._on_p_end = on_p_end
@@ -344,24 +338,20 @@ class Anticipation:
         on_p_end: PEndCallback | None = None,
         said_before: str = "",
         model: str = OWN_MODEL,
-        on_signs: OnSigns | None = None,
     ) -> LiveBranch:
         self._n_branches += 1
         branch_id = f"{self._session_id}.b{self._n_branches}"
         live = LiveBranch(
-            self._models[model], branch_id, context, on_p_end, said_before, self.tenant, model,
-            on_signs,
-        )  # fmt: skip
+            self._models[model], branch_id, context, on_p_end, said_before, self.tenant, model
+        )
         return live.start(self._tasks)
 
     def _open_branches(self, context: Context, said_before: str) -> LiveBranch:
         """One of the open turn on each model that reads it; the first tells where it ends."""
         first, *others = self._staged()
-        signs = self._on_signs if others else None
-        live = self.new_branch(context, self._on_p_end, said_before, first, signs)
+        live = self.new_branch(context, self._on_p_end, said_before, first)
         for other in others:  # there is one at the most
-            no_end: PEndCallback = _ignored
-            live.beside = self.new_branch(context, no_end, said_before, other, signs)
+            live.beside = self.new_branch(context, _ignored, said_before, other)
         return live
 
     def _reads_on(self, live: LiveBranch) -> bool:

@@ -120,7 +120,6 @@ class ReplyContext:
         self.anticipation = Anticipation(
             backends.language_model, protocol.session_id, tasks, on_p_end, self.ahead, tenant,
             services.level, backends.models, lambda: self.router.staged,
-            self.router.observe_signs,
         )  # fmt: skip
         kept, lead_ms = services.kept_lines, float(services.config.pacing_lead_ms)
         self.play_delay_ms: Callable[[], float] = lambda: 0.0

@@ -1,9 +1,8 @@
 """Which of a server's language models answers a turn of one call, and why.
 
 Owns the order in which that is decided: what the session or the agent names, else of a cascade the
-agent's `[[route]]`, the session's effort, the route head, the load. A model that would not be asked
-now is passed over. It knows nothing of replies: a plan holds the `Route`, and whoever speaks
-follows it.
+agent's `[[route]]`, the session's effort, the load. A model that would not be asked now is passed
+over. It knows nothing of replies: a plan holds the `Route`, and whoever speaks follows it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from voiceloop.backends import (
     Cascade,
     ChatMessage,
     NamedModel,
-    RouteSigns,
     Tool,
 )
 
@@ -79,7 +77,6 @@ class Router:
         self._level = level
         self._now = now
         self._alone: str | None = None  # the one model that is named
-        self._signs: tuple[str, RouteSigns] | None = None  # of the newest staged turn
         self._refused: set[str] = set()  # further models that do not serve this call
         self.configure("", "", ())
 
@@ -134,14 +131,6 @@ class Router:
         named = self._models.get(name)
         return named is None or named.is_there()
 
-    def observe_signs(self, turn: str, signs: RouteSigns) -> None:
-        """What the route head says of these words of the open turn."""
-        self._signs = turn, signs
-
-    def signs_of(self, turn: str) -> RouteSigns | None:
-        """What it said of just these words."""
-        return self._signs[1] if self._signs is not None and self._signs[0] == turn else None
-
     def route(self, prompt: Sequence[ChatMessage], effort: str | None, language: str = "") -> Route:
         """Who answers this prompt."""
         if (pair := self._pair) is None:
@@ -165,9 +154,6 @@ class Router:
             return wanted, "effort"
         if self._level() is not Level.NORMAL:
             return "small", "load"
-        words = prompt[-1].content if prompt and prompt[-1].role == "user" else ""
-        if words and (signs := self.signs_of(words)) is not None:
-            return ("large" if signs.rank >= 0.5 else "small"), "head"
         return "large", "default"
 
 
