@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from voiceloop.call.known_caller import (
     KnownCaller,
     log_odds_of,
 )
+from voiceloop.listening.voice_print import Print, VoicePrinter
 
 LONG = "Once upon a time there was a roaster. " * 12
 FAR = 0.2  # of the caller's amplitude: 14 dB below
@@ -136,3 +138,26 @@ async def test_nor_is_it_answered_where_it_outlasts_the_agent(
         assert len(caller.of("response.created")) == n_turns
         await caller.say(1200)  # the caller is heard as before
         await caller.listen_until("response.done", count=n_turns + 1)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(("speakers", "has_prints"), [("caller", True), ("any", False)])
+async def test_no_print_of_a_voice_is_made_where_anybody_may_speak(
+    clock: Callable[[], float],
+    monkeypatch: pytest.MonkeyPatch,
+    speakers: Literal["caller", "any"],
+    has_prints: bool,
+) -> None:
+    made: list[Print | None] = []
+    taken = VoicePrinter.print
+
+    def take(printer: VoicePrinter) -> Print | None:
+        made.append(taken(printer))
+        return made[-1]
+
+    monkeypatch.setattr(VoicePrinter, "print", take)
+    agent = AgentConfig(barge_in=BargeIn(speakers=speakers))
+    async with Caller(clock, scripted("Once upon a time."), agent) as caller:
+        await caller.say(1200)
+        await caller.listen_until("response.done")
+    assert any(one is not None for one in made) == has_prints
