@@ -89,6 +89,7 @@ class PreemptiveReplies:
         """Another turn of the caller begins."""
         self.drop()
         self._drop_line()
+        self._context.openers.drop()
         self._budget.begin_turn()
 
     def consider(self, pause: PauseWeighed) -> None:

@@ -242,9 +242,12 @@ class Reply:
     def _take_opener(self) -> None:
         """Have an opener ready, where the large model answers and one may be said."""
         openers, plan, live = self._context.openers, self.plan, self._generation.live
-        taken = openers.take()
-        if not (plan.route.may_open and plan.speaks) or self.response.is_out_of_band:
+        if self.response.is_out_of_band:
+            return  # the open turn keeps its own
+        if not (plan.route.may_open and plan.speaks):
+            openers.drop()  # who chooses would read on, on the branch that answers
             return
+        taken = openers.take()
         if taken is None and openers.may_open and live is not None and plan.prompt:
             openers.begin(None, plan.prompt[-1:])
             taken = openers.take()

@@ -116,6 +116,27 @@ async def test_a_model_that_fails_behind_an_opener_is_gone_on_for(clock: Clock) 
         assert caller.transcript() == f"{OPENERS['en'][0]} {ANSWER}"
 
 
+@pytest.mark.virtual_time
+async def test_a_choice_under_way_takes_nothing_from_the_small_models_own_reply(
+    clock: Clock,
+) -> None:
+    small = FakeLanguageModel(
+        lambda messages: ANSWER if small.prompts else json.dumps("Let me have a look."),
+        ttft_ms=1500,
+        p_end_of_turn=lambda text: 0.9,
+    )
+    # The large one is lost while the small one chooses, so that it answers itself.
+    backends = cascade(
+        FakeLanguageModel([ANSWER]),
+        small,
+        is_there=lambda: not any(one.attempts for one in small.branches),
+    )
+    async with Caller(clock, backends, AGENT) as caller:
+        await a_turn(caller)
+        assert any(one.attempts for one in small.branches)
+        assert caller.transcript() == ANSWER
+
+
 def openers(waits: Waits) -> Openers:
     return Openers(OPENERS["en"], waits, asyncio.TaskGroup(), lambda line: 1000.0)
 
