@@ -135,6 +135,7 @@ class AudioSocketDoor(PbxDoor):
         self._host = host
         self._port = port
         self._listening: asyncio.Server | None = None
+        self._opening = asyncio.Lock()
 
     def routes(self) -> Sequence[Route]:
         return (*super().routes(), Route(self.path, self._give, methods=["POST"]))
@@ -145,12 +146,21 @@ class AudioSocketDoor(PbxDoor):
             fields = await self._asked(request)
             if (lack := self._server.not_ready() or self._server.admission.lack()) is not None:
                 raise Overloaded(f"expected room for a call, found {lack}")
-            if self._listening is None:
-                self._listening = await asyncio.start_server(self._take, self._host, self._port)
+            await self._listen()
             leg = self.ring([(name, value) for name, value in fields if name != "call"])
         except VoiceLoopError as error:
             return self.refuse(error)
         return PlainTextResponse(leg.call.ids["call"])
+
+    async def _listen(self) -> None:
+        """Open the port, once for all calls. Raises: Overloaded: somebody else has it."""
+        async with self._opening:
+            if self._listening is None:
+                try:
+                    self._listening = await asyncio.start_server(self._take, self._host, self._port)
+                except OSError as error:
+                    wanted = f"expected the port {self._port} of phone.audiosocket"
+                    raise Overloaded(f"{wanted}, found {error.strerror}") from None
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self.serve(TcpSocket(reader, writer), self._legs.find)

@@ -27,6 +27,7 @@ from voiceloop.doors.line import Line
 from voiceloop.operation import Limits
 from voiceloop.phone_settings import PhoneSettings
 from voiceloop.server.app import Gateway
+from voiceloop.server.process import listen
 from voiceloop.telephony import Announcement
 
 TELNYX_KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -402,3 +403,18 @@ async def test_without_a_secret_nothing_is_served_and_calls_leave_nothing_behind
             if number == 1:
                 n_tasks = len(asyncio.all_tasks())
         await until(lambda: len(asyncio.all_tasks()) <= n_tasks)
+
+
+async def test_calls_that_are_announced_at_once_open_audiosocket_s_port_once() -> None:
+    async with phone_served() as (_, url), httpx.AsyncClient(trust_env=False) as http:
+        where, auth = f"{url}/v1/phone/audiosocket", ("asterisk", TOKEN)
+        told = await asyncio.gather(*(http.post(where, auth=auth) for _ in range(4)))
+        assert [one.status_code for one in told] == [200] * 4
+
+
+async def test_a_port_of_audiosocket_s_that_another_has_is_a_typed_refusal() -> None:
+    async with phone_served() as (gateway, url), httpx.AsyncClient(trust_env=False) as http:
+        taken = listen("127.0.0.1", gateway.config.phone.audiosocket.port)
+        with taken:
+            told = await http.post(f"{url}/v1/phone/audiosocket", auth=("asterisk", TOKEN))
+        assert (told.status_code, told.json()["error"]["code"]) == (503, "server_overloaded")
