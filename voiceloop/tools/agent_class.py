@@ -220,6 +220,8 @@ class AgentClass:
             return
 
         async def renew() -> None:
+            if self._calls.get(caller.call) is not stuck:
+                return  # the call has ended since: nobody would end another process of it
             with suppress(ToolFailed):
                 await self._renew(stuck, caller)
 

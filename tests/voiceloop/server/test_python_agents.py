@@ -176,6 +176,20 @@ async def test_what_a_method_keeps_is_of_its_call_and_ends_with_it(tmp_path: Pat
     assert (tmp_path / "ended").read_text() == "3"
 
 
+async def test_a_call_that_ends_as_its_process_is_replaced_leaves_none_behind(
+    tmp_path: Path,
+) -> None:
+    begun = tmp_path / "begun"
+    counts = f"open({str(begun)!r}, 'a').write('x'); self.asked = 0"
+    load_agent(written(tmp_path, DESK.replace("self.asked = 0", counts)))
+    of, caller = AgentClass("desk:Desk", str(tmp_path), has_network=False), Caller(call="one")
+    await of.run("on_call", {}, caller)
+    of._replace(of._calls["one"], caller)
+    of.end(caller)
+    await of.close()
+    assert begun.read_text() == "x"
+
+
 async def test_the_class_of_the_page_is_served(tmp_path: Path) -> None:
     page = (Path(voiceloop.__file__).parent / "YOUR_AGENT.md").read_text(encoding="utf-8")
     [code] = re.findall(r"Save this as `desk.py`:\n\n```python\n(.*?)```", page, re.DOTALL)
