@@ -30,8 +30,8 @@ def test_frames_that_are_held_up_on_their_way_leave_no_hole(delays_ms: list[int]
         arrivals.append(last_s)
     heard(clock, arrivals)
     clock.settle()
-    latest_s = len(delays_ms) * FRAME_S + 0.25
-    assert clock.end_s - min(delays_ms) / 1000.0 <= latest_s + 1e-6  # of rounding
+    # A first frame that was late counts once, and what is later than that by a stall once more.
+    assert clock.end_s - min(delays_ms) / 1000.0 <= len(delays_ms) * FRAME_S + 2 * 0.25
 
 
 @given(ppm=st.integers(-200, 200), jitter=st.lists(st.floats(0.0, 0.04), min_size=50, max_size=50))
