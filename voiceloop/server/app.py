@@ -87,7 +87,7 @@ class Gateway:
             config=config,
             metrics=self.metrics,
             clock=self.clock,
-            toolbox=self._toolbox(self.agent, config.agent),
+            toolbox=self._toolbox(self.agent, self._first_file),
             level=lambda: self.load_watch.level,
             traces=self.observers.traces,
             tickets=Tickets(self.keys, time.time),
@@ -109,6 +109,13 @@ class Gateway:
             lambda: self.backends.take_answers() if self.backends is not None else (),
             self.admission.n_talking, self.admission.room, self.metrics, self.clock,
         )  # fmt: skip
+
+    @property
+    def _first_file(self) -> Path | None:
+        """Of the agent of who names none; `agent` may be its name in the folder of several."""
+        folder, others = self.config.agents, self.others
+        name = next((name for name, one in others.items() if one is self.agent), None)
+        return self.config.agent if folder is None or name is None else folder / name
 
     def _toolbox(self, agent: AgentConfig, file: Path | None) -> Toolbox:
         """file: the agent's, beside which its Python modules may stand."""

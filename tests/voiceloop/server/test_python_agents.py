@@ -20,6 +20,7 @@ from voiceloop.backends import ChatMessage
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.reply import agent_hooks
+from voiceloop.server.app import Gateway
 from voiceloop.tools.agent_class import AgentClass, MethodTool
 from voiceloop.tools.caller import Caller
 from voiceloop.tools.executor import ToolFailed
@@ -140,6 +141,15 @@ async def test_a_class_answers_adds_notes_and_greets(tmp_path: Path) -> None:
         assert await say(client, "an emergency") == "Please call 112."
         assert "A coffee costs two euros." in await say(client, "the price please")
         assert await say(client, "hello") == "nothing known"
+
+
+async def test_the_first_agent_of_a_folder_finds_its_class_beside_its_file(tmp_path: Path) -> None:
+    written(tmp_path)
+    (tmp_path / "shop.toml").write_text('python = "desk:Desk"')
+    agent = load_agent(tmp_path / "shop.toml")
+    gateway = Gateway(Config(agents=tmp_path), agent, others={"shop": agent})
+    await gateway.calls.toolbox.start()
+    await gateway.calls.toolbox.close()
 
 
 async def test_a_hook_that_loops_costs_its_turn_and_no_other_call(
