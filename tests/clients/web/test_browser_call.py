@@ -218,7 +218,7 @@ async def test_a_missing_key_and_a_wrong_one_are_told_apart_where_the_key_is_ask
         assert "secret" not in await page.evaluate("JSON.stringify(localStorage)")
 
 
-@pytest.mark.parametrize("key", ["a key / of = signs", "c2VjcmV0IGtleQ=="])
+@pytest.mark.parametrize("key", ["a,key;of/=signs", "c2VjcmV0IGtleQ=="])
 async def test_a_key_that_no_subprotocol_can_carry_opens_the_call_too(
     tmp_path: Path, key: str
 ) -> None:
