@@ -11,8 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-import msgspec
-
 from voiceloop.errors import BackendError
 from voiceloop.knowledge.fused import FusedRetriever
 from voiceloop.knowledge.index import Hit
@@ -22,14 +20,11 @@ from voiceloop.knowledge.retriever import Hits, Retriever
 from voiceloop.tools.agent_class import AgentClass
 from voiceloop.tools.caller import Caller
 from voiceloop.tools.executor import ToolFailed
-from voiceloop.tools.python_messages import Said
 
 log = logging.getLogger(__name__)
 
 ON_TURN_MS = 150.0  # to a turn; as of a search for documents while the caller speaks
 ON_CALL_S = 0.5  # before the greeting: a look-up of the caller, and no pause that one would notice
-NOTHING = "null"
-_said = msgspec.json.Decoder(Said)
 
 
 class AgentHooks:
@@ -40,6 +35,7 @@ class AgentHooks:
     def __init__(self, of: AgentClass, caller: Caller) -> None:
         self._of = of
         self._caller = caller
+        of.open(caller)
 
     async def greeting(self) -> str | None:
         """What the class says as the call begins; None: what the agent says."""
@@ -49,7 +45,7 @@ class AgentHooks:
         except (TimeoutError, ToolFailed) as error:
             log.warning("on_call of %s: %s", self._of.spec, _why(error))
             return None
-        return None if told == NOTHING else told
+        return told.text or None if not told.is_none else None
 
     def end(self) -> None:
         """The call is over."""
@@ -76,13 +72,9 @@ class AgentHooks:
             told = await self._of.run("on_user_turn", {"words": " ".join(words)}, self._caller)
         except ToolFailed as error:
             raise BackendError(f"on_user_turn: {error.message}") from None
-        if told == NOTHING or not told.strip():
+        if told.is_none or not told.text.strip():
             return ()
-        try:
-            passage = Passage(0, "", "", _said.decode(told).answer, is_answer=True)
-        except msgspec.DecodeError:
-            passage = Passage(0, "", "", told)
-        return (Hit(passage, 0.0),)
+        return (Hit(Passage(0, "", "", told.text, is_answer=told.is_answer), 0.0),)
 
     async def close(self) -> None:
         """As `Retriever`; it ends with its call."""

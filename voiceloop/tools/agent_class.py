@@ -56,7 +56,7 @@ class CallProcess:
         self.begun = asyncio.create_task(self._begin(), name="fork of a call's class")
         self._line = line
         self._numbers = count()
-        self._open: dict[int, asyncio.Future[str]] = {}
+        self._open: dict[int, asyncio.Future[Returned]] = {}
         self._reading: asyncio.Task[None] | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -73,7 +73,7 @@ class CallProcess:
             raise ToolFailed("the class of a call could not be made", told="failed")
         self._reading = asyncio.create_task(self._follow(reader), name="agent class")
 
-    async def run(self, method: str, arguments: Mapping[str, Any], caller: Caller) -> str:
+    async def run(self, method: str, arguments: Mapping[str, Any], caller: Caller) -> Returned:
         """Raises: ToolFailed."""
         await asyncio.shield(self.begun)
         assert self._writer is not None
@@ -86,7 +86,7 @@ class CallProcess:
             raise ToolFailed(
                 str(error), told="the arguments were too long", is_unsent=True
             ) from None
-        result: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        result: asyncio.Future[Returned] = asyncio.get_running_loop().create_future()
         self._open[number] = result
         self._writer.write(message)
         try:
@@ -132,7 +132,7 @@ class CallProcess:
                     told = f"a method of a class failed: {answer.problem}"
                     result.set_exception(ToolFailed(told, told="failed"))
                 else:
-                    result.set_result(answer.text)
+                    result.set_result(answer)
         except (asyncio.IncompleteReadError, OSError, ValueError, msgspec.DecodeError):
             pass
         finally:
@@ -192,7 +192,11 @@ class AgentClass:
             await self.close()
             raise ConfigError(f"python: expected the class {self.spec!r}, found: {problem}")
 
-    async def run(self, method: str, arguments: Mapping[str, Any], caller: Caller) -> str:
+    def open(self, caller: Caller) -> None:
+        """A call begins: its methods may run until its `end`."""
+        self._n_forks[caller.call] = 0
+
+    async def run(self, method: str, arguments: Mapping[str, Any], caller: Caller) -> Returned:
         """A method of the call that `caller.call` names. Raises: ToolFailed."""
         known = self._calls.get(caller.call)
         if known is None:
@@ -220,8 +224,6 @@ class AgentClass:
             return
 
         async def renew() -> None:
-            if self._calls.get(caller.call) is not stuck:
-                return  # the call has ended since: nobody would end another process of it
             with suppress(ToolFailed):
                 await self._renew(stuck, caller)
 
@@ -231,12 +233,15 @@ class AgentClass:
 
     async def _fork(self, caller: Caller) -> CallProcess:
         call_id = caller.call
-        n_forks = self._n_forks.get(call_id, 0)
-        if n_forks >= MOST_FORKS:
+        await self.start()
+        if call_id not in self._n_forks:  # nobody would end another process of it
+            raise ToolFailed("the call has ended", told="failed", is_unsent=True)
+        if (known := self._calls.get(call_id)) is not None and not known.has_ended:
+            return known  # made while this waited
+        if self._n_forks[call_id] >= MOST_FORKS:
             told = f"the class of a call was made {MOST_FORKS} times"
             raise ToolFailed(told, told="failed", is_unsent=True)
-        await self.start()
-        self._n_forks[call_id] = n_forks + 1
+        self._n_forks[call_id] += 1
         ours, theirs = socket.socketpair()
         process = CallProcess(next(self._numbers), ours, lambda stuck: self._replace(stuck, caller))
         with theirs:
@@ -309,7 +314,7 @@ class MethodTool:
 
     async def run(self, key: str, arguments: Mapping[str, Any], caller: Caller = NOBODY) -> str:
         """Raises: ToolFailed."""
-        return await self._of.run(self._method, arguments, caller)
+        return (await self._of.run(self._method, arguments, caller)).text
 
     async def close(self) -> None:
         await self._of.close()

@@ -27,7 +27,7 @@ import msgspec
 from voiceloop.cell import run_for_an_author
 from voiceloop.python_agent import HOOKS, Agent, Answer, arguments_of, table_of, tools_of
 from voiceloop.tools.python_host import Host, find_function, import_authors
-from voiceloop.tools.python_messages import Call, Ready, Said, packed
+from voiceloop.tools.python_messages import Call, Ready, Returned, packed
 
 ORDER = struct.Struct(">cI")  # what to do, and the number of the call's process
 FORK, KILL, READY, REFUSED = b"F", b"K", b"R", b"N"
@@ -73,11 +73,10 @@ class CallHost(Host):
         method = getattr(self._instance, request.method)
         return partial(method, **msgspec.structs.asdict(arguments))
 
-    def told(self, result: Any) -> str:
+    def returned(self, number: int, result: Any) -> Returned:
         """An `Answer` says that it is one."""
-        if isinstance(result, Answer):
-            return msgspec.json.encode(Said(str(result))).decode()
-        return super().told(result)
+        told = super().returned(number, result)
+        return msgspec.structs.replace(told, is_answer=isinstance(result, Answer))
 
 
 def serve_call(kind: type[Agent], line: socket.socket) -> None:

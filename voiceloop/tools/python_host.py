@@ -88,7 +88,7 @@ class Host:
         self._function = function
         self._answers = answers
         self.is_told = takes_caller(function)
-        self._calls: dict[int, asyncio.Task[str]] = {}
+        self._calls: dict[int, asyncio.Task[Returned]] = {}
         self._threads = ThreadPoolExecutor(self.n_threads, thread_name_prefix="tool")
 
     async def serve(self, requests: asyncio.StreamReader) -> None:
@@ -100,7 +100,7 @@ class Host:
                 return  # the gateway has ended, or wants this process to
             match request:
                 case Call(number=number):
-                    running = asyncio.create_task(self._text(request))
+                    running = asyncio.create_task(self._answered(request))
                     # Not at the end of the task: one that is abandoned before its first step, for
                     # both requests came at once, has no end of its own.
                     running.add_done_callback(partial(self._answer, number))
@@ -109,10 +109,10 @@ class Host:
                     if number in self._calls:
                         self._calls[number].cancel()
 
-    def _answer(self, number: int, over: asyncio.Task[str]) -> None:
+    def _answer(self, number: int, over: asyncio.Task[Returned]) -> None:
         del self._calls[number]
         try:
-            message = packed(Returned(number, over.result()))
+            message = packed(over.result())
         except asyncio.CancelledError:
             message = packed(Returned(number, problem="abandoned"))
         except Exception as error:
@@ -131,13 +131,14 @@ class Host:
             arguments[CALLER] = request.caller
         return partial(self._function, **arguments)
 
-    def told(self, result: Any) -> str:
+    def returned(self, number: int, result: Any) -> Returned:
         """A result as text."""
-        return result if isinstance(result, str) else msgspec.json.encode(result).decode()
+        text = str(result) if isinstance(result, str) else msgspec.json.encode(result).decode()
+        return Returned(number, text, is_none=result is None)
 
-    async def _text(self, request: Call) -> str:
+    async def _answered(self, request: Call) -> Returned:
         try:
-            return self.told(await self._run(self.target(request)))
+            return self.returned(request.number, await self._run(self.target(request)))
         except SystemExit:  # it would end the process with its words
             raise RuntimeError from None
 

@@ -40,17 +40,15 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Returned(msgspec.Struct, frozen=True, tag="returned"):
-    """The call is over. problem: why it has no result."""
+    """The call is over. problem: why it has no result. is_none: it returned None. is_answer: of a
+    hook, it returned an `Answer`.
+    """
 
     number: int
     text: str = ""
     problem: str = ""
-
-
-class Said(msgspec.Struct, frozen=True, tag="said"):
-    """What a hook's text is, where it is the agent's answer, and no note."""
-
-    answer: str
+    is_none: bool = False
+    is_answer: bool = False
 
 
 Request = Call | Abandon

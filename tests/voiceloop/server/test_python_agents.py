@@ -66,6 +66,8 @@ class Desk(Agent):
                 pass
         if "price" in words:
             return "A coffee costs two euros."
+        if "type" in words or words == "null":
+            return words
 
     def on_end(self):
         pathlib.Path(__file__).with_name("ended").write_text(str(self.asked))
@@ -172,6 +174,7 @@ async def test_what_a_method_keeps_is_of_its_call_and_ends_with_it(tmp_path: Pat
     await hours.start()
     one, other = Caller(call="one"), Caller(call="other")
     for caller in (one, other):
+        of.open(caller)
         await of.run("on_call", {}, caller)
     assert json.loads(await hours.run("k", {"day": "monday", "n": 2}, one))["asked"] == 2
     assert json.loads(await hours.run("k", {"day": "sunday"}, one))["asked"] == 3
@@ -193,6 +196,7 @@ async def test_a_call_that_ends_as_its_process_is_replaced_leaves_none_behind(
     counts = f"open({str(begun)!r}, 'a').write('x'); self.asked = 0"
     load_agent(written(tmp_path, DESK.replace("self.asked = 0", counts)))
     of, caller = AgentClass("desk:Desk", str(tmp_path), has_network=False), Caller(call="one")
+    of.open(caller)
     await of.run("on_call", {}, caller)
     of._replace(of._calls["one"], caller)
     of.end(caller)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -67,21 +68,21 @@ Incoming = Started | Heard | Played | Pressed | Stopped
 Frame = str | bytes
 
 
-class Dialect:
-    """One stream's. lead_ms: how far ahead sound is sent. has_marks: it tells what was played."""
+class Dialect(ABC):
+    """One stream's. lead_ms: how far ahead sound is sent."""
 
     lead_ms: ClassVar[float] = CARRIER_LEAD_MS
-    has_marks: ClassVar[bool] = True
 
+    @abstractmethod
     def read(self, frame: Frame) -> Incoming | None:
         """What it says; None: nothing that matters here. Raises: InvalidRequest, AudioError."""
-        raise NotImplementedError
 
-    def media(self, payload: bytes) -> Frame:
-        raise NotImplementedError
+    @abstractmethod
+    def media(self, payload: bytes) -> Frame: ...
 
-    def mark(self, name: str) -> Frame:
-        raise NotImplementedError
+    def mark(self, name: str) -> Frame | None:
+        """Have it tell when all before is played; None where it tells nothing."""
+        return None
 
     def clear(self) -> Frame | None:
         """Drop what is queued; None where nothing is."""

@@ -198,14 +198,15 @@ class StreamEnd:
     def _send(self, frames: list[bytes]) -> None:
         for frame in frames:
             self._put(self._dialect.media(frame))
-            mark = self._marks.observe_sent(FRAME_MS, self._loop.time())
-            if mark and self._dialect.has_marks:
-                self._put(self._dialect.mark(mark))
+            self._mark(self._marks.observe_sent(FRAME_MS, self._loop.time()))
+
+    def _mark(self, name: str | None) -> None:
+        if name and (frame := self._dialect.mark(name)) is not None:
+            self._put(frame)
 
     def _finish(self) -> None:
         self._send(self._sound.finish())
-        if (mark := self._marks.finish()) and self._dialect.has_marks:
-            self._put(self._dialect.mark(mark))
+        self._mark(self._marks.finish())
 
     def clear_sound(self) -> None:
         """Drop what has not left, and have the far end drop what it has not played."""

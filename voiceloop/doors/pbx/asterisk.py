@@ -36,7 +36,6 @@ class AsteriskStream(wire.Dialect):
     """As `Dialect`."""
 
     lead_ms = PBX_LEAD_MS
-    has_marks = False
 
     def __init__(self) -> None:
         self._is_json = True

@@ -32,7 +32,6 @@ class AudioSocketStream(wire.Dialect):
     """As `Dialect`."""
 
     lead_ms = PBX_LEAD_MS
-    has_marks = False
 
     def read(self, frame: wire.Frame) -> wire.Incoming | None:
         assert isinstance(frame, bytes)

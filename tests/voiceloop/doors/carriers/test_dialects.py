@@ -56,8 +56,10 @@ def test_a_stream_is_read_from_its_start_to_its_stop(name: str) -> None:
     assert isinstance(sound, Heard) and sound.payload == payload
     assert dialect.read(peer.digit("#")) == Pressed("#")
     assert peer.told(dialect.media(bytes(640))).payload == bytes(640)
-    if dialect.has_marks:
-        assert peer.told(dialect.mark("7")).name == "7"
+    marked = dialect.mark("7")
+    assert (marked is None) == (name in ("asterisk", "audiosocket"))
+    if marked is not None:
+        assert peer.told(marked).name == "7"
         played = peer.played("7")
         assert played is not None and dialect.read(played) == Played("7")
         clear = dialect.clear()
