@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from voiceloop import day_hours
 from voiceloop.backends import LANGUAGE, TOOL_NAME, RecognizerOptions, Tool, VoiceOptions
 from voiceloop.config_reader import Words, key
 from voiceloop.knowledge.answers import ApprovedAnswer
@@ -400,8 +401,8 @@ class AgentRoute:
     hours: str = key(
         "",
         "The clock of the server's machine stands between, as `22:00-06:00`.",
-        pattern=r"|([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d",
-        wanted="two times, as 22:00-06:00",
+        pattern=day_hours.PATTERN,
+        wanted=day_hours.WANTED,
     )
 
     @property

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from voiceloop import day_hours
 from voiceloop.config_reader import key
 
 
@@ -190,8 +191,8 @@ class PhoneSettings:
     quiet_hours: str = key(
         "",
         "When this server places no calls, by its own clock, as `21:00-08:00`.",
-        pattern=r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d|",
-        wanted="HH:MM-HH:MM",
+        pattern=day_hours.PATTERN,
+        wanted=day_hours.WANTED,
     )
     silence_s: int = key(
         10,

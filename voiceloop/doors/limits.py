@@ -10,8 +10,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, time
+from datetime import datetime
 
+from voiceloop.day_hours import lies_within
 from voiceloop.errors import RateLimited
 from voiceloop.phone_settings import PhoneSettings
 from voiceloop.telephony import WITHHELD, PhoneCall
@@ -22,12 +23,18 @@ MAX_CALLERS = 10_000  # that are remembered; who called longest ago is forgotten
 
 @dataclass(slots=True)
 class _Caller:
-    """began_s: of their calls in the last hour. spent: when calls of theirs ended, and how long
-    these were, of the last day.
+    """began_s: of their calls in the last hour. open_s: when those began that go on. spent: when
+    calls of theirs ended, and how long these were, of the last day.
     """
 
     began_s: deque[float] = field(default_factory=deque)
+    open_s: list[float] = field(default_factory=list)
     spent: deque[tuple[float, float]] = field(default_factory=deque)
+
+    def minutes(self, now_s: float) -> float:
+        """Of the last day, those of calls that go on among them."""
+        spent_s = sum(seconds for _, seconds in self.spent)
+        return (spent_s + sum(now_s - began_s for began_s in self.open_s)) / 60.0
 
     def forget_old(self, now_s: float) -> None:
         while self.began_s and self.began_s[0] < now_s - HOUR_S:
@@ -54,6 +61,7 @@ class PhoneLimits:
         caller.forget_old(now_s)
         self._check(call, caller, now_s)
         caller.began_s.append(now_s)
+        caller.open_s.append(now_s)
         if call.is_outbound:
             self._placed_s.append(now_s)
         self._n_open[call.called] = self._n_open.get(call.called, 0) + 1
@@ -61,6 +69,7 @@ class PhoneLimits:
             yield
         finally:
             ended_s = self._now()
+            caller.open_s.remove(now_s)
             caller.spent.append((ended_s, ended_s - now_s))
             self._n_open[call.called] -= 1
             if not self._n_open[call.called]:
@@ -84,8 +93,7 @@ class PhoneLimits:
         n_most = limits.calls_an_hour
         if n_most and len(caller.began_s) >= n_most:
             raise _over(f"at most {n_most} calls of one caller in an hour", "one more")
-        spent_s = sum(seconds for _, seconds in caller.spent)
-        if limits.minutes_a_day and spent_s >= 60.0 * limits.minutes_a_day:
+        if limits.minutes_a_day and caller.minutes(now_s) >= limits.minutes_a_day:
             raise _over(
                 f"{limits.minutes_a_day} minutes of one caller in a day", "all of them used"
             )
@@ -95,16 +103,8 @@ class PhoneLimits:
             self._placed_s.popleft()
         if limits.outbound_a_day and len(self._placed_s) >= limits.outbound_a_day:
             raise _over(f"at most {limits.outbound_a_day} calls placed in a day", "one more")
-        if is_quiet(limits.quiet_hours, datetime.fromtimestamp(now_s).time()):
+        if lies_within(limits.quiet_hours, datetime.fromtimestamp(now_s).time()):
             raise _over(f"a call outside of {limits.quiet_hours}", "one within")
-
-
-def is_quiet(hours: str, now: time) -> bool:
-    """Whether this time of day lies in hours such as ``21:00-08:00``; "": never."""
-    if not hours:
-        return False
-    begin, end = (time.fromisoformat(one) for one in hours.split("-"))
-    return begin <= now < end if begin <= end else now >= begin or now < end
 
 
 def _over(wanted: str, found: str) -> RateLimited:

@@ -23,6 +23,7 @@ from voiceloop.backends import (
     NamedModel,
     Tool,
 )
+from voiceloop.day_hours import lies_within
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +59,8 @@ OWN_ALONE = Route()
 
 
 class Router:
-    """Of one call. models, cascade: as of `Backends`. selected: the session's model, by its name.
-
-    level: of the server's load. now: the clock on the wall. tools, language: of the call.
+    """Of one call. models, cascade: as of `Backends`. level: of the server's load. now: the clock
+    on the wall.
     """
 
     def __init__(
@@ -81,7 +81,10 @@ class Router:
         self.configure("", "", ())
 
     def configure(self, selected: str, language: str, tools: Sequence[Tool]) -> None:
-        """Take up the session's settings. A model that does not serve them is passed over."""
+        """Take up the session's settings. A model that does not serve them is passed over.
+
+        selected: the session's model, by its name. language, tools: of the session.
+        """
         language = language or self._agent.language
         serves = {
             name: one.serves(language, has_tools=bool(tools)) for name, one in self._models.items()
@@ -171,7 +174,7 @@ def fits(rule: AgentRoute, prompt: Sequence[ChatMessage], language: str, now: ti
         language.lower(), language.partition("-")[0].lower(),
     ):  # fmt: skip
         return False
-    return not rule.hours or _is_between(rule.hours, now)
+    return not rule.hours or lies_within(rule.hours, now)
 
 
 MARKS = str.maketrans(dict.fromkeys('.,;:?!"', " "))
@@ -187,8 +190,3 @@ def _called_lately(prompt: Sequence[ChatMessage]) -> set[str]:
             break
         called |= {call.name for call in message.tool_calls}
     return called
-
-
-def _is_between(hours: str, now: time) -> bool:
-    begins, ends = (time.fromisoformat(text) for text in hours.split("-"))
-    return begins <= now < ends if begins <= ends else now >= begins or now < ends

@@ -8,7 +8,8 @@ from datetime import datetime, time
 import pytest
 
 from voiceloop.config import Config
-from voiceloop.doors.limits import MAX_CALLERS, PhoneLimits, is_quiet
+from voiceloop.day_hours import lies_within
+from voiceloop.doors.limits import MAX_CALLERS, PhoneLimits
 from voiceloop.doors.phone import hello_of_call
 from voiceloop.errors import RateLimited
 from voiceloop.phone_settings import PhoneSettings, is_within
@@ -48,6 +49,16 @@ def test_calls_at_once_are_counted_by_number_and_given_back() -> None:
     assert not is_refused(limits, IN)
 
 
+def test_minutes_of_a_call_that_goes_on_count() -> None:
+    day = Day()
+    limits = day.limits(minutes_a_day=30)
+    with limits.call(IN):
+        day.now_s += 1700
+        assert not is_refused(limits, IN)
+        day.now_s += 100
+        assert is_refused(limits, IN)
+
+
 def test_a_caller_has_so_many_calls_an_hour_and_minutes_a_day() -> None:
     day = Day()
     limits = day.limits(calls_an_hour=2, minutes_a_day=30)
@@ -85,8 +96,8 @@ def test_calls_that_we_place_have_a_cap_and_quiet_hours() -> None:
 def test_quiet_hours_may_pass_midnight(
     hours: str, quiet: tuple[int, ...], loud: tuple[int, ...]
 ) -> None:
-    assert all(is_quiet(hours, time(hour)) for hour in quiet)
-    assert not any(is_quiet(hours, time(hour)) for hour in loud)
+    assert all(lies_within(hours, time(hour)) for hour in quiet)
+    assert not any(lies_within(hours, time(hour)) for hour in loud)
 
 
 @pytest.mark.parametrize("told", ["Anonymous", "anonymous", "+266696687"])
