@@ -160,7 +160,8 @@ async def test_a_hook_that_loops_costs_its_turn_and_no_other_call(
     caplog.set_level(logging.WARNING)
     written(tmp_path)
     async with serving(tmp_path) as server:
-        async with server.connect() as client, server.connect() as other:
+        quiet = "?greeting=0"  # who waits meanwhile is not spoken to
+        async with server.connect(quiet) as client, server.connect(quiet) as other:
             assert await say(client, "loop") == "nothing known"
             assert await say(other, "an emergency") == "Please call 112."
             await waited(lambda: "a new instance" in caplog.text)
