@@ -29,9 +29,26 @@ CHROMIUM = find_chromium()
 PACKAGE = ENVIRONMENTS / "agents_js" / "node_modules" / "@openai" / "agents-realtime"
 BUNDLE = PACKAGE / "dist" / "bundle" / "openai-realtime-agents.umd.js"
 KEY = "a-key-that-lasts-0123456789abcdef"
-LONG = "Certainly, that is noted, and here is a little more about it so that you can interrupt."
+LONG = (
+    "Certainly, that is noted, and here is a little more about it so that you can interrupt. " * 4
+)
 ICON = '<link rel="icon" href="data:,">'
-PAGE = f'<!doctype html><title>SDK</title>{ICON}<script src="/sdk.js"></script>'
+# The microphone speaks when the test says so: a recording that runs by the clock is past before a
+# slow machine has connected.
+MICROPHONE = """<script>
+  const context = new AudioContext();
+  const microphone = context.createMediaStreamDestination();
+  navigator.mediaDevices.getUserMedia = async () => microphone.stream;
+  globalThis.speak = async (name) => {
+    const file = await (await fetch(`/${name}.wav`)).arrayBuffer();
+    const source = context.createBufferSource();
+    source.buffer = await context.decodeAudioData(file);
+    source.connect(microphone);
+    source.start();
+    return context.state;
+  };
+</script>"""
+PAGE = f'<!doctype html><title>SDK</title>{ICON}{MICROPHONE}<script src="/sdk.js"></script>'
 # As a person would write it from OpenAI's guide, but for the address and what the test looks at.
 CALL = """(async () => {{
   const {{ RealtimeAgent, RealtimeSession, tool }} = OpenAIAgentsRealtime;
@@ -83,8 +100,12 @@ async def test_the_stock_browser_sdk_talks_calls_its_tool_and_is_interrupted(
     require("Chromium", CHROMIUM is not None)
     require(f"{BUNDLE} (python tests/interop/make_envs.py makes it)", BUNDLE.is_file())
     assert CHROMIUM is not None
-    wav = microphone(tmp_path / "caller.wav", [9.0, "1_hours", 3.0, "7_interrupt", 20.0])
+    silence = microphone(tmp_path / "silence.wav", [1.0])
+    wavs = [
+        microphone(tmp_path / f"{name}.wav", [name, 1.0]) for name in ("1_hours", "7_interrupt")
+    ]
     routes = [
+        *(Route(f"/{wav.name}", lambda request, wav=wav: FileResponse(wav)) for wav in wavs),
         Route("/", lambda request: HTMLResponse(PAGE)),
         Route("/sdk.js", lambda request: FileResponse(BUNDLE, media_type="text/javascript")),
     ]
@@ -92,7 +113,7 @@ async def test_the_stock_browser_sdk_talks_calls_its_tool_and_is_interrupted(
     async with (
         serving(agent_with_a_tool()) as port,
         running(Starlette(routes=routes), Config(), sock),
-        chromium(CHROMIUM, wav) as page,
+        chromium(CHROMIUM, silence) as page,
     ):
         server = f"http://127.0.0.1:{port}"
         async with httpx.AsyncClient(base_url=server) as http:
@@ -110,7 +131,12 @@ async def test_the_stock_browser_sdk_talks_calls_its_tool_and_is_interrupted(
         assert await page.evaluate("ran[0]") == "monday"
 
         # The caller speaks, is answered, and cuts in.
-        await page.until("seen.includes('output_audio_buffer.cleared')", 30.0)
+        started = "seen.filter((one) => one === 'output_audio_buffer.started').length"
+        before = await page.evaluate(started)
+        assert await page.evaluate("speak('1_hours')") == "running"
+        await page.until(f"{started} > {before}")
+        await page.evaluate("speak('7_interrupt')")
+        await page.until("seen.includes('output_audio_buffer.cleared')")
         await page.until("seen.includes('conversation.item.truncated')")
         told = "session.history.filter((one) => one.type === 'message').map((one) => one.role)"
         assert (await page.evaluate(told))[:4] == ["user", "assistant", "user", "assistant"]
