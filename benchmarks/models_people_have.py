@@ -5,7 +5,7 @@
 Of each family a tiny random checkpoint of the true architecture: tokens against transformers in
 fp32 (the first bar), the same from a GGUF file, its chat template with a turn that is still open,
 its own notation of tool calls parsed and bound, and the tokens that end its replies. It prints the
-table of `voiceloop/MODELS.md`, which a test holds.
+table of `voiceloop/docs/MODELS.md`, which a test holds.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def main() -> None:
     pages = [Path(page) for page in sys.argv[1:]] or [
         root / "README.md",
         root / "CONTRIBUTING.md",
-        *sorted((root / "voiceloop").glob("*.md")),
+        *sorted((root / "voiceloop" / "docs").glob("*.md")),
     ]
     for page in pages:
         words = words_of(page.read_text(encoding="utf-8"))

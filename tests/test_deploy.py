@@ -21,7 +21,7 @@ from voiceloop.operation import SERVICE_DRAIN_S
 
 ROOT = Path(__file__).resolve().parents[1]
 DEPLOY = ROOT / "voiceloop" / "deploy"
-PAGE = (ROOT / "voiceloop" / "DEPLOY.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "voiceloop" / "docs" / "DEPLOY.md").read_text(encoding="utf-8")
 KUBERNETES = "1.37"
 INSTRUCTIONS = {"ARG",
     "FROM", "ENV", "RUN", "WORKDIR", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT",
@@ -43,7 +43,7 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def test_every_file_is_on_the_page_and_in_the_folder() -> None:
-    linked = set(re.findall(r"\(deploy/([\w.]+)\)", PAGE))
+    linked = set(re.findall(r"\(\.\./deploy/([\w.]+)\)", PAGE))
     files = {path.name for path in DEPLOY.iterdir()}
     assert linked == files - {"Containerfile.dockerignore"}
 
@@ -145,7 +145,7 @@ def test_the_manifest_is_valid_by_the_schemas_of_kubernetes() -> None:
     ]
     for one in [*pods, *(one for kind in found.values() for one in kind)]:
         validate(one, KUBERNETES, strict=True)  # raises: also where a field is unknown
-    assert f"Kubernetes {KUBERNETES}" in (ROOT / "voiceloop" / "CLUSTER.md").read_text()
+    assert f"Kubernetes {KUBERNETES}" in (ROOT / "voiceloop" / "docs" / "CLUSTER.md").read_text()
 
 
 def test_the_manifest_has_ray_ask_for_a_token_and_lets_in_callers_alone() -> None:

@@ -14,7 +14,8 @@ import pytest
 from tests.test_layering import ROOMS, ROOT, imports, python_files
 
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 OTLP = "opentelemetry-exporter-otlp-proto-http"
 # Named by nobody here, and brought by one that is.
@@ -137,7 +138,25 @@ def in_wheel(path: Path) -> bool:
     """Whether a file of the repository is in the wheel."""
     inner = path.resolve().relative_to(ROOT)
     is_recipe = "recipes" in inner.parts
-    return inner.parts[0] in ROOMS and not is_recipe
+    return inner.parts[0] in ROOMS and not is_recipe and (inner.parent != DOCS or is_shipped(inner))
+
+
+DOCS = Path("voiceloop/docs")
+
+
+def is_shipped(page: Path) -> bool:
+    """Whether a page of the manual is in the wheel."""
+    return f"!{page}" in PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["exclude"]
+
+
+def test_the_wheel_has_the_pages_of_the_manual_that_its_files_name() -> None:
+    named = set()
+    for path in (ROOT / "voiceloop").rglob("*"):
+        shipped = "new_agent" in path.parts or path.name == "removed_keys.py"
+        if shipped and path.is_file() and path.suffix in (".py", ".toml", ".md", ""):
+            named.update(re.findall(r"\b[A-Z_]{4,}\.md", path.read_text(encoding="utf-8")))
+    pages = {path.name for path in (ROOT / DOCS).glob("*.md") if is_shipped(path.relative_to(ROOT))}
+    assert pages == named - {"README.md"}
 
 
 @pytest.mark.parametrize(
@@ -146,5 +165,7 @@ def in_wheel(path: Path) -> bool:
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_the_pages_of_the_wheel_link_to_what_is_in_it(page: Path) -> None:
+    is_manual = page.parent == ROOT / DOCS  # whose pages lead to one another
     for target in LINK.findall(page.read_text(encoding="utf-8")):
-        assert in_wheel(page.parent / target), f"{target} is not in the wheel"
+        path = (page.parent / target).resolve()
+        assert in_wheel(path) or is_manual and path.parent == page.parent, f"{target} is not in it"

@@ -287,7 +287,7 @@ class Config:
     agent: Path | None = key(
         None,
         "The agent's file, or the name of an agent that ships. These are `cafe`, `clinic`, "
-        "`dentist`, `library`, `pizzeria`. Without one: [`cafe`](agents/cafe.toml) with the "
+        "`dentist`, `library`, `pizzeria`. Without one: [`cafe`](../agents/cafe.toml) with the "
         "embedded language model, else a plain assistant.",
         not_path=r"[\w-]+",
     )

@@ -1,6 +1,6 @@
 // The page of kept calls: reads files of a recordings folder in the browser, and sends none of them.
 //
-// A call is its notes (ID.json, see voiceloop/RECORDING.md) and its sound. What is shown of a turn:
+// A call is its notes (ID.json, see voiceloop/docs/RECORDING.md) and its sound. What is shown of a turn:
 // what was heard and said, the stages of its gap, why the server waited, what was made ahead, and
 // where a cut came from. Another run of the same call (`voiceloop replay --out`) stands beside it.
 

@@ -20,7 +20,7 @@ from voiceloop.cli import build_parser
 from voiceloop.config import Config, all_keys
 from voiceloop.config_reader import Key, bounds, said
 
-PAGE = Path(__file__).resolve().parents[2] / "voiceloop" / "CONFIG.md"
+PAGE = Path(__file__).resolve().parents[2] / "voiceloop" / "docs" / "CONFIG.md"
 MARKED = re.compile(r"(<!-- keys of (\w+): ([\w.]*) -->\n).*?(\n<!-- end of keys -->)", re.DOTALL)
 NOTHING = "-"
 KIND_NAMES = {

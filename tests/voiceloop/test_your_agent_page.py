@@ -21,7 +21,7 @@ from tests.remote_service import Answer, scripted_remote
 from voiceloop.models.presets import embedded_model_dir
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "voiceloop" / "YOUR_AGENT.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "voiceloop" / "docs" / "YOUR_AGENT.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"[Ss]ave (?:this|it) as `([\w.]+)`:\n\n```\w+\n(.*?)```", PAGE, re.DOTALL))
 COMMANDS: list[str] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 [SHOWN] = re.findall(r"\n\n```\n(.*?)```", PAGE, re.DOTALL)

@@ -29,7 +29,7 @@ class Memory:
         True,
         "Names, numbers, answers, read-backs that the caller confirmed, promises, and what tools "
         "did. They are quoted from the transcript by rules for English "
-        "([`reading.py`](memory/reading.py)), the newest where one replaces another.",
+        "([`reading.py`](../memory/reading.py)), the newest where one replaces another.",
     )
 
 

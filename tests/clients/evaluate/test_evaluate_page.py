@@ -13,7 +13,9 @@ from clients.evaluate.scenario import (
     load_scenarios,
 )
 
-PAGE = (Path(__file__).resolve().parents[3] / "voiceloop" / "EVALUATE.md").read_text("utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "voiceloop" / "docs" / "EVALUATE.md").read_text(
+    "utf-8"
+)
 [EXAMPLE] = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -27,7 +27,7 @@ KEYS = ("a-key-that-lasts-0123456789abcdef", "another-key-0123456789abcdefghijk"
 SHOP = "https://shop.example.com"
 HEADERS = {"Authorization": f"Bearer {KEYS[0]}"}
 NOISE = random.Random(1).randbytes(9000).hex()  # it packs to more than an id may hold
-PAGE = (Path(voiceloop.__file__).parent / "EMBED.md").read_text(encoding="utf-8")
+PAGE = (Path(voiceloop.__file__).parent / "docs" / "EMBED.md").read_text(encoding="utf-8")
 
 
 class Site:

@@ -26,7 +26,7 @@ from voiceloop.workers.gate import Measured
 from voiceloop.workers.messages import Ready, RoleSpec, served_of
 from voiceloop.workers.roles.role import Role, ready_of
 
-CONFIG_PAGE = Path(gates.__file__).parents[1] / "CONFIG.md"
+CONFIG_PAGE = Path(gates.__file__).parents[1] / "docs" / "CONFIG.md"
 GRAPH_RUNNER = Path(gates.__file__).parents[2] / "engine/graphs/graph_runner.py"
 
 

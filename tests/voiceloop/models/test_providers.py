@@ -20,7 +20,7 @@ from voiceloop.errors import BackendError, ConfigError
 from voiceloop.models.opening import open_backends
 from voiceloop.models.providers import broken, open_provider, provider_of
 
-PAGE = Path(__file__).parents[3] / "voiceloop" / "MODELS.md"
+PAGE = Path(__file__).parents[3] / "voiceloop" / "docs" / "MODELS.md"
 FILE = re.compile(r"```\w+\n# (?P<name>[\w.]+)\n(?P<text>.*?)```", re.S)
 MOST_LINES = 30
 

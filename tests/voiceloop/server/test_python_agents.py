@@ -206,7 +206,7 @@ async def test_a_call_that_ends_as_its_process_is_replaced_leaves_none_behind(
 
 
 async def test_the_class_of_the_page_is_served(tmp_path: Path) -> None:
-    page = (Path(voiceloop.__file__).parent / "YOUR_AGENT.md").read_text(encoding="utf-8")
+    page = (Path(voiceloop.__file__).parent / "docs" / "YOUR_AGENT.md").read_text(encoding="utf-8")
     [code] = re.findall(r"Save this as `desk.py`:\n\n```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "desk.py").write_text(code)
     async with serving(tmp_path) as server, server.connect() as client:

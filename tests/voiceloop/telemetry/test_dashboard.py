@@ -16,7 +16,7 @@ from voiceloop.telemetry.worker_load import SERVED
 
 ROOT = Path(__file__).resolve().parents[3]
 DASHBOARD = json.loads((ROOT / "voiceloop/deploy/grafana.json").read_text(encoding="utf-8"))
-PAGE = (ROOT / "voiceloop/OPERATIONS.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "voiceloop/docs/OPERATIONS.md").read_text(encoding="utf-8")
 # Of every family that counts or measures, what a query may ask for.
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
 WORDS = {"sum", "min", "max", "rate", "increase", "by", "le", "histogram_quantile", "ignoring"}

@@ -30,7 +30,7 @@ from voiceloop.tools.python_tool import PythonTool
 from voiceloop.tools.toolbox import Fate, Toolbox
 
 HERE = Path(__file__).resolve()
-PAGE = HERE.parents[3] / "voiceloop" / "YOUR_AGENT.md"
+PAGE = HERE.parents[3] / "voiceloop" / "docs" / "YOUR_AGENT.md"
 KEY = "a key of the shop's alone"
 CANARY = "c-17-canary"
 CALLER = Caller("k1", "s1", "+4930123456", {"customer": CANARY}, "sess_1")
