@@ -498,6 +498,9 @@ class FakeLanguageModel:
 # --- voice --------------------------------------------------------------------------------------
 
 
+RISE_FROM_HZ = 500.0  # of a tone that rises
+
+
 class FakeVoiceStream:
     def __init__(self, owner: FakeVoice) -> None:
         self._owner = owner
@@ -528,7 +531,7 @@ class FakeVoiceStream:
             return
         rate_hz = self._owner.rate_hz
         start_ms = 1000.0 * self._n_samples / rate_hz
-        tone_samples = tone(self._owner.ms_per_char * len(word), rate_hz)
+        tone_samples = self._tone(self._owner.ms_per_char * len(word))
         self._n_samples += len(tone_samples)
         end_ms = 1000.0 * self._n_samples / rate_hz
         spoken = SpokenWord(word, start_ms, end_ms, self._n_chars)
@@ -536,6 +539,14 @@ class FakeVoiceStream:
             Speech(tone_samples.astype("<i2").tobytes(), rate_hz, (spoken,)),
             self._owner.first_audio_ms if start_ms == 0 else self._owner.ms_per_audio_word,
         )
+
+    def _tone(self, ms: float) -> NDArray[np.int16]:
+        rate_hz, rise = self._owner.rate_hz, self._owner.rise_hz_per_s
+        if not rise:
+            return tone(ms, rate_hz)
+        at_s = (self._n_samples + np.arange(round(ms * rate_hz / 1000.0))) / rate_hz
+        turns = RISE_FROM_HZ * at_s + rise * at_s**2 / 2
+        return (8000 * np.sin(2 * np.pi * turns)).astype(np.int16)
 
     def finish(self) -> None:
         if fault := self._owner.plan.next("finish"):
@@ -554,7 +565,10 @@ class FakeVoiceStream:
 
 
 class FakeVoice:
-    """Says each word as a tone of ms_per_char per character, all of it at once unless slowed."""
+    """Says each word as a tone of ms_per_char per character, all of it at once unless slowed.
+
+    rise_hz_per_s: the tone rises from RISE_FROM_HZ, so that its pitch tells its place in the reply.
+    """
 
     def __init__(
         self,
@@ -563,10 +577,12 @@ class FakeVoice:
         ms_per_char: float = 60.0,
         first_audio_ms: float = 0.0,
         ms_per_audio_word: float = 0.0,
+        rise_hz_per_s: float = 0.0,
         faults: Sequence[Fault] = (),
     ) -> None:
         self.rate_hz = rate_hz
         self.ms_per_char = ms_per_char
+        self.rise_hz_per_s = rise_hz_per_s
         self.first_audio_ms = first_audio_ms
         self.ms_per_audio_word = ms_per_audio_word
         self.plan = FaultPlan(faults)

@@ -235,7 +235,7 @@ async def measure_crowd(found: dict[str, Any]) -> None:
 
 async def measure_cuts(found: dict[str, Any]) -> None:
     log = RESULTS / "webrtc-server.log"
-    async with running_server((), command=FAKES, log=log) as server:
+    async with running_server(("--rising",), command=FAKES, log=log) as server:
         callers = (
             told_by(
                 "cuts", f"127.0.0.1:{server.port}", "--cuts", str(N_CUTS // N_CALLERS),

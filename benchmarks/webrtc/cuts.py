@@ -2,8 +2,9 @@
 
 One caller (libwebrtc) over a line that loses packets asks in text, and cuts each answer at a random
 moment: one of two by speaking, as a person does, the other by the two events that the stock SDK's
-`interrupt()` sends. Prints, for each cut, what the server says was heard and what came out of
-libwebrtc's buffer, as one line of JSON.
+`interrupt()` sends. The reply is a tone that rises: its pitch tells how far it was heard, however
+libwebrtc stretches, shortens or makes up what a bad line brings. Prints, for each cut, what the
+server says was heard and what came out of libwebrtc's buffer, as one line of JSON.
 """
 
 from __future__ import annotations
@@ -13,18 +14,28 @@ import asyncio
 import json
 import os
 import random
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
+from benchmarks.calls.fake_server import RISE_HZ_PER_S
 from benchmarks.webrtc.ear import EarConnection
 from benchmarks.webrtc.relay import Impairment
 from clients.call.script import DEFAULT_CAST, load_call, load_utterances
 from clients.connection import RATE_HZ
+from clients.recording import Samples
+from tests.fakes import RISE_FROM_HZ
 
 MOST_S = 20.0
 EARLIEST_S, LATEST_S = 0.3, 1.5  # of the answer's sound
 AFTER = "barge_in"  # of the turn of the bundled call that is one
 SILENT_S = 0.6  # after the cut nothing of the reply comes out any more
 PIECE = RATE_HZ // 50
+PIECE_MS = 10.0  # libwebrtc lets sound out in such pieces
+N_SPECTRUM = 1 << 14  # 1.5 Hz, which is 4 ms of the reply
+TONE_SHARE = 0.8  # of the sound lies at one pitch, or it is none
+MOST_AHEAD_MS = 400.0  # a line loses no more at once; what lies further was misheard
 NO_ANSWER = {"turn_detection": {"type": "server_vad", "create_response": False}}
 
 
@@ -82,7 +93,6 @@ class Caller:
         asked_ms = self._ear.out_ms
         await self.until("output_audio_buffer.started")
         await asyncio.sleep(draws.uniform(EARLIEST_S, LATEST_S))
-        cut_ms = self._ear.out_ms
         if by_voice:
             self._to_say = self._barge_in
         else:
@@ -90,17 +100,30 @@ class Caller:
             await self._ear.send({"type": "output_audio_buffer.clear"})
         told = await self.until("conversation.item.truncated")
         await asyncio.sleep(SILENT_S + len(self._to_say) / (2 * RATE_HZ))
-        return [told["audio_end_ms"], round(self._heard_ms(asked_ms, cut_ms), 1)]
+        return [told["audio_end_ms"], round(self._heard_ms(asked_ms), 1)]
 
-    def _heard_ms(self, asked_ms: float, cut_ms: float) -> float:
-        """Of the answer, by its place in what came out: events may be later than the sound."""
-        loud = [one for one in self._ear.loud_ms if one[0] >= asked_ms]
-        end_ms = loud[0][0] if loud else 0.0
-        for from_ms, to_ms in loud:
-            if from_ms > cut_ms and from_ms - end_ms > 500.0 * SILENT_S:
-                break  # the next thing that was said
-            end_ms = to_ms
-        return end_ms - loud[0][0] if loud else 0.0
+    def _heard_ms(self, asked_ms: float) -> float:
+        """Of the answer, by the pitch of what came out since it was asked for."""
+        pieces = [one for one in self._ear.loud if one[0] >= asked_ms]
+        heard_ms = 0.0
+        for (from_ms, first), (next_ms, second) in pairwise(pieces):
+            if next_ms - from_ms < 1.5 * PIECE_MS:
+                place_ms = place_of(np.concatenate((first, second)))
+                if place_ms is not None and place_ms < heard_ms + MOST_AHEAD_MS:
+                    heard_ms = max(heard_ms, place_ms)
+        return heard_ms
+
+
+def place_of(samples: Samples) -> float | None:
+    """Where in a rising reply the end of 20 ms at 24 kHz lies, in ms; None: this is no tone."""
+    spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples)), N_SPECTRUM)) ** 2
+    hz = np.fft.rfftfreq(N_SPECTRUM, 1.0 / RATE_HZ)
+    peak_hz = hz[int(spectrum.argmax())]
+    is_near = np.abs(hz - peak_hz) < 2.0 * RATE_HZ / len(samples)  # the window's main lobe
+    if spectrum[is_near].sum() < TONE_SHARE * spectrum.sum():
+        return None
+    middle_ms = 1000.0 * (peak_hz - RISE_FROM_HZ) / RISE_HZ_PER_S
+    return float(middle_ms + 500.0 * len(samples) / RATE_HZ)
 
 
 async def play(chosen: argparse.Namespace) -> list[list[float] | None]:

@@ -47,9 +47,9 @@ class Ear:
         self.url = url
         self.ended_by = ""
         self.heard_ms: dict[str, float] = {}
-        # What has come out, and where in that what is loud: on a busy machine it is read late.
+        # What has come out, and what of it is loud: on a busy machine it is read late.
         self.out_ms = 0.0
-        self.loud_ms: list[tuple[float, float]] = []  # from, to
+        self.loud: deque[tuple[float, Samples]] = deque(maxlen=MAX_WAITING)  # from this ms on
         self._queue: asyncio.Queue[Received | None] = asyncio.Queue(MAX_WAITING)
         self._items: dict[str, str] = {}  # of each response, the one that sounds
         self._sounding: tuple[str, str] | None = None
@@ -90,7 +90,7 @@ class Ear:
         """The next sound of the line, at 24 kHz."""
         from_ms, self.out_ms = self.out_ms, self.out_ms + 1000.0 * len(samples) / RATE_HZ
         if _is_loud(samples):
-            self.loud_ms.append((from_ms, self.out_ms))
+            self.loud.append((from_ms, samples))
         if self._sounding is None:
             self._early.append((at, samples))
             return
