@@ -13,6 +13,7 @@ import ctypes
 import errno
 import platform
 import resource
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterable
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterable
 TOOL_BYTES = 4 * 1024**3
 TOOL_FILES = 1024  # open at once, as most systems allow anyway
 
-_SET_DUMPABLE, _SET_NO_NEW_PRIVS = 4, 38  # of prctl
+_SET_PARENT_DEATH_SIGNAL, _SET_DUMPABLE, _SET_NO_NEW_PRIVS = 1, 4, 38  # of prctl
 _SET_MODE_FILTER, _GET_ACTION_AVAIL, _ALL_THREADS = 1, 2, 1  # of seccomp
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
 _MAY_RUN = 4  # of memory: PROT_EXEC
@@ -75,6 +76,12 @@ def make_undumpable() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def end_with_parent() -> None:
+    """Be killed as the thread ends that started this process. Of Linux."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
 
 
 def only_compute() -> bool:

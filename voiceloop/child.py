@@ -41,10 +41,10 @@ def send(process: Process, number: signal.Signals) -> bool:
     return True
 
 
-def kill_group(process: Process) -> None:
-    """Kill a process that was started as the first of its group, with all that it has started."""
+def kill_group(first: int) -> None:
+    """Kill the first process of a group with all that it has started. first: 0 for our own."""
     with suppress(ProcessLookupError, PermissionError):  # nobody of it is left; the last one ends
-        os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(first, signal.SIGKILL)
 
 
 async def ended(process: Process, within_s: float) -> bool:

@@ -12,29 +12,19 @@ import logging
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from itertools import count
 from typing import Any
-
-import msgspec
 
 from voiceloop.child import kill_group, without_settings
 from voiceloop.errors import ConfigError
 from voiceloop.tools.agent_host import FORK, KILL, ORDER, READY
 from voiceloop.tools.caller import NOBODY, Caller
 from voiceloop.tools.executor import ToolFailed
-from voiceloop.tools.python_messages import (
-    HEADER_BYTES,
-    Abandon,
-    Call,
-    Ready,
-    Returned,
-    answer_of,
-    length_of,
-    packed,
-)
-from voiceloop.tools.python_tool import ABANDON_S, START_S
+from voiceloop.tools.python_line import HostLine
+from voiceloop.tools.python_messages import Returned
+from voiceloop.tools.python_tool import START_S
 
 log = logging.getLogger(__name__)
 
@@ -44,108 +34,54 @@ END_S = 2.0  # for `on_end`
 
 
 class CallProcess:
-    """The process of one call, and the methods that it works on. on_stuck: told where one of them
-    was given up and does not stop.
-    """
+    """The process of one call. on_stuck: told where a method was given up and does not stop."""
 
     def __init__(
         self, number: int, line: socket.socket, on_stuck: Callable[[CallProcess], None]
     ) -> None:
         self.number = number
+        self._socket = line
         self._on_stuck = on_stuck
-        self.begun = asyncio.create_task(self._begin(), name="fork of a call's class")
-        self._line = line
-        self._numbers = count()
-        self._open: dict[int, asyncio.Future[Returned]] = {}
-        self._reading: asyncio.Task[None] | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        # A task of its own: a hook that is too late to see it begin leaves it to the next one.
+        self._begun = asyncio.create_task(self._begin(), name="fork of a call's class")
 
-    async def _begin(self) -> None:
+    async def _begin(self) -> HostLine:
         """Raises: ToolFailed: it does not come about."""
+        line = None
         try:
-            async with asyncio.timeout(FORK_S):
-                reader, self._writer = await asyncio.open_connection(sock=self._line)
-                answer = await _read(reader)
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError) as error:
-            told = f"a call's process did not start ({type(error).__name__})"
-            raise ToolFailed(told, told="failed", is_unsent=True) from None
-        if not isinstance(answer, Ready) or answer.problem:
-            raise ToolFailed("the class of a call could not be made", told="failed")
-        self._reading = asyncio.create_task(self._follow(reader), name="agent class")
+            streams = await asyncio.open_connection(sock=self._socket)
+            line = HostLine("a call's class", *streams, lambda: self._on_stuck(self))
+            if not (problem := await line.begin(FORK_S)):
+                return line
+        except OSError as error:
+            problem = type(error).__name__
+        finally:
+            if line is not None and line.has_ended:
+                line.close()
+        told = f"a call's class: expected an instance, found: {problem}"
+        raise ToolFailed(told, told="failed", is_unsent=True)
 
     async def run(self, method: str, arguments: Mapping[str, Any], caller: Caller) -> Returned:
         """Raises: ToolFailed."""
-        await asyncio.shield(self.begun)
-        assert self._writer is not None
-        if self.has_ended:
-            raise ToolFailed("the call's process has ended", told="failed", is_unsent=True)
-        number = next(self._numbers)
-        try:
-            message = packed(Call(number, dict(arguments), caller.told(), method))
-        except ValueError as error:
-            raise ToolFailed(
-                str(error), told="the arguments were too long", is_unsent=True
-            ) from None
-        result: asyncio.Future[Returned] = asyncio.get_running_loop().create_future()
-        self._open[number] = result
-        self._writer.write(message)
-        try:
-            return await result
-        except asyncio.CancelledError:
-            self._writer.write(packed(Abandon(number)))
-            asyncio.get_running_loop().call_later(ABANDON_S, self._check, number)
-            raise
-        finally:
-            if result.done() and not result.cancelled():
-                self._open.pop(number, None)
+        line = await asyncio.shield(self._begun)
+        return await line.run(arguments, caller, method)
 
-    def _check(self, number: int) -> None:
-        """A method that was given up is over by now, or the process is stuck."""
-        if number in self._open and not self.has_ended:
-            self._on_stuck(self)
+    @property
+    def _line(self) -> HostLine | None:
+        begun = self._begun
+        is_there = begun.done() and not begun.cancelled() and begun.exception() is None
+        return begun.result() if is_there else None
 
     @property
     def has_ended(self) -> bool:
-        if self._reading is None:
-            return self.begun.done()
-        return self._reading.done()
+        return self._begun.done() and (self._line is None or self._line.has_ended)
 
     def close(self) -> None:
-        self.begun.cancel()
-        if self._reading is not None:
-            self._reading.cancel()
-        if self._writer is not None:
-            self._writer.close()
+        if (line := self._line) is not None:
+            line.close()
         else:
-            self._line.close()
-
-    async def _follow(self, reader: asyncio.StreamReader) -> None:
-        try:
-            while True:
-                answer = await _read(reader)
-                if not isinstance(answer, Returned):
-                    continue
-                result = self._open.pop(answer.number, None)
-                if result is None or result.done():
-                    continue
-                if answer.problem:
-                    told = f"a method of a class failed: {answer.problem}"
-                    result.set_exception(ToolFailed(told, told="failed"))
-                else:
-                    result.set_result(answer)
-        except (asyncio.IncompleteReadError, OSError, ValueError, msgspec.DecodeError):
-            pass
-        finally:
-            for result in self._open.values():
-                if not result.done():
-                    told = "the process of a call's class ended"
-                    result.set_exception(ToolFailed(told, told="failed"))
-
-
-async def _read(reader: asyncio.StreamReader) -> Ready | Returned:
-    """Raises: asyncio.IncompleteReadError, ValueError, msgspec.DecodeError."""
-    header = await reader.readexactly(HEADER_BYTES)
-    return answer_of(await reader.readexactly(length_of(header)))
+            self._begun.cancel()
+            self._socket.close()
 
 
 class AgentClass:
@@ -169,6 +105,7 @@ class AgentClass:
         async with self._lock:
             if self._process is not None and self._process.returncode is None:
                 return
+            self._close_orders()  # to one that has died
             ours, theirs = socket.socketpair()
             with theirs:
                 self._process = await asyncio.create_subprocess_exec(
@@ -227,9 +164,7 @@ class AgentClass:
             with suppress(ToolFailed):
                 await self._renew(stuck, caller)
 
-        task = asyncio.create_task(renew(), name="a call's new instance")
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._keep(renew(), "a call's new instance")
 
     async def _fork(self, caller: Caller) -> CallProcess:
         call_id = caller.call
@@ -250,8 +185,9 @@ class AgentClass:
         return process
 
     def _order(self, what: bytes, number: int, line: socket.socket | None = None) -> None:
-        assert self._orders is not None
         try:
+            if self._orders is None:
+                raise ConnectionError
             message = [ORDER.pack(what, number)]
             socket.send_fds(self._orders, message, [line.fileno()] if line is not None else [])
         except OSError as error:
@@ -268,10 +204,14 @@ class AgentClass:
     def end(self, caller: Caller) -> None:
         """The call is over: its `on_end` has `END_S`, and nobody waits for it."""
         if (process := self._calls.pop(caller.call, None)) is not None:
-            task = asyncio.create_task(self._end(process, caller), name="end of a call's class")
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._keep(self._end(process, caller), "end of a call's class")
         self._n_forks.pop(caller.call, None)
+
+    def _keep(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Have it done before `close`, which waits for it."""
+        task = asyncio.create_task(work, name=name)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     async def _end(self, process: CallProcess, caller: Caller) -> None:
         try:
@@ -285,14 +225,23 @@ class AgentClass:
     async def close(self) -> None:
         """Idempotent."""
         await asyncio.gather(*self._ending, return_exceptions=True)
-        for process in self._calls.values():
-            process.close()
+        for call in self._calls.values():
+            call.close()
         self._calls.clear()
+        # Its processes end with the line to the first, which kills what calls have started.
+        self._close_orders()
+        if (process := self._process) is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_S):
+                    await process.wait()
+            if process.returncode is None:
+                kill_group(process.pid)
+                await process.wait()
+
+    def _close_orders(self) -> None:
         if self._orders is not None:
             self._orders.close()
-        if self._process is not None and self._process.returncode is None:
-            kill_group(self._process)
-            await self._process.wait()
+            self._orders = None
 
 
 class MethodTool:

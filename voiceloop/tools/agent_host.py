@@ -2,8 +2,9 @@
 
 The first imports the author's module once and then forks: one process a call, in a millisecond,
 which holds that call's instance and answers on a line of its own (`python_messages`). So what one
-call's code does, blocks or loses is no other's. The first itself runs none of it after the import,
-and has no threads, which a fork would not survive. FD: where the gateway says when to fork and what
+call's code does, blocks or loses is no other's, and what it starts ends with it: each such process
+is the first of a group. The first itself runs none of the code after the import, and has no
+threads, which a fork would not survive. FD: where the gateway says when to fork and what
 to kill; without one it writes the class as a table, and ends.
 """
 
@@ -24,7 +25,8 @@ from typing import Any
 
 import msgspec
 
-from voiceloop.cell import run_for_an_author
+from voiceloop.cell import end_with_parent, run_for_an_author
+from voiceloop.child import kill_group
 from voiceloop.python_agent import HOOKS, Agent, Answer, arguments_of, table_of, tools_of
 from voiceloop.tools.python_host import Host, find_function, import_authors
 from voiceloop.tools.python_messages import Call, Ready, Returned, packed
@@ -102,9 +104,7 @@ def fork_calls(kind: type[Agent], gateway: socket.socket) -> None:
     running: dict[int, int] = {}  # process ids by the gateway's numbers
     while True:
         ready, _, _ = select.select([gateway], [], [], REAP_EVERY_S)
-        with suppress(ChildProcessError):
-            while (over := os.waitpid(-1, os.WNOHANG)[0]) != 0:
-                running = {number: pid for number, pid in running.items() if pid != over}
+        running = _without_ended(running)
         if not ready:
             continue
         order, lines, _, _ = socket.recv_fds(gateway, ORDER.size, 1)
@@ -112,17 +112,35 @@ def fork_calls(kind: type[Agent], gateway: socket.socket) -> None:
             break
         what, number = ORDER.unpack(order)
         if what == KILL and number in running:
-            os.kill(running[number], signal.SIGKILL)
+            kill_group(running[number])
         elif what == FORK:
             line = socket.socket(fileno=lines[0])
             sys.stdout.flush()
             if (pid := os.fork()) == 0:
+                os.setpgid(0, 0)
+                end_with_parent()
                 gateway.close()
                 with suppress(BaseException):
                     serve_call(kind, line)
-                os._exit(0)
+                kill_group(0)
+            with suppress(OSError):  # here too: the order to kill it may come before it has run
+                os.setpgid(pid, pid)
             running[number] = pid
             line.close()
+    for pid in running.values():
+        kill_group(pid)
+
+
+def _without_ended(running: dict[int, int]) -> dict[int, int]:
+    """Those that run still; of the others what they have started is killed."""
+    ended = os.WEXITED | os.WNOHANG
+    with suppress(ChildProcessError):
+        # Until it is waited for its number is no other's.
+        while (over := os.waitid(os.P_ALL, 0, ended | os.WNOWAIT)) is not None:
+            kill_group(over.si_pid)
+            os.waitpid(over.si_pid, 0)
+            running = {number: pid for number, pid in running.items() if pid != over.si_pid}
+    return running
 
 
 def main(spec: str, folder: str, network: str, fd: str = "") -> None:
@@ -146,7 +164,7 @@ def main(spec: str, folder: str, network: str, fd: str = "") -> None:
     hooks = (name for name in HOOKS if getattr(kind, name) is not getattr(Agent, name))
     gateway.sendall(READY + ",".join(hooks).encode())
     fork_calls(kind, gateway)
-    os.killpg(0, signal.SIGKILL)
+    kill_group(0)
 
 
 def _described(spec: str, folder: str) -> dict[str, Any]:

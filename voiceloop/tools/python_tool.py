@@ -15,156 +15,70 @@ import logging
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
-from itertools import count
 from typing import Any
-
-import msgspec
 
 from voiceloop.child import kill_group, without_settings
 from voiceloop.errors import ConfigError
 from voiceloop.tools.caller import NOBODY, Caller
 from voiceloop.tools.executor import ToolFailed
-from voiceloop.tools.python_messages import (
-    HEADER_BYTES,
-    Abandon,
-    Answer,
-    Call,
-    Ready,
-    Returned,
-    answer_of,
-    length_of,
-    packed,
-)
+from voiceloop.tools.python_line import HostLine
 
 log = logging.getLogger(__name__)
 
 START_S = 30.0  # an import of a large library from a cold disk, as the workers' own allowance
-# An abandoned call that has not stopped by then does not listen: a coroutine stops at its next
-# await, a function that blocks not at all.
-ABANDON_S = 1.0
 
 
 class FunctionProcess:
-    """One process, and the calls it works on. It ends with its last call once it is `retire`d."""
+    """One process. It ends with its last call once it is retired."""
 
     def __init__(self, process: Process, spec: str) -> None:
+        assert process.stdin is not None and process.stdout is not None
         self._process = process
         self._spec = spec
-        self._numbers = count()
-        self._open: dict[int, asyncio.Future[str]] = {}
-        self._abandoned: set[int] = set()
-        self._reading: asyncio.Task[None] | None = None
-        self.is_taking = True  # new calls
-        self.is_told = True  # of the caller; `begin` knows better
+        self._is_retired = False
+        self.line = HostLine(
+            spec, process.stdout, process.stdin, self._retire, lambda: kill_group(process.pid)
+        )
 
     async def begin(self) -> None:
         """Wait for the function. Raises: ConfigError."""
-        try:
-            async with asyncio.timeout(START_S):
-                answer = await self._read()
-        except (TimeoutError, asyncio.IncompleteReadError, ValueError):
-            answer = Ready(problem="its process did not start")
-        if not isinstance(answer, Ready) or answer.problem:
+        if problem := await self.line.begin(START_S):
             await self.end()
-            problem = answer.problem if isinstance(answer, Ready) else "another message"
             raise ConfigError(f"python: expected the function {self._spec!r}, found: {problem}")
-        self.is_told = answer.is_told
-        self._reading = asyncio.create_task(self._follow(), name=f"tool {self._spec}")
 
     async def run(self, arguments: Mapping[str, Any], caller: Caller) -> str:
         """Raises: ToolFailed."""
-        number = next(self._numbers)
-        result: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         try:
-            told = caller.told() if self.is_told else {}
-            message = packed(Call(number, dict(arguments), told))
-        except ValueError as error:
-            raise ToolFailed(
-                str(error), told="the arguments were too long", is_unsent=True
-            ) from None
-        self._open[number] = result
-        self._write(message)
-        try:
-            return await result
-        except asyncio.CancelledError:
-            self._abandon(number)
-            raise
+            return (await self.line.run(arguments, caller)).text
         finally:
-            self._open.pop(number, None)
             self._end_if_idle()
 
-    def _abandon(self, number: int) -> None:
-        self._abandoned.add(number)
-        self._write(packed(Abandon(number)))
-        asyncio.get_running_loop().call_later(ABANDON_S, self._check, number)
-
-    def _check(self, number: int) -> None:
-        if number in self._abandoned and self.is_taking:
-            log.warning("a call of %s does not stop; its process takes no more", self._spec)
-            self.retire()
-
-    def retire(self) -> None:
-        self.is_taking = False
-        self._end_if_idle()
-
-    def _end_if_idle(self) -> None:
-        if not self.is_taking and not self._open and not self.has_ended:
-            kill_group(self._process)
-
-    async def end(self) -> None:
-        """Idempotent."""
-        self.is_taking = False
-        if not self.has_ended:  # its number may be another's by now
-            kill_group(self._process)
-        await self._process.wait()
-        if self._reading is not None:
-            await asyncio.gather(self._reading, return_exceptions=True)
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+    @property
+    def is_taking(self) -> bool:
+        """Whether it takes new calls."""
+        return not (self._is_retired or self.line.has_ended)
 
     @property
     def has_ended(self) -> bool:
         return self._process.returncode is not None
 
-    def _write(self, message: bytes) -> None:
-        # Not drained: `CallLimit` bounds the calls, `read_arguments` each of them.
-        assert self._process.stdin is not None
-        if not self._process.stdin.is_closing():
-            self._process.stdin.write(message)
+    def _retire(self) -> None:
+        if not self._is_retired:
+            log.warning("a call of %s does not stop; its process takes no more", self._spec)
+            self._is_retired = True
+            self._end_if_idle()
 
-    async def _follow(self) -> None:
-        problem = "its process ended"
-        try:
-            while True:
-                answer = await self._read()
-                if isinstance(answer, Returned):
-                    self._settle(answer)
-        except asyncio.IncompleteReadError:
-            pass
-        except (ValueError, msgspec.DecodeError) as error:
-            problem = f"its process wrote what is no message ({error})"
-        finally:
-            self.is_taking = False
-            kill_group(self._process)
-            for number in list(self._open):
-                self._settle(Returned(number, problem=problem))
+    def _end_if_idle(self) -> None:
+        if self._is_retired and self.line.is_idle and not self.has_ended:
+            kill_group(self._process.pid)
 
-    def _settle(self, answer: Returned) -> None:
-        self._abandoned.discard(answer.number)
-        result = self._open.get(answer.number)
-        if result is None or result.done():
-            return
-        if answer.problem:
-            # A function of somebody's own may fail for any reason: none that trying again mends.
-            message = f"{self._spec}: expected a result, found {answer.problem}"
-            result.set_exception(ToolFailed(message, told="failed"))
-        else:
-            result.set_result(answer.text)
-
-    async def _read(self) -> Answer:
-        assert self._process.stdout is not None
-        header = await self._process.stdout.readexactly(HEADER_BYTES)
-        return answer_of(await self._process.stdout.readexactly(length_of(header)))
+    async def end(self) -> None:
+        """Idempotent."""
+        self._is_retired = True
+        if not self.has_ended:  # its number may be another's by now
+            kill_group(self._process.pid)
+        await self._process.wait()
+        self.line.close()
 
 
 class PythonTool:
@@ -238,5 +152,5 @@ class PythonTool:
         )  # fmt: skip
         await process.begin()
         self._current = process
-        self.is_told = process.is_told
+        self.is_told = process.line.is_told
         return process

@@ -2,10 +2,12 @@
 
 import json
 import logging
+import os
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -203,6 +205,49 @@ async def test_a_call_that_ends_as_its_process_is_replaced_leaves_none_behind(
     of.end(caller)
     await of.close()
     assert begun.read_text() == "x"
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+STARTS = DESK.replace(
+    "def on_end",
+    """def on_call(self):
+        import subprocess, os
+        return f"{os.getpid()} {subprocess.Popen(['sleep', '600']).pid} {os.getppid()}"
+
+    def on_end""",
+)
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads of processes in /proc")
+async def test_what_a_class_starts_ends_with_its_call(tmp_path: Path) -> None:
+    load_agent(written(tmp_path, STARTS))
+    of = AgentClass("desk:Desk", str(tmp_path), has_network=False)
+    callers = [Caller(call=name) for name in ("ends", "goes on", "loses the class")]
+    pids = []
+    for caller in callers:
+        of.open(caller)
+        told = (await of.run("on_call", {}, caller)).text
+        pids.append([int(word) for word in told.split()])
+    of.end(callers[0])
+    await waited(lambda: not any(map(is_running, pids[0][:2])))
+    assert all(map(is_running, (*pids[1], *pids[2])))
+    os.kill(pids[0][2], signal.SIGKILL)  # the class's own process
+    await waited(lambda: not is_running(pids[1][0]))
+    renewed = await of.run("on_call", {}, callers[1])
+    own, started, first = map(int, renewed.text.split())
+    assert first != pids[0][2] and is_running(own)
+    await of.close()
+    await waited(lambda: not is_running(own) and not is_running(started))
+    for _, orphan, _ in pids[1:]:
+        with suppress(ProcessLookupError):
+            os.kill(orphan, signal.SIGKILL)
 
 
 async def test_the_class_of_the_page_is_served(tmp_path: Path) -> None:

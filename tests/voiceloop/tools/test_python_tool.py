@@ -19,7 +19,7 @@ from tests.voiceloop.tools import author_tools
 from tests.waiting import until
 from voiceloop import cell
 from voiceloop.errors import ConfigError
-from voiceloop.tools import python_tool
+from voiceloop.tools import python_line
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.python_host import Host, find_function
 from voiceloop.tools.python_messages import (
@@ -117,7 +117,7 @@ async def test_a_coroutine_that_nobody_waits_for_stops_and_its_process_stays() -
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await tool.run("c", {})
-        await until(lambda: not process._abandoned)  # its process says that it has stopped
+        await until(lambda: not process.line._abandoned)  # its process says that it has stopped
         assert process.is_taking and await tool._process() is process
 
 
@@ -139,7 +139,7 @@ async def test_a_call_that_is_abandoned_as_it_arrives_is_answered_and_never_begu
 async def test_a_function_that_does_not_stop_loses_its_process_and_no_other_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(python_tool, "ABANDON_S", 0.05)
+    monkeypatch.setattr(python_line, "ABANDON_S", 0.05)
     async with running("mixed") as tool:
         first = await tool.run("c", {"how": "id"})
         process = await tool._process()
