@@ -104,7 +104,7 @@ MAY_IMPORT = {
     "phone_settings": {"config_reader", "day_hours"},
     "sip_settings": {"config_reader"},
     "event_stream": {"backends", "errors"},
-    "backends": {"capabilities", "errors", "operation"},
+    "backends": {"capabilities", "operation"},
     "capabilities": {"errors"},
     "operation": {"config_reader"},
     "strangers": set(),
@@ -130,7 +130,6 @@ MODEL_MODULES = {
         "roles/chat_template",
         "roles/end_of_words",
         "roles/language",
-        "profiling",
         "roles/speech",
     )  # fmt: skip
 }

@@ -15,14 +15,13 @@ Times in ``Word`` and ``SpokenWord`` are milliseconds; whoever consumes an event
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
 from voiceloop.capabilities import Capabilities
-from voiceloop.errors import BackendRefused
 from voiceloop.operation import WorkerLoad
 
 RoleName = Literal["engine", "recognizer", "voice"]  # what a worker process can hold
@@ -385,10 +384,6 @@ class Voice(Protocol):
     async def open(self, stream_id: str, options: VoiceOptions) -> VoiceStream: ...
 
 
-async def _no_profile(worker: str, path: str, seconds: float) -> None:
-    raise BackendRefused(f"expected a worker named {worker[:40]!r}, found none here")
-
-
 OWN_MODEL = ""  # of `Backends.models`: the server's own language model
 MAIN_MODEL = "main"  # what operators, sessions and agents call it
 
@@ -433,7 +428,7 @@ class Backends:
 
     known: what they speak and hear, as far as they have said it by now. workers: the processes that
     hold those which no service has. take_answers: since it was last called, what callers waited for
-    with the seconds that it took. profile: has a worker write a trace of so many seconds to a file.
+    with the seconds that it took.
     count_tokens: of a text, None while no tokenizer is here. judges: what judges the end of a turn
     at this moment: "words and voice", one of them, or "silence alone". tell_resumed: tells the
     other gateways of the same workers that a call goes on here; hear_resumed: has a function told
@@ -446,7 +441,6 @@ class Backends:
     known: Callable[[], Capabilities] = Capabilities
     workers: Callable[[], Sequence[WorkerLoad]] = tuple
     take_answers: Callable[[], Sequence[tuple[str, float]]] = tuple
-    profile: Callable[[str, str, float], Awaitable[None]] = _no_profile
     count_tokens: Callable[[], Callable[[str], int] | None] = lambda: None
     judges: Callable[[], str] = str
     tell_resumed: OnResumed = lambda call_id, by: None

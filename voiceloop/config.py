@@ -319,8 +319,8 @@ class Config:
     )
     metrics_key: str = key(
         "",
-        "Opens `/metrics` to a client that sends it as a bearer token, from anywhere, and "
-        "`/debug/profile` on this machine. No other key does. 16 characters or more. Without it "
+        "Opens `/metrics` to a client that sends it as a bearer token, from anywhere. No other key "
+        "does. 16 characters or more. Without it "
         "only clients on this machine read `/metrics`, with one of `keys` where there are any.",
         secret=True,
     )

@@ -22,7 +22,7 @@ from voiceloop.server.app import Gateway, build_app
 KEY = "the-only-key"
 # Open to all, for they tell nothing: probes, the page (it asks for the key itself), the API's form,
 # the widget, and the secret of a site's visitor, which that site's signed id opens (test_sites).
-NO_CALLERS = {"/metrics", "/debug/profile"}  # no key of a caller opens them from elsewhere
+NO_CALLERS = {"/metrics"}  # no key of a caller opens them from elsewhere
 OPEN = {
     "/", "/healthz", "/readyz", "/openapi.json", "/web", "/embed", "/embed.js",
     "/v1/realtime/sites/secret",

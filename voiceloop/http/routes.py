@@ -28,7 +28,6 @@ from voiceloop.http.chat import chat_routes
 from voiceloop.http.gate import Door, error_response
 from voiceloop.http.health import Health, health_routes, realtime_routes
 from voiceloop.http.openapi import openapi_route
-from voiceloop.http.profile import profile_route
 from voiceloop.http.sites import site_routes
 from voiceloop.http.speech import speech_routes
 from voiceloop.http.transcription import transcription_routes
@@ -63,7 +62,6 @@ def http_routes(
     max_s = 60.0 * config.limits.uncommitted_audio_minutes
     return [
         *health_routes(Health(not_ready_for_calls, report, registry, keys, config.metrics_key)),
-        profile_route(door, config.metrics_key),
         *realtime_routes(door, lambda name: agent_named(name).session_settings()),
         *site_routes(door, settings),
         openapi_route(),

@@ -211,7 +211,6 @@ async def open_backends(
                 ).told
             ),
             take_answers=lambda: [*supervisor.take_answers(), *elsewhere.take_answers()],
-            profile=supervisor.profile,
             tell_resumed=elsewhere.tell_resumed,
             hear_resumed=elsewhere.hear_resumed,
             count_tokens=counting.counter,

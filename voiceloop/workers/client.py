@@ -22,7 +22,6 @@ from typing import ClassVar, TypeVar, cast
 from voiceloop.errors import (
     BackendError,
     BackendRefused,
-    BackendTimeout,
     Overloaded,
     PromptTooLong,
     RequestUnserved,
@@ -42,55 +41,7 @@ SOCKET_BUFFER_BYTES = 1024 * 1024
 # How long a new stream waits for a worker that is being restarted before the turn is given up.
 OPEN_WAIT_S = 5.0
 
-# Two seconds of small operations took 10 s to write, 138 MB, on a busy machine; ten seconds of them
-# are the most that is asked for. The worker says nothing meanwhile: torch holds the interpreter.
-WRITTEN_S = 120.0
-
 EventT = TypeVar("EventT")
-
-
-class ProfileRequest:
-    """The profile that one worker is making: at most one, lost with the process."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._told: asyncio.Future[messages.Profiled] | None = None
-
-    @property
-    def is_under_way(self) -> bool:
-        return self._told is not None
-
-    def begin(self) -> None:
-        """Before the worker is asked. Raises: Overloaded while another is under way."""
-        if self._told is not None:
-            raise Overloaded(f"expected no other profile of the worker {self._name}, found one")
-        self._told = asyncio.get_running_loop().create_future()
-
-    async def written(self, seconds: float) -> None:
-        """Wait for the trace of so many seconds.
-
-        Raises: BackendRefused when it cannot be written, BackendTimeout, WorkerLost.
-        """
-        assert self._told is not None
-        try:
-            async with asyncio.timeout(seconds + WRITTEN_S):
-                told = await self._told
-        except TimeoutError:
-            text = f"expected a trace of the worker {self._name}, found none"
-            raise BackendTimeout(text) from None
-        finally:
-            self._told = None
-        if told.error:
-            raise BackendRefused(f"worker {self._name}: {told.error}")
-
-    def answer(self, told: messages.Profiled) -> None:
-        if self._told is not None and not self._told.done():
-            self._told.set_result(told)
-
-    def lose(self) -> None:
-        """The process has died."""
-        if self._told is not None and not self._told.done():
-            self._told.set_exception(WorkerLost(f"the worker {self._name} died meanwhile"))
 
 
 class Settling:
@@ -159,7 +110,6 @@ class WorkerConnection(asyncio.Protocol):
         self._streams: dict[str, WorkerStream[object]] = {}
         self._transport: asyncio.Transport | None = None
         self._is_paused = False
-        self._profile = ProfileRequest(name)
         self._waiting: deque[tuple[WorkerStream[object], bytes]] = deque()
 
     @property
@@ -175,10 +125,6 @@ class WorkerConnection(asyncio.Protocol):
     @property
     def is_alive(self) -> bool:
         return self.ready is not None and not self.lost.is_set()
-
-    @property
-    def is_profiling(self) -> bool:
-        return self._profile.is_under_way
 
     @property
     def utilization(self) -> float:
@@ -238,15 +184,6 @@ class WorkerConnection(asyncio.Protocol):
         if self._transport is not None and not self.lost.is_set():
             self._transport.write(frame)
 
-    async def profile(self, path: str, seconds: float) -> None:
-        """Have a trace of the models' work written to this file.
-
-        Raises: Overloaded while another is under way, and as `ProfileRequest.written`.
-        """
-        self._profile.begin()
-        self.tell(messages.Profile(path, seconds))
-        await self._profile.written(seconds)
-
     def close(self) -> None:
         """Close the socket: the worker ends by itself."""
         if self._transport is not None:
@@ -282,7 +219,6 @@ class WorkerConnection(asyncio.Protocol):
             self.settling.lose(self)
         self.changed.set()
         self._waiting.clear()
-        self._profile.lose()
         streams, self._streams = list(self._streams.values()), {}
         for stream in streams:
             self.waits.forget(stream.stream_id)
@@ -301,8 +237,6 @@ class WorkerConnection(asyncio.Protocol):
                 if stream is not None:
                     self.waits.forget(message.stream_id)
                     stream.fail(_failure(message))
-            case messages.Profiled():
-                self._profile.answer(message)
             case messages.CallResumed():
                 self._on_resumed(message)
             case messages.Draining():

@@ -200,13 +200,6 @@ class Close(msgspec.Struct, frozen=True, tag="close"):
     stream_id: str
 
 
-class Profile(msgspec.Struct, frozen=True, tag="profile"):
-    """Record for so long what the models compute, and write the trace to this file."""
-
-    path: str
-    seconds: float
-
-
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
     """From the parent: have the gateways go elsewhere with what is new; nothing open is ended."""
 
@@ -232,7 +225,7 @@ ToRecognizer = OpenRecognizer | FeedAudio | Flush | Finalize | SetOptions
 ToEngine = OpenBranch | ReadAhead | Stage | BeginPreemptive | StopPreemptive | Commit
 ToVoice = OpenVoice | FeedText | FinishText | Pause
 ToRole = ToRecognizer | ToEngine | ToVoice
-ToWorker = ToRole | Close | Profile | Drain | CallResumed | Settle
+ToWorker = ToRole | Close | Drain | CallResumed | Settle
 
 OPENING_ROLE: dict[type, RoleName] = {
     OpenRecognizer: "recognizer",
@@ -341,13 +334,6 @@ class Draining(msgspec.Struct, frozen=True, tag="draining"):
     """This worker is about to end: open what is new at another."""
 
 
-class Profiled(msgspec.Struct, frozen=True, tag="profiled"):
-    """The trace is written; error: why it is not."""
-
-    path: str
-    error: str = ""
-
-
 FromWorker = (
     StreamEvent
     | StreamFailed
@@ -357,7 +343,6 @@ FromWorker = (
     | Fault
     | Heartbeat
     | Draining
-    | Profiled
     | CallResumed
     | Settled
 )

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from voiceloop.child import ended, restart_pause_s, send, without_settings
 from voiceloop.errors import BackendRefused, VoiceLoopError, WorkerLost
 from voiceloop.operation import WorkerLoad
-from voiceloop.workers.client import WRITTEN_S, WorkerClient, WorkerConnection
+from voiceloop.workers.client import WorkerClient, WorkerConnection
 from voiceloop.workers.heartbeat import (
     ThreadTimes,
     Verdict,
@@ -268,10 +268,8 @@ class WorkerProcess:
             except TimeoutError:
                 pass
             silence.observe(self._clock(), connection.pulse.n_beats)
-            spins_after_s = self.spec.spins_after_s
-            if connection.is_profiling:
-                spins_after_s = max(spins_after_s, WRITTEN_S)  # it says nothing while it writes
-            before, verdict = verdict, silence.verdict(self.spec.hung_after_s, spins_after_s)
+            before = verdict
+            verdict = silence.verdict(self.spec.hung_after_s, self.spec.spins_after_s)
             if verdict is Verdict.SLOW and before is Verdict.BEATING:
                 log.warning("worker %s is slow: %s", self.spec.name, _told(silence))
         cause = RestartCause.EXIT

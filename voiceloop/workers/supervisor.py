@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from voiceloop.backends import RoleName
-from voiceloop.errors import BackendRefused, ConfigError
+from voiceloop.errors import ConfigError
 from voiceloop.operation import WorkerLoad
 from voiceloop.workers.client import WorkerClient
 from voiceloop.workers.messages import WorkerSpec
@@ -98,16 +98,6 @@ class Supervisor:
 
     def loads(self) -> list[WorkerLoad]:
         return [worker.load() for worker in self.workers]
-
-    async def profile(self, name: str, path: str, seconds: float) -> None:
-        """A trace of what this worker's models compute, written to a file.
-
-        Raises: BackendRefused where there is no such worker, and as `WorkerConnection.profile`.
-        """
-        named = {worker.spec.name: worker for worker in self.workers}
-        if name not in named:
-            raise BackendRefused(f"expected a worker among {', '.join(named)}, found {name[:40]!r}")
-        await (await named[name].client.current()).profile(path, seconds)
 
     def take_answers(self) -> list[tuple[str, float]]:
         """What callers waited for since this was last called, with the seconds each took."""

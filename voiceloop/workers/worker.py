@@ -45,7 +45,6 @@ from voiceloop.workers.messages import (
     Loading,
     OpenRecognizer,
     OpenVoice,
-    Profile,
     ReadAhead,
     Ready,
     RoleReady,
@@ -59,7 +58,6 @@ from voiceloop.workers.messages import (
 )
 from voiceloop.workers.peer import Door, Peer
 from voiceloop.workers.process_setup import prepare
-from voiceloop.workers.profiling import Profiling
 from voiceloop.workers.roles import role as roles
 from voiceloop.workers.roles.role import Role, RoleBroken, RoleError, StreamError
 
@@ -119,7 +117,6 @@ class Worker:
         self._n_steps = 0
         self._busy_s = 0.0
         self._next_heartbeat = 0.0
-        self._profiling = Profiling(clock)
         self._backlog = Backlog(clock)
         self._deadlines = Deadlines(clock)
         self._failed_steps = FailedSteps(clock)
@@ -166,8 +163,6 @@ class Worker:
         while True:
             has_work = self._has_work
             self._beat(has_work)
-            if (profiled := self._profiling.end()) is not None:
-                self._parent.send([profiled])
             # What arrived within the last step is no longer on a socket to wake anybody.
             is_due = has_work or any(peer.inbox for peer in self._peers)
             self._take_in(0.0 if is_due else self._wait_s())
@@ -295,10 +290,6 @@ class Worker:
         return [m for m in waiting if isinstance(m, Commit) and not m.params.is_batch]
 
     def _receive(self, message: ToWorker, peer: Peer) -> None:
-        if isinstance(message, Profile):
-            if (refused := self._profiling.begin(message, is_here=peer.is_parent)) is not None:
-                peer.send([refused])
-            return
         if isinstance(message, Drain):
             self._begin_draining(peer)
             return

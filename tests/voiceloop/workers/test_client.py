@@ -31,8 +31,6 @@ from voiceloop.workers.messages import (
     FromWorker,
     OpenBranch,
     Pause,
-    Profile,
-    Profiled,
     ReadAhead,
     Ready,
     RoleReady,
@@ -302,28 +300,3 @@ async def test_a_reply_is_promised_where_its_turn_was_answered_ahead_last(
         StreamEvent(branch.stream_id, PreemptiveDone(2, "lost"))
     )  # its text stays, in the worker
     assert branch.commit((ChatMessage("user", said),), GenerateParams()) == is_promised
-
-
-async def test_a_profile_is_asked_for_once_at_a_time_and_told_when_it_is_written(
-    client: WorkerClient,
-) -> None:
-    worker = Worker(client)
-    asked = asyncio.create_task(worker.connection.profile("/tmp/a", 2.0))
-    await asyncio.sleep(0)
-    assert worker.wire.take() == [Profile("/tmp/a", 2.0)]
-    with pytest.raises(Overloaded):
-        await worker.connection.profile("/tmp/b", 2.0)
-    assert worker.connection.is_profiling
-    worker.say(Profiled("/tmp/a"))
-    await asked
-    assert not worker.connection.is_profiling
-    failing = asyncio.create_task(worker.connection.profile("/tmp/c", 2.0))
-    await asyncio.sleep(0)
-    worker.say(Profiled("/tmp/c", "expected torch, found none"))
-    with pytest.raises(BackendRefused, match="expected torch"):
-        await failing
-    dying = asyncio.create_task(worker.connection.profile("/tmp/d", 2.0))
-    await asyncio.sleep(0)
-    worker.connection.connection_lost(None)
-    with pytest.raises(WorkerLost):
-        await dying

@@ -22,8 +22,6 @@ from voiceloop.workers.messages import (
     FromWorker,
     Heartbeat,
     OpenVoice,
-    Profile,
-    Profiled,
     ReadAhead,
     Ready,
     RoleSpec,
@@ -208,13 +206,6 @@ def test_messages_are_passed_on_by_turns() -> None:
     assert passed == ["busy 0", "quiet", "busy 1", "busy 2", "busy 3"]
     for end in ends:
         end.close()
-
-
-def test_no_gateway_has_a_file_written_where_the_worker_runs(running: Running) -> None:
-    one = running.door.enter("one")
-    one.send(Profile("/tmp/trace.json", 0.1))
-    told = one.next()
-    assert isinstance(told, Profiled) and "where the worker runs" in told.error
 
 
 def test_all_gateways_are_told_that_the_worker_will_end_and_whoever_comes_later(

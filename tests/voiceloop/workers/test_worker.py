@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import cast
 
@@ -39,8 +37,6 @@ from voiceloop.workers.messages import (
     OpenBranch,
     OpenRecognizer,
     OpenVoice,
-    Profile,
-    Profiled,
     Ready,
     RoleSpec,
     Settle,
@@ -54,7 +50,6 @@ from voiceloop.workers.messages import (
     encode,
 )
 from voiceloop.workers.process_setup import limit_threads
-from voiceloop.workers.profiling import StepProfile
 from voiceloop.workers.roles.role import Role, RoleError, load_role
 from voiceloop.workers.worker import TOO_LATE, Worker
 
@@ -352,35 +347,6 @@ def test_many_streams_opened_at_once_are_no_silence() -> None:
         assert isinstance(gateway.next(), StreamFailed)
         assert gateway.n_heartbeats > n_before
     gateway.close()
-
-
-@pytest.mark.timeout(300)
-def test_a_profile_of_the_loop_is_a_trace_that_tools_read(gateway: Gateway, tmp_path: Path) -> None:
-    pytest.importorskip("torch.profiler")  # here: it takes longer than a test waits for a message
-    gateway.socket.settimeout(240)  # the profiler's first start loads all of it
-    after_ready(gateway)
-    gateway.send(Profile(str(tmp_path / "trace.json"), 0.1))
-    assert gateway.next() == Profiled(str(tmp_path / "trace.json"))
-    assert "traceEvents" in json.loads((tmp_path / "trace.json").read_text())
-    gateway.send(Profile(str(tmp_path / "no folder" / "trace.json"), 0.1))
-    told = gateway.next()
-    assert isinstance(told, Profiled) and "expected to write a trace" in told.error
-
-
-def test_a_recording_that_cannot_be_ended_is_told_of_and_harms_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    class Ended:
-        def __init__(self, **_: object) -> None: ...
-
-        def start(self) -> None: ...
-
-        def stop(self) -> None:
-            raise RuntimeError("the profiler is not running")
-
-    monkeypatch.setattr(pytest.importorskip("torch.profiler"), "profile", Ended)
-    told = StepProfile(Profile(str(tmp_path / "trace.json"), 0.1), now_s=0.0).finish()
-    assert "not running" in told.error
 
 
 @pytest.mark.parametrize("when", ["load", "warm_up"])
