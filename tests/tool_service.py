@@ -19,8 +19,6 @@ class Service:
     """An executor that takes `takes_s` a call, and fails as often as it is told."""
 
     def __init__(self, takes_s: float = 0.4, failures: tuple[ToolFailed, ...] = ()) -> None:
-        self.source = "shop"
-        self.is_told = False
         self.callers: list[Caller] = []
         self.takes_s = takes_s
         self.failures = list(failures)

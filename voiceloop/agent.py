@@ -22,7 +22,6 @@ from voiceloop.realtime.settings import SemanticVad, SessionSettings
 
 MINUTE_MS = 60_000
 MAX_AT_ONCE = 64  # threads of one Python tool's process
-MAX_CACHE_S = 86_400.0  # a day: what may be older stands better in `table`
 MAX_RESULT_CHARS = 100_000  # some 25,000 tokens, more than any embedded model's window
 MAX_SLOT_DIGITS = 40  # an IBAN has 34
 URL = r"(?s)(https?://|\$\{)\S+.*"  # all of it may come from the environment
@@ -57,8 +56,8 @@ class AgentTool:
     )
     side_effect_free: bool = key(
         False,
-        "A call changes nothing. It may be made for a draft that is never said, made again when "
-        "it failed, and its result be kept.",
+        "A call changes nothing. It may be made for a draft that is never said, and made again "
+        "when it failed.",
     )
     confirm: bool = key(
         False,
@@ -124,29 +123,17 @@ class AgentTool:
         3000,
         "How long a call by `url`, `python` or `mcp` is waited for. A call that is "
         "`side_effect_free` then ends without an answer, and the model is told so. Any other goes"
-        " on for up to 60 s; `tools.late` says what becomes of its result.",
+        " on for up to 60 s, and what comes of it is told as soon as all are silent.",
         ge=1,
         le=MINUTE_MS,
     )
     at_once: int = key(8, "How many such calls run at the same time.", ge=1, le=MAX_AT_ONCE)
-    cache_s: float = key(
-        0.0,
-        "How long a result stands for another call with the same arguments. Needs "
-        "`side_effect_free`.",
-        ge=0,
-        le=MAX_CACHE_S,
-    )
     keep: tuple[FieldPath, ...] = key(
         (),
         'Fields of a JSON result that the model is given, as `["order.items.price"]`. None: all '
         "of them.",
     )
     max_result_chars: int = key(4000, "A longer result is cut.", ge=1, le=MAX_RESULT_CHARS)
-    late: Literal["speak", "drop"] = key(
-        "speak",
-        "What becomes of a result that comes when its reply is over. `speak`: it is told as soon "
-        "as all are silent; `drop`: the next reply finds it.",
-    )
     say: str = key(
         "",
         'The line that asks the caller to wait, as "Let me see.". It is said where the turn is '

@@ -299,9 +299,6 @@ def _check_execution(tool: AgentTool, where: str, source: str) -> None:
         raise _wrong(source, f"{where}.parameters", wanted, f"one in {tool.name!r}")
     if tool.network and tool.python is None:
         raise _wrong(source, f"{where}.network", "python beside it", f"none in {tool.name!r}")
-    if tool.cache_s and not tool.side_effect_free:
-        wanted = "side_effect_free = true beside it"
-        raise _wrong(source, f"{where}.cache_s", wanted, f"a call of {tool.name!r} to do something")
 
 
 def _check_mcp(agent: AgentConfig, source: str) -> None:

@@ -82,6 +82,9 @@ REMOVED: Mapping[str, str] = {
     "workers.engine": "Write llm_url = 'worker://HOST:PORT'.",
     "workers.recognizer": "Write stt_url = 'worker://HOST:PORT'.",
     "workers.voice": "Write tts_url = 'worker://HOST:PORT'.",
+    "tools.cache_s": "Leave it out: each call asks. Keep answers in the service, or put what never "
+    "changes into tools.table.",
+    "tools.late": "Leave it out: what comes late is told as soon as all are silent.",
     "tools.table_key": "Leave it out: the first of the tool's parameters names the entry of "
     "tools.table.",
     "tools.retries": "Leave it out: a call that cannot have done anything is tried once more.",

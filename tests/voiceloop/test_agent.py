@@ -224,8 +224,6 @@ def test_a_wrong_agent_file_is_refused_by_name(tmp_path: Path, text: str, words:
     ("name = 'x'\ndeadline_ms = 0", "tools[0].deadline_ms: expected 1 to 60000, found 0"),
     ("name = 'x'\nat_once = 65", "tools[0].at_once: expected 1 to 64, found 65"),
     ("name = 'x'\nmax_result_chars = 0", "tools[0].max_result_chars: expected 1 to"),
-    ("name = 'x'\ncache_s = 1e9\nside_effect_free = true", "tools[0].cache_s: expected 0 to"),
-    ("name = 'x'\ncache_s = 5", "tools[0].cache_s: expected side_effect_free = true beside it"),
 ])  # fmt: skip
 def test_a_wrong_tool_is_refused_by_its_key(tmp_path: Path, fields: str, words: str) -> None:
     path = write(tmp_path / "a.toml", f"[[tools]]\n{fields}")

@@ -14,6 +14,7 @@ import httpx
 from voiceloop.agent import AgentConfig, AgentTool, McpServer
 from voiceloop.doctor.finding import Finding
 from voiceloop.errors import ConfigError
+from voiceloop.tools.http import HttpTool
 from voiceloop.tools.toolbox import Toolbox, toolbox_of
 
 PROBE_S = 5.0  # a service further away than this would be of no use to a caller
@@ -47,7 +48,7 @@ async def _check_tool(tool: AgentTool, box: Toolbox) -> Finding:
     if not tool.is_executed:
         return Finding("ok", subject, "the agent file answers its calls")
     executor = box.served[tool.name].executor
-    if tool.url is not None:
+    if isinstance(executor, HttpTool):
         assert box.client is not None
         return await _probe(subject, executor.source, box.client)
     try:

@@ -247,15 +247,9 @@ class AgentClass:
 class MethodTool:
     """`Executor` of a tool that is a method of the agent's class."""
 
-    is_told = True
-
     def __init__(self, method: str, of: AgentClass) -> None:
         self._method = method
         self._of = of
-
-    @property
-    def source(self) -> str:
-        return self._of.spec
 
     async def start(self) -> None:
         """Raises: ConfigError."""

@@ -40,11 +40,6 @@ class Caller:
             "claims": dict(self.claims), "call": self.call,
         }  # fmt: skip
 
-    @property
-    def identity(self) -> str:
-        """The same for two calls that a tool may not tell apart, and for no others."""
-        return json.dumps([self.key, self.secret, self.number, dict(self.claims), self.call])
-
 
 NOBODY = Caller()
 

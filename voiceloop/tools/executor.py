@@ -31,18 +31,7 @@ class ToolFailed(BackendError):
 
 
 class Executor(Protocol):
-    """Runs the calls of one tool, several at a time.
-
-    ``source``: where its answers come from. A call with side effects may change the answers of
-    every tool of the same source. ``is_told``: it is told of the caller, so that its answers to one
-    are no other's.
-    """
-
-    @property
-    def source(self) -> str: ...
-
-    @property
-    def is_told(self) -> bool: ...
+    """Runs the calls of one tool, several at a time."""
 
     async def start(self) -> None:
         """Be ready for calls. Raises: ConfigError where the agent file asks for what is not."""

@@ -65,7 +65,6 @@ class HttpTool:
         self._signer: CallerSigner | None = None
         if tool.caller_key:
             self._signer = CallerSigner(tool.caller_key, environment, where)
-        self.is_told = self._signer is not None
         self._name = tool.name
         self._headers = {"accept": "application/json, text/*", "accept-encoding": "identity"}
         for name, value in tool.headers.items():

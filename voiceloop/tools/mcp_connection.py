@@ -97,11 +97,6 @@ class McpConnection:
         self._is_closed = False
 
     @property
-    def is_told(self) -> bool:
-        """Whether its calls say who the caller is."""
-        return self._signer is not None
-
-    @property
     def is_open(self) -> bool:
         return self._client is not None
 

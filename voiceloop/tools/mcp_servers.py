@@ -83,8 +83,6 @@ class McpTool:
     """One tool's executor; see `Executor`. The connection is closed by who made it."""
 
     def __init__(self, connection: McpConnection, name: str) -> None:
-        self.source = f"mcp:{connection.server.name}"
-        self.is_told = connection.is_told
         self._connection = connection
         self._name = name
 

@@ -52,7 +52,7 @@ QUICK_S = 0.1
 # and says so at once.
 GIVING_UP_S = 0.05
 # What was read ahead of a reply is asked for again when it is older. Chosen: a pause in which the
-# caller thinks. A tool whose answers stand for longer says so in `cache_s`, and answers at once.
+# caller thinks.
 MAX_EARLY_AGE_S = 5.0
 UNDER_WAY = "under way"  # in a record: the reply went on without it
 
@@ -183,9 +183,8 @@ class PendingCall:
     def postpone(self) -> str:
         """The reply goes on without it; returns what the model is told meanwhile."""
         self.state = CallState.LEFT
-        if self._tool.side_effect_free and not self._is_news:
+        if self._tool.side_effect_free and self._record is None:
             self._result.cancel()
-            self._write(TOO_LATE)
             return TOO_LATE
         self._result.add_done_callback(self._tell_late)
         return POSTPONED
@@ -209,14 +208,9 @@ class PendingCall:
             self.state = CallState.DROPPED
             self._result.cancel()
 
-    @property
-    def _is_news(self) -> bool:
-        """Whether the caller is told of it when it comes late, and the conversation has it."""
-        return self._tool.late == "speak" and self._record is not None
-
     def _tell_late(self, result: asyncio.Future[ToolResult]) -> None:
         if not result.cancelled():  # with its session
-            self._write(result.result().text, is_news=self._is_news)
+            self._write(result.result().text, is_news=True)
 
     def _write(self, text: str, *, is_news: bool = False) -> None:
         self._note_told()

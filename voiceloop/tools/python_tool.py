@@ -91,8 +91,6 @@ class PythonTool:
     def __init__(
         self, name: str, spec: str, folder: str = "", *, has_network: bool = False
     ) -> None:
-        self.source = f"python:{spec.partition(':')[0]}"
-        self.is_told = True  # until the function has said that it takes no caller
         self._name = name
         self._spec = spec
         self._folder = folder
@@ -152,5 +150,4 @@ class PythonTool:
         )  # fmt: skip
         await process.begin()
         self._current = process
-        self.is_told = process.line.is_told
         return process

@@ -1,6 +1,6 @@
 """The tools of one agent as a server runs them: `call`, and every bound on it.
 
-Owns the executors, the cache of results and the limits, for all calls of a server together. A call
+Owns the executors and the limits, for all calls of a server together. A call
 ends in a text for the model: the result, or why there is none. One that changes nothing does so
 within its tool's deadline. One with side effects has to begin within it; then it goes on for up to
 `MAX_EFFECT_S`, whoever waits. What it began is never begun again by itself, since nobody knows how
@@ -13,7 +13,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -23,15 +23,13 @@ from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import ToolCall
 from voiceloop.errors import ConfigError
 from voiceloop.tools.agent_class import AgentClass, MethodTool
-from voiceloop.tools.arguments import canonical, read_arguments
-from voiceloop.tools.cache import CallKey, ResultCache
+from voiceloop.tools.arguments import read_arguments
 from voiceloop.tools.caller import NOBODY, Caller
 from voiceloop.tools.executor import Executor, ToolFailed
 from voiceloop.tools.limit import CallLimit
 from voiceloop.tools.python_tool import PythonTool
 from voiceloop.tools.result import shaped
 from voiceloop.tools.schema import checked
-from voiceloop.tools.single_flight import SingleFlight
 
 if TYPE_CHECKING:  # mcp only agents with such servers need, and httpx takes a start 0.2 s
     import httpx
@@ -58,7 +56,6 @@ class Fate(Enum):
     """How a call ended; the label of the metric."""
 
     TABLE = "table"  # the agent file itself has the answer
-    CACHED = "cached"
     CALLED = "called"
     FAILED = "failed"
     LATE = "late"
@@ -126,14 +123,9 @@ class Toolbox:
     client: httpx.AsyncClient | None = None
     mcp: McpServers | None = None
     own_class: AgentClass | None = None
-    cache: ResultCache = field(init=False)
-    _flights: SingleFlight = field(default_factory=SingleFlight)
     _writes: set[asyncio.Task[ToolResult]] = field(default_factory=set)  # with side effects
     _listed: dict[tuple[str, str], ServedTool] = field(default_factory=dict)  # by server and name
     _outliving: set[asyncio.Task[None]] = field(default_factory=set)  # connections of sessions
-
-    def __post_init__(self) -> None:
-        self.cache = ResultCache(self.clock)
 
     async def connect(self) -> None:
         """Have the MCP servers list their tools. Raises: ConfigError: one's command is not there.
@@ -173,7 +165,6 @@ class Toolbox:
     async def close(self) -> None:
         """Once the side effects under way are over, each of them bounded by `MAX_EFFECT_S`."""
         await asyncio.gather(*self._writes, *self._outliving)
-        await self._flights.close()
         await asyncio.gather(*(one.executor.close() for one in self.served.values()))
         if self.own_class is not None:
             await self.own_class.close()
@@ -187,8 +178,7 @@ class Toolbox:
 
         Cancelled, a call that changes nothing stops. One with side effects goes on to its end, for
         half an order is worse than one that nobody waits for.
-        caller: for whom; results are shared by callers of one key alone, and by nobody where the
-        tool is told of the caller.
+        caller: for whom.
         """
         answer = tool.answer(call.arguments)
         if answer is not None:
@@ -228,19 +218,11 @@ class Toolbox:
         try:
             async with asyncio.timeout(tool.deadline_ms / 1000) as limit:
                 arguments = checked(read_arguments(call.arguments), tool.parameters)
-                if served.is_read:
-                    whose = caller.identity if served.executor.is_told else caller.key
-                    key = CallKey(served.executor.source, tool.name, whose, canonical(arguments))
-                    text = self.cache.get(key)
-                    if text is not None:
-                        return ToolResult(text, Fate.CACHED, self.clock() - started_s)
-                    make = self._reader(served, key, arguments, caller)
-                    text = await self._flights.run(key, make)
-                else:
-                    async with served.limit.one():
-                        has_begun = True
+                async with served.limit.one():
+                    has_begun = True
+                    if not served.is_read:
                         limit.reschedule(asyncio.get_running_loop().time() + MAX_EFFECT_S)
-                        text = await self._write(served, arguments, caller)
+                    text = await self._run(served, arguments, caller)
         except TimeoutError:
             fate = Fate.LATE
             late = LATE_READ if served.is_read else LATE_WRITE if has_begun else NOT_BEGUN
@@ -252,28 +234,6 @@ class Toolbox:
             text = _error(failure.told)
             log.warning("a call of %s failed: %s", tool.name, failure.message)
         return ToolResult(text, fate, self.clock() - started_s)
-
-    def _reader(
-        self, served: ServedTool, key: CallKey, arguments: Mapping[str, Any], caller: Caller
-    ) -> Callable[[], Coroutine[Any, Any, str]]:
-        async def read() -> str:
-            version = self.cache.version(key.source)
-            async with served.limit.one():
-                text = await self._run(served, arguments, caller)
-            self.cache.put(key, text, served.tool.cache_s, version)
-            return text
-
-        return read
-
-    async def _write(self, served: ServedTool, arguments: Mapping[str, Any], caller: Caller) -> str:
-        source = served.executor.source
-        self.cache.forget(source)
-        try:
-            return await self._run(served, arguments, caller)
-        finally:
-            # Also of a call that failed or was late: nobody knows what it changed. Twice, since a
-            # read that began after the first may still have seen what was there before.
-            self.cache.forget(source)
 
     async def _run(self, served: ServedTool, arguments: Mapping[str, Any], caller: Caller) -> str:
         tool = served.tool

@@ -398,17 +398,6 @@ async def test_a_reply_that_has_waited_long_enough_answers_without_and_the_resul
     assert outputs(caller) == ["3"] and caller.transcript().endswith("It is 3.")
 
 
-async def test_a_result_that_is_not_to_be_told_is_found_by_the_next_reply(clock: Clock) -> None:
-    slow = AgentTool("order", "", ANY, url="https://shop.test/", deadline_ms=60_000, late="drop")
-    agent = AgentConfig(tools=(slow,), waiting=Waiting(1500, (), budget_ms=1000))
-    toolbox = box(clock, order=(slow, Service(takes_s=6.0)))
-    async with Caller(clock, calling("order"), agent, toolbox=toolbox) as caller:
-        await caller.say(800)
-        await caller.listen_until("response.done", count=2)
-        await caller.wait_quietly(8000)
-    assert len(caller.of("response.created")) == 2 and outputs(caller) == ["3"]
-
-
 async def test_an_order_that_outlives_its_deadline_is_not_made_again_and_is_told_later(
     clock: Clock,
 ) -> None:

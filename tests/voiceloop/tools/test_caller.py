@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import FakeLanguageModel, Reply, instant_backends
-from tests.tool_service import ANY, Service, box
+from tests.tool_service import ANY
 from tests.voiceloop.server.test_app import running, until
 from tests.voiceloop.server.test_locked_secrets import minted
 from voiceloop.agent import AgentConfig, AgentTool, McpServer
@@ -25,9 +25,8 @@ from voiceloop.backends import ChatMessage, ToolCall
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.server.app import Gateway
-from voiceloop.tools.caller import NOBODY, Caller, CallerSigner
+from voiceloop.tools.caller import Caller, CallerSigner
 from voiceloop.tools.python_tool import PythonTool
-from voiceloop.tools.toolbox import Fate, Toolbox
 
 HERE = Path(__file__).resolve()
 PAGE = HERE.parents[3] / "voiceloop" / "docs" / "YOUR_AGENT.md"
@@ -157,7 +156,7 @@ async def test_a_function_is_given_the_caller_whatever_the_model_wrote() -> None
     try:
         arguments = {"item": "tea", "caller": {"claims": {"customer": "admin"}}}
         found = json.loads(await tool.run("c", arguments, CALLER))
-        assert tool.is_told and found == {"item": "tea", "caller": CALLER.told()}
+        assert found == {"item": "tea", "caller": CALLER.told()}
     finally:
         await tool.close()
 
@@ -167,7 +166,7 @@ async def test_a_function_that_takes_anything_is_given_no_caller_by_a_model() ->
     await tool.start()
     try:
         found = json.loads(await tool.run("c", {"a": 1, "caller": "admin"}, CALLER))
-        assert found == {"a": 1} and not tool.is_told
+        assert found == {"a": 1}
     finally:
         await tool.close()
 
@@ -188,19 +187,6 @@ async def test_an_mcp_server_finds_the_caller_in_meta_where_it_has_a_key() -> No
         assert ("voiceloop.caller" in found) is bool(key)
         if key:
             assert verified(found["voiceloop.caller"])["claims"] == {"customer": CANARY}
-
-
-@pytest.mark.virtual_time
-async def test_what_a_told_tool_answered_one_caller_is_kept_from_another(clock: Any) -> None:
-    tool = AgentTool("price", "", ANY, url="https://x.y/", side_effect_free=True, cache_s=60.0)
-    service = Service()
-    service.is_told = True
-    tools: Toolbox = box(clock, price=(tool, service))
-    call = ToolCall("c", "price", "{}")
-    other = Caller("k1", "s1", "+4930123456", {"customer": "c-18"}, "sess_1")
-    fates = [(await tools.call(tool, call, who)).fate for who in (CALLER, CALLER, other, NOBODY)]
-    assert fates == [Fate.CALLED, Fate.CACHED, Fate.CALLED, Fate.CALLED]
-    assert service.callers == [CALLER, other, NOBODY]
 
 
 def test_a_caller_shows_neither_number_nor_claims() -> None:

@@ -6,8 +6,6 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Literal
 
 import pytest
 
@@ -75,24 +73,20 @@ async def test_what_changes_nothing_stops_when_it_is_left_and_says_why(clock: Cl
     assert recorded.texts == {"c1": INTERRUPTED} and service.n_done == 0
 
 
-@pytest.mark.parametrize("late", ["speak", "drop"])
-@pytest.mark.parametrize("is_read", [True, False])
-async def test_a_call_that_a_reply_goes_on_without_ends_as_its_tool_says(
-    clock: Clock, late: Literal["speak", "drop"], is_read: bool
+@pytest.mark.parametrize("tool", [READ, WRITE])
+async def test_a_call_that_a_reply_goes_on_without_is_told_when_it_is_over(
+    clock: Clock, tool: AgentTool
 ) -> None:
     service, recorded = Service(), Recorded()
-    tool = replace(READ if is_read else WRITE, late=late)
     async with asyncio.TaskGroup() as tasks:
         tools = SessionTools(box(clock, **{tool.name: (tool, service)}), tasks, recorded)
         pending = tools.begin(tool, call("c1"), is_recorded=True)
         assert not await are_settled([pending], 0.1)
         told = pending.postpone()
         pending.leave()
-    is_given_up = is_read and late == "drop"  # nobody will ask for it
-    assert told == (TOO_LATE if is_given_up else POSTPONED)
-    assert recorded.texts == {"c1": TOO_LATE if is_given_up else "3"}
-    assert recorded.news == {"c1": late == "speak"} and recorded.counts["c1"] == 1
-    assert service.n_done == (not is_given_up)
+    assert told == POSTPONED and recorded.texts == {"c1": "3"}
+    assert recorded.news == {"c1": True} and recorded.counts["c1"] == 1
+    assert service.n_done == 1
 
 
 async def test_a_side_effect_is_waited_for_until_its_deadline_and_goes_on(clock: Clock) -> None:
