@@ -122,8 +122,9 @@ class Page:
             width=width, height=height, deviceScaleFactor=1, mobile=False,
         )  # fmt: skip
 
-    async def screenshot(self, path: Path) -> None:
-        found = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
+    async def screenshot(self, path: Path, kind: str = "png", *, whole: bool = True) -> None:
+        """Of the whole page, else of what the window shows."""
+        found = await self.call("Page.captureScreenshot", captureBeyondViewport=whole, format=kind)
         path.write_bytes(base64.b64decode(found["data"]))  # noqa: ASYNC240 - nothing else runs
 
 

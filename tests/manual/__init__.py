@@ -1,0 +1,1 @@
+"""The manual: its pictures and sound, and the site that is built of it."""

@@ -1,0 +1,99 @@
+"""What a reader pastes from a page is taken: settings, agents, programs, commands, queries."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import tomllib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.voiceloop.telemetry.test_dashboard import SUFFIXES, families
+from voiceloop.agent_file import load_agent
+from voiceloop.cli import build_parser
+from voiceloop.config import load_config
+from voiceloop.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    *sorted((ROOT / "voiceloop" / "docs").glob("*.md")), ROOT / "README.md", ROOT / "SECURITY.md",
+]  # fmt: skip
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# Of a cluster, a package, scenarios and a benchmark: other readers', with tests of their own.
+OTHERS = ("# cluster.toml", "# pyproject.toml", "[budgets]", "title =")
+# What stands on a page in place of a value of the reader's.
+PLACES = {"URL": "http://127.0.0.1:8000/v1", "FILE": "file.toml", "N": "8", "SECONDS": "2"}
+
+
+def blocks(*languages: str) -> list[Any]:
+    return [
+        pytest.param(text, id=f"{page.stem}-{n}")
+        for page in PAGES
+        for n, (language, text) in enumerate(FENCE.findall(page.read_text(encoding="utf-8")))
+        if language in languages
+    ]
+
+
+@pytest.mark.parametrize("text", blocks("toml"))
+def test_a_table_is_one_of_a_server_or_of_an_agent(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in re.findall(r"(?:\$\{?|env:)([A-Z]\w+)", text):
+        monkeypatch.setenv(name, "x" * 20)
+    (tmp_path / "key").write_text("x" * 20, encoding="utf-8")
+    text = re.sub(r"\"file:[^\"]+\"", f'"file:{tmp_path}/key"', text)
+    if text.startswith(OTHERS):
+        assert tomllib.loads(text)
+        return
+    path = tmp_path / "file.toml"
+    path.write_text(text, encoding="utf-8")
+    troubles = []
+    for load in (partial(load_config, environ=os.environ), load_agent):
+        try:
+            load(path)
+        except ConfigError as error:
+            troubles.append(error.message)
+    assert len(troubles) < 2, troubles
+
+
+@pytest.mark.parametrize("text", blocks("python"))
+def test_a_program_is_one(text: str) -> None:
+    """What stands in the middle of a coroutine of the reader's is taken as that."""
+    inside = "async def main():\n" + re.sub(r"^", "    ", text, flags=re.MULTILINE)
+    compile(inside if text.startswith("async with") or "\nasync with" in text else text, "", "exec")
+
+
+@pytest.mark.parametrize("text", blocks("json"))
+def test_an_object_is_one(text: str) -> None:
+    assert json.loads(text)
+
+
+@pytest.mark.parametrize("text", blocks("yaml"))
+def test_a_rule_asks_for_metrics_that_there_are(text: str) -> None:
+    known = {f.name + suffix for f in families() for suffix in SUFFIXES.get(f.type, ())}
+    rules = [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
+    asked = {name for rule in rules for name in re.findall(r"voiceloop_\w+", rule["expr"])}
+    assert asked and asked <= known, asked - known
+
+
+def commands() -> list[Any]:
+    """The lines of code blocks that begin with `voiceloop`, continued ones joined."""
+    found = []
+    for page in PAGES:
+        text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
+        for block in re.findall(r"^```(?:sh)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+            for line in re.findall(r"^(?:\w+=\S+ )*voiceloop (.+)$", block, re.MULTILINE):
+                found.append(pytest.param(line, id=f"{page.stem}-{line[:40]}"))
+    return found
+
+
+@pytest.mark.parametrize("line", commands())
+def test_a_command_is_taken_as_pasted(line: str) -> None:
+    words = [PLACES.get(word, word) for word in shlex.split(line.rstrip("& "), comments=True)]
+    build_parser().parse_args(words)  # ends the process where it is not
