@@ -13,27 +13,14 @@ from tests.fakes import EnergyVad, instant_backends
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.config import Config
-from voiceloop.phone_settings import (
-    AsteriskSettings,
-    AudioSocketSettings,
-    PhoneSettings,
-    PlivoSettings,
-    SignalWireSettings,
-    TelnyxSettings,
-    TwilioSettings,
-    VonageSettings,
-)
+from voiceloop.phone_settings import PhoneSettings
 from voiceloop.server.app import Gateway, build_app
 from voiceloop.server.process import listen, make_server
 
 PHONE = PhoneSettings(
     headers=("X-Order",),
-    twilio=TwilioSettings(TOKEN, "AC00000000000000000000000000000001"),
-    signalwire=SignalWireSettings(TOKEN),
-    plivo=PlivoSettings(TOKEN),
-    vonage=VonageSettings(TOKEN),
-    asterisk=AsteriskSettings(TOKEN),
-)
+    twilio=TOKEN, signalwire=TOKEN, plivo=TOKEN, vonage=TOKEN, asterisk=TOKEN, audiosocket=TOKEN,
+)  # fmt: skip
 
 
 def free_port() -> int:
@@ -53,9 +40,8 @@ async def phone_served(
     agent = options.pop("agent", AgentConfig(instructions="Be kind.", greeting="Good day."))
     sock = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-    sockets = AudioSocketSettings(TOKEN, port=free_port())
-    telnyx = TelnyxSettings(telnyx_key, "a stream's token")
-    phone = replace(phone, public_url=url, audiosocket=sockets, telnyx=telnyx)
+    at = f"127.0.0.1:{free_port()}"
+    phone = replace(phone, public_url=url, audiosocket_at=at, telnyx=telnyx_key)
     gateway = Gateway(Config(phone=phone, **options), agent)
     gateway.backends = backends or instant_backends()
     gateway.calls.new_vad = EnergyVad

@@ -152,7 +152,7 @@ PURE_MODULES = (
     "canary/judge", "canary/trial", "canary/turns",
     "doors/rtp/packet", "doors/rtp/receive", "doors/rtp/reception", "doors/rtp/rtcp",
     "doors/carriers/dialect", "doors/carriers/legs", "doors/carriers/marks",
-    "doors/carriers/plivo", "doors/carriers/signalwire", "doors/carriers/signatures",
+    "doors/carriers/plivo", "doors/carriers/signatures",
     "doors/carriers/sound", "doors/carriers/telnyx", "doors/carriers/twilio",
     "doors/carriers/vonage", "doors/keypad", "doors/pbx/asterisk",
     "doors/rtp/send", "doors/rtp/digits", "doors/rtp/tones", "doors/sdp",

@@ -478,7 +478,7 @@ def load_config(
 
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """``engine.kv`` -> engine: {kv}, ``phone.twilio.token`` -> phone: {twilio: {token}}."""
+    """``engine.kv`` -> engine: {kv}, ``sip.trunk.uri`` -> sip: {trunk: {uri}}."""
     found: dict[str, Any] = {}
     for path, value in values.items():
         *tables, key = path.split(".")
@@ -617,9 +617,6 @@ def _check_sip(sip: SipSettings) -> None:
             raise ConfigError(f"sip.users: expected {wanted}, found none for {name!r}")
     if sip.address and not is_address(sip.address):
         raise ConfigError(f"sip.address: expected an IP address, found {sip.address!r}")
-    ports = sip.rtp_ports
-    if ports and not (len(ports) == 2 and 1024 <= ports[0] < ports[1] <= 65535):
-        raise ConfigError(f"sip.rtp_ports: expected [FIRST, LAST], found {list(ports)}")
 
 
 def _check(config: Config) -> None:
@@ -658,11 +655,10 @@ def _check(config: Config) -> None:
         if url.startswith("turn") and not config.webrtc.turn_secret:
             raise ConfigError("webrtc.turn_secret: expected the TURN server's, found none")
     _check_sip(config.sip)
-    if config.phone.is_called_back and not config.phone.public_url:
+    if config.phone.carriers and not config.phone.public_url:
         raise ConfigError("phone.public_url: expected where carriers reach this server, found none")
-    if not is_private(config.phone.audiosocket.host):
-        host = config.phone.audiosocket.host
-        raise ConfigError(f"phone.audiosocket.host: expected a private address, found {host!r}")
+    if not is_private(host := config.phone.audiosocket_address[0]):
+        raise ConfigError(f"phone.audiosocket_at: expected a private address, found {host!r}")
     _check_phone(config.phone)
     if config.llm_adapter is not None and config.llm_url:
         raise ConfigError("llm_adapter: expected a language model here, found llm_url")
@@ -699,8 +695,6 @@ def _check_models(config: Config) -> None:
 
 
 def _check_phone(phone: PhoneSettings) -> None:
-    if phone.answer == "ask" and not phone.webhook_url:
-        raise ConfigError("phone.webhook_url: expected who is asked about a call, found none")
     if phone.webhook_url and len(phone.webhook_secret) < LEAST_WEBHOOK_SECRET:
         wanted = f"at least {LEAST_WEBHOOK_SECRET} characters beside phone.webhook_url"
         raise ConfigError(f"phone.webhook_secret: expected {wanted}, found fewer")

@@ -234,6 +234,10 @@ class _Reader:
         changes: dict[str, Any] = {}
         for name, value in values.items():
             where, key = f"{path}{name}", self._known(name, keys, path)
+            if key.kind is str and isinstance(value, Mapping):
+                for inner in value:  # a table of this name, which is gone
+                    if (instead := instead_of(f"{where}.{inner}")) is not None:
+                        raise ConfigError(f"{self.source}: {where}.{inner}: removed. {instead}")
             if not dataclasses.is_dataclass(key.kind):
                 changes[name] = self._value(value, key.kind, key, where)
             elif isinstance(value, Mapping):

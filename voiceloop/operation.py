@@ -219,11 +219,11 @@ class RecordingSettings:
         30.0, "Recordings older than that are deleted, looked for each hour. 0: never.", ge=0,
         le=36_500,
     )  # fmt: skip
-    transcript: bool = key(True, "Words are kept too. Off: times and figures alone.")
-    redaction: Literal["none", "figures"] = key(
-        "none",
-        "`figures`: numbers of four digits or more, and addresses for mail, are left out of the "
-        "words. The sound is as it was; for that there is `sensitive` of an agent's slot.",
+    words: Literal["kept", "without_figures", "none"] = key(
+        "kept",
+        "Which words are kept besides the sound. `without_figures`: numbers of four digits or more,"
+        " and addresses for mail, are left out; the sound is as it was, for that there is "
+        "`sensitive` of an agent's slot. `none`: times and counts alone.",
     )
     age_key: str = key(
         "",

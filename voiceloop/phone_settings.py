@@ -1,115 +1,20 @@
 """The table `[phone]` of a server's configuration: which carriers and exchanges reach it, and how.
 
-Owns these keys. A carrier is served once its table has a secret; without one its route is not
-there, and nothing of it is imported.
+Owns these keys. A carrier or an exchange is served once its secret is here; without one its route
+is not there, and nothing of it is imported.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from voiceloop import day_hours
 from voiceloop.config_reader import key
 
-
-@dataclass(frozen=True, slots=True)
-class TwilioSettings:
-    """Calls over Twilio."""
-
-    token: str = key(
-        "",
-        "The account's auth token, by which Twilio signs what it sends. With it "
-        "`POST /v1/phone/twilio` is served.",
-        secret=True,
-    )
-    account: str = key(
-        "", "The account's SID, `AC...`. Calls of another account are refused. Empty: of any."
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class SignalWireSettings:
-    """Calls over SignalWire."""
-
-    signing_key: str = key(
-        "",
-        "The project's signing key. With it `POST /v1/phone/signalwire` is served.",
-        secret=True,
-    )
-    project: str = key("", "The project's id. Calls of another project are refused. Empty: of any.")
-
-
-@dataclass(frozen=True, slots=True)
-class TelnyxSettings:
-    """Calls over Telnyx."""
-
-    public_key: str = key(
-        "",
-        "The account's public key, base64, by which webhooks are checked. With it "
-        "`POST /v1/phone/telnyx` is served, for a TeXML application.",
-        pattern=r"([A-Za-z0-9+/]{43}=)?",
-        wanted="an Ed25519 key in base64",
-    )
-    stream_token: str = key(
-        "",
-        "The `stream_auth_token` of an application of your own that streams calls here. It names "
-        "`/v1/phone/telnyx/stream`. Empty: only calls that this server has answered.",
-        secret=True,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class PlivoSettings:
-    """Calls over Plivo."""
-
-    token: str = key(
-        "",
-        "The account's auth token. With it `POST /v1/phone/plivo` is served.",
-        secret=True,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class VonageSettings:
-    """Calls over Vonage."""
-
-    secret: str = key(
-        "",
-        "The account's signature secret. With it `POST /v1/phone/vonage` is served, the answer URL "
-        "of a voice application with signed webhooks.",
-        secret=True,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class AsteriskSettings:
-    """Calls over Asterisk's WebSocket channel."""
-
-    password: str = key(
-        "",
-        "The password in Asterisk's `websocket_client.conf`. With it the WebSocket "
-        "`/v1/phone/asterisk/stream` is served.",
-        secret=True,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class AudioSocketSettings:
-    """Calls over AudioSocket, which has neither keys nor encryption."""
-
-    password: str = key(
-        "",
-        "The password with which a dial plan asks `POST /v1/phone/audiosocket` for a call's UUID. "
-        "With it AudioSocket is served.",
-        secret=True,
-    )
-    host: str = key(
-        "127.0.0.1", "The address of its TCP port. It has to be a private one, or this machine's."
-    )
-    port: int = key(9092, "Its TCP port. It opens with the first UUID.", ge=1, le=65535)
+CARRIERS = ("twilio", "signalwire", "telnyx", "plivo", "vonage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,15 +53,11 @@ class PhoneSettings:
         " any run of characters but `@`, `;`, `?` and `,`. Empty: only where the agent's "
         "`[[transfers]]` lead.",
     )
-    answer: Literal["at_once", "ask"] = key(
-        "at_once",
-        "Whether a call is answered, or `phone.webhook_url` is asked first and the call rings until"
-        " `accept` or `reject`.",
-    )
     webhook_url: str = key(
         "",
-        "Told of each call that rings (`realtime.call.incoming`), where `phone.answer` is `ask`. "
-        "It has to be https; no redirect is followed.",
+        "Asked about each call (`realtime.call.incoming`), which rings until `accept` or `reject`, "
+        "30 s at most. It has to be https; no redirect is followed. Empty: calls are answered at "
+        "once.",
         pattern=r"(https://[^\s]+)?",
         wanted="https://",
     )
@@ -166,15 +67,7 @@ class PhoneSettings:
         "it. At least 16 characters.",
         secret=True,
     )
-    ring_ms: int = key(
-        0,
-        "How long a call rings before it is answered at once; where it is asked for, a call rings "
-        "for 30 s at most.",
-        ge=0,
-        le=20_000,
-    )
     max_calls: int = key(20, "Calls at once to one number.", ge=0, le=100_000, zero="no limit")
-    max_minutes: int = key(30, "The longest call, in minutes.", ge=1, le=1440)
     calls_an_hour: int = key(
         0,
         "Calls of one caller in an hour; a withheld number is not counted.",
@@ -205,18 +98,54 @@ class PhoneSettings:
     number: tuple[PhoneNumber, ...] = key(
         (), "What differs for single numbers, each a `[[phone.number]]`, see below."
     )
-    twilio: TwilioSettings = field(default_factory=TwilioSettings)
-    signalwire: SignalWireSettings = field(default_factory=SignalWireSettings)
-    telnyx: TelnyxSettings = field(default_factory=TelnyxSettings)
-    plivo: PlivoSettings = field(default_factory=PlivoSettings)
-    vonage: VonageSettings = field(default_factory=VonageSettings)
-    asterisk: AsteriskSettings = field(default_factory=AsteriskSettings)
-    audiosocket: AudioSocketSettings = field(default_factory=AudioSocketSettings)
-
-    @property
-    def rings(self) -> bool:
-        """Whether a call rings before it is answered."""
-        return self.answer == "ask" or self.ring_ms > 0
+    twilio: str = key(
+        "",
+        "The account's auth token, by which Twilio signs what it sends. With it "
+        "`POST /v1/phone/twilio` is served.",
+        secret=True,
+    )
+    signalwire: str = key(
+        "",
+        "The SignalWire project's signing key. With it `POST /v1/phone/signalwire` is served.",
+        secret=True,
+    )
+    telnyx: str = key(
+        "",
+        "The Telnyx account's public key, base64, by which webhooks are checked. With it "
+        "`POST /v1/phone/telnyx` is served, for a TeXML application.",
+        pattern=r"([A-Za-z0-9+/]{43}=)?",
+        wanted="an Ed25519 key in base64",
+    )
+    plivo: str = key(
+        "",
+        "The Plivo account's auth token. With it `POST /v1/phone/plivo` is served.",
+        secret=True,
+    )
+    vonage: str = key(
+        "",
+        "The Vonage account's signature secret. With it `POST /v1/phone/vonage` is served, the "
+        "answer URL of a voice application with signed webhooks.",
+        secret=True,
+    )
+    asterisk: str = key(
+        "",
+        "The password in Asterisk's `websocket_client.conf`. With it the WebSocket "
+        "`/v1/phone/asterisk/stream` is served.",
+        secret=True,
+    )
+    audiosocket: str = key(
+        "",
+        "The password with which a dial plan asks `POST /v1/phone/audiosocket` for a call's UUID. "
+        "With it AudioSocket is served, which has neither keys nor encryption.",
+        secret=True,
+    )
+    audiosocket_at: str = key(
+        "127.0.0.1:9092",
+        "The address and TCP port of AudioSocket. It has to be a private one, or this machine's. "
+        "It opens with the first UUID.",
+        pattern=r"\S+:[1-9]\d{0,4}",
+        wanted="HOST:PORT",
+    )
 
     def of(self, called: str) -> PhoneNumber | None:
         """What differs for calls to this number."""
@@ -231,17 +160,18 @@ class PhoneSettings:
         return not self.transfer_to or self.allows(target)
 
     @property
-    def is_called_back(self) -> bool:
-        """Whether a carrier asks this server over HTTP, and so signs an address of it."""
-        return any((
-            self.twilio.token, self.signalwire.signing_key, self.telnyx.public_key,
-            self.plivo.token, self.vonage.secret,
-        ))  # fmt: skip
+    def carriers(self) -> Mapping[str, str]:
+        """Those that are served, with their secrets. They ask this server over HTTP, and so sign an
+        address of it.
+        """
+        all_of_them = {name: getattr(self, name) for name in CARRIERS}
+        return {name: secret for name, secret in all_of_them.items() if secret}
 
     @property
-    def is_dialled(self) -> bool:
-        """Whether a carrier or an exchange reaches this server over a stream."""
-        return self.is_called_back or any((self.asterisk.password, self.audiosocket.password))
+    def audiosocket_address(self) -> tuple[str, int]:
+        """Host and port."""
+        host, _, port = self.audiosocket_at.rpartition(":")
+        return host.strip("[]"), int(port)
 
 
 def is_within(target: str, patterns: Iterable[str]) -> bool:

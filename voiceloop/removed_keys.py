@@ -93,6 +93,34 @@ REMOVED: Mapping[str, str] = {
     "the sound has lasted 450 ms.",
     "quota.requests": "Leave it out: a key has 12 of the 16 requests that a server answers at a "
     "time. Bound quota.calls and quota.call_minutes.",
+    "phone.answer": "Leave it out: where phone.webhook_url is set, it is asked about each call.",
+    "phone.ring_ms": "Leave it out: a call is answered at once, or rings until the webhook "
+    "decides.",
+    "phone.max_minutes": "Set limits.session_minutes.",
+    **{
+        f"phone.{carrier}.{name}": f"Write phone.{carrier} = '...', the secret itself."
+        for carrier, name in (
+            *(("twilio", "token"), ("signalwire", "signing_key"), ("telnyx", "public_key")),
+            *(("plivo", "token"), ("vonage", "secret"), ("asterisk", "password")),
+            ("audiosocket", "password"),
+        )
+    },
+    "phone.twilio.account": "Leave it out: the token in phone.twilio is that of one account.",
+    "phone.signalwire.project": "Leave it out: the key in phone.signalwire is of one project.",
+    "phone.telnyx.stream_token": "Leave it out: streams begin by the answer of a TeXML "
+    "application.",
+    **dict.fromkeys(
+        ("phone.audiosocket.host", "phone.audiosocket.port"),
+        "Write phone.audiosocket_at = 'HOST:PORT'.",
+    ),
+    "sip.host": "Leave it out: the server's host is listened at, or all addresses where "
+    "sip.address is set.",
+    "sip.rtp_ports": "Leave it out: sound comes at UDP ports 20000 to 20400.",
+    "sip.codecs": "Leave it out: a call has the best codec that its far end offers; let your "
+    "exchange offer those you want.",
+    "sip.ring_s": "Leave it out: a call that goes out rings for 60 s at most.",
+    "recording.transcript": "Write recording.words = 'none' to keep no words.",
+    "recording.redaction": "Write recording.words = 'without_figures' to keep no numbers.",
     "memory.summary": "Set memory.facts: it quotes what the caller and the tools said.",
 }
 

@@ -6,11 +6,8 @@ Owns these keys. Without a port nothing listens, and nothing of SIP is imported.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from voiceloop.config_reader import key
-
-CodecName = Literal["opus", "g722", "pcma", "pcmu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +42,16 @@ class SipSettings:
 
     port: int = key(
         0,
-        "UDP and TCP port for calls by SIP, mostly 5060, at `host`. 0: none are taken.",
+        "UDP and TCP port for calls by SIP, mostly 5060, at the server's `host`, or at all "
+        "addresses where `sip.address` is set. 0: none are taken. Sound comes at UDP ports 20000 "
+        "to 20400, two a call.",
         ge=0,
         le=65535,
     )
-    host: str = key("", "The address to listen at. Empty: the server's `host`.")
     address: str = key(
         "",
         "The address that is written into messages, behind NAT or in a container. Empty: the "
         "machine's own on the way to each far end.",
-    )
-    rtp_ports: tuple[int, ...] = key(
-        (20000, 20400),
-        "First and last UDP port of the calls' sound; each call takes two. `[]`: any free ones.",
     )
     allow: tuple[str, ...] = key(
         (),
@@ -70,10 +64,4 @@ class SipSettings:
         "need not be known.",
         secret=True,
     )
-    codecs: tuple[CodecName, ...] = key(
-        ("opus", "g722", "pcma", "pcmu"),
-        "Codecs of a call, the one you like best first. A call has the first that its far end "
-        "takes.",
-    )
-    ring_s: float = key(60.0, "How long a call that goes out may ring.", ge=1, le=300)
     trunk: TrunkSettings = field(default_factory=TrunkSettings)

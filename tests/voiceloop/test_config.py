@@ -36,14 +36,14 @@ def test_the_environment_is_read_by_type() -> None:
         "VOICELOOP_ALLOW_UNAUTHENTICATED": "true",
         "VOICELOOP_LIMITS_SESSION_MINUTES": "2.5",
         "VOICELOOP_ANTICIPATION_OFF": "held_clause, slide",
-        "VOICELOOP_PHONE_AUDIOSOCKET_PORT": "9093",
+        "VOICELOOP_SIP_TRUNK_REGISTER": "true",
         "VOICELOOP_DATA": "/data",
         "VOICELOOP_LLAMA_CPP": "/peer/bin/python",
     }
     config = load_config(environ=environ)
     assert config.keys == ("key-one-1", "key-two-2")
     assert config.allow_unauthenticated is True and config.limits.session_minutes == 2.5
-    assert config.phone.audiosocket.port == 9093
+    assert config.sip.trunk.register is True
     assert config.anticipation.off == ("held_clause", "slide")
     assert config.anticipation.does("prefill") and not config.anticipation.does("slide")
 
@@ -74,9 +74,11 @@ def test_the_environment_is_read_by_type() -> None:
     ("allowed_origins = ['nonsense']", "expected scheme://host or scheme://host:port, found 'non"),
     ("allowed_origins = ['https://a.example/']", "allowed_origins: expected scheme://host or"),
     ("certfile = 'a.pem'", "expected certfile and keyfile together"),
-    ("[phone.twilio]\ntoken = 'a'", "phone.public_url: expected where carriers reach this server"),
-    ("[phone.audiosocket]\nhost = '0.0.0.0'", "phone.audiosocket.host: expected a private address"),
-    ("[phone.audiosocket]\nhost = '8.8.8.8'", "phone.audiosocket.host: expected a private address"),
+    ("[phone]\ntwilio = 'a'", "phone.public_url: expected where carriers reach this server"),
+    ("[phone.twilio]\ntoken = 'a'", "phone.twilio.token: removed. Write phone.twilio = '...'"),
+    ("[phone]\naudiosocket_at = '0.0.0.0:1'", "phone.audiosocket_at: expected a private address"),
+    ("[phone]\naudiosocket_at = '8.8.8.8:1'", "phone.audiosocket_at: expected a private address"),
+    ("[phone]\naudiosocket_at = '10.0.0.1'", "phone.audiosocket_at: expected HOST:PORT, found"),
     ("[phone]\npublic_url = 'https://a/b'", "phone.public_url: expected https://HOST"),
     ("[webrtc]\naddress = 'a.example'", "webrtc.address: expected an IP address, found 'a.exam"),
     ("[webrtc]\nice_servers = ['http://a']", "webrtc.ice_servers: expected turn:, turns:, stun:"),

@@ -62,12 +62,16 @@ class Desk:
     """Of one gateway."""
 
     def __init__(self, settings: PhoneSettings, webhook: Webhook | None = None) -> None:
-        self._settings = settings
         self._limits = PhoneLimits(settings, time.time)
         self._webhook = webhook
-        if webhook is None and settings.answer == "ask":
+        if webhook is None and settings.webhook_url:
             self._webhook = Webhook(settings.webhook_url, settings.webhook_secret)
         self._ringing: dict[str, Ringing] = {}
+
+    @property
+    def asks(self) -> bool:
+        """Whether a call rings before it is answered."""
+        return self._webhook is not None
 
     def find(self, call_id: str, tenant: str) -> Ringing | None:
         """A call of this tenant's that rings."""
@@ -85,11 +89,8 @@ class Desk:
         assert call is not None  # of a telephone
         goes_on = hello.is_returning or bool(call.returned)
         with nullcontext() if goes_on else self._limits.call(call):
-            rings = not goes_on and not call.is_outbound
-            if rings and self._webhook is not None:
+            if self._webhook is not None and not goes_on and not call.is_outbound:
                 hello = await self._ask(self._webhook, hello, call_id)
-            elif rings and self._settings.ring_ms:
-                await asyncio.sleep(self._settings.ring_ms / 1000)
             yield hello
 
     async def _ask(self, webhook: Webhook, hello: Hello, call_id: str) -> Hello:

@@ -40,10 +40,7 @@ def hello_of_call(config: Config, call: PhoneCall) -> Hello:
     tenant = tenant_of(config.keys[0]) if config.keys else ""
     caller = WITHHELD if call.caller.lower() in UNTOLD else call.caller
     phone = replace(call, caller=caller, headers=headers)
-    hello = Hello(
-        tenant=tenant, greeting=True, door="phone", phone=phone,
-        max_session_s=60 * config.phone.max_minutes,
-    )  # fmt: skip
+    hello = Hello(tenant=tenant, greeting=True, door="phone", phone=phone)
     if (number := config.phone.of(call.called)) is None:
         return hello
     session = filled_session(dict(number.session), phone)

@@ -41,9 +41,9 @@ class Telephones:
         self.sockets: list[PhoneSocket] = []
         self._close: list[Callable[[], None]] = []
         settings = server.config.phone
-        if settings.is_called_back:
+        if settings.carriers:
             self._open_carriers(server, calls, settings)
-        if settings.asterisk.password or settings.audiosocket.password:
+        if settings.asterisk or settings.audiosocket:
             self._open_exchanges(server, calls, settings)
 
     async def open(self) -> None:
@@ -66,34 +66,26 @@ class Telephones:
     def _open_carriers(self, server: Server, calls: Calls, settings: PhoneSettings) -> None:
         from voiceloop.doors.carriers.door import CarrierDoor
         from voiceloop.doors.carriers.plivo import Plivo
-        from voiceloop.doors.carriers.signalwire import SignalWire
         from voiceloop.doors.carriers.telnyx import Telnyx
-        from voiceloop.doors.carriers.twilio import Twilio
+        from voiceloop.doors.carriers.twilio import SignalWire, Twilio
         from voiceloop.doors.carriers.vonage import Vonage
 
-        twilio, signalwire, telnyx = settings.twilio, settings.signalwire, settings.telnyx
-        carriers = (
-            (twilio.token, Twilio(twilio.token, twilio.account)),
-            (signalwire.signing_key, SignalWire(signalwire.signing_key, signalwire.project)),
-            (telnyx.public_key, Telnyx(telnyx.public_key, telnyx.stream_token)),
-            (settings.plivo.token, Plivo(settings.plivo.token)),
-            (settings.vonage.secret, Vonage(settings.vonage.secret)),
-        )
-        for secret, carrier in carriers:
-            if secret:
-                door = CarrierDoor(server, calls, carrier, settings.public_url)
-                self.routes += door.routes()
-                self.sockets.append(PhoneSocket(f"{door.path}/stream", door.serve_stream))
+        kinds = {kind.name: kind for kind in (Twilio, SignalWire, Telnyx, Plivo, Vonage)}
+        for name, secret in settings.carriers.items():
+            door = CarrierDoor(server, calls, kinds[name](secret), settings.public_url)
+            self.routes += door.routes()
+            self.sockets.append(PhoneSocket(f"{door.path}/stream", door.serve_stream))
 
     def _open_exchanges(self, server: Server, calls: Calls, settings: PhoneSettings) -> None:
-        from voiceloop.doors.pbx.door import SUBPROTOCOL, AudioSocketDoor, asterisk_door
+        from voiceloop.doors.pbx.door import SUBPROTOCOL, AsteriskDoor, AudioSocketDoor
 
-        if password := settings.asterisk.password:
-            door = asterisk_door(server, calls, password)
+        if settings.asterisk:
+            door = AsteriskDoor(server, calls, settings.asterisk)
             self.routes += door.routes()
             path = f"{door.path}/stream"
             self.sockets.append(PhoneSocket(path, door.serve_stream, SUBPROTOCOL))
-        if (given := settings.audiosocket).password:
-            sockets = AudioSocketDoor(server, calls, given.password, given.host, given.port)
+        if settings.audiosocket:
+            at = settings.audiosocket_address
+            sockets = AudioSocketDoor(server, calls, settings.audiosocket, *at)
             self.routes += sockets.routes()
             self._close.append(sockets.close)

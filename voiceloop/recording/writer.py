@@ -149,10 +149,11 @@ class Writer:
 
     def _shaped(self, entry: dict[str, Any]) -> dict[str, Any]:
         """What of an entry is kept, as the settings have it."""
-        if not self._settings.transcript:
-            entry = story.without_words(entry)
-        if self._settings.redaction == "figures":
-            entry = story.without_figures(entry)
+        match self._settings.words:
+            case "none":
+                return story.without_words(entry)  # type: ignore[no-any-return]
+            case "without_figures":
+                return story.without_figures(entry)  # type: ignore[no-any-return]
         return entry
 
     # --- the folder ---

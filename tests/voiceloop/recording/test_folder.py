@@ -176,7 +176,7 @@ def test_a_call_that_ends_while_it_is_deleted_is_deleted(tmp_path: Path) -> None
 
 
 def test_a_number_that_comes_in_pieces_is_hidden_where_figures_are(tmp_path: Path) -> None:
-    written = Written(tmp_path, redaction="figures")
+    written = Written(tmp_path, words="without_figures")
     written.inbox.put("sess_1", Begin(call(), 100.0, 0.0, {"how": "none"}))
     spoken = ("call", "four", "one", "30.")
     words = tuple(SpokenWord(text, 0.0, 1.0, 0) for text in spoken)

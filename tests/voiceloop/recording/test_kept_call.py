@@ -213,11 +213,11 @@ def audible(both: NDArray[np.int16], at_ms: float) -> bool:
 
 async def test_words_are_left_out_where_the_file_says_so(clock: Clock, tmp_path: Path) -> None:
     backends = instant_backends(recognizer=FakeRecognizer(["my number is five five five one two"]))
-    async with kept(clock, tmp_path / "a", backends, redaction="figures") as caller:
+    async with kept(clock, tmp_path / "a", backends, words="without_figures") as caller:
         await caller.say(1800)
         await caller.listen_until("response.done")
     assert notes_in(tmp_path / "a")["turns"][0]["heard"] == "my number is [hidden]"
-    async with kept(clock, tmp_path / "b", transcript=False) as caller:
+    async with kept(clock, tmp_path / "b", words="none") as caller:
         await caller.say(800)
         await caller.listen_until("response.done")
     notes = notes_in(tmp_path / "b")

@@ -9,7 +9,7 @@ import base64
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from audio.codec import Encoding
@@ -26,15 +26,12 @@ MAX_FRAME_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The stream's first message. call: the carrier's id; caller, called: where it tells them."""
+    """The stream's first message. call: the carrier's id."""
 
     call: str
     ticket: str = ""
-    account: str = ""
     encoding: Encoding = "pcmu"
     rate_hz: int = 8000
-    caller: str = ""
-    called: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +102,7 @@ class Asked:
     headers: Mapping[str, str]
     now_s: float
     body: bytes = b""
-    fields: Sequence[tuple[str, str]] = field(default=())
+    fields: Sequence[tuple[str, str]] = ()
 
     def get(self, name: str) -> str:
         """A field of its form; "" where it is not there."""

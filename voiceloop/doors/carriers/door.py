@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -31,9 +32,8 @@ from voiceloop.doors.carriers.twilio import Twilio
 from voiceloop.doors.carriers.vonage import Vonage
 from voiceloop.doors.entrance import Server
 from voiceloop.doors.phone import call_of, hello_of_call
-from voiceloop.errors import InvalidRequest, Unproved, VoiceLoopError
+from voiceloop.errors import Unproved, VoiceLoopError
 from voiceloop.http.gate import error_response
-from voiceloop.telephony import PhoneCall
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ PATH = "/v1/phone"
 MAX_BODY_BYTES = 64 * 1024
 START_S = 5.0  # from the upgrade to the message that begins the stream
 MOST_BEFORE_START = 256  # frames: five seconds of sound
+MOST_UNPROVED = 64  # streams of a door at once that have not said what they are of
 MOST_EARLY_BYTES = 512 * 1024  # of them: at 48 kHz and 16 bits
 
 Carrier = Twilio | Vonage  # and what is made of the first
@@ -56,12 +57,17 @@ class Open:
     early: list[Heard]
 
 
-async def opening(socket: Socket, dialect: Dialect) -> Open:
-    """Wait for the stream to say what it is of. Raises: Unproved, InvalidRequest, Disconnected."""
+async def opening(socket: Socket, dialect: Dialect, waiting: deque[asyncio.Timeout]) -> Open:
+    """Wait for the stream to say what it is of. waiting: those of a door that have not yet, of
+    which the oldest gives way. Raises: Unproved, InvalidRequest, Disconnected.
+    """
     early: list[Heard] = []
     n_bytes = 0
     try:
-        async with asyncio.timeout(START_S):
+        async with asyncio.timeout(START_S) as within:
+            if len(waiting) >= MOST_UNPROVED and not (oldest := waiting.popleft()).expired():
+                oldest.reschedule(0.0)
+            waiting.append(within)
             for _ in range(MOST_BEFORE_START):
                 match dialect.read(await socket.receive()):
                     case Started() as started:
@@ -72,19 +78,88 @@ async def opening(socket: Socket, dialect: Dialect) -> Open:
                         early.append(sound)
     except TimeoutError:
         pass
+    finally:
+        with suppress(ValueError):  # it gave way
+            waiting.remove(within)
     raise Unproved(f"expected the start of a stream within {START_S:g} s, found none")
 
 
-class CarrierDoor:
-    """Of one gateway and one carrier. public_url: where the carrier reaches the gateway."""
+class StreamDoor:
+    """Of one gateway and one carrier or kind of exchange: its legs, and the streams of these.
 
-    def __init__(self, server: Server, calls: Calls, carrier: Carrier, public_url: str) -> None:
+    announces: whether its far end says something to whoever takes a transferred call.
+    """
+
+    announces = False
+
+    def __init__(
+        self, server: Server, calls: Calls, name: str, dialect: Callable[[], Dialect]
+    ) -> None:
         self._server = server
         self._calls = calls
+        self._name = name
+        self._dialect = dialect
+        self._legs = Legs()
+        self._waiting: deque[asyncio.Timeout] = deque()
+        self.path = f"{PATH}/{name}"
+
+    @property
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _lack(self) -> str | None:
+        """What keeps one more call out, None when nothing does."""
+        return self._server.not_ready() or self._server.admission.lack()
+
+    def _refuse(self, error: VoiceLoopError) -> Response:
+        self._server.metrics.refused.labels(code=error.wire_code).inc()
+        log.info("%s: a call was refused: %s", self._name, error.message)
+        return error_response(error)
+
+    async def _serve(self, socket: Socket, leg_of: Callable[[Started], Leg]) -> None:
+        """A stream to its end. leg_of: by what it says that it is of; raises: Unproved."""
+        leg: Leg | None = None
+        try:
+            begun = await opening(socket, self._dialect(), self._waiting)
+            leg = leg_of(begun.started)
+            await self._run(socket, begun, leg)
+        except VoiceLoopError as error:
+            self._refuse(error)
+            if leg is not None:  # there is no place any more: the far end asks what follows
+                leg.state = LegState.OVER
+            code = error.close_code or (1008 if leg is None else 1013)
+            await socket.close(code, error.message)
+        except Disconnected:
+            await socket.close()
+
+    async def _run(self, socket: Socket, begun: Open, leg: Leg) -> None:
+        """The call over this stream. Raises: Overloaded, RateLimited."""
+        hello = replace(hello_of_call(self._server.config, leg.call), resume=True)
+        resume, leg.resume = leg.resume, ""
+        async with call_of(self._server, self._calls, hello, resume, leg.returns) as line:
+            sound = FarSound(begun.started.encoding, begun.started.rate_hz)
+            owner = LegStream(leg, leg.n_streams, self.announces)
+            far = StreamEnd(socket, begun.dialect, sound, line, owner)
+            line.far = line.phone = far
+            for early in begun.early:
+                with suppress(AudioError):  # as later, one bad frame ends no call
+                    far.take(early)
+            streaming = asyncio.create_task(far.run(), name="a telephone's stream")
+            try:
+                await self._server.serve_session(line)
+            finally:
+                streaming.cancel()
+                await asyncio.gather(streaming, return_exceptions=True)
+
+
+class CarrierDoor(StreamDoor):
+    """Of one carrier. public_url: where it reaches the gateway."""
+
+    def __init__(self, server: Server, calls: Calls, carrier: Carrier, public_url: str) -> None:
+        super().__init__(server, calls, carrier.name, carrier.stream)
         self._carrier = carrier
         self._url = public_url
-        self._legs = Legs()
-        self.path = f"{PATH}/{carrier.name}"
+        self.announces = carrier.announces
 
     def routes(self) -> Sequence[Route]:
         return (
@@ -102,8 +177,7 @@ class CarrierDoor:
             self._carrier.prove(asked)
             told = how(asked)
         except VoiceLoopError as error:
-            self._refuse(error)
-            return error_response(error)
+            return self._refuse(error)
         if told is None:
             return Response(status_code=204)
         return Response(told, media_type=self._carrier.media_type)
@@ -119,13 +193,9 @@ class CarrierDoor:
             fields = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
         return Asked(url, request.headers, time.time(), body, fields)
 
-    def _refuse(self, error: VoiceLoopError) -> None:
-        self._server.metrics.refused.labels(code=error.wire_code).inc()
-        log.info("%s: a call was refused: %s", self._carrier.name, error.message)
-
     def _ring(self, asked: Asked) -> str:
         call = self._carrier.ring(asked)
-        if (lack := self._server.not_ready() or self._server.admission.lack()) is not None:
+        if (lack := self._lack()) is not None:
             log.info("%s: a caller is told that the line is busy: %s", self._carrier.name, lack)
             self._server.metrics.refused.labels(code="server_overloaded").inc()
             return self._carrier.busy()
@@ -154,7 +224,7 @@ class CarrierDoor:
     def _announce(self, asked: Asked) -> str | None:
         """What whoever takes a transferred call hears first; its call is named in the address."""
         leg = self._legs.find(dict(parse_qsl(urlsplit(asked.url).query)).get("call", ""))
-        if leg is None or not leg.announcement or not self._carrier.announces:
+        if leg is None or not leg.announcement or not self.announces:
             return None
         return self._carrier.say(leg.announcement)
 
@@ -167,64 +237,18 @@ class CarrierDoor:
         first = f"{here}/announce?call={call_id}" if leg.announcement else ""
         return Way(f"{socket}{self.path}/stream", leg.ticket, f"{here}/after", first)
 
-    @property
-    def _now_s(self) -> float:
-        return asyncio.get_running_loop().time()
-
     # --- the stream ---
 
     async def serve_stream(self, request: HTTPConnection, accept: Accept) -> None:
         """A stream from its upgrade to its end. Raises: Unproved: it was not let in."""
         try:
-            is_proved = self._carrier.prove_stream(self._asked(request, "ws"))
+            self._carrier.prove_stream(self._asked(request, "ws"))
         except Unproved as error:
             self._refuse(error)
             raise
-        socket = await accept()
-        try:
-            begun = await opening(socket, self._carrier.stream())
-            leg = self._leg_of(begun.started, is_proved=is_proved)
-        except (Unproved, InvalidRequest) as error:
-            self._refuse(error)
-            await socket.close(1008, error.message)
-            return
-        except Disconnected:
-            return
-        try:
-            await serve_leg(self._server, self._calls, socket, begun, leg, self._carrier.announces)
-        except VoiceLoopError as error:  # no place any more: the carrier asks what follows
-            self._refuse(error)
-            leg.state = LegState.OVER
-            await socket.close(error.close_code or 1013, error.message)
+        await self._serve(await accept(), self._leg_of)
 
-    def _leg_of(self, started: Started, *, is_proved: bool) -> Leg:
+    def _leg_of(self, started: Started) -> Leg:
         """Raises: Unproved."""
-        if is_proved and not started.ticket:  # a stream that another application has begun
-            ids = {"call": started.call, "account": started.account}
-            call = PhoneCall(self._carrier.name, started.caller, started.called, {}, ids)
-            started_by_us = self._legs.ring(call, self._now_s)
-            return self._legs.take(started_by_us.ticket, started.call, self._now_s)
         call_id = started.call if self._carrier.tells_call else None
         return self._legs.take(started.ticket, call_id, self._now_s)
-
-
-async def serve_leg(
-    server: Server, calls: Calls, socket: Socket, begun: Open, leg: Leg, announces: bool = False
-) -> None:
-    """The call over this stream, to its end. Raises: Overloaded, RateLimited."""
-    hello = replace(hello_of_call(server.config, leg.call), resume=True)
-    resume, leg.resume = leg.resume, ""
-    async with call_of(server, calls, hello, resume, leg.returns) as line:
-        sound = FarSound(begun.started.encoding, begun.started.rate_hz)
-        owner = LegStream(leg, leg.n_streams, announces)
-        far = StreamEnd(socket, begun.dialect, sound, line, owner)
-        line.far = line.phone = far
-        for early in begun.early:
-            with suppress(AudioError):  # as later, one bad frame ends no call
-                far.take(early)
-        streaming = asyncio.create_task(far.run(), name="a telephone's stream")
-        try:
-            await server.serve_session(line)
-        finally:
-            streaming.cancel()
-            await asyncio.gather(streaming, return_exceptions=True)

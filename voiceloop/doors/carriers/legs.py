@@ -53,7 +53,7 @@ class Leg:
 
 @dataclass(frozen=True, slots=True)
 class LegStream:
-    """One stream of a leg, as `stream.Owner`. number: of it, until a later one takes its place.
+    """One stream of a leg. number: of it, until a later one takes its place.
 
     announces: whether the far end says something to whoever takes a transferred call.
     """
@@ -63,16 +63,19 @@ class LegStream:
     announces: bool = False
 
     def keep(self, ticket: str, returns: str) -> None:
+        """By this ticket the call could go on over another stream."""
         if self.number == self.leg.n_streams:
             self.leg.resume, self.leg.returns = ticket, returns
 
     def send_away(self, target: str, announcement: Announcement | None) -> None:
+        """Have the caller connected there once the stream is over. Raises: NotOnThisLine."""
         if announcement is not None and not self.announces:
             raise NotOnThisLine("expected a line that announces a caller, found one that does not")
         self.leg.target = target
         self.leg.announcement = "" if announcement is None else announcement.text
 
     def end(self, *, is_over: bool) -> None:
+        """The stream ends; is_over: and with it the call."""
         if self.number == self.leg.n_streams and self.leg.state is LegState.STREAMING:
             self.leg.state = LegState.OVER if is_over else LegState.AWAY
 

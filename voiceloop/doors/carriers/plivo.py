@@ -29,8 +29,7 @@ class PlivoStream(TwilioStream):
         self._sid = wire.text_at(told, "start", "streamId")
         pairs = wire.text_at(told, "extra_headers").strip("{}").replace(";", ",").split(",")
         given = {name.strip(): value for name, _, value in (one.partition("=") for one in pairs)}
-        call, account = (wire.text_at(told, "start", name) for name in ("callId", "accountId"))
-        return wire.Started(call, given.get(wire.TICKET, ""), account)
+        return wire.Started(wire.text_at(told, "start", "callId"), given.get(wire.TICKET, ""))
 
     def media(self, payload: bytes) -> wire.Frame:
         return wire.event("playAudio", media={**MULAW, "payload": wire.base64_of(payload)})
@@ -46,7 +45,7 @@ class PlivoStream(TwilioStream):
 
 
 class Plivo(Twilio):
-    """As `Twilio`. token: the account's."""
+    """As `Twilio`. secret: the account's auth token."""
 
     name: ClassVar[str] = "plivo"
     announces: ClassVar[bool] = False
@@ -57,10 +56,9 @@ class Plivo(Twilio):
     def prove(self, asked: wire.Asked) -> None:
         signature = asked.headers.get("x-plivo-signature-v3")
         nonce = asked.headers.get("x-plivo-signature-v3-nonce")
-        check_plivo(self._token, signature, nonce, asked.url, asked.fields)
+        check_plivo(self._secret, signature, nonce, asked.url, asked.fields)
 
-    def prove_stream(self, asked: wire.Asked) -> bool:
-        return False
+    def prove_stream(self, asked: wire.Asked) -> None: ...
 
     def connect(self, call: PhoneCall, way: wire.Way) -> str:
         options = 'bidirectional="true" keepCallAlive="true" contentType="audio/x-mulaw;rate=8000"'

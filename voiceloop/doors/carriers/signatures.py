@@ -80,8 +80,8 @@ def check_telnyx(
     _check_time(sent_s, now_s)
 
 
-def check_vonage(secret: str, authorization: str | None, body: bytes, now_s: float) -> str:
-    """A signed webhook of Vonage: a JWT, which holds the body's digest. Returns its id.
+def check_vonage(secret: str, authorization: str | None, body: bytes, now_s: float) -> None:
+    """A signed webhook of Vonage: a JWT, which holds the body's digest.
 
     Raises: Unproved. Source: developer.vonage.com, "Decoding Signed Webhooks"; RFC 7515, 7519.
     """
@@ -94,20 +94,13 @@ def check_vonage(secret: str, authorization: str | None, body: bytes, now_s: flo
         head, claims = (json.loads(_from_url_base64(part)) for part in signed.split("."))
         if head["alg"] != "HS256":
             raise ValueError
-        sent_s, token_id = float(claims["iat"]), str(claims["jti"])
+        sent_s = float(claims["iat"])
         digest = claims["payload_hash"] if body else hashlib.sha256(body).hexdigest()
     except (KeyError, TypeError, ValueError):
         raise Unproved("expected a token of the carrier, found another") from None
     _check_time(sent_s, now_s)
     if not _is_same(str(digest), hashlib.sha256(body).hexdigest().encode()):
         raise Unproved("expected the body that was signed, found another")
-    return token_id
-
-
-def check_token(found: str | None, wanted: str) -> None:
-    """A token that the carrier was told to send. Raises: Unproved."""
-    if not _is_same(found or "", wanted.encode()):
-        raise Unproved("expected the token of the stream, found another")
 
 
 def check_basic(authorization: str | None, password: str) -> None:
@@ -117,9 +110,8 @@ def check_basic(authorization: str | None, password: str) -> None:
         found = base64.b64decode(text.strip(), validate=True).decode().partition(":")[2]
     except ValueError:
         found = ""
-    if scheme.lower() != "basic":
-        found = ""
-    check_token(found, password)
+    if scheme.lower() != "basic" or not _is_same(found, password.encode()):
+        raise Unproved("expected the password of the exchange, found another")
 
 
 def _spellings(url: str) -> Iterable[str]:

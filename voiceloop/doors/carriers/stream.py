@@ -18,6 +18,7 @@ from audio.errors import AudioError
 from audio.frames import FRAME_MS, VOICE_HZ, samples_in
 from voiceloop.call.connection import HUNG_UP, Disconnected
 from voiceloop.doors.carriers.dialect import Dialect, Frame, Heard, Incoming, Played, Pressed
+from voiceloop.doors.carriers.legs import LegStream
 from voiceloop.doors.carriers.marks import Marks
 from voiceloop.doors.carriers.sound import FarSound, InOrder
 from voiceloop.doors.keypad import tones
@@ -56,19 +57,7 @@ class Leaving(Enum):
     TRANSFER = "transfer"
 
 
-class Owner(Protocol):
-    """The telephone's call, of which the stream is a part."""
-
-    def keep(self, ticket: str, returns: str) -> None:
-        """By this ticket the call could go on over another stream."""
-
-    def send_away(self, target: str, announcement: Announcement | None) -> None:
-        """Have the caller connected there once the stream is over. Raises: NotOnThisLine."""
-
-    def end(self, *, is_over: bool) -> None:
-        """The stream ends; is_over: and with it the call."""
-
-
+HANG_UP_S = 1.0  # for the last command to leave; a far end that reads nothing is let go of
 # Close codes by which a call is over, and no other stream is to follow: hung up, at its longest
 # time, its key gone. A server that restarts or fails ends the stream alone.
 OVER = (HUNG_UP, 1001, 1008)
@@ -86,7 +75,7 @@ class StreamEnd:
         dialect: Dialect,
         sound: FarSound,
         line: Line,
-        owner: Owner,
+        owner: LegStream,
     ) -> None:
         self._socket = socket
         self._dialect = dialect
@@ -96,7 +85,7 @@ class StreamEnd:
         self._loop = asyncio.get_running_loop()
         self._order, self._marks = InOrder(), Marks()
         self._unsent: deque[Frame] = deque()
-        self._changed = asyncio.Event()
+        self._changed, self._drained = asyncio.Event(), asyncio.Event()
         self._heard_until_s = self._loop.time()
         self._finishing: asyncio.TimerHandle | None = None
         self._n_malformed = 0
@@ -168,6 +157,7 @@ class StreamEnd:
             while True:
                 while self._unsent:
                     await self._socket.send(self._unsent.popleft())
+                self._drained.set()
                 self._changed.clear()
                 await self._changed.wait()
 
@@ -178,6 +168,7 @@ class StreamEnd:
             self._leave(1013, "the far end does not read")
             return
         self._unsent.append(frame)
+        self._drained.clear()
         self._changed.set()
 
     # --- as the line's far end ---
@@ -235,7 +226,11 @@ class StreamEnd:
         if self.leaving is Leaving.NOBODY:
             self.leaving = Leaving.AGENT
             if (frame := self._dialect.hang_up()) is not None:
-                await self._socket.send(frame)
+                self._unsent.clear()  # nothing of it is heard any more
+                self._put(frame)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(HANG_UP_S):
+                        await self._drained.wait()
         self._line.end(HUNG_UP, "the agent hung up")
 
     async def transfer(self, target: str, announcement: Announcement | None = None) -> None:

@@ -13,7 +13,7 @@ from xml.sax.saxutils import quoteattr
 
 from audio.codec import Encoding
 from voiceloop.doors.carriers import dialect as wire
-from voiceloop.doors.carriers.signatures import check_telnyx, check_token
+from voiceloop.doors.carriers.signatures import check_telnyx
 from voiceloop.doors.carriers.twilio import (
     Twilio,
     TwilioStream,
@@ -47,10 +47,7 @@ class TelnyxStream(TwilioStream):
         return wire.Started(
             wire.text_at(told, "start", "call_control_id"),
             wire.text_at(told, "start", "custom_parameters", wire.TICKET),
-            wire.text_at(told, "start", "user_id"),
             ENCODINGS[codec],
-            caller=wire.text_at(told, "start", "from"),
-            called=wire.text_at(told, "start", "to"),
         )
 
     def _frame(self, kind: str, **fields: object) -> str:
@@ -58,30 +55,18 @@ class TelnyxStream(TwilioStream):
 
 
 class Telnyx(Twilio):
-    """As `Twilio`. public_key: base64, of the account. stream_token: what an application of the
-    operator's own has Telnyx send with a stream; "" where only our answers begin streams.
-    """
+    """As `Twilio`. secret: none; it is the account's public key, base64."""
 
     name: ClassVar[str] = "telnyx"
     announces: ClassVar[bool] = False
     tells_call: ClassVar[bool] = False  # a stream names the call by another id than TeXML does
 
-    def __init__(self, public_key: str, stream_token: str) -> None:
-        super().__init__("")
-        self._public_key = public_key
-        self._stream_token = stream_token
-
     def prove(self, asked: wire.Asked) -> None:
         signature = asked.headers.get("telnyx-signature-ed25519")
         sent_at = asked.headers.get("telnyx-timestamp")
-        check_telnyx(self._public_key, signature, sent_at, asked.body, asked.now_s)
+        check_telnyx(self._secret, signature, sent_at, asked.body, asked.now_s)
 
-    def prove_stream(self, asked: wire.Asked) -> bool:
-        found = asked.headers.get("x-telnyx-streaming-auth-token")
-        if not self._stream_token or found is None:
-            return False
-        check_token(found, self._stream_token)
-        return True
+    def prove_stream(self, asked: wire.Asked) -> None: ...
 
     def connect(self, call: PhoneCall, way: wire.Way) -> str:
         stream = (

@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 from voiceloop.doors.carriers import dialect as wire
 from voiceloop.doors.carriers.signatures import check_twilio
-from voiceloop.errors import Unproved, expected
+from voiceloop.errors import expected
 from voiceloop.telephony import PhoneCall
 
 # Of a call, or of the leg that it was transferred to, as `CallStatus` and `DialCallStatus` name it.
@@ -49,7 +49,6 @@ class TwilioStream(wire.Dialect):
         return wire.Started(
             wire.text_at(told, "start", "callSid"),
             wire.text_at(told, "start", "customParameters", wire.TICKET),
-            wire.text_at(told, "start", "accountSid"),
         )
 
     def media(self, payload: bytes) -> wire.Frame:
@@ -68,9 +67,9 @@ class TwilioStream(wire.Dialect):
 class Twilio:
     """How it rings, and what it is answered: each answer is a body in `media_type`.
 
-    token: the account's; account: its SID, "" for any. tells_call: a stream names the call as its
-    ring does. announces: it says something to whoever takes a transferred call. call_field,
-    dialled_field, header_prefix: what of its forms others name otherwise.
+    secret: the account's auth token, or what another carrier signs with. tells_call: a stream names
+    the call as its ring does. announces: it says something to whoever takes a transferred call.
+    signature, call_field, dialled_field, header_prefix: what others name otherwise.
     """
 
     name: ClassVar[str] = "twilio"
@@ -82,23 +81,16 @@ class Twilio:
     dialled_field: ClassVar[str] = "DialCallStatus"
     header_prefix: ClassVar[str] = "SipHeader_"
 
-    def __init__(self, token: str, account: str = "") -> None:
-        self._token = token
-        self._account = account
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
 
     def prove(self, asked: wire.Asked) -> None:
         """Raises: Unproved."""
-        check_twilio(self._token, asked.headers.get(self.signature), asked.url, asked.fields)
-        if self._account and asked.get("AccountSid") != self._account:
-            raise Unproved("expected a call of the configured account, found one of another")
+        check_twilio(self._secret, asked.headers.get(self.signature), asked.url, asked.fields)
 
-    def prove_stream(self, asked: wire.Asked) -> bool:
-        """Of an upgrade, as far as the carrier signs it. Raises: Unproved.
-
-        Returns whether that is proof enough; else the stream needs a ticket.
-        """
-        check_twilio(self._token, asked.headers.get(self.signature), asked.url)
-        return False
+    def prove_stream(self, asked: wire.Asked) -> None:
+        """An upgrade, as far as the carrier signs it; the ticket follows. Raises: Unproved."""
+        check_twilio(self._secret, asked.headers.get(self.signature), asked.url)
 
     def ring(self, asked: wire.Asked) -> PhoneCall:
         """Who calls whom. Raises: InvalidRequest."""
@@ -145,6 +137,21 @@ class Twilio:
 
     def stream(self) -> wire.Dialect:
         return TwilioStream()
+
+
+class SignalWire(Twilio):
+    """As `Twilio`, in cXML. secret: the project's signing key.
+
+    Whether it signs the upgrade its pages do not say: there the ticket of the signed answer is the
+    proof. Source: signalwire.com/docs/compatibility-api/cxml; /server-sdks, "Webhook signature".
+    """
+
+    name: ClassVar[str] = "signalwire"
+    signature: ClassVar[str] = "x-signalwire-signature"
+
+    def prove_stream(self, asked: wire.Asked) -> None:
+        if self.signature in asked.headers:
+            super().prove_stream(asked)
 
 
 def twiml(verbs: str) -> str:

@@ -71,8 +71,7 @@ class Vonage:
     def prove(self, asked: wire.Asked) -> None:
         check_vonage(self._secret, asked.headers.get("authorization"), asked.body, asked.now_s)
 
-    def prove_stream(self, asked: wire.Asked) -> bool:
-        return False
+    def prove_stream(self, asked: wire.Asked) -> None: ...
 
     def ring(self, asked: wire.Asked) -> PhoneCall:
         told = wire.object_of(asked.body.decode("utf-8", "replace"))

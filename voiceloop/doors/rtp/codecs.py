@@ -163,7 +163,7 @@ def _line(coding: Callable[[], Coding], rate_hz: int) -> Callable[[], tuple[Enco
 
 OPUS_FMTP = "minptime=10;useinbandfec=1;stereo=0;maxaveragebitrate=32000"
 # RFC 3551, 4.5.2: the clock of G.722 is 8 kHz although its sound has 16, an error that stayed.
-CODECS = {
+CODECS = {  # the best first: a call has the first that its far end takes
     "opus": Codec("opus", None, OPUS_HZ, OPUS_FMTP, lambda: (OpusEncoder(), OpusDecoder())),
     "g722": Codec("G722", 9, 8_000, "", _line(G722, 16_000)),
     "pcma": Codec("PCMA", 8, 8_000, "", _line(lambda: G711("pcma"), 8_000)),
@@ -171,8 +171,8 @@ CODECS = {
 }
 
 
-def codecs_here(names: tuple[str, ...]) -> list[Codec]:
-    """Those of these names that this machine has the libraries of, in their order."""
+def codecs_here() -> list[Codec]:
+    """Those that this machine has the libraries of."""
     lacks = set() if is_available() else {"opus"}
     lacks |= set() if find_spec("G722") else {"g722"}
-    return [CODECS[name] for name in names if name not in lacks]
+    return [codec for name, codec in CODECS.items() if name not in lacks]

@@ -41,6 +41,7 @@ LOST_S = 20.0
 QUIET_EVERY_S = 0.4
 QUIET_LEVEL = bytes([70])  # of comfort noise, -70 dBov (RFC 3389, 3.1): the line does not seem dead
 RECEIVE_BUFFER_BYTES = 1 << 18
+PORTS = 20_000, 20_400  # above those that Asterisk takes, below those that Linux gives out
 TYPE_OF_SERVICE = 46 << 2  # "expedited forwarding" (RFC 3246), as telephones send
 FRAME_SAMPLES = samples_in(FRAME_MS, VOICE_HZ)
 FRAME_BYTES = 2 * FRAME_SAMPLES
@@ -65,34 +66,29 @@ class FarEnd(Protocol):
 
 
 class Ports:
-    """The UDP ports of calls, in pairs. first, last: 0 and 0: any that the machine gives."""
+    """The UDP ports of calls, in pairs, which a firewall can be told of."""
 
-    def __init__(self, host: str, first: int, last: int) -> None:
+    def __init__(self, host: str) -> None:
         self._host = host
-        pairs = list(range(first + first % 2, last, 2))
-        random.shuffle(pairs)
-        self._free = pairs
-        self._is_any = not pairs
+        self._free = list(range(*PORTS, 2))
+        random.shuffle(self._free)
 
     def take(self) -> tuple[socket.socket, socket.socket]:
         """A pair of bound sockets. Raises: Overloaded: none is free."""
-        for _ in range(32 if self._is_any else len(self._free)):
-            port = 0 if self._is_any else self._free.pop(0)
-            first = second = None
+        for _ in range(len(self._free)):
+            port = self._free.pop(0)
+            first = None
             try:
                 first = self._bind(port)
-                second = self._bind(first.getsockname()[1] + 1)
-                return first, second
-            except OSError:
-                for sock in (first, second):
-                    if sock is not None:
-                        sock.close()
+                return first, self._bind(port + 1)
+            except OSError:  # somebody else has it
+                if first is not None:
+                    first.close()
                 self.give_back(port)
-        raise Overloaded("expected a free pair of UDP ports of sip.rtp_ports, found none")
+        raise Overloaded(f"expected a free pair of UDP ports in {PORTS}, found none")
 
     def give_back(self, port: int) -> None:
-        if not self._is_any:
-            self._free.append(port)
+        self._free.append(port)
 
     def _bind(self, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET

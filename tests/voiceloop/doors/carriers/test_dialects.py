@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from xml.etree import ElementTree
 
 import pytest
@@ -23,9 +24,8 @@ from voiceloop.doors.carriers.dialect import (
 )
 from voiceloop.doors.carriers.door import MOST_EARLY_BYTES, Carrier, opening
 from voiceloop.doors.carriers.plivo import Plivo, PlivoStream
-from voiceloop.doors.carriers.signalwire import SignalWire
 from voiceloop.doors.carriers.telnyx import Telnyx, TelnyxStream
-from voiceloop.doors.carriers.twilio import Twilio, TwilioStream
+from voiceloop.doors.carriers.twilio import SignalWire, Twilio, TwilioStream
 from voiceloop.doors.carriers.vonage import Vonage, VonageStream
 from voiceloop.doors.pbx.asterisk import AsteriskStream
 from voiceloop.doors.pbx.audiosocket import AudioSocketStream
@@ -41,7 +41,7 @@ TICKET = "00000000-0000-0000-0000-0000000000aa"
 EVIL = '"><Say>a & b</Say>'
 WAY = Way("wss://v.example/s", EVIL, "https://v.example/after")
 CARRIERS: list[Carrier] = [
-    Twilio(TOKEN, ""), SignalWire(TOKEN, ""), Telnyx("", ""), Plivo(TOKEN), Vonage(TOKEN),
+    Twilio(TOKEN), SignalWire(TOKEN), Telnyx(""), Plivo(TOKEN), Vonage(TOKEN),
 ]  # fmt: skip
 
 
@@ -152,5 +152,5 @@ class Flood:
 async def test_little_sound_is_kept_of_who_has_not_said_what_it_is_of() -> None:
     flood = Flood()
     with pytest.raises(Unproved):
-        await opening(flood, VonageStream())
+        await opening(flood, VonageStream(), deque())
     assert 60_000 * flood.n_frames <= MOST_EARLY_BYTES + 60_000

@@ -61,7 +61,7 @@ async def dial(gateway: Gateway, name: str) -> Telephone:
         await phone.open(f"ws{url[4:]}/v1/phone/asterisk/stream?{query}", "")
     elif name == "audiosocket":
         given = await ask_for_uuid(url)
-        port = gateway.config.phone.audiosocket.port
+        port = gateway.config.phone.audiosocket_address[1]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         await phone.attach(TcpStream(reader, writer))
         phone.peer.call = given.text
@@ -220,6 +220,26 @@ async def test_a_stream_that_proves_nothing_is_closed_and_no_model_is_asked(
         )
 
 
+async def test_streams_that_say_nothing_give_way_and_keep_no_call_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(door, "MOST_UNPROVED", 3)
+    async with phone_served() as (gateway, url):
+        silent = [await connect(f"ws{url[4:]}/v1/phone/plivo/stream") for _ in range(5)]
+        for one in silent[:2]:  # long before their five seconds are over
+            async with asyncio.timeout(2.0):
+                with pytest.raises(ConnectionClosed):
+                    await one.recv()
+        [waiting] = {len(one.serve.__self__._waiting) for one in gateway.doors.telephones.sockets  # type: ignore[attr-defined]
+                     if one.path.endswith("plivo/stream")}  # fmt: skip
+        assert waiting == 3
+        phone = await dial(gateway, "plivo")
+        await greeted(phone)
+        await phone.hang_up()
+        for one in silent:
+            await one.close()
+
+
 async def test_a_server_without_room_says_that_the_line_is_busy() -> None:
     async with phone_served(limits=Limits(max_sessions=1), telnyx_key=TELNYX_PUBLIC) as (
         gateway,
@@ -354,7 +374,7 @@ async def test_a_uuid_that_was_not_given_out_and_a_wrong_password_open_nothing()
         async with httpx.AsyncClient(trust_env=False, auth=("voiceloop", "guess")) as http:
             assert (await http.post(f"{url}/v1/phone/audiosocket")).status_code == 403
         given = await ask_for_uuid(url)
-        port, streams = gateway.config.phone.audiosocket.port, []
+        port, streams = gateway.config.phone.audiosocket_address[1], []
         for uuid in ("00000000-0000-0000-0000-000000000001", given.text, given.text):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             streams.append(writer)
@@ -371,22 +391,6 @@ async def test_a_uuid_that_was_not_given_out_and_a_wrong_password_open_nothing()
         for writer in streams:
             writer.close()
             await writer.wait_closed()
-
-
-async def test_a_stream_of_the_operators_own_is_proved_by_telnyxs_token() -> None:
-    async with phone_served(telnyx_key=TELNYX_PUBLIC) as (gateway, url):
-        path = f"ws{url[4:]}/v1/phone/telnyx/stream"
-        with pytest.raises(InvalidStatus):
-            await connect(path, additional_headers={"x-telnyx-streaming-auth-token": "guess"})
-        phone = Telephone.of(url, "telnyx")
-        token = {"x-telnyx-streaming-auth-token": "a stream's token"}
-        await phone.attach(await connect(path, additional_headers=token))
-        for frame in phone.peer.opening(""):
-            await phone.send(frame)
-        await greeted(phone)
-        [hello] = heard_of(gateway)
-        assert hello.phone is not None and hello.phone.caller == CALLER
-        await phone.hang_up()
 
 
 async def test_without_a_secret_nothing_is_served_and_calls_leave_nothing_behind() -> None:
@@ -414,7 +418,7 @@ async def test_calls_that_are_announced_at_once_open_audiosocket_s_port_once() -
 
 async def test_a_port_of_audiosocket_s_that_another_has_is_a_typed_refusal() -> None:
     async with phone_served() as (gateway, url), httpx.AsyncClient(trust_env=False) as http:
-        taken = listen("127.0.0.1", gateway.config.phone.audiosocket.port)
+        taken = listen("127.0.0.1", gateway.config.phone.audiosocket_address[1])
         with taken:
             told = await http.post(f"{url}/v1/phone/audiosocket", auth=("asterisk", TOKEN))
         assert (told.status_code, told.json()["error"]["code"]) == (503, "server_overloaded")

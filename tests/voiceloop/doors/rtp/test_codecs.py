@@ -13,7 +13,7 @@ from voiceloop.doors.rtp.codecs import CODECS, codecs_here
 from voiceloop.doors.rtp.packet import RtpPacket
 from voiceloop.doors.rtp.receive import FRAME, RtpReceiver
 
-HERE = [one.name.lower() for one in codecs_here(tuple(CODECS))]
+HERE = [one.name.lower() for one in codecs_here()]
 
 
 def vowel(n_samples: int) -> Samples:

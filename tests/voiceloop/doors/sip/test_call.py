@@ -52,7 +52,7 @@ async def dialled(
     backends: Backends | None = None, limits: Limits | None = None, **sip: Any
 ) -> AsyncIterator[tuple[SipDoor, Telephone]]:
     """A gateway with a SIP port, and a telephone beside it."""
-    given = {"port": free_port(), "allow": HERE, "rtp_ports": (), **sip}
+    given = {"port": free_port(), "allow": HERE, **sip}
     config = Config(
         sip=SipSettings(**given),
         phone=PhoneSettings(headers=("X-Order",)),
@@ -539,10 +539,11 @@ async def test_a_call_that_nobody_takes_says_so(status: int) -> None:
         assert door.n_legs == 0
 
 
-async def test_a_call_that_rings_for_too_long_is_given_up() -> None:
+async def test_a_call_that_rings_for_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("voiceloop.doors.sip.door.RING_S", 0.2)
     far = await Telephone(0).open()
     trunk = TrunkSettings(f"sip:127.0.0.1:{far.at[1]}", "shop", "", ("tel:*",))
-    async with dialled(trunk=trunk, ring_s=0.2) as (door, phone):
+    async with dialled(trunk=trunk) as (door, phone):
         far.server = ("127.0.0.1", door.port)
         calling = asyncio.create_task(door.call(HELLO, "tel:+4940555"))
         invite = await far.asked_for("INVITE")
