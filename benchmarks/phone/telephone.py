@@ -190,18 +190,20 @@ class Telephone:
                 await self.send(frame)
 
     async def _play(self) -> None:
-        """Each piece at the moment it is heard, one behind the other."""
+        """Each piece at the moment it is heard, one behind the other by the telephone's own clock:
+        however late this loop wakes, what is there in time plays without a gap.
+        """
         plays_at = 0.0
         while True:
             while not self._queue:
                 self._queued.clear()
                 await self._queued.wait()
+                plays_at = max(plays_at, self._now())
             name, payload = self._queue.popleft()
             if name:
                 await asyncio.sleep(max(0.0, plays_at - self._now()))
                 await self._returned(name)
                 continue
-            plays_at = max(plays_at, self._now())
             samples = self._out.push(decode(payload, self.peer.encoding))
             self.heard.append((plays_at, samples))
             self._on_piece(plays_at, samples)
