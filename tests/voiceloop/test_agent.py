@@ -19,7 +19,7 @@ from voiceloop.knowledge.documents import read_folder
 from voiceloop.knowledge.index import KnowledgeIndex
 from voiceloop.knowledge.passages import passages_of
 from voiceloop.models import resolve
-from voiceloop.models.catalog import ESPEAK, HIBARI, PHONON
+from voiceloop.models.catalog import ESPEAK, HIBARI, KOKORO
 from voiceloop.models.presets import resolve_agent
 from voiceloop.models.resolve import ResolvedModel, known_voices
 from voiceloop.realtime.settings import SemanticVad
@@ -357,8 +357,9 @@ def test_the_voices_of_a_folder_are_its_files(tmp_path: Path) -> None:
     (tmp_path / "voices").mkdir()
     for name in ("anna.safetensors", "ben.wav", "cleo.pt", "README.md"):
         (tmp_path / "voices" / name).touch()
-    assert known_voices(ResolvedModel(PHONON, tmp_path)) == {"anna", "ben", "cleo"}
-    assert not known_voices(ResolvedModel(PHONON))
+    model = replace(KOKORO, loader="pocket")
+    assert known_voices(ResolvedModel(model, tmp_path)) == {"anna", "ben", "cleo"}
+    assert not known_voices(ResolvedModel(model))
 
 
 def test_a_language_that_the_recognizer_lacks_is_refused(tmp_path: Path) -> None:

@@ -198,21 +198,6 @@ QWEN3_4B = Model(
         size_mb=8061,
     ),
 )
-PHONON = Model(
-    name="gradium/phonon-31m-en",
-    role="voice",
-    loader="phonon",
-    licence="Apache-2.0",
-    languages="English",
-    why="the smallest voice that streams by 80 ms frames, faster than real time on one core",
-    # No hub could be asked which commit holds the files that transformers reads, so none is named.
-    repo=Repo("gradium/phonon-31m-en", revision="", size_mb=170),
-    parts={
-        "codec_folder": Repo(
-            "gradium/phonon-mimi", revision="", needed=("config.json", "*.safetensors"), size_mb=42
-        )
-    },
-)
 KOKORO = Model(
     name="onnx-community/Kokoro-82M-v1.0-ONNX",
     role="voice",
@@ -241,7 +226,6 @@ MODELS: tuple[Model, ...] = (
     NEMOTRON,
     QWEN25,
     QWEN3_4B,
-    PHONON,
     KOKORO,
 )
 

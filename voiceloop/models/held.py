@@ -92,8 +92,7 @@ def digest_of(resolved: ResolvedModel) -> str:
     package = model.requires.partition("==")[0]
     digest.update(f"{model.name}\0{model.loader}\0{package}".encode())
     digest.update((installed_version(package) or "").encode() if package else b"")
-    folders = [model_dir(resolved), resolved.adapter, *resolved.parts.values()]
-    for folder in folders:
+    for folder in (model_dir(resolved), resolved.adapter):
         for path in _files(folder) if folder is not None else ():
             _sample(path, digest)
     return digest.hexdigest()

@@ -50,12 +50,7 @@ def _line(role: str, model: Model, hub: Path) -> str:
     if model.repo is None:
         return f"  {role:<10}  {model.name:<42}  {model.licence:<14}  in a package"
     resolved = resolve_model(model, hub)
-    if not resolved.missing:
-        state = "on disk"
-    elif resolved.folder is None and not resolved.parts:
-        state = f"not here: voiceloop models pull {model.pull_name}"
-    else:
-        state = f"in part: voiceloop models pull {model.name}"
+    state = f"not here: voiceloop models pull {model.name}" if resolved.missing else "on disk"
     size = f"{model.size_mb} MB"
     return f"  {role:<10}  {model.name:<42}  {model.licence:<14}  {size:>8}  {state}"
 
@@ -157,7 +152,7 @@ def repos_of(name: str) -> tuple[Repo, ...]:
     """The repositories of a preset, of a model of the catalog, or of any id.
 
     Raises:
-        ConfigError: the name is none of these, or of a model that wants a commit.
+        ConfigError: the name is none of these.
     """
     for preset in PRESETS:
         if preset.name == name:
@@ -167,7 +162,7 @@ def repos_of(name: str) -> tuple[Repo, ...]:
         return model.repos
     if name.count("/") != 1 or name.startswith(("/", ".", "~")):
         known = [preset.name for preset in PRESETS if preset.repos]
-        known += [model.pull_name for model in MODELS if model.repos]
+        known += [model.name for model in MODELS if model.repos]
         names = ", ".join(sorted(known))
         raise ConfigError(f"expected one of {names}, or an id owner/name, found {name!r}")
     return (any_repo(name),)

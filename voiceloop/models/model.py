@@ -1,18 +1,17 @@
 """What a model is: where it comes from, at which commit, and what is known of it.
 
-Owns the shape of a row of ``catalog.py``, and what "pinned" means: everybody who takes the model by
-its name has the same bytes.
+Owns the shape of a row of ``catalog.py``. Each is pinned: everybody who takes the model by its name
+has the same bytes.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from voiceloop.backends import RoleName
-from voiceloop.errors import ConfigError
 
 TRANSFORMERS_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "tokenizer.model")
 TRANSFORMERS_NEEDED = ("config.json", "*.safetensors", "tokenizer.json")
@@ -25,10 +24,10 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 class Repo:
     """One repository of the Hugging Face hub.
 
-    revision: a commit. "" where none is known to hold what is read: the user names one. A
-    branch moves; it stands only for an id that a person gives without a commit. files: patterns of
-    what is fetched, without those of ignored. needed: each must match something, else the model
-    cannot be loaded. weights: of a repository that no table knows, where one of them must match.
+    revision: a commit. A branch moves; it stands only for an id that a person gives without a
+    commit. files: patterns of what is fetched, without those of ignored. needed: each must match
+    something, else the model cannot be loaded. weights: of a repository that no table knows, where
+    one of them must match.
     """
 
     id: str
@@ -52,7 +51,6 @@ class Repo:
 class Model:
     """One model. ``loader`` is its name in the role; a model without ``repo`` is in a package.
 
-    parts: repositories that go with it, by the option of the loader that takes their folder.
     options: of its loader, in place of the preset's.
     requires: the distribution that a model is in, "name" or "name==1.0"; where another or none is
     installed, fallback takes its place in a preset.
@@ -70,7 +68,6 @@ class Model:
     why: str
     loader: str = ""
     repo: Repo | None = None
-    parts: Mapping[str, Repo] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     language_codes: tuple[str, ...] = ()
     voices: tuple[str, ...] = ()
@@ -82,43 +79,8 @@ class Model:
 
     @property
     def repos(self) -> tuple[Repo, ...]:
-        return (self.repo, *self.parts.values()) if self.repo is not None else ()
+        return (self.repo,) if self.repo is not None else ()
 
     @property
     def size_mb(self) -> int:
         return sum(repo.size_mb for repo in self.repos)
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether the same bytes come everywhere: of a commit, a package's version, or our own."""
-        from_a_package = not self.requires or "==" in self.requires
-        return from_a_package and all(repo.is_pinned for repo in self.repos)
-
-    @property
-    def pull_name(self) -> str:
-        """What `voiceloop models pull` and a configuration take."""
-        lacks = [repo for repo in self.repos if not repo.is_pinned]
-        return f"{self.name}@{','.join('COMMIT' for _ in self.repos)}" if lacks else self.name
-
-    def at(self, commits: str) -> Model:
-        """The model at these commits, one for each repository, in the order of ``repos``.
-
-        Raises:
-            ConfigError: another number of them, or one that is no whole commit.
-        """
-        given = commits.split(",")
-        if len(given) != len(self.repos) or not all(map(COMMIT.fullmatch, given)):
-            raise ConfigError(
-                f"{self.name}: no commit of it is known to hold the files that are read. Expected "
-                f"{self.pull_name}, 40 digits each, of {', '.join(r.id for r in self.repos)}, "
-                f"found {commits or 'none'}"
-            )
-        own, *parts = (
-            replace(repo, revision=commit) for repo, commit in zip(self.repos, given, strict=True)
-        )
-        return replace(
-            self,
-            name=f"{self.name}@{commits}",
-            repo=own,
-            parts=dict(zip(self.parts, parts, strict=True)),
-        )

@@ -341,7 +341,7 @@ def _role_options(
         options["source"] = str(resolved.folder)
         if config.speech_device != AUTO:
             options["device"] = config.speech_device
-    return {**options, **{name: str(folder) for name, folder in resolved.parts.items()}}
+    return options
 
 
 def engine_role_options(

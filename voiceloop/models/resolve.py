@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -78,15 +78,13 @@ ANY_IGNORED = ("consolidated*", "*/consolidated*", "*.fp32-*")
 class ResolvedModel:
     """One role's model, and where it lies.
 
-    folder: None for a model that is in a package, or not on disk. parts: the folders that go with
-    it, by the loader's option. missing: what is not on disk, or not whole. in_place_of: the
-    preset's own model, where what that requires is not installed. adapter: what is merged into a
-    language model.
+    folder: None for a model that is in a package, or not on disk. missing: what is not on disk, or
+    not whole. in_place_of: the preset's own model, where what that requires is not installed.
+    adapter: what is merged into a language model.
     """
 
     model: Model
     folder: Path | None = None
-    parts: Mapping[str, Path] = field(default_factory=dict)
     missing: tuple[Repo, ...] = ()
     in_place_of: Model | None = None
     adapter: Path | None = None
@@ -182,14 +180,9 @@ def resolve_model(model: Model, hub: Path) -> ResolvedModel:
     if model.repo is None:
         return ResolvedModel(model, _packaged_file(model) if model.file else None)
     own = find_repo(model.repo, hub)
-    folder = own.folder if own.is_whole else None
-    if folder is not None and model.file:
-        folder /= model.file
-    parts = {option: find_repo(repo, hub) for option, repo in model.parts.items()}
-    missing = [] if own.is_whole else [model.repo]
-    missing += [model.parts[option] for option, part in parts.items() if not part.is_whole]
-    folders = {option: part.folder for option, part in parts.items() if part.folder is not None}
-    return ResolvedModel(model, folder, folders, tuple(missing))
+    if own.folder is None or not own.is_whole:
+        return ResolvedModel(model, missing=(model.repo,))
+    return ResolvedModel(model, own.folder / model.file)
 
 
 def _packaged_file(model: Model) -> Path | None:
@@ -211,7 +204,7 @@ def resolve_named(role: RoleName, name: str, hub: Path) -> ResolvedModel:
         model = Model(name=name, role=role, licence=card, languages=card, why="")
         return ResolvedModel(model, folder)
     if name.startswith(("/", "~", ".")) or name.count("/") != 1 or folder.suffix == GGUF:
-        names = ", ".join(model.pull_name for model in MODELS if model.role == role)
+        names = ", ".join(model.name for model in MODELS if model.role == role)
         raise ConfigError(
             f"{ROLE_KEYS[role]}_model: expected a folder, {'a GGUF file, ' * (role == 'engine')}"
             f"one of {names}, or an id owner/name, found {name!r}"
@@ -227,18 +220,8 @@ def resolve_named(role: RoleName, name: str, hub: Path) -> ResolvedModel:
 
 
 def catalog_model(name: str) -> Model | None:
-    """The model of the catalog that a name means; None for any other.
-
-    Raises:
-        ConfigError: it is one without a known commit, and the name gives none.
-    """
-    plain, _, commits = name.partition("@")
-    for model in MODELS:
-        if model.name == name and model.is_pinned:
-            return model
-        if model.name == plain and not model.is_pinned:
-            return model.at(commits)
-    return None
+    """The model of the catalog that a name means; None for any other."""
+    return next((model for model in MODELS if model.name == name), None)
 
 
 def any_repo(name: str) -> Repo:
@@ -257,8 +240,7 @@ def any_repo(name: str) -> Repo:
 def _resolve_folder(role: RoleName, name: str, folder: Path) -> ResolvedModel:
     loader = loader_of(role, folder)
     card = "see its card"
-    has_parts = any(m.role == role and m.loader == loader and m.parts for m in MODELS)
-    if has_parts and not (folder / AUDIO_TOKENIZER).is_dir():
+    if loader == "phonon" and not (folder / AUDIO_TOKENIZER).is_dir():
         raise ConfigError(
             f"{ROLE_KEYS[role]}_model: expected its codec as {AUDIO_TOKENIZER} in {folder}, "
             "found none"

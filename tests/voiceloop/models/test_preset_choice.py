@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from voiceloop.errors import ConfigError
 from voiceloop.models import end_judges as end_judges_module
 from voiceloop.models import opening, presets, resolve
 from voiceloop.models.cache import find_repo, hub_folder
-from voiceloop.models.catalog import CPU, EMBEDDED, GPU, MODELS, PHONON, PRESETS, Preset
+from voiceloop.models.catalog import CPU, EMBEDDED, EMBEDDED_AGENT, GPU, MODELS, PRESETS, Preset
 from voiceloop.models.end_judges import end_reader_spec, voice_reader_spec
-from voiceloop.models.listing import before_pull, repos_of, run_list
+from voiceloop.models.listing import before_pull
 from voiceloop.models.machine import Gpu, Machine
 from voiceloop.models.model import Model, Repo
 from voiceloop.models.preset_check import (
@@ -609,51 +609,10 @@ def test_no_model_of_a_preset_forbids_commercial_use() -> None:
             assert model.why and model.languages and model.licence
 
 
-def defaults() -> Iterator[Model]:
-    """What a preset takes with nothing configured, where a package is missing too."""
-    for preset in PRESETS:
-        for model in preset.models.values():
-            yield model
-            if model.fallback is not None:
-                yield model.fallback
-
-
-def test_no_default_model_is_without_a_pin() -> None:
-    assert [model.name for model in defaults() if not model.is_pinned] == []
-
-
-def test_a_model_without_a_known_commit_is_taken_at_those_that_are_named(
-    hub: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, second = "a" * 40, "b" * 40
-    name = f"{PHONON.name}@{first},{second}"
-    own, codec = repos_of(name)
-    assert (own.label, codec.label) == (
-        "gradium/phonon-31m-en@aaaaaaa", "gradium/phonon-mimi@bbbbbbb"
-    )  # fmt: skip
-    put_preset(hub, CPU)
-    config = Config(preset="cpu", tts_model=name)
-    with pytest.raises(ConfigError, match=f"voiceloop models pull {name}"):
-        worker_specs(config)
-    put_pinned(hub, own, codec)
-    voice = worker_specs(config)[-1].roles[-1].options
-    assert (voice["model"], voice["device"]) == ("phonon", "cpu")
-    assert model_name(voice["source"]) == "gradium/phonon-31m-en"
-    assert Path(voice["codec_folder"]).name == second
-    assert run_list() == 0
-    assert "voiceloop models pull gradium/phonon-31m-en@COMMIT,COMMIT" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("commits", ["", "@main", f"@{'a' * 40}", f"@{'a' * 40},main"])
-def test_a_model_without_a_known_commit_is_refused_by_its_name_alone(
-    commits: str, hub: Path
-) -> None:
-    put(hub, *PHONON.repos)
-    name = f"{PHONON.name}{commits}"
-    expected = "Expected gradium/phonon-31m-en@COMMIT,COMMIT, 40 digits each"
-    for refused in (lambda: repos_of(name), lambda: resolve_named("voice", name, hub)):
-        with pytest.raises(ConfigError, match=expected):
-            refused()
+def test_no_model_is_without_a_pin() -> None:
+    for model in MODELS:
+        assert "==" in model.requires or model.repo or model == EMBEDDED_AGENT
+        assert all(repo.is_pinned for repo in model.repos), model.name
 
 
 def test_a_folder_without_the_codec_that_its_voice_needs_is_refused(
