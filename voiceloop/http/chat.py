@@ -1,28 +1,142 @@
 """``POST /v1/chat/completions``: replies of the language model, whole or streamed.
 
-Owns the route and the wire form of its answers.
+Owns the route, the branches that a request opens, one for each choice, and the wire form of its
+answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import json
+import time
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from dataclasses import replace as with_fields
+from uuid import uuid4
 
+from msgspec.structs import replace
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from voiceloop.backends import Backends, Generated, TextDelta, TokenLogprob, ToolCall
-from voiceloop.http.chat_request import ChatRequest, parse_chat
-from voiceloop.http.gate import Door
-from voiceloop.http.generation import (
-    Answer,
-    UsageTotal,
-    generation_route,
-    replies,
+from voiceloop.access.keys import client_key, tenant_of
+from voiceloop.backends import (
+    Backends,
+    Branch,
+    ChatMessage,
+    Generated,
+    GenerateParams,
+    TextDelta,
+    TokenLogprob,
+    ToolCall,
+    Usage,
 )
+from voiceloop.errors import BackendError, InvalidRequest, VoiceLoopError
+from voiceloop.http.body import read_json
+from voiceloop.http.chat_request import ChatRequest, parse_chat
+from voiceloop.http.gate import MAX_JSON_BYTES, Door, Stream, error_response, started
 from voiceloop.realtime.settings import Json
 
-PREFIX = "chatcmpl"  # of an answer's id
+ReplyEvent = TextDelta | ToolCall | Generated
+
+
+def chat_routes(door: Door) -> list[Route]:
+    async def generate(request: Request) -> Response:
+        asked = parse_chat(await read_json(request, MAX_JSON_BYTES))
+        tenant = tenant_of(client_key(request.headers))
+        asked = with_fields(asked, tenant=tenant, observe=door.observe_usage)
+        if asked.streams:
+            pieces = await started(_server_sent(_chunks(door.models(), asked)))
+            return Stream(pieces, "text/event-stream")
+        return JSONResponse(await _whole(door.models(), asked))
+
+    return [Route("/v1/chat/completions", door.guard(generate), methods=["POST"])]
+
+
+# --- the replies ----------------------------------------------------------------------------------
+
+
+async def replies(
+    backends: Backends, asked: ChatRequest
+) -> AsyncGenerator[tuple[int, ReplyEvent], None]:
+    """Each choice's events with its number, up to its ``Generated``; then the next choice's.
+
+    So the calls beside them keep their share, and the prompt is computed once and then shared.
+
+    Raises:
+        BackendError: a reply did not come to its end, or was cancelled by the model.
+        InvalidRequest: log probabilities were asked of a model that tells none.
+    """
+    for index in range(asked.n):
+        params = replace(asked.params, seed=asked.params.seed + index)
+        branch = await backends.language_model.branch(
+            f"http-{uuid4().hex}", asked.messages[:-1], asked.tools, asked.tenant
+        )
+        async with aclosing(_reply(branch, asked.messages[-1:], params)) as events:
+            async for event in events:
+                if isinstance(event, Generated):
+                    asked.observe(event.usage)
+                yield index, event
+
+
+async def _reply(
+    branch: Branch, turn: tuple[ChatMessage, ...], params: GenerateParams
+) -> AsyncGenerator[ReplyEvent, None]:
+    wants_logprobs = params.logprobs is not None
+    try:
+        branch.commit(turn, params)
+        async with aclosing(branch.events()) as events:  # type: ignore[type-var]
+            async for event in events:
+                if isinstance(event, TextDelta) and wants_logprobs and not event.logprobs:
+                    raise _silent()
+                wants_logprobs = wants_logprobs and not isinstance(event, TextDelta)
+                if isinstance(event, Generated) and event.finish_reason == "cancelled":
+                    raise BackendError("expected a whole reply, found it cancelled by the model")
+                if isinstance(event, Generated) and event.finish_reason == "malformed_call":
+                    raise BackendError("expected a whole tool call, found it broken off")
+                if isinstance(event, TextDelta | ToolCall | Generated):
+                    yield event
+                if isinstance(event, Generated):
+                    return
+    finally:
+        await branch.close()
+    raise BackendError("expected the reply to end, found that the model stopped without saying so")
+
+
+def _silent() -> InvalidRequest:
+    return InvalidRequest(
+        "logprobs: expected a language model that tells them, found a remote one that does not",
+        param="logprobs",
+        code="unsupported_parameter",
+    )
+
+
+class UsageTotal:
+    """Tokens over all choices; the prompt of each counts once."""
+
+    def __init__(self) -> None:
+        self._prompt = Usage()
+        self._n_reply_tokens = 0
+
+    def add(self, usage: Usage, *, is_first: bool = True) -> None:
+        if is_first:
+            self._prompt = Usage(
+                n_prompt_tokens=self._prompt.n_prompt_tokens + usage.n_prompt_tokens,
+                n_cached_tokens=self._prompt.n_cached_tokens + usage.n_cached_tokens,
+            )
+        self._n_reply_tokens += usage.n_reply_tokens
+
+    def to_wire(self) -> Json:
+        n_prompt, n_reply = self._prompt.n_prompt_tokens, self._n_reply_tokens
+        return {
+            "prompt_tokens": n_prompt,
+            "completion_tokens": n_reply,
+            "total_tokens": n_prompt + n_reply,
+            "prompt_tokens_details": {"cached_tokens": self._prompt.n_cached_tokens},
+        }
+
+
+# --- the answer -----------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -48,14 +162,18 @@ class _Choice:
         }
 
 
-def chat_routes(door: Door) -> list[Route]:
-    return [generation_route("/v1/chat/completions", door, parse_chat, _whole, _chunks)]
+def _envelope(model: str) -> Callable[[str, list[Json]], Json]:
+    """One answer's identity on the wire around its choices."""
+    answer_id, created = f"chatcmpl-{uuid4().hex}", int(time.time())
+    return lambda kind, choices: {
+        "id": answer_id, "object": kind, "created": created, "model": model, "choices": choices,
+    }  # fmt: skip
 
 
 async def _whole(backends: Backends, asked: ChatRequest) -> Json:
     choices = [_Choice(index) for index in range(asked.n)]
     usage = UsageTotal()
-    async with aclosing(replies(backends, asked, asked.messages, asked.tools)) as events:
+    async with aclosing(replies(backends, asked)) as events:
         async for index, event in events:
             choice = choices[index]
             match event:
@@ -70,20 +188,19 @@ async def _whole(backends: Backends, asked: ChatRequest) -> Json:
                     usage.add(event.usage, is_first=index == 0)
     tells = asked.params.logprobs is not None
     found = [choice.to_wire(tells_logprobs=tells) for choice in choices]
-    answer = Answer(asked.model, PREFIX)
-    return answer.envelope("chat.completion", found) | {"usage": usage.to_wire()}
+    return _envelope(asked.model)("chat.completion", found) | {"usage": usage.to_wire()}
 
 
 async def _chunks(backends: Backends, asked: ChatRequest) -> AsyncGenerator[Json, None]:
-    answer, usage = Answer(asked.model, PREFIX), UsageTotal()
+    envelope, usage = _envelope(asked.model), UsageTotal()
 
     def chunk(index: int, delta: Json, **more: object) -> Json:
         choice = {"index": index, "delta": delta, "finish_reason": None, **more}
-        return answer.envelope("chat.completion.chunk", [choice])
+        return envelope("chat.completion.chunk", [choice])
 
     begun = -1  # the last choice that has its first chunk
     n_calls = 0
-    async with aclosing(replies(backends, asked, asked.messages, asked.tools)) as events:
+    async with aclosing(replies(backends, asked)) as events:
         async for index, event in events:
             if begun < index:
                 yield chunk(index, {"role": "assistant", "content": ""})
@@ -102,7 +219,7 @@ async def _chunks(backends: Backends, asked: ChatRequest) -> AsyncGenerator[Json
                     usage.add(event.usage, is_first=index == 0)
                     yield chunk(index, {}, finish_reason=event.finish_reason)
     if asked.includes_usage:
-        yield answer.envelope("chat.completion.chunk", []) | {"usage": usage.to_wire()}
+        yield envelope("chat.completion.chunk", []) | {"usage": usage.to_wire()}
 
 
 def _call(call: ToolCall) -> Json:
@@ -119,3 +236,18 @@ def _token(token: str, logprob: float) -> Json:
     """A piece of a character has no text of its own, so its bytes are not known here."""
     told = None if "\ufffd" in token else list(token.encode())
     return {"token": token, "logprob": logprob, "bytes": told}
+
+
+async def _server_sent(chunks: AsyncGenerator[Json, None]) -> AsyncGenerator[bytes, None]:
+    """Server-sent events. An error before the first is raised; a later one is the last event."""
+    is_begun = False
+    try:
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"
+                is_begun = True
+    except VoiceLoopError as error:
+        if not is_begun:
+            raise
+        yield b"data: " + bytes(error_response(error).body) + b"\n\n"
+    yield b"data: [DONE]\n\n"

@@ -26,13 +26,9 @@ from voiceloop.errors import (
     BackendError,
     BackendTimeout,
     Forbidden,
-    FrameTooLarge,
-    InvalidRequest,
     Overloaded,
     VoiceLoopError,
 )
-from voiceloop.realtime.client_events import parse_frame
-from voiceloop.realtime.settings import Json
 
 log = logging.getLogger(__name__)
 
@@ -204,16 +200,3 @@ async def unless_left(request: Request, work: Coroutine[Any, Any, Response]) -> 
         for task in tasks:
             task.cancel()
         await asyncio.gather(working, left, return_exceptions=True)
-
-
-async def read_json(request: Request) -> Json:
-    """The JSON object of a request. Raises: InvalidRequest, FrameTooLarge."""
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_JSON_BYTES:
-            raise FrameTooLarge(f"expected a body of at most {MAX_JSON_BYTES} bytes, found more")
-    try:
-        return parse_frame(body.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise InvalidRequest("expected UTF-8 JSON, found other bytes") from None

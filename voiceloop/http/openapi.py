@@ -1,83 +1,34 @@
 """``/openapi.json``: the HTTP routes in the form that API tools read.
 
 Owns the description; a test holds it against the routes that the application really has. The bodies
-are OpenAI's, so only the fields that this server acts on are listed.
+are those of the structs that check them.
 """
 
 from __future__ import annotations
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from voiceloop import __version__
-from voiceloop.http.chat_request import ROLES
-from voiceloop.http.generation import MAX_CHOICES, MAX_LOGPROBS, MAX_REPLY_TOKENS, MAX_STOPS
-from voiceloop.http.health import MAX_SESSION_S
-from voiceloop.http.sites import MAX_CALLS_PER_HOUR
-from voiceloop.http.speech import FORMATS as SPEECH_FORMATS
-from voiceloop.http.speech import MAX_CHARACTERS
+from voiceloop.http.chat_request import ChatBody
+from voiceloop.http.health import SecretBody
+from voiceloop.http.sites import SiteBody, VisitorBody
+from voiceloop.http.speech import SpeechBody
 from voiceloop.http.transcription import FORMATS as TRANSCRIPT_FORMATS
-from voiceloop.realtime.locks import LOCKABLE
 from voiceloop.realtime.settings import Json
 
 TEXT: Json = {"type": "string"}
-FLAG: Json = {"type": "boolean"}
 OBJECT: Json = {"type": "object"}
-
-
-def _number(low: float, high: float) -> Json:
-    return {"type": "number", "minimum": low, "maximum": high}
-
-
-def _whole(low: int, high: int) -> Json:
-    return {"type": "integer", "minimum": low, "maximum": high}
 
 
 def _object(required: tuple[str, ...], **properties: Json) -> Json:
     return {"type": "object", "required": list(required), "properties": properties}
 
 
-def _list(of: Json) -> Json:
-    return {"type": "array", "items": of}
-
-
-SAMPLING: Json = {
-    "n": _whole(1, MAX_CHOICES),
-    "stream": FLAG,
-    "stream_options": OBJECT,
-    "stop": {"oneOf": [TEXT, {**_list(TEXT), "maxItems": MAX_STOPS}]},
-    "seed": {"type": "integer"},
-    "temperature": _number(0, 2),
-    "top_p": _number(0, 1),
-    "presence_penalty": _number(-2, 2),
-    "frequency_penalty": _number(-2, 2),
-    "top_k": _whole(-1, 2**31),
-    "ignore_eos": FLAG,
-}
 CALL = _object(("sdp",), sdp=TEXT, session=OBJECT)
 DIAL = _object(("to",), to=TEXT, session=OBJECT)
-CHAT = _object(
-    ("model", "messages"),
-    model=TEXT,
-    messages=_list(_object(("role",), role={"enum": list(ROLES)}, content={})),
-    tools=_list(OBJECT),
-    tool_choice={},
-    parallel_tool_calls=FLAG,
-    response_format=OBJECT,
-    logprobs=FLAG,
-    top_logprobs=_whole(0, MAX_LOGPROBS),
-    max_completion_tokens=_whole(1, MAX_REPLY_TOKENS),
-    **SAMPLING,
-)
-SPEECH = _object(
-    ("input",),
-    model=TEXT,
-    input={"type": "string", "minLength": 1, "maxLength": MAX_CHARACTERS},
-    voice={},
-    speed=_number(0.25, 4),
-    response_format={"enum": list(SPEECH_FORMATS), "default": "mp3"},
-)
 TRANSCRIPTION = _object(
     ("file",),
     file={"type": "string", "format": "binary"},
@@ -85,25 +36,13 @@ TRANSCRIPTION = _object(
     language=TEXT,
     prompt=TEXT,
     response_format={"enum": list(TRANSCRIPT_FORMATS), "default": "json"},
-    **{"timestamp_granularities[]": _list({"enum": ["word", "segment"]})},
+    **{"timestamp_granularities[]": {"type": "array", "items": {"enum": ["word", "segment"]}}},
 )
-SECRET = _object(
-    (),
-    expires_after=OBJECT,
-    session=OBJECT,
-    max_session_seconds=_whole(1, MAX_SESSION_S),
-    browser=FLAG,
-    lock=_list({"enum": list(LOCKABLE)}),
-    claims=OBJECT,
+BODIES, SCHEMAS = msgspec.json.schema_components(
+    (ChatBody, SpeechBody, SecretBody, SiteBody, VisitorBody),
+    ref_template="#/components/schemas/{name}",
 )
-SITE = _object(
-    ("origins",),
-    origins=_list(TEXT),
-    session=OBJECT,
-    max_session_seconds=_whole(1, MAX_SESSION_S),
-    calls_per_hour=_whole(1, MAX_CALLS_PER_HOUR),
-)
-VISITOR = _object(("site",), site=TEXT)
+CHAT, SPEECH, SECRET, SITE, VISITOR = BODIES
 
 ERRORS = {
     "400": "the request is wrong: the message names the field, what was expected and found",
@@ -174,7 +113,7 @@ def description() -> Json:
         },
         "components": {
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Error": _object(("error",), error=error)},
+            "schemas": {**SCHEMAS, "Error": _object(("error",), error=error)},
         },
     }
 

@@ -6,7 +6,10 @@ Owns the two routes and their bounds: a key makes a site id once, its page's vis
 from __future__ import annotations
 
 import time
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -17,20 +20,29 @@ from voiceloop.access.sites import Site, Visitors, pack, read, unpack, write
 from voiceloop.capabilities import Capabilities
 from voiceloop.config_reader import is_origin
 from voiceloop.errors import Forbidden, InvalidRequest, VoiceLoopError, expected
+from voiceloop.http.body import checked, read_json
 from voiceloop.http.gate import Door, error_response
-from voiceloop.http.health import MAX_SESSION_S, body_of
+from voiceloop.http.health import MAX_BODY_BYTES, SessionSeconds
 from voiceloop.realtime.locks import LOCKABLE
 from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import Json, SessionSettings
 from voiceloop.strangers import network_of
 
-MAX_ORIGINS = 20
 MAX_SITE_BODY_BYTES = 16 * 1024  # twice the longest id
-DEFAULT_SITE_SESSION_S = 600
-DEFAULT_CALLS_PER_HOUR, MAX_CALLS_PER_HOUR = 10, 1000
 SECRET_S = 60  # the visitor has clicked: the call begins now
 # The answer is for the page that asked, which may be anybody's; no cookie counts here.
 READABLE = {"Access-Control-Allow-Origin": "*", "Cache-Control": "no-store"}
+
+
+class SiteBody(msgspec.Struct, frozen=True):
+    origins: Annotated[list[str], Meta(min_length=1, max_length=20)]
+    session: Json = {}
+    max_session_seconds: SessionSeconds = 600
+    calls_per_hour: Annotated[int, Meta(ge=1, le=1000)] = 10
+
+
+class VisitorBody(msgspec.Struct, frozen=True):
+    site: str
 
 
 def site_routes(door: Door, settings: SessionSettings) -> list[Route]:
@@ -38,7 +50,7 @@ def site_routes(door: Door, settings: SessionSettings) -> list[Route]:
     visitors = Visitors(time.monotonic)
 
     async def sites(request: Request) -> Response:
-        site = _read_site(await body_of(request))
+        site = _site(checked(await read_json(request, MAX_BODY_BYTES), SiteBody))
         backends = door.backends()
         known = backends.capabilities if backends else Capabilities()
         within_capabilities(known, merge(settings, site.session))
@@ -47,11 +59,8 @@ def site_routes(door: Door, settings: SessionSettings) -> list[Route]:
         return JSONResponse({"object": "voiceloop.site", "site": value})
 
     async def secret(request: Request) -> Response:
-        raw = await body_of(request, MAX_SITE_BODY_BYTES)
-        value = raw.get("site")
-        if not isinstance(value, str):
-            raise expected("site", "a site id", value)
-        body, mac = read(value)
+        asked = checked(await read_json(request, MAX_SITE_BODY_BYTES), VisitorBody)
+        body, mac = read(asked.site)
         issuer = door.keys.issuer_of_site(body, mac)
         site = unpack(body)
         origin = request.headers.get("origin", "")
@@ -79,28 +88,12 @@ def site_routes(door: Door, settings: SessionSettings) -> list[Route]:
     ]
 
 
-def _read_site(raw: Json) -> Site:
+def _site(asked: SiteBody) -> Site:
     """Raises: InvalidRequest."""
-    origins, session = raw.get("origins"), raw.get("session") or {}
-    if not isinstance(origins, list) or not 1 <= len(origins) <= MAX_ORIGINS:
-        raise expected("origins", f"a list of 1 to {MAX_ORIGINS}", origins)
-    for origin in origins:
-        if not isinstance(origin, str) or not is_origin(origin):
+    for origin in asked.origins:
+        if not is_origin(origin):
             raise expected("origins", "scheme://host or scheme://host:port", origin)
-    if not isinstance(session, dict):
-        raise expected("session", "an object", session)
-    if session.get("tools"):  # the id is read by everybody
+    if asked.session.get("tools"):  # the id is read by everybody
         raise InvalidRequest("expected no tools in a site's session, found some", param="session")
-    return Site(
-        tuple(origins),
-        session,
-        _whole(raw, "max_session_seconds", DEFAULT_SITE_SESSION_S, MAX_SESSION_S),
-        _whole(raw, "calls_per_hour", DEFAULT_CALLS_PER_HOUR, MAX_CALLS_PER_HOUR),
-    )
-
-
-def _whole(raw: Json, name: str, default: int, most: int) -> int:
-    value = raw.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise expected(name, f"1 to {most}", value)
-    return value
+    seconds, calls_per_hour = asked.max_session_seconds, asked.calls_per_hour
+    return Site(tuple(asked.origins), asked.session, seconds, calls_per_hour)

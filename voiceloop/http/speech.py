@@ -10,58 +10,55 @@ import asyncio
 import struct
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Literal
 from uuid import uuid4
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from audio.resample import Resampler
 from voiceloop.backends import Backends, Speech, VoiceOptions
-from voiceloop.errors import expected
+from voiceloop.http.body import checked, read_json
 from voiceloop.http.compressed_audio import ENCODINGS, Encoder, load_av
-from voiceloop.http.gate import Door, Stream, read_json, started, unless_left
-from voiceloop.realtime.session_update import read_number, read_voice
-from voiceloop.realtime.settings import Json, SessionSettings
+from voiceloop.http.gate import MAX_JSON_BYTES, Door, Stream, started, unless_left
+from voiceloop.realtime.session_update import read_voice
+from voiceloop.realtime.settings import SessionSettings
 
 RATE_HZ = 24_000  # of "pcm", by OpenAI's definition
-MAX_CHARACTERS = 4096
-FORMATS = ("mp3", "opus", "aac", "flac", "wav", "pcm")
 PIECE_BYTES = 65_536  # of a file that is sent when it is whole: each has its own time to be read
 UNKNOWN_BYTES = 0xFFFFFFFF  # a WAV whose length is not known when it starts
 
 
-@dataclass(frozen=True, slots=True)
-class SpeechRequest:
-    text: str
-    options: VoiceOptions
-    response_format: str
+Format = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
 
-def parse_speech(raw: Json, settings: SessionSettings) -> SpeechRequest:
-    """Read a body; ``settings`` know what voice a name means. Raises: InvalidRequest."""
-    text = raw.get("input")
-    if not isinstance(text, str) or not 0 < len(text.strip()) <= len(text) <= MAX_CHARACTERS:
-        raise expected("input", f"1 to {MAX_CHARACTERS} characters", text)
-    speed = raw.get("speed")
-    speed = 1.0 if speed is None else read_number(speed, "speed", 0.25, 4.0)
-    response_format = raw.get("response_format") or "mp3"
-    if response_format not in FORMATS:
-        raise expected("response_format", ", ".join(FORMATS), response_format)
-    asked: Any = raw.get("voice")
-    voice = settings.voice if asked is None else settings.real_voice(read_voice(asked, "voice"))
-    return SpeechRequest(text, VoiceOptions(voice, speed, is_batch=True), response_format)
+class VoiceId(msgspec.Struct, frozen=True):
+    id: str
+
+
+class SpeechBody(msgspec.Struct, frozen=True):
+    input: Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"\S")]
+    voice: str | VoiceId | None = None
+    speed: Annotated[float, Meta(ge=0.25, le=4)] = 1.0
+    response_format: Format = "mp3"
+
+    def options(self, settings: SessionSettings) -> VoiceOptions:
+        """settings: know what voice a name means. Raises: InvalidRequest."""
+        asked = self.voice.id if isinstance(self.voice, VoiceId) else self.voice
+        voice = settings.voice if asked is None else settings.real_voice(read_voice(asked, "voice"))
+        return VoiceOptions(voice, self.speed, is_batch=True)
 
 
 def speech_routes(door: Door, settings: SessionSettings) -> list[Route]:
     async def speech(request: Request) -> Response:
-        asked = parse_speech(await read_json(request), settings)
-        models = door.models()
-        models.capabilities.check_voice(asked.options.voice, "voice")
-        pcm = _spoken(models, asked)
+        asked = checked(await read_json(request, MAX_JSON_BYTES), SpeechBody)
+        options, models = asked.options(settings), door.models()
+        models.capabilities.check_voice(options.voice, "voice")
+        pcm = _spoken(models, asked.input, options)
         match asked.response_format:
             case "pcm":
                 return Stream(await started(pcm), "audio/pcm")
@@ -77,12 +74,14 @@ def speech_routes(door: Door, settings: SessionSettings) -> list[Route]:
     return [Route("/v1/audio/speech", door.guard(speech), methods=["POST"])]
 
 
-async def _spoken(backends: Backends, asked: SpeechRequest) -> AsyncGenerator[bytes, None]:
+async def _spoken(
+    backends: Backends, text: str, options: VoiceOptions
+) -> AsyncGenerator[bytes, None]:
     """PCM16 mono at 24 kHz as the voice makes it."""
-    stream = await backends.voice.open(f"speech-{uuid4().hex}", asked.options)
+    stream = await backends.voice.open(f"speech-{uuid4().hex}", options)
     resampler: Resampler | None = None
     try:
-        stream.feed(asked.text)
+        stream.feed(text)
         stream.finish()
         async with aclosing(stream.events()) as events:  # type: ignore[type-var]
             async for event in events:

@@ -7,7 +7,7 @@ already passes: stock clients send whole sessions. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -25,7 +25,8 @@ from voiceloop.realtime.items import (
 from voiceloop.realtime.response_request import ResponseRequest
 from voiceloop.realtime.settings import SessionSettings
 
-LOCKABLE = ("instructions", "tools", "roles", "voice")
+Lockable = Literal["instructions", "tools", "roles", "voice"]
+LOCKABLE: tuple[Lockable, ...] = get_args(Lockable)
 
 
 class Locks(msgspec.Struct, frozen=True):

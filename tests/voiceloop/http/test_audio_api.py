@@ -32,6 +32,7 @@ from voiceloop.backends import Backends
 from voiceloop.errors import InvalidRequest, MissingExtra
 from voiceloop.http import compressed_audio, decoder
 from voiceloop.http import transcription as transcription_api
+from voiceloop.http.body import checked
 from voiceloop.http.compressed_audio import (
     ENCODINGS,
     Encoder,
@@ -40,7 +41,7 @@ from voiceloop.http.compressed_audio import (
     decode_audio,
 )
 from voiceloop.http.decoder import decode_upload
-from voiceloop.http.speech import parse_speech
+from voiceloop.http.speech import SpeechBody
 
 SPEECH = "/v1/audio/speech"
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
@@ -141,8 +142,9 @@ async def test_a_wrong_field_of_speech_is_named(fields: dict[str, Any], param: s
 
 def test_an_openai_voice_is_the_agents_own_and_others_keep_their_name() -> None:
     settings = AgentConfig(voice="ava").session_settings()
-    assert parse_speech(SAY, settings).options.voice == "ava"
-    assert parse_speech(SAY | {"voice": {"id": "en-gb"}}, settings).options.voice == "en-gb"
+    assert checked(SAY, SpeechBody).options(settings).voice == "ava"
+    other = checked(SAY | {"voice": {"id": "en-gb"}}, SpeechBody)
+    assert other.options(settings).voice == "en-gb"
 
 
 async def test_a_voice_that_fails_has_a_status_and_leaves_nothing_open() -> None:

@@ -163,16 +163,16 @@ def test_a_response_format_becomes_the_schema_of_the_reply() -> None:
     ({"messages": "hello"}, "messages"),
     ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
-    ({"messages": [{"role": "user", "content": [{}]}]}, "messages[0].content[0]"),
+    ({"messages": [{"role": "user", "content": [{}]}]}, "messages[0].content[0].text"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
     ({"model": None}, "model"),
     ({"temperature": 3}, "temperature"),
     ({"max_tokens": True}, "max_tokens"),
     ({"stop": ["a"] * 5}, "stop"),
-    ({"stop": [""]}, "stop"),
+    ({"stop": [""]}, "stop[0]"),
     ({"seed": 1.5}, "seed"),
     ({"stream": "yes"}, "stream"),
-    ({"tools": [{"type": "function"}]}, "tools[0]"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
     ({"tool_choice": "maybe"}, "tool_choice"),
     ({"response_format": {"type": "xml"}}, "response_format.type"),
     ({"n": 9}, "n"),
@@ -181,7 +181,7 @@ def test_a_response_format_becomes_the_schema_of_the_reply() -> None:
     ({"presence_penalty": 2.5}, "presence_penalty"),
     ({"min_tokens": 5}, "min_tokens"),
     ({"max_completion_tokens": 0}, "max_completion_tokens"),
-    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
 ])  # fmt: skip
 def test_a_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:

@@ -154,7 +154,7 @@ async def test_a_wrong_lock_or_claim_is_refused(asked: dict[str, Any]) -> None:
     async with running(Config(keys=(KEY,)), kind=gateway) as server:
         refused = await minted(server, asked)
         assert refused.status_code == 400
-        assert refused.json()["error"]["param"] in asked
+        assert refused.json()["error"]["param"].partition("[")[0] in asked
 
 
 def test_with_locked_roles_a_client_answers_its_own_calls_once_and_no_others() -> None:
