@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 from benchmarks.phone.peers import TOKEN
-from tests.fakes import EnergyVad, instant_backends
+from tests.serving import served
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.config import Config
 from voiceloop.phone_settings import PhoneSettings
-from voiceloop.server.app import Gateway, build_app
-from voiceloop.server.process import listen, make_server
+from voiceloop.server.app import Gateway
+from voiceloop.server.process import listen
 
 PHONE = PhoneSettings(
     headers=("X-Order",),
@@ -42,16 +41,6 @@ async def phone_served(
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     at = f"127.0.0.1:{free_port()}"
     phone = replace(phone, public_url=url, audiosocket_at=at, telnyx=telnyx_key)
-    gateway = Gateway(Config(phone=phone, **options), agent)
-    gateway.backends = backends or instant_backends()
-    gateway.calls.new_vad = EnergyVad
-    server = make_server(build_app(gateway), gateway.config)
-    serving = asyncio.create_task(server.serve(sockets=[sock]))
-    try:
+    config = Config(phone=phone, **options)
+    async with served(backends, config, agent=agent, sock=sock) as (gateway, _):
         yield gateway, url
-    finally:
-        await gateway.drain()
-        gateway.doors.close()
-        server.should_exit = True
-        server.force_exit = True
-        await serving

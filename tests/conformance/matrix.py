@@ -11,7 +11,7 @@ from clients.conformance.check import Check, Result
 from clients.conformance.suite import ALL, run_check
 from tests.conformance.mutants import Mutant
 from tests.conformance.row_mutants import ROW_MUTANTS
-from tests.conformance.server import serving, target_of
+from tests.conformance.server import conforming, target_of
 
 AT_ONCE = 8
 CHECKS = tuple(check for check in ALL if check.topic != "speech")
@@ -24,7 +24,7 @@ async def main() -> None:
         async with free:
             return await run_check(check, target_of(f"{url}?mutant={mutant.name}", timeout_s=2.0))
 
-    async with serving(ROW_MUTANTS) as url:
+    async with conforming(ROW_MUTANTS) as url:
         for mutant in ROW_MUTANTS:
             results = await asyncio.gather(*(tried(url, mutant, check) for check in CHECKS))
             failed = [r.check.name for r in results if r.outcome == "fail"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
@@ -10,17 +9,17 @@ from clients.conformance.check import Target
 from clients.conformance.suite import recorded_speech
 from tests.conformance.mutants import Mutant, MutatedApp
 from tests.fakes import EnergyVad, FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
+from tests.serving import serving
 from voiceloop.agent import AgentConfig
 from voiceloop.config import Config, Limits
 from voiceloop.server.app import Gateway, build_app
-from voiceloop.server.process import listen, make_server
 
 KEY = "conformance-key"
 WORDS = "We open at nine and close at five every day."
 
 
 @asynccontextmanager
-async def serving(mutants: Iterable[Mutant] = (), greeting: str = "") -> AsyncIterator[str]:
+async def conforming(mutants: Iterable[Mutant] = (), greeting: str = "") -> AsyncIterator[str]:
     """Yields the URL of the session; ``?mutant=NAME`` puts that fault in.
 
     greeting: what the agent says first to a client that does not configure its session.
@@ -34,15 +33,8 @@ async def serving(mutants: Iterable[Mutant] = (), greeting: str = "") -> AsyncIt
     agent = AgentConfig(instructions="Be kind.", greeting=greeting)
     gateway = Gateway(config, agent, backends)
     gateway.calls.new_vad = EnergyVad  # a network for each of 100 calls
-    sock = listen("127.0.0.1", 0)
-    server = make_server(build_app(gateway), config)
-    server.config.loaded_app = MutatedApp(server.config.loaded_app, mutants)
-    task = asyncio.create_task(server.serve(sockets=[sock]))
-    try:
-        yield f"ws://127.0.0.1:{sock.getsockname()[1]}/v1/realtime"
-    finally:
-        server.should_exit = server.force_exit = True
-        await task
+    async with serving(MutatedApp(build_app(gateway), mutants), config) as port:
+        yield f"ws://127.0.0.1:{port}/v1/realtime"
 
 
 def target_of(url: str, **fields: object) -> Target:

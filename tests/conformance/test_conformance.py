@@ -15,7 +15,7 @@ from clients.errors import ClientError
 from tests.conformance.mutants import Mutant
 from tests.conformance.row_mutants import ROW_MUTANTS
 from tests.conformance.rule_mutants import BY_SILENCE, RULE_MUTANTS
-from tests.conformance.server import KEY, serving, target_of
+from tests.conformance.server import KEY, conforming, target_of
 
 BY_NAME = {check.name: check for check in ALL}
 UNBROKEN = {"oversize-frame"}  # a rule of the connection, which no change of events breaks
@@ -38,7 +38,7 @@ async def test_our_server_passes_every_check_of_a_spoken_session(greeting: str) 
 
 async def broken(checks: Sequence[Check], greeting: str) -> dict[str, str]:
     """The checks that our server does not pass, and why; with an agent that greets, or without."""
-    async with serving(greeting=greeting) as url:
+    async with conforming(greeting=greeting) as url:
         results = await run_suite(target_of(url), checks, jobs=AT_ONCE)
     return {r.check.name: r.sentence for r in results if r.outcome != "pass"}
 
@@ -61,7 +61,7 @@ async def survivors(mutants: Sequence[Mutant]) -> dict[str, str]:
         async with free:
             return await run_check(BY_NAME[mutant.check], target)
 
-    async with serving(mutants) as url, asyncio.TaskGroup() as group:
+    async with conforming(mutants) as url, asyncio.TaskGroup() as group:
         tasks = [group.create_task(tried(mutant)) for mutant in mutants]
     results = zip(mutants, [task.result() for task in tasks], strict=True)
     return {m.name: r.sentence for m, r in results if not is_caught(m, r)}
@@ -91,7 +91,7 @@ async def test_the_command_prints_results_and_tells_by_its_exit_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lost = next(mutant for mutant in ROW_MUTANTS if mutant.name == "no-event-id")
-    async with serving([lost]) as url:
+    async with conforming([lost]) as url:
         good = ConformanceOptions(url, KEY, names=("session-created-first",), as_json=True)
         assert await run_conformance(good) == 0
         printed = json.loads(capsys.readouterr().out)

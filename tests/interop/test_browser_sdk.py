@@ -16,9 +16,10 @@ from starlette.responses import FileResponse, HTMLResponse
 from starlette.routing import Route
 
 from tests.clients.web.chromium import chromium, find_chromium
-from tests.clients.web.test_browser_call import microphone, running, serving
+from tests.clients.web.test_browser_call import microphone, with_doors
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Reply
 from tests.interop.test_clients import ENVIRONMENTS
+from tests.serving import serving
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, ToolCall
 from voiceloop.config import Config
@@ -111,8 +112,8 @@ async def test_the_stock_browser_sdk_talks_calls_its_tool_and_is_interrupted(
     ]
     sock = listen("127.0.0.1", 0)
     async with (
-        serving(agent_with_a_tool()) as port,
-        running(Starlette(routes=routes), Config(), sock),
+        with_doors(agent_with_a_tool()) as port,
+        serving(Starlette(routes=routes), Config(), sock),
         chromium(CHROMIUM, silence) as page,
     ):
         server = f"http://127.0.0.1:{port}"

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from asyncio.transports import BaseTransport
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -209,10 +207,9 @@ class SocketTransport:
     line = None
     phone = None
 
-    def __init__(
-        self, websocket: WebSocket, hello: Hello, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, websocket: WebSocket, hello: Hello) -> None:
         self.hello = hello
+        clock = asyncio.get_running_loop().time
         self._frames = Bucket(2 * FRAMES_PER_S, FRAMES_PER_S, clock)
         self._bytes = Bucket(4 * BYTES_PER_S, BYTES_PER_S, clock)
         self._websocket = websocket

@@ -29,6 +29,7 @@ from clients.evaluate.scenario import (
 )
 from clients.evaluate.typed_caller import play_typed
 from tests.fakes import EnergyVad, FakeLanguageModel, FakeRecognizer, Reply, instant_backends
+from tests.serving import serving
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.agent_file import shipped_agent
 from voiceloop.agents.clinic_service import Diary
@@ -36,22 +37,8 @@ from voiceloop.agents.clinic_service import build_app as clinic_app
 from voiceloop.backends import Cascade, ChatMessage, NamedModel, ToolCall
 from voiceloop.config import Config, Limits
 from voiceloop.server.app import Gateway, build_app
-from voiceloop.server.process import listen, make_server
 
 SCENARIOS = Path(__file__).resolve().parents[3] / "voiceloop" / "agents" / "scenarios"
-
-
-@asynccontextmanager
-async def served(app: Any, config: Config) -> AsyncIterator[str]:
-    """An application on a free port; its host and port."""
-    sock = listen("127.0.0.1", 0)
-    server = make_server(app, config)
-    serving = asyncio.create_task(server.serve(sockets=[sock]))
-    try:
-        yield f"127.0.0.1:{sock.getsockname()[1]}"
-    finally:
-        server.should_exit = server.force_exit = True
-        await serving
 
 
 @asynccontextmanager
@@ -64,8 +51,8 @@ async def agent_server(
     gateway.calls.new_vad = EnergyVad
     await gateway.calls.toolbox.start()
     try:
-        async with served(build_app(gateway), config) as address:
-            yield f"ws://{address}"
+        async with serving(build_app(gateway), config) as port:
+            yield f"ws://127.0.0.1:{port}"
     finally:
         await gateway.calls.toolbox.close()
 
@@ -114,10 +101,10 @@ def iris(prompt: tuple[ChatMessage, ...]) -> str | Reply:
 async def clinic(call: Callable[[str], Any]) -> tuple[Diary, Any]:
     """The agent that ships, its service beside it, and what `call` does with its address."""
     diary = Diary()
-    async with served(clinic_app(diary), Config()) as address:
+    async with serving(clinic_app(diary), Config()) as port:
         agent = shipped_agent("clinic")
         tools = tuple(
-            replace(tool, url=(tool.url or "").replace("127.0.0.1:8090", address))
+            replace(tool, url=(tool.url or "").replace("127.0.0.1:8090", f"127.0.0.1:{port}"))
             for tool in agent.tools
         )
         agent = replace(agent, greeting="", tools=tools, knowledge=())
@@ -138,10 +125,11 @@ async def test_each_part_of_two_models_is_played_and_compared(
     text = "[[scenarios]]\nname = 'price'\nlines = ['How much is a latte?']\ncontains = ['five']\n"
     file.write_text(text, encoding="utf-8")
     gateway = Gateway(Config(), AgentConfig(), backends)
-    async with served(build_app(gateway), gateway.config) as address:
+    async with serving(build_app(gateway), gateway.config) as port:
         chosen = argparse.Namespace(
-            agent=f"ws://{address}/v1/realtime", config=None, preset=None, key=None, spoken=False,
-            judge=None, only=[], compare=("small", "large"), scenarios=file, json=None,
+            agent=f"ws://127.0.0.1:{port}/v1/realtime", config=None, preset=None, key=None,
+            spoken=False, judge=None, only=[], compare=("small", "large"), scenarios=file,
+            json=None,
         )  # fmt: skip
         code = await asyncio.to_thread(command.run_evaluate, chosen)
     said = capsys.readouterr().out

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from starlette.applications import Starlette
 
 from benchmarks.calls.fake_server import fake_backends
 from clients.recording import read_flac, write_wav
 from clients.server_process import running_server
 from tests.clients.web.chromium import Page, chromium, find_chromium
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Reply
+from tests.serving import serving
 from tests.waiting import until
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import Backends, ToolCall
@@ -32,7 +32,6 @@ from voiceloop.config import Config
 from voiceloop.models.catalog import EMBEDDED_AGENT
 from voiceloop.operation import WebRtcSettings
 from voiceloop.server.app import Gateway, build_app
-from voiceloop.server.process import listen, make_server
 
 CHROMIUM = find_chromium()
 pytestmark = [
@@ -74,23 +73,11 @@ async def page_with(wav: Path, log: Path, transport: str = "websocket") -> Async
 
 
 @asynccontextmanager
-async def serving(gateway: Gateway) -> AsyncIterator[int]:
+async def with_doors(gateway: Gateway) -> AsyncIterator[int]:
     """A server in this process, for what the command line of the fakes does not offer."""
-    sock = listen("127.0.0.1", 0)
-    async with running(build_app(gateway), gateway.config, sock):
-        yield sock.getsockname()[1]
+    async with serving(build_app(gateway), gateway.config) as port:
+        yield port
     gateway.doors.close()
-
-
-@asynccontextmanager
-async def running(app: Starlette, config: Config, sock: socket) -> AsyncIterator[None]:
-    server = make_server(app, config)
-    task = asyncio.create_task(server.serve(sockets=[sock]))
-    try:
-        yield
-    finally:
-        server.should_exit = server.force_exit = True
-        await task
 
 
 async def captions(page: Page, who: str) -> list[str]:
@@ -238,7 +225,7 @@ async def test_what_the_person_left_alone_stays_the_agents_own(tmp_path: Path) -
     asked = "voiceloop.settings.session()"
     form = "voiceloop.settings.form.elements"
     gateway = Gateway(Config(), agent, fake_backends())
-    async with serving(gateway) as port, chromium(CHROMIUM, wav) as page:
+    async with with_doors(gateway) as port, chromium(CHROMIUM, wav) as page:
         await page.goto(f"http://127.0.0.1:{port}/?transport=websocket")
         await page.evaluate("document.getElementById('start').click()")
         await page.until("document.body.dataset.line === 'open'")
@@ -289,7 +276,7 @@ async def test_who_meets_the_demonstration_model_is_told_what_it_is(
     known = Capabilities(language_model=model)
     backends = Backends(fake.recognizer, fake.language_model, fake.voice, lambda: known)
     gateway = Gateway(Config(preset="embedded"), AgentConfig(name="Billie"), backends)
-    async with serving(gateway) as port, chromium(CHROMIUM, wav) as page:
+    async with with_doors(gateway) as port, chromium(CHROMIUM, wav) as page:
         await page.goto(f"http://127.0.0.1:{port}/")
         await page.until("document.querySelector('h1').textContent === 'Talk to Billie'")
         line = await page.evaluate("document.getElementById('limits').textContent")
@@ -411,7 +398,7 @@ async def test_where_udp_is_shut_the_call_goes_over_a_websocket_and_says_so(tmp_
     wav = microphone(tmp_path / "caller.wav", [30.0])
     nowhere = WebRtcSettings(address="192.0.2.1")  # RFC 5737: an address of examples
     gateway = Gateway(Config(webrtc=nowhere), AgentConfig(name="Ava"), fake_backends())
-    async with serving(gateway) as port, chromium(CHROMIUM, wav) as page:
+    async with with_doors(gateway) as port, chromium(CHROMIUM, wav) as page:
         await page.goto(f"http://127.0.0.1:{port}/")
         await page.until("document.querySelector('h1').textContent === 'Talk to Ava'")
         for longest_s in (6.0, 2.0):  # the second call of a page does not wait for it again
@@ -486,7 +473,7 @@ async def test_behind_a_firewall_the_call_goes_through_the_turn_server_that_know
         servers = (f"turn:127.0.0.1:{turn}?transport=udp",)
         config = Config(webrtc=WebRtcSettings(ice_servers=servers, turn_secret=secret))
         gateway = Gateway(config, AgentConfig(name="Ava"), fake_backends())
-        async with serving(gateway) as port, chromium(CHROMIUM, wav) as page:
+        async with with_doors(gateway) as port, chromium(CHROMIUM, wav) as page:
             await page.goto(f"http://127.0.0.1:{port}/")
             await page.until("document.querySelector('h1').textContent === 'Talk to Ava'")
             await page.evaluate(RELAY_ALONE)

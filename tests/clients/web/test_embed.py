@@ -19,8 +19,9 @@ from starlette.routing import Route
 
 from benchmarks.calls.fake_server import fake_backends
 from tests.clients.web.chromium import Page, chromium, find_chromium
-from tests.clients.web.test_browser_call import microphone, running, serving
+from tests.clients.web.test_browser_call import microphone, with_doors
 from tests.interop.test_clients import ENVIRONMENTS
+from tests.serving import serving
 from voiceloop.agent import AgentConfig
 from voiceloop.config import Config
 from voiceloop.server.app import Gateway
@@ -76,7 +77,7 @@ async def a_page_of(
         return JSONResponse(answer.json(), answer.status_code)
 
     app = Starlette(routes=[Route("/", page), Route("/token", token, methods=["POST"])])
-    async with running(app, Config(), sock):
+    async with serving(app, Config(), sock):
         yield
 
 
@@ -98,7 +99,7 @@ async def shop(
     config = replace(config, keys=(KEY,), allowed_origins=(origin,))
     async with AsyncExitStack() as stack:
         gateway = Gateway(config, AgentConfig(name="Ava"), fake_backends())
-        port = await stack.enter_async_context(serving(gateway))
+        port = await stack.enter_async_context(with_doors(gateway))
         if "site_…" in tag:
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
                 made = await http.post(
@@ -250,7 +251,7 @@ async def test_the_example_page_calls_its_own_server_and_all_of_it_is_small(tmp_
     assert CHROMIUM is not None
     wav = microphone(tmp_path / "caller.wav", [30.0])
     gateway = Gateway(Config(), AgentConfig(name="Ava"), fake_backends())
-    async with serving(gateway) as port, chromium(CHROMIUM, wav) as page:
+    async with with_doors(gateway) as port, chromium(CHROMIUM, wav) as page:
         await page.goto(f"http://127.0.0.1:{port}/embed")
         await page.until(f"{WIDGET} !== null")
         await page.evaluate(f"{WIDGET}.dataset.transport = 'websocket'")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import httpx
+import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
@@ -21,6 +22,8 @@ from tests.voiceloop.doors.test_desk import Taken, asking
 from tests.waiting import until
 from voiceloop.agent import AgentConfig, AgentTool, CallManners, Transfer
 from voiceloop.backends import Backends, ChatMessage, ToolCall
+
+pytestmark = pytest.mark.virtual_time
 
 RATE_HZ = 24_000
 DESK = Transfer("desk", "tel:+493055", warm=True)

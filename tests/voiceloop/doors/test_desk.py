@@ -24,6 +24,8 @@ from voiceloop.errors import BackendError
 from voiceloop.phone_settings import PhoneNumber, PhoneSettings
 from voiceloop.server.app import Gateway
 
+pytestmark = pytest.mark.virtual_time
+
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef").decode()
 ASK = replace(PHONE, webhook_url="https://shop.test/calls", webhook_secret=SECRET)
 

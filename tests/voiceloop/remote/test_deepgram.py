@@ -19,6 +19,8 @@ from voiceloop.errors import BackendError, BackendRefused, ConfigError
 from voiceloop.models.providers import open_provider
 from voiceloop.remote import deepgram
 
+pytestmark = pytest.mark.virtual_time
+
 LOUD = (8000 * np.sin(np.arange(8000) / 5)).astype("<i2").tobytes()  # half a second
 QUIET = bytes(3200)  # a tenth of a second
 BYTES_PER_S = 32_000

@@ -19,6 +19,8 @@ from voiceloop.backends import Backends, ChatMessage, Generated, GenerateParams,
 from voiceloop.remote.language import RemoteBranch, RemoteLanguageModel
 from voiceloop.remote.readers.end_of_words import EndReadingModel
 
+pytestmark = pytest.mark.virtual_time
+
 PARAMS = GenerateParams(max_tokens=40)
 INSTRUCTIONS = ChatMessage("system", "You take orders for a cafe. " * 50)  # 1400 characters: 140 ms
 GREETING = ChatMessage("assistant", "Hello, what can I get you?")

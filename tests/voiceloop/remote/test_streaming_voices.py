@@ -22,6 +22,8 @@ from voiceloop.errors import BackendError, BackendRefused, ConfigError
 from voiceloop.models.providers import open_provider
 from voiceloop.remote.voice import RATE_HZ
 
+pytestmark = pytest.mark.virtual_time
+
 CHARACTER_MS = 20
 TEXT = "Good morning, a latte is four dollars."
 

@@ -18,6 +18,8 @@ from voiceloop.errors import ConfigError
 from voiceloop.server.agent_file import AgentFile
 from voiceloop.server.process import _take
 
+pytestmark = pytest.mark.virtual_time
+
 
 def told_back() -> Backends:
     """Answers with its instructions."""

@@ -17,6 +17,8 @@ from voiceloop.errors import ConfigError
 from voiceloop.models.presets import resolve_agents
 from voiceloop.server.process import first_of
 
+pytestmark = pytest.mark.virtual_time
+
 SHOP, CLINIC = AgentConfig(instructions="a shop"), AgentConfig(instructions="a clinic")
 BOTH = {"clinic": CLINIC, "shop": SHOP}
 

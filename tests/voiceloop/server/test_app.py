@@ -21,6 +21,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.fakes import instant_backends
+from tests.serving import gateway_of, serving
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.call.connection import Disconnected, Transport
@@ -29,7 +30,9 @@ from voiceloop.config import Config, Limits
 from voiceloop.errors import BackendRefused, ConfigError
 from voiceloop.operation import WorkerLoad
 from voiceloop.server.app import Gateway, build_app
-from voiceloop.server.process import listen, make_server, serve
+from voiceloop.server.process import listen, serve
+
+pytestmark = pytest.mark.virtual_time
 
 KEY = "secret-key-1"
 AGENT = AgentConfig(instructions="Be kind.")
@@ -53,18 +56,10 @@ async def running(
     config: Config | None = None, backends: Backends | None = None, **state: Any
 ) -> AsyncIterator[Running]:
     loaded = state.pop("loaded", True)
-    gateway = state.pop("kind", Gateway)(config or Config(), state.pop("agent", AGENT), **state)
-    gateway.backends = (backends or instant_backends()) if loaded else None
-    sock = listen("127.0.0.1", 0)
-    port = sock.getsockname()[1]
-    server = make_server(build_app(gateway), gateway.config)
-    serving = asyncio.create_task(server.serve(sockets=[sock]))
-    try:
+    gateway = gateway_of(backends, config, **{"agent": AGENT, **state})
+    gateway.backends = gateway.backends if loaded else None
+    async with serving(build_app(gateway), gateway.config) as port:
         yield Running(gateway, port)
-    finally:
-        server.should_exit = True
-        server.force_exit = True
-        await serving
 
 
 async def event(client: ClientConnection) -> dict[str, Any]:
@@ -371,6 +366,7 @@ async def test_a_transport_closes_once_and_then_says_disconnected() -> None:
 # --- the process ---
 
 
+@pytest.mark.real_time  # signals
 async def test_a_signal_drains_the_server_and_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
 

@@ -24,6 +24,8 @@ from voiceloop.server import app
 from voiceloop.server.app import Gateway
 from voiceloop.server.websocket import MAX_REASON_BYTES, SLICE_BYTES, BoundedWebSocket, short
 
+pytestmark = pytest.mark.virtual_time
+
 UNREAD = bytes(24 << 20)  # more than the kernel holds for a connection over the loopback
 
 

@@ -28,6 +28,8 @@ from voiceloop.server.app import Gateway
 from voiceloop.server.cluster_command import new_keys, run_cluster, settings_for
 from voiceloop.server.process import listen, report_of, serve
 
+pytestmark = pytest.mark.virtual_time
+
 PLAN = "[[workers]]\nroles = ['engine', 'recognizer', 'voice']\n"
 
 
@@ -152,6 +154,7 @@ def loading(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     return loaded
 
 
+@pytest.mark.real_time  # connections outside of the loop
 async def test_a_shared_port_is_answered_once_the_models_are_there(loading: asyncio.Event) -> None:
     port, ready = free_port(), asyncio.Event()
     serving = asyncio.create_task(
@@ -171,6 +174,7 @@ async def test_a_shared_port_is_answered_once_the_models_are_there(loading: asyn
         await serving
 
 
+@pytest.mark.real_time  # connections outside of the loop
 async def test_a_shared_port_that_somebody_has_taken_meanwhile_is_told(
     loading: asyncio.Event,
 ) -> None:
@@ -184,6 +188,7 @@ async def test_a_shared_port_that_somebody_has_taken_meanwhile_is_told(
                 await serving
 
 
+@pytest.mark.real_time  # connections outside of the loop
 async def test_who_has_come_before_a_shared_port_was_let_go_of_is_let_in(
     loading: asyncio.Event,
 ) -> None:

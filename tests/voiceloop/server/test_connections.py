@@ -18,14 +18,13 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import instant_backends
+from tests.serving import gateway_of, serving
 from voiceloop.admission.places import Beginnings
-from voiceloop.agent import AgentConfig
 from voiceloop.config import Config, Limits
 from voiceloop.http import health
 from voiceloop.http.gate import Stream
 from voiceloop.server import connections, process
-from voiceloop.server.app import Gateway, build_app
+from voiceloop.server.app import build_app
 from voiceloop.server.connections import (
     BODY_S,
     HEAD_S,
@@ -36,7 +35,6 @@ from voiceloop.server.connections import (
     Place,
 )
 from voiceloop.server.listener import HANDSHAKES, HANDSHAKES_OF_NETWORK
-from voiceloop.server.process import listen, make_server
 from voiceloop.server.websocket import CLOSE_GRACE_S, CONTROL_FRAMES_AT_ONCE, MAX_FRAGMENTS
 from voiceloop.strangers import OnceAMinute
 
@@ -70,36 +68,30 @@ Connect = Callable[..., "asyncio.Future[Line]"]
 
 
 @asynccontextmanager
-async def serving(
+async def connecting(
     monkeypatch: pytest.MonkeyPatch, n_descriptors: int = 10_000, config: Config | None = None
 ) -> AsyncIterator[Connect]:
     monkeypatch.setattr(process, "raise_descriptor_limit", lambda: n_descriptors)
-    gateway = Gateway(config or Config(), AgentConfig())
-    gateway.backends = instant_backends()
-    sock = listen("127.0.0.1", 0)
-    port = sock.getsockname()[1]
-    server = make_server(build_app(gateway), gateway.config)
-    task = asyncio.create_task(server.serve(sockets=[sock]))
+    gateway = gateway_of(config=config)
     lines: list[Line] = []
+    async with serving(build_app(gateway), gateway.config) as port:
 
-    async def connect(**options: Any) -> Line:
-        lines.append(Line(*await asyncio.open_connection("127.0.0.1", port, **options)))
-        return lines[-1]
+        async def connect(**options: Any) -> Line:
+            lines.append(Line(*await asyncio.open_connection("127.0.0.1", port, **options)))
+            return lines[-1]
 
-    try:
-        yield connect  # type: ignore[misc]
-    finally:
-        for line in lines:
-            line.writer.transport.abort()
-        server.should_exit = server.force_exit = True
-        await task
+        try:
+            yield connect  # type: ignore[misc]
+        finally:
+            for line in lines:
+                line.writer.transport.abort()
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /v1/realtime HTTP/1.1\r\nHost: a"])
 async def test_a_request_without_an_end_is_given_up(
     monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float], sent: bytes
 ) -> None:
-    async with serving(monkeypatch) as connect:
+    async with connecting(monkeypatch) as connect:
         line = await connect()
         line.writer.write(sent)
         began = clock()
@@ -126,7 +118,7 @@ async def test_a_request_whose_end_is_ambiguous_is_refused_with_all_that_follows
     monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float], ambiguous: bytes
 ) -> None:
     host = b"" if b"\r\nHost" in ambiguous else b"Host: a\r\n"
-    async with serving(monkeypatch) as connect:
+    async with connecting(monkeypatch) as connect:
         line, began_s = await connect(), clock()
         line.writer.write(ambiguous + host + b"\r\n0\r\n\r\n")
         line.writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -140,7 +132,7 @@ async def test_what_strangers_send_that_is_no_http_brings_one_line_of_the_log(
 ) -> None:
     STRANGERS_LOG.filters.clear()
     STRANGERS_LOG.addFilter(OnceAMinute())
-    async with serving(monkeypatch) as connect:
+    async with connecting(monkeypatch) as connect:
         head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\n" + CHUNKED
         for sent in 5 * [b"\0\0\r\n\r\n", head + b"\r\nzz\r\n"]:
             line = await connect()
@@ -152,7 +144,7 @@ async def test_what_strangers_send_that_is_no_http_brings_one_line_of_the_log(
 async def test_a_head_that_drips_in_is_given_up_at_the_same_time(
     monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]
 ) -> None:
-    async with serving(monkeypatch) as connect:
+    async with connecting(monkeypatch) as connect:
         line = await connect()
         began = clock()
 
@@ -175,7 +167,7 @@ async def test_a_body_that_drips_is_given_up_and_one_at_the_least_rate_is_read_t
         head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         return head + b"Content-Length: %d\r\n\r\n" % n_bytes
 
-    async with serving(monkeypatch) as connect:
+    async with connecting(monkeypatch) as connect:
         dripping, began = await connect(), clock()
         dripping.writer.write(begun(400_000))
         ended = asyncio.create_task(dripping.read_all())
@@ -208,7 +200,7 @@ async def test_an_answer_that_is_read_by_drops_gives_its_place_to_another(
     monkeypatch.setattr(process, "SEND_BUFFER_BYTES", 4096)
     monkeypatch.setattr(health, "generate_latest", lambda registry: b"")
     monkeypatch.setattr(health, "Response", lambda body, media_type: Stream(pieces(), media_type))
-    async with serving(monkeypatch) as connect:
+    async with connecting(monkeypatch) as connect:
         port = (await connect()).writer.get_extra_info("peername")[1]
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -245,7 +237,7 @@ async def test_tls_that_is_not_agreed_is_given_up_as_soon(
 ) -> None:
     config = Config(certfile=tmp_path / "cert.pem", keyfile=tmp_path / "key.pem")
     make_certificate(config)
-    async with serving(monkeypatch, config=config) as connect:
+    async with connecting(monkeypatch, config=config) as connect:
         line = await connect()
         began = clock()
         await line.read_all()
@@ -256,7 +248,7 @@ async def test_a_call_is_not_held_to_the_time_of_a_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(process, "PING_S", 10 * BODY_S)  # nobody here answers a ping
-    async with serving(monkeypatch) as connect:
+    async with connecting(monkeypatch) as connect:
         line = await connect()
         line.writer.write(UPGRADE)
         assert (await line.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
@@ -269,7 +261,7 @@ async def test_a_call_is_not_held_to_the_time_of_a_request(
 async def test_a_line_that_answers_no_ping_is_free_again_in_25_s(
     monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]
 ) -> None:
-    async with serving(monkeypatch) as connect:
+    async with connecting(monkeypatch) as connect:
         line = await connect()
         line.writer.write(UPGRADE)
         began = clock()
@@ -280,7 +272,7 @@ async def test_a_line_that_answers_no_ping_is_free_again_in_25_s(
 async def test_a_caller_whose_pong_stands_behind_sound_is_not_taken_for_gone(
     monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float]
 ) -> None:
-    async with serving(monkeypatch) as connect:
+    async with connecting(monkeypatch) as connect:
         line = await connect()
         line.writer.write(UPGRADE)
         await line.reader.readuntil(b"\r\n\r\n")
@@ -306,7 +298,7 @@ async def test_a_caller_whose_pong_stands_behind_sound_is_not_taken_for_gone(
 async def test_a_flood_of_frames_that_say_nothing_ends_the_call(
     monkeypatch: pytest.MonkeyPatch, flood: bytes
 ) -> None:
-    async with serving(monkeypatch) as connect:
+    async with connecting(monkeypatch) as connect:
         line = await connect()
         line.writer.write(UPGRADE)
         await line.reader.readuntil(b"\r\n\r\n")
@@ -320,7 +312,7 @@ async def test_a_client_that_leaves_as_it_is_dropped_leaves_nothing_to_cut(
     failed: list[object] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, told: failed.append(told))
-    async with serving(monkeypatch) as connect:
+    async with connecting(monkeypatch) as connect:
         line = await connect()
         line.writer.write(UPGRADE)
         await line.reader.readuntil(b"\r\n\r\n")
@@ -331,7 +323,7 @@ async def test_a_client_that_leaves_as_it_is_dropped_leaves_nothing_to_cut(
 
 
 async def test_a_client_may_ping_and_cut_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(monkeypatch) as connect:
+    async with connecting(monkeypatch) as connect:
         line = await connect()
         line.writer.write(UPGRADE)
         await line.reader.readuntil(b"\r\n\r\n")
@@ -346,7 +338,7 @@ async def test_a_client_may_ping_and_cut_its_messages(monkeypatch: pytest.Monkey
 async def test_the_last_connections_answer_probes_and_one_more_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with serving(monkeypatch, n_descriptors=0) as connect:  # 16 connections: 14 and 2
+    async with connecting(monkeypatch, n_descriptors=0) as connect:  # 16 connections: 14 and 2
         for _ in range(14):
             (await connect()).writer.write(BODY_BEGUN)
         await asyncio.sleep(0.01)
@@ -364,7 +356,7 @@ async def test_the_last_connections_answer_probes_and_one_more_is_refused(
 async def test_connections_that_ask_nothing_make_room_for_a_caller(
     monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float], sent: bytes
 ) -> None:
-    async with serving(monkeypatch, n_descriptors=0) as connect:  # 16 connections
+    async with connecting(monkeypatch, n_descriptors=0) as connect:  # 16 connections
         began_s = clock()
         for _ in range(40):
             (await connect()).writer.write(sent)
@@ -402,7 +394,7 @@ async def test_sockets_that_agree_no_tls_are_counted_and_make_room_for_a_caller(
     monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float], tmp_path: Path
 ) -> None:
     config, trusting = tls_of(tmp_path)
-    async with serving(monkeypatch, n_descriptors=0, config=config) as connect:
+    async with connecting(monkeypatch, n_descriptors=0, config=config) as connect:
         began_s = clock()
         silent = [await connect() for _ in range(60)]
         await asyncio.sleep(0.01)
@@ -417,7 +409,7 @@ async def test_few_handshakes_go_on_at_once_for_one_network_and_another_has_its_
 ) -> None:
     monkeypatch.setattr(connections, "network_of", lambda address: address)
     config, trusting = tls_of(tmp_path)
-    async with serving(monkeypatch, config=config) as connect:
+    async with connecting(monkeypatch, config=config) as connect:
         hello, began_s = client_hello(), clock()
         theirs = [await connect(local_addr=("127.0.0.2", 0)) for _ in range(30)]
         for line in theirs:
@@ -437,7 +429,7 @@ async def test_of_more_handshakes_than_the_server_has_at_once_the_oldest_makes_r
     monkeypatch: pytest.MonkeyPatch, clock: Callable[[], float], tmp_path: Path
 ) -> None:
     config, trusting = tls_of(tmp_path)
-    async with serving(monkeypatch, config=config) as connect:
+    async with connecting(monkeypatch, config=config) as connect:
         hello, began_s = client_hello(), clock()
         theirs = [await connect() for _ in range(HANDSHAKES + 5)]
         for line in theirs:
@@ -465,10 +457,10 @@ async def test_without_a_descriptor_a_caller_waits_a_moment_and_the_log_says_so_
 ) -> None:
     whole = process.listen
     monkeypatch.setattr(
-        "tests.voiceloop.server.test_connections.listen",
+        "tests.serving.listen",
         lambda host, port: OutOfDescriptors(fileno=whole(host, port).detach()),
     )
-    async with serving(monkeypatch) as connect:
+    async with connecting(monkeypatch) as connect:
         began_s = clock()
         assert await is_answered(await connect())
         assert clock() - began_s < 1.0
@@ -508,7 +500,7 @@ async def test_a_caller_who_leaves_while_waiting_at_the_door_gives_the_place_to_
 
     monkeypatch.setattr(Beginnings, "wait", a_minute)
     config = Config(limits=Limits(max_sessions=1))
-    async with serving(monkeypatch, config=config) as connect:
+    async with connecting(monkeypatch, config=config) as connect:
         began_s, waiting = clock(), await connect()
         waiting.writer.write(UPGRADE)
 

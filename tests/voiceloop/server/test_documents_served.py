@@ -12,13 +12,14 @@ import pytest
 from websockets.asyncio.client import connect
 
 from tests.fakes import FakeLanguageModel, instant_backends
+from tests.serving import serving
 from voiceloop.agent_file import load_agent, shipped_agent
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.knowledge import retrieval
 from voiceloop.knowledge.sources import open_retriever
 from voiceloop.server.app import Gateway, build_app
-from voiceloop.server.process import listen, make_server, serve
+from voiceloop.server.process import serve
 
 TEXT_REPLY = {"type": "response.create", "response": {"output_modalities": ["text"]}}
 
@@ -51,17 +52,10 @@ async def test_what_stands_in_the_folder_reaches_the_model_and_its_place_the_cli
         gateway = Gateway(Config(), agent)
         gateway.calls.retriever = retriever
         gateway.backends = instant_backends(language_model=model)
-        sock = listen("127.0.0.1", 0)
-        server = make_server(build_app(gateway), gateway.config)
-        serving = asyncio.create_task(server.serve(sockets=[sock]))
-        url = f"ws://127.0.0.1:{sock.getsockname()[1]}/v1/realtime"
-        url += "?voiceloop.sources=1&voiceloop.timeline=1"
-        try:
+        async with serving(build_app(gateway), gateway.config) as port:
+            url = f"ws://127.0.0.1:{port}/v1/realtime?voiceloop.sources=1&voiceloop.timeline=1"
             found = await ask(url, "How long can I keep a film?")
             nothing = await ask(url, "great, thank you")
-        finally:
-            server.should_exit = server.force_exit = True
-            await serving
     asked, thanked = model.prompts
     assert asked[-1].content == "How long can I keep a film?"
     assert "what: film. how long: one week" in asked[-1].behind and thanked[-1].behind == ""

@@ -14,6 +14,8 @@ from tests.voiceloop.server.test_resume import keyed, remembering, say
 from voiceloop.config import Config, read_keys_file
 from voiceloop.server.keys_file import KeysFile
 
+pytestmark = pytest.mark.virtual_time
+
 OLD, OTHER, NEW = "the-old-key", "another-key", "the-new-key"
 
 

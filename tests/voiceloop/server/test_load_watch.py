@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -236,7 +235,7 @@ class Ahead:
     s = 0.0
 
     def __call__(self) -> float:
-        return time.monotonic() + self.s
+        return asyncio.get_running_loop().time() + self.s
 
 
 SAYS = json.dumps({"type": "response.create", "response": {"output_modalities": ["text"]}})

@@ -22,6 +22,8 @@ from voiceloop.realtime.session_update import merge
 from voiceloop.realtime.settings import SessionSettings
 from voiceloop.server.app import Gateway
 
+pytestmark = pytest.mark.virtual_time
+
 KEY = "secret-key-1"
 REFUND = AgentTool("refund", parameters={"type": "object", "properties": {}}, result="{}")
 SHOW = AgentTool("show", parameters={"type": "object", "properties": {}})  # the client's

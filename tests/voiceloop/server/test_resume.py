@@ -25,6 +25,8 @@ from voiceloop.config import Config, Limits
 from voiceloop.operation import KeyQuota
 from voiceloop.resume.ticket import Tickets
 
+pytestmark = pytest.mark.virtual_time
+
 KEYS = ("secret-key-1", "secret-key-2")
 
 

@@ -14,12 +14,12 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends, utterance
+from tests.serving import serving
 from voiceloop.agent_file import load_agent
 from voiceloop.backends import Backends
 from voiceloop.config import Config
 from voiceloop.server import process
 from voiceloop.server.app import Gateway, build_app
-from voiceloop.server.process import listen, make_server
 
 RATE_HZ = 24_000
 AGENT = """
@@ -54,21 +54,15 @@ async def test_a_slot_of_an_agent_file_is_filled_by_a_caller_on_a_socket(tmp_pat
         language_model=model,
         voice=FakeVoice(ms_per_char=6.0),
     )
-    sock = listen("127.0.0.1", 0)
-    server = make_server(build_app(gateway), gateway.config)
-    serving = asyncio.create_task(server.serve(sockets=[sock]))
-    url = f"ws://127.0.0.1:{sock.getsockname()[1]}/v1/realtime"
-    url += "?voiceloop.slots=1&voiceloop.timeline=1&greeting=0"
-    try:
-        async with asyncio.timeout(120), connect(url, proxy=None) as client:
+    async with serving(build_app(gateway), gateway.config) as port, asyncio.timeout(120):
+        url = f"ws://127.0.0.1:{port}/v1/realtime"
+        url += "?voiceloop.slots=1&voiceloop.timeline=1&greeting=0"
+        async with connect(url, proxy=None) as client:
             turns = []
             manual = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
             await client.send(json.dumps({"type": "session.update", "session": manual}))
             for _ in TURNS:
                 turns.append(await answered(client))
-    finally:
-        server.should_exit = server.force_exit = True
-        await serving
     slots = [[e for e in events if e["type"] == "voiceloop.slot"] for events in turns]
     told = [(one["name"], one["kind"], one["value"], one["state"]) for of in slots for one in of]
     assert told == [

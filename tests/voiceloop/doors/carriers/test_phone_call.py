@@ -30,6 +30,8 @@ from voiceloop.server.app import Gateway
 from voiceloop.server.process import listen
 from voiceloop.telephony import Announcement
 
+pytestmark = pytest.mark.virtual_time
+
 TELNYX_KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 TELNYX_PUBLIC = base64.b64encode(TELNYX_KEY.public_key().public_bytes_raw()).decode()
 LONG = "Once upon a time there was a cafe that had everything, and everybody came to eat there."

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from tests.fakes import FakeRecognizer, instant_backends, utterance
+from tests.serving import served
 from tests.sip_phone import PCMU, SDP, Message, Telephone
-from tests.voiceloop.doors.webrtc.test_call import post, served
+from tests.voiceloop.doors.webrtc.test_call import post
 from tests.waiting import until
 from voiceloop.backends import Backends
 from voiceloop.call.connection import Hello
@@ -33,6 +34,8 @@ from voiceloop.errors import InvalidRequest, NotAnswered, TransferFailed
 from voiceloop.phone_settings import PhoneSettings
 from voiceloop.sip_settings import SipSettings, TrunkSettings
 from voiceloop.telephony import PhoneCall
+
+pytestmark = pytest.mark.virtual_time
 
 HERE = ("127.0.0.1",)
 LONG = "Once upon a time there was a cafe that had everything, and everybody came to eat there."

@@ -8,8 +8,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import aioice.ice
@@ -19,11 +17,11 @@ from aiortc import RTCSessionDescription
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedOK, InvalidStatus
 
-from tests.fakes import EnergyVad, FakeLanguageModel, FakeRecognizer, Reply, instant_backends
+from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
+from tests.serving import served
 from tests.waiting import until
 from tests.webrtc_caller import LOUD, WebRtcCaller, calling
-from voiceloop.agent import AgentConfig
-from voiceloop.backends import Backends, ToolCall
+from voiceloop.backends import ToolCall
 from voiceloop.call.session import Session
 from voiceloop.config import Config, Limits
 from voiceloop.doors.line import Line
@@ -33,8 +31,6 @@ from voiceloop.doors.webrtc.mux import IceLine
 from voiceloop.doors.webrtc.peer import MAX_STREAMS, Peer, SoundTransport
 from voiceloop.operation import KeyQuota, WebRtcSettings
 from voiceloop.realtime.locks import LOCKABLE
-from voiceloop.server.app import Gateway, build_app
-from voiceloop.server.process import listen, make_server
 
 KEYS = ("secret-key-1", "secret-key-2")
 CALLS = "/v1/realtime/calls"
@@ -61,27 +57,6 @@ def resources() -> tuple[int, int]:
 def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     """aioice leaves the address of loopback out."""
     monkeypatch.setattr(aioice.ice, "get_host_addresses", lambda **kinds: ["127.0.0.1"])
-
-
-@asynccontextmanager
-async def served(
-    backends: Backends | None = None, config: Config | None = None, **state: Any
-) -> AsyncIterator[tuple[Gateway, str]]:
-    agent = state.pop("agent", AgentConfig(instructions="Be kind."))
-    gateway = Gateway(config or Config(), agent, **state)
-    gateway.backends = backends or instant_backends()
-    gateway.calls.new_vad = EnergyVad
-    sock = listen("127.0.0.1", 0)
-    server = make_server(build_app(gateway), gateway.config)
-    serving = asyncio.create_task(server.serve(sockets=[sock]))
-    try:
-        yield gateway, f"http://127.0.0.1:{sock.getsockname()[1]}"
-    finally:
-        await gateway.drain()
-        gateway.doors.close()
-        server.should_exit = True
-        server.force_exit = True
-        await serving
 
 
 def text_item(text: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import pytest
 
 from tests.fakes import FakeRecognizer, instant_backends
-from tests.voiceloop.doors.webrtc.test_call import served
+from tests.serving import served
 
 pytestmark = [
     pytest.mark.call,
