@@ -56,9 +56,13 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One that is free for connections and for datagrams."""
+    while True:
+        with socket.socket() as probe, socket.socket(type=socket.SOCK_DGRAM) as other:
+            probe.bind(("127.0.0.1", 0))
+            with suppress(OSError):
+                other.bind(probe.getsockname())
+                return int(probe.getsockname()[1])
 
 
 @asynccontextmanager

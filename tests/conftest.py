@@ -28,9 +28,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 DEADLOCK_S = 10.0  # real seconds: nothing is ready, no timer runs, no thread answers
-LONG_S = (
-    0.1  # a jump by which a limit may run out: what is on its way through the kernel comes first
-)
+LONG_S = 0.1  # by so much a limit may run out: what is still in the kernel comes first
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.phone.peers import TOKEN
+from clients.server_process import free_port
 from tests.serving import served
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
@@ -20,12 +21,6 @@ PHONE = PhoneSettings(
     headers=("X-Order",),
     twilio=TOKEN, signalwire=TOKEN, plivo=TOKEN, vonage=TOKEN, asterisk=TOKEN, audiosocket=TOKEN,
 )  # fmt: skip
-
-
-def free_port() -> int:
-    with listen("127.0.0.1", 0) as sock:
-        port: int = sock.getsockname()[1]
-    return port
 
 
 @asynccontextmanager

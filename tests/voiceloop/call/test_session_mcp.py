@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from clients.server_process import free_port
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, Reply, instant_backends
 from voiceloop.access.keys import KeyRing
@@ -28,13 +28,6 @@ pytest.importorskip("mcp", reason="the package mcp is not installed")
 
 SHARED = KeyRing((), shared=("shared",))
 ROOT = str(Path(__file__).resolve().parents[3])
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 PORT = free_port()

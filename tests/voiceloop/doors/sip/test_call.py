@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clients.server_process import free_port
 from tests.fakes import FakeRecognizer, instant_backends, utterance
 from tests.serving import served
 from tests.sip_phone import PCMU, SDP, Message, Telephone
@@ -39,12 +40,6 @@ pytestmark = pytest.mark.virtual_time
 
 HERE = ("127.0.0.1",)
 LONG = "Once upon a time there was a cafe that had everything, and everybody came to eat there."
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 URL: list[str] = []  # of the gateway that serves
