@@ -626,7 +626,7 @@ class AgentConfig:
     hotwords: tuple[Words, ...] = key(
         (),
         "Words and names that the recognizer should expect. moonshine-tiny, pocketsphinx, Whisper"
-        " and services take them; Moonshine streaming and Nemotron do not.",
+        " and services take them; Nemotron does not.",
     )
     knowledge: tuple[KnowledgeSource, ...] = key(
         (),

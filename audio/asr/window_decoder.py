@@ -26,12 +26,11 @@ class DecodeRequest:
     """One window: samples int16 [n] at 16 kHz, n <= 30 s, and the words it must start with.
 
     prompt: tokens of earlier text or hotwords. with_times: say when each word is spoken.
-    window_id: another request of the same one has the same samples, and perhaps more behind
-    them; "" for a window of its own. hints: phrases that are likelier here than elsewhere.
-    guess: tokens that an earlier decode of less sound had behind the prefix; where they still hold
-    they need not be found one by one. is_paused: the speaker has fallen silent; say, if you can,
-    whether for good. voice_alone: and nothing else, for the words are known. is_beginning: it is
-    all there is of a sound so far; say, if you can, whether that is somebody who takes the floor.
+    hints: phrases that are likelier here than elsewhere. guess: tokens that an earlier decode of
+    less sound had behind the prefix; where they still hold they need not be found one by one.
+    is_paused: the speaker has fallen silent; say, if you can, whether for good. voice_alone: and
+    nothing else, for the words are known. is_beginning: it is all there is of a sound so far; say,
+    if you can, whether that is somebody who takes the floor.
     """
 
     samples: Samples
@@ -39,7 +38,6 @@ class DecodeRequest:
     prompt: tuple[int, ...]
     prefix: tuple[HypothesisWord, ...]
     with_times: bool
-    window_id: str = ""
     hints: tuple[str, ...] = ()
     guess: tuple[int, ...] = ()
     is_paused: bool = False

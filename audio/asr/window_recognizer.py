@@ -86,7 +86,6 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
         self._clock = clock
         self._busy_s = 0.0  # decoding without a break
         self._rest_until_s = float("-inf")
-        self._n_opened = 0
 
     def has_work(self) -> bool:
         """Also true while a due stream waits BATCH_WAIT_S for others to join it."""
@@ -125,8 +124,7 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
             self._busy_s = 0.0
 
     def _new_stream(self, stream_id: str, options: RecognizerOptions) -> WindowStream:
-        self._n_opened += 1
-        return WindowStream(stream_id, self._n_opened, options, self._level(), self._n_held_back)
+        return WindowStream(stream_id, options, self._level(), self._n_held_back)
 
     def _is_time(self, due: list[WindowStream], now: float) -> bool:
         waited_s = now - min(s.due_since_s for s in due if s.due_since_s is not None)
@@ -250,7 +248,6 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
             or self._is_fall(stream),
             hints=segment.hints,
             guess=tuple(tokens_of(segment.agreement.tail)),
-            window_id=f"{stream.serial}/{stream.n_segment}/{segment.window_start}",
             is_paused=isinstance(stream.request, Flush)
             or self._is_fall(stream)
             or self._is_lasting(stream),

@@ -83,13 +83,11 @@ class WindowStream(QueuedStream):
     def __init__(
         self,
         stream_id: str,
-        serial: int,
         options: RecognizerOptions,
         level: SpeechLevel,
         n_held_back: int,
     ) -> None:
         super().__init__(stream_id, options)
-        self.serial = serial  # a stream id may come again, this does not
         self.level = level
         self._n_held_back = n_held_back
         self.segment = Segment(0, options, n_held_back)

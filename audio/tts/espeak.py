@@ -42,7 +42,7 @@ LANGUAGES = tuple(
 _TIMBRES |= {code: Timbre(code, 50, 50) for code in LANGUAGES}  # espeak's own pitch and range
 
 
-class EspeakVoice(ReplyVoice[None]):
+class EspeakVoice(ReplyVoice):
     """`VoiceModel` over espeak-ng. Raises: MissingExtra if the package is absent."""
 
     voices = tuple(_TIMBRES)

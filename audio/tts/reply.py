@@ -192,16 +192,6 @@ class Reply:
         return [Speech(self.stream_id, samples, VOICE_HZ, tuple(started))]
 
 
-def proportional_spans(words: Sequence[FragmentWord], total_ms: float) -> list[WordSpan]:
-    """Each word as long as its share of the characters, a mark counting as a character."""
-    edges = np.cumsum([0, *(len(word.text) + 1 for word in words)])
-    edges_ms = edges * (total_ms / edges[-1]) if words else edges
-    return [
-        WordSpan(word, float(start), float(end))
-        for word, start, end in zip(words, edges_ms[:-1], edges_ms[1:], strict=True)
-    ]
-
-
 def is_spoken(text: str) -> bool:
     return any(character.isalnum() for character in text)
 

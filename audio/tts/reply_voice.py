@@ -5,7 +5,6 @@ the samples, in `_begin`, or in `step` where a fragment takes several.
 """
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
 
 from ..errors import AudioError, UnknownStream
 from ..frames import VOICE_HZ
@@ -20,14 +19,8 @@ STOCK_VOICES = frozenset(
 )
 
 
-WorkT = TypeVar("WorkT")
-
-
-class ReplyVoice(ABC, Generic[WorkT]):
-    """`VoiceModel` over a model that gives float32 samples at model_hz in one of voices.
-
-    WorkT: a fragment that takes more than one step; None where each is spoken in one.
-    """
+class ReplyVoice(ABC):
+    """`VoiceModel` over a model that gives float32 samples at model_hz in one of voices."""
 
     rate_hz = VOICE_HZ
     speeds = (0.5, 2.5)  # the slowest and the fastest
@@ -37,7 +30,6 @@ class ReplyVoice(ABC, Generic[WorkT]):
         self.voices = voices
         self._model_hz = model_hz
         self._replies: dict[str, Reply] = {}
-        self._under_way: dict[str, WorkT] = {}
 
     def open(self, stream_id: str, options: VoiceOptions) -> None:
         """Raises: AudioError on a voice or speed that is not there, or an id in use."""
@@ -67,33 +59,21 @@ class ReplyVoice(ABC, Generic[WorkT]):
 
     def close(self, stream_id: str) -> None:
         self._replies.pop(stream_id, None)
-        self._under_way.pop(stream_id, None)
 
     def has_work(self) -> bool:
-        is_due = any(reply.has_fragment or reply.is_finished for reply in self._replies.values())
-        return bool(self._under_way) or is_due
+        return any(reply.has_fragment or reply.is_finished for reply in self._replies.values())
 
     def _speaks_english(self, voice: str) -> bool:
         """Whether numbers and signs are to be spelled out for it, as is done in English alone."""
         return True
 
     def step(self) -> list[Event]:
-        """One fragment of every reply that has one; a voice that works on several decodes here."""
-        return self._take_up()
-
-    @abstractmethod
-    def _begin(self, fragment: Fragment, reply: Reply) -> list[Event]:
-        """Say the fragment; or put what is to be done for it in `_under_way`."""
-
-    def _take_up(self) -> list[Event]:
-        """Begin a fragment of each reply with none under way, and end replies that are over.
+        """One fragment of every reply that has one, and the end of those that are over.
 
         A fragment that fails ends its own reply alone.
         """
         events: list[Event] = []
         for stream_id, reply in list(self._replies.items()):
-            if stream_id in self._under_way:
-                continue
             fragment = reply.next_fragment()
             try:
                 if fragment is not None:
@@ -102,16 +82,14 @@ class ReplyVoice(ABC, Generic[WorkT]):
                 self.close(stream_id)
                 events.append(failed(stream_id, error))
                 continue
-            if stream_id not in self._under_way and not reply.has_fragment:
-                events += self._ended(reply)
+            if reply.is_finished and not reply.has_fragment:
+                self.close(stream_id)
+                events += reply.end()
         return events
 
-    def _ended(self, reply: Reply) -> list[Event]:
-        """The end of a reply that has no fragment left, once its text has ended."""
-        if not reply.is_finished:
-            return []
-        self.close(reply.stream_id)
-        return reply.end()
+    @abstractmethod
+    def _begin(self, fragment: Fragment, reply: Reply) -> list[Event]:
+        """Say the fragment; a voice whose fragments take several steps has a `step` of its own."""
 
     def _reply(self, stream_id: str) -> Reply:
         if stream_id not in self._replies:

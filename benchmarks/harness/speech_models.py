@@ -14,7 +14,6 @@ RECOGNIZERS: dict[str, tuple[str, bool]] = {
     "pocketsphinx-generic": ("audio.asr.pocketsphinx:PocketsphinxRecognizer", False),
     "moonshine-tiny": ("audio.asr.moonshine.onnx_network:MoonshineOnnxRecognizer", False),
     "moonshine-base": ("audio.asr.moonshine.onnx_network:MoonshineOnnxRecognizer", True),
-    "moonshine": ("audio.asr.moonshine.streaming:MoonshineRecognizer", True),
     "whisper-tiny": ("audio.asr.whisper:WhisperRecognizer", True),
     "whisper-base": ("audio.asr.whisper:WhisperRecognizer", True),
 }
@@ -31,12 +30,10 @@ VOICES: dict[str, tuple[str, bool]] = {
     "hibari": ("audio.tts.hibari:HibariVoice", False),
     "hibari-kept": ("audio.tts.hibari:HibariVoice", False),
     "kokoro": ("audio.tts.kokoro:KokoroVoice", True),
-    "vits": ("audio.tts.vits:VitsVoice", True),
-    "phonon": ("audio.tts.latent_voice:PhononVoice", True),
 }
 DEFAULT_MODELS = (
-    *("pocketsphinx", "moonshine", "whisper-tiny"),
-    *("hibari", "hibari-kept", "espeak", "vits", "phonon"),
+    *("pocketsphinx", "moonshine-tiny", "whisper-tiny"),
+    *("hibari", "hibari-kept", "espeak"),
 )
 
 

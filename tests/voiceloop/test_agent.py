@@ -19,9 +19,8 @@ from voiceloop.knowledge.documents import read_folder
 from voiceloop.knowledge.index import KnowledgeIndex
 from voiceloop.knowledge.passages import passages_of
 from voiceloop.models import resolve
-from voiceloop.models.catalog import ESPEAK, HIBARI, KOKORO
+from voiceloop.models.catalog import ESPEAK, HIBARI
 from voiceloop.models.presets import resolve_agent
-from voiceloop.models.resolve import ResolvedModel, known_voices
 from voiceloop.realtime.settings import SemanticVad
 
 SLOT = "[[slots]]\nasked = 'what'\n"
@@ -351,15 +350,6 @@ def test_a_voice_of_the_model_that_may_stand_in_is_spoken_in_the_one_that_is_the
 def test_the_table_of_voices_is_the_voices_own() -> None:
     assert (HIBARI.voices, HIBARI.requires) == ((hibari_model.VOICE,), hibari_model.REQUIREMENT)
     assert set(ESPEAK.voices) == set(EspeakVoice.voices) - OPENAI_VOICES - {"default"}
-
-
-def test_the_voices_of_a_folder_are_its_files(tmp_path: Path) -> None:
-    (tmp_path / "voices").mkdir()
-    for name in ("anna.safetensors", "ben.wav", "cleo.pt", "README.md"):
-        (tmp_path / "voices" / name).touch()
-    model = replace(KOKORO, loader="pocket")
-    assert known_voices(ResolvedModel(model, tmp_path)) == {"anna", "ben", "cleo"}
-    assert not known_voices(ResolvedModel(model))
 
 
 def test_a_language_that_the_recognizer_lacks_is_refused(tmp_path: Path) -> None:

@@ -126,21 +126,6 @@ HIBARI = Model(
     requires="hibari-tts==0.2.1",
     fallback=ESPEAK,
 )
-MOONSHINE_SMALL = Model(
-    name="UsefulSensors/moonshine-streaming-small",
-    role="recognizer",
-    loader="moonshine",
-    licence="MIT",
-    languages="English",
-    why="made for live speech on a CPU: it encodes only what is new, where Whisper encodes its "
-    "whole window again",
-    repo=Repo(
-        "UsefulSensors/moonshine-streaming-small",
-        "2c036506f23a09c18df5a50057599ba6d9280999",
-        size_mb=562,
-    ),
-    language_codes=("en",),
-)
 WHISPER_SMALL = Model(
     name="Systran/faster-whisper-small",
     role="recognizer",
@@ -221,7 +206,6 @@ MODELS: tuple[Model, ...] = (
     SMOLLM2,
     HIBARI,
     ESPEAK,
-    MOONSHINE_SMALL,
     WHISPER_SMALL,
     NEMOTRON,
     QWEN25,

@@ -50,12 +50,9 @@ LOADERS: Mapping[RoleName, Mapping[str, str]] = {
     ),
     "recognizer": {
         "whisper": "whisper",
-        "moonshine": "moonshine-torch",
-        "moonshine_streaming": "moonshine",
         "nemotron_asr_streaming": "transducer",
         "nemotron3_5_asr": "transducer",
     },
-    "voice": {"pocket_tts": "pocket", "gradium_phonon_tts": "phonon", "vits": "vits"},
 }
 MOONSHINE_ONNX_NEEDED = tuple(
     (f"encoder_model.{kind}", f"decoder_model_merged.{kind}") for kind in ("ort", "onnx")
@@ -63,13 +60,11 @@ MOONSHINE_ONNX_NEEDED = tuple(
 GGUF = ".gguf"
 KOKORO_WEIGHTS = ("*.onnx", "onnx/*.onnx")  # as audio.tts.kokoro reads them
 KOKORO_VOICES = "voices/[ab][fm]_*.bin"  # American and British, of women and men
-AUDIO_TOKENIZER = "audio_tokenizer"  # as audio.tts.latent_voice reads it
 END_HEAD = "end_of_turn.safetensors"  # as engine.end_of_turn reads it
 ADAPTER_WEIGHTS = "adapter_model.safetensors"  # as engine.load.adapter reads it
 # Any model: what transformers and CTranslate2 read, and no other format of the weights.
 ANY_FILES = (*TRANSFORMERS_FILES, *CTRANSLATE2_FILES, "voices/*")
 ANY_WEIGHTS = ("*.safetensors", "model.bin")
-VOICE_FILES = (".safetensors", ".wav", ".pt")
 # A second copy of the same weights, which no loader here reads.
 ANY_IGNORED = ("consolidated*", "*/consolidated*", "*.fp32-*")
 
@@ -240,11 +235,6 @@ def any_repo(name: str) -> Repo:
 def _resolve_folder(role: RoleName, name: str, folder: Path) -> ResolvedModel:
     loader = loader_of(role, folder)
     card = "see its card"
-    if loader == "phonon" and not (folder / AUDIO_TOKENIZER).is_dir():
-        raise ConfigError(
-            f"{ROLE_KEYS[role]}_model: expected its codec as {AUDIO_TOKENIZER} in {folder}, "
-            "found none"
-        )
     model = Model(name=name, role=role, loader=loader, licence=card, languages=card, why="")
     return ResolvedModel(model, folder)
 
@@ -257,6 +247,11 @@ def loader_of(role: RoleName, folder: Path) -> str:
         return "moonshine-onnx"
     if role == "voice" and any(not _lacks(folder, (w, KOKORO_VOICES)) for w in KOKORO_WEIGHTS):
         return "kokoro"
+    if role == "voice":
+        raise ConfigError(
+            f"{ROLE_KEYS[role]}_model: expected Kokoro's *.onnx and {KOKORO_VOICES} in {folder}, "
+            "found neither; another voice is a service (tts_url) or a package's provider"
+        )
     kind = read_json(folder / "config.json").get("model_type")
     loader = LOADERS[role].get(str(kind))
     if loader is None:
@@ -302,10 +297,6 @@ def has_end_head(engine: ResolvedModel) -> bool:
 
 def known_voices(resolved: ResolvedModel) -> frozenset[str]:
     """The voices of a model by its table or its folder's files; empty where neither tells."""
-    names = set(resolved.model.voices)
-    folder = resolved.folder / "voices" if resolved.folder is not None else None
     if resolved.model.loader == "kokoro" and resolved.folder is not None:
         return frozenset(one.stem for one in resolved.folder.glob(KOKORO_VOICES))
-    if folder is not None and folder.is_dir():
-        names |= {path.stem for path in folder.iterdir() if path.suffix in VOICE_FILES}
-    return frozenset(names)
+    return frozenset(resolved.model.voices)

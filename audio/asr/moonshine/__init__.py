@@ -1,3 +1,3 @@
-"""Moonshine: `streaming.py` its sliding windows; `decoder.py` the rules of those that hear a whole
-window at once, over a network in onnxruntime (the embedded recognizer) or in torch.
+"""Moonshine: `decoder.py` its rules over a whole window at once, `onnx_network.py` the network in
+onnxruntime and the embedded recognizer, `vocabulary.py` its words. Start with `onnx_network.py`.
 """

@@ -1,6 +1,5 @@
 """Tiny random checkpoints of the real architectures, made once a session."""
 
-import itertools
 import json
 import os
 
@@ -183,72 +182,3 @@ def tiny_transducer_dir(tmp_path_factory):
         return folder
 
     return make
-
-
-@pytest.fixture(scope="session")
-def tiny_whole_moonshine_dir(tmp_path_factory):
-    """A random checkpoint of the Moonshine that does not stream, small but for its vocabulary."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    torch.set_num_threads(1)
-    torch.manual_seed(3)
-    folder = tmp_path_factory.mktemp("moonshine")
-    config = transformers.MoonshineConfig(
-        vocab_size=32_768,
-        hidden_size=32,
-        intermediate_size=32,
-        encoder_num_hidden_layers=2,
-        decoder_num_hidden_layers=2,
-        encoder_num_attention_heads=2,
-        decoder_num_attention_heads=2,
-    )
-    model = transformers.MoonshineForConditionalGeneration(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:  # wide, so that a random model does not repeat itself
-                parameter.normal_()
-    model.save_pretrained(folder)
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    words = ("".join(w) for w in itertools.product(letters, repeat=4))
-    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
-    pieces += [f"\u2581{word}" for word in itertools.islice(words, 32_768 - len(pieces))]
-    tokenizer = {"model": {"vocab": {piece: i for i, piece in enumerate(pieces)}}}
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    return folder
-
-
-@pytest.fixture(scope="session")
-def tiny_moonshine_dir(tmp_path_factory):
-    """A random Moonshine streaming checkpoint with sliding windows in its encoder."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    if not hasattr(transformers, "MoonshineStreamingForConditionalGeneration"):
-        pytest.skip(f"transformers {transformers.__version__} has no moonshine_streaming")
-    torch.set_num_threads(1)
-    torch.manual_seed(2)
-    folder = tmp_path_factory.mktemp("moonshine")
-    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
-    encoder = transformers.MoonshineStreamingEncoderConfig(
-        **sizes,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        sliding_windows=[[16, 4], [16, 0]],
-    )
-    config = transformers.MoonshineStreamingConfig(
-        **sizes,
-        encoder_config=encoder,
-        vocab_size=60,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        decoder_start_token_id=1,
-    )
-    model = transformers.MoonshineStreamingForConditionalGeneration(config).eval()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.ndim > 1:  # wide embeddings keep a random model from repeating itself
-                parameter.normal_(0.0, 3.0 if "emb" in name else 0.4)
-    model.save_pretrained(folder)
-    transformers.MoonshineStreamingProcessor(
-        transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True), _piece_tokenizer(59)
-    ).save_pretrained(folder)
-    return folder

@@ -23,19 +23,7 @@ def hibari(_):
     return HibariVoice(kept_mb=0)
 
 
-def vits(request):
-    from audio.tts.vits import VitsVoice
-
-    return VitsVoice(request.getfixturevalue("tiny_vits_dir"), device="cpu")
-
-
-def pocket(request):
-    from audio.tts.latent_voice import PocketVoice
-
-    return PocketVoice(request.getfixturevalue("tiny_latent_dir")("pocket"), device="cpu")
-
-
-@pytest.fixture(scope="module", params=[espeak, hibari, vits, pocket])
+@pytest.fixture(scope="module", params=[espeak, hibari])
 def voice(request):
     return request.param(request)
 

@@ -49,16 +49,11 @@ RECOGNIZERS = {
     "pocketsphinx": "audio.asr.pocketsphinx:PocketsphinxRecognizer",
     "whisper": "audio.asr.whisper:WhisperRecognizer",
     "moonshine-onnx": "audio.asr.moonshine.onnx_network:MoonshineOnnxRecognizer",
-    "moonshine-torch": "audio.asr.moonshine.torch_network:MoonshineTorchRecognizer",
-    "moonshine": "audio.asr.moonshine.streaming:MoonshineRecognizer",
     "transducer": "audio.asr.transducer:TransducerRecognizer",
 }
 VOICES = {
     "espeak": "audio.tts.espeak:EspeakVoice",
     "hibari": "audio.tts.hibari:HibariVoice",
-    "vits": "audio.tts.vits:VitsVoice",
-    "pocket": "audio.tts.latent_voice:PocketVoice",
-    "phonon": "audio.tts.latent_voice:PhononVoice",
     "kokoro": "audio.tts.kokoro:KokoroVoice",
 }
 
