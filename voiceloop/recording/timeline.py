@@ -69,6 +69,8 @@ class SessionClock:
 
     def settle(self) -> float:
         """Nothing more is on its way: where all that waits begins."""
+        if self._late_since_s is None:  # nothing waits, and nothing is known of a silence
+            return self.end_s
         lag_s, self._late_since_s = self._least_lag_s, None
         self._least_lag_s, self._window_s = np.inf, 0.0
         if not np.isfinite(lag_s):

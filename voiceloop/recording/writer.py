@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -57,7 +56,7 @@ class Writer:
         self._shelf, self._inbox, self._settings = shelf, inbox, settings
         self._head, self._observe = head, observe
         self._calls: dict[str, CallFile] = {}
-        self._encoding: deque[Iterator[None]] = deque()  # by slices
+        self._encoding: dict[Path, Iterator[None]] = {}  # of these sounds, by slices
         self._next_slice_s = self._next_sweep_s = 0.0
         self._thread = threading.Thread(target=self._run, name="recordings", daemon=True)
 
@@ -91,6 +90,7 @@ class Writer:
             elif (file := self._calls.get(call_id)) is not None:
                 self._write(file, message)
             elif isinstance(message, Forget):
+                self._encoding.pop(self._shelf.path(call_id, message.tenant, ".flac"), None)
                 self._shelf.delete(call_id, message.tenant)
         except CannotWrite as error:
             log.error("call %s is not recorded any more: %s", call_id, error)
@@ -130,7 +130,7 @@ class Writer:
             if not is_encoded or not self._settings.age_key:
                 sound = self._shelf.close(sound)
             if is_encoded:
-                self._encoding.append(self._encoded(sound))
+                self._encoding[sound] = self._encoded(sound)
         except OSError as error:
             raise CannotWrite(str(error)) from error
         self._observe("degraded" if end.n_lost else "kept")
@@ -173,20 +173,27 @@ class Writer:
         # Beside calls as fast as one of them is spoken: a fortieth of a core.
         if self._encoding and (not self._calls or now_s >= self._next_slice_s):
             self._next_slice_s = now_s + SLICE_S
-            if next(self._encoding[0], True):
-                self._encoding.popleft()
+            sound, slices = next(iter(self._encoding.items()))
+            if next(slices, sound) is sound:
+                del self._encoding[sound]
 
     def _encoded(self, sound: Path) -> Iterator[None]:
         """Opus in FLAC's place, a slice at a step."""
+        if not sound.exists():  # it is being deleted
+            return
         call_id, tenant = sound.name.partition(".")[0].split("~")
         file = self._shelf.open_part(call_id, tenant, ".opus")
-        with file, soundfile.SoundFile(sound) as flac:
-            opus = soundfile.SoundFile(
-                file.fileno(), "w", flac.samplerate, 2, "OPUS", format="OGG", closefd=False
-            )
-            with opus:
-                for block in flac.blocks(round(SLICE_S * flac.samplerate), dtype="int16"):
-                    opus.write(block)
-                    yield None
-        self._shelf.close(self._shelf.path(call_id, tenant, ".opus" + PART))
+        part = self._shelf.path(call_id, tenant, ".opus" + PART)
+        try:
+            with file, soundfile.SoundFile(sound) as flac:
+                opus = soundfile.SoundFile(
+                    file.fileno(), "w", flac.samplerate, 2, "OPUS", format="OGG", closefd=False
+                )
+                with opus:
+                    for block in flac.blocks(round(SLICE_S * flac.samplerate), dtype="int16"):
+                        opus.write(block)
+                        yield None
+            self._shelf.close(part)
+        finally:
+            part.unlink(missing_ok=True)  # of a call that was deleted, or cannot be read
         sound.unlink()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from voiceloop.recording.timeline import LEFT, RATE_HZ, RIGHT, SessionClock, Sheet
@@ -22,6 +22,7 @@ def on_time(n_frames: int, from_s: float = 100.0, frame_s: float = FRAME_S) -> l
 
 
 @given(delays_ms=st.lists(st.integers(0, 250), min_size=100, max_size=400))
+@example(delays_ms=[200] * 12 + [0] * 12 + [250] * 76)
 def test_frames_that_are_held_up_on_their_way_leave_no_hole(delays_ms: list[int]) -> None:
     clock = SessionClock(100.0)
     arrivals, last_s = [], 0.0
@@ -30,8 +31,8 @@ def test_frames_that_are_held_up_on_their_way_leave_no_hole(delays_ms: list[int]
         arrivals.append(last_s)
     heard(clock, arrivals)
     clock.settle()
-    # A first frame that was late counts once, and what is later than that by a stall once more.
-    assert clock.end_s - min(delays_ms) / 1000.0 <= len(delays_ms) * FRAME_S + 2 * 0.25
+    # A first frame that was late counts, once.
+    assert clock.end_s <= len(delays_ms) * FRAME_S + 0.25 + 1e-9
 
 
 @given(ppm=st.integers(-200, 200), jitter=st.lists(st.floats(0.0, 0.04), min_size=50, max_size=50))

@@ -337,7 +337,9 @@ async def test_a_full_server_says_when_to_come_again() -> None:
         second.close()
 
 
-def proof(asked: Message, algorithm: str, password: str, uri: str, method: str) -> str:
+def proof(
+    asked: Message, algorithm: str, password: str, uri: str, method: str, nc: str = "00000001"
+) -> str:
     challenge = next(one for one in asked.headers["www-authenticate"] if algorithm in one)
     nonce = re.search(r'nonce="([^"]+)"', challenge)
     assert nonce is not None
@@ -347,10 +349,10 @@ def proof(asked: Message, algorithm: str, password: str, uri: str, method: str) 
         return made(text.encode()).hexdigest()
 
     secret, what = hashed(f"ann:voiceloop:{password}"), hashed(f"{method}:{uri}")
-    response = hashed(f"{secret}:{nonce[1]}:00000001:abc:auth:{what}")
+    response = hashed(f"{secret}:{nonce[1]}:{nc}:abc:auth:{what}")
     return (
         f'Authorization: Digest username="ann", realm="voiceloop", nonce="{nonce[1]}", '
-        f'uri="{uri}", algorithm={algorithm}, qop=auth, nc=00000001, cnonce="abc", '
+        f'uri="{uri}", algorithm={algorithm}, qop=auth, nc={nc}, cnonce="abc", '
         f'response="{response}"'
     )
 
@@ -364,8 +366,19 @@ async def test_who_is_not_among_the_addresses_proves_a_password(algorithm: str) 
         wrong = await phone.call(PCMU, proof(asked, algorithm, "wrong horse", uri, "INVITE"))
         assert wrong.status == 401
         assert not door._tasks
-        right = await phone.call(PCMU, proof(asked, algorithm, "correct horse", uri, "INVITE"))
-        assert right.status == 200
+        elsewhere = uri.replace("+4930123", "+1900555")
+        for given in (
+            proof(asked, algorithm, "correct horse", elsewhere, "INVITE"),
+            proof(asked, algorithm, "correct horse", uri, "INVITE", "1"),
+        ):
+            assert (await phone.call(PCMU, given)).status == 401
+        right = proof(asked, algorithm, "correct horse", uri, "INVITE")
+        assert (await phone.call(PCMU, right)).status == 200
+        phone.call_id, phone.to_tag = "somebody-who-listened", ""
+        assert (await phone.call(PCMU, right)).status == 401
+        phone.call_id = "the-same-telephone"
+        counted = proof(asked, algorithm, "correct horse", uri, "INVITE", "0000000A")
+        assert (await phone.call(PCMU, counted)).status == 200
 
 
 async def test_a_stranger_is_refused_and_soon_not_even_that() -> None:
