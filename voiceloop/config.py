@@ -40,12 +40,14 @@ from voiceloop.config_reader import (
 from voiceloop.errors import ConfigError
 from voiceloop.operation import (
     HOST,
+    N_TOKEN_PRICES,
     PORT,
     CanarySettings,
     KeyQuota,
     Prices,
     RecordingSettings,
     Slo,
+    TokenPrices,
     TraceSettings,
     WebRtcSettings,
     WorkerAddresses,
@@ -211,17 +213,9 @@ class FurtherModel:
         wanted="a language like en or de-AT",
     )
     tools: bool = key(True, "It calls tools. Without, a call that has tools does not get it.")
-    prompt_million: float = key(
-        0.0, "A million tokens of its prompts, as `prices.prompt_million`.", ge=0, le=10**6
-    )
-    cached_million: float = key(0.0, "As `prices.cached_million`.", ge=0, le=10**6)
-    reply_million: float = key(0.0, "As `prices.reply_million`.", ge=0, le=10**6)
+    prices: TokenPrices = key((), "What its tokens cost, as `prices.tokens`.")
     # The last: from here on the name is no longer the function's.
     key: Secrets = key((), "The key of the service." + KEY_RULES, secret=True)
-
-    @property
-    def prices(self) -> Prices:
-        return Prices(self.prompt_million, self.cached_million, self.reply_million)
 
 
 @dataclass(frozen=True, slots=True)
@@ -674,6 +668,11 @@ def _check(config: Config) -> None:
 def _check_models(config: Config) -> None:
     """Raises: ConfigError: a model is named twice or is nowhere, or no cascade can be made."""
     names = [one.name for one in config.models]
+    priced = {f"models[{at}].prices": one.prices for at, one in enumerate(config.models)}
+    for where, prices in {"prices.tokens": config.prices.tokens, **priced}.items():
+        if len(prices) not in (0, N_TOKEN_PRICES):
+            wanted = f"{where}: expected prices of prompts, cached prompts and replies"
+            raise ConfigError(f"{wanted}, found {len(prices)}")
     for index, one in enumerate(config.models):
         where = f"models[{index}]"
         if one.name in names[:index]:

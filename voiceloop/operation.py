@@ -164,17 +164,20 @@ class Slo:
 PROMISED = Slo()
 
 
+# Of a million tokens of prompt, of cached prompt, of reply; none: they cost nothing.
+TokenPrices = tuple[Annotated[float, Meta(ge=0, le=10**6)], ...]
+N_TOKEN_PRICES = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Prices:
     """What tokens and the server cost, in whatever currency."""
 
-    prompt_million: float = key(
-        0.0, "A million tokens of prompts that the language model computes.", ge=0, le=10**6
+    tokens: TokenPrices = key(
+        (),
+        "A million tokens, as `[3.0, 0.3, 15.0]`. Of prompts that the language model computes, of "
+        "prompts that it finds in a cache, and of replies, heard or not.",
     )
-    cached_million: float = key(
-        0.0, "A million tokens of prompts that it finds in a cache.", ge=0, le=10**6
-    )
-    reply_million: float = key(0.0, "A million tokens of replies, heard or not.", ge=0, le=10**6)
     server_hour: float = key(0.0, "An hour of the machine.", ge=0, le=10**6)
 
 

@@ -82,6 +82,14 @@ REMOVED: Mapping[str, str] = {
     "workers.engine": "Write llm_url = 'worker://HOST:PORT'.",
     "workers.recognizer": "Write stt_url = 'worker://HOST:PORT'.",
     "workers.voice": "Write tts_url = 'worker://HOST:PORT'.",
+    **dict.fromkeys(
+        ("prices.prompt_million", "prices.cached_million", "prices.reply_million"),
+        "Write prices.tokens = [PROMPT, CACHED, REPLY].",
+    ),
+    **dict.fromkeys(
+        ("models.prompt_million", "models.cached_million", "models.reply_million"),
+        "Write prices = [PROMPT, CACHED, REPLY] in the model's table.",
+    ),
     "tools.cache_s": "Leave it out: each call asks. Keep answers in the service, or put what never "
     "changes into tools.table.",
     "tools.late": "Leave it out: what comes late is told as soon as all are silent.",

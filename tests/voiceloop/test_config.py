@@ -85,6 +85,9 @@ def test_the_environment_is_read_by_type() -> None:
     ("[webrtc]\nice_servers = ['turn:a']", "webrtc.turn_secret: expected the TURN server's"),
     ("secret_key = 'short'", "secret_key: expected 16 characters or more, found fewer"),
     ("metrics_key = 'short'", "metrics_key: expected 16 characters or more, found fewer"),
+    ("[prices]\ntokens = [3.0, 15.0]", "prices.tokens: expected prices of prompts, cached prompts"),
+    ("[prices]\ntokens = [1, -1, 1]", "prices.tokens[1]: expected 0 to 1000000, found -1"),
+    ("[[models]]\nname = 'a'\nmodel = 'b'\nprices = [1.0]", "models[0].prices: expected prices of"),
     ("port = ", "expected TOML, found an error"),
 ])  # fmt: skip
 def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:

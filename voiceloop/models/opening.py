@@ -426,8 +426,8 @@ def _is_there(model: Any) -> bool:
 
 def unpriced(config: Config) -> list[str]:
     """A sentence for each model without a price, where another has one: its cost would be 0."""
-    prices = {MAIN_MODEL: config.prices} | {one.name: one.prices for one in config.models}
-    has = {name: bool(one.prompt_million or one.reply_million) for name, one in prices.items()}
+    prices = {MAIN_MODEL: config.prices.tokens} | {one.name: one.prices for one in config.models}
+    has = {name: any(tokens) for name, tokens in prices.items()}
     if not any(has.values()):
         return []
     lacking = [name for name, is_priced in has.items() if not is_priced]

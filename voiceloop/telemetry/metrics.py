@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from voiceloop.backends import MAIN_MODEL, Usage
 from voiceloop.canary.trial import Trial
-from voiceloop.operation import NO_CANARY, CanarySettings, Prices, Slo, WorkerLoad
+from voiceloop.operation import NO_CANARY, CanarySettings, Prices, Slo, TokenPrices, WorkerLoad
 from voiceloop.telemetry.canary import CanaryCollector
 from voiceloop.telemetry.model_use import ModelUse
 from voiceloop.telemetry.owed_answer import OwedAnswer
@@ -40,7 +40,7 @@ class Metrics:
         prices: Prices | None = None,
         canary: CanarySettings = NO_CANARY,
         workers: Callable[[], Sequence[WorkerLoad]] = tuple,
-        further: Mapping[str, Prices] | None = None,
+        further: Mapping[str, TokenPrices] | None = None,
     ) -> None:
         """further: the prices of `[[models]]`, by name."""
         self.registry = CollectorRegistry()

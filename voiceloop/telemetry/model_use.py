@@ -13,7 +13,7 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from voiceloop.backends import MAIN_MODEL, OWN_MODEL, Usage
-from voiceloop.operation import Prices
+from voiceloop.operation import Prices, TokenPrices
 
 Surface = Literal["call", "http"]
 
@@ -52,7 +52,7 @@ class ModelUse:
         self,
         registry: CollectorRegistry,
         prices: Prices,
-        further: Mapping[str, Prices] | None = None,
+        further: Mapping[str, TokenPrices] | None = None,
     ) -> None:
         self._prices, self._further = prices, further or {}
         sliced = ["surface", "prompt"]
@@ -117,14 +117,11 @@ class ModelUse:
             self._charge(model, part)
 
     def _charge(self, model: str, usage: Usage) -> None:
-        prices = self._further.get(model, self._prices)
+        prompt, cached, reply = self._further.get(model, self._prices.tokens) or (0.0, 0.0, 0.0)
         of_million = {
-            "prompt_cached": prices.cached_million,
-            "prompt_computed": prices.prompt_million,
-            "read_ahead": prices.prompt_million,
-            "reply": prices.reply_million,
-            "discarded": prices.reply_million,
-        }
+            "prompt_cached": cached, "prompt_computed": prompt, "read_ahead": prompt,
+            "reply": reply, "discarded": reply,
+        }  # fmt: skip
         for kind, n_tokens in counted_of(usage).items():
             if price := of_million[kind]:
                 self.cost.labels(part=kind).inc(n_tokens * price / MILLION)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -28,7 +30,7 @@ ENGINE = WorkerLoad(
 )  # fmt: skip
 
 
-def use(**prices: float) -> tuple[ModelUse, CollectorRegistry]:
+def use(**prices: Any) -> tuple[ModelUse, CollectorRegistry]:
     registry = CollectorRegistry()
     return ModelUse(registry, Prices(**prices)), registry
 
@@ -54,9 +56,7 @@ def test_the_times_of_a_reply_are_sliced_by_who_asked_and_the_prompt() -> None:
 
 
 def test_every_token_is_counted_once_and_priced() -> None:
-    model, registry = use(
-        prompt_million=2.0, cached_million=0.5, reply_million=8.0, server_hour=3.6
-    )
+    model, registry = use(tokens=(2.0, 0.5, 8.0), server_hour=3.6)
     usage = Usage(
         n_prompt_tokens=1000,
         n_cached_tokens=600,
