@@ -28,11 +28,9 @@ import torch
 from benchmarks.engine import cpu as engine_cpu
 from benchmarks.engine import drafting as engine_drafting
 from benchmarks.engine import exactness as engine_exactness
-from benchmarks.engine import gpu_counts as engine_gpu_counts
 from benchmarks.engine import real_weights as engine_real_weights
 from benchmarks.engine import rows as engine_rows
 from benchmarks.engine import tiers as engine_tiers
-from benchmarks.engine import true_size as engine_true_size
 from benchmarks.engine.models import SHAPES, embedded_model, sources, write_random_model
 from benchmarks.engine.setting import Setting
 from benchmarks.harness.command_line import Benchmark, run
@@ -44,7 +42,6 @@ from engine.load.gguf import is_gguf
 PARTS: dict[str, Callable[[Setting], list[Bar]]] = {
     "token_time": engine_cpu.token_time,
     "llama_cpp": engine_cpu.llama_cpp,
-    "true_size": engine_true_size.true_size,
     "after_commit": engine_cpu.after_commit,
     "batch": engine_cpu.batch,
     "sharing": engine_cpu.sharing,
@@ -62,7 +59,6 @@ PARTS: dict[str, Callable[[Setting], list[Bar]]] = {
     "branches": engine_exactness.branches,
     "revisions": engine_exactness.revisions,
     "graphs": engine_exactness.graphs,
-    "gpu_counts": engine_gpu_counts.gpu_counts,
 }
 
 

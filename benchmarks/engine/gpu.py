@@ -26,7 +26,7 @@ from typing import Any
 import torch
 import triton
 
-from benchmarks.engine import gpu_kernels, gpu_serving, gpu_sharing, gpu_truth
+from benchmarks.engine import gpu_kernels, gpu_serving, gpu_truth
 from benchmarks.engine.gpu_model import decode_ms
 from benchmarks.engine.models import (
     SHAPES,
@@ -328,11 +328,9 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "sealed": lambda: gpu_serving.sealed(build),
     "matrix": matrix,
     "mixed": lambda: gpu_serving.mixed(build),
-    "shared": lambda: gpu_sharing.shared(build, "cuda" if DEVICE == "cuda" else "cpu"),
     "cold": lambda: gpu_serving.cold(build),
     "conversations": lambda: gpu_serving.conversations(build),
     "eagle": lambda: gpu_serving.eagle(build),
-    "speculation": lambda: gpu_serving.speculation(build),
     "peers": lambda: gpu_serving.peers(build, decode),
     "small": small,
 }

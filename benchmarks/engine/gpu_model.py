@@ -31,7 +31,7 @@ GAP_US = 1.0  # between dependent nodes of a graph
 SMALL_US = 2.3  # a kernel of a row or few: norms, SiLU, KV writes, merges ([P] RMSNorm: 2.9-4.1)
 START_US = 1.5  # of a product: its first loads and its partial sums
 ATTENTION_START_US = 2.5
-TAIL_NODES = 11  # of a step, outside its layers: places, embedding, choice, results (`gpu_counts`)
+TAIL_NODES = 11  # of a step, outside its layers: places, embedding, choice, results
 TILE_ROWS = 32  # rows that share one unpacking of the weights, in the products of few rows
 STREAMED = {"int4": 0.78, "int8": 0.85, None: 0.85}  # of the bandwidth, by weights
 # Of the bandwidth's time, what unpacking all weights for one more tile of rows takes: int4 at full
@@ -43,7 +43,7 @@ PROCESSORS = 132
 CODE_BYTES = {"int4": 0.5 + 4 / 128, "int8": 1.0, None: 2.0}  # a weight, with its scale
 KV_BYTES = {"plain": 2.0, "int8": 1.0}  # a number
 KV_SCALE_BYTES = {"plain": 0, "int8": 2}  # a token, head, and of both
-# Nodes of an EAGLE-3 head, counted as `gpu_counts` does, products left out: what a step keeps for
+# Nodes of an EAGLE-3 head, products left out: what a step keeps for
 # it, what begins a chain, and a guess.
 KEPT_NODES, BEGUN_NODES, GUESS_NODES = 28, 30, 22
 STANDS = 0.7  # assumed: of guesses behind one that stood

@@ -12,14 +12,10 @@ from typing import Any
 import torch
 
 from benchmarks.engine.gpu_model import cold_ttft_ms, commit_ttft_ms, decode_ms, eagle_step_ms
-from benchmarks.engine.models import SHAPES, config_of, embedded_model
-from benchmarks.engine.setting import ms_per_token
+from benchmarks.engine.models import SHAPES, config_of
 from engine.branch import Branch
-from engine.drafting.speculation import Speculation
 from engine.engine import Engine
-from engine.reply import Reply
-from engine.sequence import Sequence
-from engine.types import Done, EngineConfig, SamplingParams
+from engine.types import Done, SamplingParams
 
 Row = tuple[str, Callable[[], dict[str, Any]]]
 Build = Callable[..., Engine]
@@ -147,88 +143,6 @@ def _transformers(shape: str) -> dict[str, Any]:
 
 
 # -- drafting ------------------------------------------------------------------------------------
-
-
-class Oracle:
-    """Knows the reply and is right with a given probability: any acceptance one wants."""
-
-    name = "an oracle"
-
-    def __init__(self, tokens: list[int], acceptance: float) -> None:
-        self.tokens, self.acceptance, self.chance = tokens, acceptance, random.Random(3)
-
-    def propose(self, branch_id: str, target: Sequence, reply: Reply, n_most: int) -> list[int]:
-        start = len(reply.tokens)
-        return [
-            token if self.chance.random() < self.acceptance else 16
-            for token in self.tokens[start : start + n_most]
-        ]
-
-    def stage(self, branch_id: str, target: Sequence) -> bool:
-        """It has nothing to read."""
-        return False
-
-    def forget(self, branch_id: str, committed: list[int]) -> None:
-        """Nothing is kept."""
-
-
-def speculation(build: Build) -> Iterator[Row]:
-    """8B int4: a sweep of acceptance and draft length; then the embedded pair as it drafts."""
-    engines: list[Engine] = []
-    params = SamplingParams(max_tokens=N_TOKENS, ignore_eos=True)
-    prompt = [16 + i % 97 for i in range(512)]
-
-    def sweep(acceptance: float, n_drafted: int) -> dict[str, Any]:
-        if not engines:
-            engines.append(build(LARGE, quant="int4", kv_format="int8", kv_tokens=16384))
-        engine = engines[0]
-        engine.speculation = Speculation((), 0, engine.clock)
-        tokens, _ = reply(engine, prompt, params)
-        if n_drafted:
-            engine.speculation = Speculation([Oracle(tokens, acceptance)], n_drafted, engine.clock)
-            for _, length in engine.speculation._drafters:
-                length.choose = lambda *_: n_drafted  # type: ignore[method-assign]
-        done = [reply(engine, prompt, params)[1] for _ in range(3)][-1]
-        usage = done.usage
-        return {
-            "ms_per_token": round(ms_per_token(done), 3),
-            "accepted": usage.accepted_tokens,
-            "drafted": usage.drafted_tokens,
-        }
-
-    yield "8b int4, none", partial(sweep, 0.0, 0)
-    for acceptance in (0.6, 0.75, 0.9):
-        for n_drafted in (3, 7):
-            yield (
-                f"8b int4, acceptance {acceptance}, {n_drafted} drafted",
-                partial(sweep, acceptance, n_drafted),
-            )
-    engines.clear()
-    agent, draft = embedded_model(), embedded_model("draft")
-    if agent is None:
-        return
-    variants: dict[str, dict[str, Any]] = {"none": {}, "ngram": {"ngram_draft": True}}
-    if draft is not None:
-        variants["draft model"] = {"draft_dir": draft}
-    for name, changes in variants.items():
-        yield f"embedded, {name}", partial(_embedded, changes)
-
-
-def _embedded(changes: dict[str, Any]) -> dict[str, Any]:
-    agent = embedded_model()
-    assert agent is not None
-    engine = Engine.load(agent, EngineConfig(device="cuda", share_steps=True, **changes))
-    messages = [
-        {"role": "system", "content": "You answer the phone of a small business. Be brief."},
-        {"role": "user", "content": "my number is zero five five one could you read that back"},
-    ]
-    prompt = engine.text.encode_chat(messages, add_generation_prompt=True)
-    done = [reply(engine, prompt, SamplingParams(max_tokens=60))[1] for _ in range(10)]
-    return {
-        "ms_per_token": round(statistics.median(map(ms_per_token, done)), 3),
-        "accepted": done[-1].usage.accepted_tokens,
-        "drafted": done[-1].usage.drafted_tokens,
-    }
 
 
 def eagle(build: Build) -> Iterator[Row]:

@@ -1,7 +1,6 @@
 """The GPU benchmark's parts where there is no GPU: tiny shapes, kernels by their references."""
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -11,7 +10,7 @@ import pytest
 
 from benchmarks import gpu_first_run, host_steps
 from benchmarks.engine import gpu as engine_gpu
-from benchmarks.engine import gpu_kernels, gpu_model, gpu_sharing, gpu_truth
+from benchmarks.engine import gpu_kernels, gpu_model, gpu_truth
 from benchmarks.engine import gpu_serving as engine_gpu_serving
 from benchmarks.engine.gpu_faults import FAULTS
 from benchmarks.engine.models import SHAPES, Shape
@@ -31,27 +30,6 @@ def on_references(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_kernels, "copy_bandwidth", lambda: 4000.0)
     for name in ("1b", "4b", "8b", "qwen3-8b"):
         monkeypatch.setitem(SHAPES, name, TINY)
-
-
-def test_a_reply_is_timed_under_an_mps_that_is_started_and_ended_for_it(
-    tmp_path: Path, monkeypatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    row = gpu_sharing.under_mps()
-    assert "not measured: expected nvidia-cuda-mps-control" in gpu_first_run.table_of(
-        {"rows": {"shared/x": row}}
-    )
-    asked, control = tmp_path / "asked", tmp_path / gpu_sharing.CONTROL
-    control.write_text(
-        f'#!/bin/sh\nif [ "$1" ]; then echo "$1"; else read l; echo $l; fi >>{asked}\n'
-    )
-    control.chmod(0o755)
-    tell = "import json, os; print(json.dumps({'at': os.environ['CUDA_MPS_PIPE_DIRECTORY']}))"
-    row = gpu_sharing.under_mps([sys.executable, "-c", tell])
-    assert not Path(row["at"]).exists() and asked.read_text() == "-d\nquit\n"
-    with pytest.raises(RuntimeError, match="no such row"):
-        gpu_sharing.under_mps([sys.executable, "-c", "raise SystemExit('no such row')"])
-    assert asked.read_text() == "-d\nquit\n" * 2
 
 
 def _rows(*results: object) -> Iterator[engine_gpu.Row]:
