@@ -9,7 +9,6 @@ import socket
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,6 @@ from voiceloop.doctor.report import (
     check_formats,
     check_machine,
     check_models,
-    check_origins,
     check_packages,
     check_preset,
     check_python,
@@ -66,28 +64,6 @@ def test_a_missing_package_names_the_extra_that_brings_it() -> None:
     assert [(note.subject, note.remedy) for note in notes] == [
         ("sounddevice", "pip install 'voiceloop[talk]'"),
     ]
-
-
-def test_a_room_that_comes_from_elsewhere_is_found(tmp_path: Path) -> None:
-    def find(name: str) -> ModuleSpec:
-        folder = tmp_path / "elsewhere" if name == "engine" else tmp_path / "home"
-        return ModuleSpec(name, None, origin=str(folder / name / "__init__.py"))
-
-    (shadowed,) = problems(check_origins(find))
-    assert shadowed.subject == "module engine"
-    assert shadowed.found.endswith(f"found in {tmp_path / 'elsewhere'}")
-    assert "not complete" in shadowed.remedy
-
-
-def test_a_room_that_is_missing_is_found() -> None:
-    def find(name: str) -> ModuleSpec | None:
-        return None if name == "clients" else ModuleSpec(name, None, origin=f"/home/{name}/x.py")
-
-    assert [finding.subject for finding in problems(check_origins(find))] == ["module clients"]
-
-
-def test_our_own_modules_come_from_one_place() -> None:
-    assert problems(check_origins()) == []
 
 
 def test_a_model_folder_that_misses_a_file_is_named(tmp_path: Path) -> None:
@@ -203,7 +179,7 @@ async def test_each_stage_is_tested_in_the_worker_a_server_would_use(
 def test_only_a_problem_fails_the_command(
     level: doctor.Level, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("packages", "origins", "libraries", "machine", "microphone", "models", "preset"):
+    for name in ("packages", "libraries", "machine", "models", "preset"):
         monkeypatch.setattr(doctor, f"check_{name}", lambda *_: iter(()))
     found = iter([Finding(level, "thing", "as [found]", "do this")])
     monkeypatch.setattr(doctor, "check_python", lambda: found)

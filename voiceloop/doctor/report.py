@@ -14,8 +14,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -26,16 +24,15 @@ from audio.opus import is_available
 from voiceloop import __version__
 from voiceloop.access.origins import is_loopback
 from voiceloop.cell import can_filter
-from voiceloop.config import AUTO, Config, all_keys
+from voiceloop.config import Config, all_keys
 from voiceloop.doctor.agent_knowledge import check_agent_knowledge
 from voiceloop.doctor.agent_tools import check_agent_tools
 from voiceloop.doctor.finding import Finding, Level
 from voiceloop.doctor.services import check_services
 from voiceloop.errors import ConfigError, VoiceLoopError
 from voiceloop.models.cache import hub_folder
-from voiceloop.models.catalog import PRESETS, Preset
+from voiceloop.models.catalog import PRESETS
 from voiceloop.models.end_judges import end_judges
-from voiceloop.models.engine_options import DRAFT_MODEL_ON_GPU
 from voiceloop.models.gates import COMMAND, DENSE, bar, doubt_of
 from voiceloop.models.machine import Machine, installed_version, this_machine
 from voiceloop.models.preset_check import (
@@ -53,13 +50,12 @@ from voiceloop.models.presets import (
     resolve_agent,
     worker_specs,
 )
-from voiceloop.models.resolve import known_voices, resolve_models, roles_elsewhere, roles_here
+from voiceloop.models.resolve import known_voices, resolve_models, roles_elsewhere
 from voiceloop.workers.messages import WorkerSpec
 from voiceloop.workers.supervisor import Supervisor
 
 STAGE_DEADLINE_S = 30.0
 SHOWN_CHARACTERS = 80  # of a setting's value
-ROOMS = ("voiceloop", "engine", "audio", "clients")
 
 # distribution -> what it is for, and the extra that brings it ("" for none); what a preset needs
 # beyond these stands in its table
@@ -128,14 +124,11 @@ def run_doctor(config: Config, console: Console | None = None) -> int:
         explain_settings(asked),
         check_python(),
         check_packages(),
-        check_origins(),
         check_libraries(),
         check_machine(machine),
-        check_microphone(),
         check_webrtc(config),
         check_models(),
         check_preset(config, choice, machine, hub),
-        check_drafter(config, choice.preset),
         check_formats(config),
         check_agent(config),
         check_end_judges(config),
@@ -257,16 +250,6 @@ def check_preset(config: Config, choice: Choice, machine: Machine, hub: Path) ->
     yield Finding("ok", "other presets", f"{others}: voiceloop doctor --preset NAME looks at one")
 
 
-def check_drafter(config: Config, preset: Preset) -> Iterator[Finding]:
-    """What guesses tokens where a GPU runs the language model."""
-    engine = config.engine
-    device = preset.device if engine.device == AUTO else engine.device
-    is_here = "engine" in roles_here(config)
-    if is_here and device.startswith("cuda") and engine.drafter in (AUTO, "ngram"):
-        found = f"n-grams, inside the steps of the GPU; {DRAFT_MODEL_ON_GPU}"
-        yield Finding("ok", "drafter", found)
-
-
 def check_agent(config: Config) -> Iterator[Finding]:
     """What is to be expected of the language model with this agent."""
     if (note := note_on_agent(config)) is not None:
@@ -315,30 +298,6 @@ def check_libraries() -> Iterator[Finding]:
     yield Finding("ok", "libsndfile", soundfile.__libsndfile_version__)
 
 
-def check_origins(
-    find: Callable[[str], ModuleSpec | None] = find_spec,
-) -> Iterator[Finding]:
-    """All rooms must come from one place. `rooms` sees to it, unless one of them is not there."""
-    places = {name: _origin(find(name)) for name in ROOMS}
-    home = places["voiceloop"]
-    strays = {name: place for name, place in places.items() if place is None or place != home}
-    for name, place in strays.items():
-        remedy = "install voiceloop again; the package is not complete"
-        found = f"expected in {home}, found {'nowhere' if place is None else f'in {place}'}"
-        yield Finding("problem", f"module {name}", found, remedy)
-    if not strays:
-        yield Finding("ok", "modules", f"{', '.join(ROOMS)} from {home}")
-
-
-def _origin(spec: ModuleSpec | None) -> Path | None:
-    if spec is None:
-        return None
-    if spec.origin is not None:
-        return Path(spec.origin).resolve().parent.parent
-    folders = list(spec.submodule_search_locations or ())
-    return Path(folders[0]).resolve().parent if folders else None
-
-
 def check_machine(machine: Machine) -> Iterator[Finding]:
     if machine.n_cores < MIN_CORES:
         remedy = "the embedded models share one core: expect answers to come late"
@@ -355,27 +314,6 @@ def check_machine(machine: Machine) -> Iterator[Finding]:
         yield Finding("note", "kernel", found, remedy)
     named = "; ".join(f"{gpu.name}, {gpu.memory_mb} MB" for gpu in machine.gpus)
     yield Finding("ok", "GPU", named or "none; only the preset gpu needs one")
-
-
-def check_microphone() -> Iterator[Finding]:
-    """Sound devices, for ``voiceloop talk`` alone; a server needs none."""
-    try:
-        import sounddevice
-    except ImportError:
-        return  # the packages' check has said so
-    except OSError as error:
-        remedy = "install PortAudio (Debian: apt install libportaudio2); talk --wav needs none"
-        yield Finding("note", "sound devices", str(error), remedy)
-        return
-    devices = list(sounddevice.query_devices())
-    n_inputs = sum(device["max_input_channels"] > 0 for device in devices)
-    n_outputs = sum(device["max_output_channels"] > 0 for device in devices)
-    found = f"{n_inputs} microphones, {n_outputs} speakers"
-    if n_inputs and n_outputs:
-        yield Finding("ok", "sound devices", found)
-    else:
-        remedy = "voiceloop talk needs both; talk --wav FILE needs none"
-        yield Finding("note", "sound devices", found, remedy)
 
 
 def check_models(folder: Path | None = None) -> Iterator[Finding]:

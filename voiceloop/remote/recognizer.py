@@ -1,9 +1,8 @@
 """A recognizer behind ``/v1/audio/transcriptions``: a segment is sent when the caller pauses.
 
 ``flush`` sends what was said so far, so that its words are there before the turn is known to be
-over; when only silence follows, ``finalize`` takes that answer instead of asking again. A segment
-that is larger than a service takes is sent in parts, whose words come with its transcript. The
-service gives no times: the words share the segment in proportion to their letters.
+over; when only silence follows, ``finalize`` takes that answer instead of asking again. The service
+gives no times: the words share the segment in proportion to their letters.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from voiceloop.remote.service import RemoteService
 log = logging.getLogger(__name__)
 
 # Over the ten minutes that may be uncommitted, and below the 25 MB that OpenAI's own service takes.
-MAX_PART_BYTES = 24 * 1024 * 1024
+MAX_SEGMENT_BYTES = 24 * 1024 * 1024
 # A tenth of a second is what services refuse to hear.
 MIN_SEGMENT_BYTES = RECOGNIZER_HZ * BYTES_PER_SAMPLE // 10
 FRAME = RECOGNIZER_HZ // 50  # 20 ms: short enough that a syllable stands out
@@ -61,14 +60,6 @@ class _Early:
     task: asyncio.Task[str]
 
 
-_Parts = tuple[asyncio.Task[str], ...]
-
-
-async def _text_of(parts: _Parts) -> str:
-    """All their words; whoever waits may be cancelled, and they go on."""
-    return " ".join([await asyncio.shield(part) for part in parts])
-
-
 class RemoteRecognizerStream(TaskStream[RecognizerEvent]):
     """One caller. Transcripts come in the order of their segments."""
 
@@ -82,18 +73,15 @@ class RemoteRecognizerStream(TaskStream[RecognizerEvent]):
         self._segment = 0
         self._audio = bytearray()
         self._early: _Early | None = None
-        self._parts: _Parts = ()  # of this segment, before what is in `_audio`
         self._last: asyncio.Task[None] | None = None
 
     def feed(self, samples: bytes) -> None:
         if not self.live:
             return
-        if len(self._audio) + len(samples) > MAX_PART_BYTES:
-            self._drop_early()
-            decoding = self._keep(self._decode(bytes(self._audio)), "decode a part")
-            self._parts = (*self._parts, decoding)
-            self._audio.clear()
         self._audio += samples
+        if len(self._audio) > MAX_SEGMENT_BYTES:
+            wanted = f"expected at most {MAX_SEGMENT_BYTES} bytes of sound in a segment"
+            self._fail(BackendError(f"{wanted}, found more"))
 
     def flush(self) -> None:
         if not self.live:
@@ -113,11 +101,9 @@ class RemoteRecognizerStream(TaskStream[RecognizerEvent]):
             early.task.cancel()
             early = None
         decoding = early.task if early else self._keep(self._decode(audio), "decode")
-        n_bytes = len(self._parts) * MAX_PART_BYTES + len(audio)
-        whole = (*self._parts, decoding)
-        self._last = self._keep(self._finish(self._segment, n_bytes, whole, self._last), "finish")
+        finishing = self._finish(self._segment, len(audio), decoding, self._last)
+        self._last = self._keep(finishing, "finish")
         self._segment += 1
-        self._parts = ()
         self._audio.clear()
 
     def set_options(self, options: RecognizerOptions) -> None:
@@ -133,10 +119,9 @@ class RemoteRecognizerStream(TaskStream[RecognizerEvent]):
             self._early = None
 
     async def _answer_flush(self, segment: int, early: _Early) -> None:
-        parts = self._parts
         while True:
             try:
-                text = await _text_of((*parts, early.task))
+                text = await asyncio.shield(early.task)
             except asyncio.CancelledError:
                 if not early.task.cancelled():
                     raise
@@ -156,13 +141,13 @@ class RemoteRecognizerStream(TaskStream[RecognizerEvent]):
         self,
         segment: int,
         n_bytes: int,
-        decoding: _Parts,
+        decoding: asyncio.Task[str],
         before: asyncio.Task[None] | None,
     ) -> None:
         if before is not None:
             await asyncio.wait([before])
         try:
-            text = await _text_of(decoding)
+            text = await decoding
         except BackendError as error:
             self._fail(error)
             return

@@ -140,25 +140,13 @@ def test_a_tail_is_quiet_by_its_own_level() -> None:
     assert is_quiet(LOUD, len(LOUD))
 
 
-async def test_a_segment_larger_than_a_service_takes_is_sent_in_parts(
-    service: Service, connect: Connect, monkeypatch: pytest.MonkeyPatch
+async def test_a_segment_larger_than_a_service_takes_fails_the_stream(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recognizer, "MAX_PART_BYTES", 3 * len(LOUD))
-    service.say("/audio/transcriptions", *map(transcription, ("one", "two", "three", "four")))
+    monkeypatch.setattr(recognizer, "MAX_SEGMENT_BYTES", 3 * len(LOUD))
     stream = await RemoteRecognizer(connect()).open("sess_1", RecognizerOptions())
-    for _ in range(7):
+    for _ in range(4):
         stream.feed(LOUD)
-    stream.finalize()
-    transcript = await anext(stream.events())
-    stream.feed(LOUD)
-    stream.finalize()
-    again = await anext(stream.events())
+    with pytest.raises(BackendError, match="in a segment, found more"):
+        await anext(stream.events())
     await stream.close()
-    assert isinstance(transcript, Transcript) and isinstance(again, Transcript)
-    assert (transcript.text, again.text) == ("one two three", "four")
-    assert [len(body) // len(LOUD) for body in service.asked("/audio/transcriptions")] == [
-        3,
-        3,
-        1,
-        1,
-    ]
