@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from voiceloop.agent import Waiting
 from voiceloop.errors import WorkerLost
-from voiceloop.reply.opener import OPENER_AFTER_S, Opener
+from voiceloop.reply.opener import Opener
 from voiceloop.tools.pending import PendingCall, are_settled, own_line_of
 
 # What each has at the least, from when it was asked, however long its caller has waited. A model
@@ -97,7 +97,7 @@ class Bridge:
     def late_model(self, since_s: float, asked_s: float, play_end_s: float) -> Late:
         """The model has said nothing. play_end_s: when what was said before has sounded."""
         if self.opener is not None and not self._has_spoken:
-            return Late(since_s, asked_s, OPENER_AFTER_S, may_open=True)
+            return Late(since_s, asked_s, self.opener.after_s, may_open=True)
         sounds_s = max(0.0, play_end_s - asked_s)
         least_s = min(LEAST_MODEL_S, sounds_s + self._say_after_s)
         return Late(since_s + sounds_s, asked_s, least_s)

@@ -20,7 +20,9 @@ from voiceloop.errors import VoiceLoopError
 from voiceloop.openers import SLOT, words_of
 from voiceloop.reply.anticipation import LiveBranch
 
-OPENER_AFTER_S = 0.1  # behind the release: a large model that begins by then needs none
+# Behind the release: a large model that begins by then needs none. One that never does is not
+# waited for.
+OPENER_AFTER_S = 0.1
 # Of turns that the large model answers where it is not always late: one in so many, and the same
 # words in as many openers.
 ONE_IN = 5
@@ -60,9 +62,12 @@ class Waits:
 
 
 class Opener:
-    """Of one turn: the line that is said if the large model is late. n_tokens: of the choice."""
+    """Of one turn: the line that is said if the large model is late. after_s: behind the release.
+    n_tokens: of the choice.
+    """
 
-    def __init__(self, lines: Sequence[str]) -> None:
+    def __init__(self, lines: Sequence[str], after_s: float) -> None:
+        self.after_s = after_s
         self.line = lines[0]  # until the small model has chosen, and where it does not
         self.n_tokens = 0
         self._lines = tuple(lines)
@@ -144,14 +149,18 @@ class Openers:
     def _covers(self, line: str) -> bool:
         """Whether its sound lasts until the large model's first."""
         ttft_ms, sound_ms = self._waits.ttft_ms, self._sound_ms(line)
-        return ttft_ms is not None and ttft_ms + COVER_MS <= 1000 * OPENER_AFTER_S + sound_ms
+        return ttft_ms is not None and ttft_ms + COVER_MS <= 1000 * self._after_s + sound_ms
+
+    @property
+    def _after_s(self) -> float:
+        return 0.0 if self._waits.are_always_long else OPENER_AFTER_S
 
     def begin(
         self, small: LiveBranch | None, tail: tuple[ChatMessage, ...], slot: str = ""
     ) -> None:
         """Have the small model choose the opener of the open turn. None: nobody chooses."""
         self.drop()
-        self._ahead = Opener(self.lines(slot))
+        self._ahead = Opener(self.lines(slot), self._after_s)
         if small is not None:
             self._ahead.choose(small, tail, self._tasks)
 

@@ -99,6 +99,9 @@ async def test_a_large_model_that_is_always_late_is_asked_to_go_on_behind_it(clo
     await kept.close()
     [branch] = [one for one in large.branches if one.committed]
     assert branch.committed[0].begins_with == told["opener"] == "Let me have a look."
+    marks = told["marks"]
+    assert isinstance(marks, dict)
+    assert marks["first_audio_queued"] - marks["endpoint_decision"] < 0.03  # it waits for nothing
     assert caller.transcript() == f"Let me have a look. {ANSWER}"
 
 
