@@ -24,7 +24,7 @@ PAGES = (
 )  # fmt: skip
 # In plain English so far; the others follow.
 NOT_YET = (
-    "CLUSTER", "CONFIG", "MODELS", "PROTOCOL",
+    "CONFIG", "MODELS", "PROTOCOL",
     "RECORDING", "DEPLOY", "TWO_MODELS", "YOUR_AGENT",
 )  # fmt: skip
 PLAIN_PAGES = (
