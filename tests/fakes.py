@@ -188,7 +188,7 @@ class FakeRecognizerStream:
             self._owner.partial_delay_ms,
         )
 
-    def finalize(self, within_ms: float = 0.0) -> None:
+    def finalize(self) -> None:
         if fault := self._owner.plan.next("finalize"):
             self._pipe.go_wrong(fault)
             return

@@ -90,9 +90,8 @@ class RecognizerStream(Protocol):
     def flush(self) -> None:
         """The caller paused: answer with the fullest hypothesis now. The segment stays open."""
 
-    def finalize(self, within_ms: float = 0.0) -> None:
-        """Close the segment: one ``Transcript`` follows, which is waited for so long (0: for ever),
-        or the stream may end. What is fed next opens another."""
+    def finalize(self) -> None:
+        """Close the segment: one ``Transcript`` follows. What is fed next opens another."""
 
     def set_options(self, options: RecognizerOptions) -> None:
         """Takes effect at the next segment."""

@@ -90,7 +90,7 @@ async def test_a_server_whose_device_fails_answers_one_step_lower(
             await asyncio.sleep(0.1)
         assert await is_answered(supervisor, MOST_REPLIES)
         [state], [load] = supervisor.states(), supervisor.loads()
-        assert state.ready and load.state == "ready"
+        assert state.state == load.state == "ready"
         assert "layers by torch" in state.detail
         assert "it serves one step lower since the device failed: " in state.detail
         assert found in state.detail and found in load.trouble

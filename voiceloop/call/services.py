@@ -10,7 +10,7 @@ from voiceloop.backends import OnResumed
 from voiceloop.listening.segment import VoiceActivity
 from voiceloop.reply.context import ReplyServices
 from voiceloop.resume.ticket import Tickets
-from voiceloop.telemetry.traces import NoTraces, Traces
+from voiceloop.telemetry.traces import Traces
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class CallServices(ReplyServices):
     None where it may.
     """
 
-    traces: Traces = field(default_factory=NoTraces)
+    traces: Traces = field(default_factory=Traces)
     tickets: Tickets | None = None
     new_vad: Callable[[], VoiceActivity] = Vad
     on_resumed: OnResumed = lambda call_id, by: None

@@ -35,7 +35,7 @@ from voiceloop.errors import InvalidRequest, Overloaded
 from voiceloop.realtime import commands as asked
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.resume.resumption import Resumption
-from voiceloop.telemetry.tap import NOTHING_KEPT, CallTap
+from voiceloop.telemetry.tap import CallTap
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ class Session:
         services = self._services
         services.metrics.sessions.inc()
         trace = services.traces.begin(self.protocol.session_id)
-        tap: CallTap = NOTHING_KEPT
+        tap = CallTap()
         began_s, n_turns = services.clock(), 0
         slots: dict[str, str] = {}
         try:

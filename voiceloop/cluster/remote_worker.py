@@ -27,7 +27,7 @@ from voiceloop.operation import WorkerLoad
 from voiceloop.strangers import network_of
 from voiceloop.workers.client import WorkerClient, WorkerConnection
 from voiceloop.workers.messages import LENGTH_BYTES, CallResumed, Ready
-from voiceloop.workers.status import RoleState, WorkerState, WorkerStatus
+from voiceloop.workers.status import WorkerState, load_of
 
 log = logging.getLogger(__name__)
 
@@ -117,19 +117,12 @@ class RemoteWorker:
             await asyncio.sleep(restart_pause_s(n_failures, REDIAL_S))
             n_failures = min(n_failures + 1, MOST_FAILURES)
 
-    def states(self) -> list[RoleState]:
-        return self._status.of_roles(is_ready=self.client.is_alive)
-
     def load(self) -> WorkerLoad:
         """How busy it is, and how far behind, for this gateway's calls."""
-        return self._status.load()
-
-    @property
-    def _status(self) -> WorkerStatus:
-        name, connection = self.client.name, self.client.connection
         restarts = {"lost": self.n_lost} if self.n_lost else {}
-        return WorkerStatus(
-            name, sorted(self.roles), self.state, restarts, connection, self.trouble
+        client = self.client
+        return load_of(
+            client.name, sorted(self.roles), self.state, restarts, client.connection, self.trouble
         )
 
     async def _join(self) -> WorkerConnection:

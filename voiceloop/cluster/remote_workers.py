@@ -25,7 +25,6 @@ from voiceloop.cluster.worker_list import WorkerList, read_worker_list, watch_wo
 from voiceloop.errors import ConfigError
 from voiceloop.operation import WorkerAddresses, WorkerLoad
 from voiceloop.workers.messages import CallResumed, HeldModel, Ready
-from voiceloop.workers.status import RoleState
 
 log = logging.getLogger(__name__)
 
@@ -161,9 +160,6 @@ class RemoteWorkers:
         lacking = sorted(self._pools.keys() - self._named_roles())
         nobody = [WorkerLoad(role, (role,), "not named") for role in lacking]
         return [*(worker.load() for worker in self.workers), *nobody]
-
-    def states(self) -> list[RoleState]:
-        return [state for worker in self.workers for state in worker.states()]
 
     def take_answers(self) -> list[tuple[str, float]]:
         """What callers waited for since this was last called, with the seconds each took."""

@@ -64,13 +64,6 @@ class _Segment:
     deadline: asyncio.TimerHandle | None = None
 
     @property
-    def left_ms(self) -> float:
-        """Until its transcript is too late; 0 where nobody waits for it."""
-        if self.deadline is None:
-            return 0.0
-        return 1000.0 * max(0.001, self.deadline.when() - asyncio.get_running_loop().time())
-
-    @property
     def is_whole(self) -> bool:
         """Whether all of its audio is kept."""
         return sum(map(len, self.audio)) == self.n_bytes
@@ -173,8 +166,8 @@ class Recognition:
         return segment.number
 
     def _send_end(self, segment: _Segment) -> None:
-        """Close this segment in the stream, which is told how long its words are waited for."""
-        self._send(lambda stream: stream.finalize(segment.left_ms))
+        """Close this segment in the stream."""
+        self._send(lambda stream: stream.finalize())
 
     def _send_audio(self, audio: bytes) -> None:
         self._send(lambda stream: stream.feed(audio), len(audio))

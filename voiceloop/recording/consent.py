@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Literal, NamedTuple
 
+from voiceloop.telemetry.tap import Consent
 from voiceloop.tools.consent import Answer, answer_of
 
 How = Literal["none", "announced", "asked"]
@@ -65,7 +66,7 @@ YES_DIGIT, NO_DIGIT = "1", "2"
 MAX_UNCLEAR = 2  # then it counts as a no
 
 
-class CallConsent:
+class CallConsent(Consent):
     """One call's. words: the operator's own sentence; greeting: said once the caller has answered.
 
     state: GIVEN from the start where nobody is to be told.

@@ -22,13 +22,13 @@ from voiceloop.recording.messages import Forget, Inbox
 from voiceloop.recording.shelf import Shelf, sealing
 from voiceloop.recording.tap import Tap
 from voiceloop.recording.writer import Outcome, Writer
-from voiceloop.telemetry.tap import CallTap, KeptCall
+from voiceloop.telemetry.tap import CallTap, KeptCall, Recordings
 
 CLOSE_S = 5.0  # for what waits to be written, once the calls are over
 
 
-class Recorder:
-    """A `Recordings`. Raises: ConfigError, MissingExtra."""
+class Recorder(Recordings):
+    """Raises: ConfigError, MissingExtra."""
 
     def __init__(
         self,

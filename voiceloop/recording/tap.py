@@ -33,7 +33,7 @@ from voiceloop.recording.messages import (
 )
 from voiceloop.recording.story import without_words
 from voiceloop.telemetry.record import TurnRecord
-from voiceloop.telemetry.tap import Encoding, KeptCall, Sounded
+from voiceloop.telemetry.tap import CallTap, Encoding, KeptCall, Sounded
 
 MAX_FRAME = 256 * 1024  # of a client's event: with sound in it it is larger, and not kept
 # What a replay says by itself, or what opens a door.
@@ -46,13 +46,14 @@ class TapState(Enum):
     OVER = "over"
 
 
-class Tap:
-    """A `CallTap`. clock: the session's, in seconds."""
+class Tap(CallTap):
+    """clock: the session's, in seconds."""
 
     def __init__(
         self, call: KeptCall, inbox: Inbox, consent: CallConsent, clock: Callable[[], float]
     ) -> None:
-        self.consent = self._consent = consent
+        super().__init__(consent)
+        self._consent = consent
         self._first_words = consent.first_words
         self._call = call
         self._inbox = inbox

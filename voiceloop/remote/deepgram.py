@@ -124,7 +124,7 @@ class DeepgramStream(SocketStream[RecognizerEvent]):
         if self.live:
             self._finalize(is_flush=True)
 
-    def finalize(self, within_ms: float = 0.0) -> None:
+    def finalize(self) -> None:
         if not self.live:
             return
         segment = self._segments[-1]

@@ -92,7 +92,7 @@ class RemoteRecognizerStream(TaskStream[RecognizerEvent]):
             self._early = _Early(len(audio), self._keep(self._decode(audio), "decode"))
         self._keep(self._answer_flush(self._segment, self._early), "flush")
 
-    def finalize(self, within_ms: float = 0.0) -> None:
+    def finalize(self) -> None:
         if not self.live:
             return
         early, self._early = self._early, None

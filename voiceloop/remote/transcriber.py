@@ -173,7 +173,7 @@ class RemoteTranscriberStream(SocketStream[RecognizerEvent]):
             self._quiet_from = len(self._audio)
         self._report_flush()
 
-    def finalize(self, within_ms: float = 0.0) -> None:
+    def finalize(self) -> None:
         if not self.live:
             return
         self._forget_flushes()

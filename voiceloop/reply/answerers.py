@@ -18,7 +18,7 @@ from voiceloop.backends import ToolCall
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.reply import answers
 from voiceloop.slots.form import Form
-from voiceloop.telemetry.tap import NOTHING_KEPT, Consent
+from voiceloop.telemetry.tap import NO_CONSENT, Consent
 
 # Words of danger go before everything, then whether the call is recorded; and whoever spells out a
 # value is not interrupted. Behind them order matters only where two answer the same words: they are
@@ -39,7 +39,7 @@ class Heard:
     agent: AgentConfig
     form: Form
     approved: ApprovedAnswers
-    consent: Consent = NOTHING_KEPT
+    consent: Consent = NO_CONSENT
 
 
 class SaidWithCall(NamedTuple):

@@ -29,7 +29,7 @@ from voiceloop.reply.prepared import Prepared
 from voiceloop.reply.routing import Router
 from voiceloop.reply.voice import KeptLines, ReplyVoice
 from voiceloop.telemetry.metrics import Metrics
-from voiceloop.telemetry.tap import NOTHING_KEPT, KeptCall, Recordings
+from voiceloop.telemetry.tap import KeptCall, Recordings
 from voiceloop.tools.pending import SessionTools
 from voiceloop.tools.toolbox import Toolbox
 
@@ -55,7 +55,7 @@ class ReplyServices:
     level: Callable[[], Level] = lambda: Level.NORMAL
     retriever: Retriever | None = None
     kept_lines: KeptLines = field(default_factory=KeptLines)
-    recordings: Recordings = NOTHING_KEPT
+    recordings: Recordings = field(default_factory=Recordings)
     name: str = ""
 
     def of_another(self, name: str, toolbox: Toolbox) -> Self:

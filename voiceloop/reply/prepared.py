@@ -24,7 +24,7 @@ from voiceloop.slots.form import Filled, Form, Forms, SlotState, exchanges, note
 from voiceloop.slots.question import PHONE_DIGITS, asked_in, named_in
 from voiceloop.slots.secrets import Secrets
 from voiceloop.telemetry.record import Mark, TurnRecord
-from voiceloop.telemetry.tap import NOTHING_KEPT, Consent
+from voiceloop.telemetry.tap import NO_CONSENT, Consent
 
 BY_CLASS = "python"  # in `answered_by`: the agent's class
 
@@ -39,7 +39,7 @@ class Prepared:
         approved: ApprovedAnswers,
         retrieval: Retrieval | None,
         secrets: Secrets,
-        consent: Consent = NOTHING_KEPT,
+        consent: Consent = NO_CONSENT,
     ) -> None:
         self._protocol = protocol
         self._agent = agent

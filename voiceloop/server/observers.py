@@ -12,8 +12,8 @@ from voiceloop.agent import AgentConfig
 from voiceloop.config import Config
 from voiceloop.recording.recorder import Recorder, deletion_route
 from voiceloop.telemetry.metrics import Metrics
-from voiceloop.telemetry.tap import NOTHING_KEPT, Recordings
-from voiceloop.telemetry.traces import NoTraces, Traces, open_traces
+from voiceloop.telemetry.tap import Recordings
+from voiceloop.telemetry.traces import Traces, open_traces
 
 
 class CallObservers(NamedTuple):
@@ -30,11 +30,11 @@ def open_observers(
 ) -> CallObservers:
     """Those that the configuration names. Raises: ConfigError, MissingExtra."""
     asked, origins = config.traces, config.allowed_origins
-    traces = open_traces(asked.url, clock, with_words=asked.words) if asked.url else NoTraces()
+    traces = open_traces(asked.url, clock, with_words=asked.words) if asked.url else Traces()
     if config.recording.folder is None:
         return CallObservers(
             traces,
-            NOTHING_KEPT,
+            Recordings(),
             (deletion_route(keys, origins, None),),
             traces.close,
         )

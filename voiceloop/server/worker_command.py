@@ -80,7 +80,7 @@ def spec_of_roles(config: Config, roles: Sequence[RoleName]) -> WorkerSpec:
 
 
 def _tell_role(state: RoleState) -> None:
-    if state.state == "ready" and state.ready:
+    if state.state == "ready":
         told = f"; {state.detail}" if state.detail else ""
         print(f"{state.role}: ready after {state.load_ms / 1000:.1f} s{told}", file=sys.stderr)
 

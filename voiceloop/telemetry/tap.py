@@ -1,14 +1,14 @@
 """What a call gives to whoever keeps it: its sound on one clock, what happened, what was said.
 
-Owns the shape of such a tap, and that of a server which keeps nothing. A call tells its tap and
-asks it for one thing, the consent that a recording needs. No method waits or raises.
+Owns such a tap, as it is where nothing is kept. A call tells its tap and asks it for one thing, the
+consent that a recording needs. No method waits or raises.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,25 +47,30 @@ class Sounded:
     words: tuple[SpokenWord, ...]
 
 
-class Consent(Protocol):
-    """What callers are told and asked of a recording, and what they answered."""
+class Consent:
+    """What callers are told and asked of a recording, and what they answered; here nothing."""
 
     @property
     def first_words(self) -> str:
         """Said before all else; empty: nothing is."""
+        return ""
 
     def answer(self, said: str) -> str | None:
         """What is said to these words of the caller where they answer the question. Pure."""
+        return None
 
     def observe(self, said: str) -> None:
         """The caller's turn of these words is over."""
 
 
-class CallTap(Protocol):
-    """One call's."""
+NO_CONSENT = Consent()
 
-    @property
-    def consent(self) -> Consent: ...
+
+class CallTap:
+    """One call's; this one keeps nothing."""
+
+    def __init__(self, consent: Consent = NO_CONSENT) -> None:
+        self.consent = consent
 
     def hear(self, samples: bytes, rate_hz: int, encoding: Encoding, seconds: float) -> None:
         """The caller's next sound, as it is given to the listener."""
@@ -94,46 +99,8 @@ class CallTap(Protocol):
     def end(self, code: int, why: str, slots: dict[str, str]) -> None: ...
 
 
-class Recordings(Protocol):
-    """One server's."""
-
-    def begin(self, call: KeptCall) -> CallTap: ...
-
-
-class NoTap:
-    """Where nothing is kept; of a call, its consent and a server alike."""
-
-    first_words = ""
-
-    @property
-    def consent(self) -> Consent:
-        return self
+class Recordings:
+    """One server's; these are where nothing is kept."""
 
     def begin(self, call: KeptCall) -> CallTap:
-        return self
-
-    def answer(self, said: str) -> str | None:
-        return None
-
-    def hear(self, samples: bytes, rate_hz: int, encoding: Encoding, seconds: float) -> None: ...
-
-    def say(self, sounded: Sounded) -> None: ...
-
-    def cut(self, item_id: str, heard_ms: float) -> None: ...
-
-    def client(self, frame: str | bytes) -> None: ...
-
-    def observe_line(self, frame: object) -> None: ...
-
-    def observe(self, event: object, actions: Sequence[object] = ()) -> None: ...
-
-    def call(self, call: ToolCall) -> None: ...
-
-    def result(self, call_id: str, output: str) -> None: ...
-
-    def turn(self, record: TurnRecord, *, is_private: bool) -> None: ...
-
-    def end(self, code: int, why: str, slots: dict[str, str]) -> None: ...
-
-
-NOTHING_KEPT = NoTap()
+        return CallTap()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from voiceloop.backends import MAIN_MODEL
 from voiceloop.errors import MissingExtra
@@ -24,37 +24,22 @@ SERVICE = "voiceloop"
 NS = 1e9
 
 
-class CallTrace(Protocol):
-    """One call's."""
+class CallTrace:
+    """One call's; this one tells nobody."""
 
     def turn(self, record: TurnRecord) -> None: ...
 
     def end(self, close_code: int) -> None: ...
 
 
-class Traces(Protocol):
-    """One server's."""
+class Traces:
+    """One server's; these are where nobody collects any."""
 
-    def begin(self, call_id: str) -> CallTrace: ...
+    def begin(self, call_id: str) -> CallTrace:
+        return CallTrace()
 
     def close(self) -> None:
         """Send what is left; may block for as long as the collector takes."""
-
-
-class NoTraces:
-    """Where nobody collects any; of a call as of a server."""
-
-    def begin(self, call_id: str) -> CallTrace:
-        return self
-
-    def turn(self, record: TurnRecord) -> None:
-        pass
-
-    def end(self, close_code: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def open_traces(url: str, clock: Callable[[], float], *, with_words: bool) -> Traces:
@@ -73,7 +58,7 @@ def open_traces(url: str, clock: Callable[[], float], *, with_words: bool) -> Tr
     return SdkTraces(provider, clock, with_words=with_words)
 
 
-class SdkTraces:
+class SdkTraces(Traces):
     """Traces by the SDK. clock: of the records' marks, in seconds."""
 
     def __init__(
@@ -91,7 +76,7 @@ class SdkTraces:
         self._provider.shutdown()
 
 
-class SdkCallTrace:
+class SdkCallTrace(CallTrace):
     """One call's spans."""
 
     def __init__(

@@ -118,10 +118,7 @@ class Flush(msgspec.Struct, frozen=True, tag="flush"):
 
 
 class Finalize(msgspec.Struct, frozen=True, tag="finalize"):
-    """``within_ms``: how long the transcript is waited for; 0: for ever."""
-
     stream_id: str
-    within_ms: float = 0.0
 
 
 class SetOptions(msgspec.Struct, frozen=True, tag="set_options"):

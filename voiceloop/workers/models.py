@@ -33,8 +33,8 @@ class WorkerRecognizerStream(WorkerStream[RecognizerEvent]):
     def flush(self) -> None:
         self.send(messages.Flush(self.stream_id))
 
-    def finalize(self, within_ms: float = 0.0) -> None:
-        self.send(messages.Finalize(self.stream_id, within_ms))
+    def finalize(self) -> None:
+        self.send(messages.Finalize(self.stream_id))
 
     def set_options(self, options: RecognizerOptions) -> None:
         self.send(messages.SetOptions(self.stream_id, options))

@@ -23,6 +23,7 @@ from time import monotonic
 import msgspec
 from msgspec.structs import replace
 
+from voiceloop.backends import RoleName
 from voiceloop.child import ended, restart_pause_s, send, without_settings
 from voiceloop.errors import BackendRefused, VoiceLoopError, WorkerLost
 from voiceloop.operation import WorkerLoad
@@ -35,7 +36,7 @@ from voiceloop.workers.heartbeat import (
     thread_times,
 )
 from voiceloop.workers.messages import Fault, LoadFailed, Loading, WorkerSpec
-from voiceloop.workers.status import RoleState, WorkerState, WorkerStatus
+from voiceloop.workers.status import RoleState, WorkerState, load_of, states_of
 
 log = logging.getLogger(__name__)
 
@@ -186,17 +187,16 @@ class WorkerProcess:
         self._set_state("stopped")
 
     def states(self) -> list[RoleState]:
-        return self._status.of_roles(is_ready=self.client.is_alive)
+        return states_of(self._roles, self.state, self.connection)
 
     def load(self) -> WorkerLoad:
         """How busy it is, and how far behind."""
-        return self._status.load()
+        restarts = {cause.value: n for cause, n in self.restarts.items()}
+        return load_of(self.spec.name, self._roles, self.state, restarts, self.connection)
 
     @property
-    def _status(self) -> WorkerStatus:
-        roles = [role.role for role in self.spec.roles]
-        restarts = {cause.value: n for cause, n in self.restarts.items()}
-        return WorkerStatus(self.spec.name, roles, self.state, restarts, self.connection)
+    def _roles(self) -> list[RoleName]:
+        return [role.role for role in self.spec.roles]
 
     async def _spawn(self) -> WorkerConnection:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -7,9 +7,8 @@ of a step a role may ask whether a commit has arrived, and give up for it what n
 error of one stream fails that stream, also one that its role did not foresee; one of a whole step
 fails the streams of its role, which may be opened again at once, and the third within a minute ends
 the process, as does a state that is not sound, so that another is started. What is asked over HTTP
-is begun where no call needs the models, and what nobody waits for any more is given up. A gateway
-that goes ends its own streams; the worker ends when its parent's end of the socket closes or its
-parent dies.
+is begun where no call needs the models. A gateway that goes ends its own streams; the worker ends
+when its parent's end of the socket closes or its parent dies.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ import msgspec
 from voiceloop.backends import RoleName
 from voiceloop.log_form import traced
 from voiceloop.workers.backlog import Backlog
-from voiceloop.workers.deadlines import Deadlines
 from voiceloop.workers.messages import (
     OPENING_ROLE,
     CallResumed,
@@ -68,7 +66,6 @@ EXIT_LOAD_FAILED = 3
 MAX_TOLD_CHARACTERS = 200  # of an error that a driver or a compiler raised
 MAX_FAILED_STEPS = 3  # one may pass (memory for a moment), more will not
 FAILED_STEPS_WITHIN_S = 60.0
-TOO_LATE = "expected somebody to wait for the answer, found it too late for them"
 
 
 class _Stream(NamedTuple):
@@ -118,7 +115,6 @@ class Worker:
         self._busy_s = 0.0
         self._next_heartbeat = 0.0
         self._backlog = Backlog(clock)
-        self._deadlines = Deadlines(clock)
         self._failed_steps = FailedSteps(clock)
 
     def load(self) -> None:
@@ -170,8 +166,6 @@ class Worker:
             self._see_off()
             if self._parent.is_gone:
                 return
-            for stream_id in self._deadlines.passed():
-                self._fail(StreamFailed(stream_id, TOO_LATE, retryable=True))
             for role in self._roles.values():
                 self._pass_on()
                 if role.has_work():
@@ -266,7 +260,6 @@ class Worker:
                 self._forget(event.stream_id)
             else:
                 told.append(StreamEvent(event.stream_id, event.event, sent_at=now))
-                self._deadlines.answer(event.stream_id, event.event)
         for peer, messages in outgoing.items():
             for stream_id in peer.send(messages):
                 self._forget(stream_id)
@@ -337,7 +330,6 @@ class Worker:
             return  # the message before it ended the stream
         if not stream.is_batch:
             self._backlog.observe_call()
-        self._deadlines.ask(message)
         started = self._clock()
         try:
             stream.role.receive(message)
@@ -375,7 +367,6 @@ class Worker:
             return
         stream.peer.forget(stream_id)
         self._backlog.forget(stream_id)
-        self._deadlines.forget(stream_id)
         try:
             stream.role.close(stream_id)
         except RoleBroken:

@@ -39,7 +39,7 @@ class Stream:
     def flush(self) -> None:
         pass
 
-    def finalize(self, within_ms: float = 0.0) -> None:
+    def finalize(self) -> None:
         left_s = max(0.0, self._heard_at_s - asyncio.get_running_loop().time())
         words = (Word(f"{self._fed_s:g}", 0.0, 1.0),)
         self._pipe.put(Transcript(self._segment, words), 1000 * left_s)

@@ -10,9 +10,9 @@ import pytest
 from voiceloop.server.progress import ServeProgress
 from voiceloop.workers.status import RoleState
 
-LOADING = RoleState("engine", "engine", ready=False, state="loading", n_restarts=0)
+LOADING = RoleState("engine", "loading")
 READY = msgspec.structs.replace(
-    LOADING, ready=True, state="ready", load_ms=1200.0, detail="embedded: int8 weights"
+    LOADING, state="ready", load_ms=1200.0, detail="embedded: int8 weights"
 )
 
 

@@ -21,7 +21,7 @@ from voiceloop.config import Config
 from voiceloop.errors import MissingExtra
 from voiceloop.server.app import Gateway
 from voiceloop.telemetry.record import Mark, TurnEnd, TurnRecord
-from voiceloop.telemetry.traces import NoTraces, SdkTraces, open_traces
+from voiceloop.telemetry.traces import SdkTraces, Traces, open_traces
 
 
 class Collected:
@@ -142,7 +142,7 @@ async def test_spans_reach_a_collector_over_http() -> None:
 
 
 def test_without_a_collector_nothing_is_traced_and_nothing_imported() -> None:
-    assert isinstance(Gateway(Config(), AgentConfig()).calls.traces, NoTraces)
+    assert type(Gateway(Config(), AgentConfig()).calls.traces) is Traces
 
 
 def test_traces_without_the_extra_are_refused_with_the_command_that_brings_it(

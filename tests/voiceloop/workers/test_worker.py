@@ -51,7 +51,7 @@ from voiceloop.workers.messages import (
 )
 from voiceloop.workers.process_setup import limit_threads
 from voiceloop.workers.roles.role import Role, RoleError, load_role
-from voiceloop.workers.worker import TOO_LATE, Worker
+from voiceloop.workers.worker import Worker
 
 pytestmark = pytest.mark.usefixtures("scripted_roles")
 
@@ -282,35 +282,6 @@ def test_a_file_that_nobody_wants_any_more_is_never_heard(gateway: Gateway) -> N
     )
     answer = gateway.next()
     assert isinstance(answer, StreamEvent) and answer.stream_id == "another"
-
-
-def test_a_reply_for_which_nobody_waits_any_more_is_given_up_here(
-    scripted_roles: ModuleType,
-) -> None:
-    class Mute(scripted_roles.EchoRole):  # type: ignore[misc, name-defined]
-        def receive(self, message: ToWorker) -> None:
-            if not isinstance(message, Commit):
-                super().receive(message)
-
-    roles: list[Mute] = []
-    scripted_roles.mute = lambda: roles.append(Mute()) or roles[-1]
-    seconds, has_asked = itertools.count(0.0, 0.1), threading.Event()
-    # Stands still until all is asked: the worker would beat at a gateway that is not reading yet.
-    gateway = Gateway(
-        role("engine", "mute"), clock=lambda: next(seconds) if has_asked.is_set() else 0.0
-    )
-    after_ready(gateway)
-    tail = (ChatMessage("user", "hello"),)
-    gateway.send(
-        OpenBranch("a", ()),
-        OpenBranch("b", ()),
-        Commit("b", tail, GenerateParams()),
-        Commit("a", tail, GenerateParams(within_ms=5000)),
-    )
-    has_asked.set()
-    assert gateway.next() == StreamFailed("a", TOO_LATE, retryable=True)
-    gateway.close()
-    assert roles[0].closed[0] == "a"
 
 
 def test_options_that_a_role_does_not_know_are_named() -> None:

@@ -99,8 +99,8 @@ class VoiceReadingStream(TaskStream[RecognizerEvent]):
         self._p_voice = None
         self._ask(lambda reading: reading.flush())
 
-    def finalize(self, within_ms: float = 0.0) -> None:
-        self._hearing.finalize(within_ms)
+    def finalize(self) -> None:
+        self._hearing.finalize()
         self._segment += 1
         self._begin_segment()
         self._ask(lambda reading: reading.finalize())
