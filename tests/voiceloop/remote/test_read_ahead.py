@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -222,13 +221,15 @@ async def test_the_tools_stand_in_what_is_read_ahead_as_in_the_reply() -> None:
         await branch.close()
 
 
-async def test_in_a_call_the_service_has_read_the_instructions_when_the_reply_is_due() -> None:
+async def test_in_a_call_the_service_has_read_the_instructions_when_the_reply_is_due(
+    clock: Callable[[], float],
+) -> None:
     service = ReadingService()
     async with model_of(service) as model:
         reading = FakeLanguageModel(p_end_of_turn=lambda text: 0.05)
         backends = Backends(FakeRecognizer(["hello"]), EndReadingModel(model, reading), FakeVoice())
         agent = AgentConfig(instructions=INSTRUCTIONS.content)
-        async with Caller(time.monotonic, backends, agent) as caller:
+        async with Caller(clock, backends, agent) as caller:
             await caller.say(400)
             await caller.listen_until("response.done")
     ahead, *_, asked = service.asked_for
