@@ -25,7 +25,7 @@ PAGES = (
 # In plain English so far; the others follow.
 NOT_YET = (
     "CONFIG", "MODELS", "PROTOCOL",
-    "RECORDING", "DEPLOY", "TWO_MODELS", "YOUR_AGENT",
+
 )  # fmt: skip
 PLAIN_PAGES = (
     "README.md",
