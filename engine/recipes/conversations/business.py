@@ -20,61 +20,14 @@ from .lexicon import (
     SERVICES,
     pick,
     place_name,
+    split,
 )
 from .open_words import draw
-from .place_facts import PLACE_FACTS
+from .place_topics import PLACE_FACTS, PLACES
 from .wording import DAYS, clock, expand, join, plural
 
 # kind, words for it, what it sells, what its agent helps with
-KINDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    (
-        "cafe",
-        ("cafe", "coffee shop", "coffee house", "coffee bar", "tea room", "espresso bar"),
-        "orders and questions about the cafe|coffee orders and opening hours",
-    ),
-    (
-        "bakery",
-        ("bakery", "donut shop", "pastry shop", "cake shop", "bagel shop"),
-        "bakery orders|orders and questions about the bakery",
-    ),
-    (
-        "restaurant",
-        (
-            "restaurant",
-            "bistro",
-            "diner",
-            "grill",
-            "pizzeria",
-            "noodle bar",
-            "kitchen",
-            "taqueria",
-            "brasserie",
-            "tavern",
-            "steakhouse",
-        ),
-        "table bookings and orders|tables, orders and questions about the restaurant",
-    ),
-    (
-        "hotel",
-        ("hotel", "inn", "guest house", "lodge", "hostel", "motel"),
-        "room bookings|room bookings and questions about the hotel",
-    ),
-    (
-        "ride",
-        ("taxi", "cab company", "ride service", "car service", "shuttle service"),
-        "rides|booking a ride",
-    ),
-    (
-        "cinema",
-        ("cinema", "movie theater", "film house", "picture house"),
-        "film tickets|tickets and show times",
-    ),
-    (
-        "salon",
-        ("salon", "barber shop", "spa", "clinic", "studio", "garage", "workshop"),
-        "appointments|bookings and questions about our services",
-    ),
-)
+KINDS = tuple((one["kind"], split(one["words"]), one["scopes"]) for one in PLACES["kinds"])
 FOOD_KINDS = ("cafe", "bakery", "restaurant")
 
 

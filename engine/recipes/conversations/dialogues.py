@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .calls import is_held_out_turn
-from .lexicon import FIRST_NAMES, pick
+from .lexicon import FIRST_NAMES, WORDS, pick
 from .recognizer_noise import RecognizerNoise
 from .wording import expand
 
@@ -24,39 +24,7 @@ _ADDRESS = re.compile(
     r"Terrace|Circle|Embarcadero|Broadway)\b\.?(?:\s+(?:#|Suite|Ste|Unit)\s*\w+)?"
 )
 # What each domain's agent does, for the prompt in front of a dialogue that has none.
-_JOBS = {
-    "restaurant": "finds restaurants and books tables",
-    "restaurants": "finds restaurants and books tables",
-    "hotel": "books hotel rooms",
-    "hotels": "finds and books hotels",
-    "ride": "books rides",
-    "ridesharing": "books rides",
-    "movies": "finds films and books tickets",
-    "movie_tickets": "sells movie tickets",
-    "coffee_order": "takes coffee orders",
-    "coffee_off_topic": "takes coffee orders",
-    "doctor": "makes doctor's appointments",
-    "services": "makes appointments",
-    "events": "finds events and sells tickets",
-    "flights": "finds flights",
-    "plane": "books flights",
-    "bank": "helps with bank accounts",
-    "banks": "helps with bank accounts",
-    "weather": "tells the weather",
-    "party": "plans parties",
-    "trip": "gives directions",
-    "apartment": "finds apartments",
-    "homes": "finds homes",
-    "music": "plays music",
-    "media": "finds films to watch",
-    "buses": "books bus tickets",
-    "rentalcars": "rents out cars",
-    "calendar": "keeps a calendar",
-    "travel": "finds things to see",
-    "meeting": "schedules meetings",
-    "trivia": "plays trivia",
-    "spaceship": "runs a spaceship",
-}
+_JOBS: dict[str, str] = WORDS["jobs"]
 
 
 @dataclass(frozen=True, slots=True)

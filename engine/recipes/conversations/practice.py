@@ -16,7 +16,7 @@ from .business import Business, random_business, random_hours, random_price, wri
 from .call import Call
 from .calls import Move, greeting, holds_held_out, run_moves
 from .drills import Drilled
-from .lexicon import DRINKS, MEALS, PASTRIES
+from .lexicon import DRINKS, MEALS, PASTRIES, entries
 from .open_words import draw
 from .place_topics import DENIALS, TOPICS
 from .recognizer_noise import RecognizerNoise
@@ -28,14 +28,7 @@ from .wording import counted, digit_words, expand, join
 
 _BOOKING_KINDS = ("times", "appoint", "book", "available", "status", "cancel", "transfer")
 # Words for the kinds of places whose services are called "salon".
-_OFFICES = tuple(
-    """dental clinic;eye clinic;vet clinic;barber shop;nail studio;law office;bike shop;tire
-    shop;music school;driving school;gym;laundry;tailor;florist;pet hotel;print shop;pharmacy;
-    physiotherapy practice;photo studio;tutoring center;car wash;locksmith;cleaning service;
-    travel agency;library;swim school;tattoo studio;shoe repair;garden center""".replace(
-        "\n    ", ""
-    ).split(";")
-)
+_OFFICES = entries("offices")
 # Kinds of tools by how often their arguments are wrong.
 _DESK_KINDS = {"total": 8, "status": 4, "cancel": 2, "available": 5, "book": 4, "hours": 1}
 

@@ -12,53 +12,12 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
+from .lexicon import WORDS, split
 from .misheard import Misheard
 from .wording import digit_words, number_words
 
 FILLERS = ("uh", "um", "er", "well", "like", "so", "hmm", "let's see", "you know")
-_CONFUSIONS: dict[str, tuple[str, ...]] = {
-    "a": ("the", "uh", "an"),
-    "the": ("a", "that"),
-    "and": ("in", "an", "then"),
-    "two": ("to", "too"),
-    "to": ("two", "the"),
-    "for": ("four", "from"),
-    "four": ("for",),
-    "i'd": ("i", "i'll", "eyed"),
-    "like": ("light", "lake"),
-    "please": ("peas", "police"),
-    "latte": ("lot a", "latter", "ladder"),
-    "muffin": ("muff in", "moving", "nothing"),
-    "coffee": ("copy", "cough he"),
-    "tea": ("t", "team"),
-    "one": ("won", "when"),
-    "eight": ("ate", "a"),
-    "what": ("but", "want"),
-    "time": ("times", "tim"),
-    "much": ("match", "such"),
-    "is": ("as", "his"),
-    "are": ("or", "our"),
-    "do": ("to", "you"),
-    "can": ("can't", "cannot"),
-    "have": ("of", "had"),
-    "your": ("you", "you're"),
-    "table": ("stable", "tables"),
-    "book": ("look", "books"),
-    "large": ("lodge", "largely"),
-    "small": ("smell", "mall"),
-    "yes": ("yet", "guess"),
-    "no": ("know", "now"),
-    "thanks": ("thinks", "thank"),
-    "bye": ("by", "buy"),
-    "right": ("write", "ride"),
-    "it": ("at", "that"),
-    "on": ("in", "and"),
-    "at": ("that", "and"),
-    "with": ("which", "will"),
-    "my": ("by", "might"),
-    "number": ("numbers", "lumber"),
-    "open": ("opened", "opening"),
-}
+_CONFUSIONS = {word: split(heard) for word, heard in WORDS["confusions"].items()}
 _NUMBERS = frozenset(
     [number_words(value) for value in (*range(20), *range(20, 100, 10))]
     + "hundred oh monday tuesday wednesday thursday friday saturday sunday today tomorrow".split()

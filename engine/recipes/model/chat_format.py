@@ -1,7 +1,7 @@
 """The agent's chat template and its byte-level BPE tokenizer.
 
-Owns the special tokens, the Jinja template that any Hugging Face runtime can render, and how a
-rendered conversation becomes training tokens with loss weights.
+Owns the special tokens, the Jinja template that ships (any Hugging Face runtime can render it), and
+how a rendered conversation becomes training tokens with loss weights.
 
 A conversation reads: `<|system|>prompt<|tools|>signatures<|end|><|user|> words<|end|><|assistant|>
 words<tool_call>{"name": ..., "arguments": {...}}</tool_call><|end|><|tool|>json<|end|>`.
@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from jinja2 import Template
@@ -46,49 +47,8 @@ CONTROL_TOKENS = (PAD, END, SYSTEM, TOOLS, USER, ASSISTANT, TOOL)
 # Kept when decoding, so that a runtime can parse tool calls out of the text.
 TEXT_TOKENS = (CALL_OPEN, CALL_CLOSE)
 
-CHAT_TEMPLATE = """\
-{%- macro kind(p) -%}
-{%- if p.enum is defined -%}{{ p.enum | join('|') }}
-{%- elif p.type is defined and p.type == 'array' -%}[{{ p['items'].type if p['items'] is defined \
-and p['items'].type is defined else 'any' }}]
-{%- elif p.type is defined -%}{{ p.type }}
-{%- else -%}any
-{%- endif -%}
-{%- endmacro -%}
-{%- if messages and messages[0].role == 'system' -%}
-{%- set prompt = messages[0].content | trim -%}{%- set rest = messages[1:] -%}
-{%- else -%}
-{%- set prompt = '' -%}{%- set rest = messages -%}
-{%- endif -%}
-{%- if prompt or tools -%}
-<|system|>{{ prompt }}
-{%- if tools -%}<|tools|>
-{%- for tool in tools -%}
-{%- set f = tool.function if tool.function is defined else tool -%}
-{%- set spec = f.parameters if f.parameters is defined and f.parameters else {} -%}
-{%- set required = spec.required if spec.required is defined else [] -%}
-{%- if not loop.first %}{{ '\\n' }}{% endif -%}
-{{ f.name }}(
-{%- for name, p in (spec.properties if spec.properties is defined else {}).items() -%}
-{{ name }}{{ '' if name in required else '?' }}: {{ kind(p) }}{{ '' if loop.last else ', ' }}
-{%- endfor -%}): {{ f.description if f.description is defined else '' }}
-{%- endfor -%}
-{%- endif -%}<|end|>
-{%- endif -%}
-{%- for message in rest -%}
-{%- if message.role == 'user' -%}<|user|> {{ message.content | trim }}<|end|>
-{%- elif message.role == 'tool' -%}<|tool|>{{ message.content | trim }}<|end|>
-{%- elif message.role == 'system' -%}<|system|>{{ message.content | trim }}<|end|>
-{%- elif message.role == 'assistant' -%}<|assistant|>{{ (message.content or '') | trim }}
-{%- for call in (message.tool_calls if message.tool_calls is defined and message.tool_calls else \
-[]) -%}
-{%- set f = call.function if call.function is defined else call -%}
-<tool_call>{"name": "{{ f.name }}", "arguments": {{ f.arguments if f.arguments is string else \
-f.arguments | tojson }}}</tool_call>
-{%- endfor -%}<|end|>
-{%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"""
+EMBEDDED = Path(__file__).resolve().parents[2] / "embedded"
+CHAT_TEMPLATE = (EMBEDDED / "agent" / "chat_template.jinja").read_text()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,24 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..call import Call
-from ..lexicon import FIRST_NAMES, HOME_DEVICES, HOME_ROOMS, TOWNS
+from ..lexicon import FIRST_NAMES, HOME_DEVICES, HOME_ROOMS, TOWNS, entries
 from ..open_words import draw
 from ..wording import DAYS, article, expand, join, number_words
 
-_MONTHS = (
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-)
+_MONTHS = entries("months")
 _ORDINALS = (
     "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth "
     "thirteenth fourteenth fifteenth"

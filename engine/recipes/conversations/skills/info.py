@@ -6,7 +6,7 @@ from ..business import Business, category_words
 from ..call import Call
 from ..lexicon import DRINKS, MEALS, PASTRIES
 from ..open_words import draw
-from ..place_facts import PLACE_FACTS
+from ..place_topics import PLACE_FACTS
 from ..wording import DAYS, article, expand, join, plural
 
 # The reply to a question that the prompt is silent about.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..call import Call
-from ..lexicon import is_held_out
+from ..lexicon import entries, is_held_out
 from ..wording import expand
 
 # Wordings of questions no agent here should answer, by template; a tenth is kept for evaluation.
@@ -42,39 +42,8 @@ _OFF_TOPIC = tuple(
     today)""".replace("\n    ", " ").split("~")
 )
 # More of what callers ask an agent about itself, for training only.
-_PERSONAL = (
-    "do you have (kids|children|a family|friends|feelings|a pet|a boyfriend|a girlfriend)",
-    "are you (happy|lonely|tired|hungry|bored|alive|rich|afraid of anything|religious)",
-    "where (do you live|were you born|are your parents)",
-    "do you (sleep|dream|eat|drink|like me|believe in god|play sports|have a body)",
-    "(who|what) do you (love|hate|vote for)",
-    "how (old|tall|smart) are you",
-    "what's your favorite (color|movie|song|team|book|number|animal)",
-    "what's the (cube|logarithm|factorial) of {n}",
-    "can you (count to {n}|add {n} and {m}|solve an equation)",
-)
-_FAR_PLACES = (
-    "Paris",
-    "Japan",
-    "Brazil",
-    "Canada",
-    "Germany",
-    "Peru",
-    "Egypt",
-    "Norway",
-    "Chicago",
-    "Texas",
-    "Kenya",
-    "India",
-    "Boston",
-    "London",
-    "Italy",
-    "Mexico",
-    "Sydney",
-    "Vietnam",
-    "Ohio",
-    "Spain",
-)
+_PERSONAL = entries("personal")
+_FAR_PLACES = entries("far_places")
 _REFUSALS = (
     "(I'm sorry|Sorry), (but |)I can't help with that. {r}",
     "(I'm afraid|Sorry,) that's (outside what I do|not something I can help with). {r}",
