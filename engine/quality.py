@@ -2,7 +2,7 @@
 
 Each format is loaded by the same code and run by the layers of this device, on what bf16 itself
 answers greedily. Likeliest tokens and divergence tell whether it still is the model. Which texts,
-and what follows from it, is for who asks: `voiceloop models gate`, and `recipes.quality`.
+and what follows from it, is for who asks: `voiceloop models gate`.
 """
 
 from __future__ import annotations
@@ -193,19 +193,6 @@ def measure(
             del engine
             engine = load(one)
             yield one, describe(engine), reference.compare(engine)
-
-
-def violations(quality: Quality, bound: Bound = BOUND) -> list[str]:
-    """What misses its bar, a sentence each."""
-    found = []
-    if not quality.kl_nats <= bound.kl_nats:
-        found.append(f"expected KL of at most {bound.kl_nats} nats, found {quality.kl_nats:.4f}")
-    if not quality.top1_agreement >= bound.top1_agreement:
-        found.append(
-            f"expected the likeliest token to be bf16's in {bound.top1_agreement:.1%} of places, "
-            f"found {quality.top1_agreement:.2%}"
-        )
-    return found
 
 
 def row(name: str, quality: Quality) -> str:
