@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import selectors
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,6 +23,9 @@ from hypothesis import settings
 # How long an example takes says how busy the machine is, and nothing of the code.
 settings.register_profile("without deadlines", deadline=None)
 settings.load_profile("without deadlines")
+
+# It comes with the bill of materials; jsonschema (ray, MCP) would build its grammar for 1.5 s.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # One process a core: more threads of torch would only fight for it. Set before torch comes.

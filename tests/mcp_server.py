@@ -6,11 +6,15 @@ fail, refuse, die, and say too much.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
+import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
@@ -55,6 +59,26 @@ def shop() -> MCPServer[Any]:
         return ""
 
     return server
+
+
+@asynccontextmanager
+async def serving(port: int) -> AsyncIterator[None]:
+    """The shop over streamable HTTP at `/mcp`, in this process."""
+    app = shop().streamable_http_app()
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", lifespan="off"))
+
+    async def serve() -> None:
+        async with app.router.lifespan_context(app):
+            await server.serve()
+
+    task = asyncio.create_task(serve())
+    try:
+        while not server.started:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        yield
+    finally:
+        server.should_exit = server.force_exit = True
+        await task
 
 
 if __name__ == "__main__":

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clients.server_process import free_port
+from tests import mcp_server
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, Reply, instant_backends
 from voiceloop.access.keys import KeyRing
@@ -27,7 +26,6 @@ from voiceloop.resume.ticket import Tickets
 pytest.importorskip("mcp", reason="the package mcp is not installed")
 
 SHARED = KeyRing((), shared=("shared",))
-ROOT = str(Path(__file__).resolve().parents[3])
 
 
 PORT = free_port()
@@ -35,35 +33,16 @@ HOSTS = (f"http://127.0.0.1:{PORT}", "http://127.0.0.1:9")
 CONFIG = Config(mcp_allowed_hosts=HOSTS)
 
 
-@pytest.fixture
-def clock() -> Callable[[], float]:
-    """Real time: a server in another process knows no other."""
-    return asyncio.get_event_loop().time
-
-
-async def is_reached(port: int) -> bool:
-    try:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:
-        return False
-    writer.close()
-    return True
+pytestmark = pytest.mark.virtual_time
 
 
 @asynccontextmanager
 async def shop() -> AsyncIterator[str]:
-    """A server that takes calls, and its address; however long its start takes."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.mcp_server", str(PORT), cwd=ROOT
-    )
+    """A server that takes calls, and its address."""
     try:
-        while not await is_reached(PORT):
-            assert process.returncode is None, "the server has ended"
-            await asyncio.sleep(0.02)
-        yield f"http://127.0.0.1:{PORT}/mcp"
+        async with mcp_server.serving(PORT):
+            yield f"http://127.0.0.1:{PORT}/mcp"
     finally:
-        process.kill()
-        await process.wait()
         # A session does not wait for its connections to close; a test leaves nothing behind.
         closing = [t for t in asyncio.all_tasks() if t.get_name() == "mcp connection of a session"]
         await asyncio.gather(*closing, return_exceptions=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from clients.server_process import free_port
+from tests import mcp_server
 from tests.waiting import until
 from voiceloop.agent import AgentConfig, AgentTool, McpServer
 from voiceloop.backends import ToolCall
@@ -44,13 +45,14 @@ def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def http_server(port: int) -> AsyncIterator[McpServer]:
-    process = await asyncio.create_subprocess_exec(*COMMAND, str(port), cwd=ROOT)
-    try:
+    async with mcp_server.serving(port):
         yield McpServer("shop", url=f"http://127.0.0.1:{port}/mcp", tools=("*",))
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[McpServer]:
+    async with http_server(free_port()) as server:
+        yield server
 
 
 @asynccontextmanager
@@ -116,8 +118,10 @@ async def test_a_service_that_was_restarted_is_used_again() -> None:
             assert found == (Fate.CALLED, "$3.25")
 
 
-async def test_a_tool_that_fails_tells_the_model_why_and_ends_nothing() -> None:
-    async with opened(STDIO) as (box, agent):
+async def test_a_tool_that_fails_tells_the_model_why_and_ends_nothing(
+    served: McpServer,
+) -> None:
+    async with opened(served) as (box, agent):
         fate, text = await call(box, agent, "price", '{"item": "sandwich"}')
         assert fate is Fate.FAILED and "sandwich" in text
         fate, text = await call(box, agent, "price", '{"thing": 1}')
@@ -125,9 +129,11 @@ async def test_a_tool_that_fails_tells_the_model_why_and_ends_nothing() -> None:
         assert (await call(box, agent, "price", '{"item": "latte"}'))[0] is Fate.CALLED
 
 
-async def test_a_slow_call_ends_at_its_deadline_and_costs_the_others_nothing() -> None:
+async def test_a_slow_call_ends_at_its_deadline_and_costs_the_others_nothing(
+    served: McpServer,
+) -> None:
     slow = AgentTool("slow", mcp="shop", side_effect_free=True, deadline_ms=200)
-    async with opened(STDIO, slow) as (box, agent):
+    async with opened(served, slow) as (box, agent):
         assert agent.tool("slow").parameters["required"] == ["seconds"]  # type: ignore[union-attr]
         late = asyncio.create_task(call(box, agent, "slow", '{"seconds": 30}'))
         await asyncio.sleep(0.05)
@@ -162,8 +168,10 @@ async def test_a_server_that_comes_later_is_found() -> None:
         await box.close()
 
 
-async def test_a_long_result_is_cut() -> None:
-    async with opened(STDIO) as (box, agent):
+async def test_a_long_result_is_cut(
+    served: McpServer,
+) -> None:
+    async with opened(served) as (box, agent):
         fate, text = await call(box, agent, "talk", '{"n_chars": 100000}')
         assert fate is Fate.CALLED and len(text) < 4100 and "more characters" in text
 
@@ -176,9 +184,11 @@ async def test_a_command_that_is_not_there_is_told_at_the_start() -> None:
     await box.close()
 
 
-async def test_the_files_own_tool_goes_before_a_servers() -> None:
+async def test_the_files_own_tool_goes_before_a_servers(
+    served: McpServer,
+) -> None:
     own = AgentTool("price", result="free")
-    async with opened(replace(STDIO, tools=("price", "order")), own) as (box, agent):
+    async with opened(replace(served, tools=("price", "order")), own) as (box, agent):
         assert [tool.name for tool in agent.tools] == ["price", "order"]
         assert await call(box, agent, "price") == (Fate.TABLE, "free")
 
@@ -192,9 +202,10 @@ async def test_a_call_without_a_connection_says_that_nothing_was_done() -> None:
     assert failed.value.is_unsent and failed.value.told == "not in reach"
 
 
-async def test_a_session_has_the_tools_that_are_listed_when_it_begins() -> None:
-    server = replace(STDIO, environment={"PYTHONPATH": ROOT})
-    gateway = Gateway(Config(), AgentConfig(mcp=(server,), tools=(READ,)))
+async def test_a_session_has_the_tools_that_are_listed_when_it_begins(
+    served: McpServer,
+) -> None:
+    gateway = Gateway(Config(), AgentConfig(mcp=(served,), tools=(READ,)))
     try:
         await gateway.calls.toolbox.connect()
         connection = gateway.calls.toolbox.mcp.connections["shop"]  # type: ignore[union-attr]
