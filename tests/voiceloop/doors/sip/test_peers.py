@@ -16,12 +16,13 @@ import pytest
 
 from audio.resample import Resampler
 from tests.fakes import FakeRecognizer, instant_backends, utterance
-from tests.voiceloop.doors.sip.test_call import dialled
+from tests.voiceloop.doors.sip.test_call import dialled, line_of
 from tests.waiting import until
 from voiceloop.config import Limits
 from voiceloop.doors.line import Line
 
 SCENARIOS = Path(__file__).parent / "scenarios"
+CODECS = ("PCMA/8000/1", "PCMU/8000/1", "G722/16000/1", "opus/48000/2")
 MODULES = "stdio aubridge g711 g722 opus aufile sndfile"
 needs_baresip = pytest.mark.skipif(not shutil.which("baresip"), reason="no baresip-core of Debian")
 needs_sipp = pytest.mark.skipif(not shutil.which("sipp"), reason="no sip-tester of Debian")
@@ -29,6 +30,7 @@ needs_sipp = pytest.mark.skipif(not shutil.which("sipp"), reason="no sip-tester 
 
 def telephone(folder: Path, codec: str) -> None:
     """A configuration of baresip that says half a second, and keeps what it hears."""
+    folder.mkdir()
     _, hz, channels = codec.split("/")
     quiet = np.zeros(12_000, np.int16)
     said = np.concatenate([quiet, utterance(900, 24_000), np.tile(quiet, 6)])
@@ -53,29 +55,36 @@ def loud_s(folder: Path) -> float:
 
 
 @needs_baresip
-@pytest.mark.parametrize("codec", ["PCMA/8000/1", "PCMU/8000/1", "G722/16000/1", "opus/48000/2"])
 async def test_a_turn_over_baresip_with_each_codec(
-    codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pressed: list[str] = []
-    monkeypatch.setattr(Line, "press", lambda line, key: pressed.append(key))
-    telephone(tmp_path, codec)
+    pressed: list[tuple[Line, str]] = []
+    monkeypatch.setattr(Line, "press", lambda line, key: pressed.append((line, key)))
+    async with asyncio.TaskGroup() as telephones:  # each speaks for seconds, by the clock
+        for codec in CODECS:
+            telephones.create_task(calls(codec, tmp_path / codec.split("/")[0], pressed))
+
+
+async def calls(codec: str, folder: Path, pressed: list[tuple[Line, str]]) -> None:
+    telephone(folder, codec)
     backends = instant_backends(recognizer=FakeRecognizer(["a latte please"]))
     async with dialled(backends) as (door, _):
         dial = f"/dial sip:clinic@127.0.0.1:{door.port}"
         baresip = await asyncio.create_subprocess_exec(
-            "baresip", "-f", str(tmp_path), "-e", dial, "-t", "7",
+            "baresip", "-f", str(folder), "-e", dial, "-t", "7",
             stdin=PIPE, stdout=PIPE, stderr=STDOUT,
         )  # fmt: skip
         assert baresip.stdin is not None
         await until(lambda: len(door._calls) == 1)
+        line = line_of(door)
         await asyncio.sleep(0.3)
         baresip.stdin.write(b"5")
-        await until(lambda: pressed == ["5"])
+        await until(lambda: (line, "5") in pressed)
         log, _ = await baresip.communicate()  # it ends by itself, its file over
         assert codec.split("/")[0].lower() in log.decode(errors="replace").lower()
         await until(lambda: door.n_legs == 0)
-    assert loud_s(tmp_path) > 0.1
+        assert [key for at, key in pressed if at is line] == ["5"]
+    assert loud_s(folder) > 0.1
 
 
 async def sipp(port: int, folder: Path, *options: str) -> str:
