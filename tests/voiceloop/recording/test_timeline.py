@@ -22,7 +22,7 @@ def on_time(n_frames: int, from_s: float = 100.0, frame_s: float = FRAME_S) -> l
 
 
 @given(delays_ms=st.lists(st.integers(0, 250), min_size=100, max_size=400))
-@example(delays_ms=[200] * 12 + [0] * 12 + [250] * 76)
+@example(delays_ms=[200] * 12 + [0] * 12 + [1] * 64 + [250] * 80)
 def test_frames_that_are_held_up_on_their_way_leave_no_hole(delays_ms: list[int]) -> None:
     clock = SessionClock(100.0)
     arrivals, last_s = [], 0.0
