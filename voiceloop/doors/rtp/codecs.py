@@ -161,6 +161,7 @@ def _line(coding: Callable[[], Coding], rate_hz: int) -> Callable[[], tuple[Enco
     return pair
 
 
+# As the encoder writes; FEC lets the far end fill a hole. Browsers send mono of speech anyway.
 OPUS_FMTP = "minptime=10;useinbandfec=1;stereo=0;maxaveragebitrate=32000"
 # RFC 3551, 4.5.2: the clock of G.722 is 8 kHz although its sound has 16, an error that stayed.
 CODECS = {  # the best first: a call has the first that its far end takes

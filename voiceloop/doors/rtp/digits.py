@@ -81,7 +81,6 @@ class DigitWriter:
         self._clock_hz = clock_hz
         self._waiting: deque[str] = deque()
         self._n_frames = 0  # of the key under way
-        self._n_ends = 0
 
     @property
     def is_idle(self) -> bool:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from voiceloop.doors.rtp.packet import VERSION, MalformedPacket, signed
 
-SENDER_REPORT, RECEIVER_REPORT, SOURCE_DESCRIPTION, GOODBYE = 200, 201, 202, 203
+SENDER_REPORT, RECEIVER_REPORT, SOURCE_DESCRIPTION = 200, 201, 202
 CNAME = 1
 INTERVAL_S = 1.0  # a call is cut to what was heard, so its delay has to be known; 30 bytes/s
 MAX_PACKETS = 32  # in one datagram: 1500 bytes hold no more that say anything
@@ -65,29 +65,16 @@ class Report:
     blocks: tuple[ReportBlock, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Goodbye:
-    """The sender of these streams leaves."""
-
-    ssrcs: tuple[int, ...]
-
-
-def parse(data: bytes) -> list[Report | Goodbye]:
-    """The reports and goodbyes of one datagram; other kinds are passed over.
-
-    Raises: MalformedPacket.
-    """
-    found: list[Report | Goodbye] = []
+def parse(data: bytes) -> list[Report]:
+    """The reports of one datagram; other kinds are passed over. Raises: MalformedPacket."""
+    found: list[Report] = []
     for count, kind, body in _packets(data):
-        head = {SENDER_REPORT: 24, RECEIVER_REPORT: 4, GOODBYE: 0}.get(kind)
+        head = {SENDER_REPORT: 24, RECEIVER_REPORT: 4}.get(kind)
         if head is None:
             continue
-        size = head + count * (4 if kind == GOODBYE else _BLOCK.size)
+        size = head + count * _BLOCK.size
         if len(body) < size:
             raise MalformedPacket(f"expected {size} bytes of RTCP, found {len(body)}")
-        if kind == GOODBYE:
-            found.append(Goodbye(struct.unpack_from(f"!{count}I", body)))
-            continue
         middle = None if kind == RECEIVER_REPORT else int.from_bytes(body[6:10], "big")
         starts = range(head, size, _BLOCK.size)
         blocks = tuple(ReportBlock.parse(body, start) for start in starts)
@@ -116,7 +103,6 @@ class Sending(Protocol):
     """What a report says of the stream that we send: `RtpSender`."""
 
     ssrc: int
-    clock_hz: int
     n_packets: int
     n_bytes: int
 
@@ -132,15 +118,13 @@ class Receiving(Protocol):
 class RtcpLine:
     """The reports of one call. Call `write` each time `due_s` has come.
 
-    ``round_trip_ms``: None until the peer has answered a report of ours. ``lost_percent``,
-    ``peer_jitter_ms``: of what we send, as the peer last said. ``has_left``: it said goodbye.
+    ``round_trip_ms``: None until the peer has answered a report of ours. ``lost_percent``: of what
+    we send, as the peer last said.
     """
 
     def __init__(self, sender: Sending, receiver: Receiving, cname: str, now_s: float) -> None:
         self.round_trip_ms: float | None = None
         self.lost_percent = 0.0
-        self.peer_jitter_ms = 0.0
-        self.has_left = False
         self.due_s = now_s + INTERVAL_S
         self._sender = sender
         self._receiver = receiver
@@ -170,16 +154,12 @@ class RtcpLine:
 
     def read(self, data: bytes, now_s: float) -> None:
         """Take in a datagram of the peer. Raises: MalformedPacket."""
-        for packet in parse(data):
-            match packet:
-                case Goodbye():
-                    self.has_left = True
-                case Report(middle=middle, blocks=blocks):
-                    if middle is not None:
-                        self._peer_report = (middle, now_s)
-                    for block in blocks:
-                        if block.ssrc == self._sender.ssrc:
-                            self._learn(block, now_s)
+        for report in parse(data):
+            if report.middle is not None:
+                self._peer_report = (report.middle, now_s)
+            for block in report.blocks:
+                if block.ssrc == self._sender.ssrc:
+                    self._learn(block, now_s)
 
     def _answer(self, block: ReportBlock, now_s: float) -> ReportBlock:
         """The block, with which of the peer's reports came last, and how long ago."""
@@ -187,19 +167,10 @@ class RtcpLine:
             return block
         middle, at_s = self._peer_report
         delay = min(round((now_s - at_s) * 65536), 0xFFFFFFFF)
-        return ReportBlock(
-            block.ssrc,
-            block.fraction_lost,
-            block.n_lost,
-            block.highest,
-            block.jitter,
-            middle,
-            delay,
-        )
+        return replace(block, last_report=middle, delay=delay)
 
     def _learn(self, block: ReportBlock, now_s: float) -> None:
         self.lost_percent = 100.0 * block.fraction_lost
-        self.peer_jitter_ms = 1000.0 * block.jitter / self._sender.clock_hz
         if block.last_report:
             seconds, fraction = _ntp(now_s)
             now_middle = (seconds & 0xFFFF) << 16 | fraction >> 16

@@ -76,13 +76,6 @@ class SipDialog:
         dialog.remote_cseq = max(dialog.remote_cseq, cseq.seq)
         return is_new
 
-    def replaced_by(self, replaces: str) -> bool:
-        """Whether a header Replaces names this dialog (RFC 3891)."""
-        call_id, *params = replaces.split(";")
-        named = dict(one.strip().partition("=")[::2] for one in params)
-        ours = {"to-tag": self._dialog.local_tag, "from-tag": self._dialog.remote_tag}
-        return call_id.strip() == self.call_id and ours.items() <= named.items()
-
     def response(
         self, request: SipRequest, status: int, headers: Headers = (), body: str = ""
     ) -> SipResponse:

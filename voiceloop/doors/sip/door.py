@@ -96,10 +96,6 @@ class SipDoor:
         self._endpoint.close()
 
     @property
-    def n_legs(self) -> int:
-        return sum(leg.state is not LegState.ENDED for leg in set(self._legs.values()))
-
-    @property
     def port(self) -> int:
         return self._endpoint.port
 

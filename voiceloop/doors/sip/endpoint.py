@@ -320,10 +320,8 @@ class Endpoint:
         if (timer := self._repeated.pop(key, None)) is not None:
             timer.cancel()
 
-    async def ask(
-        self, request: SipRequest, flow: Flow, progress: Callable[[SipResponse], None] | None = None
-    ) -> SipResponse:
-        """Send a request of ours; returns its final answer. progress: told of the ones before.
+    async def ask(self, request: SipRequest, flow: Flow) -> SipResponse:
+        """Send a request of ours; returns its final answer.
 
         An INVITE is asked for as long as the far end rings; the failure of one is acknowledged.
         Raises: NoAnswer.
@@ -350,8 +348,6 @@ class Endpoint:
                         flow.write(bytes(follow_up(request, response, "ACK")))
                     return response
                 rings = is_invite
-                if progress is not None:
-                    progress(response)
         finally:
             del self._asked[key]
 

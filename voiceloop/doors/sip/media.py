@@ -10,7 +10,6 @@ import asyncio
 import logging
 import math
 import random
-import secrets
 import socket
 from collections.abc import Callable
 from enum import Enum
@@ -18,14 +17,12 @@ from typing import Protocol
 
 import numpy as np
 
-from audio.frames import FRAME_MS, VOICE_HZ, Samples, samples_in
+from audio.frames import Samples
 from voiceloop.call.connection import LINE_BROKE
 from voiceloop.doors.keypad import tones
 from voiceloop.doors.rtp.digits import DigitReader, DigitWriter
+from voiceloop.doors.rtp.end import FRAME_BYTES, FRAME_S, FRAME_SAMPLES, RtpEnd
 from voiceloop.doors.rtp.packet import MalformedPacket, RtpPacket
-from voiceloop.doors.rtp.receive import RtpReceiver
-from voiceloop.doors.rtp.rtcp import RtcpLine
-from voiceloop.doors.rtp.send import RtpSender
 from voiceloop.doors.rtp.tones import ToneListener
 from voiceloop.doors.sip.description import COMFORT_NOISE, Described
 from voiceloop.doors.sip.endpoint import Address
@@ -33,8 +30,6 @@ from voiceloop.errors import Overloaded
 
 log = logging.getLogger(__name__)
 
-LEAD_MS = 40.0  # as over WebRTC: no packet waits for another
-HELD_BY_PEER_MS = 60.0  # what a telephone's buffer holds: 40 to 100 ms
 # Without a packet for so long the far end has gone without a word. A held call has none to send.
 LOST_S = 20.0
 # While the agent is silent: what keeps a border controller's hole open, and its own clock quiet.
@@ -43,9 +38,6 @@ QUIET_LEVEL = bytes([70])  # of comfort noise, -70 dBov (RFC 3389, 3.1): the lin
 RECEIVE_BUFFER_BYTES = 1 << 18
 PORTS = 20_000, 20_400  # above those that Asterisk takes, below those that Linux gives out
 TYPE_OF_SERVICE = 46 << 2  # "expedited forwarding" (RFC 3246), as telephones send
-FRAME_SAMPLES = samples_in(FRAME_MS, VOICE_HZ)
-FRAME_BYTES = 2 * FRAME_SAMPLES
-FRAME_S = FRAME_MS / 1000.0
 
 
 class MediaState(Enum):
@@ -105,26 +97,22 @@ class Ports:
         return sock
 
 
-class Media:
+class Media(RtpEnd):
     """`open`, `agree`, `start`, then `close`. It is a `SoundLine`.
 
     signals: the host that the messages come from. is_trusted: whether sound may go to this host, or
     else to the one that signals: behind NAT many name an address that only they reach.
     """
 
-    lead_ms = LEAD_MS
-
     def __init__(
         self, ports: Ports, far: FarEnd, signals: str, is_trusted: Callable[[str], bool]
     ) -> None:
+        super().__init__()
         self._ports = ports
         self._far = far
         self.signals = signals
         self._is_trusted = is_trusted
-        self._loop = asyncio.get_running_loop()
-        self._clock = self._loop.time
         self._state = MediaState.AWAITED
-        self._timer: asyncio.TimerHandle | None = None
         self._sockets: list[asyncio.DatagramTransport] = []
         self.port = 0
         self._agreed: Described
@@ -132,9 +120,8 @@ class Media:
         self._keys = DigitWriter()
         self._keys_due_s = 0.0
         self._tones: ToneListener | None = None
-        self._to: Address | None = None
+        self._to: Address  # as agreed, or where the first packet came from
         self._is_latched = False
-        self._rest = b""
         self._quiet_s = 0.0  # when the last packet of silence went
         self._heard_s = self._clock()
 
@@ -163,28 +150,16 @@ class Media:
             == (agreed.codec.name, agreed.payload_type, agreed.events)
         )
         if not is_same_codec:
-            self._begin(agreed)
+            codec = agreed.codec
+            silent = {COMFORT_NOISE} | ({agreed.events} if agreed.events is not None else set())
+            self._begin(codec.pair(), agreed.payload_type, codec.clock_hz, silent)
+            self._keys = DigitWriter(agreed.events_hz)
+            self._tones = ToneListener() if agreed.events is None else None
         if was is None or (was.host, was.port) != (agreed.host, agreed.port):
             self._is_latched = False
             host = agreed.host if self._is_trusted(agreed.host) else self.signals
             self._to = host, agreed.port
         self._arm()
-
-    def _begin(self, agreed: Described) -> None:
-        self._encoder, decoder = agreed.codec.pair()
-        silent = {COMFORT_NOISE} | ({agreed.events} if agreed.events is not None else set())
-        clock_hz = agreed.codec.clock_hz
-        self._receiver = RtpReceiver(
-            decoder, agreed.payload_type, clock_hz=clock_hz, silent_types=silent
-        )
-        sequence, stamp = secrets.randbits(15), secrets.randbits(32)
-        self._sender = RtpSender(
-            secrets.randbits(32), agreed.payload_type, sequence, stamp, clock_hz
-        )
-        self._rtcp = RtcpLine(self._sender, self._receiver, "voiceloop", self._clock())
-        self._keys = DigitWriter(agreed.events_hz)
-        self._tones = ToneListener() if agreed.events is None else None
-        self._rest = b""
 
     def start(self) -> None:
         """The call has begun."""
@@ -198,8 +173,7 @@ class Media:
         if self._state is MediaState.CLOSED:
             return
         self._state = MediaState.CLOSED
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop()
         for transport in self._sockets:
             transport.close()
         if self._sockets:
@@ -210,7 +184,7 @@ class Media:
     # --- the caller's sound ---
 
     def _receive(self, data: bytes, address: Address) -> None:
-        if self._state not in (MediaState.AGREED, MediaState.LIVE):
+        if not self._is_open:
             return
         if address[0] not in (self._agreed.host, self.signals):
             return  # anybody may send to a port that is open
@@ -221,9 +195,10 @@ class Media:
             packet = RtpPacket.parse(data)
         except MalformedPacket:
             return
-        self._latch(address)
+        if not self._is_latched:  # back to where it comes from: by another port behind NAT
+            self._is_latched, self._to = True, address
         self._heard_s = self._clock()
-        if self._state is not MediaState.LIVE:
+        if not self._is_live:
             return
         if packet.payload_type == self._agreed.events:
             if (key := self._digits.read(packet)) is not None:
@@ -232,49 +207,22 @@ class Media:
             self._hear(self._receiver.packet(packet, self._heard_s))
         self._arm()
 
-    def _latch(self, address: Address) -> None:
-        """Sound goes back to where it comes from: the same host, by another port behind NAT."""
-        if not self._is_latched:
-            self._is_latched, self._to = True, address
-
     def _receive_report(self, data: bytes, address: Address) -> None:
         hosts = self._agreed.host, self.signals
-        if self._state is not MediaState.LIVE or address[0] not in hosts:
-            return
-        try:
-            self._rtcp.read(data, self._clock())
-        except MalformedPacket:
-            return
-        self._heard_s = self._clock()  # a telephone that leaves silence out still reports
+        if self._is_live and address[0] in hosts and self._read_report(data):
+            self._heard_s = self._clock()  # a telephone that leaves silence out still reports
 
-    def _hear(self, pieces: list[Samples]) -> None:
-        for samples in pieces:
-            if self._tones is not None:
-                for key in self._tones.hear(samples):
-                    self._far.press(key, is_sound=True)
-            self._far.hear(samples.astype("<i2", copy=False).tobytes())
+    def _pass_on(self, samples: Samples) -> None:
+        if self._tones is not None:
+            for key in self._tones.hear(samples):
+                self._far.press(key, is_sound=True)
+        self._far.hear(samples.astype("<i2", copy=False).tobytes())
 
     def has_other_digits(self) -> None:
         """Digits came by another way: none is looked for in the sound."""
         self._tones = None
 
     # --- the agent's ---
-
-    def play_delay_ms(self) -> float:
-        """Half a round trip, and what the far end's buffer holds."""
-        return (self._rtcp.round_trip_ms or 0.0) / 2.0 + HELD_BY_PEER_MS
-
-    def send_sound(self, samples: bytes) -> None:
-        """Send what is whole frames; the rest waits for more, or until silence is due."""
-        self._rest += samples
-        n_whole = len(self._rest) - len(self._rest) % FRAME_BYTES
-        for start in range(0, n_whole, FRAME_BYTES):
-            self._send_frame(np.frombuffer(self._rest[start : start + FRAME_BYTES], "<i2"))
-        self._rest = self._rest[n_whole:]
-        self._arm()
-
-    def clear_sound(self) -> None:
-        self._rest = b""
 
     def send_keys(self, keys: str) -> None:
         """Press these keys; the agent's sound waits for none of them. Raises: ValueError."""
@@ -317,14 +265,17 @@ class Media:
             self._write(packet)
 
     def _write(self, packet: RtpPacket) -> None:
-        if self._may_send and self._to is not None:
+        if self._may_send:
             self._sockets[0].sendto(packet.serialize(), self._to)
+
+    @property
+    def _is_open(self) -> bool:
+        return self._state in (MediaState.AGREED, MediaState.LIVE)
 
     @property
     def _may_send(self) -> bool:
         """Whether the far end listens, and is known to be it."""
-        is_open = self._state in (MediaState.AGREED, MediaState.LIVE)
-        return is_open and self._to is not None and not self._agreed.is_held
+        return self._is_open and not self._agreed.is_held
 
     # --- time ---
 
@@ -333,8 +284,15 @@ class Media:
         """Whether the far end knows that a pause in the packets is silence."""
         return self._agreed.has_noise or self._agreed.codec.name == "opus"
 
-    def _silence_due_s(self) -> float:
-        """When silence follows what was sent, because nothing else has."""
+    @property
+    def _is_live(self) -> bool:
+        return self._state is MediaState.LIVE
+
+    @property
+    def _send_due_s(self) -> float:
+        """Of a key, else of silence."""
+        if not self._keys.is_idle:
+            return self._keys_due_s
         if not self._may_send:
             return math.inf
         due_s = self._sender.due_s or 0.0
@@ -342,13 +300,18 @@ class Media:
             return due_s + FRAME_S
         return max(due_s, self._quiet_s + QUIET_EVERY_S) if self._is_sparse else due_s
 
-    def _due_s(self) -> float:
-        if not self._keys.is_idle:
-            return self._keys_due_s
-        return min(
-            self._rtcp.due_s, self._receiver.due_s or math.inf, self._silence_due_s(),
-            self._lost_at_s,
-        )  # fmt: skip
+    def _send_due(self, now_s: float) -> None:
+        if self._keys.is_idle:
+            self._send_silence()
+        else:
+            self._send_key()
+            self._keys_due_s = max(self._keys_due_s + FRAME_S, now_s)
+
+    def _send_report(self, report: bytes) -> None:
+        if self._may_send:
+            is_one = self._agreed.rtcp_port == self._agreed.port
+            at = self._to if is_one else (self._to[0], self._agreed.rtcp_port)
+            self._sockets[0 if is_one else 1].sendto(report, at)
 
     @property
     def _lost_at_s(self) -> float:
@@ -356,34 +319,8 @@ class Media:
         is_silent = self._agreed.is_held or self._agreed.direction == "recvonly"
         return math.inf if is_silent else self._heard_s + LOST_S
 
-    def _arm(self) -> None:
-        """Have `_tick` called when the next thing is due."""
-        if self._state is not MediaState.LIVE:
-            return
-        due_s = self._due_s()
-        if self._timer is None or due_s < self._timer.when():
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_at(due_s, self._tick)
-
-    def _tick(self) -> None:
-        self._timer, now_s = None, self._clock()
-        self._hear(self._receiver.tick(now_s))
-        if not self._keys.is_idle and now_s >= self._keys_due_s:
-            self._send_key()
-            self._keys_due_s = max(self._keys_due_s + FRAME_S, now_s)
-        elif self._keys.is_idle and now_s >= self._silence_due_s():
-            self._send_silence()
-        if now_s >= self._rtcp.due_s:
-            report = self._rtcp.write(now_s)
-            if self._may_send and self._to is not None:
-                is_one = self._agreed.rtcp_port == self._agreed.port
-                at = self._to if is_one else (self._to[0], self._agreed.rtcp_port)
-                self._sockets[0 if is_one else 1].sendto(report, at)
-        if now_s >= self._lost_at_s:
-            self._far.end(LINE_BROKE, f"the line broke: no sound of the far end for {LOST_S:g} s")
-            return
-        self._arm()
+    def _lose(self) -> None:
+        self._far.end(LINE_BROKE, f"the line broke: no sound of the far end for {LOST_S:g} s")
 
 
 class _Datagrams(asyncio.DatagramProtocol):

@@ -119,10 +119,6 @@ class Mux:
         self._sockets: list[asyncio.DatagramTransport] = []
 
     @property
-    def n_lines(self) -> int:
-        return len(self._by_ufrag)
-
-    @property
     def port(self) -> int:
         """0 before `open`."""
         return self._sockets[0].get_extra_info("sockname")[1] if self._sockets else 0

@@ -14,14 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from voiceloop.doors.rtp.codecs import OPUS_FMTP
 from voiceloop.doors.sdp import ANSWERED, MAX_MEDIA, MediaLine, direction_of, read, wanted
 
 MAX_MESSAGE_BYTES = 256 * 1024  # of one message on the data channel; what browsers take
 # What browsers take where their offer does not say (RFC 8841, 6.1).
 DEFAULT_MESSAGE_BYTES = 64 * 1024
-# As the encoder writes; FEC lets the peer fill a hole. Browsers send mono of speech anyway.
-OPUS_PARAMETERS = "minptime=10;useinbandfec=1;stereo=0;maxaveragebitrate=32000"
-
 OPUS = re.compile(r"(\d{1,3}) opus/48000/2", re.IGNORECASE)
 FINGERPRINT = re.compile(r"sha-256 ((?:[0-9A-F]{2}:){31}[0-9A-F]{2})", re.IGNORECASE)
 MID = re.compile(r"[!#$%&'*+\-.^_`{|}~0-9A-Za-z]{1,32}")
@@ -122,7 +120,7 @@ def _sound_lines(offer: Offer, local: LocalEnd) -> list[str]:
         "a=rtcp-mux",
         f"a={ANSWERED.get(offer.direction, offer.direction)}",
         f"a=rtpmap:{opus} opus/48000/2",
-        f"a=fmtp:{opus} {OPUS_PARAMETERS}",
+        f"a=fmtp:{opus} {OPUS_FMTP}",
         "a=ptime:20",
         "a=msid:voiceloop agent",
         f"a=ssrc:{local.ssrc} cname:voiceloop",

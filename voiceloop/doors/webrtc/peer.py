@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
 
-import numpy as np
 from aiortc import rtcsctptransport
 from aiortc.rtcdatachannel import RTCDataChannel
 from aiortc.rtcdtlstransport import (
@@ -28,24 +27,17 @@ from aiortc.rtcdtlstransport import (
 )
 from aiortc.rtcsctptransport import RTCSctpCapabilities, RTCSctpTransport
 
-from audio.frames import FRAME_MS, VOICE_HZ, Samples, samples_in
+from audio.frames import VOICE_HZ, Samples
 from audio.opus import DTX_BYTES, FIRST_LOSS_PERCENT, OpusDecoder, OpusEncoder
 from voiceloop.call.connection import HUNG_UP, LINE_BROKE, Disconnected
+from voiceloop.doors.rtp.end import FRAME_BYTES, FRAME_S, FRAME_SAMPLES, RtpEnd
 from voiceloop.doors.rtp.packet import MalformedPacket, RtpPacket
-from voiceloop.doors.rtp.receive import RtpReceiver
-from voiceloop.doors.rtp.rtcp import RtcpLine
-from voiceloop.doors.rtp.send import RtpSender
 from voiceloop.doors.webrtc.mux import IceLine, Mux
 from voiceloop.doors.webrtc.offer import Address, LocalEnd, Offer, answer
 
 log = logging.getLogger(__name__)
 
 CHANNEL = "oai-events"
-# The next write goes out 20 ms before the one before has been played: over UDP no packet waits for
-# another, so half of what a WebSocket needs will do.
-LEAD_MS = 40.0
-# What a browser's buffer holds of sound that has come (NetEQ: 40 to 80 ms on a quiet line).
-HELD_BY_PEER_MS = 60.0
 CONSENT_S = 30.0  # RFC 7675, 5.1
 # Of events that the peer has not taken. It is half of what the writer lets wait itself.
 MAX_BUFFERED_BYTES = 1024 * 1024
@@ -53,9 +45,6 @@ MAX_STREAMS = 16  # of SCTP, one for each data channel: a peer needs one
 # 1280 bytes, the least that IPv6 carries, less IP, UDP, DTLS and SCTP: where less goes through than
 # a peer believes, a larger packet is lost each time it is sent again.
 rtcsctptransport.USERDATA_MAX_LENGTH = 1100
-FRAME_SAMPLES = samples_in(FRAME_MS, VOICE_HZ)
-FRAME_BYTES = 2 * FRAME_SAMPLES
-FRAME_S = FRAME_MS / 1000.0
 
 # What of aiortc is not its public interface, and would go wrong without a word in another version.
 for _owner, _name in (
@@ -125,19 +114,16 @@ class BoundedSctp(RTCSctpTransport):  # type: ignore[misc]
             raise ConnectionError
 
 
-class Peer:
+class Peer(RtpEnd):
     """`connect`, then `close`; in between what comes goes to `far`. It is a `SoundLine`.
 
     certificate: of the process.
     """
 
-    lead_ms = LEAD_MS
-
     def __init__(self, offer: Offer, mux: Mux, certificate: RTCCertificate, far: FarEnd) -> None:
+        super().__init__()
         self._offer = offer
         self._far = far
-        self._loop = asyncio.get_running_loop()
-        self._clock = self._loop.time
         self._line = mux.line()
         self._certificate = certificate
         self._dtls = SoundTransport(self._line, certificate, self)
@@ -149,14 +135,8 @@ class Peer:
         self._opened = asyncio.Event()
         self._drained = asyncio.Event()
         self._state = PeerState.AWAITED
-        self._timer: asyncio.TimerHandle | None = None
-        self._encoder, decoder = OpusEncoder(), OpusDecoder()
-        self._receiver = RtpReceiver(decoder, offer.opus)
-        # Its lower half, for SRTP counts the wraps that both ends have seen (RFC 3711, 3.3.1).
-        sequence, stamp = secrets.randbits(15), secrets.randbits(32)
-        self._sender = RtpSender(secrets.randbits(32), offer.opus, sequence, stamp)
-        self._rtcp = RtcpLine(self._sender, self._receiver, "voiceloop", self._clock())
-        self._rest = b""  # less than a frame that waits for more
+        self._opus = OpusEncoder()
+        self._begin((self._opus, OpusDecoder()), offer.opus)
         self._is_quiet = True  # the peer has been told that silence goes on
 
     def answer(self, candidates: Sequence[Address]) -> str:
@@ -197,8 +177,7 @@ class Peer:
         self._state = PeerState.CLOSED
         self._opened.set()
         self._drained.set()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop()
         await self._sctp.stop()
         await self._dtls.stop()
         self._dtls.remove_all_listeners()
@@ -270,48 +249,18 @@ class Peer:
 
     def receive_report(self, data: bytes) -> None:
         """What the peer says of the line."""
-        try:
-            self._rtcp.read(data, self._clock())
-        except MalformedPacket:
-            return
-        self._encoder.expect_loss(max(FIRST_LOSS_PERCENT, round(self._rtcp.lost_percent)))
+        if self._read_report(data):
+            self._opus.expect_loss(max(FIRST_LOSS_PERCENT, round(self._rtcp.lost_percent)))
 
-    def _hear(self, pieces: list[Samples]) -> None:
-        if self._state is PeerState.LIVE:  # what came before is old by now
-            for samples in pieces:
-                self._far.hear(samples.astype("<i2", copy=False).tobytes())
+    def _pass_on(self, samples: Samples) -> None:
+        if self._is_live:  # what came before is old by now
+            self._far.hear(samples.astype("<i2", copy=False).tobytes())
 
     # --- the agent's ---
 
-    def play_delay_ms(self) -> float:
-        """Half a round trip, and what the peer's buffer holds."""
-        return (self._rtcp.round_trip_ms or 0.0) / 2.0 + HELD_BY_PEER_MS
-
-    def send_sound(self, samples: bytes) -> None:
-        """Send what is whole frames; the rest waits for more, or until silence is due."""
-        self._rest += samples
-        n_whole = len(self._rest) - len(self._rest) % FRAME_BYTES
-        for start in range(0, n_whole, FRAME_BYTES):
-            self._send_frame(self._rest[start : start + FRAME_BYTES])
-        self._rest = self._rest[n_whole:]
-        self._arm()
-
-    def clear_sound(self) -> None:
-        self._rest = b""
-
-    @property
-    def _silence_due_s(self) -> float:
-        """When silence follows what was sent, because nothing else has.
-
-        Without it a peer takes the end of a reply for a loss, and makes up sound for 0.2 s.
-        """
-        due_s = self._sender.due_s
-        is_over = self._is_quiet and not self._rest
-        return math.inf if is_over or due_s is None else due_s + FRAME_S
-
-    def _send_frame(self, samples: bytes) -> None:
+    def _send_frame(self, samples: Samples) -> None:
         """The first of a silence that the encoder leaves out is sent: it tells the peer so."""
-        payload = self._encoder.encode(np.frombuffer(samples, "<i2"))
+        payload = self._encoder.encode(samples)
         was_quiet, self._is_quiet = self._is_quiet, len(payload) <= DTX_BYTES
         if was_quiet and self._is_quiet:
             self._sender.skip(FRAME_SAMPLES)
@@ -321,24 +270,26 @@ class Peer:
 
     # --- time ---
 
-    def _arm(self) -> None:
-        """Have `_tick` called when the next thing is due."""
-        if self._state is not PeerState.LIVE:
-            return
-        due_s = min(self._rtcp.due_s, self._receiver.due_s or math.inf, self._silence_due_s)
-        if self._timer is None or due_s < self._timer.when():
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_at(due_s, self._tick)
+    @property
+    def _is_live(self) -> bool:
+        return self._state is PeerState.LIVE
 
-    def _tick(self) -> None:
-        self._timer, now_s = None, self._clock()
-        self._hear(self._receiver.tick(now_s))
-        if now_s >= self._silence_due_s:
-            self.send_sound(bytes(FRAME_BYTES - len(self._rest)))
-        if now_s >= self._rtcp.due_s:
-            self._dtls.send_report(self._rtcp.write(now_s))
-            if now_s - self._line.heard_s > CONSENT_S:
-                self._leave(LINE_BROKE, f"the line broke: no check of the peer for {CONSENT_S:g} s")
-                return
-        self._arm()
+    @property
+    def _send_due_s(self) -> float:
+        """Without silence a peer takes the end of a reply for a loss, and makes up 0.2 s of it."""
+        due_s = self._sender.due_s
+        is_over = self._is_quiet and not self._rest
+        return math.inf if is_over or due_s is None else due_s + FRAME_S
+
+    def _send_due(self, now_s: float) -> None:
+        self.send_sound(bytes(FRAME_BYTES - len(self._rest)))
+
+    def _send_report(self, report: bytes) -> None:
+        self._dtls.send_report(report)
+
+    @property
+    def _lost_at_s(self) -> float:
+        return self._line.heard_s + CONSENT_S
+
+    def _lose(self) -> None:
+        self._leave(LINE_BROKE, f"the line broke: no check of the peer for {CONSENT_S:g} s")

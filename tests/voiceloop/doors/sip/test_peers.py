@@ -16,7 +16,7 @@ import pytest
 
 from audio.resample import Resampler
 from tests.fakes import FakeRecognizer, instant_backends, utterance
-from tests.voiceloop.doors.sip.test_call import dialled, line_of
+from tests.voiceloop.doors.sip.test_call import dialled, line_of, n_legs
 from tests.waiting import until
 from voiceloop.config import Limits
 from voiceloop.doors.line import Line
@@ -82,7 +82,7 @@ async def calls(codec: str, folder: Path, pressed: list[tuple[Line, str]]) -> No
         await until(lambda: (line, "5") in pressed)
         log, _ = await baresip.communicate()  # it ends by itself, its file over
         assert codec.split("/")[0].lower() in log.decode(errors="replace").lower()
-        await until(lambda: door.n_legs == 0)
+        await until(lambda: n_legs(door) == 0)
         assert [key for at, key in pressed if at is line] == ["5"]
     assert loud_s(folder) > 0.1
 
@@ -105,7 +105,7 @@ async def test_sipps_scenarios_are_answered_as_they_say(scenario: str, tmp_path:
         await sipp(
             door.port, tmp_path, "-sf", str(SCENARIOS / f"{scenario}.xml"), "-m", "3", "-r", "5"
         )
-        await until(lambda: door.n_legs == 0)
+        await until(lambda: n_legs(door) == 0)
 
 
 @needs_sipp

@@ -355,7 +355,7 @@ async def test_twenty_calls_one_after_the_other_leave_nothing() -> None:
         await until(lambda: not gateway.admission.n_inside)
         await until(lambda: resources() <= before)
         port = gateway.doors._webrtc._mux
-        assert port is not None and not port.n_lines and not port._by_address
+        assert port is not None and not port._by_ufrag and not port._by_address
         assert not gateway.n_sessions and not len(gateway.doors.calls)
         kinds = (Peer, IceLine, Line, SoundTransport, Session)
         # By type: `isinstance` asks a proxy of torch for its class, which warns.

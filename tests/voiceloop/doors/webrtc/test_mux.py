@@ -165,7 +165,7 @@ async def test_what_a_closed_call_held_is_given_back(mux: Mux) -> None:
     line.close()
     with pytest.raises(ConnectionError):
         await waiting
-    assert not mux._by_address and not mux.n_lines
+    assert not mux._by_address and not mux._by_ufrag
     assert not receive(mux, check(line.ufrag, line.password)).datagrams
 
 

@@ -33,7 +33,8 @@ class Sending:
     """A peer that is taken for connected, and what it was sent."""
 
     def __init__(self) -> None:
-        self.peer = Peer(parse_offer(OFFER), Mux(lambda: 0.0), CERTIFICATE, Nobody())
+        mux = Mux(asyncio.get_running_loop().time)
+        self.peer = Peer(parse_offer(OFFER), mux, CERTIFICATE, Nobody())
         self.packets: list[RtpPacket] = []
         self.peer._dtls.send_sound = lambda data: self.packets.append(RtpPacket.parse(data))
         self.peer._state = PeerState.LIVE
