@@ -26,7 +26,7 @@ from starlette.requests import Request
 from voiceloop.access import client_secrets, sites
 from voiceloop.access.client_secrets import ClientSecrets
 from voiceloop.access.keys import KeyRing
-from voiceloop.access.signing import to_text
+from voiceloop.access.signing import to_text, written
 from voiceloop.backends import ChatMessage, GenerateParams, Partial, Speech, VoiceOptions
 from voiceloop.cluster import handshake
 from voiceloop.cluster.handshake import Challenge, HandshakeError, Join, Welcome
@@ -125,7 +125,7 @@ def tickets(data: bytes) -> None:
 
 def _head(packed: bytes) -> str:
     mac = RING.sign_ticket(TENANT, ticket._bound(TENANT, packed))
-    return f"{ticket.PREFIX}{to_text(packed)}.{to_text(mac)}"
+    return written(ticket.PREFIX, packed, mac)
 
 
 def secrets(data: bytes) -> None:
@@ -138,11 +138,11 @@ def secrets(data: bytes) -> None:
 
 
 def _secret(body: bytes) -> str:
-    return f"{client_secrets.PREFIX}{to_text(body)}.{to_text(SECRETS.signer.sign(KEY, body))}"
+    return written(client_secrets.PREFIX, body, SECRETS.signer.sign(KEY, body))
 
 
 def site_ids(data: bytes) -> None:
-    for value in (data.decode("latin-1"), sites.write(data, b"mac")):
+    for value in (data.decode("latin-1"), written(sites.PREFIX, data, b"mac")):
         try:
             body, _ = sites.read(value)
             sites.unpack(body)

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from voiceloop.access.signing import Signer, from_text, to_text, unpacked
+from voiceloop.access.signing import Signer, read, unpacked, written
 from voiceloop.errors import Unauthorized
 
 Json = dict[str, Any]
@@ -89,8 +89,7 @@ class ClientSecrets:
         if _names_credentials(session) or len(body) > MAX_CARRIED_BYTES:
             self._held[issuer].put(nonce, msgspec.msgpack.encode(session), expires_at, self._now())
             body = _packed(msgspec.structs.replace(claims, session=None))
-        value = f"{PREFIX}{to_text(body)}.{to_text(self.signer.sign(issuer, body))}"
-        return ClientSecret(value, expires_at)
+        return ClientSecret(written(PREFIX, body, self.signer.sign(issuer, body)), expires_at)
 
     def read(self, value: str) -> tuple[bytes, Claims]:
         """The digest of the key that issued it, and what it says, its session always there.
@@ -99,7 +98,7 @@ class ClientSecrets:
         """
         wrong = Unauthorized("expected a valid client secret, found another or an old one")
         try:
-            body, mac = map(from_text, value.removeprefix(PREFIX)[:MAX_VALUE_CHARACTERS].split("."))
+            body, mac = read(PREFIX, value, MAX_VALUE_CHARACTERS)
         except ValueError:
             raise wrong from None
         issuer = self.signer.signed_by(self._held, body, mac)

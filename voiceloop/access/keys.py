@@ -77,7 +77,7 @@ class KeyRing:
         self._shared = tuple(_digest(secret) for secret in shared)
         # Signs where the door is open.
         self._own = self._shared[0] if shared else secrets.token_bytes(32)
-        self._secrets = ClientSecrets(self._digests or (self._own,), now)
+        self.secrets = ClientSecrets(self._digests or (self._own,), now)
         self._tickets = Signer(TICKET_PURPOSE)
         self._sites = Signer(SITE_PURPOSE)
 
@@ -87,7 +87,7 @@ class KeyRing:
         keys: that are to come as well.
         """
         digests = (*self._digests, *(_digest(key_of(one)) for one in keys)) or (self._own,)
-        self._secrets.signer.derive(digests)
+        self.secrets.signer.derive(digests)
         self._tickets.derive(self._shared or digests)
         self._sites.derive(digests)
 
@@ -100,7 +100,7 @@ class KeyRing:
             raise ValueError("expected keys, found none")
         before, opened = self._digests, self._agents
         self._digests = self._read(keys)
-        self._secrets.take(self._digests)
+        self.secrets.take(self._digests)
         gone = {_tenant(digest) for digest in before if digest not in self._digests}
         # One that opens less than it did is as good as gone for the calls that it has.
         changed = {tenant for tenant in opened | self._agents if self._is_less(tenant, opened)}
@@ -143,7 +143,7 @@ class KeyRing:
             Unauthorized: the key is not one of ours or has expired; it does not say which.
         """
         if key is not None and key.startswith(PREFIX):
-            issuer, claims = self._secrets.read(key)
+            issuer, claims = self.secrets.read(key)
             tenant = "" if issuer == self._own else _tenant(issuer)
             return Entry(
                 tenant, claims.session or {}, claims.max_session_s, claims.nonce.hex(),
@@ -178,27 +178,14 @@ class KeyRing:
     ) -> ClientSecret:
         """A new client secret of a key that has been checked, usable until it expires."""
         issuer = self._issuer(key)
-        return self.issue_from(issuer, seconds, session, max_session_s, lock, asserted, agent)
-
-    def issue_from(
-        self,
-        issuer: bytes,
-        seconds: int,
-        session: Json,
-        max_session_s: int | None,
-        lock: tuple[str, ...],
-        asserted: Mapping[str, str] | None = None,
-        agent: str = "",
-    ) -> ClientSecret:
-        """As ``issue``. issuer: of `issuer_of_site`."""
-        return self._secrets.issue(issuer, seconds, session, max_session_s, lock, asserted, agent)
+        return self.secrets.issue(issuer, seconds, session, max_session_s, lock, asserted, agent)
 
     def sign_site(self, key: str | None, body: bytes) -> bytes:
         """By a key that has been checked: the site's id is good for as long as that is."""
         return self._sites.sign(self._issuer(key), body)
 
     def issuer_of_site(self, body: bytes, mac: bytes) -> bytes:
-        """Who has signed it, for ``issue_from``. Raises: Unauthorized: no key of ours."""
+        """Who has signed it, for ``secrets.issue``. Raises: Unauthorized: no key of ours."""
         issuer = self._sites.signed_by(self._digests or (self._own,), body, mac)
         if issuer is None:
             raise Unauthorized("expected a site id of a key of this server, found another")

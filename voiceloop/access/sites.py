@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from voiceloop.access.signing import from_text, to_text, unpacked
+from voiceloop.access import signing
 from voiceloop.admission.allowance import HOUR_S
 from voiceloop.admission.bucket import Bucket
 from voiceloop.errors import InvalidRequest, RateLimited, Unauthorized
@@ -48,26 +48,18 @@ def pack(site: Site) -> bytes:
     return body
 
 
-def write(body: bytes, mac: bytes) -> str:
-    """The id of a packed site and its signature."""
-    return f"{PREFIX}{to_text(body)}.{to_text(mac)}"
-
-
 def read(value: str) -> tuple[bytes, bytes]:
     """What was signed, and its signature. Raises: Unauthorized."""
     try:
-        if not value.startswith(PREFIX) or len(value) > MAX_CHARACTERS:
-            raise ValueError
-        body, mac = map(from_text, value.removeprefix(PREFIX).split("."))
+        return signing.read(PREFIX, value, MAX_CHARACTERS)
     except ValueError:
         raise Unauthorized("expected a site id, found something else") from None
-    return body, mac
 
 
 def unpack(body: bytes) -> Site:
     """Of a body whose signature holds. Raises: Unauthorized: it is no site all the same."""
     try:
-        return msgspec.msgpack.decode(unpacked(body, MAX_BYTES), type=Site)
+        return msgspec.msgpack.decode(signing.unpacked(body, MAX_BYTES), type=Site)
     except (ValueError, msgspec.DecodeError):
         raise Unauthorized("expected a site id, found something else") from None
 

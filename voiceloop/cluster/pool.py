@@ -130,29 +130,25 @@ class Pins:
         """Where it was last; None where that is not known."""
         return self._of_call.get(call)
 
-    def stay(
+    def choose(
         self,
         call: str,
         members: Sequence[Member],
         shares: Mapping[str, float],
         choose: Choose,
         tried: Collection[str] = (),
+        *,
+        stays: bool,
     ) -> Member:
-        """The worker the call began at, while it takes streams; else one of its version."""
+        """A worker of the call's version; stays: the one it had, while that takes streams."""
         pin = self._of_call.get(call)
-        stayed = [member for member in members if pin is not None and member.name == pin.name]
-        return self._keep(call, stayed or self._alike(call, members, shares, tried), choose)
-
-    def move(
-        self,
-        call: str,
-        members: Sequence[Member],
-        shares: Mapping[str, float],
-        choose: Choose,
-        tried: Collection[str] = (),
-    ) -> Member:
-        """Any worker of the call's version."""
-        return self._keep(call, self._alike(call, members, shares, tried), choose)
+        own = [one for one in members if stays and pin is not None and one.name == pin.name]
+        chosen = choose(own or self._alike(call, members, shares, tried))
+        self._of_call[call] = Pin(chosen.name, chosen.version)
+        self._of_call.move_to_end(call)
+        while len(self._of_call) > MOST_PINS:
+            self._of_call.popitem(last=False)
+        return chosen
 
     def _alike(
         self,
@@ -172,11 +168,3 @@ class Pins:
             return alike if keeps or _has_room(alike, members, shares) else others
         version = version_of(call, shares)
         return [member for member in members if member.version == version] or members
-
-    def _keep(self, call: str, members: Sequence[Member], choose: Choose) -> Member:
-        chosen = choose(members)
-        self._of_call[call] = Pin(chosen.name, chosen.version)
-        self._of_call.move_to_end(call)
-        while len(self._of_call) > MOST_PINS:
-            self._of_call.popitem(last=False)
-        return chosen

@@ -143,14 +143,11 @@ class PooledWorkers:
         ]
         call, shares = call_of(stream_id), self._shares_of(Counter(m.version for m in members))
         tried = self._trial.versions
-        if self.role == "engine":
-            before = self._pins.of(call)
-            chosen = self._pins.stay(call, members, shares, partial(by_prompt, prompt), tried)
-            if before is None or before.name != chosen.name:
-                self._placed.add(taking[chosen.name])
-        else:
-            behind = partial(less_behind, draw=self._draw)
-            chosen = self._pins.move(call, members, shares, behind, tried)
+        before, stays = self._pins.of(call), self.role == "engine"  # which keeps what it has read
+        rule = partial(by_prompt, prompt) if stays else partial(less_behind, draw=self._draw)
+        chosen = self._pins.choose(call, members, shares, rule, tried, stays=stays)
+        if stays and (before is None or before.name != chosen.name):
+            self._placed.add(taking[chosen.name])
         self._trial.assign(call, chosen.version)
         return taking[chosen.name]
 

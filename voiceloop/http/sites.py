@@ -16,7 +16,8 @@ from starlette.routing import Route
 
 from voiceloop.access.keys import client_key
 from voiceloop.access.origins import check_origin
-from voiceloop.access.sites import Site, Visitors, pack, read, unpack, write
+from voiceloop.access.signing import written
+from voiceloop.access.sites import PREFIX, Site, Visitors, pack, read, unpack
 from voiceloop.capabilities import Capabilities
 from voiceloop.config_reader import is_origin
 from voiceloop.errors import Forbidden, InvalidRequest, VoiceLoopError, expected
@@ -55,7 +56,7 @@ def site_routes(door: Door, settings: SessionSettings) -> list[Route]:
         known = backends.capabilities if backends else Capabilities()
         within_capabilities(known, merge(settings, site.session))
         body = pack(site)
-        value = write(body, door.keys.sign_site(client_key(request.headers), body))
+        value = written(PREFIX, body, door.keys.sign_site(client_key(request.headers), body))
         return JSONResponse({"object": "voiceloop.site", "site": value})
 
     async def secret(request: Request) -> Response:
@@ -71,7 +72,7 @@ def site_routes(door: Door, settings: SessionSettings) -> list[Route]:
         client = request.client.host if request.client is not None else ""
         if network := network_of(client):  # "": a proxy here, which stands for many
             visitors.admit(mac, network, site.calls_per_hour)
-        made = door.keys.issue_from(issuer, SECRET_S, site.session, site.max_session_s, LOCKABLE)
+        made = door.keys.secrets.issue(issuer, SECRET_S, site.session, site.max_session_s, LOCKABLE)
         return JSONResponse({"value": made.value, "expires_at": made.expires_at}, headers=READABLE)
 
     async def open_to_pages(request: Request) -> Response:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from voiceloop.access.signing import from_text, to_text
+from voiceloop.access.signing import from_text, read, to_text, written
 from voiceloop.errors import InvalidRequest, Overloaded
 from voiceloop.resume.snapshot import (
     MAX_PACKED_BYTES,
@@ -34,6 +34,7 @@ RESUMABLE_S = 60
 REFRESH_S = 15
 DIGEST_BYTES = 16
 MAX_CHARACTERS = MAX_PACKED_BYTES * 4 // 3 + 1024
+MAX_HEAD_CHARACTERS = 1024
 MAX_CALL_ID_CHARACTERS = 128
 # Calls that were resumed here, each for as long as a ticket of it may be good. More in a minute
 # than any one server takes.
@@ -122,7 +123,7 @@ class Tickets:
         claims = Claims(call_id, expires_at, int(lived_s), _digest(body), agent)
         packed = msgspec.msgpack.encode(claims)
         mac = self._keys.sign_ticket(tenant, _bound(tenant, packed))
-        head = f"{PREFIX}{to_text(packed)}.{to_text(mac)}"
+        head = written(PREFIX, packed, mac)
         return Ticket(f"{head}.{to_text(body)}", head, expires_at)
 
     def knows(self, head: str, tenant: str) -> bool:
@@ -174,7 +175,7 @@ class Tickets:
         """Raises: InvalidRequest."""
         wrong = _refused("resume_ticket_invalid", "a ticket of this server's")
         try:
-            packed, mac = map(from_text, head[:1024].removeprefix(PREFIX).split("."))
+            packed, mac = read(PREFIX, head, MAX_HEAD_CHARACTERS)
         except ValueError:
             raise wrong from None
         if not self._keys.has_signed_ticket(tenant, _bound(tenant, packed), mac):

@@ -64,11 +64,12 @@ def test_one_agents_calls_fill_its_worker_first() -> None:
 
 
 def stay(pins: Pins, call: str, members: Sequence[Member], **shares: float) -> Member:
-    return pins.stay(call, members, shares, partial(by_prompt, b"cafe"))
+    return pins.choose(call, members, shares, partial(by_prompt, b"cafe"), stays=True)
 
 
 def move(pins: Pins, call: str, members: Sequence[Member], **shares: float) -> Member:
-    return pins.move(call, members, shares, partial(less_behind, draw=random.Random(0)))
+    behind = partial(less_behind, draw=random.Random(0))
+    return pins.choose(call, members, shares, behind, stays=False)
 
 
 def test_a_call_stays_where_it_began_while_that_takes_streams() -> None:
@@ -156,11 +157,11 @@ def test_a_call_whose_worker_serves_keeps_its_version_however_full() -> None:
 def test_calls_of_a_version_that_is_tried_keep_it_and_get_no_others() -> None:
     new = [Member("tried", 9, version="new")]
     pins, behind = Pins(), partial(less_behind, draw=random.Random(0))
-    pins.move("hers", new, {}, behind)
-    pins.move("his", [Member("gone", version="old")], {}, behind)
+    pins.choose("hers", new, {}, behind, stays=False)
+    pins.choose("his", [Member("gone", version="old")], {}, behind, stays=False)
     members = [*new, Member("last", 90, version="old")]
-    assert pins.move("hers", members, {}, behind, ("new",)).version == "new"
-    assert pins.move("his", members, {}, behind, ("new",)).version == "old"
+    assert pins.choose("hers", members, {}, behind, ("new",), stays=False).version == "new"
+    assert pins.choose("his", members, {}, behind, ("new",), stays=False).version == "old"
 
 
 def test_of_two_the_one_that_is_less_behind() -> None:
