@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "voiceloop" / "docs" / "ERRORS.md").read_text(encoding="utf-8")
 CODE = re.compile(
     r"\bcode(?:: ClassVar\[str\])?\s*=\s*\"([a-z_]+)\"(?: if .*? else \"([a-z_]+)\")?"
+    r"|_refused\(\"(resume_[a-z_]+)\""
 )
 
 
@@ -16,8 +17,8 @@ def test_every_code_has_a_heading_and_every_heading_is_a_code() -> None:
     codes = {
         code
         for path in (ROOT / "voiceloop").rglob("*.py")
-        for pair in CODE.findall(path.read_text(encoding="utf-8"))
-        for code in pair
+        for found in CODE.findall(path.read_text(encoding="utf-8"))
+        for code in found
         if code
     }
     assert set(re.findall(r"^### (\w+)$", PAGE, re.MULTILINE)) == codes
