@@ -23,10 +23,7 @@ PAGES = (
     "benchmarks/RESULTS.md", "benchmarks/LOG.md",
 )  # fmt: skip
 # In plain English so far; the others follow.
-NOT_YET = (
-    "CONFIG", "MODELS", 
-
-)  # fmt: skip
+NOT_YET = ("CONFIG", "MODELS")
 PLAIN_PAGES = (
     "README.md",
     "SECURITY.md",
