@@ -287,8 +287,7 @@ async def _remote_recognizer(
         return None
     model = config.stt_model or REMOTE_RECOGNIZER
     if all(url.startswith(("ws://", "wss://")) for url in config.stt_url):
-        from voiceloop.remote.transcriber import RemoteTranscriber
-        from voiceloop.remote.transcribers import Transcribers
+        from voiceloop.remote.transcriber import RemoteTranscriber, Transcribers
 
         each = [
             RemoteTranscriber(url, model=model, key=key)

@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import io
-import logging
 import random
 import wave
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
 import numpy as np
 
 from audio.frames import BYTES_PER_SAMPLE, RECOGNIZER_HZ
 from voiceloop.backends import Partial, RecognizerEvent, RecognizerOptions, Transcript, Word
-from voiceloop.errors import BackendError, BackendRefused
+from voiceloop.errors import BackendError
 from voiceloop.event_stream import TaskStream
-from voiceloop.remote.pool import reachable_first
+from voiceloop.remote.pool import first_answer, reachable_first
 from voiceloop.remote.service import RemoteService
-
-log = logging.getLogger(__name__)
 
 # Over the ten minutes that may be uncommitted, and below the 25 MB that OpenAI's own service takes.
 MAX_SEGMENT_BYTES = 24 * 1024 * 1024
@@ -166,28 +162,17 @@ class RemoteRecognizerStream(TaskStream[RecognizerEvent]):
         if prompt:
             form["prompt"] = prompt[-PROMPT_CHARACTERS:]
         files = {"file": ("segment.wav", wav(audio), "audio/wav")}
-        response = await self._post(form, files)
+
+        async def ask(service: RemoteService) -> httpx.Response:
+            asked = {**form, "model": service.model}
+            return await service.post("/audio/transcriptions", data=asked, files=files)
+
+        response = await first_answer(self._services, ask)
         try:
             text = response.json()["text"]
         except (ValueError, KeyError, TypeError):
             raise BackendError('expected a transcription {"text": ...}, found none') from None
         return str(text)
-
-    async def _post(self, form: dict[str, str], files: dict[str, Any]) -> httpx.Response:
-        """By the first service that answers. Raises: BackendError, as of the last one."""
-        for service in list(self._services):
-            try:
-                form["model"] = service.model
-                return await service.post("/audio/transcriptions", data=form, files=files)
-            except BackendRefused:
-                raise
-            except BackendError as error:
-                if service is self._services[-1]:
-                    raise
-                log.warning("%s; the next service is asked", error)
-                if service is self._services[0]:  # else another segment has found it out
-                    self._services.pop(0)
-        raise AssertionError("unreachable: the last one answers or raises")
 
 
 def is_quiet(audio: bytes, start_byte: int) -> bool:

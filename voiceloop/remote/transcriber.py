@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
+import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
@@ -26,6 +28,7 @@ from audio.resample import Resampler
 from voiceloop.backends import Partial, RecognizerEvent, RecognizerOptions, Transcript, Word
 from voiceloop.errors import BackendError, BackendRefused, BackendTimeout
 from voiceloop.remote.circuit_breaker import CircuitBreaker
+from voiceloop.remote.pool import first_answer, reachable_first
 from voiceloop.remote.recognizer import (
     FRAME,
     PROMPT_CHARACTERS,
@@ -33,6 +36,8 @@ from voiceloop.remote.recognizer import (
     share_time,
 )
 from voiceloop.remote.socket_stream import CONNECT_S, SocketStream, dial, parse
+
+log = logging.getLogger(__name__)
 
 BYTES_PER_MS = RECOGNIZER_HZ * BYTES_PER_SAMPLE / 1000
 # A consonant's closure is silent for up to 80 ms: a commit there would cut a word in two.
@@ -120,6 +125,32 @@ class RemoteTranscriber:
                 raise BackendError(f"expected {what} at {self.url}, found: {error}") from error
             raise
         return socket
+
+
+class Transcribers:
+    """``Recognizer`` over several of them; a caller is with one from the opening on."""
+
+    def __init__(
+        self, each: Sequence[RemoteTranscriber], draw: random.Random | None = None
+    ) -> None:
+        self._each = tuple(each)
+        self._draw = draw or random.Random()
+
+    async def start(self) -> None:
+        """Raises: as `RemoteTranscriber.start`, where none can be had."""
+        outcomes = await asyncio.gather(
+            *(one.start() for one in self._each), return_exceptions=True
+        )
+        failures = [one for one in outcomes if isinstance(one, BaseException)]
+        for failure in failures:
+            if len(failures) == len(self._each):
+                raise failure
+            log.warning("%s; others of its role do", failure)
+
+    async def open(self, stream_id: str, options: RecognizerOptions) -> RemoteTranscriberStream:
+        """Raises: as `RemoteTranscriber.open`, of the last that was asked."""
+        asked = reachable_first(self._each, self._draw)
+        return await first_answer(asked, lambda one: one.open(stream_id, options))
 
 
 async def _await_settings(socket: ClientConnection, url: str) -> None:

@@ -8,7 +8,6 @@ follow the letters at the rate this voice has spoken so far, and are set right a
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import re
 from collections.abc import Sequence
@@ -18,12 +17,10 @@ from typing import Any
 
 from audio.frames import BYTES_PER_SAMPLE
 from voiceloop.backends import Speech, SpeechEnd, SpokenWord, VoiceEvent, VoiceOptions
-from voiceloop.errors import BackendError, BackendRefused, Overloaded
+from voiceloop.errors import BackendError, Overloaded
 from voiceloop.event_stream import TaskStream
-from voiceloop.remote.pool import reachable_first
+from voiceloop.remote.pool import first_answer, reachable_first
 from voiceloop.remote.service import RemoteService
-
-log = logging.getLogger(__name__)
 
 RATE_HZ = 24_000  # of response_format "pcm", by OpenAI's definition
 BYTES_PER_MS = RATE_HZ * BYTES_PER_SAMPLE / 1000
@@ -160,18 +157,12 @@ class RemoteVoiceStream(TaskStream[VoiceEvent]):
         self._n_spoken += len(clause)
         if not words:
             return
-        while True:
-            service, n_bytes = self._services[0], self._n_bytes
-            try:
-                await self._speak_by(service, clause, words)
-                return
-            except BackendRefused:
-                raise
-            except BackendError as error:
-                if self._n_bytes > n_bytes or len(self._services) == 1:
-                    raise
-                log.warning("%s; the next service is asked", error)
-                self._services.pop(0)
+        n_bytes = self._n_bytes
+        await first_answer(
+            self._services,
+            lambda service: self._speak_by(service, clause, words),
+            lambda: self._n_bytes == n_bytes,  # of this clause nothing has been heard
+        )
 
     async def _speak_by(
         self, service: RemoteService, clause: str, words: list[_PlacedWord]
