@@ -134,7 +134,7 @@ class RemoteLanguageModel:
         ]
         prompt = f"{tenant}\0{history[0].content if history else ''}".encode(errors="replace")
         call = branch_id.partition(".")[0]
-        chosen = self._pins.stay(call, members, {}, partial(by_prompt, prompt))
+        chosen = self._pins.choose(call, members, {}, partial(by_prompt, prompt), stays=True)
         return self.places[chosen.name]
 
     def another(self, than: Collection[Place]) -> Place | None:
