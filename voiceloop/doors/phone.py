@@ -56,6 +56,21 @@ def filled_session(session: Json, phone: PhoneCall) -> Json:
 
 
 @asynccontextmanager
+async def admitted(
+    server: Server, calls: Calls, hello: Hello, call_id: str, returns: str = ""
+) -> AsyncIterator[Hello]:
+    """A call that is decided about, in its place, for as long as it lasts.
+
+    returns: of the call that goes on in this one. Raises: CallRejected, Overloaded, RateLimited.
+    """
+    async with (
+        calls.desk.admitted(hello, call_id) as wanted,
+        let_in(server, wanted, asyncio.sleep, returns) as let,
+    ):
+        yield let
+
+
+@asynccontextmanager
 async def call_of(
     server: Server, calls: Calls, hello: Hello, resume: str = "", returns: str = ""
 ) -> AsyncIterator[Line]:
@@ -64,11 +79,8 @@ async def call_of(
     resume, returns: of the call that goes on in this one. Raises: Overloaded, RateLimited.
     """
     hello, call_id = replace(hello, is_returning=bool(resume)), calls.new_id()
-    async with (
-        calls.desk.admitted(hello, call_id) as wanted,
-        let_in(server, wanted, asyncio.sleep, returns) as admitted,
-    ):
-        line = Line(admitted, asyncio.get_running_loop().time)
+    async with admitted(server, calls, hello, call_id, returns) as let:
+        line = Line(let, asyncio.get_running_loop().time)
         if resume:
             line.take(json.dumps({"type": "voiceloop.resume", "ticket": resume}))
         calls.add(line, call_id)

@@ -1,4 +1,4 @@
-"""Asterisk's WebSocket channel (`chan_websocket`), its controls as JSON or as plain text. Pure.
+"""Asterisk's WebSocket channel (`chan_websocket`), its controls as JSON. Pure.
 
 Four faults of it are met by what is never done here. Sound may come before `MEDIA_START`
 (asterisk#1712): it is kept until then. `STOP_MEDIA_BUFFERING` loses an odd frame (#2006), and
@@ -11,7 +11,6 @@ Source: docs.asterisk.org, "WebSocket"; github.com/asterisk/asterisk, pull reque
 
 from __future__ import annotations
 
-import json
 import logging
 
 from audio.codec import Encoding
@@ -37,16 +36,12 @@ class AsteriskStream(wire.Dialect):
 
     lead_ms = PBX_LEAD_MS
 
-    def __init__(self) -> None:
-        self._is_json = True
-
     def read(self, frame: wire.Frame) -> wire.Incoming | None:
         if isinstance(frame, bytes):
             if len(frame) > wire.MAX_FRAME_BYTES:
                 raise InvalidRequest(f"expected at most {wire.MAX_FRAME_BYTES} bytes, found more")
             return wire.Heard(frame)
-        self._is_json = frame.startswith("{")
-        told = wire.object_of(frame) if self._is_json else _plain(frame)
+        told = wire.object_of(frame)
         match told.get("event"):
             case "MEDIA_START":
                 return _started(told)
@@ -58,7 +53,7 @@ class AsteriskStream(wire.Dialect):
         return payload
 
     def hang_up(self) -> wire.Frame | None:
-        return json.dumps({"command": "HANGUP"}) if self._is_json else "HANGUP"
+        return '{"command": "HANGUP"}'
 
 
 def _started(told: dict[str, object]) -> wire.Started:
@@ -70,10 +65,3 @@ def _started(told: dict[str, object]) -> wire.Started:
     encoding, rate_hz = FORMATS[name]
     call = wire.text_at(told, "channel_id") or wire.text_at(told, "connection_id")
     return wire.Started(call, encoding=encoding, rate_hz=rate_hz)
-
-
-def _plain(text: str) -> dict[str, object]:
-    """``EVENT name:value name:value``."""
-    event, *pairs = text[: wire.MAX_FRAME_BYTES].split()[:64] or [""]
-    found = {name: value for name, _, value in (pair.partition(":") for pair in pairs)}
-    return {"event": event, **found}

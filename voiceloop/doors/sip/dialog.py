@@ -171,16 +171,24 @@ async def dial(
         except asyncio.CancelledError:
             endpoint.spawn(_give_up(endpoint, talk, invite, asking))
             raise
-        status, proof = response.status_code, None
-        if status < 300:
+        if response.status_code < 300:
             talk.begin(invite, response)
             return response
-        if status in (401, 407) and credentials is not None:
-            proof = answer_challenge(credentials, response, status, "INVITE", invite.uri)
-            credentials = None  # once: a second challenge means that they are wrong
+        proof = proof_for(invite, response, credentials)
         if proof is None:
-            raise DialFailed(status, response.reason_phrase)
+            raise DialFailed(response.status_code, response.reason_phrase)
+        credentials = None  # once: a second challenge means that they are wrong
         given.append(proof)
+
+
+def proof_for(
+    request: SipRequest, response: SipResponse, credentials: SipDigestAuth | None
+) -> tuple[str, str] | None:
+    """The header that answers a challenge; None where there is none, or nothing to answer with."""
+    status = response.status_code
+    if status not in (401, 407) or credentials is None:
+        return None
+    return answer_challenge(credentials, response, status, request.method, request.uri)
 
 
 async def _give_up(

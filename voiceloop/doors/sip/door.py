@@ -23,9 +23,9 @@ from voiceloop.admission.bucket import Bucket
 from voiceloop.admission.places import retry_after
 from voiceloop.call.connection import Hello
 from voiceloop.doors.calls import Calls
-from voiceloop.doors.entrance import Server, let_in
+from voiceloop.doors.entrance import Server
 from voiceloop.doors.line import Line
-from voiceloop.doors.phone import hello_of_call
+from voiceloop.doors.phone import admitted, hello_of_call
 from voiceloop.doors.rtp.codecs import codecs_here
 from voiceloop.doors.sip.description import offer, parse
 from voiceloop.doors.sip.dialog import SDP, DialFailed, SipDialog, dial
@@ -36,7 +36,7 @@ from voiceloop.doors.sip.endpoint import (
     Flow,
     response_to,
 )
-from voiceloop.doors.sip.leg import LEAST_SESSION_S, Leg, LegState, interval_of
+from voiceloop.doors.sip.leg import LEAST_SESSION_S, Leg, LegState, SessionTimer
 from voiceloop.doors.sip.media import Media, Ports
 from voiceloop.doors.sip.trunk import Trunk
 from voiceloop.errors import (
@@ -195,7 +195,7 @@ class SipDoor:
         """Status, code and headers where what the INVITE says cannot be served."""
         required = {one.strip().lower() for one in request.headers.get("require")}
         kind = (request.content_type or SDP).partition(";")[0].strip().lower()
-        interval_s = interval_of(request)
+        interval_s = SessionTimer.of(request).interval_s
         if lacks := required - UNDERSTOOD:
             return 420, "sip_extension", [("Unsupported", ", ".join(sorted(lacks)))]
         if not request.contact:
@@ -277,11 +277,9 @@ class SipDoor:
             leg.ring()
         line.on_end = task.cancel  # the far end gives up while it rings
         try:
-            deciding = self._calls.desk.admitted(line.hello, call_id)
-            wanted = await stack.enter_async_context(deciding)
-            line.on_end = lambda: None
-            entering = let_in(self._server, wanted, asyncio.sleep)
+            entering = admitted(self._server, self._calls, line.hello, call_id)
             line.hello = await stack.enter_async_context(entering)
+            line.on_end = lambda: None
             await leg.media.open()
         except CallRejected as error:
             return error.sip_status, error.wire_code
@@ -359,10 +357,7 @@ class SipDoor:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._drop, leg)
             try:
-                allowing = self._calls.desk.admitted(line.hello, call_id)
-                entering = let_in(
-                    self._server, await stack.enter_async_context(allowing), asyncio.sleep
-                )
+                entering = admitted(self._server, self._calls, line.hello, call_id)
                 line.hello = await stack.enter_async_context(entering)
                 await leg.media.open()
                 said = offer(self._codecs, leg.local())

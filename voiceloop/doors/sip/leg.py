@@ -13,6 +13,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from aiosipua.message import SipRequest, SipResponse
@@ -47,6 +48,49 @@ class LegState(Enum):
     ENDED = "ended"  # for good
 
 
+class Owed(Enum):
+    """What follows the ACK of our answer."""
+
+    NOTHING = "nothing"
+    DESCRIPTION = "description"  # theirs is in it, which the INVITE lacked
+    BYE = "bye"  # RFC 3261, 15: none of ours before the ACK
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTimer:
+    """How often it is told that the call still is. interval_s: 0 for not at all. is_ours: we tell
+    it, by UPDATE where the far end takes that.
+    """
+
+    interval_s: int = 0
+    is_ours: bool = False
+    has_update: bool = False
+
+    @staticmethod
+    def of(request: SipRequest) -> SessionTimer:
+        """As an INVITE or UPDATE of the far end asks for it."""
+        asked = request.get_header("session-expires") or request.get_header("x") or ""
+        interval, *params = asked.lower().replace(" ", "").split(";")
+        is_told = re.fullmatch(r"\d{1,9}", interval)
+        allowed = {one.strip().upper() for one in request.headers.get("allow")}
+        return SessionTimer(
+            min(int(interval), LONGEST_SESSION_S) if is_told else 0,
+            "refresher=uas" in params,
+            "UPDATE" in allowed,
+        )
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """What our answer says of it."""
+        if not self.interval_s:
+            return []
+        who = "uas" if self.is_ours else "uac"
+        return [
+            ("Supported", "timer"), ("Require", "timer"),
+            ("Session-Expires", f"{self.interval_s};refresher={who}"),
+        ]  # fmt: skip
+
+
 class Way(Enum):
     """How a digit came. The first that brings one stays: some telephones use two at once."""
 
@@ -76,14 +120,12 @@ class Leg:
         self._settled = asyncio.Event()  # it is live, or over
         self._invite: SipRequest | None = None  # theirs, which is answered last
         self._final: Key | None = None  # of our answer that is repeated
-        self._owes_answer = False  # the ACK brings the description that the INVITE lacked
-        self._ends_then = False  # a BYE follows the ACK
+        self._owed = Owed.NOTHING
         self._said = ""  # our own description
         self._version = 1
         self._session_id = secrets.randbits(31)
         self._timer: asyncio.TimerHandle | None = None
-        self._interval_s = 0
-        self._we_refresh = self._updates = False
+        self._session = SessionTimer()
         self._way: Way | None = None
         self._moved: asyncio.Future[int] | None = None
         self.media: Media
@@ -116,7 +158,7 @@ class Leg:
         """Take the call. Raises: InvalidRequest: what it offers is not for us."""
         invite = self._invite
         assert invite is not None and self._state is LegState.RINGING
-        self._settle_timer(invite)
+        self._session = SessionTimer.of(invite)
         self._state = LegState.ANSWERED
         self._take(invite)
 
@@ -144,9 +186,9 @@ class Leg:
             self._said = answer(agreed, self.local())
         else:
             self._said = offer(self._codecs, self.local())
-            self._owes_answer = True
+            self._owed = Owed.DESCRIPTION
         self._version += 1
-        response = self._dialog.response(invite, 200, self._timer_headers(invite), self._said)
+        response = self._dialog.response(invite, 200, self._session.headers, self._said)
         self._final = self._endpoint.respond_until_acknowledged(
             invite, self._dialog.flow, response, self._unacknowledged
         )
@@ -206,12 +248,11 @@ class Leg:
         if self._final is not None:
             self._endpoint.stop_repeating(self._final)
             self._final = None
-        if self._ends_then:
-            self._ends_then = False
+        owed, self._owed = self._owed, Owed.NOTHING
+        if owed is Owed.BYE:
             self._send_bye()
             return
-        if self._owes_answer:
-            self._owes_answer = False
+        if owed is Owed.DESCRIPTION:
             try:
                 self.media.agree(parse(ack.text, self._codecs))
             except InvalidRequest as error:
@@ -227,7 +268,7 @@ class Leg:
         if self._state is not LegState.LIVE or self._final is not None:
             self._dialog.respond(request, 491)
             return
-        self._settle_timer(request)
+        self._session = SessionTimer.of(request)
         self._arm_timer()
         try:
             if request.method == "INVITE":
@@ -239,7 +280,7 @@ class Leg:
                 self.media.agree(agreed)
                 self._said = said = answer(agreed, self.local())
                 self._version += 1
-            self._dialog.respond(request, 200, self._timer_headers(request), said)
+            self._dialog.respond(request, 200, self._session.headers, said)
         except InvalidRequest:
             self._dialog.respond(request, 488)  # all goes on as it was
 
@@ -315,7 +356,7 @@ class Leg:
             case LegState.RINGING if self._invite is not None:
                 self.refuse(603)
             case LegState.ANSWERED:
-                self._ends_then = True  # RFC 3261, 15: no BYE of ours before the ACK
+                self._owed = Owed.BYE
             case LegState.LIVE:
                 self._bye()
         self._end(HUNG_UP, "the call was ended here")
@@ -366,7 +407,7 @@ class Leg:
         """Go on with another far end, which has taken our call. Raises: InvalidRequest."""
         agreed = parse(response.text, self._codecs)
         self._dialog = dialog
-        self._interval_s = 0
+        self._session = SessionTimer()
         self._arm_timer()
         self.media.agree(agreed)
 
@@ -387,7 +428,7 @@ class Leg:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._final is not None and not self._ends_then:
+        if self._final is not None and self._owed is not Owed.BYE:
             self._endpoint.stop_repeating(self._final)
         if self._moved is not None and not self._moved.done():
             self._moved.set_result(200)  # it hung up because it was connected elsewhere
@@ -396,45 +437,31 @@ class Leg:
 
     # --- session timers ---
 
-    def _settle_timer(self, request: SipRequest) -> None:
-        """Who tells, and how often, that the call still is."""
-        self._interval_s = interval_of(request)
-        asked = request.get_header("session-expires") or request.get_header("x") or ""
-        self._we_refresh = "refresher=uas" in asked.lower().replace(" ", "").split(";")
-        allowed = [one.strip().upper() for one in request.headers.get("allow")]
-        self._updates = "UPDATE" in allowed
-
-    def _timer_headers(self, request: SipRequest) -> list[tuple[str, str]]:
-        if not self._interval_s:
-            return []
-        who = "uas" if self._we_refresh else "uac"
-        return [
-            ("Supported", "timer"), ("Require", "timer"),
-            ("Session-Expires", f"{self._interval_s};refresher={who}"),
-        ]  # fmt: skip
-
     def _arm_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._interval_s:
+        interval_s = self._session.interval_s
+        if not interval_s:
             return
-        if self._we_refresh:
-            self._timer = self._loop.call_later(self._interval_s / 2, self._refresh)
+        if self._session.is_ours:
+            self._timer = self._loop.call_later(interval_s / 2, self._refresh)
         else:  # RFC 4028, 10
-            wait_s = self._interval_s - min(32.0, self._interval_s / 3)
+            wait_s = interval_s - min(32.0, interval_s / 3)
             self._timer = self._loop.call_later(wait_s, self._expire)
 
     def _expire(self) -> None:
-        self.end(LINE_BROKE, f"the line broke: not refreshed for {self._interval_s} s")
+        told = f"not refreshed for {self._session.interval_s} s"
+        self.end(LINE_BROKE, f"the line broke: {told}")
 
     def _refresh(self) -> None:
         self._endpoint.spawn(self._ask_refresh())
         self._arm_timer()
 
     async def _ask_refresh(self) -> None:
-        headers = [("Session-Expires", f"{self._interval_s};refresher=uac"), ("Supported", "timer")]
-        if self._updates:
+        told = f"{self._session.interval_s};refresher=uac"
+        headers = [("Session-Expires", told), ("Supported", "timer")]
+        if self._session.has_update:
             request = self._dialog.request("UPDATE", headers)
         else:
             request = self._dialog.request("INVITE", headers, self._said, SDP)
@@ -444,10 +471,3 @@ class Leg:
             status = 408
         if status in (408, 481) and self._state is LegState.LIVE:
             self.end(LINE_BROKE, f"the line broke: its refresh was answered {status}")
-
-
-def interval_of(request: SipRequest) -> int:
-    """How often the far end wants it told that the call still is, in seconds; 0: not at all."""
-    asked = request.get_header("session-expires") or request.get_header("x") or ""
-    interval = asked.partition(";")[0].strip()
-    return min(int(interval), LONGEST_SESSION_S) if re.fullmatch(r"\d{1,9}", interval) else 0

@@ -11,12 +11,12 @@ import asyncio
 import logging
 import secrets
 
-from aiosipua.auth import SipDigestAuth, answer_challenge
+from aiosipua.auth import SipDigestAuth
 from aiosipua.dialog import Dialog
 from aiosipua.headers import parse_uri
 from aiosipua.message import SipResponse
 
-from voiceloop.doors.sip.dialog import SipDialog
+from voiceloop.doors.sip.dialog import SipDialog, proof_for
 from voiceloop.doors.sip.endpoint import Endpoint, Flow, NoAnswer
 from voiceloop.sip_settings import TrunkSettings
 
@@ -90,13 +90,7 @@ class Trunk:
         for _ in range(2):
             request = talk.request("REGISTER", headers)
             response = await talk.ask(request)
-            status = response.status_code
-            proof = None
-            if status in (401, 407) and self.credentials is not None:
-                proof = answer_challenge(
-                    self.credentials, response, status, "REGISTER", request.uri
-                )
-            if proof is None:
+            if (proof := proof_for(request, response, self.credentials)) is None:
                 break
             headers.append(proof)
         return response

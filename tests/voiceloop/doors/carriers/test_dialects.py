@@ -73,16 +73,6 @@ def test_the_agents_own_sound_is_not_taken_for_the_callers() -> None:
     assert TwilioStream().read(json.dumps(media)) is None
 
 
-@pytest.mark.parametrize(
-    "text", ["MEDIA_START connection_id:a channel:b format:ulaw", "DTMF_END digit:4"]
-)
-def test_asterisk_is_read_in_plain_text_too(text: str) -> None:
-    dialect = AsteriskStream()
-    told = dialect.read(text)
-    assert told in (Started("a", encoding="pcmu", rate_hz=8000), Pressed("4"))
-    assert dialect.hang_up() == "HANGUP"
-
-
 TEXTS = st.text(max_size=80) | st.sampled_from([
     '{"event":"start"}', '{"event":"media","media":{"payload":"%"}}', '{"event":["x"]}',
     '{"event":"start","start":{"mediaFormat":{"encoding":"audio/L16"}}}', "MEDIA_START", "[" * 99,
