@@ -39,10 +39,10 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/pytest -q -n 2 --dist loadfile -m "not call"
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not call"
 
 calls: setup
-	$(BIN)/pytest -q -n 2 --dist loadfile -m call
+	$(BIN)/pytest -q -n 2 --dist worksteal -m call
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache out

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -21,6 +20,8 @@ from voiceloop.remote.language import RemoteLanguageModel
 from voiceloop.remote.recognizer import RemoteRecognizer
 from voiceloop.remote.voice import RemoteVoice
 from voiceloop.tools.toolbox import toolbox_of
+
+pytestmark = pytest.mark.virtual_time
 
 ITEM = {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]}
 PRICE = AgentTool("price", "", ITEM, result="four dollars")
@@ -58,8 +59,8 @@ def caller_of(services: Remote, agent: AgentConfig | None = None) -> Caller:
         RemoteLanguageModel(services.connect()),
         RemoteVoice(services.connect()),
     )
-    toolbox = toolbox_of(agent, time.monotonic) if agent is not None else None
-    return Caller(time.monotonic, backends, agent, toolbox=toolbox)
+    toolbox = toolbox_of(agent, asyncio.get_running_loop().time) if agent is not None else None
+    return Caller(asyncio.get_running_loop().time, backends, agent, toolbox=toolbox)
 
 
 async def ask(caller: Caller, modality: str = "text") -> dict[str, Any]:
@@ -150,7 +151,7 @@ async def test_a_turn_that_cannot_be_transcribed_is_one_error_and_the_next_is_he
         RemoteVoice(services.connect()),
     )
     transcription = {"model": "any"}
-    async with Caller(time.monotonic, backends) as caller:
+    async with Caller(asyncio.get_running_loop().time, backends) as caller:
         caller.send(
             "session.update",
             session={"type": "realtime", "audio": {"input": {"transcription": transcription}}},
@@ -257,7 +258,7 @@ async def test_a_service_that_takes_less_than_it_said_is_shown_less(services: Re
     model = RemoteLanguageModel(remote_service := services.connect())
     await remote_service.start()
     backends = Backends(FakeRecognizer(["hello"]), model, RemoteVoice(services.connect()))
-    async with Caller(time.monotonic, backends) as caller:
+    async with Caller(asyncio.get_running_loop().time, backends) as caller:
         assert [said(await ask(caller)) for _ in range(2)] == ["one", "two"]
         n_before = len(services.service.asked(CHAT))
         asked = asyncio.create_task(ask(caller))
