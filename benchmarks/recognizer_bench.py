@@ -28,11 +28,11 @@ from typing import Any
 
 from audio.frames import RECOGNIZER_HZ, Samples
 from audio.noise_reduction import LEVELS
-from audio.recipes.hear_turns import CHUNK, recognize
 from audio.stream import RecognizerModel, RecognizerOptions
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.data_folder import data_with
 from benchmarks.harness.harness import Bar
+from benchmarks.harness.one_turn import CHUNK, recognize
 from benchmarks.harness.speech_models import RECOGNIZERS, load
 from benchmarks.recognizers.clips import (
     SNR_DB,

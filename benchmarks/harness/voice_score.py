@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from audio.errors import AudioError
 from audio.frames import RECOGNIZER_HZ, VOICE_HZ, Samples
 from audio.normalize import spoken_words
-from audio.recipes.hear_turns import recognize
 from audio.resample import Resampler
 from audio.stream import RecognizerOptions, Speech, StreamFailed, VoiceModel, VoiceOptions
+from benchmarks.harness.one_turn import recognize
 from benchmarks.recognizer_bench import edit_distance
 
 SENTENCES = (

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from audio.frames import Samples
-from audio.recipes.hear_turns import CHUNK
 from audio.stream import Partial, RecognizerModel, RecognizerOptions, StreamFailed
+from benchmarks.harness.one_turn import CHUNK
 from clients.errors import ClientError
 
 FRAME_S = 0.02

@@ -27,9 +27,6 @@ def main() -> None:
     )
     parser.add_argument("--rate", type=float, default=1e-3, help="of learning")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--shard-workers", type=int, default=0, help="processes that write training data ahead"
-    )
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     if given.minutes is not None and given.minutes <= 0.0:
@@ -44,7 +41,6 @@ def main() -> None:
             n_tokens=int(given.tokens),
             minutes=given.minutes,
             step_tokens=given.step_tokens,
-            shard_workers=given.shard_workers,
             learning_rate=given.rate,
             threads=given.threads,
             seed=given.seed,

@@ -22,9 +22,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the embedded agent.")
     parser.add_argument("--data", type=Path, help="folder with dialogues/ (else $VOICELOOP_DATA)")
     parser.add_argument("--out", type=Path, required=True, help="checkpoints, logs and the model")
-    parser.add_argument(
-        "--heard", type=Path, help="real misrecognitions (audio.recipes.hear_turns)"
-    )
     parser.add_argument("--size", choices=sorted(SIZES), default="target")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--tokens", type=float, default=24e6, help="tokens to train on, in all")
@@ -52,12 +49,6 @@ def main() -> None:
     )
     parser.add_argument("--rows-per-step", type=int, default=8, help="rows of 512 tokens")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 2)
-    parser.add_argument(
-        "--shard-workers",
-        type=int,
-        default=0,
-        help="processes that write training data ahead; with a GPU, one for each spare core",
-    )
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     trainer_of = Distiller if given.size.endswith("draft") else Trainer
@@ -68,8 +59,6 @@ def main() -> None:
         given.device,
         int(given.tokens),
         given.rows_per_step,
-        heard=given.heard,
-        shard_workers=given.shard_workers,
         start=given.start,
         rate=given.rate,
         drill_until=int(given.drill_until),

@@ -29,7 +29,6 @@ from ..runner import Extension, Runner
 from ..sequence import Sequence
 from ..types import EngineConfig, EngineError
 from .conversations.dialogues import data_directory
-from .conversations.misheard import Misheard
 from .measuring.measures import area_under_curve
 from .training.corpus import Corpus
 from .training.word_ends import STYLES, WordEnds, conversations
@@ -171,9 +170,6 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="the checkpoint's folder")
     parser.add_argument("--adapter", type=Path, help="merged into the model; gets the head")
     parser.add_argument("--data", type=Path, help="folder with dialogues/ (else $VOICELOOP_DATA)")
-    parser.add_argument(
-        "--heard", type=Path, help="real misrecognitions (audio.recipes.hear_turns)"
-    )
     parser.add_argument("--quant", default="int8", help="of the weights, as served; or none")
     parser.add_argument("--places", type=int, default=250_000, help="word ends to learn from")
     parser.add_argument("--inner", type=int, default=512, help="neurons between the two layers")
@@ -189,13 +185,12 @@ def main() -> None:
     )
     try:
         folder = data_directory(given.data)
-        misheard = Misheard.read(given.heard) if given.heard else None
         engine = Engine.load(given.model, config)
     except (EngineError, OSError) as error:
         sys.exit(f"train_end_of_turn: {error}")
     reader, read = Reader(engine), list[Places]()
     for split, share in (("train", 1.0), ("valid", VALID_SHARE)):
-        corpus, rng = Corpus(folder, split, misheard), random.Random(f"{split}/{given.seed}")
+        corpus, rng = Corpus(folder, split), random.Random(f"{split}/{given.seed}")
         is_held_out = split != "train"
         drawn = conversations(corpus, engine.text, rng, MAX_TOKENS, held_out=is_held_out)
         read.append(reader.places(drawn, int(share * given.places)))

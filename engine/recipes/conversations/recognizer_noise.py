@@ -1,8 +1,7 @@
 """User text as a streaming recognizer writes it: no case, no punctuation, spelled numbers, errors.
 
 The errors imitate a small recognizer: fillers, dropped short words, words replaced by ones that
-sound alike (same consonant skeleton), repeated beginnings. Where real misrecognitions were
-collected (`misheard`), half of the disturbed turns have those instead.
+sound alike (same consonant skeleton), repeated beginnings.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from .lexicon import WORDS, split
-from .misheard import Misheard
 from .wording import digit_words, number_words
 
 FILLERS = ("uh", "um", "er", "well", "like", "so", "hmm", "let's see", "you know")
@@ -84,8 +82,7 @@ def skeleton(word: str) -> str:
 class RecognizerNoise:
     """Turns clean text into recognizer-style text. `vocabulary` feeds the sound-alike words."""
 
-    def __init__(self, vocabulary: Iterable[str] = (), misheard: Misheard | None = None) -> None:
-        self._misheard = misheard
+    def __init__(self, vocabulary: Iterable[str] = ()) -> None:
         sounds: dict[str, list[str]] = defaultdict(list)
         for word in vocabulary:
             if len(word) > 2:
@@ -103,8 +100,6 @@ class RecognizerNoise:
         # A reply cannot know a number, a day or a name that was misheard: those stay.
         kept = _NUMBERS | {word.lower() for word in re.findall(r"(?<=[\w,] )[A-Z][\w']+", text)}
         words = self.clean(text, rng).split()
-        if self._misheard is not None and rng.random() < 0.5:
-            return " ".join(self._misheard.disturb(words, kept, rng) or words)
         for word in words:
             if word in kept:
                 out.append(word)

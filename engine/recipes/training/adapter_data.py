@@ -74,17 +74,3 @@ class AdapterData:
         stop = spans[0].stop
         is_one = all(one[:stop] == first[:stop] and len(one) > stop for one in conversations)
         return stop if is_one else 0
-
-
-_worker: AdapterData | None = None  # of this process, when it is one that builds shards ahead
-
-
-def start_data(data: Path | None, tokenizer: str) -> None:
-    """tokenizer: as JSON."""
-    global _worker
-    _worker = AdapterData(data, Tokenizer.from_str(tokenizer))
-
-
-def shard_of(seed: str, n_families: int, mixture: dict[str, int]) -> list[Family]:
-    assert _worker is not None
-    return _worker.shard(seed, n_families, mixture)

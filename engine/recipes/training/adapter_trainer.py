@@ -21,9 +21,8 @@ from ..model.base_model import load_base
 from ..model.chatml import CHATML_TEMPLATE
 from ..model.checkpoint import load_checkpoint, save_checkpoint
 from ..model.lora import exported, read_adapter, save_adapter
-from .adapter_data import ADAPTER_MIXTURE, AdapterData, shard_of, start_data
+from .adapter_data import ADAPTER_MIXTURE, AdapterData
 from .family import Family, in_rows, row_of
-from .shards import ShardsAhead
 
 WARMUP_STEPS = 30
 DECAY_SHARE = 0.4  # of the run, over which the rate falls to zero
@@ -47,7 +46,6 @@ class AdapterOptions:
     learning_rate: float = 1e-3
     average_steps: int = 20  # what is exported: a running average of the adapter
     shard_families: int = 100
-    shard_workers: int = 0  # processes that build shards ahead; with a GPU, one a spare core
     checkpoint_minutes: float = 4.0
     threads: int = 2
     seed: int = 1
@@ -73,7 +71,6 @@ class AdapterTrainer:
         self.optimizer = torch.optim.AdamW(
             self.parameters, options.learning_rate, betas=(0.9, 0.99), weight_decay=0.0
         )
-        self.shards_ahead = self._start_workers(tokenizer.to_str())
         self.step = self.n_seen = self.n_learned = self.shard = self.place = 0
         self.seconds = 0.0
         self.is_stopping = False
@@ -83,22 +80,6 @@ class AdapterTrainer:
     @property
     def _checkpoint(self) -> Path:
         return self.options.out / "adapter.pt"
-
-    def _start_workers(self, tokenizer: str) -> ShardsAhead[list[Family]] | None:
-        options = self.options
-        if not options.shard_workers:
-            return None
-        return ShardsAhead(
-            shard_of,
-            start_data,
-            (options.data, tokenizer),
-            self._shard_seed,
-            options.shard_families,
-            options.shard_workers,
-        )
-
-    def _shard_seed(self, number: int) -> str:
-        return f"adapter/{self.options.seed}/{number}"
 
     def _resume(self) -> None:
         state = load_checkpoint(self._checkpoint)
@@ -161,8 +142,6 @@ class AdapterTrainer:
                         saved_at = self.seconds
                 if self.place >= len(shard):
                     self.shard, self.place = self.shard + 1, 0
-        if self.shards_ahead is not None:
-            self.shards_ahead.close()
         self.save()
 
     @property
@@ -177,10 +156,8 @@ class AdapterTrainer:
 
     def _read_shard(self) -> list[Family]:
         """The conversations that are due."""
-        if self.shards_ahead is not None:
-            return self.shards_ahead.get(self.shard, ADAPTER_MIXTURE)
-        seed, n_families = self._shard_seed(self.shard), self.options.shard_families
-        return self.data.shard(seed, n_families, ADAPTER_MIXTURE)
+        seed = f"adapter/{self.options.seed}/{self.shard}"
+        return self.data.shard(seed, self.options.shard_families, ADAPTER_MIXTURE)
 
     def _next_batch(self, shard: list[Family]) -> list[Family]:
         batch: list[Family] = []

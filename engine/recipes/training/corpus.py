@@ -19,7 +19,6 @@ from ..conversations.call import Draws
 from ..conversations.calls import Chatter, generate_call
 from ..conversations.dialogues import SOURCES, Dialogue, as_messages, open_talk, read_dialogues
 from ..conversations.drills import echo, fill, lookup, unlearned
-from ..conversations.misheard import Misheard
 from ..conversations.practice import counter_call, desk_call, facts_call, front_desk_call, tally
 from ..conversations.recognizer_noise import RecognizerNoise
 from ..conversations.trades import trade_call
@@ -79,9 +78,7 @@ class Rows:
 class Corpus:
     """The shared dialogues of one split and the generator that goes with them."""
 
-    def __init__(
-        self, folder: Path, split: str = "train", misheard: Misheard | None = None
-    ) -> None:
+    def __init__(self, folder: Path, split: str = "train") -> None:
         self.dialogues: dict[str, list[Dialogue]] = {
             source: read_dialogues(folder, source, split) for source in SOURCES
         }
@@ -96,7 +93,7 @@ class Corpus:
             for word in text.split()
         }
         self.vocabulary = sorted(word for word in words if word.isalpha())
-        self.noise = RecognizerNoise(self.vocabulary, misheard)
+        self.noise = RecognizerNoise(self.vocabulary)
         self.chatter = Chatter(
             tuple(
                 (d.turns[0][1], d.turns[1][1])

@@ -29,7 +29,6 @@ class TrainOptions:
     decay_share: float = 0.3
     deadline: float = math.inf  # epoch seconds at which the run ends, whatever it has seen
     decay_minutes: float = 20.0  # before the deadline
-    heard: Path | None = None  # pairs of audio.recipes.hear_turns
     start: Path | None = None  # an exported model that a fresh run goes on from
     rate: float = 1.0  # share of the three learning rates
     average_steps: int = 200  # what is exported: a running average of the weights
@@ -37,7 +36,6 @@ class TrainOptions:
     grow_at: tuple[int, ...] = ()  # tokens after each of which two layers are inserted
     seed: int = 1
     threads: int = 2
-    shard_workers: int = 0  # processes that build shards ahead; for accelerators
     checkpoint_minutes: float = 5.0
     shard_conversations: int = SHARD_CONVERSATIONS
     vocab_size: int = 4096

@@ -19,13 +19,13 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from ..conversations.dialogues import data_directory
 from ..model.agent_model import SIZES, AgentModel, document_mask
 from ..model.chat_format import ChatEncoder
 from ..model.checkpoint import export_model, load_checkpoint, save_checkpoint
 from ..model.decoding import load_agent
 from ..model.induction import N_INSERTED, insert_matching_layers, insert_silent_layers
-from .corpus import DRILLS, MIXTURE, Rows, build_rows, tokenizer_from
-from .shards import Mixture, ShardsAhead, load_corpus, rows_of, start_rows
+from .corpus import DRILLS, MIXTURE, Corpus, Rows, build_rows, tokenizer_from
 from .train_options import TrainOptions, learning_rate_scale
 
 # What inserted layers write at first, against the residual stream: the loss hardly moves.
@@ -44,10 +44,9 @@ class Trainer:
             chosen = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(chosen)
         options.out.mkdir(parents=True, exist_ok=True)
-        self.corpus = load_corpus(options.data, options.heard)
+        self.corpus = Corpus(data_directory(options.data))
         self.tokenizer = self._load_tokenizer()
         self.encoder = ChatEncoder(self.tokenizer)
-        self.shards_ahead = self._start_workers()
         self.pool = ThreadPoolExecutor(options.threads if self.device.type == "cpu" else 1)
         self._build(SIZES[options.size].n_layers - N_INSERTED * len(options.grow_at))
         self._start_from(options.start)
@@ -224,30 +223,12 @@ class Trainer:
         self.n_seen += int((rows.documents[at] >= 0).sum())
         return loss / total_weight, agent_loss / max(1.0, n_agent)
 
-    def _start_workers(self) -> ShardsAhead[Rows] | None:
-        options = self.options
-        if not options.shard_workers:
-            return None
-        return ShardsAhead(
-            rows_of,
-            start_rows,
-            (options.data, options.heard, options.out / "tokenizer.json"),
-            self._shard_seed,
-            options.shard_conversations,
-            options.shard_workers,
-        )
-
-    def _shard_seed(self, number: int) -> str:
-        return f"{self.options.seed}/{number}"
-
-    def shard_rows(self, mixture: Mixture) -> Rows:
+    def shard_rows(self, mixture: dict[str, int]) -> Rows:
         """The shard that is due."""
-        if self.shards_ahead is not None:
-            return self.shards_ahead.get(self.shard, mixture)
         return build_rows(
             self.corpus,
             self.encoder,
-            self._shard_seed(self.shard),
+            f"{self.options.seed}/{self.shard}",
             self.options.shard_conversations,
             mixture,
         )
@@ -285,13 +266,9 @@ class Trainer:
                         self.save()
                         saved_at = time.monotonic()
                     if self.stopping:
-                        if self.shards_ahead is not None:
-                            self.shards_ahead.close()
                         return
                 if self.row >= len(rows):
                     self.shard, self.row = self.shard + 1, 0
-        if self.shards_ahead is not None:
-            self.shards_ahead.close()
         self.save()
         plot_loss(log_path)
         self.export(options.out / options.size)

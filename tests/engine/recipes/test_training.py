@@ -25,7 +25,7 @@ from engine.recipes.model.chat_format import (
     train_tokenizer,
 )
 from engine.recipes.model.decoding import generate_replies, load_agent, log_probabilities
-from engine.recipes.training.corpus import DRILLS, MIXTURE, Rows, pack_rows
+from engine.recipes.training.corpus import Rows, pack_rows
 from engine.recipes.training.distillation import Distiller
 from engine.recipes.training.train_options import TrainOptions, learning_rate_scale, short_run
 from engine.recipes.training.trainer import Trainer
@@ -148,20 +148,6 @@ def test_packing_keeps_every_token_and_separates_conversations() -> None:
     mask_of_row = document_mask(torch.from_numpy(rows.documents[:1]))[0, 0]
     same = rows.documents[0][:, None] == rows.documents[0][None]
     assert torch.equal(mask_of_row, torch.from_numpy(same).tril())
-
-
-def test_workers_build_the_same_shards(data: Path, tmp_path: Path) -> None:
-    alone = Trainer(replace(options(data, tmp_path, 100), shard_conversations=12))
-    ahead = Trainer(replace(options(data, tmp_path, 100), shard_conversations=12, shard_workers=1))
-    try:
-        for shard, mixture in ((0, MIXTURE), (1, MIXTURE), (2, DRILLS)):
-            alone.shard = ahead.shard = shard
-            found, expected = ahead.shard_rows(mixture), alone.shard_rows(mixture)
-            assert np.array_equal(found.tokens, expected.tokens)
-            assert np.array_equal(found.weights, expected.weights)
-    finally:
-        assert ahead.shards_ahead is not None
-        ahead.shards_ahead.close()
 
 
 def test_resumed_run_equals_an_unbroken_one(data: Path, tmp_path: Path) -> None:
