@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,7 @@ PARTS: dict[str, Callable[[Setting], list[Bar]]] = {
     "same_replies": engine_rows.same_replies,
     "quality": engine_exactness.quality,
     "real_weights": engine_real_weights.real_weights,
-    "served": engine_exactness.served,
-    "families": engine_exactness.families,
-    "speculation": engine_exactness.speculation,
-    "branches": engine_exactness.branches,
-    "revisions": engine_exactness.revisions,
-    "graphs": engine_exactness.graphs,
+    **{name: partial(engine_exactness.fuzz, name) for name in engine_exactness.FUZZED},
 }
 
 

@@ -219,7 +219,7 @@ def spread(values: list[float]) -> dict[str, float]:
 def decode(engine: Engine, n_sequences: int, n_context: int) -> dict[str, Any]:
     """ms per step with so many replies side by side, each over so much KV; TTFT after a commit.
 
-    Steps right after the prompts are left out, as they are of peers.
+    Steps right after the prompts are left out.
     """
     params = SamplingParams(max_tokens=N_TOKENS, ignore_eos=True)
     gaps: list[float] = []
@@ -331,6 +331,5 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "cold": lambda: gpu_serving.cold(build),
     "conversations": lambda: gpu_serving.conversations(build),
     "eagle": lambda: gpu_serving.eagle(build),
-    "peers": lambda: gpu_serving.peers(build, decode),
     "small": small,
 }

@@ -1,4 +1,4 @@
-"""The engine on a GPU in use: sealed, beside transformers, drafting, with 64 callers at once."""
+"""The engine on a GPU in use: sealed, drafting, with 64 callers at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.engine.gpu_model import cold_ttft_ms, commit_ttft_ms, decode_ms, eagle_step_ms
-from benchmarks.engine.models import SHAPES, config_of
+from benchmarks.engine.models import SHAPES
 from engine.branch import Branch
 from engine.engine import Engine
 from engine.types import Done, SamplingParams
@@ -88,58 +88,6 @@ def _be_busy(engine: Engine) -> None:
             engine.step()
         for branch in branches:
             branch.close()
-
-
-# -- beside transformers -------------------------------------------------------------------------
-
-
-def peers(build: Build, decode: Callable[[Engine, int, int], dict[str, Any]]) -> Iterator[Row]:
-    """transformers with a static cache and torch.compile, bf16, the same shapes and context.
-
-    Of both, the first `N_UNSETTLED` steps after a prompt are left out.
-    """
-    for shape in ("1b", "8b"):
-        yield f"{shape}, transformers", partial(_transformers, shape)
-        yield f"{shape}, engine bf16", partial(_engine, build, decode, shape)
-
-
-def _engine(build: Build, decode: Callable[..., dict[str, Any]], shape: str) -> dict[str, Any]:
-    return decode(build(shape, kv_tokens=16384), 1, 1024)
-
-
-def _transformers(shape: str) -> dict[str, Any]:
-    from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
-
-    sizes = SHAPES[shape]
-    config = LlamaConfig.from_dict(config_of(sizes))
-    with torch.device("cuda"):
-        torch.set_default_dtype(torch.bfloat16)
-        model = LlamaForCausalLM(config).eval()
-        torch.set_default_dtype(torch.float32)
-    cache = StaticCache(config=config, max_cache_len=2048)
-    step = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True)
-
-    @torch.no_grad()  # as `generate` does; tensors of inference mode may not become static inputs
-    def run() -> tuple[float, float]:
-        cache.reset()
-        prompt = torch.full((1, 1024), 17, device="cuda")
-        model(prompt, past_key_values=cache, cache_position=torch.arange(1024, device="cuda"))
-        token = torch.full((1, 1), 18, device="cuda")
-        took = []
-        for i in range(64):
-            position = torch.tensor([1024 + i], device="cuda")
-            torch.cuda.synchronize()
-            started = time.perf_counter()
-            logits = step(token, past_key_values=cache, cache_position=position).logits
-            token = logits[:, -1:].argmax(-1).clone()
-            int(token)
-            took.append((time.perf_counter() - started) * 1e3)
-        settled = took[N_UNSETTLED:]
-        return statistics.median(settled), sorted(settled)[-2]
-
-    run()  # compiles
-    p50, p99 = run()
-    return {"ms_per_step": {"p50": round(p50, 3), "p99": round(p99, 3)}}
 
 
 # -- drafting ------------------------------------------------------------------------------------

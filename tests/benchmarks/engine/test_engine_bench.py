@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from benchmarks import engine_bench
 from benchmarks.engine import real_weights as part
-from benchmarks.engine.exactness import margin_error
 from benchmarks.engine.llama_cpp_peer import ENVIRONMENT
 from benchmarks.engine.models import Shape, write_random_model
 from benchmarks.engine.real_weights import SERVED, real_weights
@@ -35,18 +33,6 @@ def test_a_resumed_run_measures_anew_what_other_sources_gave(
         monkeypatch.setattr(engine_bench, "sources", lambda sources=sources: sources)
         assert engine_bench.main(["--resume", "--check", "--model", str(tmp_path)]) == 0
     assert measured == ["one", "other"]
-
-
-def test_the_error_of_a_margin_is_taken_where_tokens_are_likely_and_where_replies_part() -> None:
-    truth = torch.tensor([[9.0, 8.0, 0.0, 0.0], [0.0, 1.0, 9.0, 2.0]])
-    served = truth.clone()
-    assert margin_error(truth, served, (0, 2)) == 0.0
-    served[0, 3] += 5.0  # neither likely there nor asked about
-    assert margin_error(truth, served, (0, 2)) == 0.0
-    served[1, 0] += 0.25  # unlikely, but where the replies part
-    assert margin_error(truth, served, (0, 2)) == pytest.approx(0.25)
-    served[0, 1] -= 0.5  # the second likeliest elsewhere
-    assert margin_error(truth, served, (0, 2)) == pytest.approx(0.5)
 
 
 def test_words_formats_and_times_are_rows_of_one_table(

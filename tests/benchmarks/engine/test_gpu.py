@@ -94,7 +94,7 @@ def test_every_part_of_the_first_run_runs_where_there_is_no_gpu(
     monkeypatch.setattr(engine_gpu_serving, "CONVERSATION_SECONDS", 15.0)
     for name, size in {"HIDDEN": 128, "MAX_COPIES": 1, "N_CALLS": 1}.items():
         monkeypatch.setattr(gpu_kernels, name, size)
-    needs_cuda = {"breakdown", "sealed", "peers"}  # CUPTI, the allocator's count, a compiler
+    needs_cuda = {"breakdown", "sealed"}  # CUPTI, the allocator's count, a compiler
     parts = {
         name: (lambda rows=rows: islice(rows(), 1))
         for name, rows in engine_gpu.PARTS.items()
