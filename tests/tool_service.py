@@ -16,7 +16,7 @@ ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
 
 
 class Service:
-    """An executor that takes `takes_s` a call, and fails as often as it is told."""
+    """A tool's process that takes `takes_s` a call, and fails as often as it is told."""
 
     def __init__(self, takes_s: float = 0.4, failures: tuple[ToolFailed, ...] = ()) -> None:
         self.callers: list[Caller] = []
@@ -54,10 +54,10 @@ class Service:
         self.is_open = False
 
 
-def box(clock: Callable[[], float], **executors: tuple[AgentTool, Service]) -> Toolbox:
+def box(clock: Callable[[], float], **tools: tuple[AgentTool, Service]) -> Toolbox:
     """A server's tools, each with its service."""
     served = {
-        name: ServedTool(tool, service, CallLimit(name, tool.at_once))
-        for name, (tool, service) in executors.items()
+        name: ServedTool(tool, service.run, CallLimit(name, tool.at_once))
+        for name, (tool, service) in tools.items()
     }
-    return Toolbox(served, clock)
+    return Toolbox(served, clock, processes={name: service for name, (_, service) in tools.items()})

@@ -6,6 +6,7 @@ function, and has an MCP server list its tools.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -47,12 +48,13 @@ async def _check_tool(tool: AgentTool, box: Toolbox) -> Finding:
         return Finding("ok", subject, "the client has to answer its calls")
     if not tool.is_executed:
         return Finding("ok", subject, "the agent file answers its calls")
-    executor = box.served[tool.name].executor
-    if isinstance(executor, HttpTool):
+    if tool.url is not None:
         assert box.client is not None
-        return await _probe(subject, executor.source, box.client)
+        return await _probe(subject, HttpTool(tool, os.environ, box.client).source, box.client)
+    process = box.processes.get(tool.name) or box.own_class
+    assert process is not None
     try:
-        await executor.start()
+        await process.start()
     except ConfigError as error:
         remedy = "the module stands beside the agent file, or is installed"
         return Finding("problem", subject, error.message, remedy)

@@ -42,17 +42,11 @@ TENANT = "replay"
 
 
 class RecordedResults:
-    """An `Executor`: what came of the same call then, after as long as it took then."""
-
-    source, is_told = "the recording", False
+    """A tool: what came of the same call then, after as long as it took then."""
 
     def __init__(self, name: str, results: Mapping[tuple[str, str], list[tuple[str, float]]]):
         self._name = name
         self.results = results
-
-    async def start(self) -> None: ...
-
-    async def close(self) -> None: ...
 
     async def run(self, key: str, arguments: Mapping[str, Any], caller: Caller = NOBODY) -> str:
         asked = self._name, json.dumps(arguments, sort_keys=True)
@@ -188,7 +182,7 @@ class Player:
         gateway, results = self._gateway, kept.results()
         tools = gateway.calls.toolbox.served
         for name, served in list(tools.items()):
-            tools[name] = replace(served, executor=RecordedResults(name, results))
+            tools[name] = replace(served, run=RecordedResults(name, results).run)
         said = kept.notes.get("hello")
         hello = said if isinstance(said, dict) else {}
         line = ReplayLine(

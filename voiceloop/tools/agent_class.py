@@ -20,8 +20,8 @@ from typing import Any
 from voiceloop.child import kill_group, without_settings
 from voiceloop.errors import ConfigError
 from voiceloop.tools.agent_host import FORK, KILL, ORDER, READY
-from voiceloop.tools.caller import NOBODY, Caller
-from voiceloop.tools.executor import ToolFailed
+from voiceloop.tools.caller import Caller
+from voiceloop.tools.executor import Run, ToolFailed
 from voiceloop.tools.python_line import HostLine
 from voiceloop.tools.python_messages import Returned
 from voiceloop.tools.python_tool import START_S
@@ -142,6 +142,14 @@ class AgentClass:
             known = await self._renew(known, caller)
         return await known.run(method, arguments, caller)
 
+    def runs(self, method: str) -> Run:
+        """A tool that is this method."""
+
+        async def run(key: str, arguments: Mapping[str, Any], caller: Caller) -> str:
+            return (await self.run(method, arguments, caller)).text
+
+        return run
+
     async def _renew(self, ended: CallProcess, caller: Caller) -> CallProcess:
         """A new instance for a call whose process has ended, or does not stop.
 
@@ -242,22 +250,3 @@ class AgentClass:
         if self._orders is not None:
             self._orders.close()
             self._orders = None
-
-
-class MethodTool:
-    """`Executor` of a tool that is a method of the agent's class."""
-
-    def __init__(self, method: str, of: AgentClass) -> None:
-        self._method = method
-        self._of = of
-
-    async def start(self) -> None:
-        """Raises: ConfigError."""
-        await self._of.start()
-
-    async def run(self, key: str, arguments: Mapping[str, Any], caller: Caller = NOBODY) -> str:
-        """Raises: ToolFailed."""
-        return (await self._of.run(self._method, arguments, caller)).text
-
-    async def close(self) -> None:
-        await self._of.close()

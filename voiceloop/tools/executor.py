@@ -1,12 +1,17 @@
-"""What runs a tool's calls: the one shape of all executors, and the error of a call that failed."""
+"""What runs the calls of a tool, and the error of one that failed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from voiceloop.errors import BackendError
-from voiceloop.tools.caller import NOBODY, Caller
+from voiceloop.tools.caller import Caller
+
+# One call's result as text; raises ToolFailed where there is none. Cancelled, it stops as soon as
+# it can: it has no deadline of its own. Several calls of one tool may be under way. The first
+# argument is a key: the same for every try of this call, and for no other call of any session.
+Run = Callable[[str, Mapping[str, Any], Caller], Awaitable[str]]
 
 
 class ToolFailed(BackendError):
@@ -28,24 +33,3 @@ class ToolFailed(BackendError):
         self.told = told
         self.may_help = may_help
         self.is_unsent = is_unsent
-
-
-class Executor(Protocol):
-    """Runs the calls of one tool, several at a time."""
-
-    async def start(self) -> None:
-        """Be ready for calls. Raises: ConfigError where the agent file asks for what is not."""
-
-    async def run(self, key: str, arguments: Mapping[str, Any], caller: Caller = NOBODY) -> str:
-        """One call's result as text. Cancelled, it stops as soon as it can; it has no deadline of
-        its own.
-
-        key: the same for every try of this call, and for no other call of any session.
-
-        Raises:
-            ToolFailed: there is no result.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Idempotent; calls still running fail."""

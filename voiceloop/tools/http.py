@@ -51,7 +51,7 @@ def new_client() -> httpx.AsyncClient:
 
 
 class HttpTool:
-    """One tool's executor; see `Executor`. client: shared, and closed by who made it."""
+    """One tool; see `Run`. client: shared, and closed by who made it."""
 
     def __init__(
         self, tool: AgentTool, environment: Mapping[str, str], client: httpx.AsyncClient
@@ -75,12 +75,6 @@ class HttpTool:
             raise ConfigError(f"{where}: expected a URL and headers, found them unusable") from None
         url = httpx.URL(self._pieces[0])
         self.source = f"{url.scheme}://{url.netloc.decode('ascii')}"
-
-    async def start(self) -> None:
-        """Nothing: a service that is away now may be there when it is called."""
-
-    async def close(self) -> None:
-        """Nothing: the client is everybody's."""
 
     async def run(self, key: str, arguments: Mapping[str, Any], caller: Caller = NOBODY) -> str:
         request = self._request(key, arguments, caller)

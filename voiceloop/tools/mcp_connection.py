@@ -33,7 +33,7 @@ from voiceloop.config_reader import from_environment
 from voiceloop.errors import ConfigError
 from voiceloop.log_form import named
 from voiceloop.tools.caller import NOBODY, Caller, CallerSigner
-from voiceloop.tools.executor import ToolFailed
+from voiceloop.tools.executor import Run, ToolFailed
 from voiceloop.tools.result import bounded
 
 log = logging.getLogger(__name__)
@@ -160,6 +160,10 @@ class McpConnection:
         if result.is_error:
             raise self._failed("an error of the tool", f"failed: {_short(text)}")
         return text
+
+    def runs(self, name: str) -> Run:
+        """A tool that it lists."""
+        return lambda key, arguments, caller: self.call(name, arguments, caller)
 
     def _failed(
         self, found: str, told: str, *, may_help: bool = False, is_unsent: bool = False

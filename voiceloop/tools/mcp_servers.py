@@ -12,11 +12,10 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from voiceloop.agent import AgentConfig, AgentTool, McpServer
 from voiceloop.backends import MAX_TOOLS
-from voiceloop.tools.caller import NOBODY, Caller
+from voiceloop.tools.executor import Run
 from voiceloop.tools.mcp_connection import ListedTool, McpConnection
 
 log = logging.getLogger(__name__)
@@ -73,27 +72,10 @@ class McpServers:
                     found.append(tool)
         return tuple(found)
 
-    def executor_of(self, tool: AgentTool) -> McpTool:
-        """Of one of `tools` that a server lists."""
+    def runs(self, tool: AgentTool) -> Run:
+        """What runs one of `tools` that a server lists."""
         assert tool.mcp is not None
-        return McpTool(self.connections[tool.mcp], tool.name)
-
-
-class McpTool:
-    """One tool's executor; see `Executor`. The connection is closed by who made it."""
-
-    def __init__(self, connection: McpConnection, name: str) -> None:
-        self._connection = connection
-        self._name = name
-
-    async def start(self) -> None:
-        """Nothing: `McpServers` has."""
-
-    async def close(self) -> None:
-        """Nothing: the connection is of all tools of its server."""
-
-    async def run(self, key: str, arguments: Mapping[str, Any], caller: Caller = NOBODY) -> str:
-        return await self._connection.call(self._name, arguments, caller)
+        return self.connections[tool.mcp].runs(tool.name)
 
 
 def _offered(server: McpServer, listed: tuple[ListedTool, ...]) -> Iterator[AgentTool]:

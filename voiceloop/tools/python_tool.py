@@ -82,7 +82,7 @@ class FunctionProcess:
 
 
 class PythonTool:
-    """One tool's executor; see `Executor`.
+    """One tool; see `Run`.
 
     spec: ``module:function``. folder: where the module is looked for first; "": where the server
     was started. has_network: it may open sockets beyond this machine's own (AF_UNIX).

@@ -1,6 +1,6 @@
 """The tools of one agent as a server runs them: `call`, and every bound on it.
 
-Owns the executors and the limits, for all calls of a server together. A call
+Owns what runs them and the limits, for all calls of a server together. A call
 ends in a text for the model: the result, or why there is none. One that changes nothing does so
 within its tool's deadline. One with side effects has to begin within it; then it goes on for up to
 `MAX_EFFECT_S`, whoever waits. What it began is never begun again by itself, since nobody knows how
@@ -16,16 +16,16 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import ToolCall
 from voiceloop.errors import ConfigError
-from voiceloop.tools.agent_class import AgentClass, MethodTool
+from voiceloop.tools.agent_class import AgentClass
 from voiceloop.tools.arguments import read_arguments
 from voiceloop.tools.caller import NOBODY, Caller
-from voiceloop.tools.executor import Executor, ToolFailed
+from voiceloop.tools.executor import Run, ToolFailed
 from voiceloop.tools.limit import CallLimit
 from voiceloop.tools.python_tool import PythonTool
 from voiceloop.tools.result import shaped
@@ -80,7 +80,7 @@ class ServedTool:
     """A tool that the server executes. is_read: its calls change nothing."""
 
     tool: AgentTool
-    executor: Executor
+    run: Run
     limit: CallLimit
 
     @property
@@ -96,7 +96,7 @@ class SessionTool(AgentTool):
     says_read_only: its server claims so, which is not believed where a call would be made early.
     """
 
-    executor: Executor
+    run: Run
     limit: CallLimit
     says_read_only: bool = False
 
@@ -107,15 +107,24 @@ class SessionTool(AgentTool):
 
     @property
     def served(self) -> ServedTool:
-        return ServedTool(self, self.executor, self.limit)
+        return ServedTool(self, self.run, self.limit)
+
+
+class AuthorsProcess(Protocol):
+    """Holds an author's code. `close` is idempotent; calls still running fail."""
+
+    async def start(self) -> None:
+        """Raises: ConfigError: what the agent file names is not there."""
+
+    async def close(self) -> None: ...
 
 
 @dataclass(slots=True)
 class Toolbox:
     """`start`, then `call` from any session, then `close`. clock: in seconds.
 
-    client: of the tools behind a URL. mcp: of those that servers list. own_class: of the agent. All
-    are closed with it.
+    client: of the tools behind a URL. mcp: of those that servers list. processes: of functions, by
+    the tool's name. own_class: of the agent. All are closed with it.
     """
 
     served: dict[str, ServedTool]
@@ -123,6 +132,7 @@ class Toolbox:
     client: httpx.AsyncClient | None = None
     mcp: McpServers | None = None
     own_class: AgentClass | None = None
+    processes: Mapping[str, AuthorsProcess] = field(default_factory=dict)
     _writes: set[asyncio.Task[ToolResult]] = field(default_factory=set)  # with side effects
     _listed: dict[tuple[str, str], ServedTool] = field(default_factory=dict)  # by server and name
     _outliving: set[asyncio.Task[None]] = field(default_factory=set)  # connections of sessions
@@ -147,17 +157,15 @@ class Toolbox:
             known = self._listed.get(key)
             if known is None or known.tool != tool:
                 limit = CallLimit(tool.name, tool.at_once)
-                self._listed[key] = ServedTool(tool, self.mcp.executor_of(tool), limit)
+                self._listed[key] = ServedTool(tool, self.mcp.runs(tool), limit)
         return replace(agent, tools=tools)
 
     async def start(self) -> None:
         """Raises: ConfigError, where the agent file names a function that is not there."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                for one in self.served.values():
-                    tasks.create_task(one.executor.start())
-                if self.own_class is not None:
-                    tasks.create_task(self.own_class.start())
+                for one in self._processes():
+                    tasks.create_task(one.start())
         except BaseExceptionGroup as failures:
             await self.close()
             raise failures.exceptions[0] from None
@@ -165,13 +173,15 @@ class Toolbox:
     async def close(self) -> None:
         """Once the side effects under way are over, each of them bounded by `MAX_EFFECT_S`."""
         await asyncio.gather(*self._writes, *self._outliving)
-        await asyncio.gather(*(one.executor.close() for one in self.served.values()))
-        if self.own_class is not None:
-            await self.own_class.close()
+        await asyncio.gather(*(one.close() for one in self._processes()))
         if self.mcp is not None:
             await self.mcp.close()
         if self.client is not None:
             await self.client.aclose()
+
+    def _processes(self) -> list[AuthorsProcess]:
+        own = [self.own_class] if self.own_class is not None else []
+        return [*self.processes.values(), *own]
 
     async def call(self, tool: AgentTool, call: ToolCall, caller: Caller = NOBODY) -> ToolResult:
         """Answer a call of one of the agent file's tools; raises nothing of a tool's making.
@@ -242,7 +252,7 @@ class Toolbox:
         key = uuid4().hex
         for pause_s in (RETRY_PAUSE_S, None):
             try:
-                text = await served.executor.run(key, arguments, caller)
+                text = await served.run(key, arguments, caller)
                 return shaped(text, tool.keep, tool.max_result_chars)
             except ToolFailed as failure:
                 may_repeat = failure.may_help and (served.is_read or failure.is_unsent)
@@ -271,25 +281,27 @@ def toolbox_of(
     variables = os.environ if environment is None else environment
     client: httpx.AsyncClient | None = None
     served: dict[str, ServedTool] = {}
+    processes: dict[str, PythonTool] = {}
     own_class = None
     if agent.python is not None:
         own_class = AgentClass(agent.python, folder, has_network=agent.network)
     for tool in agent.tools:
-        executor: Executor
+        run: Run
         if tool.url is not None:
             from voiceloop.tools.http import HttpTool, new_client
 
             client = client or new_client()
-            executor = HttpTool(tool, variables, client)
+            run = HttpTool(tool, variables, client).run
         elif own_class is not None and tool.python == f"{own_class.spec}.{tool.name}":
-            executor = MethodTool(tool.name, own_class)
+            run = own_class.runs(tool.name)
         elif tool.python is not None:
-            executor = PythonTool(tool.name, tool.python, folder, has_network=tool.network)
+            process = PythonTool(tool.name, tool.python, folder, has_network=tool.network)
+            processes[tool.name], run = process, process.run
         else:
             continue  # a table, an MCP server's, or the client's
-        served[tool.name] = ServedTool(tool, executor, CallLimit(tool.name, tool.at_once))
+        served[tool.name] = ServedTool(tool, run, CallLimit(tool.name, tool.at_once))
     mcp = _mcp_servers(agent, variables, folder) if agent.mcp else None
-    return Toolbox(served, clock, client, mcp, own_class)
+    return Toolbox(served, clock, client, mcp, own_class, processes)
 
 
 def _mcp_servers(agent: AgentConfig, environment: Mapping[str, str], folder: str) -> McpServers:

@@ -23,7 +23,7 @@ from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.reply import agent_hooks
 from voiceloop.server.app import Gateway
-from voiceloop.tools.agent_class import AgentClass, MethodTool
+from voiceloop.tools.agent_class import AgentClass
 from voiceloop.tools.caller import Caller
 from voiceloop.tools.executor import ToolFailed
 
@@ -173,17 +173,17 @@ async def test_a_hook_that_loops_costs_its_turn_and_no_other_call(
 async def test_what_a_method_keeps_is_of_its_call_and_ends_with_it(tmp_path: Path) -> None:
     load_agent(written(tmp_path))
     of = AgentClass("desk:Desk", str(tmp_path), has_network=False)
-    hours = MethodTool("opening_hours", of)
-    await hours.start()
+    hours = of.runs("opening_hours")
+    await of.start()
     one, other = Caller(call="one"), Caller(call="other")
     for caller in (one, other):
         of.open(caller)
         await of.run("on_call", {}, caller)
-    assert json.loads(await hours.run("k", {"day": "monday", "n": 2}, one))["asked"] == 2
-    assert json.loads(await hours.run("k", {"day": "sunday"}, one))["asked"] == 3
-    assert json.loads(await hours.run("k", {"day": "sunday"}, other))["asked"] == 1
+    assert json.loads(await hours("k", {"day": "monday", "n": 2}, one))["asked"] == 2
+    assert json.loads(await hours("k", {"day": "sunday"}, one))["asked"] == 3
+    assert json.loads(await hours("k", {"day": "sunday"}, other))["asked"] == 1
     with pytest.raises(ToolFailed, match="ValidationError"):
-        await hours.run("k", {"day": "friday"}, one)
+        await hours("k", {"day": "friday"}, one)
     with pytest.raises(ToolFailed) as failed:
         await of.run("raises", {}, one)
     assert "secret" not in failed.value.message

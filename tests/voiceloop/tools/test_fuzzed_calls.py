@@ -150,7 +150,7 @@ async def judged(n_calls: int, seed: int = 0) -> Judge:
     loop = asyncio.get_running_loop()
     client = httpx.AsyncClient(transport=httpx.MockTransport(judge))
     served = {
-        name: ServedTool(tool, HttpTool(tool, {}, client), CallLimit(name, tool.at_once))
+        name: ServedTool(tool, HttpTool(tool, {}, client).run, CallLimit(name, tool.at_once))
         for name, tool in TOOLS.items()
     }
     box = Toolbox(served, loop.time, client)

@@ -29,7 +29,6 @@ from voiceloop.realtime.mcp.entry import MAX_SERVERS, McpEntry
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.tools.limit import CallLimit
 from voiceloop.tools.mcp_connection import McpConnection
-from voiceloop.tools.mcp_servers import McpTool
 from voiceloop.tools.pending import SessionTools
 from voiceloop.tools.toolbox import SessionTool
 
@@ -203,7 +202,7 @@ def _tools_of(connection: McpConnection) -> dict[str, SessionTool]:
             listed.description,
             listed.parameters,
             mcp=label,
-            executor=McpTool(connection, listed.name),
+            run=connection.runs(listed.name),
             limit=CallLimit(listed.name, CALLS_AT_ONCE),
             says_read_only=listed.is_read_only,
         )
