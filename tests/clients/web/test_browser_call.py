@@ -181,7 +181,7 @@ async def test_a_missing_key_and_a_wrong_one_are_told_apart_where_the_key_is_ask
     wav = microphone(tmp_path / "caller.wav", [30.0])
     told = "document.getElementById('status').textContent"
     key = "document.querySelector('[name=key]')"
-    async with serving(keyed("secret-key-1")) as port, chromium(CHROMIUM, wav) as page:
+    async with with_doors(keyed("secret-key-1")) as port, chromium(CHROMIUM, wav) as page:
         await page.goto(f"http://127.0.0.1:{port}/")
         await page.until("document.getElementById('settings-card').open")
         await page.evaluate("document.getElementById('settings-card').open = false")
@@ -211,7 +211,7 @@ async def test_a_key_that_no_subprotocol_can_carry_opens_the_call_too(
 ) -> None:
     assert CHROMIUM is not None
     wav = microphone(tmp_path / "caller.wav", [30.0])
-    async with serving(keyed(key)) as port, chromium(CHROMIUM, wav) as page:
+    async with with_doors(keyed(key)) as port, chromium(CHROMIUM, wav) as page:
         await page.goto(f"http://127.0.0.1:{port}/")
         await page.evaluate(f"document.querySelector('[name=key]').value = '{key}'")
         await page.evaluate("document.getElementById('start').click()")
@@ -289,7 +289,7 @@ async def test_typed_words_are_answered_aloud_and_an_unanswered_tool_is_told_and
 ) -> None:
     assert CHROMIUM is not None
     wav = microphone(tmp_path / "caller.wav", [60.0])
-    async with serving(cafe()) as port, chromium(CHROMIUM, wav) as page:
+    async with with_doors(cafe()) as port, chromium(CHROMIUM, wav) as page:
         await page.size(1180, 900)
         await page.goto(f"http://127.0.0.1:{port}/")
         await page.until("document.querySelectorAll('#try-list button').length === 2")
