@@ -26,7 +26,6 @@ from ray._private import ray_constants, services
 from ray._private.authentication.authentication_utils import is_token_auth_enabled
 from ray.exceptions import ActorUnavailableError, RayError
 from ray.experimental import internal_kv
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from voiceloop.cluster.control.directory import Directory, Record
 from voiceloop.cluster.control.hosts import TICK_S, Action, Machine, Remove, Start, machine_of
@@ -42,7 +41,6 @@ log = logging.getLogger(__name__)
 NAMESPACE = "voiceloop"
 DIRECTORY = "directory"
 RECORD = b"voiceloop/record"  # of the directory, under which Ray's head keeps it
-LOOK_S = 1.0  # at the machines
 PAUSE_S = 1.0  # before what could not be placed is placed again
 ANSWER_S = 30.0  # of the directory, for a command: Ray finds out late that its machine is gone
 RETRY_S = 0.2
@@ -147,7 +145,6 @@ class _Directory:
         """Called by Ray's loop once it runs, and by whatever comes first."""
         if self._ticking is None or self._ticking.done():
             self._ticking = asyncio.get_running_loop().create_task(self._tick_on())
-            self._keep(self._look_on())
             for name in self._directory.hosts:
                 self._keep(self._outlive(name))
 
@@ -182,7 +179,12 @@ class _Directory:
 
     async def status(self) -> Status:
         await self.begin()
-        return status_of(self._directory)
+        try:
+            machines = await asyncio.to_thread(_machines)
+        except Exception as error:  # bare ones of Ray's
+            log.warning("machines could not be looked at: %s", error)
+            machines = []
+        return status_of(self._directory, machines)
 
     async def is_down(self) -> bool:
         await self.begin()
@@ -199,18 +201,9 @@ class _Directory:
             await asyncio.to_thread(_keep_record, record)
             self._stored = record
 
-    async def _look_on(self) -> None:
-        """Beside the ticks, which nothing of Ray's is to hold up."""
-        while True:
-            try:
-                self._directory.see(await asyncio.to_thread(_machines))
-            except Exception as error:  # bare ones of Ray's; what was seen last holds on
-                log.warning("machines could not be looked at: %s", error)
-            await asyncio.sleep(LOOK_S)
-
     async def _tick_on(self) -> None:
         while True:
-            await asyncio.sleep(TICK_S)  # before the first one too: then machines are known
+            await asyncio.sleep(TICK_S)
             try:
                 actions = self._directory.tick()
                 await self._store()
@@ -240,11 +233,6 @@ class _Directory:
 
     def _place(self, start: Start) -> None:
         needs, desired = dict(start.group.needs), self._directory.desired
-        strategy: Any = "SPREAD"
-        if start.machine:  # where that has gone meanwhile, or its room has, anywhere
-            strategy = NodeAffinitySchedulingStrategy(
-                start.machine, soft=not start.is_move, _spill_on_unavailable=not start.is_move
-            )
         avoided = {NODE_LABEL: f"!in({','.join(start.avoid)})"} if start.avoid else {}
         _host_class.options(
             name=start.name,
@@ -254,7 +242,7 @@ class _Directory:
             num_gpus=needs.pop("GPU", 0.0),
             resources=needs,
             label_selector=avoided or None,
-            scheduling_strategy=strategy,
+            scheduling_strategy="SPREAD",
             **ANEW,
         ).remote(start, desired.environ, desired.key_names, self._command, self._address)
         log.info("places %s", start.name)

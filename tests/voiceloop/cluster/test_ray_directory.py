@@ -14,7 +14,6 @@ pytest.importorskip("ray", reason="pip install 'voiceloop[cluster]'")
 from tests.voiceloop.cluster.control.scripted_cluster import group
 from voiceloop.cluster import ray as control
 from voiceloop.cluster.control.directory import Placed, Record
-from voiceloop.cluster.control.hosts import Machine
 from voiceloop.cluster.control.plan import Desired
 
 WANTED = Desired(1, (group("engine"), group("voice")))
@@ -27,15 +26,9 @@ class ScriptedRay:
         self.refuses = True
         self.placed: list[str] = []
         self.addresses = set[str]()
-        self.seen: list[Machine] | None = None
         self.strategies = set[object]()
         self.options_seen: list[dict[str, Any]] = []
         self.records: list[Record] = []
-
-    def machines(self) -> list[Machine]:
-        if self.seen is None:
-            raise RuntimeError("no answer")
-        return self.seen
 
     def options(self, name: str, **options: Any) -> SimpleNamespace:
         if self.refuses and name.startswith("engine"):
@@ -43,7 +36,7 @@ class ScriptedRay:
         assert any(name == host.name for host in self.records[-1].hosts)  # kept before
         self.placed.append(name)
         self.options_seen.append(options)
-        self.strategies.add(getattr(options["scheduling_strategy"], "node_id", "anywhere"))
+        self.strategies.add(options["scheduling_strategy"])
 
         def place(*given: Any) -> None:
             self.addresses.add(given[-1])
@@ -60,11 +53,9 @@ class ScriptedRay:
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedRay]:
     place = ScriptedRay()
     monkeypatch.setattr(control, "_host_class", place)
-    monkeypatch.setattr(control, "_machines", place.machines)
     monkeypatch.setattr(control, "_keep_record", place.records.append)
     monkeypatch.setattr(control.ray, "get_actor", place.actor)
     monkeypatch.setattr(control, "TICK_S", 0.01)
-    monkeypatch.setattr(control, "LOOK_S", 0.01)
     monkeypatch.setattr(control, "PAUSE_S", 0.02)
     yield place
 
@@ -104,22 +95,7 @@ async def test_a_process_that_ray_refuses_keeps_none_of_the_others_back(
         await end(actor)
 
 
-async def test_processes_are_placed_on_machines_that_ray_has_told_of(
-    monkeypatch: pytest.MonkeyPatch, place: ScriptedRay
-) -> None:
-    place.refuses = False
-    actor = begun(monkeypatch, is_anew=False)
-    try:
-        place.seen = [Machine(id * 28, id, free={"CPU": 2.0}) for id in ("aa", "bb")]
-        actor._directory.see(place.seen)
-        await actor.begin()
-        await until_placed(place, 4)
-        assert place.strategies == {"aa" * 28, "bb" * 28}
-    finally:
-        await end(actor)
-
-
-async def test_without_a_word_of_machines_ray_chooses_where(
+async def test_ray_chooses_where_and_spreads_them(
     monkeypatch: pytest.MonkeyPatch, place: ScriptedRay
 ) -> None:
     place.refuses = False
@@ -127,7 +103,7 @@ async def test_without_a_word_of_machines_ray_chooses_where(
     await actor.begin()
     try:
         await until_placed(place, 4)
-        assert place.strategies == {"anywhere"}
+        assert place.strategies == {"SPREAD"}
     finally:
         await end(actor)
 
@@ -157,7 +133,7 @@ async def test_what_was_kept_and_is_not_there_is_placed_again(
     monkeypatch: pytest.MonkeyPatch, place: ScriptedRay
 ) -> None:
     place.refuses = False
-    kept = Record(WANTED, (Placed("engine-1", "engine", "one", "a", False, True),))
+    kept = Record(WANTED, (Placed("engine-1", "engine", "one", False, True),))
     monkeypatch.setattr(control, "_kept", lambda: kept)
     actor = begun(monkeypatch, is_anew=True)
     await actor.begin()
@@ -181,6 +157,6 @@ def test_what_is_kept_is_read_as_it_was_written(monkeypatch: pytest.MonkeyPatch)
     kept: dict[bytes, bytes] = {}
     monkeypatch.setattr(control.internal_kv, "_internal_kv_put", kept.__setitem__)
     monkeypatch.setattr(control.internal_kv, "_internal_kv_get", kept.get)
-    record = Record(WANTED, (Placed("engine-1", "engine", "one", "a", True, True),))
+    record = Record(WANTED, (Placed("engine-1", "engine", "one", True, True),))
     control._keep_record(record)
     assert control._kept() == record

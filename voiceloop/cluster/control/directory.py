@@ -5,8 +5,7 @@ be, and which of them take new calls. Hosts report twice a second and are answer
 
 One rule replaces processes, whether another version is wanted or a machine is to be left: as many
 as are wanted are started beside the old ones, new calls go to them as they get ready, and an old
-one is drained for each that has been ready for a while. By the same rule a group that lies unevenly
-over the machines is evened out.
+one is drained for each that has been ready for a while. Where a process goes Ray chooses.
 """
 
 from __future__ import annotations
@@ -27,11 +26,8 @@ from voiceloop.cluster.control.hosts import (
     TICK_S,
     Action,
     Host,
-    Machine,
     Remove,
     Start,
-    counts,
-    emptiest,
 )
 from voiceloop.cluster.control.plan import Desired, Group
 from voiceloop.cluster.control.reports import CanaryCounts, HostReport, Orders
@@ -42,10 +38,6 @@ from voiceloop.cluster.worker_list import WorkerList
 log = logging.getLogger(__name__)
 
 PLACE_WAIT_S = 60.0  # for room beside the old ones; after that one of these makes room
-READY_WITHIN_S = 600.0  # what does not get ready by then, as the slowest model does, never will
-RETRY_S = 600.0  # after a move that failed: something is wrong with the machine, and nothing urgent
-STEADY_S = 10.0  # a machine that comes and goes gets nothing of what runs elsewhere
-MOST_SKEW = 1  # of three on two machines, two and one; Kubernetes' maxSkew has the same meaning
 CANARY = "-canary"  # behind the name of the group that it is tried beside
 SURGE = 2  # processes being started beside those they replace, of one group
 ANSWER_S = 0.5  # a queue as old as what callers are promised (slo.answer_ms) is a full worker
@@ -57,7 +49,6 @@ class Placed(msgspec.Struct, frozen=True):
     name: str
     group: str
     version: str
-    machine: str
     drains: bool
     was_heard: bool
 
@@ -79,12 +70,9 @@ class Directory:
     def __init__(self, record: Record, new_name: Callable[[str], str]) -> None:
         self.desired = record.desired
         self.hosts = {one.name: Host(*msgspec.structs.astuple(one)) for one in record.hosts}
-        self.machines: tuple[Machine, ...] = ()
         self.trial = CanaryCounts()  # of the canary that is wanted, or was wanted last
-        self._there_s: dict[str, float] = {}  # for how long each machine has been there
         self._scalers: dict[str, Scaler] = {}
         self._new_name = new_name
-        self._moves_in_s = 0.0
         self._hears_for_s = LOST_S if record.hosts else 0.0
 
     @property
@@ -93,9 +81,7 @@ class Directory:
         hosts = self.hosts.values()
         return Record(
             self.desired,
-            tuple(
-                Placed(h.name, h.group, h.version, h.machine, h.drains, h.was_heard) for h in hosts
-            ),
+            tuple(Placed(h.name, h.group, h.version, h.drains, h.was_heard) for h in hosts),
         )
 
     @property
@@ -173,11 +159,6 @@ class Directory:
         self.trial.hear(self.desired.trial, report)
         return Orders(host.drains, None if self._is_rebuilding else self.worker_list())
 
-    def see(self, machines: Sequence[Machine]) -> None:
-        """Take the machines that there are now; without any, Ray chooses where a process goes."""
-        self.machines = tuple(machines)
-        self._there_s = {one.id: self._there_s.get(one.id, 0.0) for one in machines}
-
     def forget(self, name: str) -> None:
         """Forget a host whose end Ray has seen."""
         self.hosts.pop(name, None)
@@ -233,8 +214,6 @@ class Directory:
         """Say what to place and what to end now; drains go out in answers to reports."""
         for host in self.hosts.values():
             host.pass_time()
-        self._there_s = {node: there_s + TICK_S for node, there_s in self._there_s.items()}
-        self._moves_in_s = max(0.0, self._moves_in_s - TICK_S)
         self._hears_for_s = max(0.0, self._hears_for_s - TICK_S)
         self._judge_canary()
         actions: list[Action] = [Remove(host.name) for host in self.hosts.values() if host.is_over]
@@ -274,34 +253,15 @@ class Directory:
             n_missing = min(n_missing, SURGE - sum(not one.is_ready for one in good))
         elif n_missing < 0:
             self._thin_out(good, n_wanted)
-        elif n_missing == 0 and self._is_at_rest:
-            machine = self.uneven(group, STEADY_S)
-            return [self._start(group, machine, is_move=True)] if machine else []
-        return [self._start(group, self._emptiest(group)) for _ in range(n_missing)]
+        return [self._start(group) for _ in range(n_missing)]
 
     def _thin_out(self, good: Sequence[Host], n_wanted: int) -> None:
         """Drain one that is too many, once the others serve: the youngest where most are."""
         own = Counter(one.node for one in good)
-        late = [one for one in good if one.waits_s > READY_WITHIN_S]
+        late = [one for one in good if not one.is_ready]
         victim = min(reversed(late or good), key=lambda one: -own[one.node])
-        if late:
-            log.error("%s is not ready in the place it was to go to", victim.name)
-            self._moves_in_s = RETRY_S
-        if late or sum(one.is_settled for one in good if one is not victim) >= n_wanted:
+        if sum(one.is_settled for one in good if one is not victim) >= n_wanted:
             victim.drains = True
-
-    @property
-    def _is_at_rest(self) -> bool:
-        """Whether all processes of all groups are what is wanted, and have been for a while."""
-        of = [(host, self.desired.group(host.group)) for host in self.hosts.values()]
-        return all(h.is_settled and g is not None and self.is_wanted(h, g) for h, g in of)
-
-    def uneven(self, group: Group, there_for_s: float = 0.0) -> str:
-        """The machine that one of this group is to move to from one that has more; "": none."""
-        own = counts(self.hosts.values(), group.name)
-        machine = self._emptiest(group, there_for_s) if not self._moves_in_s else ""
-        is_uneven = machine and own and max(own.values()) - own[machine] > MOST_SKEW
-        return machine if is_uneven else ""
 
     def is_wanted(self, host: Host, group: Group) -> bool:
         """Whether it is there, of the version that is wanted, on a machine that is not left."""
@@ -330,16 +290,7 @@ class Directory:
         waits = [one.process.queue_age_s.get(process.address, 0.0) for one in reports]
         return min(1.0, max(process.used, max(waits) / ANSWER_S))
 
-    def _emptiest(self, group: Group, there_for_s: float = 0.0) -> str:
-        machines = [
-            one
-            for one in self.machines
-            if one.id not in self.desired.cordoned and self._there_s[one.id] >= there_for_s
-        ]
-        groups = {group.name: group for group in self.desired.all_groups}
-        return emptiest(machines, group, self.hosts.values(), groups)
-
-    def _start(self, group: Group, machine: str, *, is_move: bool = False) -> Start:
+    def _start(self, group: Group) -> Start:
         name = self._new_name(group.name)
-        self.hosts[name] = Host(name, group.name, group.version, machine)
-        return Start(name, group, self.desired.cordoned, machine, is_move)
+        self.hosts[name] = Host(name, group.name, group.version)
+        return Start(name, group, self.desired.cordoned)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,15 +39,14 @@ def machine_of(node: Mapping[str, Any], free: Mapping[str, float]) -> Machine:
 class Host:
     """One host. Its times grow with the directory's ticks: one that was held up doubts nobody.
 
-    machine: where it was to be placed. was_heard: by this directory or one before it. report: its
-    last to this one. silent_s: since then, or since it was placed. ready_s: how long it has been
-    ready without a pause; waits_s: or not ready.
+    was_heard: by this directory or one before it. report: its last to this one. silent_s: since
+    then, or since it was placed. ready_s: how long it has been ready without a pause; waits_s: or
+    not ready.
     """
 
     name: str
     group: str
     version: str
-    machine: str = ""
     drains: bool = False
     was_heard: bool = False
     report: HostReport | None = None
@@ -67,7 +65,8 @@ class Host:
 
     @property
     def node(self) -> str:
-        return self.report.node if self.report is not None else self.machine
+        """The machine that it is on; "" until it has been heard."""
+        return self.report.node if self.report is not None else ""
 
     @property
     def is_fresh(self) -> bool:
@@ -100,49 +99,13 @@ class Host:
         return has_ended or (self.drains and self.silent_s > LOST_S)
 
 
-def counts(hosts: Collection[Host], group: str) -> Counter[str]:
-    """How many of a group each machine has that stay, those on their way to it included."""
-    staying = (host for host in hosts if host.group == group and not host.drains)
-    return Counter(host.node for host in staying if host.node)
-
-
-def emptiest(
-    machines: Sequence[Machine],
-    group: Group,
-    hosts: Collection[Host],
-    groups: Mapping[str, Group],
-) -> str:
-    """The id of a machine with room for one of this group: fewest of its own, then of all.
-
-    machines: to choose from. groups: by name, for what was placed and is not heard yet. Empty where
-    none has room.
-    """
-    own = counts(hosts, group.name)
-    everybody = Counter(host.node for host in hosts if not host.drains)
-    fit = []
-    for machine in machines:
-        wanted = Counter(group.needs)
-        for host in hosts:
-            if host.report is None and host.machine == machine.id and host.group in groups:
-                wanted.update(groups[host.group].needs)
-        if all(machine.free.get(name, 0.0) >= amount for name, amount in wanted.items() if amount):
-            fit.append(machine.id)
-    return min(fit, key=lambda node: (own[node], everybody[node], node), default="")
-
-
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Place one process of this group, on none of the machines to avoid.
-
-    machine: where, as long as it is there and has room; anywhere where none is named. is_move:
-    there alone, for one of its group that leaves a machine with more.
-    """
+    """Place one process of this group, on none of the machines to avoid."""
 
     name: str
     group: Group
     avoid: tuple[str, ...]
-    machine: str = ""
-    is_move: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from voiceloop.canary.judge import figure
@@ -34,10 +36,7 @@ class ProcessStatus(msgspec.Struct, frozen=True):
 
 
 class GroupStatus(msgspec.Struct, frozen=True):
-    """One group: how many of it are ready, wanted, and of another version than the wanted one.
-
-    is_uneven: one of it is to move to a machine that has fewer.
-    """
+    """One group: how many of it are ready, wanted, and of another version than the wanted one."""
 
     name: str
     roles: tuple[str, ...]
@@ -45,7 +44,6 @@ class GroupStatus(msgspec.Struct, frozen=True):
     ready: int
     wanted: int
     old: int
-    is_uneven: bool = False
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -60,13 +58,11 @@ class Status(msgspec.Struct, frozen=True):
     canary: TrialStatus | None = None  # that is tried, or was given up last
 
 
-def status_of(directory: Directory) -> Status:
-    """What the directory knows now."""
+def status_of(directory: Directory, machines: Iterable[Machine] = ()) -> Status:
+    """What the directory knows now. machines: as Ray tells of them."""
     desired, hosts = directory.desired, directory.hosts.values()
     groups = tuple(_group(directory, group) for group in desired.all_groups)
-    are_groups_settled = all(
-        one.ready == one.wanted and not one.old and not one.is_uneven for one in groups
-    )
+    are_groups_settled = all(one.ready == one.wanted and not one.old for one in groups)
     return Status(
         desired.generation,
         desired.is_stopping,
@@ -75,7 +71,7 @@ def status_of(directory: Directory) -> Status:
         tuple(_process(directory, host) for host in sorted(hosts, key=lambda host: host.name)),
         tuple(
             msgspec.structs.replace(machine, is_cordoned=machine.id in desired.cordoned)
-            for machine in directory.machines
+            for machine in machines
         ),
         _canary(directory),
     )
@@ -102,7 +98,6 @@ def _group(directory: Directory, group: Group) -> GroupStatus:
         sum(host.is_ready for host in good),
         directory.n_wanted(group),
         len(hosts) - len(good),
-        bool(directory.uneven(group)),
     )
 
 
@@ -142,7 +137,6 @@ def text_of(status: Status) -> str:
         lines.append(f"machine {machine.address}{told}: free {_free(machine)} [{machine.id}]")
     for group in status.groups:
         told = f", {group.old} old ones to go" if group.old else ""
-        told += ", one is to move to an emptier machine" if group.is_uneven else ""
         lines.append(f"{group.name} {group.version}: {group.ready} of {group.wanted} ready{told}")
     return "\n".join([*lines, *(_lines_of_canary(status.canary) if status.canary else ())])
 

@@ -8,7 +8,7 @@ import msgspec
 
 from voiceloop.canary.trial import Trial
 from voiceloop.cluster.control.directory import Directory, Record
-from voiceloop.cluster.control.hosts import TICK_S, Machine, Remove, Start
+from voiceloop.cluster.control.hosts import TICK_S, Remove, Start
 from voiceloop.cluster.control.plan import Desired, Group, Launch
 from voiceloop.cluster.control.reports import HostReport, HostState, Orders, ProcessReport
 
@@ -74,7 +74,6 @@ class ScriptedCluster:
         self.places = places or {"a": 100}
         self.hosts: dict[str, ScriptedHost] = {}
         self.waiting: list[Start] = []
-        self.moves: list[tuple[float, Start]] = []  # when each was begun
         self.given_up: list[str] = []  # why each canary was
         self.missed: list[tuple[float, Start]] = []  # of lost machines: when Ray knows of it
         self._serial = itertools.count()
@@ -104,7 +103,6 @@ class ScriptedCluster:
             for host in list(self.hosts.values()):
                 if not host.is_silent:
                     host.obey(self.directory.hear(host.report(self.now_s)), self.now_s)
-            self.directory.see(self.machines())
             tried = self.directory.desired.canary
             actions = self.directory.tick()
             if tried and not self.directory.desired.canary:
@@ -113,30 +111,23 @@ class ScriptedCluster:
                 match action:
                     case Start():
                         self.waiting.append(action)
-                        if action.is_move:
-                            self.moves.append((self.now_s, action))
                     case Remove(name):
                         self.hosts.pop(name, None)
                         self.waiting = [one for one in self.waiting if one.name != name]
             self._place()
 
-    def machines(self) -> list[Machine]:
-        return [Machine(node, node, free={"CPU": float(self._free(node))}) for node in self.places]
-
     def _free(self, node: str) -> int:
         return self.places[node] - sum(host.node == node for host in self.hosts.values())
 
     def _place(self) -> None:
-        """Where it is to be, else where there is most room."""
+        """Where there is most room."""
         self.waiting += [start for at_s, start in self.missed if at_s <= self.now_s]
         self.missed = [one for one in self.missed if one[0] > self.now_s]
         still = []
         for start in self.waiting:
             free = {node: self._free(node) for node in self.places if node not in start.avoid}
             node = max(free, key=lambda name: free[name], default=None)
-            if start.is_move or free.get(start.machine, 0) > 0:
-                node = start.machine
-            if node is None or free.get(node, 0) <= 0:
+            if node is None or free[node] <= 0:
                 still.append(start)
                 continue
             self.hosts[start.name] = ScriptedHost(start, node, self.now_s)

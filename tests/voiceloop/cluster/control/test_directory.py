@@ -414,6 +414,27 @@ def test_a_group_that_the_plan_no_longer_names_is_drained() -> None:
     assert {host.start.group.name for host in cluster.hosts.values()} == {"engine"}
 
 
+def test_what_never_gets_ready_does_not_keep_others_from_being_replaced_for_ever() -> None:
+    cluster = ScriptedCluster(group("engine"), group("voice"), places={"a": 20})
+    cluster.run(30)
+    cluster.directory.want([group("engine", "broken"), group("voice", "two")], {})
+    for _ in range(int((1320) / TICK_S)):
+        cluster.run(TICK_S)
+        for host in cluster.hosts.values():
+            host.never_ready = host.start.group.version == "broken"
+    assert len(cluster.ready("voice", "two")) == len(cluster.ready("engine", "one")) == 2
+
+
+def test_what_is_taken_away_leaves_where_most_are() -> None:
+    cluster = ScriptedCluster(group(least=2, most=3, spare=0), places={"a": 2, "b": 1})
+    cluster.directory.want([group(least=3, most=3, spare=0)], {})
+    cluster.run(30)
+    assert cluster.nodes() == ["a", "a", "b"]
+    cluster.directory.want([group(least=2, most=2, spare=0)], {})
+    cluster.run(60)
+    assert cluster.nodes() == ["a", "b"]
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_dies_in_whatever_order_it_comes_to_rest(seed: int) -> None:
     draw = random.Random(seed)
