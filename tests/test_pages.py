@@ -22,20 +22,12 @@ PAGES = (
     "audio/embedded/end_of_voice/CARD.md", "audio/embedded/for_agent/CARD.md",
     "benchmarks/RESULTS.md", "benchmarks/LOG.md",
 )  # fmt: skip
-# In plain English so far; the others follow.
-NOT_YET = ("CONFIG",)
-PLAIN_PAGES = (
-    "README.md",
-    "SECURITY.md",
-    *(page for page in MANUAL if Path(page).stem not in NOT_YET),
-)
+PLAIN_PAGES = ("README.md", "SECURITY.md", *MANUAL)
 MOST_WORDS_A_SENTENCE = 18.0  # on average
 MOST_LONG_SENTENCES, MOST_LONG_CELLS = 0.02, 0.05
-MOST_README_BYTES = 9000
+REFERENCE = ("CONFIG", "ERRORS", "PROTOCOL")  # is looked up and not read
+MOST_WORDS = 35_000  # of all others together
 ROOMS = ("voiceloop", "engine", "audio", "clients", "tests", "benchmarks")
-MOST_LOG_BYTES = 60_000
-MOST_RESULTS_BYTES = 30_000
-LOG_COLUMNS = 120
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
 SECTION_LINK = re.compile(r"\]\(#([\w-]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
@@ -148,12 +140,9 @@ def test_the_events_of_a_round_trip_are_those_of_the_wire() -> None:
     assert not [event for event in events if f'"{event}"' not in source]
 
 
-def test_the_readme_is_short() -> None:
-    assert len(text_of("README.md").encode()) <= MOST_README_BYTES
-
-
-def test_the_changelog_is_short() -> None:
-    assert len(text_of("CHANGELOG.md").splitlines()) <= 60
+def test_the_manual_can_be_read() -> None:
+    read = [page for page in PLAIN_PAGES if Path(page).stem not in REFERENCE]
+    assert sum(len(text_of(page).split()) for page in read) <= MOST_WORDS
 
 
 def test_the_contributors_map_names_every_folder() -> None:
@@ -202,9 +191,8 @@ def test_the_names_that_contributors_are_told_are_in_the_code() -> None:
             assert code.split(".")[-1] in known, code
 
 
-def test_the_log_is_short_and_sorted_by_room() -> None:
+def test_the_log_is_sorted_by_room() -> None:
     text = text_of("benchmarks/LOG.md")
-    assert len(text.encode()) <= MOST_LOG_BYTES
     index, *rooms = re.split(r"^## ", text, flags=re.MULTILINE)
     assert re.findall(r"^\| \[(.+?)\]\(#", index, re.MULTILINE) == [
         room.splitlines()[0] for room in rooms
@@ -213,12 +201,9 @@ def test_the_log_is_short_and_sorted_by_room() -> None:
         days = re.findall(r"^### ([\d-]{10}): .+$", room, re.MULTILINE)
         assert days, "a room without an entry"
         assert days == sorted(days, reverse=True), "the newest entry first"
-    long = [line for line in text.splitlines() if len(line) > LOG_COLUMNS]
-    assert all(line.startswith("|") for line in long), long
 
 
-def test_the_results_are_short_and_every_kept_file_is_named_by_a_page() -> None:
-    assert len(text_of("benchmarks/RESULTS.md").encode()) <= MOST_RESULTS_BYTES
+def test_every_kept_file_of_results_is_named_by_a_page() -> None:
     pages = "\n".join(text_of(page) for page in PAGES)
     kept = (ROOT / "benchmarks" / "results").iterdir()
     assert [path.name for path in kept if path.name not in pages] == []

@@ -1,7 +1,7 @@
 """The tables of ``CONFIG.md``, made of the declarations: ``python -m tests.voiceloop.config_page``.
 
-Writes each table anew between its marks in the page, and prints how many keys there are. What
-stands between the tables is written by hand.
+Writes each table anew between its marks in the page, and prints how many keys there are. What a
+cell has no room for stands below its table; what stands between the tables is written by hand.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import json
 import re
 import types
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
+from tests.plain_words import MOST_CELL_WORDS, words_of
 from voiceloop.agent import AgentConfig
 from voiceloop.cli import build_parser
 from voiceloop.config import Config, all_keys
@@ -22,6 +24,7 @@ from voiceloop.config_reader import Key, bounds, said
 
 PAGE = Path(__file__).resolve().parents[2] / "voiceloop" / "docs" / "CONFIG.md"
 MARKED = re.compile(r"(<!-- keys of (\w+): ([\w.]*) -->\n).*?(\n<!-- end of keys -->)", re.DOTALL)
+SENTENCE = re.compile(r"(?<=[.?!]) (?=[A-Z`0-9])")
 NOTHING = "-"
 KIND_NAMES = {
     str: "text",
@@ -89,9 +92,23 @@ def _rows(keys: Mapping[str, Key], of_serve: Mapping[str, str]) -> Iterable[str]
     head = ["key", *["flag"] * has_flags, "default", "values", "meaning"]
     yield _row(head)
     yield _row(["---"] * len(head)).replace(" ", "")
+    notes: list[str] = []
     for path, key in keys.items():
         flag = [f"`{of_serve[path]}`" if path in of_serve else NOTHING] * has_flags
-        yield _row([f"`{path}`", *flag, _default(key), _values(key), key.description.rstrip(".")])
+        meaning, rest = in_short(key.description)
+        yield _row([f"`{path}`", *flag, _default(key), _values(key), meaning.rstrip(".")])
+        if rest:
+            notes += [f"- `{path}`: {rest}"]
+    if notes:
+        yield from ("", *notes)
+
+
+def in_short(description: str) -> tuple[str, str]:
+    """What fits a cell, and what stands below the table: whole sentences, the first always."""
+    sentences = SENTENCE.split(description)
+    n_words = list(accumulate(len(words_of(one).sentences[0].split()) for one in sentences))
+    n_fit = max(1, sum(n <= MOST_CELL_WORDS for n in n_words))
+    return " ".join(sentences[:n_fit]), " ".join(sentences[n_fit:])
 
 
 def _row(cells: Iterable[str]) -> str:
