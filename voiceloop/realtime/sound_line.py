@@ -44,8 +44,10 @@ class SoundLine(Shape):
     @property
     def lead_ms(self) -> float: ...
 
-    def play_delay_ms(self) -> float:
-        """How much later than a client without a buffer, next door, this one plays what is sent."""
+    def play_delay_ms(self) -> float | None:
+        """How much later than a client without a buffer, next door, this one plays what is sent.
+        None: nothing takes back what was sent, so that it is heard, whatever follows.
+        """
 
     def send_sound(self, samples: bytes) -> None:
         """Send samples in LINE_FORMAT; must not block."""

@@ -122,7 +122,7 @@ class ReplyContext:
             services.level, backends.models, lambda: self.router.staged,
         )  # fmt: skip
         kept, lead_ms = services.kept_lines, float(services.config.pacing_lead_ms)
-        self.play_delay_ms: Callable[[], float] = lambda: 0.0
+        self.play_delay_ms: Callable[[], float | None] = lambda: 0.0
         if (line := protocol.line) is not None:
             lead_ms, self.play_delay_ms = line.lead_ms, line.play_delay_ms
         lines = openers_of(agent.waiting.openers, agent.language) if backends.cascade else ()

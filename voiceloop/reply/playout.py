@@ -191,7 +191,7 @@ class Pacer:
     """What leaves when. Positions count samples of the reply at `rate_hz`.
 
     not_before_s: until then the client plays an earlier reply. play_delay_ms: how much later than
-    a client next door, without a buffer, this one plays what is sent.
+    a client next door, without a buffer, this one plays what is sent; None: what is sent is heard.
     Invariants: every sample leaves once and in order, again only after a `rewind`, and none
     beyond the limit; after `stop` and its fade none does; `heard_ms` never exceeds what was sent,
     and nothing but a `rewind` decreases it.
@@ -202,7 +202,7 @@ class Pacer:
         rate_hz: int,
         lead_ms: float = LEAD_MS,
         not_before_s: float = 0.0,
-        play_delay_ms: Callable[[], float] = lambda: 0.0,
+        play_delay_ms: Callable[[], float | None] = lambda: 0.0,
     ) -> None:
         self.rate_hz = rate_hz
         self._play_delay_ms = play_delay_ms
@@ -391,7 +391,9 @@ class Pacer:
 
     def heard_ms(self, now_s: float) -> float:
         """Of the reply, what a client that plays without a buffer of its own has played."""
-        ahead_ms = max(0.0, 1000.0 * (self.play_end_s - now_s) + self._play_delay_ms())
+        if (delay_ms := self._play_delay_ms()) is None:
+            return self.sent_ms
+        ahead_ms = max(0.0, 1000.0 * (self.play_end_s - now_s) + delay_ms)
         return max(0.0, self.sent_ms - ahead_ms)
 
     def remaining_ms(self, now_s: float) -> float | None:

@@ -12,6 +12,7 @@ from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, instant_backends, quiet
 from voiceloop.agent import AgentConfig
 from voiceloop.call.connection import Hello
+from voiceloop.reply.playout import FADE_OUT_MS
 
 pytestmark = pytest.mark.virtual_time
 
@@ -26,11 +27,11 @@ class MemoryLine:
 
     clock: Clock
     lead_ms: float = 40.0
-    delay_ms: float = 80.0
+    delay_ms: float | None = 80.0
     sent: list[tuple[float, bytes]] = field(default_factory=list)
     n_cleared: int = 0
 
-    def play_delay_ms(self) -> float:
+    def play_delay_ms(self) -> float | None:
         return self.delay_ms
 
     def send_sound(self, samples: bytes) -> None:
@@ -65,12 +66,15 @@ async def test_a_turn_is_heard_and_answered_without_sound_in_any_event(clock: Cl
     assert 1000 * (stopped.at_s - last_s) <= line.lead_ms + 1  # never further ahead
 
 
-async def test_a_barge_in_clears_the_sound_and_says_what_was_heard(clock: Clock) -> None:
+@pytest.mark.parametrize("delay_ms", [80.0, None])
+async def test_a_barge_in_clears_the_sound_and_says_what_was_heard(
+    clock: Clock, delay_ms: float | None
+) -> None:
     backends = instant_backends(
         recognizer=FakeRecognizer(["tell me a story", "something else now"], ms_per_word=400),
         language_model=FakeLanguageModel([LONG]),
     )
-    line = MemoryLine(clock)
+    line = MemoryLine(clock, delay_ms=delay_ms)
     async with Caller(clock, backends, hello=WEBRTC, line=line) as caller:
         await caller.say(700)
         await caller.listen_until("output_audio_buffer.started")
@@ -84,9 +88,11 @@ async def test_a_barge_in_clears_the_sound_and_says_what_was_heard(clock: Clock)
     (response,) = caller.of("response.created")[:1]
     assert cleared.event["response_id"] == response.event["response"]["id"]
     assert line.n_cleared == 1 and n_before
-    # Less is heard than was sent, by what the line and its listener's buffer still hold.
-    assert sent_ms - cut.event["audio_end_ms"] >= line.delay_ms
-    assert 0 < cut.event["audio_end_ms"] < 1000 * (cut.at_s - begun_s)
+    if delay_ms is None:  # what was sent is heard, but for the fade
+        assert 0 <= sent_ms - cut.event["audio_end_ms"] <= FADE_OUT_MS
+    else:  # less is, by what the line and its listener's buffer still hold
+        assert sent_ms - cut.event["audio_end_ms"] >= delay_ms
+    assert 0 < cut.event["audio_end_ms"] < 1000 * (cut.at_s - begun_s) + line.lead_ms
     types = [r.type for r in caller.transport.received]
     assert types.index("response.done") < types.index(cleared.type) < types.index(cut.type)
 

@@ -24,8 +24,6 @@ from voiceloop.doors.rtp.send import RtpSender
 # The next write goes out 20 ms before the one before has been played: over UDP no packet waits for
 # another, so half of what a WebSocket needs will do.
 LEAD_MS = 40.0
-# What the far end's buffer holds of sound that has come (NetEQ, telephones: 40 to 100 ms).
-HELD_BY_PEER_MS = 60.0
 FRAME_SAMPLES = samples_in(FRAME_MS, VOICE_HZ)
 FRAME_BYTES = 2 * FRAME_SAMPLES
 FRAME_S = FRAME_MS / 1000.0
@@ -89,9 +87,9 @@ class RtpEnd(ABC):
 
     # --- the agent's ---
 
-    def play_delay_ms(self) -> float:
-        """Half a round trip, and what the far end's buffer holds."""
-        return (self._rtcp.round_trip_ms or 0.0) / 2.0 + HELD_BY_PEER_MS
+    def play_delay_ms(self) -> None:
+        """A packet that is out plays: no one empties the far end's buffer."""
+        return None
 
     def send_sound(self, samples: bytes) -> None:
         """Send what is whole frames; the rest waits for more, or until silence is due."""

@@ -311,7 +311,7 @@ class Leg:
     def lead_ms(self) -> float:
         return self.media.lead_ms
 
-    def play_delay_ms(self) -> float:
+    def play_delay_ms(self) -> None:
         return self.media.play_delay_ms()
 
     def send_sound(self, samples: bytes) -> None:
