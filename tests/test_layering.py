@@ -37,7 +37,7 @@ MAY_IMPORT = {
         "realtime", "recording", "resume", "strangers", "telemetry", "tools", "workers",
     },
     "recording": {
-        "access", "agent", "backends", "call", "config", "errors", "http", "listening",
+        "access", "agent", "backends", "call", "config", "errors", "http",
         "operation", "realtime", "telemetry", "tools",
     },
     "doors": {
@@ -157,7 +157,7 @@ PURE_MODULES = (
     "doors/carriers/vonage", "doors/keypad", "doors/pbx/asterisk",
     "doors/rtp/send", "doors/rtp/digits", "doors/rtp/tones", "doors/sdp",
     "doors/sip/description", "doors/sip/digest", "doors/webrtc/offer", "realtime/sound_line",
-    "recording/consent", "recording/notes", "recording/story", "recording/timeline",
+    "recording/consent", "recording/hidden", "recording/notes", "recording/timeline",
 )  # fmt: skip
 GATEWAY_AUDIO = {
     "audio.frames", "audio.codec", "audio.resample", "audio.vad", "audio.noise_reduction",

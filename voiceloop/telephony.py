@@ -23,7 +23,7 @@ class PhoneCall:
 
     door: ``twilio``, ``asterisk``, ``sip`` and so on. caller, called: a number, mostly as E.164
     writes it, or a SIP address; WITHHELD where it is not told. headers: those of `phone.headers`,
-    by their names as written there. ids: the provider's own, ``call`` among them. returned: why a
+    by their names as written there. id: as its carrier or exchange names the call. returned: why a
     transfer of this call failed, which brings the caller back; empty otherwise. is_outbound: we
     have dialled.
     """
@@ -32,7 +32,7 @@ class PhoneCall:
     caller: str = field(default=WITHHELD, repr=False)
     called: str = ""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    ids: Mapping[str, str] = field(default_factory=dict)
+    id: str = ""
     returned: str = ""
     is_outbound: bool = False
 

@@ -150,7 +150,7 @@ function why(turn, notes) {
   for (const call of notes.calls.filter((one) => during(one, turn))) {
     told.push(`called ${call.name}(${call.arguments})`);
   }
-  const cut = notes.events.find((one) => one.kind === "interrupted" && during(one, turn));
+  const cut = notes.cuts.find((one) => during(one, turn));
   if (turn.cut || cut) {
     const at_s = cut ? ` at ${(cut.at_ms / 1000).toFixed(1)} s` : "";
     const heard = cut?.heard_ms == null ? "" : `, after ${Math.round(cut.heard_ms)} ms were heard`;

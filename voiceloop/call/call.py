@@ -260,7 +260,7 @@ class Call:
             log.debug("call %s at %.3f s: %s", self._protocol.session_id, at_s, told_of)
         for action in actions:
             self._events.extend(self._perform(action))
-        self.tap.observe(event, actions)
+        self.tap.observe(actions)
 
     def _record_result(self, call: ToolCall, output: str, is_news: bool) -> None:
         self.tap.result(call.call_id, output)

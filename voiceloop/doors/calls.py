@@ -40,7 +40,7 @@ class Calls:
 
     def _of_carrier(self, call_id: str) -> Line | None:
         phones = ((line.hello.phone, line) for line in self._calls.values())
-        return next((line for one, line in phones if one and one.ids.get("call") == call_id), None)
+        return next((line for one, line in phones if one and call_id and one.id == call_id), None)
 
     def find(self, call_id: str, tenant: str) -> Line:
         """The call of this id of ours, or of its carrier's.

@@ -17,8 +17,9 @@ import soundfile
 
 from audio.codec import decode
 from audio.resample import Resampler
-from voiceloop.recording import notes, story
-from voiceloop.recording.messages import Begin, Cut, End, Happened, Heard, Hide, Said, Told
+from voiceloop.recording import notes
+from voiceloop.recording.hidden import without_words
+from voiceloop.recording.messages import Begin, Cut, End, Heard, Hide, Said, Told
 from voiceloop.recording.shelf import PART, Shelf
 from voiceloop.recording.timeline import LEFT, RATE_HZ, RIGHT, Samples, SessionClock, Sheet
 from voiceloop.telemetry.tap import KeptCall
@@ -70,7 +71,7 @@ class CallFile:
         self._shelf, self._shape = shelf, shape
         self._clock = SessionClock(begin.at_s)
         self._sheet = Sheet()
-        self._from_audio_s = self._next_audio_s = begin.from_audio_s
+        self._next_audio_s = begin.from_audio_s
         self._waiting: list[Samples] = []  # of the caller's, that has no place yet
         self._left_at, self._left_end_s = 0, 0.0
         self._input: tuple[int, str, Resampler] | None = None
@@ -140,7 +141,7 @@ class CallFile:
         item.pieces.append((item.n_samples, at, len(samples)))
         item.n_samples += len(samples)
         if words:
-            hidden = story.without_words(words) if said.is_private else words
+            hidden = without_words(words) if said.is_private else words
             self._note("said", {"item_id": one.item_id, "heard_words": hidden})
 
     def cut(self, cut: Cut) -> None:
@@ -199,16 +200,6 @@ class CallFile:
         os.pwrite(self._file.fileno(), (shape | n_whole).to_bytes(8, "big"), STREAMINFO_AT)
 
     # --- notes ---
-
-    def happened(self, told: Happened) -> None:
-        for entry in story.entries(told.event, told.actions):
-            for name in ("audio_ms", "end_audio_ms"):
-                if name in entry:
-                    audio_s = entry.pop(name) / 1000.0 - self._from_audio_s
-                    at = round(1000.0 * self._clock.of_audio(audio_s), 1)
-                    entry["sounds_at_ms" if name == "audio_ms" else "sounds_until_ms"] = at
-            kept = story.without_words(entry) if told.is_private else entry
-            self._note("events", {"at_ms": self._ms(self._at(told.at_s)), **kept})
 
     def tell(self, told: Told) -> None:
         entry = {"at_ms": self._ms(self._at(told.at_s)), **told.entry}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,16 +52,6 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
-    """As of `story.entries`. is_private: without what was said."""
-
-    event: object
-    actions: Sequence[object]
-    at_s: float
-    is_private: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Told:
     """An entry that is made already, of this list of the call's."""
 
@@ -97,7 +86,7 @@ class Forget:
     tenant: str
 
 
-Message = Begin | Heard | Said | Cut | Happened | Told | Hide | End | Forget
+Message = Begin | Heard | Said | Cut | Told | Hide | End | Forget
 
 
 class Inbox:

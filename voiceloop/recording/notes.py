@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 FORM = 1
-SECTIONS = ("client", "events", "turns", "said", "cuts", "calls", "results", "digits")
+SECTIONS = ("client", "turns", "said", "cuts", "calls", "results", "digits")
 LOST = {"ended": "the process that wrote it was gone before the call was over", "close_code": None}
 
 

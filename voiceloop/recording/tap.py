@@ -15,15 +15,13 @@ import msgspec
 
 from voiceloop.backends import ToolCall
 from voiceloop.call.actions import SpeakFirst
-from voiceloop.listening.events import SpeechWindow
-from voiceloop.realtime.commands import AppendAudio
 from voiceloop.realtime.sound_line import Digit
 from voiceloop.recording.consent import CallConsent, ConsentState
+from voiceloop.recording.hidden import without_words
 from voiceloop.recording.messages import (
     Begin,
     Cut,
     End,
-    Happened,
     Heard,
     Hide,
     Inbox,
@@ -31,7 +29,6 @@ from voiceloop.recording.messages import (
     Said,
     Told,
 )
-from voiceloop.recording.story import without_words
 from voiceloop.telemetry.record import TurnRecord
 from voiceloop.telemetry.tap import CallTap, Encoding, KeptCall, Sounded
 
@@ -91,13 +88,11 @@ class Tap(CallTap):
         if isinstance(frame, Digit):
             self._tell("digits", {"value": frame.key})
 
-    def observe(self, event: object, actions: Sequence[object]) -> None:
+    def observe(self, actions: Sequence[object]) -> None:
         if self._state is TapState.WAITING:
             if any(isinstance(a, SpeakFirst) and a.text == self._first_words for a in actions):
                 self._consent.begin()
             self._keep_where_given()
-        if actions or not isinstance(event, SpeechWindow | AppendAudio):
-            self._put(Happened(event, tuple(actions), self._clock(), self._is_private))
 
     def call(self, call: ToolCall) -> None:
         entry = {"call_id": call.call_id, "name": call.name, "arguments": call.arguments}

@@ -7,8 +7,6 @@ seconds can still be changed: a client that was interrupted tells late how much 
 
 from __future__ import annotations
 
-from collections import deque
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +16,6 @@ SETTLE_S = 0.2  # then what was only held up on its way has come, all at once
 # Chosen: of a hundred frames one at least comes without delay, and a sound card that is off by 100
 # parts in a million has strayed by 0.2 ms.
 WINDOW_S = 2.0
-N_SILENCES = 256  # of which a moment of the audio clock is found
 
 Samples = NDArray[np.int16]
 
@@ -38,16 +35,10 @@ class SessionClock:
         self._late_since_s: float | None = began_s
         self._least_lag_s = np.inf  # of the window, or since the line is late
         self._window_s = 0.0
-        self._silences: deque[tuple[float, float]] = deque([(0.0, 0.0)], maxlen=N_SILENCES)
 
     def at(self, now_s: float) -> float:
         """Where this moment of the server's clock lies."""
         return now_s - self._zero_s
-
-    def of_audio(self, audio_s: float) -> float:
-        """Where this second of the caller's sound lies."""
-        behind = next((s for at, s in reversed(self._silences) if at <= audio_s), 0.0)
-        return audio_s + behind
 
     def advance(self, seconds: float, now_s: float) -> float | None:
         """More of the caller's sound has come in now: where it, and all that waits, begins.
@@ -86,8 +77,6 @@ class SessionClock:
 
     def _place(self, silence_s: float) -> float:
         begin_s = self.end_s + silence_s
-        if silence_s:
-            self._silences.append((self._audio_s, begin_s - self._audio_s))
         self._audio_s += self._waiting_s
         self.end_s, self._waiting_s = begin_s + self._waiting_s, 0.0
         return begin_s

@@ -16,14 +16,13 @@ from typing import Any, Literal
 import soundfile
 
 from voiceloop.operation import RecordingSettings
-from voiceloop.recording import story
 from voiceloop.recording.call_file import CallFile, CannotWrite
+from voiceloop.recording.hidden import without_figures, without_words
 from voiceloop.recording.messages import (
     Begin,
     Cut,
     End,
     Forget,
-    Happened,
     Heard,
     Hide,
     Inbox,
@@ -105,8 +104,6 @@ class Writer:
                 file.hear(message)
             case Said():
                 file.say(message)
-            case Happened():
-                file.happened(message)
             case Told():
                 file.tell(message)
             case Cut():
@@ -151,9 +148,9 @@ class Writer:
         """What of an entry is kept, as the settings have it."""
         match self._settings.words:
             case "none":
-                return story.without_words(entry)  # type: ignore[no-any-return]
+                return without_words(entry)  # type: ignore[no-any-return]
             case "without_figures":
-                return story.without_figures(entry)  # type: ignore[no-any-return]
+                return without_figures(entry)  # type: ignore[no-any-return]
         return entry
 
     # --- the folder ---

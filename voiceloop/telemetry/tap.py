@@ -86,8 +86,8 @@ class CallTap:
     def observe_line(self, frame: object) -> None:
         """What came over a line that carries sound: sound, or a key of a telephone."""
 
-    def observe(self, event: object, actions: Sequence[object]) -> None:
-        """What turn-taking was told, and what it did about it."""
+    def observe(self, actions: Sequence[object]) -> None:
+        """What turn-taking does next."""
 
     def call(self, call: ToolCall) -> None: ...
 

@@ -34,7 +34,7 @@ def turn(end_ms: float, heard: str, said: str, gap_ms: float, **fields: Any) -> 
 
 
 def notes(*turns: dict[str, Any]) -> dict[str, Any]:
-    sections = dict.fromkeys(("client", "events", "said", "cuts", "calls", "results"), [])
+    sections = dict.fromkeys(("client", "said", "cuts", "calls", "results"), [])
     return {"form": 1, "agent": "Cafe", "seconds": 6.0, "turns": list(turns), **sections}
 
 

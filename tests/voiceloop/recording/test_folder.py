@@ -146,7 +146,7 @@ def test_a_writer_that_is_too_slow_costs_sound_and_says_so(
     monkeypatch.setattr(messages, "MAX_MESSAGES", 4)
     inbox = Inbox()
     assert inbox.put("sess_1", Begin(call(), 100.0, 0.0, {}))
-    lost = [not inbox.put("sess_1", Told("events", {}, 101.0)) for _ in range(6)]
+    lost = [not inbox.put("sess_1", Told("calls", {}, 101.0)) for _ in range(6)]
     assert lost == [False] * 3 + [True] * 3
     assert inbox.put("sess_1", End(110.0, 1000, "", {}, 3))
     chosen = RecordingSettings(folder=tmp_path)

@@ -114,8 +114,7 @@ async def test_the_recording_is_sample_by_sample_what_was_said_and_what_was_play
     end_ms = turns[0]["marks_ms"]["speech_end"]
     loud = np.flatnonzero(np.abs(both[: RATE_HZ * 2, LEFT]) > 2000)
     assert abs(end_ms - 1000.0 * loud[-1] / RATE_HZ) < 40
-    kinds = {event["kind"] for event in notes["events"]}
-    assert {"speech", "words", "pause weighed", "turn", "interrupted"} <= kinds
+    assert turns[0]["endpoint"]["needed_ms"] > 0.0  # why the server waited
     first = notes["said"][0]["heard_words"][0]
     assert first["text"] == "one"
     sounds = np.flatnonzero(both[:, RIGHT])[0]

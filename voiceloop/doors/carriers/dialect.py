@@ -141,6 +141,13 @@ def object_of(frame: Frame) -> dict[str, Any]:
     return parse_frame(frame)
 
 
+def plain_sound(frame: bytes) -> Heard:
+    """A binary frame. Raises: InvalidRequest."""
+    if len(frame) > MAX_FRAME_BYTES:
+        raise InvalidRequest(f"expected a frame of at most {MAX_FRAME_BYTES} bytes, found more")
+    return Heard(frame)
+
+
 def text_at(told: Any, *path: str) -> str:
     """A text or a number at this path, as text; "" where there is none."""
     for name in path:

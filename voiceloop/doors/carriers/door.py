@@ -206,7 +206,7 @@ class CarrierDoor(StreamDoor):
         left = self._carrier.after(asked)
         if left is None:
             return None
-        leg = self._legs.find(left.call.ids["call"])
+        leg = self._legs.find(left.call.id)
         if leg is None and left.is_live and not left.failed:
             return self._ring(asked)  # a server before this one had it, and has ended
         if leg is None or not left.is_live or leg.state is LegState.OVER:
@@ -233,7 +233,7 @@ class CarrierDoor(StreamDoor):
 
     def _way(self, leg: Leg) -> Way:
         socket = "ws" + self._url.removeprefix("http")
-        here, call_id = f"{self._url}{self.path}", quote(leg.call.ids["call"], safe="")
+        here, call_id = f"{self._url}{self.path}", quote(leg.call.id, safe="")
         first = f"{here}/announce?call={call_id}" if leg.announcement else ""
         return Way(f"{socket}{self.path}/stream", leg.ticket, f"{here}/after", first)
 

@@ -91,7 +91,7 @@ class Legs:
 
         Raises: Unproved: the call has had its stream, and somebody plays its ring again.
         """
-        known = self._legs.get(call.ids["call"])
+        known = self._legs.get(call.id)
         if known is not None and known.state is not LegState.RINGING:
             raise Unproved("expected a call that has not begun, found the ring of another time")
         return self._admit(Leg(call), now_s)
@@ -127,11 +127,11 @@ class Legs:
 
     def _admit(self, leg: Leg, now_s: float) -> Leg:
         leg.ticket, leg.expires_s = secrets.token_urlsafe(24), now_s + TICKET_S
-        self._legs.pop(leg.call.ids["call"], None)
+        self._legs.pop(leg.call.id, None)
         if len(self._legs) >= MOST_LEGS:
             idle = (key for key, one in self._legs.items() if one.state is not LegState.STREAMING)
             self._legs.pop(next(idle), None)
-        self._legs[leg.call.ids["call"]] = leg
+        self._legs[leg.call.id] = leg
         return leg
 
 

@@ -99,10 +99,9 @@ class Twilio:
             raise expected(self.call_field, "the call's", None)
         start = self.header_prefix
         headers = {key[len(start) :]: value for key, value in asked.fields if key.startswith(start)}
-        ids = {"call": call_id, "account": asked.get("AccountSid")}
         is_outbound = asked.get("Direction").startswith("outbound")
         caller, called = asked.get("From"), asked.get("To")
-        return PhoneCall(self.name, caller, called, headers, ids, is_outbound=is_outbound)
+        return PhoneCall(self.name, caller, called, headers, call_id, is_outbound=is_outbound)
 
     def after(self, asked: wire.Asked) -> wire.Left | None:
         """What has become of the call; None: nothing follows yet. Raises: InvalidRequest."""

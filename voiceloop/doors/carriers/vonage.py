@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from voiceloop.doors.carriers import dialect as wire
 from voiceloop.doors.carriers.signatures import check_vonage
-from voiceloop.errors import InvalidRequest, expected
+from voiceloop.errors import expected
 from voiceloop.telephony import PhoneCall
 
 RATE_HZ = 16_000
@@ -27,9 +27,7 @@ class VonageStream(wire.Dialect):
 
     def read(self, frame: wire.Frame) -> wire.Incoming | None:
         if isinstance(frame, bytes):
-            if len(frame) > wire.MAX_FRAME_BYTES:
-                raise InvalidRequest(f"expected at most {wire.MAX_FRAME_BYTES} bytes, found more")
-            return wire.Heard(frame)
+            return wire.plain_sound(frame)
         told = wire.object_of(frame)
         match told.get("event"):
             case "websocket:notify":
@@ -81,7 +79,7 @@ class Vonage:
             raise expected("conversation_uuid", "the call's", None)
         headers = _headers(told)
         caller = wire.text_at(told, "from") or wire.text_at(told, "from_user")
-        return PhoneCall(self.name, caller, wire.text_at(told, "to"), headers, {"call": call_id})
+        return PhoneCall(self.name, caller, wire.text_at(told, "to"), headers, call_id)
 
     def after(self, asked: wire.Asked) -> wire.Left | None:
         """Each leg tells of its state: the first to be over is the stream, or who was dialled."""
@@ -100,7 +98,7 @@ class Vonage:
                 "type": "websocket",
                 "uri": way.stream,
                 "content-type": CONTENT_TYPE,
-                "headers": {wire.TICKET: way.ticket, CALL: call.ids["call"]},
+                "headers": {wire.TICKET: way.ticket, CALL: call.id},
             }],
         })  # fmt: skip
 

@@ -15,7 +15,7 @@ import logging
 
 from audio.codec import Encoding
 from voiceloop.doors.carriers import dialect as wire
-from voiceloop.errors import InvalidRequest, expected
+from voiceloop.errors import expected
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +38,7 @@ class AsteriskStream(wire.Dialect):
 
     def read(self, frame: wire.Frame) -> wire.Incoming | None:
         if isinstance(frame, bytes):
-            if len(frame) > wire.MAX_FRAME_BYTES:
-                raise InvalidRequest(f"expected at most {wire.MAX_FRAME_BYTES} bytes, found more")
-            return wire.Heard(frame)
+            return wire.plain_sound(frame)
         told = wire.object_of(frame)
         match told.get("event"):
             case "MEDIA_START":

@@ -73,16 +73,16 @@ class PbxDoor(StreamDoor):
         told = dict(fields)
         headers = {name: value for name, value in fields if name not in OWN}
         caller, called = told.get("from", ""), told.get("to", "")
-        ids = {"call": told.get("call") or str(uuid4())}
-        call = PhoneCall(self._name, caller, called, headers, ids, told.get("returned", ""))
-        known = self._legs.find(ids["call"])
+        call_id = told.get("call") or str(uuid4())
+        call = PhoneCall(self._name, caller, called, headers, call_id, told.get("returned", ""))
+        known = self._legs.find(call_id)
         if known is not None and known.may_return:
             return self._legs.again(known, call, self._now_s)
         return self._legs.ring(call, self._now_s)
 
     def _take(self, leg: Leg) -> Leg:
         """Its stream is there. Raises: Unproved."""
-        return self._legs.take(leg.ticket, leg.call.ids["call"], self._now_s)
+        return self._legs.take(leg.ticket, leg.call.id, self._now_s)
 
 
 class AsteriskDoor(PbxDoor):
@@ -125,7 +125,7 @@ class AudioSocketDoor(PbxDoor):
             leg = self._ring([(name, value) for name, value in fields if name != "call"])
         except VoiceLoopError as error:
             return self._refuse(error)
-        return PlainTextResponse(leg.call.ids["call"])
+        return PlainTextResponse(leg.call.id)
 
     async def _listen(self) -> None:
         """Open the port, once for all calls. Raises: Overloaded: somebody else has it."""

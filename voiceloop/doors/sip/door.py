@@ -238,7 +238,7 @@ class SipDoor:
             number_of(whom.user or "") if whom else "",
             number_of(called.user or ""),
             headers,
-            {"call": request.call_id or ""},
+            request.call_id or "",
         )
         return hello_of_call(self._server.config, call)
 

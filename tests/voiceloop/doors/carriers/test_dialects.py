@@ -100,7 +100,7 @@ def test_audiosocket_reads_any_frame_or_refuses_it(frame: bytes) -> None:
 
 @pytest.mark.parametrize("carrier", CARRIERS, ids=lambda one: one.name)
 def test_an_answer_is_well_formed_whatever_it_names(carrier: Carrier) -> None:
-    call = PhoneCall(carrier.name, ids={"call": "CA1"})
+    call = PhoneCall(carrier.name, id="CA1")
     answers = [
         carrier.connect(call, WAY), carrier.busy(), carrier.over(),
         carrier.dial(call, f"tel:{EVIL}", WAY), carrier.dial(call, f"sip:{EVIL}", WAY),

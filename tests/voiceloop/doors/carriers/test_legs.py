@@ -17,7 +17,7 @@ from voiceloop.telephony import PhoneCall
 
 
 def call(name: str = "CA1") -> PhoneCall:
-    return PhoneCall("twilio", ids={"call": name})
+    return PhoneCall("twilio", id=name)
 
 
 def test_a_ticket_is_good_once_for_its_call_and_for_thirty_seconds() -> None:
