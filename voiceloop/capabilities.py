@@ -32,7 +32,6 @@ class Capabilities:
     languages: tuple[str, ...] = ()
     recognizer: str = ""
     language_model: str = ""
-    hears_regions: bool = False  # en-US where it lists en
     reduces_noise: bool = False
     reads_turn_ends: bool = True
     context_tokens: int = 0
@@ -47,8 +46,8 @@ class Capabilities:
 
     def language_expected(self, language: str) -> str | None:
         """The same of a language code."""
-        known = language.lower().partition("-")[0] if self.hears_regions else language
-        if not self.languages or known in self.languages:
+        plain = language.lower().partition("-")[0]  # of en-US, where it lists en
+        if not self.languages or plain in self.languages or language in self.languages:
             return None
         return f"a language of {self.recognizer} ({', '.join(self.languages)})"
 

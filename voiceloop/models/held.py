@@ -42,9 +42,7 @@ def describe_models(config: Config, spec: WorkerSpec) -> WorkerSpec:
             case "voice":
                 return msgspec.structs.replace(told, voices=tuple(sorted(known.voices)))
             case "recognizer":
-                return msgspec.structs.replace(
-                    told, languages=known.languages, hears_regions=known.hears_regions
-                )
+                return msgspec.structs.replace(told, languages=known.languages)
         formats = Formats.of(resolved.weights_name, options)
         return msgspec.structs.replace(
             told,
@@ -67,7 +65,6 @@ def with_held(known: Capabilities, held: Mapping[RoleName, HeldModel]) -> Capabi
             known,
             languages=recognizer.languages,
             recognizer=recognizer.name,
-            hears_regions=recognizer.hears_regions,
         )
     if (engine := held.get("engine")) is not None:
         known = replace(

@@ -65,7 +65,6 @@ class Model:
     role: RoleName
     licence: str
     languages: str
-    why: str
     loader: str = ""
     repo: Repo | None = None
     options: Mapping[str, Any] = field(default_factory=dict)

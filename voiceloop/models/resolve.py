@@ -196,7 +196,7 @@ def resolve_named(role: RoleName, name: str, hub: Path) -> ResolvedModel:
         return _resolve_folder(role, name, folder)
     if role == "engine" and folder.suffix == GGUF and folder.is_file():
         card = "see its card"
-        model = Model(name=name, role=role, licence=card, languages=card, why="")
+        model = Model(name=name, role=role, licence=card, languages=card)
         return ResolvedModel(model, folder)
     if name.startswith(("/", "~", ".")) or name.count("/") != 1 or folder.suffix == GGUF:
         names = ", ".join(model.name for model in MODELS if model.role == role)
@@ -235,7 +235,7 @@ def any_repo(name: str) -> Repo:
 def _resolve_folder(role: RoleName, name: str, folder: Path) -> ResolvedModel:
     loader = loader_of(role, folder)
     card = "see its card"
-    model = Model(name=name, role=role, loader=loader, licence=card, languages=card, why="")
+    model = Model(name=name, role=role, loader=loader, licence=card, languages=card)
     return ResolvedModel(model, folder)
 
 
@@ -277,8 +277,6 @@ def capabilities_of(resolved: Mapping[RoleName, ResolvedModel]) -> Capabilities:
         languages=recognizer.model.language_codes if recognizer is not None else (),
         recognizer=recognizer.model.name if recognizer is not None else "",
         language_model=engine.model.name if engine is not None else "",
-        # The recognizer in a package takes en-US too; one with weights its own names alone.
-        hears_regions=recognizer is not None and not recognizer.model.repo,
         reduces_noise=noise_reduction.is_available(),
         reads_turn_ends=engine is None or has_end_head(engine),
     )

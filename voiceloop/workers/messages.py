@@ -35,16 +35,14 @@ class HeldModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What there is to know of a model before it is asked; empty or 0: nobody knows.
 
     digest: tells apart models of one name. formats: of weights, keys and values. languages, voices:
-    all that it takes; hears_regions: en-US where it lists en. context_tokens: of a prompt and its
-    reply; n_streams: at once; kv_blocks: that their keys and values share, as the worker finds it.
-    reads_turn_ends: as in `Capabilities`.
+    all that it takes. context_tokens: of a prompt and its reply; n_streams: at once; kv_blocks:
+    that their keys and values share, as the worker finds it. reads_turn_ends: as in `Capabilities`.
     """
 
     name: str = ""
     digest: str = ""
     formats: str = ""
     languages: tuple[str, ...] = ()
-    hears_regions: bool = False
     voices: tuple[str, ...] = ()
     context_tokens: int = 0
     n_streams: int = 0

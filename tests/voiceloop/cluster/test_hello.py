@@ -24,7 +24,7 @@ def saying(role: RoleName = "voice", rate_hz: int = 24_000, **model: Any) -> Rea
 OTHERS = [("10.0.0.5:9001", saying())]
 OTHER_VALUES: dict[str, Any] = {
     "name": "kokoro", "digest": "ffff", "formats": "int8 weights", "languages": ("de",),
-    "hears_regions": False, "voices": ("ava",), "context_tokens": 2048, "reads_turn_ends": True,
+    "voices": ("ava",), "context_tokens": 2048, "reads_turn_ends": True,
 }  # fmt: skip
 
 

@@ -16,9 +16,7 @@ from voiceloop.models.resolve import ResolvedModel, capabilities_of
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.settings import SessionSettings
 
-KNOWN = Capabilities(
-    frozenset({"ava", "ben"}), "espeak", ("en",), "pocketsphinx", hears_regions=True
-)
+KNOWN = Capabilities(frozenset({"ava", "ben"}), "espeak", ("en",), "pocketsphinx")
 
 
 def answers(known: Capabilities, *asked: dict[str, Any]) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from voiceloop.server.worker_command import spec_of_roles
 from voiceloop.workers.messages import HeldModel
 
 EMBEDDED = Config(preset="embedded")
-MODEL = Model(name="m", role="engine", licence="", languages="", why="")
+MODEL = Model(name="m", role="engine", licence="", languages="")
 
 
 def test_a_worker_of_the_embedded_preset_says_what_a_server_of_it_would_tell_callers() -> None:

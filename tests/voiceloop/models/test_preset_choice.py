@@ -601,7 +601,7 @@ def test_no_model_of_a_preset_forbids_commercial_use() -> None:
     for preset in PRESETS:
         for model in preset.models.values():
             assert "-NC" not in model.licence.upper()
-            assert model.why and model.languages and model.licence
+            assert model.languages and model.licence
 
 
 def test_no_model_is_without_a_pin() -> None:
