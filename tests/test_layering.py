@@ -34,7 +34,8 @@ MAY_IMPORT = {
     "server": {
         "access", "admission", "agent", "backends", "call", "cell", "cluster", "config",
         "config_reader", "doors", "errors", "http", "knowledge", "log_form", "models", "operation",
-        "realtime", "recording", "resume", "strangers", "telemetry", "tools", "workers",
+        "realtime", "recording", "resume", "strangers", "telemetry", "tools", "watched_file",
+        "workers",
     },
     "recording": {
         "access", "agent", "backends", "call", "config", "errors", "http",
@@ -87,7 +88,7 @@ MAY_IMPORT = {
     "remote": {"backends", "cluster", "errors", "event_stream", "log_form", "thoughts", "trust"},
     "cluster": {
         "backends", "canary", "child", "config_reader", "errors", "log_form", "operation",
-        "strangers", "workers",
+        "strangers", "watched_file", "workers",
     },
     "workers": {
         "backends", "cell", "child", "errors", "event_stream", "log_form", "operation", "rooms",
@@ -119,6 +120,7 @@ MAY_IMPORT = {
     "removed_keys": set(),
     "rooms": set(),
     "trust": set(),
+    "watched_file": set(),
     "telephony": set(),
 }  # fmt: skip
 MODEL_MODULES = {

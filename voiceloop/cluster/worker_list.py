@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +18,7 @@ from voiceloop.backends import RoleName
 from voiceloop.canary.trial import Canary
 from voiceloop.cluster.address import read_address
 from voiceloop.errors import ConfigError
+from voiceloop.watched_file import NEVER, writings
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +47,6 @@ class WorkerList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "voice": self.voice,
         }
         return {role: texts for role, texts in named.items() if texts}
-
-
-class _Stamp(NamedTuple):
-    """What tells one writing of a file from the next."""
-
-    inode: int
-    modified_ns: int
-    n_bytes: int
 
 
 def read_worker_list(path: Path) -> WorkerList:
@@ -92,25 +83,14 @@ def _check(found: WorkerList) -> None:
 
 async def watch_worker_list(path: Path, changed: Callable[[WorkerList], None]) -> None:
     """Tell of each new list for ever, the first included; files that cannot be read are logged."""
-    stamp, trouble = None, ""
-    while True:
-        now = await asyncio.to_thread(_stamp, path)
-        if now != stamp:
-            try:
-                found = await asyncio.to_thread(read_worker_list, path)
-            except ConfigError as error:
-                if str(error) != trouble:
-                    log.warning("%s; the list before it stands", error)
-                trouble = str(error)
-            else:
-                stamp, trouble = now, ""
-                changed(found)
-        await asyncio.sleep(LOOK_EVERY_S)
-
-
-def _stamp(path: Path) -> _Stamp | None:
-    try:
-        told = os.stat(path)
-    except OSError:
-        return None
-    return _Stamp(told.st_ino, told.st_mtime_ns, told.st_size)
+    trouble = ""
+    async for _ in writings(path, LOOK_EVERY_S, NEVER):
+        try:
+            found = await asyncio.to_thread(read_worker_list, path)
+        except ConfigError as error:
+            if str(error) != trouble:
+                log.warning("%s; the list before it stands", error)
+            trouble = str(error)
+        else:
+            trouble = ""
+            changed(found)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from voiceloop.agent import AgentConfig
 from voiceloop.errors import ConfigError
+from voiceloop.watched_file import stamp_of, writings
 
 log = logging.getLogger(__name__)
 
@@ -42,16 +43,12 @@ class AgentFile:
         self._agent = agent
         self._read = read
         self._take = take
-        self._saved = self._stamp()
+        self._saved = stamp_of(path)
 
     async def watch(self) -> None:
         """For ever."""
-        while True:
-            await asyncio.sleep(LOOK_EVERY_S)
-            stamp = await asyncio.to_thread(self._stamp)
-            if stamp != self._saved:
-                self._saved = stamp
-                await self.reload()
+        async for _ in writings(self._path, LOOK_EVERY_S, self._saved):
+            await self.reload()
 
     async def reload(self) -> None:
         """Take what stands in the file now."""
@@ -67,11 +64,3 @@ class AgentFile:
         self._agent = agent
         later = f"; {', '.join(waiting)}: at the next start" if waiting else ""
         log.info("%s was read again%s", self._path, later)
-
-    def _stamp(self) -> tuple[int, int]:
-        """What tells that it was saved; an editor may take it away for a moment."""
-        try:
-            found = self._path.stat()
-        except OSError:
-            return 0, 0
-        return found.st_mtime_ns, found.st_size

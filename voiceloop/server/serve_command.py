@@ -70,14 +70,14 @@ def _run(
 
     log_at(config.log_level)
     give_back_large_blocks()
-    with ServeProgress(config.preset, notes) as progress:
-        serving = serve(
-            config,
-            ready=progress.ready,
-            on_progress=progress.role_changed,
-            shares_port=shares_port,
-            tells=tells,
-        )
-        make_undumpable()  # it holds the keys, and what callers say
-        asyncio.run(serving)
+    progress = ServeProgress(notes)
+    serving = serve(
+        config,
+        ready=progress.ready,
+        on_progress=progress.role_changed,
+        shares_port=shares_port,
+        tells=tells,
+    )
+    make_undumpable()  # it holds the keys, and what callers say
+    asyncio.run(serving)
     return 0

@@ -20,9 +20,9 @@ from voiceloop.config import Config, load_config
 from voiceloop.errors import ConfigError
 from voiceloop.models.held import describe_models
 from voiceloop.models.presets import with_preset, worker_specs
+from voiceloop.server.progress import ServeProgress
 from voiceloop.server.serve_command import log_at
 from voiceloop.workers.messages import WorkerSpec
-from voiceloop.workers.status import RoleState
 
 MAX_VERSION = 100  # characters of a label
 
@@ -42,8 +42,6 @@ def run_worker(
     """
     config, notes = with_preset(load_config(file, environ=os.environ, flags=flags))
     log_at(config.log_level)
-    for note in notes:
-        print(note, file=sys.stderr)
     serving = host_worker(
         msgspec.structs.replace(spec_of_roles(config, roles), version=version[:MAX_VERSION]),
         read_address("--listen", listen),
@@ -51,7 +49,7 @@ def run_worker(
         drain_s=config.limits.longest_drain_s,
         tells=tells,
         ready=_tell_ready,
-        on_progress=_tell_role,
+        on_progress=ServeProgress(notes).role_changed,
     )
     make_undumpable()  # it holds what callers say
     asyncio.run(serving)
@@ -77,12 +75,6 @@ def spec_of_roles(config: Config, roles: Sequence[RoleName]) -> WorkerSpec:
         n_threads=max(spec.n_threads for spec in specs),
     )
     return describe_models(here, one)
-
-
-def _tell_role(state: RoleState) -> None:
-    if state.state == "ready":
-        told = f"; {state.detail}" if state.detail else ""
-        print(f"{state.role}: ready after {state.load_ms / 1000:.1f} s{told}", file=sys.stderr)
 
 
 def _tell_ready(address: Address) -> None:
