@@ -355,7 +355,7 @@ class Waiting:
     budget_ms: int = key(
         8000,
         "How long a reply waits for its tools, over all of its rounds. Then the agent answers "
-        "without what is missing; `tools.late` says what becomes of that.",
+        "without what is missing, and tells what comes later as soon as all are silent.",
         ge=0,
         le=MINUTE_MS,
     )

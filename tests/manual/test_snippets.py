@@ -9,15 +9,17 @@ import shlex
 import tomllib
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 
+from tests.voiceloop.config_page import keys_with_lists
 from tests.voiceloop.telemetry.test_dashboard import SUFFIXES, families
+from voiceloop.agent import AgentConfig
 from voiceloop.agent_file import load_agent
 from voiceloop.cli import build_parser
-from voiceloop.config import load_config
+from voiceloop.config import AheadPart, Config, load_config
 from voiceloop.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +29,7 @@ PAGES = [
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Of a cluster, a package, scenarios and a benchmark: other readers', with tests of their own.
 OTHERS = ("# cluster.toml", "# pyproject.toml", "[budgets]", "title =")
+NO_KEYS = {"tools.py", "call.wav", "mcp.shop.example"}  # files and a host, named as keys are
 # What stands on a page in place of a value of the reader's.
 PLACES = {"URL": "http://127.0.0.1:8000/v1", "FILE": "file.toml", "N": "8", "SECONDS": "2"}
 
@@ -97,3 +100,14 @@ def commands() -> list[Any]:
 def test_a_command_is_taken_as_pasted(line: str) -> None:
     words = [PLACES.get(word, word) for word in shlex.split(line.rstrip("& "), comments=True)]
     build_parser().parse_args(words)  # ends the process where it is not
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_key_in_the_text_is_one(page: Path) -> None:
+    """Of a table that there is. One that was renamed or removed is found where it still stands."""
+    known = keys_with_lists(Config).keys() | keys_with_lists(AgentConfig).keys()
+    tables = {".".join(key.split(".")[:n]) for key in known for n in range(1, key.count(".") + 1)}
+    known |= tables | {f"anticipation.{part}" for part in get_args(AheadPart)}
+    named = re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)(?: = [^`]*)?`", page.read_text(encoding="utf-8"))
+    wrong = {one for one in named if one.split(".")[0] in tables and one not in known}
+    assert wrong <= NO_KEYS, wrong - NO_KEYS
