@@ -32,6 +32,7 @@ export class Call {
     this.isHeld = false; // push to talk: the button is down
     this.nFramesLeft = 0; // of a press that is over, until it is committed
     this.heldSince = 0;
+    this.heardItem = null; // the caller's, of which partials have come
     this.releasedAt = 0;
     this.unsent = []; // typed while the line was not open
     this.nTyped = 0;
@@ -277,7 +278,16 @@ export class Call {
         this.view.phase("thinking");
         break;
       case "voiceloop.partial":
+        this.heardItem = event.item_id;
         this.view.captions.heard(event.item_id, event.stable, event.unstable);
+        break;
+      case "input_audio_buffer.committed":
+        this.heardItem = null;
+        break;
+      case "input_audio_buffer.cleared":
+        // Over WebRTC sound may overtake the clear that goes before it: its words are no turn.
+        if (this.heardItem) this.view.captions.remove(this.heardItem);
+        this.heardItem = null;
         break;
       case "conversation.item.input_audio_transcription.completed":
         this.view.captions.callerSaid(event.item_id, event.transcript);
