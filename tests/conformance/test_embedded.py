@@ -17,5 +17,5 @@ async def test_the_embedded_server_passes_every_check(monkeypatch: pytest.Monkey
     monkeypatch.setenv("VOICELOOP_KEYS", KEY)
     async with running_server(["--preset", "embedded"]) as server:
         target = Target(server.url, recorded_speech(), KEY, timeout_s=30.0, idle_timeout_ms=2000)
-        results = await run_suite(target, jobs=3)
+        results = await run_suite(target, jobs=5)
     assert {r.check.name: r.sentence for r in results if r.outcome != "pass"} == {}

@@ -47,7 +47,7 @@ SCRIPTS: dict[str, tuple[str, tuple[str, ...]]] = {
 # Only a whole session of pipecat can be told to call, not one reply: it would never stop calling.
 NOT_EMBEDDED = {"pipecat": "tool_call"}
 STRICT = ("openai", "openai_sync", "agents", "livekit")  # pipecat warns of itself at its import
-N_AT_ONCE = 2  # they wait most of the time, but each starts with seconds of imports
+N_AT_ONCE = 3  # they wait most of the time, but each starts with seconds of imports
 CLIENT_S = 240.0
 READY_S = 120.0
 
