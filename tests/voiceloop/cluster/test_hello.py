@@ -11,9 +11,7 @@ from voiceloop.backends import RoleName
 from voiceloop.cluster.hello import OWN, disagreement
 from voiceloop.workers.messages import HeldModel, Ready, RoleReady
 
-HELD = HeldModel(
-    "hibari", "a1b2", "bf16 weights", ("en",), True, ("ava", "tom"), 4096, 8192, 12, False
-)
+HELD = HeldModel("hibari", "a1b2", "bf16 weights", ("en",), ("ava", "tom"), 4096, 8192, 12, False)
 
 
 def saying(role: RoleName = "voice", rate_hz: int = 24_000, **model: Any) -> Ready:
