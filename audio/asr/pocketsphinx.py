@@ -149,18 +149,15 @@ class _Stream(QueuedStream):
 
 
 class PocketsphinxRecognizer(QueuedRecognizer[_Stream]):
-    """`RecognizerModel` over pocketsphinx.
-
-    model: "domain" for the small language model of orders, bookings and small talk, "generic"
-    for the one in the pocketsphinx wheel.
+    """`RecognizerModel` over pocketsphinx, its language model one of orders and bookings.
 
     Raises: MissingExtra if pocketsphinx is absent; AudioError if a model file is.
     """
 
-    def __init__(self, model: str = "domain") -> None:
+    def __init__(self) -> None:
         super().__init__(("en",))
         self._n_decoders = 0
-        self._files: ModelFiles = find_model(model)
+        self._files: ModelFiles = find_model()
         # A broken file is found now.
         SegmentDecoder(self._files, RecognizerOptions(), CepstralMean())
 

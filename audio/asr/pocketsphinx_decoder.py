@@ -54,7 +54,6 @@ class ModelFiles:
     dictionary: Path
     language: Path
     pronunciations: Path  # a larger dictionary, for words of a session
-    has_class_token: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +73,22 @@ class Hypothesis:
     end_ms: float
 
 
-def find_model(name: str) -> ModelFiles:
-    """The files of "domain" or "generic". Raises: MissingExtra, AudioError."""
+def find_model() -> ModelFiles:
+    """The acoustic model of the wheel, our language model and its words.
+
+    Raises: MissingExtra, AudioError.
+    """
     try:
         import pocketsphinx
     except ImportError:
         raise MissingExtra("pocketsphinx", "the embedded recognizer") from None
     wheel = Path(pocketsphinx.get_model_path("en-us"))
-    acoustic, cmudict = wheel / "en-us", wheel / "cmudict-en-us.dict"
-    match name:
-        case "generic":
-            files = ModelFiles(acoustic, cmudict, wheel / "en-us.lm.bin", cmudict, False)
-        case "domain":
-            files = ModelFiles(
-                acoustic, EMBEDDED / "domain.dict", EMBEDDED / "domain.lm.bin", cmudict, True
-            )
-        case _:
-            raise AudioError(f"expected the model 'domain' or 'generic', found {name!r}")
+    files = ModelFiles(
+        wheel / "en-us",
+        EMBEDDED / "domain.dict",
+        EMBEDDED / "domain.lm.bin",
+        wheel / "cmudict-en-us.dict",
+    )
     for path in (files.acoustic, files.dictionary, files.language):
         if not path.exists():
             raise AudioError(f"expected a recognizer model file at {path}, found none")
@@ -147,8 +145,7 @@ class SegmentDecoder:
             **SEARCH,
         )
         self._phrases: dict[str, tuple[str, ...]] = {}
-        if files.has_class_token:
-            self._add_phrases(session_phrases(options), files)
+        self._add_phrases(session_phrases(options), files)
         self._started = False
         self._n_samples = 0
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from ..checkpoint import load_checkpoint, torch_device
 from ..errors import AudioError
-from ..key_window import KeyWindow
 
 CLASSES = {
     "nemotron_asr_streaming": ("NemotronAsrStreamingForRNNT", "NemotronAsrStreamingProcessor"),
@@ -174,7 +173,7 @@ class TransducerModel:
         self, states: Sequence[TransducerState], embedded: Any
     ) -> tuple[Any, tuple[Any, Any], Any]:
         torch, encoder = self.torch, self._model.encoder
-        window = KeyWindow(torch, [s.keys for s in states], [s.values for s in states])
+        window = _KeyWindow(torch, [s.keys for s in states], [s.values for s in states])
         pads = _ContextPads(torch, states)
         n_valid = torch.tensor([state.n_cached for state in states], device=self.device)
         places = torch.arange(self._n_keys + self.n_chunk, device=self.device)
@@ -230,6 +229,35 @@ class TransducerModel:
                 prediction[emitting] = decoder.decoder_projector(output)
             active = [i for i in emitting if at[i] < self.n_chunk]
         return tokens, hidden, cell, prediction
+
+
+class _KeyWindow:
+    """transformers' cache interface over the last keys and values of streams that share a batch.
+
+    Each brings a window of one length, the newest last and zeros where nothing was yet (the
+    caller's mask hides those), and takes a new one away; the tensors given are never written to.
+
+    keys, values: one a stream, [n_layers, heads, n_window, head_dim].
+    """
+
+    def __init__(self, torch: Any, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        self._torch = torch
+        self._keys, self._values = torch.stack(list(keys)), torch.stack(list(values))
+        self._new: list[tuple[Any, Any]] = []
+
+    def update(self, keys: Any, values: Any, layer: int) -> tuple[Any, Any]:
+        """Keys and values [batch, heads, n_window + n_new, head_dim] of one layer."""
+        keys = self._torch.cat((self._keys[:, layer], keys), dim=2)
+        values = self._torch.cat((self._values[:, layer], values), dim=2)
+        start = keys.shape[2] - self._keys.shape[3]
+        self._new.append((keys[:, :, start:], values[:, :, start:]))
+        return keys, values
+
+    def windows(self) -> tuple[Any, Any]:
+        """The windows after every layer's update: keys and values, each [batch, n_layers, ...]."""
+        keys = self._torch.stack([keys for keys, _ in self._new], dim=1)
+        values = self._torch.stack([values for _, values in self._new], dim=1)
+        return keys, values
 
 
 class _ContextPads:

@@ -11,7 +11,6 @@ from clients.errors import ClientError
 # name -> (class, whether it needs a folder)
 RECOGNIZERS: dict[str, tuple[str, bool]] = {
     "pocketsphinx": ("audio.asr.pocketsphinx:PocketsphinxRecognizer", False),
-    "pocketsphinx-generic": ("audio.asr.pocketsphinx:PocketsphinxRecognizer", False),
     "moonshine-tiny": ("audio.asr.moonshine.onnx_network:MoonshineOnnxRecognizer", False),
     "moonshine-base": ("audio.asr.moonshine.onnx_network:MoonshineOnnxRecognizer", True),
     "whisper-tiny": ("audio.asr.whisper:WhisperRecognizer", True),
@@ -20,7 +19,6 @@ RECOGNIZERS: dict[str, tuple[str, bool]] = {
 # What a model of a package is called with. "hibari" computes every clause anew, "hibari-kept" says
 # what it has said before, as a server does.
 OPTIONS: dict[str, dict[str, Any]] = {
-    "pocketsphinx-generic": {"model": "generic"},
     "hibari": {"kept_mb": 0},
     "kokoro": {"kept_mb": 0},
 }

@@ -134,16 +134,6 @@ class GraphRunner:
                 yield f"{graph.n_rows} rows, guess", graph.chain.guess
         yield "late draw", self._late.program
 
-    @property
-    def n_graphs(self) -> int:
-        return len(self._graphs) + 2 * len(self._chains) + 1
-
-    @property
-    def pinned_bytes(self) -> int:
-        """Memory of the machine that is kept for copies from and to the device."""
-        kept = [*self._inputs, *self._results, *self._late.on_host, self._kept, self._masks]
-        return sum(part.nbytes for part in [*kept, self._shared.places.staging])
-
     # -- the interface of every runner -----------------------------------------------------------
 
     @torch.inference_mode()

@@ -53,13 +53,16 @@ def pack_8bit(codes: Tensor, scale: Tensor) -> Packed8bit:
     return Packed8bit(codes.contiguous(), scale.contiguous(), n_splits)
 
 
-@triton.jit
-def tile_8bit(
-    x_ptr, codes_ptr, scale_ptr, row, output, split, n_rows,
-    N_IN: tl.constexpr, N_OUT: tl.constexpr, STEP: tl.constexpr, STEPS_PER_SPLIT: tl.constexpr,
-    ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
+@triton.jit(do_not_specialize=["n_rows"])
+def _gemm_8bit(
+    x_ptr, codes_ptr, scale_ptr, bias_ptr, out_ptr, n_rows,
+    N_IN: tl.constexpr, N_OUT: tl.constexpr, STEPS_PER_SPLIT: tl.constexpr, STEP: tl.constexpr,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
-    """The sums of some rows and outputs over one split of the inputs."""
+    """One tile of rows and outputs over one split of the inputs."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    split = tl.program_id(2)
     is_row, is_output = row < n_rows, output < N_OUT
     begin = split * (STEPS_PER_SPLIT * STEP)
     sums = tl.zeros((ROWS, OUTPUTS), tl.float32)
@@ -72,24 +75,7 @@ def tile_8bit(
         x = x_ptr + row[:, None] * N_IN + column[None, :]
         x = tl.load(x, mask=is_row[:, None] & is_column[None, :], other=0.0)
         sums = tl.dot(x.to(OPERAND), to_operand(codes), sums)
-    return sums * tl.load(scale_ptr + output, mask=is_output, other=0.0).to(tl.float32)[None, :]
-
-
-@triton.jit(do_not_specialize=["n_rows"])
-def _gemm_8bit(
-    x_ptr, codes_ptr, scale_ptr, bias_ptr, out_ptr, n_rows,
-    N_IN: tl.constexpr, N_OUT: tl.constexpr, STEPS_PER_SPLIT: tl.constexpr, STEP: tl.constexpr,
-    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, HAS_BIAS: tl.constexpr,
-):  # fmt: skip
-    """One tile of rows and outputs over one split of the inputs."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
-    split = tl.program_id(2)
-    sums = tile_8bit(
-        x_ptr, codes_ptr, scale_ptr, row, output, split, n_rows, N_IN, N_OUT, STEP,
-        STEPS_PER_SPLIT, ROWS, OUTPUTS,
-    )  # fmt: skip
-    is_row, is_output = row < n_rows, output < N_OUT
+    sums *= tl.load(scale_ptr + output, mask=is_output, other=0.0).to(tl.float32)[None, :]
     if HAS_BIAS:
         if split == 0:
             sums += tl.load(bias_ptr + output, mask=is_output, other=0.0).to(tl.float32)[None, :]

@@ -178,13 +178,20 @@ def _scales(
     return low, high
 
 
-@triton.jit
-def tile_int4(
-    x_ptr, codes_ptr, scales_ptr, row, output, split, n_rows,
+@triton.jit(do_not_specialize=["n_rows"])
+def _gemm_int4(
+    x_ptr, codes_ptr, scales_ptr, bias_ptr, out_ptr, n_rows,
     N_IN: tl.constexpr, N_OUT: tl.constexpr, HALF: tl.constexpr, GROUP: tl.constexpr,
     PAIRS_PER_SPLIT: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
-    """The sums of some rows and outputs over one split of the inputs."""
+    """One tile of rows and outputs over one split of the inputs.
+
+    Tiles of rows are the fastest to change: those that read the same weights run side by side.
+    """
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    split = tl.program_id(2)
     k = tl.arange(0, HALF)
     is_row, is_output = row < n_rows, output < N_OUT
     sums = tl.zeros((ROWS, OUTPUTS), tl.float32)
@@ -204,28 +211,6 @@ def tile_int4(
         sums = tl.dot(tl.load(x, mask=inside, other=0.0).to(OPERAND), low, sums)
         inside = is_row[:, None] & (column + HALF < N_IN)[None, :]
         sums = tl.dot(tl.load(x + HALF, mask=inside, other=0.0).to(OPERAND), high, sums)
-    return sums
-
-
-@triton.jit(do_not_specialize=["n_rows"])
-def _gemm_int4(
-    x_ptr, codes_ptr, scales_ptr, bias_ptr, out_ptr, n_rows,
-    N_IN: tl.constexpr, N_OUT: tl.constexpr, HALF: tl.constexpr, GROUP: tl.constexpr,
-    PAIRS_PER_SPLIT: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-):  # fmt: skip
-    """One tile of rows and outputs over one split of the inputs.
-
-    Tiles of rows are the fastest to change: those that read the same weights run side by side.
-    """
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
-    split = tl.program_id(2)
-    sums = tile_int4(
-        x_ptr, codes_ptr, scales_ptr, row, output, split, n_rows, N_IN, N_OUT, HALF, GROUP,
-        PAIRS_PER_SPLIT, ROWS, OUTPUTS,
-    )  # fmt: skip
-    is_row, is_output = row < n_rows, output < N_OUT
     if HAS_BIAS:
         if split == 0:
             sums += tl.load(bias_ptr + output, mask=is_output, other=0.0).to(tl.float32)[None, :]

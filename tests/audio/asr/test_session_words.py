@@ -42,7 +42,7 @@ def test_a_prompt_of_megabytes_is_read_as_far_as_ten_pages(filler):
 
 
 def test_known_words_come_from_the_dictionary_and_others_from_rules():
-    said = pronounce(["the", "read", "zorblax"], find_model("generic").dictionary)
+    said = pronounce(["the", "read", "zorblax"], find_model().pronunciations)
     assert said["the"] == ("DH AH", "DH IY")
     assert set(said["read"]) == {"R EH D", "R IY D"}
     assert said["zorblax"] == ("Z AO R B L AE K S",)

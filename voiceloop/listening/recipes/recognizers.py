@@ -32,7 +32,7 @@ class OfflineRecognizer:
 
 
 def _pocketsphinx_files() -> str:
-    files = find_model("domain")
+    files = find_model()
     return digest(files.dictionary.read_bytes(), files.language.read_bytes())
 
 
@@ -56,7 +56,5 @@ OFFLINE: dict[str, OfflineRecognizer] = {
         _moonshine_files,
     ),
     # The same; it has decoded all but the last step when it is asked. 25-45 ms in live calls.
-    "pocketsphinx": OfflineRecognizer(
-        lambda: PocketsphinxRecognizer("domain"), 40.0, _pocketsphinx_files
-    ),
+    "pocketsphinx": OfflineRecognizer(lambda: PocketsphinxRecognizer(), 40.0, _pocketsphinx_files),
 }
