@@ -5,11 +5,9 @@ Owns which there are. What one of them needs is imported here, where it is named
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from starlette.requests import HTTPConnection
 from starlette.routing import Route
 
 from voiceloop.doors.calls import Calls
@@ -18,16 +16,9 @@ from voiceloop.errors import ConfigError
 from voiceloop.phone_settings import PhoneSettings
 
 if TYPE_CHECKING:
+    from voiceloop.doors.carriers.door import CarrierDoor
+    from voiceloop.doors.pbx.door import AsteriskDoor
     from voiceloop.doors.sip.door import SipDoor
-
-
-@dataclass(frozen=True, slots=True)
-class PhoneSocket:
-    """A WebSocket that a carrier or an exchange opens. subprotocol: taken where it is offered."""
-
-    path: str
-    serve: Callable[[HTTPConnection, Callable[[], Awaitable[Any]]], Awaitable[None]]
-    subprotocol: str = ""
 
 
 class Telephones:
@@ -38,7 +29,7 @@ class Telephones:
         self._calls = calls
         self.sip: SipDoor | None = None
         self.routes: list[Route] = []
-        self.sockets: list[PhoneSocket] = []
+        self.sockets: list[CarrierDoor | AsteriskDoor] = []  # whose streams are WebSockets
         self._close: list[Callable[[], None]] = []
         settings = server.config.phone
         if settings.carriers:
@@ -74,16 +65,15 @@ class Telephones:
         for name, secret in settings.carriers.items():
             door = CarrierDoor(server, calls, kinds[name](secret), settings.public_url)
             self.routes += door.routes()
-            self.sockets.append(PhoneSocket(f"{door.path}/stream", door.serve_stream))
+            self.sockets.append(door)
 
     def _open_exchanges(self, server: Server, calls: Calls, settings: PhoneSettings) -> None:
-        from voiceloop.doors.pbx.door import SUBPROTOCOL, AsteriskDoor, AudioSocketDoor
+        from voiceloop.doors.pbx.door import AsteriskDoor, AudioSocketDoor
 
         if settings.asterisk:
             door = AsteriskDoor(server, calls, settings.asterisk)
             self.routes += door.routes()
-            path = f"{door.path}/stream"
-            self.sockets.append(PhoneSocket(path, door.serve_stream, SUBPROTOCOL))
+            self.sockets.append(door)
         if settings.audiosocket:
             at = settings.audiosocket_address
             sockets = AudioSocketDoor(server, calls, settings.audiosocket, *at)

@@ -7,6 +7,7 @@ Owns the refusal, an HTTP answer before the upgrade. Who passes the entrance
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
@@ -16,10 +17,13 @@ from voiceloop.call.connection import Hello
 from voiceloop.doors.entrance import Server, check_key, hello_of, let_in, returns_of
 from voiceloop.doors.routes import Doors as Doors  # those besides this one
 from voiceloop.doors.sideband import sit_beside
-from voiceloop.doors.telephones import PhoneSocket
 from voiceloop.errors import VoiceLoopError
 from voiceloop.http.gate import error_response
 from voiceloop.server.websocket import SocketTransport, waiting_at
+
+if TYPE_CHECKING:
+    from voiceloop.doors.carriers.door import CarrierDoor
+    from voiceloop.doors.pbx.door import AsteriskDoor
 
 
 def realtime_route(server: Server, doors: Doors) -> WebSocketRoute:
@@ -58,16 +62,17 @@ def realtime_route(server: Server, doors: Doors) -> WebSocketRoute:
 
 def phone_routes(doors: Doors) -> list[WebSocketRoute]:
     """The WebSockets of carriers and exchanges, which prove themselves to their own doors."""
-    return [WebSocketRoute(one.path, partial(_phone, one)) for one in doors.telephones.sockets]
+    found = doors.telephones.sockets
+    return [WebSocketRoute(f"{one.path}/stream", partial(_phone, one)) for one in found]
 
 
-async def _phone(socket: PhoneSocket, websocket: WebSocket) -> None:
+async def _phone(door: CarrierDoor | AsteriskDoor, websocket: WebSocket) -> None:
     async def accept() -> SocketTransport:
         offered = websocket.scope.get("subprotocols", [])
-        await websocket.accept(socket.subprotocol if socket.subprotocol in offered else None)
+        await websocket.accept(door.subprotocol if door.subprotocol in offered else None)
         return SocketTransport(websocket, Hello(door="phone"))
 
     try:
-        await socket.serve(websocket, accept)
+        await door.serve_stream(websocket, accept)
     except VoiceLoopError as error:  # the upgrade is refused; the door has counted it
         await websocket.send_denial_response(error_response(error))

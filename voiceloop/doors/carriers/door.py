@@ -87,10 +87,12 @@ async def opening(socket: Socket, dialect: Dialect, waiting: deque[asyncio.Timeo
 class StreamDoor:
     """Of one gateway and one carrier or kind of exchange: its legs, and the streams of these.
 
-    announces: whether its far end says something to whoever takes a transferred call.
+    announces: whether its far end says something to whoever takes a transferred call. subprotocol:
+    of its WebSocket, taken where it is offered.
     """
 
     announces = False
+    subprotocol = ""
 
     def __init__(
         self, server: Server, calls: Calls, name: str, dialect: Callable[[], Dialect]

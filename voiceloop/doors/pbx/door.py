@@ -27,7 +27,6 @@ from voiceloop.doors.pbx.audiosocket import AudioSocketStream, TcpSocket
 from voiceloop.errors import Overloaded, Unproved, VoiceLoopError
 from voiceloop.telephony import PhoneCall
 
-SUBPROTOCOL = "media"  # that Asterisk offers
 OWN = ("from", "to", "call", "returned")  # of what the dial plan tells; the rest are headers
 
 
@@ -87,6 +86,8 @@ class PbxDoor(StreamDoor):
 
 class AsteriskDoor(PbxDoor):
     """Asterisk's WebSocket."""
+
+    subprotocol = "media"
 
     def __init__(self, server: Server, calls: Calls, password: str) -> None:
         super().__init__(server, calls, "asterisk", password, AsteriskStream)
