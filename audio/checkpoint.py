@@ -59,7 +59,7 @@ def load_checkpoint(class_name: str, folder: Path, **options: Any) -> Any:
     except ImportError:
         raise AudioError(
             f"expected transformers for {class_name}, found none; "
-            "remedy: pip install 'voiceloop[cpu]'"
+            "remedy: pip install 'voiceloop[gpu]'"
         ) from None
     loader = getattr(transformers, class_name, None)
     if loader is None:

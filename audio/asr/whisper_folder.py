@@ -117,7 +117,7 @@ def convert(folder: Path, cache_dir: str | Path | None) -> Path:
     if find_spec("transformers") is None or find_spec("torch") is None:
         raise AudioError(
             f"expected transformers and torch to convert {folder} for faster-whisper, found none; "
-            "remedy: pip install 'voiceloop[cpu]', or name a CTranslate2 folder"
+            "remedy: pip install 'voiceloop[gpu]', or name a CTranslate2 folder"
         )
     from ctranslate2.converters import TransformersConverter
 

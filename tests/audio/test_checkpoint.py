@@ -25,8 +25,8 @@ def transformers(monkeypatch):
 
 
 def test_transformers_without_the_class_names_the_version_wanted(transformers, tmp_path):
-    with pytest.raises(AudioError, match="has PocketTTS.*found 5.17.0; remedy: pip install -U"):
-        load_checkpoint("PocketTTS", tmp_path)
+    with pytest.raises(AudioError, match="has NemotronAsr.*found 5.17.0; remedy: pip install -U"):
+        load_checkpoint("NemotronAsr", tmp_path)
 
 
 def test_a_checkpoint_of_pickles_is_refused(tmp_path):
@@ -53,7 +53,7 @@ def test_a_class_that_needs_a_package_is_one_sentence(transformers, tmp_path):
 def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(AudioError, match=r"expected transformers.*pip install 'voiceloop\[cpu\]'"):
+    with pytest.raises(AudioError, match=r"expected transformers.*pip install 'voiceloop\[gpu\]'"):
         load_checkpoint("Anything", tmp_path)
     with pytest.raises(AudioError, match=r"expected torch for a voice.*voiceloop\[cpu\]"):
         torch_device("cpu", "a voice")

@@ -201,8 +201,6 @@ MODELS: tuple[Model, ...] = (
 )
 
 ENGINE_PACKAGES = {"torch": "2.11", "safetensors": "", "tokenizers": "", "jinja2": ""}
-# The first transformers with all the speech models' classes.
-NEURAL_PACKAGES = {**ENGINE_PACKAGES, "llguidance": "", "transformers": "5.23"}
 
 # Three processes where each model may take a whole step: a caller who speaks over the agent is
 # recognized while it talks, and neither may wait for the other.
@@ -272,7 +270,8 @@ GPU = Preset(
         "recognizer": {"device": "cuda"},
         "voice": {"device": "cuda"},
     },
-    packages={**NEURAL_PACKAGES, "triton": ""},
+    # The first transformers with Nemotron 3.5.
+    packages={**ENGINE_PACKAGES, "llguidance": "", "transformers": "5.23", "triton": ""},
     extra="gpu",
     memory_mb=8000,
     gpu_memory_mb=20_000,
