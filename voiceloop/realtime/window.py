@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -50,34 +50,21 @@ def guess_tokens(text: str) -> int:
     return (len(utf8) - n_others) // CHARS_PER_TOKEN + n_others + TOKENS_PER_MESSAGE
 
 
-class TokenRatio:
-    """Tokens for each that was guessed, as the model's own counts have shown."""
-
-    def __init__(self) -> None:
-        self.value = 1.0
-
-    def observe(self, n_tokens: int, n_guessed: int) -> None:
-        """The model has counted a prompt that was guessed so. The newest is believed: a
-        conversation is most of the next prompt too.
-        """
-        if n_tokens > 0 and n_guessed > 0:
-            self.value = min(MOST_RATIO, max(LEAST_RATIO, n_tokens / n_guessed))
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class TokenCount:
     """Tokens of a message.
 
-    exact: of a text, by the model's tokenizer; None: it is not here. ratio: of a guess.
+    exact: of a text, by the model's tokenizer; None: it is not here. ratio: tokens for each that
+    was guessed, as the model's own counts have shown.
     """
 
     exact: Callable[[str], int] | None = None
-    ratio: TokenRatio | None = None
+    ratio: float = 1.0
 
     def __call__(self, text: str) -> int:
         """What a message of this text takes, its role and markers included."""
         if self.exact is None or len(text) > MAX_COUNTED_CHARS:
-            return int(guess_tokens(text) * (self.ratio.value if self.ratio is not None else 1.0))
+            return int(guess_tokens(text) * self.ratio)
         return self.exact(text) + TOKENS_PER_MESSAGE
 
     def at_least(self, text: str) -> int:
@@ -92,18 +79,22 @@ class TokenCount:
 
     def remembering(self) -> TokenCount:
         """The same for one conversation, whose texts are asked for again at every turn."""
-        if self.exact is None:
-            return TokenCount(ratio=TokenRatio())
-        return TokenCount(lru_cache(MAX_REMEMBERED_COUNTS)(self.exact))
+        exact = self.exact
+        return TokenCount(exact and lru_cache(MAX_REMEMBERED_COUNTS)(exact))
 
     def learn(self, n_tokens: int, prompt: Iterable[ChatMessage], tools: Iterable[Tool]) -> None:
-        """The model has counted this prompt: guesses are corrected by it. 0: it did not."""
-        if self.ratio is None:
+        """The model has counted this prompt: guesses are corrected by it. 0: it did not.
+
+        The newest is believed: a conversation is most of the next prompt too.
+        """
+        if self.exact is not None:
             return
         texts = [message.content + message.behind for message in prompt]
         texts += [c.name + c.arguments for message in prompt for c in message.tool_calls]
         texts += [msgspec.json.encode(tool).decode() for tool in tools]
-        self.ratio.observe(n_tokens, sum(map(guess_tokens, texts)))
+        n_guessed = sum(map(guess_tokens, texts))
+        if n_tokens > 0 and n_guessed > 0:
+            self.ratio = min(MOST_RATIO, max(LEAST_RATIO, n_tokens / n_guessed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +112,7 @@ class Window:
     n_after_instructions: int | None = None  # the client's own bound, on what follows these
     n_tools: int = 0
     kept_ahead: float = KEPT_AHEAD
-    count: TokenCount = TokenCount()
+    count: TokenCount = field(default_factory=TokenCount)
     n_least_tools: int = 0  # tokens that the tools surely take
 
     @classmethod
