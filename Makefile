@@ -42,7 +42,7 @@ unit: setup
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not call"
 
 calls: setup
-	$(BIN)/pytest -q -n 2 --dist worksteal -m call
+	$(BIN)/pytest -q -n 2 --dist loadfile -m call   # whole files: some go on from test to test
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache out
