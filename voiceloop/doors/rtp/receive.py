@@ -26,7 +26,9 @@ OPUS_HZ = 48_000  # RFC 7587: the clock of Opus, whatever the rate of its sample
 FRAME = samples_in(FRAME_MS, VOICE_HZ)
 FRAME_S = FRAME_MS / 1000.0
 STEP = samples_in(2.5, VOICE_HZ)  # libopus conceals whole multiples of its shortest frame
-LONGEST_GAP_MS = 60.0  # three frames: longer without packets is silence, and so is all of a mute
+LONGEST_GAP_S = 0.06  # three frames: longer without packets is silence, and so is all of a mute
+# Half a frame later than the next packet would be: one that still comes is not too late.
+SILENT_AFTER_S = LONGEST_GAP_S + FRAME_S / 2
 MAX_WAITING = 32  # packets behind a hole; 60 ms of the shortest are 24
 # Late sound at once: what a line that stalled brings. More of it, or faster than the clock over
 # time, is a flood; a sender's clock may be 5 % off.
@@ -62,15 +64,11 @@ class RtpReceiver:
         *,
         clock_hz: int = OPUS_HZ,
         silent_types: Collection[int] = (),
-        longest_gap_ms: float = LONGEST_GAP_MS,
     ) -> None:
         self._decoder = decoder
         self._payload_type = payload_type
         self._clock_hz = clock_hz
         self._silent_types = frozenset(silent_types)
-        self._longest_gap_s = longest_gap_ms / 1000.0
-        # Half a frame later than the next packet would be: one that still comes is not too late.
-        self._silent_after_s = self._longest_gap_s + FRAME_S / 2
         self.n_concealed = 0  # samples made for lost packets, FEC or not
         self._reception: Reception | None = None
         self._now_s = 0.0
@@ -88,7 +86,7 @@ class RtpReceiver:
         """When `tick` has something to write; None before the first packet."""
         if self._reception is None:
             return None
-        silence_s = max(self._silent_after_s, (self._n_silent + 1.5) * FRAME_S)
+        silence_s = max(SILENT_AFTER_S, (self._n_silent + 1.5) * FRAME_S)
         silence_s += self._arrived_s
         return min(self._release_s, silence_s) if self._waiting else silence_s
 
@@ -129,7 +127,7 @@ class RtpReceiver:
             return []
         written = self._release()
         quiet_s = self._now_s - self._arrived_s + 1e-6
-        if quiet_s < self._silent_after_s:
+        if quiet_s < SILENT_AFTER_S:
             return written
         n_frames = int(quiet_s / FRAME_S - 0.5) - self._n_silent
         self._n_silent += n_frames
@@ -137,7 +135,7 @@ class RtpReceiver:
 
     def _wait(self) -> None:
         jitter_s = self.jitter_ms / 1000.0
-        self._release_s = self._now_s + min(self._longest_gap_s, 2.0 * jitter_s)
+        self._release_s = self._now_s + min(LONGEST_GAP_S, 2.0 * jitter_s)
 
     def _release(self) -> list[Samples]:
         """What waits behind a hole that has been open for long enough."""

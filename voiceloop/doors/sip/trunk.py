@@ -37,7 +37,6 @@ class Trunk:
         self.domain, self._port = uri.host, uri.port or 5060
         self._transport = uri.params.get("transport") or "udp"
         self.host = ""
-        self._registering: asyncio.Task[None] | None = None
 
     @property
     def account(self) -> str:
@@ -57,7 +56,7 @@ class Trunk:
 
     def register(self) -> None:
         """Begin, and go on until the endpoint is closed."""
-        self._registering = self._endpoint.spawn(self._register())
+        self._endpoint.spawn(self._register())
 
     async def _register(self) -> None:
         account, wait_s = self.account, FAILED_S[0]
