@@ -20,19 +20,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-import uvicorn
-
 from benchmarks.calls.cutting_caller import CuttingCaller, Kind, Played
 from benchmarks.calls.told_models import SENTENCES, Told
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS, Bar
+from benchmarks.harness.serving import served
 from benchmarks.recognizer_bench import edit_distance
 from clients.call.script import CALL_FOLDER
 from clients.connection import RATE_HZ, RealtimeConnection, own_key
 from clients.errors import ClientError
 from clients.recording import Samples, read_flac
 from clients.report.waveform import pauses, speech_end, speech_start
-from clients.server_process import ServerProcess, free_port, running_server
+from clients.server_process import ServerProcess, running_server
 from voiceloop.listening.recipes.synthetic_callers import words_of
 
 KINDS: tuple[Kind, ...] = ("truncate", "barge_in", "resumed")
@@ -103,26 +102,17 @@ async def measure(n_cuts: int, seed: int, cuts: list[Cut]) -> None:
     Raises:
         ClientError: a server did not start or a call broke off.
     """
-    told, port = Told(), free_port()
-    config = uvicorn.Config(told.app(), host="127.0.0.1", port=port, log_level="warning")
-    stub = uvicorn.Server(config)
-    serving = asyncio.create_task(stub.serve())
-    chance = random.Random(seed)
-    url = f"http://127.0.0.1:{port}/v1"
-    arguments = ("--preset", "embedded", "--llm-url", url)
-    n_of = shares_of(n_cuts)
-    try:
+    told, chance, n_of = Told(), random.Random(seed), shares_of(n_cuts)
+    async with served(told.app()) as stub:
+        arguments = ("--preset", "embedded", "--llm-url", f"{stub}/v1")
         async with running_server(arguments, log=RESULTS / "heard_history.log") as server:
             sentences = await hear_sentences(server)
             for kind in ("truncate", "barge_in"):
                 await cut_all(server, told, kind, places(chance, sentences, n_of[kind]), cuts)
-        deaf = (*arguments, "--stt-url", url)
+        deaf = (*arguments, "--stt-url", f"{stub}/v1")
         async with running_server(deaf, log=RESULTS / "heard_history-deaf.log") as server:
             plan = places(chance, sentences, n_of["resumed"])
             await cut_all(server, told, "resumed", plan, cuts)
-    finally:
-        stub.should_exit = True
-        await serving
 
 
 def shares_of(n_cuts: int) -> dict[Kind, int]:

@@ -21,7 +21,6 @@ from dataclasses import asdict
 from itertools import count
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
@@ -29,9 +28,9 @@ from starlette.routing import Route
 
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import Bar, interleaved
+from benchmarks.harness.serving import served
 from clients.bench.prompt import prompt_of
 from clients.report.percentiles import Distribution
-from clients.server_process import free_port
 from voiceloop.backends import ChatMessage, Generated, GenerateParams
 from voiceloop.remote.language import RemoteBranch, RemoteLanguageModel
 from voiceloop.remote.service import RemoteService
@@ -84,17 +83,8 @@ def _event(choice: dict[str, Any], **told: Any) -> bytes:
 @asynccontextmanager
 async def served_stub() -> AsyncIterator[str]:
     routes = [Route("/v1/chat/completions", Stub().answer, methods=["POST"])]
-    port = free_port()
-    config = uvicorn.Config(Starlette(routes=routes), port=port, log_level="warning")
-    server = uvicorn.Server(config)
-    task = asyncio.create_task(server.serve())
-    while not server.started:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.should_exit = True
-        await task
+    async with served(Starlette(routes=routes)) as url:
+        yield f"{url}/v1"
 
 
 async def ttft_ms(branch: RemoteBranch, text: str) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.harness import Bar
+from benchmarks.harness.harness import Bar, cell
 
 OFF, DRAFTER = "VOICELOOP_ANTICIPATION_OFF", "VOICELOOP_ENGINE_DRAFTER"
 DECODING = "speculative_decoding"  # the one mechanism that has a key of its own
@@ -107,13 +107,9 @@ def print_ablation(summaries: Mapping[str, Mapping[str, Any]]) -> None:
     print(f"\n{'gap, ms':<26}" + "".join(f"{head:>9}" for head in heads))
     for name, data in summaries.items():
         gap = data["gap_ms"]
-        cells = [_cell(gap[key]) for key in ("p50", "p90", "p95", "p99")]
-        cells.append(_cell(100.0 * data["cut_ins"] / max(1, data["n_turns"]), "%"))
+        cells = [cell(gap[key]) for key in ("p50", "p90", "p95", "p99")]
+        cells.append(cell(100.0 * data["cut_ins"] / max(1, data["n_turns"]), "%"))
         for key in ("turn_tokens_resident", "clauses_held", "reply_tokens_wasted"):
-            cells.append(_cell(None if data[key] is None else 100.0 * data[key], "%"))
+            cells.append(cell(None if data[key] is None else 100.0 * data[key], "%"))
         cells += [str(data[key]) for key in ("salvaged", "prefetched")]
         print(f"{name:<26}{gap['n']:>9}" + "".join(f"{cell:>9}" for cell in cells))
-
-
-def _cell(value: float | None, unit: str = "") -> str:
-    return "-" if value is None else f"{value:.0f}{unit}"

@@ -19,6 +19,15 @@ from clients.provenance import provenance
 RESULTS = Path("out") / "benchmarks"
 
 
+def percent(part: int, whole: int) -> float | None:
+    return 100.0 * part / whole if whole else None
+
+
+def cell(value: float | None, unit: str = "") -> str:
+    """A whole number of a table."""
+    return "-" if value is None else f"{value:.0f}{unit}"
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
     """``value`` must be at most ``limit`` (or at least, where ``at_least``); None: not measured.

@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.calls.human_turns import HumanTurn, human_turns
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.data_folder import OF_PAUSED_TURNS, OF_TURNS, data_with
-from benchmarks.harness.harness import RESULTS, Bar, interleaved
+from benchmarks.harness.harness import RESULTS, Bar, interleaved, percent
 from benchmarks.manners.call import MannersCall, Outcome
 from benchmarks.manners.sounds import PARTS, SOURCES, Part, Trial, trials
 from benchmarks.peers.__main__ import (
@@ -135,25 +135,21 @@ def figures_of(measured: Measured) -> dict[str, Any]:
     gaps = [turn.gap_ms for turn in turns if turn.gap_ms is not None]
     over = [t for t in turns if t.over_ms is not None and t.over_ms > HEARD_OVER_MS]
     found: dict[str, Any] = {
-        "responds": _share(sum(turn.answered for turn in turns), len(turns)),
+        "responds": percent(sum(turn.answered for turn in turns), len(turns)),
         "gap_ms": asdict(Distribution.of(gaps)),
-        "interrupts": _share(len(over), len(turns)),
-        "cut": _share(sum(turn.cut for turn in turns), len(turns)),
+        "interrupts": percent(len(over), len(turns)),
+        "cut": percent(sum(turn.cut for turn in turns), len(turns)),
     }
     for part in PARTS:
         of_it = [outcome for outcome in measured.outcomes if outcome.part == part]
         if part == "interruption":
-            found["yields"] = _share(sum(o.yielded for o in of_it), len(of_it))
+            found["yields"] = percent(sum(o.yielded for o in of_it), len(of_it))
             waits = [o.wire_ms for o in of_it if o.wire_ms is not None]
             found["silent_ms"] = asdict(Distribution.of(waits))
         else:
-            found[part] = _share(sum(o.ignored for o in of_it), len(of_it))
+            found[part] = percent(sum(o.ignored for o in of_it), len(of_it))
         found[f"n_{part}"] = len(of_it)
     return found
-
-
-def _share(n: int, of: int) -> float | None:
-    return 100.0 * n / of if of else None
 
 
 def bars_of(figures: Mapping[str, Any]) -> list[Bar]:

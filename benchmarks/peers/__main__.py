@@ -31,7 +31,7 @@ import numpy as np
 from benchmarks.calls.ablation import OFF
 from benchmarks.calls.human_turns import CHOSEN_ON, HumanTurn, human_turns
 from benchmarks.harness.command_line import Benchmark, run
-from benchmarks.harness.harness import RESULTS, Bar, interleaved
+from benchmarks.harness.harness import RESULTS, Bar, cell, interleaved, percent
 from benchmarks.peers.call import BareLine, Line, MeasuredTurn, PeerCall, RealtimeLine
 from benchmarks.peers.envs import PINS, python_of
 from benchmarks.peers.stub_services import KnownTurn, read_delays
@@ -220,19 +220,15 @@ def figures_of(turns: Sequence[MeasuredTurn]) -> dict[str, Any]:
         found[kind] = {
             "n_turns": len(of_it),
             "gap_ms": asdict(Distribution.of(gaps)),
-            "over_1_s": _share(sum(gap > SLOW_MS for gap in gaps), len(gaps)),
-            "cut": _share(sum(turn.cut for turn in of_it), len(of_it)),
-            "cut_hard": _share(sum(turn.is_cut_hard for turn in of_it), len(of_it)),
+            "over_1_s": percent(sum(gap > SLOW_MS for gap in gaps), len(gaps)),
+            "cut": percent(sum(turn.cut for turn in of_it), len(of_it)),
+            "cut_hard": percent(sum(turn.is_cut_hard for turn in of_it), len(of_it)),
             "unanswered": sum(not turn.answered for turn in of_it),
         }
     for key in ("wire_ms", "audible_ms"):
         values = [value for turn in turns if (value := getattr(turn, key)) is not None]
         found[f"barge_in_{key}"] = asdict(Distribution.of(values))
     return found
-
-
-def _share(n: int, of: int) -> float | None:
-    return 100.0 * n / of if of else None
 
 
 def bars_of(figures: dict[str, dict[str, Any]], judged: str, delays_ms: str = INSTANT) -> list[Bar]:
@@ -280,16 +276,16 @@ def print_table(figures: dict[str, dict[str, Any]]) -> None:
         print(f"\n{kind + ', ms':<22}" + "".join(f"{head:>8}" for head in heads))
         for name, row in figures.items():
             part, gap = row[kind], row[kind]["gap_ms"]
-            text = [f"{part['n_turns']}", *(_cell(gap[key]) for key in heads[1:5])]
-            text += [_cell(part[key], "%") for key in ("over_1_s", "cut", "cut_hard")]
+            text = [f"{part['n_turns']}", *(cell(gap[key]) for key in heads[1:5])]
+            text += [cell(part[key], "%") for key in ("over_1_s", "cut", "cut_hard")]
             text.append(str(part["unanswered"]))
             print(f"{name:<22}" + "".join(f"{cell:>8}" for cell in text))
     print(f"\n{'barge-in, ms':<22}{'n':>8}{'wire p50':>10}{'p95':>8}{'audible':>10}{'p95':>8}")
     for name, row in figures.items():
         wire, audible = row["barge_in_wire_ms"], row["barge_in_audible_ms"]
         print(
-            f"{name:<22}{wire['n']:>8}{_cell(wire['p50']):>10}{_cell(wire['p95']):>8}"
-            f"{_cell(audible['p50']):>10}{_cell(audible['p95']):>8}"
+            f"{name:<22}{wire['n']:>8}{cell(wire['p50']):>10}{cell(wire['p95']):>8}"
+            f"{cell(audible['p50']):>10}{cell(audible['p95']):>8}"
         )
     print(f"\nhard: of the cut, heard for over {SOFT_CUT_MS:g} ms once the caller went on")
     print("silent: turns without an answer within 6 s. What each was given:")
@@ -308,10 +304,6 @@ def print_account(turns: dict[str, list[MeasuredTurn]]) -> None:
             drafts = Counter(facts["anticipation"]["draft"] for facts in of_answers)
             counts = ", ".join(f"{n} {draft}" for draft, n in drafts.most_common())
             print(f"{name}, median of each stage, ms: {told}; drafts: {counts}")
-
-
-def _cell(value: float | None, unit: str = "") -> str:
-    return "-" if value is None else f"{value:.0f}{unit}"
 
 
 def _delays_ms(text: str) -> str:

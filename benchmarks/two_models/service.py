@@ -14,13 +14,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from clients.server_process import free_port
+from benchmarks.harness import serving
 
 # As large models begin: some repeat what an opener has said, most do not.
 REPLIES = (
@@ -93,14 +92,5 @@ async def served(model: LargeModel) -> AsyncIterator[str]:
         Route("/v1/models", models),
         Route("/v1/chat/completions", model.answer, methods=["POST"]),
     ]
-    port = free_port()
-    config = uvicorn.Config(Starlette(routes=routes), port=port, log_level="critical")
-    server = uvicorn.Server(config)
-    task = asyncio.create_task(server.serve())
-    while not server.started:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.should_exit = True
-        await task
+    async with serving.served(Starlette(routes=routes)) as url:
+        yield f"{url}/v1"
