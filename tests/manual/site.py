@@ -47,6 +47,11 @@ def name_in_site(path: str) -> str:
     return f"files/{path}" if inner.suffix == ".png" else f"files/{path}.txt"
 
 
+def address_of(name: str) -> str:
+    """What a page is called in the browser."""
+    return name.lower().replace("_", "-")
+
+
 def with_links(text: str, path: str) -> tuple[str, set[str]]:
     """The page with its links as the site has them, and which files of the repository they need."""
     needed: set[str] = set()
@@ -73,7 +78,7 @@ def on_files(files: Files, config: Any) -> Files:
         text, needed = with_links(page.content_string, path_of(page.src_uri))
         _markdown[page.src_uri] = text
         copies |= needed
-        page.dest_uri = page.dest_uri.lower().replace("_", "-")
+        page.dest_uri = address_of(page.dest_uri)
     for path in sorted(copies):
         name = name_in_site(path)
         files.append(File.generated(config, name, content=(ROOT / path).read_bytes()))
@@ -88,7 +93,10 @@ def on_post_build(config: Any) -> None:
     """The pages for programs."""
     site = Path(config["site_dir"])
     for name, text in _markdown.items():
-        (site / name.lower().replace("_", "-")).write_text(text, encoding="utf-8")
+        pages = TARGET.sub(
+            lambda link: address_of(link[0]) if link[0] in _markdown else link[0], text
+        )
+        (site / address_of(name)).write_text(pages, encoding="utf-8")
     lines = ["# VoiceLoop", "", f"> {config['site_description']}"]
     for section in config["nav"]:
         for title, pages in section.items():
@@ -96,12 +104,13 @@ def on_post_build(config: Any) -> None:
             lines += ["", f"## {title}", ""]
             for page in listed:
                 [(name, src_uri)] = page.items()
-                url = src_uri.lower().replace("_", "-")
-                lines.append(f"- [{name}]({url}): {first_sentence(_markdown[src_uri])}")
+                told = first_sentence(_markdown[src_uri])
+                lines.append(f"- [{name}]({address_of(src_uri)}): {told}")
     (site / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def first_sentence(text: str) -> str:
+    text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     paragraphs = (one.strip() for one in re.split(r"\n\s*\n", text))
     plain = next(one for one in paragraphs if one and one[0] not in "#|<!-`")
     return re.split(

@@ -44,6 +44,4 @@ def test_programs_find_every_page_with_a_sentence(site: Path) -> None:
 def test_the_text_beside_a_page_leads_to_what_is_there(site: Path) -> None:
     for page in site.glob("*.md"):
         for target in re.findall(r"\]\((?!https?:|mailto:)([^)\s#]+)", page.read_text()):
-            assert (site / target).exists() or (site / target.lower().replace("_", "-")).exists(), (
-                page.name, target,
-            )  # fmt: skip
+            assert (site / target).exists(), (page.name, target)
