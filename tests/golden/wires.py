@@ -50,7 +50,7 @@ ID = re.compile(
     r"\b([a-z]+_)?(?:[0-9a-f]{32}|[0-9a-f]{24})(?![0-9a-f])"
     r"|\b(event_)[0-9a-f]{12}(?=_)|\b(call_)\d{15}(?!\d)"
 )
-EPOCH = re.compile(r'("(?:expires_at|created_at|created)": ?)\d{10}\b')
+EPOCH = re.compile(r'("(?:expires_at|created_at|created|received_at)": ?)\d{10}\b')
 PORT = re.compile(r"\b(127\.0\.0\.1|localhost):\d{4,5}\b")
 
 
