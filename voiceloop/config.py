@@ -67,7 +67,6 @@ LEAST_CONTEXT_TOKENS = 256  # less holds no instructions and no reply
 MOST_CONTEXT_TOKENS = 10**8
 LEAST_SECRET_CHARACTERS = 16
 LEAST_PASSWORD_CHARACTERS = 8  # of a telephone; it is never sent, so it is guessed at our pace
-LEAST_PASSWORD_CHARACTERS = 8
 MOST_THREADS = 64  # as many as the native layers run on
 # Set for the test suite, recipes and benchmarks; no settings of a server.
 FOREIGN = frozenset(
