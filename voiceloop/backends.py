@@ -125,6 +125,22 @@ class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     tool_call_id: str | None = None
     behind: str = ""
 
+    def to_chat(self, arguments: Callable[[str], Any] = str) -> dict[str, Any]:
+        """As chat templates and services read it. arguments: the form of a call's."""
+        chat: dict[str, Any] = {"role": self.role, "content": self.content + self.behind}
+        if self.tool_calls:
+            chat["tool_calls"] = [
+                {
+                    "id": call.call_id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": arguments(call.arguments)},
+                }
+                for call in self.tool_calls
+            ]
+        if self.tool_call_id is not None:
+            chat["tool_call_id"] = self.tool_call_id
+        return chat
+
 
 MAX_TOOLS = 128  # of one session or agent file, as OpenAI bounds them
 TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # OpenAI's rule for the name of a function

@@ -21,9 +21,15 @@ from voiceloop.cluster.hello import disagreement, role_of
 from voiceloop.cluster.pooled import PooledWorkers
 from voiceloop.cluster.remote_worker import Credentials, RemoteWorker
 from voiceloop.cluster.tls import client_context
-from voiceloop.cluster.worker_list import WorkerList, read_worker_list, watch_worker_list
+from voiceloop.cluster.worker_list import (
+    WorkerList,
+    addresses_of,
+    read_worker_list,
+    watch_worker_list,
+)
 from voiceloop.errors import ConfigError
 from voiceloop.operation import WorkerAddresses, WorkerLoad
+from voiceloop.workers.client import answers_of
 from voiceloop.workers.messages import CallResumed, HeldModel, Ready
 
 log = logging.getLogger(__name__)
@@ -41,16 +47,6 @@ def check_keys(settings: WorkerAddresses) -> tuple[str, ...]:
                 f"share, found {len(key.encode())}"
             )
     return settings.key
-
-
-def addresses_of(settings: WorkerAddresses) -> dict[RoleName, tuple[str, ...]]:
-    """The addresses of each role that the configuration itself names."""
-    named: dict[RoleName, tuple[str, ...]] = {
-        "engine": settings.engine,
-        "recognizer": settings.recognizer,
-        "voice": settings.voice,
-    }
-    return {role: addresses for role, addresses in named.items() if addresses}
 
 
 class RemoteWorkers:
@@ -163,13 +159,7 @@ class RemoteWorkers:
 
     def take_answers(self) -> list[tuple[str, float]]:
         """What callers waited for since this was last called, with the seconds each took."""
-        connections = [worker.client.connection for worker in self.workers]
-        return [
-            (ask.value, seconds)
-            for connection in connections
-            if connection is not None
-            for ask, seconds in connection.waits.take_answers()
-        ]
+        return answers_of(worker.client.connection for worker in self.workers)
 
     def tell_resumed(self, call_id: str, by: str) -> None:
         """Tell the other gateways of these workers that a call goes on here."""
@@ -186,7 +176,7 @@ class RemoteWorkers:
 
     def _update(self, found: WorkerList) -> None:
         """As a file says, beside what the configuration names."""
-        listed = found.addresses()
+        listed = addresses_of(found)
         both = {role: (*self._named.get(role, ()), *listed.get(role, ())) for role in self._pools}
         self._trial.begin(found.canary)
         self.update(both, found.shares)

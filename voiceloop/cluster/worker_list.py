@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
@@ -18,10 +19,12 @@ from voiceloop.backends import RoleName
 from voiceloop.canary.trial import Canary
 from voiceloop.cluster.address import read_address
 from voiceloop.errors import ConfigError
+from voiceloop.operation import WorkerAddresses
 from voiceloop.watched_file import NEVER, writings
 
 log = logging.getLogger(__name__)
 
+ROLES: tuple[RoleName, ...] = get_args(RoleName)
 LOOK_EVERY_S = 0.5
 MAX_BYTES = 1024 * 1024
 MAX_WORKERS = 4096  # of all roles; a cell of a thousand calls has thirty
@@ -40,13 +43,10 @@ class WorkerList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shares: dict[RoleName, dict[str, float]] = {}
     canary: Canary | None = None
 
-    def addresses(self) -> dict[RoleName, tuple[str, ...]]:
-        named: dict[RoleName, tuple[str, ...]] = {
-            "engine": self.engine,
-            "recognizer": self.recognizer,
-            "voice": self.voice,
-        }
-        return {role: texts for role, texts in named.items() if texts}
+
+def addresses_of(named: WorkerList | WorkerAddresses) -> dict[RoleName, tuple[str, ...]]:
+    """Of each role that is named."""
+    return {role: found for role in ROLES if (found := getattr(named, role))}
 
 
 def read_worker_list(path: Path) -> WorkerList:
@@ -69,7 +69,7 @@ def read_worker_list(path: Path) -> WorkerList:
 
 
 def _check(found: WorkerList) -> None:
-    addresses = found.addresses()
+    addresses = addresses_of(found)
     n_workers = sum(map(len, addresses.values()))
     if n_workers > MAX_WORKERS:
         raise ConfigError(f"workers.list: expected at most {MAX_WORKERS}, found {n_workers}")

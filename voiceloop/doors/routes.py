@@ -22,7 +22,6 @@ from starlette.routing import Route
 
 from voiceloop.access.keys import Entry, client_key
 from voiceloop.access.origins import check_origin
-from voiceloop.doors.body import pieces_of, read_body
 from voiceloop.doors.calls import Calls
 from voiceloop.doors.desk import DECLINED, Desk, Ringing
 from voiceloop.doors.entrance import Server, check_session, hello_of
@@ -30,6 +29,7 @@ from voiceloop.doors.phone import filled_session
 from voiceloop.doors.telephones import Telephones
 from voiceloop.doors.webrtc.door import WebRtcDoor
 from voiceloop.errors import InvalidRequest, Overloaded, VoiceLoopError, expected
+from voiceloop.http.body import pieces_of, read_body
 from voiceloop.http.gate import error_response
 from voiceloop.realtime.client_events import parse_frame
 from voiceloop.realtime.settings import Json

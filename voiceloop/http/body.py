@@ -6,6 +6,7 @@ The structs stand beside the routes that take them; ``/openapi.json`` tells the 
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncGenerator
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,16 +19,30 @@ from voiceloop.realtime.settings import Json
 BodyT = TypeVar("BodyT", bound=msgspec.Struct)
 
 
+async def pieces_of(
+    request: Request, most_bytes: int, param: str | None = None
+) -> AsyncGenerator[bytes, None]:
+    """The body as it comes. Raises: FrameTooLarge, of this field: it is longer than it may be."""
+    n_bytes = 0
+    async for piece in request.stream():
+        n_bytes += len(piece)
+        if n_bytes > most_bytes:
+            told = f"expected a body of at most {most_bytes} bytes, found more"
+            raise FrameTooLarge(told, param=param)
+        yield piece
+
+
+async def read_body(request: Request, most_bytes: int) -> bytes:
+    """Raises: FrameTooLarge."""
+    return b"".join([piece async for piece in pieces_of(request, most_bytes)])
+
+
 async def read_json(request: Request, most_bytes: int) -> Json:
     """The JSON object of a request; nothing counts as an empty one.
 
     Raises: InvalidRequest, FrameTooLarge.
     """
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > most_bytes:
-            raise FrameTooLarge(f"expected a body of at most {most_bytes} bytes, found more")
+    body = await read_body(request, most_bytes)
     if not body.strip():
         return {}
     try:

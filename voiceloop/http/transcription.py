@@ -8,7 +8,7 @@ ahead of the calls.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from tempfile import SpooledTemporaryFile
@@ -30,7 +30,8 @@ from voiceloop.backends import (
     Transcript,
     Word,
 )
-from voiceloop.errors import BackendError, FrameTooLarge, InvalidRequest, expected
+from voiceloop.errors import BackendError, InvalidRequest, expected
+from voiceloop.http.body import pieces_of
 from voiceloop.http.decoder import decode_upload
 from voiceloop.http.gate import Door, unless_left
 from voiceloop.realtime.settings import Json
@@ -89,8 +90,9 @@ async def _read_form(request: Request, language: str) -> AsyncIterator[Transcrip
     """The upload lies in a file until it is left. Raises: InvalidRequest, FrameTooLarge."""
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise InvalidRequest("expected multipart/form-data, found another content type")
+    pieces = pieces_of(request, MAX_UPLOAD_BYTES, "file")
     try:
-        form = await MultiPartParser(request.headers, _bounded(request), max_files=1).parse()
+        form = await MultiPartParser(request.headers, pieces, max_files=1).parse()
     except (MultiPartException, KeyError) as error:
         raise InvalidRequest(f"expected a multipart form, found that {error}") from None
     try:
@@ -112,18 +114,6 @@ async def _read_form(request: Request, language: str) -> AsyncIterator[Transcrip
         yield TranscriptionRequest(upload, options, response_format, "word" in kinds)
     finally:
         await form.close()
-
-
-async def _bounded(request: Request) -> AsyncGenerator[bytes, None]:
-    """The body's pieces, as long as they are not too many."""
-    n_bytes = 0
-    async for piece in request.stream():
-        n_bytes += len(piece)
-        if n_bytes > MAX_UPLOAD_BYTES:
-            raise FrameTooLarge(
-                f"expected an upload of at most {MAX_UPLOAD_BYTES} bytes, found more", param="file"
-            )
-        yield piece
 
 
 def _field(form: FormData, name: str, default: str) -> str:

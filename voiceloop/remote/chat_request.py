@@ -23,7 +23,7 @@ def request_body(
 ) -> dict[str, Any]:
     """The body of one streamed request; ``tools`` as `tool_json` gives them."""
     body: dict[str, Any] = {
-        "messages": [_message_json(message) for message in messages],
+        "messages": [message.to_chat() for message in messages],
         "model": model,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -79,22 +79,6 @@ def unanswered(
     answered = {message.tool_call_id for message in tail}
     left = (call.call_id for call in called if call.call_id not in answered)
     return tuple(ChatMessage("tool", NOT_CALLED, (), call_id) for call_id in left)
-
-
-def _message_json(message: ChatMessage) -> dict[str, Any]:
-    chat: dict[str, Any] = {"role": message.role, "content": message.content + message.behind}
-    if message.tool_calls:
-        chat["tool_calls"] = [
-            {
-                "id": call.call_id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        chat["tool_call_id"] = message.tool_call_id
-    return chat
 
 
 def _tool_choice(choice: str) -> Any:

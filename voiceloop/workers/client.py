@@ -15,7 +15,7 @@ import itertools
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import ClassVar, TypeVar, cast
 
@@ -254,6 +254,16 @@ class WorkerConnection(asyncio.Protocol):
                 if isinstance(message, messages.Ready):
                     self.pulse.begin(self._clock())
                 self.changed.set()
+
+
+def answers_of(connections: Iterable[WorkerConnection | None]) -> list[tuple[str, float]]:
+    """What callers waited for since this was last called, with the seconds each took."""
+    return [
+        (ask.value, seconds)
+        for connection in connections
+        if connection is not None
+        for ask, seconds in connection.waits.take_answers()
+    ]
 
 
 def _failure(failed: messages.StreamFailed) -> BackendError:

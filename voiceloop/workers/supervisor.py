@@ -17,7 +17,7 @@ from time import monotonic
 from voiceloop.backends import RoleName
 from voiceloop.errors import ConfigError
 from voiceloop.operation import WorkerLoad
-from voiceloop.workers.client import WorkerClient
+from voiceloop.workers.client import WorkerClient, answers_of
 from voiceloop.workers.messages import WorkerSpec
 from voiceloop.workers.models import WorkerLanguageModel, WorkerRecognizer, WorkerVoice
 from voiceloop.workers.process import Progress, WorkerProcess
@@ -101,13 +101,7 @@ class Supervisor:
 
     def take_answers(self) -> list[tuple[str, float]]:
         """What callers waited for since this was last called, with the seconds each took."""
-        connections = [worker.connection for worker in self.workers]
-        return [
-            (ask.value, seconds)
-            for connection in connections
-            if connection is not None
-            for ask, seconds in connection.waits.take_answers()
-        ]
+        return answers_of(worker.connection for worker in self.workers)
 
     def states(self) -> list[RoleState]:
         return [state for worker in self.workers for state in worker.states()]

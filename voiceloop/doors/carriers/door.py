@@ -22,7 +22,6 @@ from starlette.routing import Route
 
 from audio.errors import AudioError
 from voiceloop.call.connection import Disconnected
-from voiceloop.doors.body import read_body
 from voiceloop.doors.calls import Calls
 from voiceloop.doors.carriers.dialect import Asked, Dialect, Heard, Started, Way
 from voiceloop.doors.carriers.legs import Leg, Legs, LegState, LegStream
@@ -33,6 +32,7 @@ from voiceloop.doors.carriers.vonage import Vonage
 from voiceloop.doors.entrance import Server
 from voiceloop.doors.phone import call_of, hello_of_call
 from voiceloop.errors import Unproved, VoiceLoopError
+from voiceloop.http.body import read_body
 from voiceloop.http.gate import error_response
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,6 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from voiceloop.doors.body import read_body
 from voiceloop.doors.calls import Calls
 from voiceloop.doors.carriers.dialect import Dialect, Started
 from voiceloop.doors.carriers.door import MAX_BODY_BYTES, Accept, StreamDoor
@@ -25,6 +24,7 @@ from voiceloop.doors.entrance import Server
 from voiceloop.doors.pbx.asterisk import AsteriskStream
 from voiceloop.doors.pbx.audiosocket import AudioSocketStream, TcpSocket
 from voiceloop.errors import Overloaded, Unproved, VoiceLoopError
+from voiceloop.http.body import read_body
 from voiceloop.telephony import PhoneCall
 
 OWN = ("from", "to", "call", "returned")  # of what the dial plan tells; the rest are headers

@@ -113,19 +113,7 @@ def _in_turns(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def chat_dict(message: ChatMessage) -> dict[str, Any]:
     """A message as chat templates read it."""
-    chat: dict[str, Any] = {"role": message.role, "content": message.content + message.behind}
-    if message.tool_calls:
-        chat["tool_calls"] = [
-            {
-                "id": call.call_id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": _arguments(call.arguments)},
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        chat["tool_call_id"] = message.tool_call_id
-    return chat
+    return message.to_chat(_arguments)
 
 
 def _arguments(text: str) -> Any:
