@@ -16,6 +16,7 @@ import voiceloop
 from tests.fakes import FakeLanguageModel, instant_backends
 from tests.voiceloop.server.test_app import Running, running, until
 from tests.voiceloop.server.test_resume import say
+from tests.waiting import is_running
 from tests.waiting import until as waited
 from voiceloop.agent_file import load_agent
 from voiceloop.backends import ChatMessage
@@ -205,14 +206,6 @@ async def test_a_call_that_ends_as_its_process_is_replaced_leaves_none_behind(
     of.end(caller)
     await of.close()
     assert begun.read_text() == "x"
-
-
-def is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
 
 
 STARTS = DESK.replace(

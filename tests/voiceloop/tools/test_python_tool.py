@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.voiceloop.tools import author_tools
-from tests.waiting import until
+from tests.waiting import is_running, until
 from voiceloop import cell
 from voiceloop.errors import ConfigError
 from voiceloop.tools import python_line
@@ -188,14 +188,6 @@ async def test_a_module_where_the_server_was_started_stands_for_no_package(
     monkeypatch.chdir(tmp_path)
     async with running("process_id") as tool:
         assert int(await tool.run("c", {})) != os.getpid()
-
-
-def is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"  # nobody may be there to wait for it
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="reads of processes in /proc")
