@@ -7,14 +7,13 @@ that is stopped saves a checkpoint and goes on when it is started again.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import signal
 from pathlib import Path
 
 from .model.agent_model import SIZES
 from .training.distillation import Distiller
-from .training.train_options import TrainOptions, next_time_of_day, short_run
+from .training.train_options import TrainOptions, short_run
 from .training.trainer import Trainer
 
 
@@ -41,12 +40,6 @@ def main() -> None:
         help="go on from the weights of this exported model: no drills, no growth",
     )
     parser.add_argument("--rate", type=float, default=1.0, help="share of the full learning rates")
-    parser.add_argument(
-        "--deadline", help="end by this time of day, HH:MM, with the rate decayed to zero"
-    )
-    parser.add_argument(
-        "--decay-minutes", type=float, default=20.0, help="of falling rate before the deadline"
-    )
     parser.add_argument("--rows-per-step", type=int, default=8, help="rows of 512 tokens")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--seed", type=int, default=1)
@@ -62,8 +55,6 @@ def main() -> None:
         start=given.start,
         rate=given.rate,
         drill_until=int(given.drill_until),
-        decay_minutes=given.decay_minutes,
-        deadline=next_time_of_day(given.deadline) if given.deadline else math.inf,
         grow_at=tuple(int(at) for at in given.grow_at),
         seed=given.seed,
         threads=given.threads,

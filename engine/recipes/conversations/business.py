@@ -28,6 +28,8 @@ from .wording import DAYS, clock, expand, join, plural
 
 # kind, words for it, what it sells, what its agent helps with
 KINDS = tuple((one["kind"], split(one["words"]), one["scopes"]) for one in PLACES["kinds"])
+# Of a system prompt: ways to word who speaks, what for, how, and when there is somebody.
+_PROMPT: dict[str, list[str]] = PLACES["prompt"]
 FOOD_KINDS = ("cafe", "bakery", "restaurant")
 
 
@@ -208,20 +210,7 @@ def write_prompt(rng: random.Random, place: Business) -> str:
     """Word the system prompt as a developer would write an agent's instructions."""
     identity = expand(
         rng,
-        rng.choice(
-            (
-                "you are {agent}, the (friendly |)voice (assistant |agent |)(of|at|for) {name}(, a "
-                "{size} {kind}|).",
-                "you are {agent}. you (answer the phone|take calls) (for|at) {name}(, a {size} "
-                "{kind}|).",
-                "your name is {agent} and you work at {name}(, a {size} {kind}|).",
-                "you are a (helpful |polite |cheerful |)(voice |phone |)(assistant|agent) "
-                "(called|named) {agent} (for|at) {name}(, a {kind}|).",
-                "you are {agent} (from|at) {name}.",
-                "{agent} is the voice of {name}. you are {agent}.",
-                "name: {agent}. (place|business): {name}.",
-            )
-        ),
+        rng.choice(_PROMPT["identity"]),
         agent=place.agent,
         name=place.name,
         kind=place.kind_word,
@@ -243,14 +232,7 @@ def write_prompt(rng: random.Random, place: Business) -> str:
             rng.choice((0, len(blocks))),
             expand(
                 rng,
-                rng.choice(
-                    (
-                        "you help (callers|customers|people) with {scope}.",
-                        "you (take|handle) {scope}.",
-                        "your job: {scope}.",
-                        "help (callers|guests) with {scope}.",
-                    )
-                ).replace("you take {scope}", "you help with {scope}"),
+                rng.choice(_PROMPT["scope"]).replace("you take {scope}", "you help with {scope}"),
                 scope=place.scope,
             ),
         )
@@ -258,17 +240,7 @@ def write_prompt(rng: random.Random, place: Business) -> str:
         blocks.append(
             expand(
                 rng,
-                rng.choice(
-                    (
-                        "(keep|make) (your |)(answers|replies) short.",
-                        "(be|stay) (brief|friendly|polite)(, one or two sentences|).",
-                        "(answer|speak|reply) in (one or two |)short sentences.",
-                        "if you (don't|do not) know(,| something,) say so.",
-                        "never make things up.",
-                        "speak (naturally|clearly) and stay on topic.",
-                        "be (warm|kind|helpful) and (short|brief|to the point).",
-                    )
-                ),
+                rng.choice(_PROMPT["manner"]),
             )
         )
     separator = rng.choice((" ", " ", " ", "\n", "\n- "))
@@ -280,14 +252,7 @@ def hours_sentence(rng: random.Random, place: Business) -> str:
     text = place.hours_text
     return expand(
         rng,
-        rng.choice(
-            (
-                "(we are|we're|it is|the {kind} is) open {h}.",
-                "(opening |business |)hours: {h}.",
-                "(opening |our |the |)hours (are|are as follows:) {h}.",
-                "open {h}.",
-            )
-        ),
+        rng.choice(_PROMPT["hours"]),
         h=text,
         kind=place.kind_word,
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
 from pathlib import Path
 
 SHARD_CONVERSATIONS = 6000
@@ -27,8 +25,6 @@ class TrainOptions:
     weight_decay: float = 0.02
     warmup_steps: int = 60
     decay_share: float = 0.3
-    deadline: float = math.inf  # epoch seconds at which the run ends, whatever it has seen
-    decay_minutes: float = 20.0  # before the deadline
     start: Path | None = None  # an exported model that a fresh run goes on from
     rate: float = 1.0  # share of the three learning rates
     average_steps: int = 200  # what is exported: a running average of the weights
@@ -57,23 +53,9 @@ def short_run(options: TrainOptions) -> TrainOptions:
     )
 
 
-def learning_rate_scale(
-    n_seen: int, step: int, seconds_left: float, options: TrainOptions
-) -> float:
-    """Warm up by steps, hold, then fall linearly to zero.
-
-    The fall takes the last `decay_share` of the tokens or the last `decay_minutes` before the
-    deadline, whichever is lower.
-    """
+def learning_rate_scale(n_seen: int, step: int, options: TrainOptions) -> float:
+    """Warm up by steps, hold, then fall linearly to zero in the last `decay_share` of tokens."""
     n_total = options.n_tokens
     warm = min(1.0, (step + 1) / options.warmup_steps)
     by_tokens = (n_total - n_seen) / max(1.0, n_total * options.decay_share)
-    by_clock = seconds_left / (60 * options.decay_minutes)
-    return warm * max(0.0, min(1.0, by_tokens, by_clock))
-
-
-def next_time_of_day(clock: str) -> float:
-    """Epoch seconds of the next HH:MM of local time."""
-    now = datetime.now()
-    then = datetime.combine(now.date(), datetime.strptime(clock, "%H:%M").time())
-    return (then if then > now else then + timedelta(days=1)).timestamp()
+    return warm * max(0.0, min(1.0, by_tokens))

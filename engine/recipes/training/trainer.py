@@ -191,9 +191,7 @@ class Trainer:
         cores this hardly slows down when another process holds one of them for a while.
         """
         options = self.options
-        scale = learning_rate_scale(
-            self.n_seen, self.step - self.warm_from, options.deadline - time.time(), options
-        )
+        scale = learning_rate_scale(self.n_seen, self.step - self.warm_from, options)
         rates = (options.muon_lr, options.embedding_lr, options.norm_lr)
         for optimizer, rate in zip(self.optimizers, rates, strict=True):
             for group in optimizer.param_groups:
@@ -238,10 +236,10 @@ class Trainer:
         self.stopping = True
 
     def is_over(self) -> bool:
-        return self.n_seen >= self.options.n_tokens or time.time() >= self.options.deadline
+        return self.n_seen >= self.options.n_tokens
 
     def run(self) -> None:
-        """Train until `n_tokens` were seen or the deadline; then save, plot and export."""
+        """Train until `n_tokens` were seen; then save, plot and export."""
         options = self.options
         log_path = options.out / f"{options.size}_loss.csv"
         saved_at, started, seen_before = time.monotonic(), time.monotonic(), self.n_seen

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from ..business import Business
 from ..call import Call
-from ..lexicon import DRINKS, MEALS, MILKS, PASTRIES, SIZES
+from ..lexicon import DRINKS, MEALS, MILKS, PASTRIES, SIZES, entries
 from ..open_words import draw
 from ..wording import article, counted, digit_words, expand, join, number_words, plural
 
+_NUMBERS = entries("numbers")
 _ORDER_OPENERS = (
     "(i'd like|i would like|i'll have|i'll take|i want|i wanna get|give me|let me get|let me have|"
     "can i (get|have)|could i (get|have)|may i have|i'll get|i need|please get me)"
@@ -276,20 +277,7 @@ def _caller_name(call: Call) -> str:
 def digits(call: Call) -> None:
     """A phone, booking or card number, read back; sometimes corrected."""
     rng = call.rng
-    what = rng.choice(
-        (
-            "phone number",
-            "number",
-            "phone number",
-            "booking number",
-            "order number",
-            "member number",
-            "confirmation number",
-            "reference",
-            "zip code",
-            "code",
-        )
-    )
+    what = rng.choice(_NUMBERS)
     if rng.random() < 0.5:
         call.agent(
             "(sure|okay|of course|thanks|great)(,|.) (what('s| is)|(can|may|could) i have) "

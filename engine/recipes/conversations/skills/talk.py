@@ -44,6 +44,7 @@ _OFF_TOPIC = tuple(
 # More of what callers ask an agent about itself, for training only.
 _PERSONAL = entries("personal")
 _FAR_PLACES = entries("far_places")
+_FRAGMENTS = entries("fragments")
 _REFUSALS = (
     "(I'm sorry|Sorry), (but |)I can't help with that. {r}",
     "(I'm afraid|Sorry,) that's (outside what I do|not something I can help with). {r}",
@@ -219,38 +220,7 @@ def half_turn(call: Call) -> None:
         words = [
             call.noise.clean(w, call.rng)
             for w in call.rng.sample(
-                (
-                    "the",
-                    "four",
-                    "which",
-                    "lake",
-                    "in",
-                    "moving",
-                    "of",
-                    "house",
-                    "then",
-                    "light",
-                    "ate",
-                    "off",
-                    "were",
-                    "bed",
-                    "stand",
-                    "that",
-                    "gray",
-                    "on",
-                    "fell",
-                    "or",
-                    "ought",
-                    "ping",
-                    "said",
-                    "along",
-                    "river",
-                    "an",
-                    "it",
-                    "ten",
-                    "thing",
-                    "under",
-                ),
+                _FRAGMENTS,
                 call.rng.randint(1, 4),
             )
         ]

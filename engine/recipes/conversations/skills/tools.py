@@ -12,12 +12,13 @@ from typing import Any
 
 from ..business import Business
 from ..call import Call
-from ..lexicon import FIRST_NAMES
+from ..lexicon import FIRST_NAMES, entries
 from ..open_words import draw
 from ..wording import DAYS, clock, counted, expand, join, number_words
 from .booking import spoken_day
 from .tool_schemas import ARGUMENTS, Tool, random_tool
 
+_STATES = entries("order_states")
 _FILLERS = (
     "",
     "",
@@ -250,19 +251,7 @@ class ToolDesk:
             "(number |){c}|(can you |)(track|check) order {c}",
             code,
         )
-        state = rng.choice(
-            (
-                "on its way",
-                "ready",
-                "being made",
-                "delivered",
-                "delayed",
-                "packed",
-                "waiting for you",
-                "cancelled",
-                "in the oven",
-            )
-        )
+        state = rng.choice(_STATES)
         minutes = rng.randint(2, 59)
         with_time = rng.random() < 0.4
         self._use(
