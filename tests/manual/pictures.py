@@ -26,6 +26,7 @@ SCHEMES = ("light", "dark")
 MOST_BYTES = 100_000  # of one file
 SOUND_S = 20.0
 RATE_HZ = 24_000
+SIZE = 1100, 980  # of each picture, so that they stand side by side
 CALLER = (5.0, "1_hours", 4.5, "5_price", 8.0)  # recordings, and silences in seconds
 
 
@@ -66,7 +67,8 @@ async def web_page(scratch: Path) -> None:
     assert executable is not None, "no Chromium here: apt-get install chromium"
     log = scratch / "server.log"
     async with running_server(log=log) as server, chromium(executable, wav) as page:
-        await page.size(1100, 960)
+        await page.size(*SIZE)
+        await page.call("Emulation.setScrollbarsHidden", hidden=True)
         await page.goto(f"http://127.0.0.1:{server.port}/?transport=websocket")
         await page.evaluate("document.getElementById('start').click()")
         says = "document.querySelectorAll('.says.agent p').length >= 3"
@@ -81,7 +83,8 @@ async def report(html: Path, scratch: Path) -> None:
     wav = scratch / "silence.wav"
     write_wav(wav, (np.zeros(2400, np.int16),), RATE_HZ)
     async with chromium(executable, wav) as page:
-        await page.size(1100, 1320)
+        await page.size(*SIZE)
+        await page.call("Emulation.setScrollbarsHidden", hidden=True)
         await page.goto(html.as_uri())
         await take(page, "report")
 

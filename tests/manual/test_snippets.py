@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -111,3 +112,9 @@ def test_a_key_in_the_text_is_one(page: Path) -> None:
     named = re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)(?: = [^`]*)?`", page.read_text(encoding="utf-8"))
     wrong = {one for one in named if one.split(".")[0] in tables and one not in known}
     assert wrong <= NO_KEYS, wrong - NO_KEYS
+
+
+def test_every_command_has_its_line() -> None:
+    page = (ROOT / "voiceloop" / "docs" / "COMMANDS.md").read_text(encoding="utf-8")
+    [top] = [one for one in build_parser()._actions if isinstance(one, argparse._SubParsersAction)]
+    assert set(re.findall(r"^\| `voiceloop (\w+)", page, re.MULTILINE)) == set(top.choices)
