@@ -304,16 +304,24 @@ def test_threads_are_limited_and_wait_passively(monkeypatch: pytest.MonkeyPatch)
 
 def test_many_streams_opened_at_once_are_no_silence() -> None:
     # A second at each look once they are sent, and no more heartbeats than the socket holds unread.
+    # Until then the worker stands still: it would spend those seconds before they come.
     seconds = itertools.chain(range(100), itertools.repeat(100))
-    is_sent = threading.Event()
-    gateway = Gateway(
-        role("voice"), clock=lambda: float(next(seconds)) if is_sent.is_set() else 0.0
-    )
+    is_sent, goes_on = threading.Event(), threading.Event()
+    goes_on.set()
+
+    def clock() -> float:
+        goes_on.wait(30)
+        return float(next(seconds)) if is_sent.is_set() else 0.0
+
+    gateway = Gateway(role("voice"), clock=clock)
     after_ready(gateway)
     options = RecognizerOptions()  # of a role that is not here: each is answered by a failure
-    is_sent.set()
+    goes_on.clear()
     gateway.send(*(OpenRecognizer(f"r{n}", options) for n in range(5)))
-    for _ in range(5):
+    is_sent.set()
+    goes_on.set()
+    assert isinstance(gateway.next(), StreamFailed)
+    for _ in range(4):
         n_before = gateway.n_heartbeats
         assert isinstance(gateway.next(), StreamFailed)
         assert gateway.n_heartbeats > n_before
