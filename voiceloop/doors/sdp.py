@@ -15,7 +15,8 @@ from voiceloop.errors import InvalidRequest
 MAX_OFFER_BYTES = 64 * 1024
 MAX_MEDIA = 4  # a browser's page offers two, a telephone with a screen three
 MEDIA = re.compile(
-    r"(audio|video|application|text|message|image) (\d{1,5})(?:/\d{1,5})? (\S{1,64}) (\S.{0,255})"
+    r"(audio|video|application|text|message|image) (\d{1,5})(?:/\d{1,5})? ([!-~]{1,64}) "
+    r"([!-~][ -~]{0,255})"  # an answer repeats it: no other end of a line hides in it
 )
 CONNECTION = re.compile(r"IN IP[46] ([0-9A-Za-z.:\-]{1,253})")
 DIRECTIONS = ("sendrecv", "sendonly", "recvonly", "inactive")

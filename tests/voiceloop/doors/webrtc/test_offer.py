@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from aiortc.sdp import SessionDescription
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from voiceloop.doors.webrtc.offer import LocalEnd, answer, parse_offer
@@ -131,6 +131,7 @@ LINES = OFFER.split("\r\n")
     cuts=st.lists(st.integers(0, len(LINES) - 1), max_size=8),
     noise=st.lists(st.tuples(st.integers(0, len(OFFER)), st.text(max_size=12)), max_size=6),
 )
+@example(cuts=[], noise=[(OFFER.index(" 96\r") + 4, "0")])  # a bare carriage return
 def test_any_text_is_an_offer_or_refused(cuts: list[int], noise: list[tuple[int, str]]) -> None:
     text = "\r\n".join(line for index, line in enumerate(LINES) if index not in cuts)
     for at, what in noise:
