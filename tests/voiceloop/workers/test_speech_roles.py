@@ -201,9 +201,8 @@ def test_a_model_nobody_knows_is_named(load: object) -> None:
 
 
 def test_a_model_that_cannot_be_loaded_says_why() -> None:
-    pytest.importorskip("pocketsphinx", reason="no wheel for this Python")
-    with pytest.raises(RoleError, match=r"pocketsphinx cannot be loaded: expected the model"):
-        load_recognizer("pocketsphinx", "klingon")
+    with pytest.raises(RoleError, match=r"transducer cannot be loaded: expected"):
+        load_recognizer("transducer", "klingon")
 
 
 @pytest.mark.parametrize("failing", ["recognizer", "voice"])
