@@ -21,7 +21,7 @@ DAY_S = 86_400.0
 # on the time of day.
 READS_THE_WALL_CLOCK = {
     "access/keys.py", "call/call.py", "call/session.py", "doors/carriers/door.py",
-    "doors/desk.py", "doors/limits.py", "doors/routes.py", "http/generation.py",
+    "doors/desk.py", "doors/limits.py", "doors/routes.py", "http/chat.py",
     "http/routes.py", "recording/call_file.py", "recording/shelf.py", "reply/routing.py",
     "server/app.py", "tools/http.py", "tools/mcp_connection.py",
 }  # fmt: skip
