@@ -1,11 +1,10 @@
-"""From a folder on disk to a Whisper decoder: which device, and what is missing.
+"""From a folder on disk to a Whisper decoder: which library, which device, and what is missing.
 
-CTranslate2 still links CUDA 12's cuBLAS while torch moves to CUDA 13, so its libraries are looked
-for before the first decode would crash on them.
+CTranslate2 is the choice wherever it runs. It still links CUDA 12's cuBLAS while torch moves to
+CUDA 13, so its libraries are looked for before the first decode would crash on them.
 """
 
 import ctypes
-import logging
 import os
 import secrets
 import shutil
@@ -17,8 +16,7 @@ from pathlib import Path
 from ..checkpoint import check_device, check_index
 from ..errors import AudioError
 from .whisper_decoder import Ct2Decoder
-
-log = logging.getLogger(__name__)
+from .window_decoder import WindowDecoder
 
 # What CTranslate2 4.x loads by name at the first CUDA operation, and the wheel that has it.
 CUDA_LIBRARIES = {
@@ -28,53 +26,66 @@ CUDA_LIBRARIES = {
 COMPUTE_TYPES = {"cpu": "int8", "cuda": "int8_float16"}
 PARTIAL = ".partial"  # what an unfinished conversion's folder ends with
 ABANDONED_AFTER_S = 3600.0  # the largest Whisper is converted within minutes
+BACKENDS = ("auto", "ct2", "transformers")
 
 
 def open_decoder(
     folder: Path,
     device: str,
     compute_type: str | None,
+    backend: str,
     n_threads: int,
     cache_dir: str | Path | None,
-) -> tuple[Ct2Decoder, str]:
+) -> tuple[WindowDecoder, str]:
     """The decoder for folder, and the device it runs on.
 
     Raises: AudioError if nothing on this machine can run it; the message has the remedy.
     """
+    if backend not in BACKENDS:
+        raise AudioError(f"expected a backend among {', '.join(BACKENDS)}, found {backend!r}")
     check_device(device)
     if not (folder / "config.json").is_file():
         raise AudioError(
             f"expected a Whisper model in {str(folder)!r} (config.json and its weights), found "
             "none; remedy: voiceloop models pull NAME, or name the folder you downloaded"
         )
-    usable = choose_device(device)
-    ct2_folder = folder if is_ct2(folder) else convert(folder, cache_dir)
-    chosen = compute_type or COMPUTE_TYPES[usable.partition(":")[0]]
-    return Ct2Decoder(ct2_folder, usable, chosen, n_threads), usable
+    if backend != "transformers":
+        usable = choose_device(device, backend)
+        if usable is not None:
+            ct2_folder = folder if is_ct2(folder) else convert(folder, cache_dir)
+            chosen = compute_type or COMPUTE_TYPES[usable.partition(":")[0]]
+            return Ct2Decoder(ct2_folder, usable, chosen, n_threads), usable
+    from .whisper_transformers import TransformersDecoder
+
+    if is_ct2(folder):
+        raise AudioError(
+            f"expected a Hugging Face Whisper for the transformers backend, found CTranslate2's "
+            f"format in {folder}; remedy: {_remedy(missing_cuda_libraries())}"
+        )
+    decoder = TransformersDecoder(folder, device)
+    return decoder, decoder.device
 
 
-def choose_device(device: str) -> str:
-    """The device that decodes; for "auto" the CPU where a GPU lacks CTranslate2's libraries.
+def choose_device(device: str, backend: str) -> str | None:
+    """The device CTranslate2 shall use; None: transformers has a GPU that it cannot reach.
 
-    Raises: AudioError if CUDA was asked for and does not work.
+    Raises: AudioError if CUDA was asked of CTranslate2 and does not work.
     """
-    n_devices = _n_cuda_devices() if device != "cpu" else 0
-    if device == "cpu" or (device == "auto" and not n_devices):
+    if device == "cpu" or (device == "auto" and not _n_cuda_devices()):
         return "cpu"
     missing = missing_cuda_libraries()
-    if n_devices and not missing:
+    if (n_devices := _n_cuda_devices()) and not missing:
         if device == "auto":
             return "cuda"
         check_index(device, n_devices)
         return device
-    found = f"no {' and no '.join(missing)}" if missing else "no CUDA device"
-    if device == "auto":
-        log.warning("Whisper runs on the CPU: found %s; remedy: %s", found, _remedy(missing))
-        return "cpu"
-    raise AudioError(
-        f"expected a CUDA device and CUDA 12's libraries for faster-whisper, found {found}; "
-        f"remedy: {_remedy(missing)}"
-    )
+    if backend == "ct2":
+        found = f"no {' and no '.join(missing)}" if missing else "no CUDA device"
+        raise AudioError(
+            f"expected a CUDA device and CUDA 12's libraries for faster-whisper, found {found}; "
+            f"remedy: {_remedy(missing)}"
+        )
+    return None
 
 
 def missing_cuda_libraries(
@@ -197,4 +208,4 @@ def _remedy(missing: tuple[str, ...]) -> str:
     if not missing:
         return "use device cpu"
     wheels = " ".join(CUDA_LIBRARIES[name][1] for name in missing)
-    return f"pip install {wheels}, or use device cpu"
+    return f"pip install {wheels}, or use a Hugging Face folder (transformers needs neither)"
