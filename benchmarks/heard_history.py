@@ -2,9 +2,9 @@
 
 A reply is cut at a random moment of its playing; the next request to the language model shows what
 the conversation believes was heard. The truth comes from the wire: how much of the reply's audio a
-client with a 40 ms buffer had played, and which words lie in that much audio. The replies are
-lists, so that the waveform's own pauses tell the words apart and no word time of the voice is
-believed. Half of the cuts are told by ``conversation.item.truncate``, a quarter are barge-ins on
+client with a 40 ms buffer had played, and which words lie in that much audio. Each word of a reply
+is a sentence, so that the waveform's own pauses tell the words apart and no word time of the voice
+is believed. Half of the cuts are told by ``conversation.item.truncate``, a quarter are barge-ins on
 the wire of which the client tells nothing, and a quarter are replies that a sound without words cut
 and that were taken up again (see `benchmarks.calls.cutting_caller`). Real server, embedded voice;
 the language model is a stub that says given sentences, and where replies are taken up the
@@ -39,7 +39,7 @@ OF_FOUR: dict[Kind, int] = {"truncate": 2, "barge_in": 1, "resumed": 1}  # of fo
 SPEECH = "heart/5_price.flac", "heart/7_interrupt.flac"  # without a pause; begins with "actually"
 AT_ONCE = 4
 EARLIEST_MS = 300.0
-PAUSE_MS = 40.0  # between two words of a list; a stop consonant within one is shorter
+PAUSE_MS = 100.0  # between two sentences at least 270; within a word 30 at most
 # Of the reply: later it may have ended by itself, before the voice was judged where there is one.
 LATEST_SHARE, LATEST_BEFORE_END_MS = 0.95, 400.0
 
@@ -82,7 +82,7 @@ class Sentence:
 
 
 def middles_of(audio: Samples, text: str) -> tuple[float, ...]:
-    """The middle of each word of a list in ms, by the pauses between them.
+    """The middle of each word in ms, by the pauses between them.
 
     Raises:
         ClientError: there are more or fewer stretches of sound than words.

@@ -19,12 +19,13 @@ from starlette.routing import Route
 
 from voiceloop.listening.recipes.synthetic_callers import words_of
 
-# Lists, so that the waveform's own pauses tell the words apart.
+# Each word a sentence, so that the waveform's own pauses tell the words apart: in lists the voice
+# leaves 50 ms, or none.
 SENTENCES = (
-    "Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday.",
-    "Apples, pears, plums, grapes, melons, lemons, oranges, berries.",
-    "London, Paris, Berlin, Madrid, Vienna, Dublin, Lisbon, Rome.",
-    "Red, yellow, green, blue, orange, purple, brown, black.",
+    "Monday. Tuesday. Wednesday. Thursday. Friday. Saturday. Sunday.",
+    "Apples. Pears. Plums. Grapes. Melons. Lemons. Oranges. Berries.",
+    "London. Paris. Berlin. Madrid. Vienna. Dublin. Lisbon. Rome.",
+    "Red. Yellow. Green. Blue. Orange. Purple. Brown. Black.",
 )
 KEY = re.compile(r"caller\d+ \d+ (\d+)")  # who asks, which time, and for which sentence
 

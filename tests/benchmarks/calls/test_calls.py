@@ -67,7 +67,7 @@ async def test_the_model_tells_what_it_was_shown_of_a_reply() -> None:
         await client.post("/v1/chat/completions", json={"messages": asked[:1]})
         spoken = {"messages": [{"role": "user", "content": "how much"}]}
         nothing = await client.post("/v1/chat/completions", json=spoken)
-    assert "Monday," in said.text and SENTENCES[0].startswith("Monday,")
+    assert "Monday." in said.text and SENTENCES[0].startswith("Monday.")
     assert '"content"' not in nothing.text
     assert told.remembered("caller0 0 1", "caller0 1 0") == ("apples", "pears", "plums")
     assert told.remembered("caller0 0 1", "caller0 0 1") == ()
