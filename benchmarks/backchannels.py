@@ -36,7 +36,7 @@ from clients.uplink import FRAME_MS
 from voiceloop.agent import BargeIn
 from voiceloop.agent_file import embedded_agent
 from voiceloop.call.barge_in import BargeInJudge
-from voiceloop.call.known_caller import LEAST_TURN_MS, KnownCaller
+from voiceloop.call.caller_level import LEAST_TURN_MS, CallerLevel
 from voiceloop.listening.prosody import LoudnessTrack
 from voiceloop.listening.recipes.endpointing_set import MS
 from voiceloop.listening.recipes.heard_turn import Listening
@@ -169,8 +169,8 @@ class Overlap:
             loudness.feed(one.samples)
             self._levels.append(loudness.loud_level_db())
 
-    def _caller_before(self, sound: Sound) -> KnownCaller:
-        level = KnownCaller()
+    def _caller_before(self, sound: Sound) -> CallerLevel:
+        level = CallerLevel()
         for level_db in random.Random(sound.name).sample(self._levels, min(2, len(self._levels))):
             level.take(level_db, LEAST_TURN_MS)
         return level

@@ -308,15 +308,9 @@ class BargeIn:
         "tenths of `stop_ms`. Words that may be a listener's, a bystander's or an echo's wait "
         "until the sound is over or has lasted `stop_ms`, twice that where it plainly is one of "
         "these. Without words such a sound is talked over. Stop words count at once. In any "
-        "language: once a caller has said two turns, a voice that is plainly softer, or another "
-        "one, does not stop the agent, unless its words come again within 4 s and it sounds meant "
-        "for the agent.",
-    )
-    speakers: Literal["caller", "any"] = key(
-        "caller",
-        "Who is heard over the agent: whoever sounds like the caller's own turns, or anybody. "
-        "`any` suits two people who share a call: nobody is kept out for a soft or another voice. "
-        "Who says a turn while the agent is silent is heard either way, and known from then on.",
+        "language: once a caller has said two turns, a voice that is plainly softer does "
+        "not stop the agent, unless its words come again within 4 s and it sounds meant for the "
+        "agent.",
     )
 
 

@@ -97,6 +97,8 @@ REMOVED: Mapping[str, str] = {
     "tools.table.",
     "tools.retries": "Leave it out: a call that cannot have done anything is tried once more.",
     "mcp.read_only": "Name each such tool under [[tools]], with mcp and side_effect_free = true.",
+    "barge_in.speakers": "Leave it out. Where two people share a call and the softer one is to "
+    "stop the agent, write barge_in.by_sound = false.",
     "barge_in.words_ms": "Leave it out: where barge_in.least_words is 2 or more, words count once "
     "the sound has lasted 450 ms.",
     "quota.requests": "Leave it out: a key has 12 of the 16 requests that a server answers at a "

@@ -207,7 +207,7 @@ class WatchIdleness(Order, frozen=True):
 
 class CountBargeIn(Order, frozen=True):
     """What a sound over the agent came to, and when its onset arrived. kept_out: words that would
-    have counted, but for their level or voice; second_try: let in soon after one of those.
+    have counted, but for their level; second_try: let in soon after one of those.
     """
 
     verdict: Verdict | Literal["kept_out", "second_try"]

@@ -57,7 +57,7 @@ class BargeInJudge:
     state: Literal["idle", "ducked", "paused", "talking_over", "stopped"] = "idle"
     words: tuple[str, ...] = ()
     for_agent: float | None = None  # by the sound of it; None: nobody can tell
-    by_level: float = 0.0  # log-odds that it is the caller's, by level and voice: 0 or less
+    by_level: float = 0.0  # log-odds that it is the caller's, by its level: 0 or less
     by_words: bool = False  # it took the floor by what was said
     _agent_words: tuple[str, ...] = ()
     hears_itself: bool = False  # what it hears is the agent: only words may duck that
@@ -81,7 +81,7 @@ class BargeInJudge:
             self.for_agent = for_agent
 
     def observe_level(self, log_odds: float) -> None:
-        """What level and voice of this segment say, as `KnownCaller.log_odds`."""
+        """What the level of this segment says, as `CallerLevel.log_odds`."""
         if self.options.by_sound:
             self.by_level = log_odds
 
@@ -159,7 +159,7 @@ class BargeInJudge:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether level, voice and sound say that it is somebody else, or the loudspeaker."""
+        """Whether level and sound say that it is somebody else, or the loudspeaker."""
         is_soft = self.by_level <= SOFT_LOG_ODDS
         return is_soft and (self.for_agent or 0.0) + self.by_level <= ELSEWHERE_LOG_ODDS
 

@@ -97,7 +97,6 @@ class Call:
             starts_early=ahead.does("early_start") and agent.barge_in.enabled,
             words_late_s=agent.waiting.late_s,
             knows_echo=agent.barge_in.echo_guard,
-            takes_prints=agent.barge_in.speakers == "caller",
         )
         self._context.on_sound = self._listener.observe_played
         self._acts = CallActs(

@@ -27,7 +27,7 @@ from voiceloop.call import actions as do
 from voiceloop.call import events as told
 from voiceloop.call.actions import PLAYOUT_FOR, Step, name_of
 from voiceloop.call.barge_in import RESUME_SILENCE_MS, BargeInJudge
-from voiceloop.call.known_caller import KnownCaller
+from voiceloop.call.caller_level import CallerLevel
 from voiceloop.listening import events as heard
 from voiceloop.listening.events import Activity, UserTurn
 from voiceloop.listening.release import TAKEN_BACK_MS
@@ -223,7 +223,7 @@ class TurnTaking:
         self.interrupted_id: str | None = None  # the response of the reply that may resume
         self._transition: tuple[Caller, Agent, told.CallEvent, list[do.Action]] | None = None
         self._judge = BargeInJudge(options)
-        self._known = KnownCaller(is_alone=options.speakers == "caller")
+        self._level = CallerLevel()
         self._activity: Activity | None = None  # of the open segment, the latest
         self._pending: dict[int, PendingTranscript] = {}  # by segment
         self._deferred: list[ResponseHandle] = []  # asked for before the caller's words were known
@@ -419,12 +419,12 @@ class TurnTaking:
         return self._judge.is_elsewhere
 
     def _elsewhere(self, activity: Activity) -> float:
-        return self._known.log_odds(activity.level_db, activity.onset_ms, activity.print)
+        return self._level.log_odds(activity.level_db, activity.onset_ms)
 
     def _leave_out(self, end_ms: float, status: CallStatus) -> Actions:
         """What was said meanwhile was no turn of the caller's."""
         if self._judge.is_kept_out_by_level:
-            self._known.keep_out(end_ms)
+            self._level.keep_out(end_ms)
         yield from self._let_agent_go_on(status)
         self._caller_stops()
         yield Step.DISCARD_SEGMENT
@@ -447,7 +447,7 @@ class TurnTaking:
         elif judge.state == "idle" and (activity.silence_ms or judge.hears_itself):
             yield Step.RESUME  # nothing will come of it that is worth a short lead
         yields = reply.yields_to_voice(activity.onset_arrival_s)
-        if verdict == "stop" and self._known.is_second_try(activity.onset_ms):
+        if verdict == "stop" and self._level.is_second_try(activity.onset_ms):
             yield do.CountBargeIn("second_try", activity.onset_arrival_s)
         if verdict == "stop" or (yields and judge.is_paused_by_voice(activity.speech_ms)):
             yield from self._caller_begins(activity, status, interrupts=True)
@@ -455,7 +455,7 @@ class TurnTaking:
             yield Step.REQUEST_WORDS
         elif verdict == "resume":
             if is_kept_out:
-                self._known.keep_out(activity.onset_ms + activity.speech_ms)
+                self._level.keep_out(activity.onset_ms + activity.speech_ms)
                 yield do.CountBargeIn("kept_out", activity.onset_arrival_s)
             self._caller_stops()
             yield Step.DISCARD_SEGMENT
@@ -578,7 +578,7 @@ class TurnTaking:
         yield do.CloseUserTurn(end.end_ms)
         has_item = bool(end.hypothesis)
         if has_item:
-            self._known.take(activity.level_db, activity.speech_ms, activity.print)
+            self._level.take(activity.level_db, activity.speech_ms)
             yield do.CommitUserItem(end.segment)
             yield Step.DROP_INTERRUPTED
         is_answered = self.agent is Agent.EARLY or status.answers_turns

@@ -13,7 +13,6 @@ import msgspec
 
 from audio.frames import VAD_WINDOW_MS
 from voiceloop.errors import BackendError
-from voiceloop.listening.voice_print import Print
 from voiceloop.telemetry.record import TurnRecord
 
 
@@ -24,8 +23,7 @@ class Activity:
     speech_ms: first to last sound so far; silence_ms: since the last sound, 0 while it lasts.
     onset_arrival_s: when the onset's sample came in. voice: mean probability of speech.
     led_in_ms: sound that led into it before the voice detector took it for speech ("st" in "stop").
-    level_db: of its loud parts, as of `LoudnessTrack`, print: of its voice, as of `VoicePrinter`;
-    None in too little sound.
+    level_db: of its loud parts, as of `LoudnessTrack`; None in too little sound.
     """
 
     onset_ms: float
@@ -35,7 +33,6 @@ class Activity:
     voice: float = 1.0
     led_in_ms: float = 0.0
     level_db: float | None = None
-    print: Print | None = None
 
     @property
     def goes_on_ms(self) -> float:

@@ -50,7 +50,6 @@ from voiceloop.listening.segment import (
     SpeechSegment,
     VoiceActivity,
 )
-from voiceloop.listening.voice_print import VoicePrinter
 from voiceloop.realtime.settings import SemanticVad, ServerVad, SessionSettings
 from voiceloop.telemetry.record import Endpoint, Mark
 
@@ -66,7 +65,7 @@ Deliver = Callable[[Sequence[ListenEvent]], None]
 class Listener:
     """One caller's audio, turn by turn. `feed` is called from the event loop and never waits.
 
-    knows_echo: the agent's own voice is kept out. takes_prints: voices are told apart.
+    knows_echo: the agent's own voice is kept out.
     """
 
     def __init__(
@@ -84,7 +83,6 @@ class Listener:
         starts_early: bool = False,
         words_late_s: float | None = None,
         knows_echo: bool = False,
-        takes_prints: bool = True,
     ) -> None:
         self._deliver = deliver
         self._longest_turn_ms = longest_turn_ms
@@ -96,7 +94,6 @@ class Listener:
         self._starts_early = starts_early
         self._early = EarlyStarts(is_enabled=starts_early)
         self._prosody = Prosody()
-        self._printer = VoicePrinter() if takes_prints else None
         self._echo = EchoGuard() if knows_echo else None
         self._caller_audio = CallerAudio(settings.input_format, settings.noise_reduction)
         self._audio = AudioClock(clock)
@@ -173,16 +170,12 @@ class Listener:
 
     def _take_pre_roll(self) -> None:
         self._prosody.reset()
-        if self._printer is not None:
-            self._printer.reset()
         for samples in self._onset.take_pre_roll():
             self._hear(samples)
 
     def _hear(self, samples: Samples) -> None:
         """Sound of the open segment."""
         self._prosody.feed(samples)
-        if self._printer is not None:
-            self._printer.feed(samples)
         self._recognition.feed(samples.tobytes())
 
     # --- voice activity ---
@@ -201,8 +194,7 @@ class Listener:
 
     def _activity(self, segment: SpeechSegment, now_ms: float) -> Activity:
         level_db = self._prosody.loudness.loud_level_db()
-        voice = self._printer.print() if self._printer is not None else None
-        return segment.activity(now_ms, level_db, voice)
+        return segment.activity(now_ms, level_db)
 
     def _tell(self, heard: Heard, end_ms: float) -> list[ListenEvent]:
         """What was heard outside any segment."""

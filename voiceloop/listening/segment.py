@@ -26,7 +26,6 @@ import msgspec
 from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
 from voiceloop.listening.events import Activity, ListenEvent, PauseWeighed, Sign, UserTurn
 from voiceloop.listening.prosody import CLOSURE_FRAMES, LEVEL_MS, LoudnessTrack
-from voiceloop.listening.voice_print import Print
 from voiceloop.telemetry.record import Endpoint, Mark, TurnRecord
 
 # After a turn that was ended for its length, while its sound goes on: the next segment may begin
@@ -304,16 +303,14 @@ class SpeechSegment:
         """Whether there are words, and they are all that was said before this pause."""
         return self.is_flushed and bool(self.hypothesis)
 
-    def activity(
-        self, now_ms: float, level_db: float | None = None, print: Print | None = None
-    ) -> Activity:
-        """The segment as of now. level_db, print: as of `Activity`."""
+    def activity(self, now_ms: float, level_db: float | None = None) -> Activity:
+        """The segment as of now. level_db: as of `Activity`."""
         silence_ms = max(0.0, now_ms - self.last_sound_ms) if self.is_paused else 0.0
         speech_ms = self.last_sound_ms - self.onset_ms
         voice = self.sum_of_probabilities / self.n_windows if self.n_windows else 1.0
         return Activity(
             self.onset_ms, speech_ms, silence_ms, self.onset_arrival_s, voice, self.led_in_ms,
-            level_db, print,
+            level_db,
         )  # fmt: skip
 
     def user_turn(self, segment: int, last_sound_s: float, decided_s: float) -> UserTurn:

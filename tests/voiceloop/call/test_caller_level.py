@@ -1,9 +1,8 @@
-"""What level and voice say of whether a sound is the caller's, and what becomes of it in a call."""
+"""What a sound's level says of whether it is the caller's, and what becomes of it in a call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -14,21 +13,19 @@ from tests.callers import RATE_HZ, Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, instant_backends, utterance
 from voiceloop.agent import AgentConfig, BargeIn
 from voiceloop.backends import Backends
-from voiceloop.call.known_caller import (
-    LEAST_OF_VOICE,
+from voiceloop.call.caller_level import (
     LEAST_TURN_MS,
     SECOND_TRY_MS,
-    KnownCaller,
+    CallerLevel,
     log_odds_of,
 )
-from voiceloop.listening.voice_print import Print, VoicePrinter
 
 LONG = "Once upon a time there was a roaster. " * 12
 FAR = 0.2  # of the caller's amplitude: 14 dB below
 
 
-def known(*levels_db: float) -> KnownCaller:
-    level = KnownCaller()
+def known(*levels_db: float) -> CallerLevel:
+    level = CallerLevel()
     for level_db in levels_db:
         level.take(level_db, LEAST_TURN_MS)
     return level
@@ -56,32 +53,6 @@ def test_who_is_kept_out_is_heard_at_the_second_try() -> None:
     level.keep_out(10_000.0)
     assert level.log_odds(50.0, 10_500.0) == 0.0
     assert level.log_odds(50.0, 10_000.0 + SECOND_TRY_MS) < -3.5
-
-
-CALLER, OTHER = (*[1.0] * 8, 120.0), (*[-4.0] * 8, 120.0)  # prints of two people
-
-
-def test_another_voice_counts_against_a_sound_from_the_second_turn_on() -> None:
-    known_by_voice = KnownCaller()
-    for expected in (0.0, 0.0):
-        assert known_by_voice.log_odds(None, 0.0, OTHER) == expected
-        known_by_voice.take(None, LEAST_TURN_MS, CALLER)
-    assert known_by_voice.log_odds(None, 0.0, CALLER) == 0.0
-    assert known_by_voice.log_odds(None, 0.0, OTHER) == LEAST_OF_VOICE
-
-
-def test_a_second_person_on_the_telephone_is_a_caller_after_one_turn() -> None:
-    handed_over = KnownCaller()
-    for voice in (CALLER, CALLER, OTHER):
-        handed_over.take(None, LEAST_TURN_MS, voice)
-    assert handed_over.log_odds(None, 0.0, OTHER) == handed_over.log_odds(None, 0.0, CALLER) == 0.0
-
-
-def test_where_anybody_may_speak_nothing_counts_against_anybody() -> None:
-    shared = KnownCaller(is_alone=False)
-    for _ in range(2):
-        shared.take(70.0, LEAST_TURN_MS, CALLER)
-    assert shared.log_odds(40.0, 0.0, OTHER) == 0.0
 
 
 @given(st.floats(-80.0, 80.0), st.floats(0.0, 40.0))
@@ -138,26 +109,3 @@ async def test_nor_is_it_answered_where_it_outlasts_the_agent(
         assert len(caller.of("response.created")) == n_turns
         await caller.say(1200)  # the caller is heard as before
         await caller.listen_until("response.done", count=n_turns + 1)
-
-
-@pytest.mark.virtual_time
-@pytest.mark.parametrize(("speakers", "has_prints"), [("caller", True), ("any", False)])
-async def test_no_print_of_a_voice_is_made_where_anybody_may_speak(
-    clock: Callable[[], float],
-    monkeypatch: pytest.MonkeyPatch,
-    speakers: Literal["caller", "any"],
-    has_prints: bool,
-) -> None:
-    made: list[Print | None] = []
-    taken = VoicePrinter.print
-
-    def take(printer: VoicePrinter) -> Print | None:
-        made.append(taken(printer))
-        return made[-1]
-
-    monkeypatch.setattr(VoicePrinter, "print", take)
-    agent = AgentConfig(barge_in=BargeIn(speakers=speakers))
-    async with Caller(clock, scripted("Once upon a time."), agent) as caller:
-        await caller.say(1200)
-        await caller.listen_until("response.done")
-    assert any(one is not None for one in made) == has_prints
