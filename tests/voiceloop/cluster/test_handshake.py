@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from voiceloop.cluster import handshake
 from voiceloop.cluster.handshake import Challenge, HandshakeError, Join, Refused, Welcome
-from voiceloop.workers.messages import LENGTH_BYTES
+from voiceloop.workers.messages import LENGTH_BYTES, FromWorker, ToWorker
 
 KEY, OTHER = b"a key of the cluster", b"a key of another one"
 
@@ -63,9 +67,24 @@ def test_a_proof_that_was_recorded_opens_nothing_later() -> None:
         handshake.admit([KEY], handshake.new_nonce(), recorded, b"")
 
 
+def without_words(schema: Any) -> Any:
+    """A description is no part of a form."""
+    if isinstance(schema, dict):
+        return {k: without_words(v) for k, v in schema.items() if k != "description"}
+    return [without_words(one) for one in schema] if isinstance(schema, list) else schema
+
+
+def test_messages_of_another_form_have_another_version() -> None:
+    forms = msgspec.json.schema_components((ToWorker, FromWorker))
+    text = json.dumps(without_words(list(forms)), sort_keys=True)
+    found = handshake.PROTOCOL, hashlib.sha256(text.encode()).hexdigest()[:12]
+    # Where this fails a message has changed: its ends would hang up on each other without a reason.
+    assert found == (4, "5ed5966d44c6"), "expected another PROTOCOL, then its digest here"
+
+
 def test_another_version_is_named() -> None:
     newer = Challenge(handshake.PROTOCOL + 1, handshake.new_nonce())
-    with pytest.raises(HandshakeError, match="version 3 of the workers' protocol, found 4"):
+    with pytest.raises(HandshakeError, match="version 4 of the workers' protocol, found 5"):
         handshake.join(KEY, newer, handshake.new_nonce(), "g", b"")
     with pytest.raises(HandshakeError, match="expected a gateway"):
         handshake.admit([KEY], handshake.new_nonce(), Join(0, b"", b"", "g"), b"")
