@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 Stamp = tuple[int, int, int]
@@ -19,7 +19,7 @@ def stamp_of(path: Path) -> Stamp:
     return found.st_ino, found.st_ctime_ns, found.st_size
 
 
-async def writings(path: Path, look_every_s: float, before: Stamp) -> AsyncIterator[Stamp]:
+async def writings(path: Path, look_every_s: float, before: Stamp) -> AsyncGenerator[Stamp, None]:
     """Each writing after this one, for ever."""
     while True:
         stamp = await asyncio.to_thread(stamp_of, path)

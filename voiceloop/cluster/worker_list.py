@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import get_args
 
@@ -84,13 +85,16 @@ def _check(found: WorkerList) -> None:
 async def watch_worker_list(path: Path, changed: Callable[[WorkerList], None]) -> None:
     """Tell of each new list for ever, the first included; files that cannot be read are logged."""
     trouble = ""
-    async for _ in writings(path, LOOK_EVERY_S, NEVER):
-        try:
-            found = await asyncio.to_thread(read_worker_list, path)
-        except ConfigError as error:
-            if str(error) != trouble:
-                log.warning("%s; the list before it stands", error)
-            trouble = str(error)
-        else:
-            trouble = ""
-            changed(found)
+    while True:
+        async with aclosing(writings(path, LOOK_EVERY_S, NEVER)) as new:
+            async for _ in new:
+                try:
+                    found = await asyncio.to_thread(read_worker_list, path)
+                except ConfigError as error:
+                    if str(error) != trouble:
+                        log.warning("%s; the list before it stands", error)
+                    trouble = str(error)
+                    break  # a disk that failed for a moment writes nothing anew: look again
+                trouble = ""
+                changed(found)
+        await asyncio.sleep(LOOK_EVERY_S)

@@ -77,3 +77,27 @@ async def test_each_new_list_is_told_once_and_a_broken_one_changes_nothing(
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_a_list_that_could_not_be_read_for_a_moment_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_list, "LOOK_EVERY_S", 0.0)
+    path, told, n_failures = tmp_path / "workers.json", asyncio.Queue[WorkerList](10), 3
+
+    def read(path: Path) -> WorkerList:
+        nonlocal n_failures
+        n_failures -= 1
+        if n_failures >= 0:
+            raise ConfigError("workers.list: expected a file, found too many open files")
+        return read_worker_list(path)
+
+    monkeypatch.setattr(worker_list, "read_worker_list", read)
+    write(path, voice=["h:1"])
+    watching = asyncio.create_task(watch_worker_list(path, told.put_nowait))
+    try:
+        async with asyncio.timeout(5):
+            assert (await told.get()).voice == ("h:1",)
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
