@@ -55,7 +55,7 @@ class Writer:
         self._shelf, self._inbox, self._settings = shelf, inbox, settings
         self._head, self._observe = head, observe
         self._calls: dict[str, CallFile] = {}
-        self._encoding: dict[Path, Iterator[None]] = {}  # of these sounds, by slices
+        self._encoding: dict[Path, Iterator[None]] = {}  # by slices; a call's path has no ending
         self._next_slice_s = self._next_sweep_s = 0.0
         self._thread = threading.Thread(target=self._run, name="recordings", daemon=True)
 
@@ -89,7 +89,7 @@ class Writer:
             elif (file := self._calls.get(call_id)) is not None:
                 self._write(file, message)
             elif isinstance(message, Forget):
-                self._encoding.pop(self._shelf.path(call_id, message.tenant, ".flac"), None)
+                self._encoding.pop(self._shelf.path(call_id, message.tenant, ""), None)
                 self._shelf.delete(call_id, message.tenant)
         except CannotWrite as error:
             log.error("call %s is not recorded any more: %s", call_id, error)
@@ -127,7 +127,8 @@ class Writer:
             if not is_encoded or not self._settings.age_key:
                 sound = self._shelf.close(sound)
             if is_encoded:
-                self._encoding[sound] = self._encoded(sound)
+                named = self._shelf.path(file.call.call_id, file.call.tenant, "")
+                self._encoding[named] = self._encoded(sound)
         except OSError as error:
             raise CannotWrite(str(error)) from error
         self._observe("degraded" if end.n_lost else "kept")
@@ -170,9 +171,9 @@ class Writer:
         # Beside calls as fast as one of them is spoken: a fortieth of a core.
         if self._encoding and (not self._calls or now_s >= self._next_slice_s):
             self._next_slice_s = now_s + SLICE_S
-            sound, slices = next(iter(self._encoding.items()))
-            if next(slices, sound) is sound:
-                del self._encoding[sound]
+            named, slices = next(iter(self._encoding.items()))
+            if next(slices, named) is named:
+                del self._encoding[named]
 
     def _encoded(self, sound: Path) -> Iterator[None]:
         """Opus in FLAC's place, a slice at a step."""

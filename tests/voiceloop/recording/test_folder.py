@@ -219,22 +219,31 @@ def test_opus_takes_the_place_of_flac_once_there_is_time(tmp_path: Path) -> None
     assert os.stat(sound).st_mode & 0o777 == 0o600
 
 
-def test_a_deleted_call_that_waits_to_be_encoded_leaves_nothing(tmp_path: Path) -> None:
-    written = Written(tmp_path, format="opus")
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_a_deleted_call_that_waits_to_be_encoded_leaves_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_sealed: bool,
+) -> None:
+    monkeypatch.setattr(shelf, "sealing", lambda key: bytes if key else None)
+    written = Written(tmp_path, format="opus", age_key="age1" if is_sealed else "")
     written.inbox.put("sess_3", Begin(call("sess_3"), 100.0, 0.0, {"how": "none"}))
     put_seconds(written.inbox, "sess_3", 1)
     written.one_call(4)  # encoded a second at a time beside the call that goes on
     written.one_call(1, "sess_2")
-    while not list(tmp_path.glob("sess_2*.flac")) or not list(tmp_path.glob("sess_1*.opus.part")):
+    closed = "sess_2*.json.age" if is_sealed else "sess_2*.flac"
+    while not list(tmp_path.glob(closed)) or not list(tmp_path.glob("sess_1*.opus.part")):
         time.sleep(0.01)
     for call_id in ("sess_1", "sess_2"):
         Shelf(tmp_path, 0, None).delete(call_id, tenant_of(KEY))
         written.inbox.put(call_id, Forget(tenant_of(KEY)))
     written.inbox.put("sess_3", End(101.0, 1000, "hung up", {}, 0))
-    while not list(tmp_path.glob("sess_3*.opus")):
+    while not list(tmp_path.glob("sess_3*.opus" + (".age" if is_sealed else ""))):
         time.sleep(0.01)
     written.close()
     assert {path.name.partition("~")[0] for path in tmp_path.iterdir()} == {"sess_3"}
+    assert not caplog.records  # it was not encoded to its end
 
 
 def test_what_is_kept_for_long_enough_is_deleted_and_nothing_else(tmp_path: Path) -> None:
