@@ -71,7 +71,8 @@ class SipDoor:
         self._config = server.config.sip
         loop = asyncio.get_running_loop()
         # Who says where telephones reach it is not reached at the host of a proxy beside it.
-        host = "0.0.0.0" if self._config.address else server.config.host
+        anywhere = "::" if ":" in self._config.address else "0.0.0.0"
+        host = anywhere if self._config.address else server.config.host
         self._endpoint = Endpoint(self._config.address, self)
         self._ports = Ports(host)
         self._codecs = codecs_here()

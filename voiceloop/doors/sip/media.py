@@ -208,8 +208,9 @@ class Media(RtpEnd):
         self._arm()
 
     def _receive_report(self, data: bytes, address: Address) -> None:
-        hosts = self._agreed.host, self.signals
-        if self._is_live and address[0] in hosts and self._read_report(data):
+        if not self._is_live or address[0] not in (self._agreed.host, self.signals):
+            return
+        if self._read_report(data):
             self._heard_s = self._clock()  # a telephone that leaves silence out still reports
 
     def _pass_on(self, samples: Samples) -> None:

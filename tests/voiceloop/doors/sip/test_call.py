@@ -386,6 +386,31 @@ async def test_who_is_not_among_the_addresses_proves_a_password(algorithm: str) 
         assert (await phone.call(PCMU, counted)).status == 200
 
 
+@pytest.mark.parametrize(("address", "host"), [("127.0.0.1", "0.0.0.0"), ("::1", "::")])
+async def test_a_named_address_is_listened_at_in_its_own_family(address: str, host: str) -> None:
+    async with dialled(address=address) as (door, _):
+        server = door._endpoint._server
+        assert server is not None
+        assert server.sockets[0].getsockname()[0] == host
+
+
+async def test_a_report_from_anybody_before_the_call_is_agreed_is_no_error() -> None:
+    class Nobody:
+        def hear(self, samples: bytes) -> None: ...
+        def press(self, key: str, *, is_sound: bool) -> None: ...
+        def end(self, code: int, how: str) -> None: ...
+
+    media = media_module.Media(
+        media_module.Ports("127.0.0.1"), Nobody(), "127.0.0.1", lambda host: True
+    )
+    await media.open()
+    try:
+        media._receive(b"\x80" * 12, ("127.0.0.1", 9))
+        media._receive_report(b"\x80" * 12, ("127.0.0.1", 9))
+    finally:
+        await media.close()
+
+
 async def test_a_stranger_is_refused_and_soon_not_even_that() -> None:
     async with dialled(allow=("10.9.8.7",)) as (door, phone):
         phone.write("hello\r\n\r\n")
