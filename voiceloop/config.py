@@ -650,8 +650,11 @@ def _check(config: Config) -> None:
     _check_sip(config.sip)
     if config.phone.carriers and not config.phone.public_url:
         raise ConfigError("phone.public_url: expected where carriers reach this server, found none")
-    if not is_private(host := config.phone.audiosocket_address[0]):
+    host, port = config.phone.audiosocket_address
+    if not is_private(host):
         raise ConfigError(f"phone.audiosocket_at: expected a private address, found {host!r}")
+    if port > 65535:
+        raise ConfigError(f"phone.audiosocket_at: expected a port of 1 to 65535, found {port}")
     _check_phone(config.phone)
     if config.llm_adapter is not None and config.llm_url:
         raise ConfigError("llm_adapter: expected a language model here, found llm_url")

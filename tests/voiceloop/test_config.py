@@ -78,6 +78,7 @@ def test_the_environment_is_read_by_type() -> None:
     ("[phone.twilio]\ntoken = 'a'", "phone.twilio.token: removed. Write phone.twilio = '...'"),
     ("[phone]\naudiosocket_at = '0.0.0.0:1'", "phone.audiosocket_at: expected a private address"),
     ("[phone]\naudiosocket_at = '8.8.8.8:1'", "phone.audiosocket_at: expected a private address"),
+    ("[phone]\naudiosocket_at = '10.0.0.1:65536'", "phone.audiosocket_at: expected a port of 1"),
     ("[phone]\naudiosocket_at = '10.0.0.1'", "phone.audiosocket_at: expected HOST:PORT, found"),
     ("[phone]\npublic_url = 'https://a/b'", "phone.public_url: expected https://HOST"),
     ("[webrtc]\naddress = 'a.example'", "webrtc.address: expected an IP address, found 'a.exam"),
