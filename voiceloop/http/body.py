@@ -6,7 +6,7 @@ The structs stand beside the routes that take them; ``/openapi.json`` tells the 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -61,23 +61,41 @@ def checked(raw: Json, kind: type[BodyT], private: str = "") -> BodyT:
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
-        if private and f"$.{private}" in str(error):
-            wanted = "what /openapi.json says of it"
+        words, _, path = str(error).partition(" - at `")
+        wanted, _, _ = words.replace("`", "").removeprefix("Expected ").partition(", got ")
+        if private and f"$.{private}" in path:
             raise InvalidRequest(
-                f"{private}: expected {wanted}, found other", param=private
+                f"{private}: expected {wanted}, found another", param=private
             ) from None
         told = from_validation(error, "", "the body")
         if told.param is None or told.wire_code == "missing_required_parameter":
             raise told from None
-        words = str(error).partition(" - at `")[0].replace("`", "")
-        wanted, _, _ = words.removeprefix("Expected ").partition(", got ")
-        if words.startswith("Invalid"):  # of a choice the error names what was found alone
-            wanted = "one of the values that /openapi.json names"
-        raise expected(told.param, wanted, _found(given, told.param)) from None
+        names = re.findall(r"[^.\[\]]+", told.param)  # of a path as ``messages[0].role``
+        if wanted.startswith("Invalid"):  # of a choice the error names what was found alone
+            wanted = ", ".join(_choices(kind, names))
+        raise expected(told.param, wanted, _found(given, names)) from None
 
 
-def _found(raw: Any, path: str) -> Any:
-    """What stands at a path as ``messages[0].role``."""
-    for name in re.findall(r"[^.\[\]]+", path):
+def _found(raw: Any, names: Sequence[str]) -> Any:
+    for name in names:
         raw = raw[int(name)] if isinstance(raw, list) else raw.get(name)
     return raw
+
+
+def _choices(kind: type[msgspec.Struct], names: Sequence[str]) -> list[str]:
+    """The values that may stand there."""
+    (form,), forms = msgspec.json.schema_components((kind,))
+    at = _plain(form, forms)
+    for name in names:
+        below = [one.get("items") or one.get("properties", {}).get(name) for one in at]
+        at = [plain for one in below if one is not None for plain in _plain(one, forms)]
+    return [str(value) for one in at for value in one.get("enum", ())]
+
+
+def _plain(form: Json, forms: Json) -> list[Json]:
+    """The schemas that one stands for, without references."""
+    if "$ref" in form:
+        return _plain(forms[form["$ref"].rpartition("/")[2]], forms)
+    if "anyOf" in form:
+        return [plain for one in form["anyOf"] for plain in _plain(one, forms)]
+    return [form]
