@@ -18,7 +18,7 @@ demo: .venv/.demo
 setup: .venv/.installed
 
 .venv/.demo: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 13) else f"VoiceLoop needs Python 3.11 or 3.12; {sys.executable} is {v.major}.{v.minor}. Try: make setup PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 13) else f"VoiceLoop needs Python 3.11 or 3.12; {sys.executable} is {v.major}.{v.minor}. Try: make demo PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	@if [ -n "$(TORCH_INDEX)" ]; then $(PIP) --no-deps --index-url "$(TORCH_INDEX)" torch; fi
 	$(PIP) -e ".[embedded]"
