@@ -250,14 +250,12 @@ export class Call {
     const silentAfterMs = 1000 * Math.max(0, (silentAt ?? cause.askedAt) - cause.askedAt);
     const silentAfterOnsetMs = this.turns.cutIn(cause.onsetAt, silentAt);
     this.flushes.push({ itemId, playedMs, silentAfterMs, silentAfterOnsetMs });
-    if (!this.isRtc) {
-      this.connection.send({
-        type: "conversation.item.truncate",
-        item_id: itemId,
-        content_index: 0,
-        audio_end_ms: playedMs,
-      });
-    }
+    this.connection.send({
+      type: "conversation.item.truncate",
+      item_id: itemId,
+      content_index: 0,
+      audio_end_ms: playedMs,
+    });
     this.view.interrupted(this.turns);
   }
 

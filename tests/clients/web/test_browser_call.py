@@ -140,6 +140,16 @@ async def test_a_call_is_captioned_heard_measured_and_interrupted(
         await pictures(page, "narrow")
 
 
+TELL_CUTS = """(() => {
+  globalThis.cuts = [];
+  const receive = voiceloop.receive.bind(voiceloop);
+  voiceloop.receive = (event) => {
+    if (event.type === "conversation.item.truncated") cuts.push(event.audio_end_ms);
+    receive(event);
+  };
+})()"""
+
+
 @pytest.mark.parametrize("transport", ["websocket", "webrtc"])
 async def test_push_to_talk_by_the_space_bar(tmp_path: Path, transport: str) -> None:
     wav = microphone(tmp_path / "caller.wav", ["1_hours"] * 6)
@@ -164,9 +174,12 @@ async def test_push_to_talk_by_the_space_bar(tmp_path: Path, transport: str) -> 
         assert turn["callerEnd"] == await page.evaluate("voiceloop.releasedAt")
 
         # Pressing again takes the floor from an agent that speaks.
+        await page.evaluate(TELL_CUTS)
         await page.key("Space", " ", is_down=True)
         flush = await page.until("voiceloop.flushes.find((one) => one.playedMs > 0)")
         assert flush["silentAfterMs"] <= SILENT_WITHIN_MS
+        # History keeps what the page played: what its buffer held is not heard.
+        await page.until(f"cuts.includes({flush['playedMs']})")
         await page.key("Space", " ", is_down=False)
 
 
