@@ -124,7 +124,7 @@ REMOVED: Mapping[str, str] = {
         "Write phone.audiosocket_at = 'HOST:PORT'.",
     ),
     "sip.host": "Leave it out: the server's host is listened at, or all addresses where "
-    "sip.address is set.",
+    "that is loopback and sip.address is set.",
     "sip.rtp_ports": "Leave it out: sound comes at UDP ports 20000 to 20400.",
     "sip.codecs": "Leave it out: a call has the best codec that its far end offers; let your "
     "exchange offer those you want.",

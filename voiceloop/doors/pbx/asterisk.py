@@ -39,6 +39,8 @@ class AsteriskStream(wire.Dialect):
     def read(self, frame: wire.Frame) -> wire.Incoming | None:
         if isinstance(frame, bytes):
             return wire.plain_sound(frame)
+        if not frame.startswith("{"):
+            raise expected("Asterisk's frame", "JSON (f(json) in the dial string)", frame)
         told = wire.object_of(frame)
         match told.get("event"):
             case "MEDIA_START":

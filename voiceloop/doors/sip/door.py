@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from aiosipua.headers import parse_address, parse_uri, stringify_uri
 from aiosipua.message import SipRequest, SipResponse
 
+from voiceloop.access.origins import is_loopback
 from voiceloop.admission.bucket import Bucket
 from voiceloop.admission.places import retry_after
 from voiceloop.call.connection import Hello
@@ -62,6 +63,15 @@ KEPT_S = 32.0  # an ended call, for what is still on its way (RFC 3261: 64 times
 UNDERSTOOD = {"timer", "replaces"}
 
 
+def listening_host(host: str, address: str) -> str:
+    """The server's own. At loopback, where a proxy beside it is, no telephone reaches the address
+    that it is told (``sip.address``; empty: none is): then every one of its family.
+    """
+    if not address or not is_loopback(host):
+        return host
+    return "::" if ":" in address else "0.0.0.0"
+
+
 class SipDoor:
     """Of one gateway."""
 
@@ -70,9 +80,7 @@ class SipDoor:
         self._calls = calls
         self._config = server.config.sip
         loop = asyncio.get_running_loop()
-        # Who says where telephones reach it is not reached at the host of a proxy beside it.
-        anywhere = "::" if ":" in self._config.address else "0.0.0.0"
-        host = anywhere if self._config.address else server.config.host
+        host = listening_host(server.config.host, self._config.address)
         self._endpoint = Endpoint(self._config.address, self)
         self._ports = Ports(host)
         self._codecs = codecs_here()

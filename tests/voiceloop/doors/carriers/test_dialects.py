@@ -144,3 +144,8 @@ async def test_little_sound_is_kept_of_who_has_not_said_what_it_is_of() -> None:
     with pytest.raises(Unproved):
         await opening(flood, VonageStream(), deque())
     assert 60_000 * flood.n_frames <= MOST_EARLY_BYTES + 60_000
+
+
+def test_a_channel_that_speaks_plain_text_is_told_the_option_it_lacks() -> None:
+    with pytest.raises(InvalidRequest, match=r"f\(json\) in the dial string"):
+        AsteriskStream().read("MEDIA_START connection_id:1 format:ulaw")

@@ -29,7 +29,7 @@ from voiceloop.doors.line import Line
 from voiceloop.doors.rtp.packet import RtpPacket
 from voiceloop.doors.sip import door as door_module
 from voiceloop.doors.sip import media as media_module
-from voiceloop.doors.sip.door import SipDoor
+from voiceloop.doors.sip.door import SipDoor, listening_host
 from voiceloop.doors.sip.leg import Leg, LegState
 from voiceloop.errors import InvalidRequest, NotAnswered, TransferFailed
 from voiceloop.phone_settings import PhoneSettings
@@ -392,6 +392,12 @@ async def test_a_named_address_is_listened_at_in_its_own_family(address: str, ho
         server = door._endpoint._server
         assert server is not None
         assert server.sockets[0].getsockname()[0] == host
+
+
+def test_a_servers_own_host_is_left_for_no_other_unless_it_is_loopback() -> None:
+    assert listening_host("10.0.0.5", "203.0.113.7") == "10.0.0.5"
+    assert listening_host("127.0.0.1", "203.0.113.7") == "0.0.0.0"
+    assert listening_host("127.0.0.1", "") == "127.0.0.1"
 
 
 async def test_a_report_from_anybody_before_the_call_is_agreed_is_no_error() -> None:
