@@ -94,6 +94,7 @@ def _rows(keys: Mapping[str, Key], of_serve: Mapping[str, str]) -> Iterable[str]
     yield _row(["---"] * len(head)).replace(" ", "")
     notes: list[str] = []
     for path, key in keys.items():
+        assert key.description, f"expected `{path}: ... = key(default, description)`, found no text"
         flag = [f"`{of_serve[path]}`" if path in of_serve else NOTHING] * has_flags
         meaning, rest = in_short(key.description)
         yield _row([f"`{path}`", *flag, _default(key), _values(key), meaning.rstrip(".")])

@@ -35,17 +35,25 @@ def prices_of(folder: Path) -> dict[str, str]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(business=TEXT, kind=TEXT, name=TEXT, hours=TEXT)
+@given(business=TEXT, kind=TEXT, name=TEXT, hours=TEXT, place=TEXT)
 def test_whatever_is_answered_the_files_say_it(
-    tmp_path_factory: pytest.TempPathFactory, business: str, kind: str, name: str, hours: str
+    tmp_path_factory: pytest.TempPathFactory,
+    business: str,
+    kind: str,
+    name: str,
+    hours: str,
+    place: str,
 ) -> None:
     folder = tmp_path_factory.mktemp("agent")
     answers = {"business": business, "kind": kind, "agent_name": name, "hours": hours}
+    answers["place"] = place
     write(folder, wanted_of(answers))
     agent = load_agent(folder / "agent.toml")
     assert agent.name == " ".join(name.split())
     assert " ".join(business.split()) in agent.greeting
     assert " ".join(kind.split()) in agent.instructions
+    told = [" ".join(text.split()) for text in (hours, place)]
+    assert [text in one.text for text, one in zip(told, agent.answer, strict=True)] == [True] * 2
     assert [tool.python for tool in agent.tools] == ["tools:get_price"]
     assert len(load_scenarios(folder / "scenarios.toml").scenarios) == 2
     assert prices_of(folder)["scone"] == "$3.00"

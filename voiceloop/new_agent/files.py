@@ -34,7 +34,7 @@ def _known(wanted: Wanted) -> dict[str, str]:
     digits = re.search(r"\d[\d.,]*", price)
     service = f"llm_url = {_quoted(wanted.llm_url)}\n" if wanted.llm_url else ""
     service += f"llm_model = {_quoted(wanted.llm_model)}\n" if wanted.llm_model else ""
-    greeting = f"Hi, this is {wanted.agent_name} at {wanted.business}. What can I get you?"
+    greeting = f"Hi, this is {wanted.agent_name} at {wanted.business}. How can I help?"
     # Sentences of the shape that the model which ships was trained on: it is a small one.
     about = (
         f"You are {wanted.agent_name}, the friendly voice assistant of {wanted.business}, "
@@ -48,6 +48,7 @@ def _known(wanted: Wanted) -> dict[str, str]:
         "greeting_toml": _quoted(greeting),
         "about_toml": _quoted(about),
         "hours_toml": _quoted(f"We are open {wanted.hours}."),
+        "place_toml": _quoted(f"You find us {wanted.place}."),
         "hotwords_toml": _quoted([name for name, _ in wanted.items]),
         "prices_python": "\n".join(f"    {name!r}: {cost!r}," for name, cost in wanted.items),
         "ask_price_toml": _quoted(f"How much is a {item}?"),
