@@ -71,7 +71,8 @@ MOST_THREADS = 64  # as many as the native layers run on
 # Set for the test suite, recipes and benchmarks; no settings of a server.
 FOREIGN = frozenset(
     f"VOICELOOP_{name}"
-    for name in "CACHE CONNECTIONS DATA FUZZ FUZZ_EXAMPLES GOLDEN_INTO LLAMA_CPP TAGGED_CALLS".split()
+    for name in "CACHE CONNECTIONS DATA FUZZ FUZZ_EXAMPLES GOLDEN_INTO LLAMA_CPP "
+    "TAGGED_CALLS".split()
 )
 
 # A model may be an id `owner/name` as well as a folder, and beside a URL it is the service's own
