@@ -72,4 +72,5 @@ async def test_a_servers_first_caller_after_a_restart_finds_the_instructions_rea
         # The second process read them instead; a heartbeat may be of the step before the last.
         assert computed["staged_tokens"] - read["staged_tokens"] > 100
         first = await first_call(backends.language_model, "another")
-    assert first.n_cached_tokens == warm.n_cached_tokens
+    # Whole blocks are what is kept; the rest of one may be there from the reading itself.
+    assert first.n_cached_tokens // 16 == warm.n_cached_tokens // 16
