@@ -13,7 +13,7 @@ import hmac
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 
 from aiosipua.headers import parse_auth, parse_uri
@@ -39,31 +39,41 @@ class Challenges:
         self._secret = secrets.token_bytes(32)
         self._shown: OrderedDict[str, int] = OrderedDict()  # by nonce, how often it has proved
 
-    def headers(self, host: str) -> list[str]:
-        """What asks this host for its name and password, one for each hash."""
+    def headers(self, request: SipRequest, host: str) -> list[str]:
+        """What asks this host for its name and password, one for each hash.
+
+        A right password with a nonce that is spent is called stale (RFC 7616, 3.3): a telephone
+        then asks nobody for another one.
+        """
         nonce = self._nonce(f"{self._clock():.0f}.{secrets.token_hex(8)}", host)
+        stale = ", stale=true" if any(self._proofs(request)) else ""
         return [
-            f'Digest realm="{REALM}", nonce="{nonce}", algorithm={name}, qop="auth"'
+            f'Digest realm="{REALM}", nonce="{nonce}", algorithm={name}, qop="auth"{stale}'
             for name in HASHES
         ]
 
     def user_of(self, request: SipRequest, host: str) -> str | None:
         """The user who proves a password; None: nobody does, or too late."""
+        for given in self._proofs(request):
+            if self._is_ours(given["nonce"], host) and self._is_new(given):
+                return given["username"]
+        return None
+
+    def _proofs(self, request: SipRequest) -> Iterator[Mapping[str, str]]:
+        """Those that hold a right password, whatever became of their nonce."""
         for value in request.headers.get("authorization")[:4]:
             given = parse_auth(value, credentials=True).params
             if (
                 given.get("realm") == REALM
                 and _names_same(given.get("uri", ""), request.uri)
-                and self._is_right(given, request.method, host)
-                and self._is_new(given)
+                and self._is_right(given, request.method)
             ):
-                return given["username"]
-        return None
+                yield given
 
-    def _is_right(self, given: Mapping[str, str], method: str, host: str) -> bool:
+    def _is_right(self, given: Mapping[str, str], method: str) -> bool:
         made = HASHES.get(given.get("algorithm", "MD5").upper())
         password = self._users.get(given.get("username", ""))
-        if made is None or password is None or not self._is_ours(given.get("nonce", ""), host):
+        if made is None or password is None or "nonce" not in given:
             return False
 
         def hashed(*parts: str) -> str:

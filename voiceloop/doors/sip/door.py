@@ -60,7 +60,7 @@ MAX_KNOWN = 1024  # hosts that have proved a password
 CONFIRMED_S = 10.0
 RING_S = 60.0  # a call that goes out; as long as a telephone rings
 KEPT_S = 32.0  # an ended call, for what is still on its way (RFC 3261: 64 times T1)
-UNDERSTOOD = {"timer", "replaces"}
+UNDERSTOOD = {"timer"}
 
 
 def listening_host(host: str, address: str) -> str:
@@ -151,7 +151,7 @@ class SipDoor:
         """What a border controller asks with OPTIONS: whether it may send calls."""
         if self._server.not_ready() is not None or self._server.admission.lack() is not None:
             return 503, [("Retry-After", retry_after())]
-        return 200, [("Allow", METHODS), ("Accept", SDP), ("Supported", "timer, replaces")]
+        return 200, [("Allow", METHODS), ("Accept", SDP), ("Supported", "timer")]
 
     def _lets_in(self, request: SipRequest, flow: Flow) -> bool:
         """Whether its sender may call us; else it is told what is missing."""
@@ -161,7 +161,9 @@ class SipDoor:
             self._refuse(request, flow, 403, "sip_stranger")
             return False
         if self._challenges.user_of(request, flow.host) is None:
-            asked = [("WWW-Authenticate", one) for one in self._challenges.headers(flow.host)]
+            asked = [
+                ("WWW-Authenticate", one) for one in self._challenges.headers(request, flow.host)
+            ]
             self._refuse(request, flow, 401, "sip_unproved", asked)
             return False
         if len(self._proved) >= MAX_KNOWN:
