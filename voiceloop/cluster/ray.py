@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 NAMESPACE = "voiceloop"
 DIRECTORY = "directory"
 RECORD = b"voiceloop/record"  # of the directory, under which Ray's head keeps it
+LOOK_S = 5.0  # at the machines, for a status: what was seen last is told then
 PAUSE_S = 1.0  # before what could not be placed is placed again
 ANSWER_S = 30.0  # of the directory, for a command: Ray finds out late that its machine is gone
 RETRY_S = 0.2
@@ -140,6 +141,8 @@ class _Directory:
         self._address = address
         self._outliving = set[asyncio.Task[None]]()
         self._ticking: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._machines: list[Machine] = []  # as they were last seen
 
     async def begin(self) -> None:
         """Called by Ray's loop once it runs, and by whatever comes first."""
@@ -179,12 +182,17 @@ class _Directory:
 
     async def status(self) -> Status:
         await self.begin()
+        # One look at a time: a head that hangs holds one thread, and whoever asks is answered.
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+        await asyncio.wait({self._looking}, timeout=LOOK_S)
+        return status_of(self._directory, self._machines)
+
+    async def _look(self) -> None:
         try:
-            machines = await asyncio.to_thread(_machines)
-        except Exception as error:  # bare ones of Ray's
+            self._machines = await asyncio.to_thread(_machines)
+        except Exception as error:  # bare ones of Ray's; what was seen last holds on
             log.warning("machines could not be looked at: %s", error)
-            machines = []
-        return status_of(self._directory, machines)
 
     async def is_down(self) -> bool:
         await self.begin()

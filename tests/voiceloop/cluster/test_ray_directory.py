@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ pytest.importorskip("ray", reason="pip install 'voiceloop[cluster]'")
 from tests.voiceloop.cluster.control.scripted_cluster import group
 from voiceloop.cluster import ray as control
 from voiceloop.cluster.control.directory import Placed, Record
+from voiceloop.cluster.control.hosts import Machine
 from voiceloop.cluster.control.plan import Desired
 
 WANTED = Desired(1, (group("engine"), group("voice")))
@@ -105,6 +107,32 @@ async def test_ray_chooses_where_and_spreads_them(
         await until_placed(place, 4)
         assert place.strategies == {"SPREAD"}
     finally:
+        await end(actor)
+
+
+async def test_a_head_that_hangs_holds_one_thread_and_no_answer(
+    monkeypatch: pytest.MonkeyPatch, place: ScriptedRay
+) -> None:
+    goes_on, n_looks = threading.Event(), 0
+
+    def hang() -> list[Machine]:
+        nonlocal n_looks
+        n_looks += 1
+        goes_on.wait(10)
+        return [Machine("a", "10.0.0.1")]
+
+    monkeypatch.setattr(control, "_machines", hang)
+    monkeypatch.setattr(control, "LOOK_S", 0.01)
+    actor = begun(monkeypatch, is_anew=False)
+    try:
+        for _ in range(3):
+            assert (await actor.status()).machines == ()
+        assert n_looks == 1
+        goes_on.set()
+        monkeypatch.setattr(control, "LOOK_S", 10.0)
+        assert len((await actor.status()).machines) == 1
+    finally:
+        goes_on.set()
         await end(actor)
 
 
