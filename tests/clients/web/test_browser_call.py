@@ -20,7 +20,7 @@ import pytest
 
 from benchmarks.calls.fake_server import fake_backends
 from clients.recording import read_flac, write_wav
-from clients.server_process import running_server
+from clients.server_process import free_port, running_server
 from tests.clients.web.chromium import Page, chromium, find_chromium
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Reply
 from tests.serving import serving
@@ -441,24 +441,25 @@ PATH_TAKEN = """peer.getStats().then((stats) => {
 @asynccontextmanager
 async def coturn(secret: str) -> AsyncIterator[int]:
     """A TURN server on the loopback that takes what `secret` has signed; its port."""
-    with socket(AF_INET, SOCK_DGRAM) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = await asyncio.create_subprocess_exec(
-        "turnserver", "-n", "--listening-ip=127.0.0.1", "--relay-ip=127.0.0.1",
-        f"--listening-port={port}", "--use-auth-secret", f"--static-auth-secret={secret}",
-        "--realm=voiceloop", "--allow-loopback-peers", "--no-tls", "--no-dtls", "--no-cli",
-        "--pidfile=", "--log-file=stdout", "--simple-log",
-        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        async with asyncio.timeout(20):
-            while not await asyncio.to_thread(answers_checks, port):
-                assert process.returncode is None
-        yield port
-    finally:
-        process.kill()
-        await process.wait()
+    for _ in range(4):  # somebody else may take the port before it does: then it stands there mute
+        port = free_port()
+        process = await asyncio.create_subprocess_exec(
+            "turnserver", "-n", "--listening-ip=127.0.0.1", "--relay-ip=127.0.0.1",
+            f"--listening-port={port}", "--use-auth-secret", f"--static-auth-secret={secret}",
+            "--realm=voiceloop", "--allow-loopback-peers", "--no-tls", "--no-dtls", "--no-cli",
+            "--no-tcp", "--pidfile=", "--log-file=stdout", "--simple-log",
+            stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            for _ in range(60):  # 6 to 18 s
+                if process.returncode is None and await asyncio.to_thread(answers_checks, port):
+                    yield port
+                    return
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+    raise AssertionError("expected a TURN server, found that none of four answers")
 
 
 def answers_checks(port: int) -> bool:
