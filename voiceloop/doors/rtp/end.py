@@ -88,7 +88,7 @@ class RtpEnd(ABC):
     # --- the agent's ---
 
     def play_delay_ms(self) -> None:
-        """A packet that is out plays: no one empties the far end's buffer."""
+        """None: a packet that is out plays, unless its client says that it silenced it."""
         return None
 
     def send_sound(self, samples: bytes) -> None:
