@@ -17,6 +17,7 @@ from .frames import Samples
 _SYNCHRONOUS = 2  # AUDIO_OUTPUT_SYNCHRONOUS: samples come by callback before espeak_Synth returns
 _DONT_EXIT = 0x8000  # espeakINITIALIZE_DONT_EXIT: report a missing data folder, do not exit()
 _UTF8 = 1  # espeakCHARS_UTF8
+_PHONEMES = 0x100  # espeakPHONEMES: what stands between [[ and ]] are its mnemonics
 _BY_CHARACTER = 1  # POS_CHARACTER
 _RATE, _PITCH, _RANGE = 1, 3, 4  # espeak_PARAMETER
 _WORD = 1  # espeakEVENT_WORD
@@ -93,7 +94,7 @@ class Espeak:
         self._blocks, self._marks = [], []
         data = text.encode()
         status = self._library.espeak_Synth(
-            data, len(data) + 1, 0, _BY_CHARACTER, 0, _UTF8, None, None
+            data, len(data) + 1, 0, _BY_CHARACTER, 0, _UTF8 | _PHONEMES, None, None
         )
         if status != 0:
             raise AudioError(f"expected espeak-ng to speak the clause, found status {status}")

@@ -8,6 +8,9 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
+
+from .phonemes import MARKED
 
 _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
@@ -48,8 +51,9 @@ def _any_of(words: Iterable[str]) -> str:
     return "(?a:" + "|".join(map(re.escape, sorted(words, key=len, reverse=True))) + ")"
 
 
+Spelling: TypeAlias = Callable[[re.Match[str]], str]  # what is said for what a rule found
 _HALF_DAY = r"(?P<half>[ap])\.?m\b\.?"
-_RULES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
+_RULES: tuple[tuple[str, Spelling], ...] = (
     (
         r"(?P<sign>[$\u20ac\u00a3])\s?(?P<whole>\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<part>\d\d))?(?![\d])",
         lambda m: _money(m["sign"], _int(m["whole"]), int(m["part"] or 0)),
@@ -100,6 +104,10 @@ _SPOKEN_WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
 _COMPILED = tuple((re.compile(pattern, re.I), spell) for pattern, spell in _RULES)
 
 
+def _as_it_is(match: re.Match[str]) -> str:
+    return match[0]
+
+
 @dataclass(frozen=True, slots=True)
 class NormalizedText:
     """text to speak, and where each of its stretches stands in the source.
@@ -127,8 +135,20 @@ class NormalizedText:
         return stop if not self.text[end:next_start].strip() else start
 
 
-def normalize(text: str) -> NormalizedText:
-    """text with everything spelled out that a voice would misread."""
+def normalize(text: str, phonemes: Spelling = _as_it_is) -> NormalizedText:
+    """text with everything spelled out that a voice would misread.
+
+    phonemes: writes a word that is said by its sounds (`MARKED`) in the voice's own notation.
+    """
+    return _replaced(text, ((MARKED, phonemes), *_COMPILED))
+
+
+def as_written(text: str, phonemes: Spelling = _as_it_is) -> NormalizedText:
+    """text as it stands, for a voice of another language; phonemes: as for `normalize`."""
+    return _replaced(text, ((MARKED, phonemes),))
+
+
+def _replaced(text: str, rules: tuple[tuple[re.Pattern[str], Spelling], ...]) -> NormalizedText:
     pieces: list[str] = []
     starts: list[int] = []
     sources: list[tuple[int, int, bool]] = []
@@ -142,8 +162,8 @@ def normalize(text: str) -> NormalizedText:
             sources.append((start, end, replaced))
             length += len(piece)
 
-    found = [rule.search(text) for rule, _ in _COMPILED]
-    while matches := [(m, spell) for m, (_, spell) in zip(found, _COMPILED, strict=True) if m]:
+    found = [rule.search(text) for rule, _ in rules]
+    while matches := [(m, spell) for m, (_, spell) in zip(found, rules, strict=True) if m]:
         match, spell = min(matches, key=lambda pair: pair[0].start())  # the first rule on a tie
         add(text[taken : match.start()], taken, match.start(), False)
         add(spell(match), match.start(), match.end(), True)
@@ -151,15 +171,10 @@ def normalize(text: str) -> NormalizedText:
         # A rule that matches further on needs no second search: the text is read once.
         found = [
             rule.search(text, taken) if m is not None and m.start() < taken else m
-            for m, (rule, _) in zip(found, _COMPILED, strict=True)
+            for m, (rule, _) in zip(found, rules, strict=True)
         ]
     add(text[taken:], taken, len(text), False)
     return NormalizedText("".join(pieces), tuple(starts), tuple(sources))
-
-
-def as_written(text: str) -> NormalizedText:
-    """text as it stands, for a voice of another language."""
-    return NormalizedText(text, (0,), ((0, len(text), False),))
 
 
 def spoken_words(text: str) -> list[str]:

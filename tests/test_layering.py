@@ -163,7 +163,7 @@ PURE_MODULES = (
 )  # fmt: skip
 GATEWAY_AUDIO = {
     "audio.frames", "audio.codec", "audio.resample", "audio.vad", "audio.noise_reduction",
-    "audio.opus", "audio.errors",
+    "audio.opus", "audio.errors", "audio.phonemes",
 }  # fmt: skip
 HEAVY = ("torch", "transformers", "engine", "pocketsphinx", "espeakng_loader", "hibari")
 # How many of our own modules a composition root imports: 20 at most, and a number here only falls.

@@ -12,6 +12,7 @@ import numpy as np
 from ..chunker import PAUSE_MS
 from ..espeak_library import Timbre, WordMark, load_espeak
 from ..frames import duration_ms, samples_in
+from ..phonemes import as_espeak
 from ..stream import Event
 from .reply import LEAD_MS, Fragment, FragmentWord, Reply, Waveform, WordSpan
 from .reply_voice import ReplyVoice
@@ -57,6 +58,8 @@ class EspeakVoice(ReplyVoice):
     def close(self, stream_id: str) -> None:
         super().close(stream_id)
         self._pauses_ms.pop(stream_id, None)
+
+    _phonemes = staticmethod(as_espeak)
 
     def _speaks_english(self, voice: str) -> bool:
         return voice not in LANGUAGES
@@ -104,9 +107,16 @@ class EspeakVoice(ReplyVoice):
 
 
 def _of_whole_figures(marks: Sequence[WordMark], text: str) -> list[WordMark]:
-    """marks with one for a figure, which espeak marks anew at each word that it reads it as."""
+    """marks with one for a figure, which espeak marks anew at each word that it reads it as.
+
+    The mark of a word that is given by its sounds is that of its brackets.
+    """
     whole: list[WordMark] = []
     for mark in marks:
+        opens = text.rfind("[[", 0, mark.end)
+        closes = text.find("]]", opens)
+        if 0 <= opens and mark.start < closes:
+            mark = replace(mark, start=opens, end=closes + 2)
         before = text[whole[-1].start : mark.start] if whole else ""
         if any(map(str.isdigit, before)) and not any(map(str.isspace, before)):
             end = mark.start + len(text[mark.start : mark.end].rstrip())

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..chunker import PAUSE_MS
 from ..frames import duration_ms, samples_in
+from ..phonemes import as_hibari
 from ..stream import Event, VoiceOptions, failed
 from .clause_audio import KEPT_MB, ClauseAudio
 from .hibari_model import MAX_PHONEMES, MODEL_HZ, VOICE, HibariModel, PhonemeModel
@@ -53,6 +54,7 @@ class HibariVoice(ReplyVoice):
     speeds = (0.25, 4.0)  # what the OpenAI speech interfaces allow
     gain = GAIN
     most_phonemes = MAX_PHONEMES  # of a step
+    _phonemes = staticmethod(as_hibari)
 
     def __init__(self, *, threads: int = 1, kept_mb: int = KEPT_MB) -> None:
         self._begin_with(HibariModel(threads), (VOICE,), kept_mb)

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..errors import AudioError, MissingExtra
 from ..frames import samples_in
+from ..phonemes import MARKED
 from .reply import Waveform
 
 MODEL_HZ = 24_000
@@ -50,6 +51,7 @@ HUSH_MS, HUSH_STEP_MS = 20.0, 10.0  # the silence is looked for so far into that
 MAX_PHONEMES = 160
 KEPT_TEXTS = 512  # clauses whose phonemes are kept: reading one takes some 2 ms
 MAX_WORD_CHARS = 48  # the phonemizer takes the cube of a word's length: so much is 30 ms
+STAND_IN = "Anna"  # a name, which "'s" may follow and nothing around it reads otherwise
 SEED = 0  # of the breath in the voice: the same words give the same samples
 
 
@@ -91,6 +93,7 @@ class PhonemeModel(ABC):
         self._normalize = normalize
         self._phonemizer = G2P()
         self._phonemizer.oov("hibari")  # else its network is read at the first unknown word
+        self._stand_in = str(self._phonemizer(STAND_IN, normalize_text=False))
         self._phonemes_by_text = lru_cache(KEPT_TEXTS)(self._read)
         self._ids: dict[str, int] = json.loads(files["vocab.json"].read_text("utf-8"))
 
@@ -99,7 +102,20 @@ class PhonemeModel(ABC):
         return self._phonemes_by_text(text)
 
     def _read(self, text: str) -> tuple[str, ...]:
-        words = [word[:MAX_WORD_CHARS] for word in text.split()]
+        """Words said by their sounds are read as a name in their place, and then those sounds."""
+        written = text.split()
+        said = [MARKED.search(word) for word in written]
+        words = [
+            word.replace(match[0], STAND_IN + (match[2] or "")) if match else word
+            for word, match in zip(written, said, strict=True)
+        ]
+        return tuple(
+            found.replace(self._stand_in, match[1], 1) if match else found
+            for found, match in zip(self._read_words(words), said, strict=True)
+        )
+
+    def _read_words(self, words: Sequence[str]) -> tuple[str, ...]:
+        words = [word[:MAX_WORD_CHARS] for word in words]
         line = " ".join(words)
         try:
             # Its own normalization reads abbreviations: "St. James St." has two of them.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..chunker import Chunker, Clause
 from ..errors import AudioError
 from ..frames import VOICE_HZ, Samples, duration_ms, samples_in
-from ..normalize import as_written, normalize
+from ..normalize import Spelling, as_written, normalize
 from ..resample import Resampler
 from ..stream import Event, Speech, SpeechEnd, SpokenWord
 
@@ -37,9 +37,9 @@ class FragmentWord:
 class Fragment:
     """What a model is given at a time: the text of a clause as it is read, and the words in it."""
 
-    def __init__(self, clause: Clause, *, is_english: bool = True) -> None:
+    def __init__(self, clause: Clause, phonemes: Spelling, *, is_english: bool = True) -> None:
         self._clause = clause
-        self._normalized = normalize(clause.text) if is_english else as_written(clause.text)
+        self._normalized = (normalize if is_english else as_written)(clause.text, phonemes)
         self.text = self._normalized.text.strip()
         self.words = tuple(
             FragmentWord(match.group(), self.text_end(match.end()))
@@ -79,6 +79,7 @@ class Reply:
     """One stream in voice, of a model that gives float32 samples at model_hz.
 
     quiet: what is below this level (1.0 is full scale) before the first word is silence.
+    phonemes: writes what is said by its sounds as the model reads it.
     is_english: numbers and signs are spelled out; a voice of another language reads its own.
     """
 
@@ -90,6 +91,7 @@ class Reply:
         speed: float,
         model_hz: int,
         quiet: float,
+        phonemes: Spelling,
         is_english: bool = True,
     ) -> None:
         self.stream_id = stream_id
@@ -101,6 +103,7 @@ class Reply:
         self._model_hz = model_hz
         self._quiet = quiet
         self._is_english = is_english
+        self._phonemes = phonemes
         self._resampler = Resampler(model_hz, VOICE_HZ)
         self._lead = np.zeros(0, np.float32)  # the silent start, until it ends
         self._has_started = False
@@ -129,7 +132,9 @@ class Reply:
     def next_fragment(self) -> Fragment | None:
         """The next clause that has something to say; what only holds marks is passed over."""
         while self._clauses:
-            fragment = Fragment(self._clauses.popleft(), is_english=self._is_english)
+            fragment = Fragment(
+                self._clauses.popleft(), self._phonemes, is_english=self._is_english
+            )
             if fragment.words:
                 self._fragment_start_ms = duration_ms(self._n_taken, self._model_hz)
                 return fragment

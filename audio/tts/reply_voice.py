@@ -4,6 +4,7 @@ Owns the open replies, their turns, and the names and speeds a voice answers to.
 the samples, in `_begin`, or in `step` where a fragment takes several.
 """
 
+import re
 from abc import ABC, abstractmethod
 
 from ..errors import AudioError, UnknownStream
@@ -45,6 +46,7 @@ class ReplyVoice(ABC):
             speed=options.speed,
             model_hz=self._model_hz,
             quiet=self.quiet,
+            phonemes=self._phonemes,
             is_english=self._speaks_english(voice),
         )
 
@@ -62,6 +64,11 @@ class ReplyVoice(ABC):
 
     def has_work(self) -> bool:
         return any(reply.has_fragment or reply.is_finished for reply in self._replies.values())
+
+    @staticmethod
+    def _phonemes(match: re.Match[str]) -> str:
+        """A word said by its sounds, as the model reads it; "" where it reads none."""
+        return ""
 
     def _speaks_english(self, voice: str) -> bool:
         """Whether numbers and signs are to be spelled out for it, as is done in English alone."""

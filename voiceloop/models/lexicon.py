@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from audio.phonemes import CLOSES, OPENS, sounds
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Speech, SpokenWord, Voice, VoiceEvent, VoiceOptions, VoiceStream
 from voiceloop.config import Config
@@ -47,12 +48,29 @@ def read_lexicon(given: Mapping[str, Any], where: str) -> dict[str, str]:
                 f"{where}.{word}: expected a spelling of 1 to {MOST_CHARACTERS} characters, found "
                 f"{str(spelling)[:MOST_CHARACTERS]!r}"
             )
-        if spoken.startswith("/") and spoken.endswith("/"):
-            raise ConfigError(
-                f"{where}.{word}: expected a spelling as the voice would read it, found phonemes"
-            )
-        found[word.lower()] = spoken
+        found[word.lower()] = _by_sounds(spoken, f"{where}.{word}") or spoken
     return found
+
+
+def _by_sounds(spoken: str, where: str) -> str:
+    """IPA between slashes as our voices take it, or "" where it is a spelling."""
+    if len(spoken) < 3 or not (spoken.startswith("/") and spoken.endswith("/")):
+        return ""
+    ipa = spoken[1:-1]
+    try:
+        sounds(ipa)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return f"{OPENS}{ipa}{CLOSES}"
+
+
+def refuse_sounds(lexicon: Mapping[str, str]) -> None:
+    """Raises: ConfigError: a word is given by its sounds, which a service does not read."""
+    for word, spoken in lexicon.items():
+        if spoken.startswith(OPENS):
+            raise ConfigError(
+                f"lexicon.{word}: expected a spelling, for the voice is a service, found phonemes"
+            )
 
 
 def lexicon_of(config: Config, agent: AgentConfig | None) -> dict[str, str]:

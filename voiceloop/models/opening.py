@@ -38,7 +38,7 @@ from voiceloop.config import AUTO, Config, LanguageRequests
 from voiceloop.errors import BackendError, ConfigError
 from voiceloop.models.end_judges import end_judges, end_reader_spec, voice_reader_spec
 from voiceloop.models.held import with_held, with_service
-from voiceloop.models.lexicon import LexiconVoice, lexicon_of
+from voiceloop.models.lexicon import LexiconVoice, lexicon_of, refuse_sounds
 from voiceloop.models.presets import plan, worker_specs
 from voiceloop.models.providers import broken, open_provider
 from voiceloop.models.resolve import capabilities_of, has_end_head, roles_elsewhere
@@ -189,9 +189,13 @@ async def open_backends(
             name = getattr(service, "name", config.llm_model)
             return with_service(found, name, getattr(service, "context_tokens", 0))
 
-        voice = voice or own.voice()
         # Of several each speaks its own words, which the gateway adds.
-        if lexicon := lexicon_of(config, agents[0] if len(agents) == 1 else None):
+        lexicon = lexicon_of(config, agents[0] if len(agents) == 1 else None)
+        if voice is not None:
+            for words in (lexicon, *(lexicon_of(config, agent) for agent in agents)):
+                refuse_sounds(words)
+        voice = voice or own.voice()
+        if lexicon:
             voice = LexiconVoice(voice, lexicon)
         backends = Backends(
             recognizer or own.recognizer(),

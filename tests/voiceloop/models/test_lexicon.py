@@ -11,7 +11,7 @@ from voiceloop.agent import AgentConfig
 from voiceloop.backends import Speech, SpeechEnd, VoiceOptions
 from voiceloop.config import Config, VoiceSettings
 from voiceloop.errors import ConfigError
-from voiceloop.models.lexicon import LexiconVoice, Spelled, lexicon_of, read_lexicon
+from voiceloop.models.lexicon import LexiconVoice, Spelled, lexicon_of, read_lexicon, refuse_sounds
 
 WORDS = {"nguyen": "win", "siobhan": "shi vawn", "sql": "sequel"}
 
@@ -105,7 +105,8 @@ async def test_a_call_shows_and_remembers_the_word_and_the_voice_is_given_its_sp
         ({"a": ""}, "a spelling"),
         ({"a": 3}, "a spelling"),
         ({"a": "x" * 101}, "a spelling"),
-        ({"a": "/x/"}, "found phonemes"),
+        ({"a": "/x/"}, "a vowel"),
+        ({"a": "/w\u0268n/"}, "American English"),
         ({f"w{i}": "x" for i in range(1001)}, "at most 1000"),
     ],
 )
@@ -122,3 +123,11 @@ def test_the_agents_words_go_before_the_servers(tmp_path):
     agent = AgentConfig(lexicon={"sql": "ess cue ell"})
     assert lexicon_of(config, agent) == {"nguyen": "win", "sql": "ess cue ell"}
     assert lexicon_of(Config(), None) == {}
+
+
+def test_a_word_may_be_given_by_its_sounds_to_a_voice_of_ours_alone():
+    given = read_lexicon({"Nguyen": "/\u02c8w\u026an/"}, "lexicon")
+    assert spelled("Ask Nguyen's.", lexicon=given) == "Ask \u27e6\u02c8w\u026an\u27e7's."
+    refuse_sounds({"nguyen": "win"})
+    with pytest.raises(ConfigError, match="voice is a service"):
+        refuse_sounds(given)
