@@ -48,8 +48,8 @@ def readers() -> list[int]:
 
 
 async def seen(url: str, status: str) -> None:
-    async with httpx.AsyncClient() as client:
-        while (await client.get(f"{url}/readyz")).json()["status"] != status:
+    async with httpx.AsyncClient() as client, asyncio.timeout(20):
+        while (await client.get(f"{url}/readyz")).json()["status"] != status:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
@@ -60,7 +60,7 @@ async def test_a_call_goes_on_while_its_readers_are_dead_and_they_return() -> No
     async with served_by(service, anticipation=Ahead()) as address:
         service.say("/audio/transcriptions", Answer([json.dumps({"text": "a latte"}).encode()]))
         url = address.replace("ws:", "http:").removesuffix("/v1/realtime")
-        await asyncio.wait_for(seen(url, "ready"), 20)
+        await seen(url, "ready")
         pids = readers()
         assert len(pids) == 2
         states: list[asyncio.Task[None]] = []
@@ -75,7 +75,7 @@ async def test_a_call_goes_on_while_its_readers_are_dead_and_they_return() -> No
         connection = await RealtimeConnection.open(address)
         call = SimulatedCall(connection, utterances, skips=kill_before_the_second)
         result = await call.run()
-        await asyncio.wait_for(states[0], 20)
-        await asyncio.wait_for(seen(url, "ready"), 20)
+        await states[0]
+        await seen(url, "ready")
         assert not set(readers()) & set(pids) and len(readers()) == 2
     assert [turn.answered for turn in result.turns] == [True] * 3
