@@ -99,7 +99,6 @@ class Weights:
     address_under_way: float = 0.0
     address_plausible: float = 0.0
     address_complete: float = 0.0
-    answer_under_way: float = 0.0
     answer_plausible: float = 0.0
     answer_complete: float = 0.0
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from voiceloop.slots.numbers import FILLERS
-from voiceloop.slots.progress import Progress, progress
+from voiceloop.slots.progress import Answer, Progress, progress
 from voiceloop.slots.question import DICTATED, Slot, SlotKind
 
 # After these a sentence goes on: articles, prepositions, conjunctions, possessives, auxiliaries.
@@ -236,11 +236,17 @@ def _asks_for_number(evidence: Evidence) -> bool:
 
 
 def _of_answer(counted: Progress | None) -> str | None:
-    """The term of how far an answer has come; kinds that are answered in a word have one."""
+    """The term of how far an answer has come; kinds that are answered in a word have one.
+
+    No recording of an e-mail address or a date of birth was there to fit weights by: their grammar
+    says as surely as a count of digits does that more must follow, and weighs as much.
+    """
     if counted is None:
         return None
-    kind = counted.kind.value if counted.kind in COUNTED_APART else "answer"
-    return f"{kind}_{counted.answer.value}"
+    kind = counted.kind
+    if kind is SlotKind.EMAIL or (kind is SlotKind.DATE and counted.answer is Answer.UNDER_WAY):
+        kind = SlotKind.NUMBER
+    return f"{kind.value if kind in COUNTED_APART else 'answer'}_{counted.answer.value}"
 
 
 def _kind_of_tail(evidence: Evidence) -> str | None:

@@ -22,6 +22,7 @@ WEEKDAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
 RELATIVE = frozenset("today tomorrow tonight".split())
 ISO = re.compile(r"\b(\d{4})-(\d{2})-(\d{2})\b")
 FIGURE_DAY = re.compile(r"(\d{1,2})(?:st|nd|rd|th)?")
+CENTURIES = {"nineteen": 1900, "twenty": 2000}
 FIRST_YEAR, LAST_YEAR = 1900, 2099  # of birthdays and of appointments
 
 
@@ -129,7 +130,7 @@ def _year(words: Sequence[str]) -> int:
         return int(words[0])
     if words[:2] == ["two", "thousand"]:
         return 2000 + _two_digits(words[3:] if words[2:3] == ["and"] else words[2:])
-    century = {"nineteen": 1900, "twenty": 2000}.get(words[0], 0) if words else 0
+    century = CENTURIES.get(words[0], 0) if words else 0
     within = _two_digits(words[1:]) if century else 0
     return century + within if within else 0
 

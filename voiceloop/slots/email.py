@@ -15,6 +15,9 @@ SIGNS = {
     "dot": ".", "period": ".", "point": ".", "underscore": "_", "dash": "-", "hyphen": "-",
     "minus": "-", "plus": "+",
 }  # fmt: skip
+# Both stand in an address that nobody asked for.
+EMAIL_SIGNS = re.compile(r"\b(?:dot|underscore|gmail|yahoo|hotmail|outlook|icloud|gmx)\b|@")
+EMAIL_AT = re.compile(r"\bat\b|@|\be-?mail\b")
 # Said about the address, not of it.
 ASIDES = re.compile(
     r"\b(?:all )?(?:in )?(?:lower ?case|upper ?case|one word|together|no spaces?|as one word)\b"
@@ -38,6 +41,19 @@ def email_in(said: str) -> str:
         if ADDRESS.fullmatch(found) and ".." not in found and len(found) <= MAX_CHARS:
             return found
     return ""
+
+
+def signs_of(words: Sequence[str]) -> list[str]:
+    """The same words of one that is still being said, with signs for those that mean one.
+
+    The last "at" is its "@" where a name, a dot or nothing yet follows it.
+    """
+    text = re.sub(r"@|(?<=[a-z])[._+-]|[._+-](?=[a-z])", r" \g<0> ", " ".join(words))
+    parts = [SIGNS.get(word, word) for word in text.split()]
+    ats = [index for index, part in enumerate(parts) if part == "at"]
+    if "@" not in parts and ats:
+        parts[ats[-1]] = "@"
+    return parts
 
 
 def _words(said: str) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from voiceloop.slots.numbers import FILLERS, JOINTS, REPEATS, UNITS
+from voiceloop.slots.numbers import FILLERS, REPEATS, UNITS
 
 ALPHABET = {
     word: word[0]
@@ -35,6 +35,25 @@ LEAST_LETTERS = 2  # one alone is an article, or "I"
 def letter_runs(words: Sequence[str], *, with_digits: bool = False) -> list[str]:
     """The runs of letters that are spelled in these words (small letters), in order."""
     parts = [part for word in words for part in _apart(word)]
+    return [run for run in _runs(parts, with_digits) if len(run) >= LEAST_LETTERS]
+
+
+def letters_at_end(words: Sequence[str]) -> str:
+    """The letters that the words end in, as "ana" of "it's ana a n a", of "a as in apple n a" and
+    of "a n a as in".
+    """
+    parts = [part for word in words for part in _apart(word) if part != "space"]
+    for between in EXPLAINS:
+        n = len(parts) - len(between)
+        if n > 0 and tuple(parts[n:]) == between and _letter(parts[n - 1]):
+            parts = parts[:n]
+    letters = _runs(parts)[-1]
+    is_word = len(letters) == 1 and not any(part == letters for part in parts)
+    return "" if is_word else letters  # "my name is Victor"
+
+
+def _runs(parts: Sequence[str], with_digits: bool = False) -> list[str]:
+    """Letters in a row; "" wherever a word is none, at the end too."""
     runs, run, times, at = [], "", 1, 0
     while at < len(parts):
         word = parts[at]
@@ -53,21 +72,7 @@ def letter_runs(words: Sequence[str], *, with_digits: bool = False) -> list[str]
             run, times = "", 1
         at += 1
     runs.append(run)
-    return [each for each in runs if len(each) >= LEAST_LETTERS]
-
-
-def letters_at_end(words: Sequence[str]) -> str:
-    """The letters that the words end in, as "ana" of "it's ana a n a"."""
-    start = len(words)
-    while start and ((len(words[start - 1]) == 1) or words[start - 1] in JOINTS | set(REPEATS)):
-        start -= 1
-    letters, times = "", 1
-    for word in words[start:]:
-        if word in REPEATS:
-            times = REPEATS[word]
-        elif len(word) == 1:
-            letters, times = letters + times * word, 1
-    return letters
+    return runs
 
 
 def _apart(word: str) -> list[str]:

@@ -45,6 +45,10 @@ ORDINALS = {
     )
 } | {"thirtieth": 30}
 LEAST_RUN = 3  # digits or letters in a row that are dictated without being asked for
+# "One two, no, three": digits behind the first take the place of the last of those before. Behind
+# the second they may go on with them as well ("four one five, sorry, five five").
+CORRECTS = frozenset("no nope correction".split())
+BREAKS_OFF = CORRECTS | frozenset("sorry wait actually oops hang".split())
 OH = frozenset({"oh", "o"})
 PLUS = "plus"
 FIGURES = re.compile(r"[+(]?\d[\d\-().,/]*")
@@ -63,7 +67,24 @@ def digits_at_end(words: Sequence[str]) -> DigitRun:
     """Digits at the end of the words, in any grouping, as words or figures.
 
     "double five" and "fifty-five" are two, "eight hundred" three; fillers between them are none.
+    Behind a correction as many of those before do not count: "one two three, no, four" are three.
     """
+    run = _run_at_end(words)
+    before = list(words[: len(words) - run.n_words])
+    said: set[str] = set()
+    while before and before[-1] in BREAKS_OFF | FILLERS:
+        said.add(before.pop())
+    first = _run_at_end(before) if said & BREAKS_OFF else DigitRun()
+    if first.n_digits < LEAST_RUN:
+        return run
+    n_words = len(words) - len(before) + first.n_words
+    n_digits = max(first.n_digits, run.n_digits)
+    if not said & CORRECTS:
+        n_digits = first.n_digits + run.n_digits
+    return DigitRun(n_digits, n_words, is_open=run.is_open or not run.n_digits)
+
+
+def _run_at_end(words: Sequence[str]) -> DigitRun:
     start = len(words)
     while start and (is_number(words[start - 1]) or words[start - 1] in JOINTS):
         start -= 1
@@ -91,7 +112,8 @@ def digit_runs(words: Sequence[str]) -> list[str]:
     """The runs of digits in these words (small letters), in order; fillers do not end a run.
 
     "double five" is 55, "fifty-five" 55, "eight hundred" 800, "oh one" 01; "plus" before a run is
-    its "+". A lone "oh", and the "one" of "that one", are no digits.
+    its "+". A lone "oh", and the "one" of "that one", are no digits. Behind a "no" fewer digits
+    take the place of the last: "one two three, no, four" is 124.
     """
     runs, run = [], [""]
     parts = [part for word in words for part in _apart(word)]
@@ -103,9 +125,21 @@ def digit_runs(words: Sequence[str]) -> list[str]:
             run.append(word)
         else:
             runs.append(run)
-            run = [""]
+            run = [word]
     runs.append(run)
-    return [read for read in map(_read, runs) if read]
+    found: list[str] = []
+    said: set[str] = set()  # between these digits and those before
+    for between, *digits in runs:
+        said.add(between)
+        if not (read := _read(digits)):
+            continue
+        is_corrected = bool(said & CORRECTS) and said <= BREAKS_OFF and bool(found)
+        if is_corrected and max(LEAST_RUN, len(read) + 1) <= len(found[-1]):
+            found[-1] = found[-1][: -len(read)] + read
+        else:
+            found.append(read)
+        said = set()
+    return found
 
 
 def digits_in(words: Sequence[str], n_digits: int | None = None) -> str:

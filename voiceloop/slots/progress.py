@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from voiceloop.slots.dates import MONTHS, RELATIVE, WEEKDAYS
+from voiceloop.slots.dates import CENTURIES, MONTHS, date_in
+from voiceloop.slots.email import EMAIL_AT, EMAIL_SIGNS, signs_of
 from voiceloop.slots.letters import letters_at_end
 from voiceloop.slots.numbers import (
     BEFORE_A_ONE,
+    BREAKS_OFF,
     FILLERS,
     JOINTS,
     LEAST_RUN,
-    ORDINALS,
+    TENS,
     digits_at_end,
     is_number,
 )
@@ -30,9 +32,8 @@ STREET_TYPES = frozenset(
 UNIT_WORDS = frozenset(
     "apartment apt unit suite flat number floor building room block house".split()
 )
-DAYS = RELATIVE.union(WEEKDAYS)
 TIME_ENDS = frozenset("am pm a.m p.m o'clock noon midnight morning afternoon evening".split())
-MAIL_ENDS = frozenset("com org net edu gov io uk de fr in co".split())
+MAIL_ENDS = frozenset("com org net edu gov io uk de fr in info eu ca au us me".split())
 LOCAL_DIGITS = 7  # of a telephone number without its area code
 
 
@@ -58,8 +59,16 @@ def progress(slot: Slot | None, words: Sequence[str]) -> Progress | None:
     Dictation is known by its words too, so it need not have been asked for.
     """
     words = [part for word in words for part in _letters_apart(word)]
-    while words and words[-1] in FILLERS:
-        words.pop()
+    is_corrected = False  # what corrects it is still to come: "one two three, no"
+    while words and words[-1] in FILLERS | BREAKS_OFF:
+        is_corrected = is_corrected or words.pop() in BREAKS_OFF
+    found = _progress(slot, words)
+    if is_corrected and (found is None or found.kind not in DICTATED or not words):
+        return None
+    return replace(found, answer=Answer.UNDER_WAY) if found is not None and is_corrected else found
+
+
+def _progress(slot: Slot | None, words: Sequence[str]) -> Progress | None:
     kind = slot.kind if slot is not None else SlotKind.OPEN
     if not words:
         return Progress(kind, Answer.UNDER_WAY) if kind in DICTATED else None
@@ -72,13 +81,14 @@ def progress(slot: Slot | None, words: Sequence[str]) -> Progress | None:
         case SlotKind.ADDRESS:
             return _address(words, is_asked=True) or _spelling(words, is_asked=False)
         case SlotKind.EMAIL:
-            return Progress(kind, _email(words))
+            return Progress(kind, _email(signs_of(words)))
         case _:
             found = _answer(slot, words) if slot is not None else None
     if found is not None:
         return found
     return (
-        _address(words, is_asked=False)
+        _unasked_email(words)
+        or _address(words, is_asked=False)
         or _spelling(words, is_asked=False)
         or _number(words, None, is_asked=False)
     )
@@ -140,10 +150,24 @@ def _address(words: Sequence[str], *, is_asked: bool) -> Progress | None:
     return Progress(SlotKind.ADDRESS, Answer.COMPLETE if is_whole else Answer.PLAUSIBLE)
 
 
-def _email(words: Sequence[str]) -> Answer:
-    is_whole = "@" in words[-1] and "." in words[-1]
-    is_said = ("at" in words or "@" in words) and words[-1].split(".")[-1] in MAIL_ENDS
-    return Answer.COMPLETE if is_whole or is_said else Answer.UNDER_WAY
+def _unasked_email(words: Sequence[str]) -> Progress | None:
+    """One that is known by its signs: "meet me at noon" has none of them."""
+    said = " ".join(words)
+    is_address = EMAIL_SIGNS.search(said) is not None and EMAIL_AT.search(said) is not None
+    return Progress(SlotKind.EMAIL, _email(signs_of(words))) if is_address else None
+
+
+def _email(parts: Sequence[str]) -> Answer:
+    """By words and signs: behind "@" comes a host, behind each dot one more name."""
+    if "@" not in parts:
+        return Answer.UNDER_WAY
+    host = parts[len(parts) - list(parts)[::-1].index("@") :]
+    if "." not in host:
+        return Answer.UNDER_WAY
+    end = "".join(host[len(host) - list(host)[::-1].index(".") :])  # "c o m" is one name
+    if end in MAIL_ENDS:
+        return Answer.COMPLETE
+    return Answer.PLAUSIBLE if len(end) > 1 else Answer.UNDER_WAY  # "co" may be that of "co.uk"
 
 
 def _answer(slot: Slot, words: Sequence[str]) -> Progress | None:
@@ -151,11 +175,8 @@ def _answer(slot: Slot, words: Sequence[str]) -> Progress | None:
     last, kind = words[-1], slot.kind
     match kind:
         case SlotKind.DATE:
-            has_month = not set(MONTHS).isdisjoint(words)
-            is_day = last in DAYS or (has_month and (is_number(last) or last in ORDINALS))
-            if is_day:
-                return Progress(kind, Answer.COMPLETE)
-            return Progress(kind, Answer.UNDER_WAY) if last in MONTHS else None
+            answer = _date(words, wants_year=slot.n_digits is not None)
+            return Progress(kind, answer) if answer is not None else None
         case SlotKind.TIME:
             if last in TIME_ENDS:
                 return Progress(kind, Answer.COMPLETE)
@@ -166,3 +187,16 @@ def _answer(slot: Slot, words: Sequence[str]) -> Progress | None:
         case SlotKind.CHOICE:
             return Progress(kind, Answer.COMPLETE) if last in slot.options else None
     return None
+
+
+def _date(words: Sequence[str], *, wants_year: bool) -> Answer | None:
+    """Day and month in either order, and a year, which a date of birth has."""
+    found, last = date_in(" ".join(words)), words[-1]
+    if not found:
+        return Answer.UNDER_WAY if last in MONTHS or last == "of" else None
+    if last in CENTURIES and date_in(" ".join(words[:-1])):
+        return Answer.UNDER_WAY  # "nineteen ..."
+    if found.startswith("--"):
+        return Answer.PLAUSIBLE if wants_year else Answer.COMPLETE
+    is_open = last in TENS or last in ("thousand", "and")  # "nineteen eighty ..."
+    return Answer.PLAUSIBLE if is_open else Answer.COMPLETE

@@ -36,7 +36,9 @@ DICTATED = frozenset({SlotKind.NUMBER, SlotKind.SPELLING, SlotKind.ADDRESS, Slot
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What was asked for. n_digits: of a NUMBER, where it is known. options: of a CHOICE."""
+    """What was asked for. n_digits: of a NUMBER, where it is known; of a DATE four, where its year
+    is wanted, too. options: of a CHOICE.
+    """
 
     kind: SlotKind
     n_digits: int | None = None
@@ -45,6 +47,7 @@ class Slot:
 
 # A number has so many digits where nothing else is said: a telephone number with its area code.
 PHONE_DIGITS = 10
+YEAR_DIGITS = 4
 YES_NO_OPENERS = frozenset(
     "is are was were do does did can could would will should shall have has am may anything".split()
 )
@@ -159,8 +162,9 @@ def _slot_asked(words: tuple[str, ...]) -> Slot:
         return Slot(SlotKind.ADDRESS)
     if " what time " in said:
         return Slot(SlotKind.TIME)
-    if {"day", "date", "birthday"}.intersection(words) and wants_value:
-        return Slot(SlotKind.DATE)
+    if {"day", "date", "birthday", "born"}.intersection(words) and wants_value:
+        wants_year = not {"birth", "birthday", "born", "expiration", "expiry"}.isdisjoint(words)
+        return Slot(SlotKind.DATE, YEAR_DIGITS if wants_year else None)
     if " or " in said:
         return Slot(SlotKind.CHOICE, options=_options(words))
     if words and (words[0] in YES_NO_OPENERS or words[-1] in TAGS):

@@ -15,6 +15,8 @@ from voiceloop.slots.question import Slot, SlotKind, asked_in, asked_last
 PHONE = Slot(SlotKind.NUMBER, 10)
 NAME = Slot(SlotKind.SPELLING)
 ADDRESS = Slot(SlotKind.ADDRESS)
+EMAIL = Slot(SlotKind.EMAIL)
+BORN = asked_in("What is your date of birth?")
 WHEN = {"under_way": Answer.UNDER_WAY, "plausible": Answer.PLAUSIBLE, "complete": Answer.COMPLETE}
 
 
@@ -162,6 +164,19 @@ def test_digits_are_counted_in_any_grouping(said: str, n_digits: int) -> None:
         (NAME, "my name is klara", "spelling plausible"),
         (None, "k l a r a", "spelling under_way"),
         (None, "a b", None),
+        (NAME, "b as in", "spelling under_way"),
+        (NAME, "b as in boy", "spelling under_way"),
+        (NAME, "my name is victor", "spelling plausible"),
+        (None, "a as in apple n a as in", "spelling under_way"),
+        (None, "i am at the hotel", None),
+        # what is corrected within the turn
+        (PHONE, "four one five no", "number under_way"),
+        (PHONE, "four one five five five five oh one four two no three", "number complete"),
+        (PHONE, "four one five sorry five five five oh one four two", "number complete"),
+        (None, "five five five one sorry", "number under_way"),
+        (NAME, "k l a no", "spelling under_way"),
+        (None, "no", None),
+        (PHONE, "no", None),
         # addresses
         (ADDRESS, "twelve", "address under_way"),
         (ADDRESS, "twelve river", "address under_way"),
@@ -172,12 +187,28 @@ def test_digits_are_counted_in_any_grouping(said: str, n_digits: int) -> None:
         (None, "twelve river road", "address plausible"),
         (None, "turn off the road", None),
         # the rest
-        (Slot(SlotKind.EMAIL), "klara at example", "email under_way"),
-        (Slot(SlotKind.EMAIL), "klara at example dot com", "email complete"),
-        (Slot(SlotKind.EMAIL), "klara@example.com", "email complete"),
+        (EMAIL, "klara dot", "email under_way"),
+        (EMAIL, "klara at example", "email under_way"),
+        (EMAIL, "klara at example dot", "email under_way"),
+        (EMAIL, "klara at example dot c", "email under_way"),
+        (EMAIL, "klara at example dot co", "email plausible"),
+        (EMAIL, "klara at example dot co dot uk", "email complete"),
+        (EMAIL, "klara at example dot c o m", "email complete"),
+        (EMAIL, "klara at example dot com", "email complete"),
+        (EMAIL, "klara@example.com", "email complete"),
+        (None, "it is klara underscore k at gmail", "email under_way"),
+        (None, "klara dot k at example dot com", "email complete"),
+        (None, "my email is klara dot", "email under_way"),
+        (None, "meet me at noon", None),
+        (None, "at this point", None),
         (Slot(SlotKind.DATE), "march", "date under_way"),
         (Slot(SlotKind.DATE), "march third", "date complete"),
         (Slot(SlotKind.DATE), "on friday", "date complete"),
+        (BORN, "march third", "date plausible"),
+        (BORN, "the third of", "date under_way"),
+        (BORN, "march third nineteen", "date under_way"),
+        (BORN, "march third nineteen eighty", "date plausible"),
+        (BORN, "march third nineteen eighty five", "date complete"),
         (Slot(SlotKind.TIME), "at seven", "time plausible"),
         (Slot(SlotKind.TIME), "seven pm", "time complete"),
         (Slot(SlotKind.QUANTITY), "for four", "quantity plausible"),
