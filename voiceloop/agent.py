@@ -274,6 +274,30 @@ class BargeIn:
         ("stop", "wait", "hold on", "hang on", "actually", "excuse me"),
         "Words that take the turn at once.",
     )
+    hold_words: tuple[Words, ...] = key(
+        (
+            "wait",
+            "hold on",
+            "hang on",
+            "one moment",
+            "one second",
+            "one minute",
+            "just a moment",
+            "just a second",
+            "just a sec",
+            "just a minute",
+            "give me a moment",
+            "give me a second",
+            "give me a minute",
+            "let me check",
+            "let me see",
+            "let me look",
+            "bear with me",
+        ),
+        "A turn of hardly more than such words is not answered. The agent waits for the caller to "
+        "speak again, and asks back once after 20 s (`call.still_there`). So it does after a turn "
+        'that is plainly for somebody else, as "I am on the phone". None: every turn is answered.',
+    )
     backchannels: tuple[Words, ...] = key(
         (
             "uh huh",
@@ -300,6 +324,12 @@ class BargeIn:
         "what it plays, finds the delay (up to 800 ms), and hears such a sound as silence. The "
         "first of it in a call may still pause the agent. Nor do words that the "
         "agent has just spoken.",
+    )
+    speakers: Literal["caller", "any"] = key(
+        "caller",
+        "Who may interrupt. With `caller` a voice that is plainly softer than the turns so far may "
+        "not, until it has said two turns. With `any` nobody is left out for being softer: several "
+        "people share the call.",
     )
     by_sound: bool = key(
         True,

@@ -55,7 +55,10 @@ const view = {
     captions.gap(turn.itemId, turn.gapMs);
     showTurns(turns, true);
   },
-  explained: (turn, turns) => showTurns(turns, true),
+  explained: (turn, turns) => {
+    captions.explained(turn.itemId, turn.why);
+    showTurns(turns, true);
+  },
   interrupted: (turns) => showTurns(turns, true),
   error({ message }) {
     captions.note(`The server says: ${message}`);

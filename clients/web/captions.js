@@ -54,6 +54,12 @@ export class Captions {
     line.words.append(cut);
   }
 
+  /** What the silence before this reply was made of, for who keeps the transcript. */
+  explained(itemId, why) {
+    const line = this.lines.get(itemId);
+    if (line) line.why = why;
+  }
+
   gap(itemId, gapMs) {
     const line = this.line(itemId, "agent");
     line.gapMs = gapMs;
@@ -98,7 +104,7 @@ export class Captions {
   asTranscript() {
     return [...this.lines.values()]
       .filter((line) => line.text)
-      .map((line) => ({ who: this.nameOf(line.role), text: line.text, gapMs: line.gapMs }));
+      .map((line) => ({ who: this.nameOf(line.role), text: line.text, gapMs: line.gapMs, why: line.why }));
   }
 
   nameOf(role) {
@@ -124,7 +130,7 @@ export class Captions {
     gap.title = "from your last sound to the agent's first";
     element.append(name, words, gap);
     this.list.append(element);
-    line = { element, words, gap, text: "", role, isFinal: false, gapMs: null };
+    line = { element, words, gap, text: "", role, isFinal: false, gapMs: null, why: "" };
     this.lines.set(itemId, line);
     this.follow();
     return line;

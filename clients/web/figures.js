@@ -34,6 +34,7 @@ function turnCard(turn, number, scaleMs, isLive) {
   card.append(element("h3", "", `turn ${number}`), gap);
   if (turn.stages.length) card.append(waterfallSvg(turn.stages, scaleMs));
   else if (isLive) card.append(element("p", "soft", "the stages come when the reply is over"));
+  if (turn.why) card.append(element("p", "soft", `Why it waited: ${turn.why}.`));
   return card;
 }
 

@@ -91,6 +91,7 @@ export class Turns {
       audibleAt: at,
       gapMs: 1000 * (at - this.callerEnd),
       stages: [],
+      why: "", // what the silence before it was made of
     };
     this.callerEnd = null;
     this.finished.push(turn);
@@ -102,6 +103,7 @@ export class Turns {
     const turn = this.finished.find((one) => one.responseId === timeline.turn_id);
     if (!turn) return null;
     turn.stages = this.stagesOf(turn, timeline);
+    turn.why = timeline.endpoint?.why ?? "";
     return turn;
   }
 

@@ -141,7 +141,8 @@ function why(turn, notes) {
   const told = [];
   const end = turn.endpoint;
   if (end) {
-    const known = Object.entries(end).filter(([, value]) => value != null);
+    if (end.why) told.push(`why it waited: ${end.why}`);
+    const known = Object.entries(end).filter(([name, value]) => value != null && name !== "why");
     told.push(`waited: ${known.map(([name, value]) => `${name} ${plain(value)}`).join(", ")}`);
   }
   const ahead = turn.anticipation;

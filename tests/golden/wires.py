@@ -51,6 +51,8 @@ ID = re.compile(
     r"|\b(event_)[0-9a-f]{12}(?=_)|\b(call_)\d{15}(?!\d)"
 )
 EPOCH = re.compile(r'("(?:expires_at|created_at|created|received_at)": ?)\d{10}\b')
+# What explains a wait and measures a cut, in words and weights.
+WHY = re.compile(r',"(?:why": ?"(?:[^"\\]|\\.)*"|cut_over_ms": ?[\d.]+)')
 PORT = re.compile(r"\b(127\.0\.0\.1|localhost):\d{4,5}\b")
 
 
@@ -83,6 +85,7 @@ class Recording:
     def _plain(self, text: str) -> str:
         if "rt_" in text:
             text = TICKET.sub(self._numbered, text)
+        text = WHY.sub("", text)
         text = SOUND.sub(lambda found: f"<{len(found[0])}: {digest_of(found[0])}>", text)
         text = ID.sub(self._numbered, text)
         return PORT.sub(r"\1:0", EPOCH.sub(r"\g<1>0", text)).replace("\n", "\\n")

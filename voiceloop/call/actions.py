@@ -32,6 +32,8 @@ class Step(Enum):
     REST_PREEMPTIVE = "rest the preemptive reply"  # the caller goes on: keep it, add nothing
     DROP_PREEMPTIVE = "drop the preemptive reply"  # another turn of the caller begins
     ABANDON_PREPARATION = "abandon the preparation"  # no answer to the staged words is due
+    LEAVE_UNANSWERED = "leave the turn unanswered"  # the agent was asked to wait
+    ASK_BACK = "ask back"  # whether a caller is still there who has asked to wait
     ASK_AGAIN = "ask again"  # a turn of the longest kind held no words: say the fallback
     # the sound of the agent's reply
     REDUCE_LEAD = "reduce the lead"  # send less far ahead: somebody may be about to speak

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from voiceloop.agent import BargeIn
+from voiceloop.call.addressed import asks_to_wait, is_aside
 from voiceloop.listening.events import Sign
 from voiceloop.listening.evidence import normalize
 from voiceloop.slots.numbers import FILLERS
@@ -72,8 +73,7 @@ class BargeInJudge:
 
     def observe_words(self, words: Iterable[str]) -> None:
         """The hypothesis of this segment so far."""
-        split = (normalize(part) for word in words for part in word.replace("-", " ").split())
-        self.words = tuple(filter(None, split))
+        self.words = _normalized(words)
 
     def observe_sound(self, for_agent: float | None) -> None:
         """The latest log-odds that this segment is words for the agent, by its sound."""
@@ -82,7 +82,7 @@ class BargeInJudge:
 
     def observe_level(self, log_odds: float) -> None:
         """What the level of this segment says, as `CallerLevel.log_odds`."""
-        if self.options.by_sound:
+        if self.options.by_sound and self.options.speakers == "caller":
             self.by_level = log_odds
 
     def observe_agent(self, text: str) -> None:
@@ -169,6 +169,26 @@ class BargeInJudge:
         sounds_meant = self.for_agent is None or self.for_agent >= UNSURE_LOG_ODDS
         return self.is_elsewhere and sounds_meant and bool(self._content())
 
+    def _is_for_others(self, content: tuple[str, ...], *, is_over: bool) -> bool:
+        """Whether the words show that somebody else is spoken to, or may before they are over:
+        behind "one moment" comes "please" or "honey", and the agent is silent by now.
+        """
+        if self._asks_for_floor(content) or not self.options.hold_words:
+            return False
+        at_once = self.options.stop_words
+        waits_for = [words for words in self.options.hold_words if words not in at_once]
+        may_be = not is_over and asks_to_wait(self.words, waits_for)
+        return may_be or is_aside(self.words, over_agent=True)
+
+    def asks_to_wait(self, words: Iterable[str]) -> bool:
+        """Whether a turn of these words is left unanswered: the agent is to wait, or somebody else
+        was spoken to.
+        """
+        said = _normalized(words)
+        hold_words = self.options.hold_words
+        is_asked = asks_to_wait(said, hold_words)
+        return is_asked or (bool(hold_words) and is_aside(said, over_agent=False))
+
     def _give_back(self) -> Verdict | None:
         self.hears_itself = self.hears_itself or self.is_echo()
         was = self.state
@@ -188,6 +208,9 @@ class BargeInJudge:
         if self.is_echo():
             return False
         content = self._content()
+        if self._is_for_others(content, is_over=is_over):
+            self.by_words = False
+            return False
         if self.is_elsewhere:
             self.by_words = self._asks_for_floor(content)
             return self.by_words
@@ -253,3 +276,8 @@ class BargeInJudge:
             return False
         own = sum(word in self._agent_words for word in self.words)
         return own >= ECHO_SHARE * len(self.words)
+
+
+def _normalized(words: Iterable[str]) -> tuple[str, ...]:
+    split = (normalize(part) for word in words for part in word.replace("-", " ").split())
+    return tuple(filter(None, split))

@@ -303,6 +303,12 @@ class Call:
                 self._replies.preemptive.reset()
             case Step.ABANDON_PREPARATION:
                 self._replies.abandon_preparation()
+            case Step.LEAVE_UNANSWERED:
+                self._replies.abandon_preparation()
+                self._metrics.waits.inc()
+            case Step.ASK_BACK:
+                text = self._agent.call.still_there
+                return (told.GreetingDue(text),) if text else ()
             case Step.ASK_AGAIN:
                 self._replies.ask_again()
             case Step.REDUCE_LEAD | Step.DUCK | Step.PAUSE | Step.RESUME:
@@ -353,14 +359,16 @@ class Call:
                     consider = partial(replies.preemptive.consider, pause)
                     self._retrieval.when_settled(pause.words, consider)
             case do.InterruptReply(heard_ms=heard_ms, may_resume=may_resume, onset_ms=onset_ms):
-                replies.interrupt_current(heard_ms, onset_ms, may_resume=may_resume)
+                lasting_ms = self._listener.now_ms - onset_ms
+                replies.interrupt_current(heard_ms, onset_ms, lasting_ms, may_resume=may_resume)
             case do.StartEarly(unsure_ms=unsure_ms):
                 if (started := replies.preemptive.start_early(unsure_ms)) is not None:
                     started.record.facts.endpoint = self._listener.observe_early_start()
                     return (told.StartedEarly(),)
             case do.TakeBack(is_cut=is_cut):
                 self._listener.observe_taken_back()
-                replies.preemptive.take_back(is_cut=is_cut)
+                sounding_ms = self._listener.sounding_ms if is_cut else None
+                replies.preemptive.take_back(sounding_ms)
             case do.AnswerTurn(turn=turn):
                 replies.answer(turn)
                 self.tap.consent.observe(turn.text)

@@ -22,7 +22,6 @@ SPREAD_DB, OUTLIERS = 2.3, 0.02
 # Somebody else, or the loudspeaker, is heard at any level below the caller's. Chosen: from the next
 # chair to the next room.
 ELSEWHERE_RANGE_DB = 23.0
-# Who turns away, or takes another microphone, is known anew after two of these.
 KEPT_TURNS = 4
 # A sound that was kept out for its level alone and comes again so soon may be a caller who has
 # turned away: it is judged without. Chosen: who was not heard says it again within seconds.
@@ -57,7 +56,9 @@ class CallerLevel:
         is_known = len(self._levels) >= LEAST_TURNS
         if level_db is None or not is_known or self.is_second_try(onset_ms):
             return 0.0
-        return log_odds_of(median(self._levels) - level_db)
+        # Who takes the telephone over, or another microphone, has said two turns as soft as this.
+        known_db = min(median(self._levels), max(list(self._levels)[-LEAST_TURNS:]))
+        return log_odds_of(known_db - level_db)
 
 
 def log_odds_of(below_db: float) -> float:

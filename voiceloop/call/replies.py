@@ -266,14 +266,19 @@ class Replies:
     # --- interrupted ---
 
     def interrupt_current(
-        self, heard_ms: float | None, onset_ms: float, *, may_resume: bool
+        self, heard_ms: float | None, onset_ms: float, lasting_ms: float, *, may_resume: bool
     ) -> None:
-        """The caller has the floor; arguments as of `actions.InterruptReply`."""
+        """The caller has the floor; the others as of `actions.InterruptReply`.
+
+        lasting_ms: since the onset.
+        """
         if self._current is not None:
-            self._count_cut(self._current, heard_ms, onset_ms)
+            self._count_cut(self._current, heard_ms, onset_ms, lasting_ms)
             self._interrupt(self._current, heard_ms, may_resume=may_resume)
 
-    def _count_cut(self, reply: Reply, heard_ms: float | None, onset_ms: float) -> None:
+    def _count_cut(
+        self, reply: Reply, heard_ms: float | None, onset_ms: float, lasting_ms: float
+    ) -> None:
         """Whether this caller had not finished: a soft cut where the answer was taken back, a hard
         one where it stays and the caller goes on all the same.
         """
@@ -284,8 +289,9 @@ class Replies:
             cut = "hard"
         else:
             return
-        reply.record.facts.cut = cut
-        self._metrics.observe_cut(self._context.protocol.session_id, cut)
+        over_ms = reply.heard_over_ms(lasting_ms)
+        reply.record.note_cut(cut, over_ms)
+        self._metrics.observe_cut(self._context.protocol.session_id, cut, over_ms)
 
     def cancel(self, response_id: str) -> None:
         """The client has cancelled this response; one that is over is ignored."""

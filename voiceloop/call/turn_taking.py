@@ -42,6 +42,9 @@ Actions = Iterator[do.Action]
 # A "yeah" this close to the end answers the agent's question: one clause, or the time that people
 # let pass between turns and the word itself.
 REPLY_ENDS_SOON_MS = 600.0
+# Who asked the agent to wait is asked back after so long a silence, once: as long as people leave
+# somebody on hold before they look whether they are there. From issue 35.
+ASKS_BACK_MS = 20_000
 # From the release of a reply to the caller's next sound: the caller had not finished.
 RETRACT_S = TAKEN_BACK_MS / 1000.0
 
@@ -229,6 +232,7 @@ class TurnTaking:
         self._deferred: list[ResponseHandle] = []  # asked for before the caller's words were known
         self._owed: UserTurn | None = None  # to be answered when nobody speaks
         self._behind_line: do.FailReply | Step | None = None  # follows the line that is being said
+        self._waits = False  # the caller asked for it, and is to speak first
         self._has_news = False  # to be answered when nobody speaks: of tools, of a call resumed
         self.is_over = False  # the session ends: nothing is answered any more
 
@@ -294,7 +298,9 @@ class TurnTaking:
                 return Agent.IDLE
             case do.TakeBack() if agent is Agent.EARLY:
                 return Agent.IDLE
-            case Step.DROP_PREEMPTIVE | Step.ABANDON_PREPARATION if agent is Agent.EARLY:
+            case Step.DROP_PREEMPTIVE | Step.ABANDON_PREPARATION | Step.LEAVE_UNANSWERED if (
+                agent is Agent.EARLY
+            ):
                 return Agent.IDLE
             case do.CountBargeIn(verdict="hold"):
                 return Agent.PAUSED
@@ -323,6 +329,8 @@ class TurnTaking:
                     yield Step.DISCARD_SEGMENT
             case heard.SoundHeard():
                 yield from self._suspect(event, status)
+            case heard.SoundLost() if self.agent is Agent.EARLY:
+                yield Step.RESUME
             case heard.SoundLost():
                 if status.agent_has_floor and self._judge.options.enabled:
                     yield Step.RESUME
@@ -334,7 +342,8 @@ class TurnTaking:
                 yield from self._read(event, status)
             case heard.PauseWeighed():
                 is_asked_for = self.caller in HAS_FLOOR and status.creates_responses
-                if is_asked_for and self.agent.says_nothing:
+                waits = self._judge.asks_to_wait(event.words)
+                if is_asked_for and self.agent.says_nothing and not waits:
                     yield do.ConsiderPreemptiveReply(event)
             case heard.EndIsLikely():
                 yield from self._start_early(event, status)
@@ -363,6 +372,9 @@ class TurnTaking:
                 is_free = status.reply is None and not status.is_answering
                 if is_free and self.caller not in HAS_FLOOR:
                     yield from self._begin(do.SpeakFirst(text))
+            case told.CallerIdle() if self._waits:
+                self._waits = False
+                yield Step.ASK_BACK
             case told.CallerIdle(since_ms=since_ms):
                 if self.caller is Caller.SILENT and not status.is_answering:
                     yield from self._begin(do.SpeakFirst(idle_since_ms=since_ms))
@@ -386,6 +398,9 @@ class TurnTaking:
 
         Where its sound has lasted long enough by itself, it is acted on now that it is noticed.
         """
+        if self.agent is Agent.EARLY:
+            yield Step.PAUSE  # the caller may go on
+            return
         if not status.agent_has_floor or not self._judge.options.enabled:
             return
         verdict = self._judge.suspect(sound.lasting_ms, sound.sign)
@@ -483,6 +498,7 @@ class TurnTaking:
             heard_ms = None if retracts else reply.item_heard_ms
             yield do.InterruptReply(heard_ms, may_resume, activity.onset_ms)
         self._judge.reset()  # where the reply ended under the sound, too
+        self._waits = False
         yield Step.DROP_PREEMPTIVE
         yield do.WatchIdleness(is_idle=False)
         yield Step.PREFILL
@@ -548,7 +564,8 @@ class TurnTaking:
         """Let the reply that is held to just these words begin; the turn is not over yet."""
         is_free = self.agent.says_nothing and not self._judge.hears_itself
         is_alone = self.caller is Caller.PAUSED and not self._pending and not self._deferred
-        if is_free and is_alone and status.holds_reply_to(end.hypothesis):
+        waits = self._judge.asks_to_wait(end.hypothesis)
+        if is_free and is_alone and not waits and status.holds_reply_to(end.hypothesis):
             yield do.CloseUserTurn(end.end_ms)
             yield do.CommitUserItem(end.segment, stays_open=True)
             yield Step.DROP_INTERRUPTED
@@ -574,6 +591,8 @@ class TurnTaking:
                 yield from self._leave_out(end.end_ms, status)
                 return
             yield from self._caller_begins(activity, status, interrupts=interrupts)
+        if self.agent is Agent.EARLY:
+            yield Step.RESUME  # a sound may have paused it, of which nothing came
         yield Step.END_SEGMENT
         yield do.CloseUserTurn(end.end_ms)
         has_item = bool(end.hypothesis)
@@ -610,7 +629,11 @@ class TurnTaking:
             yield Step.DROP_INTERRUPTED
         if has_item:
             yield do.SendTranscript(turn)
-            if pending.is_to_be_answered:
+            self._waits = pending.is_to_be_answered and self._judge.asks_to_wait(turn.words)
+            if self._waits:
+                self._owed = None  # what was owed before waits as well
+                yield Step.LEAVE_UNANSWERED
+            elif pending.is_to_be_answered:
                 self._owed = turn
         elif self.caller not in HAS_FLOOR:
             yield from (Step.DROP_USER_ITEM, Step.ABANDON_PREPARATION)
@@ -680,13 +703,15 @@ class TurnTaking:
             elif self._has_news and status.creates_responses:
                 self._has_news = False
                 yield do.SpeakFirst()
-        yield do.WatchIdleness(self.is_idle, status.idle_timeout_ms)
+        timeout_ms = ASKS_BACK_MS if self._waits else status.idle_timeout_ms
+        yield do.WatchIdleness(self.is_idle, timeout_ms)
 
     def _begin(self, action: do.Action, response: ResponseHandle | None = None) -> Actions:
         """A reply that answers no turn by itself; in the conversation it is the answer owed."""
         yield action
         if response is None or not response.is_out_of_band:
             self._owed, self._behind_line, self._has_news = None, None, False
+            self._waits = False
             yield do.WatchIdleness(is_idle=False)
 
     def _let_agent_go_on(self, status: CallStatus) -> Actions:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from typing import Any, Literal
+
+from msgspec import UNSET, UnsetType
 
 from voiceloop.agent import AgentSlot
 from voiceloop.listening import release
@@ -33,6 +35,7 @@ from voiceloop.listening.release import (
     Patience,
     Rise,
 )
+from voiceloop.listening.wait_reason import reason_of
 from voiceloop.realtime.settings import SemanticVad, ServerVad, TurnDetection
 from voiceloop.slots.question import asked_last
 from voiceloop.telemetry.record import Endpoint
@@ -246,6 +249,7 @@ class Endpointing:
         self._pauses = PausePrior()
         self._evidence = Evidence()  # on the open turn, without the prior
         self._has_p_end = False  # the model told one in this call: it will again
+        self._has_p_voice = False  # the same of the head on the voice
         self._reads_words = True
         self.configure(settings)
         self.reset()
@@ -343,6 +347,7 @@ class Endpointing:
         """The logit that the turn is over by the voice before this pause; the latest counts."""
         if self._silent_since_ms is not None:
             self._evidence = replace(self._evidence, p_voice=p_voice)
+            self._has_p_voice = self._has_p_voice or p_voice is not None
 
     @property
     def awaits_p_end(self) -> bool:
@@ -397,9 +402,27 @@ class Endpointing:
         hard_ms = wait_ms(self.evidence, self._weights, self._settings.eagerness, soft_price=1.0)
         return max(0.0, hard_ms - end.silence_ms)
 
+    @property
+    def late(self) -> tuple[str, ...]:
+        """Judges that have told something in this call, and nothing yet of the present pause."""
+        evidence = self._evidence
+        if not evidence.words:
+            return ()
+        judged = {"words": evidence.p_end, "voice": evidence.p_voice}
+        has_told = {"words": self._has_p_end, "voice": self._has_p_voice}
+        return tuple(name for name, p in judged.items() if p is None and has_told[name])
+
     def told(self, end: End) -> Endpoint:
         """What decided the end, for the turn's record."""
-        evidence = self._evidence
+        evidence, settings = self._evidence, self._settings
+        late: tuple[str, ...] | UnsetType = UNSET
+        why: str | UnsetType = UNSET
+        if isinstance(settings, SemanticVad) and end.reason != "longest_turn":
+            late = self.late or UNSET
+            known, eagerness = self.evidence, settings.eagerness
+            weights = asdict(self._weights.of(known).weights)
+            cut_cost_s = cut_price(known) * PATIENCE[eagerness].cut_cost_s
+            why = reason_of(known, weights, cut_cost_s, eagerness, self.late)
         return Endpoint(
             reason=end.reason,
             needed_ms=round(end.needed_ms, 1),
@@ -409,6 +432,8 @@ class Endpointing:
             asked=None if evidence.slot is None else evidence.slot.kind.value,
             words_are_full=evidence.words_are_full,
             tail_level_db=evidence.tail_level_db,
+            late=late,
+            why=why,
         )
 
     def _reason(self, needed_ms: float) -> Reason:

@@ -139,6 +139,11 @@ class Listener:
         """The audio clock."""
         return self._audio.now_ms
 
+    @property
+    def sounding_ms(self) -> float:
+        """For how long the present sound has lasted by its loudness; 0 where that cannot tell."""
+        return self._onset.lasting_ms()
+
     def feed(self, data: bytes) -> list[ListenEvent]:
         """The next audio of the caller, whole samples in the session's input format.
 
@@ -166,7 +171,20 @@ class Listener:
                 found += self._observe(end_ms, window.probability)
         if self._segment is None:
             found += self._tell(self._onset.observe_level(), self.now_ms)
+        elif self._segment.is_paused:
+            found += self._doubt()
         return found
+
+    def _doubt(self) -> list[ListenEvent]:
+        """A sound over an answer that has begun early may be the caller, who goes on: the answer
+        pauses until the detector has said, which takes it some 100 ms more than the loudness.
+        """
+        match self._early.doubt(self.now_ms, self._onset.may_be_back_ms):
+            case True:
+                return [SoundHeard(self._onset.lasting_ms(), "risen")]
+            case False:
+                return [SoundLost()]
+        return []
 
     def _take_pre_roll(self) -> None:
         self._prosody.reset()

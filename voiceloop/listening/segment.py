@@ -334,6 +334,9 @@ class SpeechSegment:
 # TAKEN_BACK_MS of `release`, the whole time in which an answer counts as never said: in the rest of
 # it the turn is over, the words are out, and the answer is retracted as any fresh one.
 EARLY_MS = 250.0
+# Sounds over such an answer that paused it, and no voice came of them: after so many it is the
+# room, or the loudspeaker, that is heard. Chosen.
+MOST_DOUBTS_IN_VAIN = 2
 # Starts that a sound took back although not a word followed: a click, a breath, or the agent's own
 # voice out of a loudspeaker. After so many of them a call has no more. Chosen.
 MOST_STARTS_IN_VAIN = 2
@@ -354,13 +357,15 @@ class EarlyStarts:
     def __init__(self, *, is_enabled: bool) -> None:
         self._is_enabled = is_enabled
         self._n_in_vain = 0
+        self._n_doubts_in_vain = 0
+        self._doubted_ms: float | None = None  # since when a sound pauses the answer
         self._start: EarlyStart | None = None
         self.reset()
 
     def reset(self) -> None:
         """The open turn is over, or was none."""
         self._was_offered = False
-        self._start = self._taken_back = None
+        self._start = self._taken_back = self._doubted_ms = None
 
     def offer(self) -> bool:
         """Whether an answer may begin now that the end is likely; once a turn."""
@@ -381,8 +386,25 @@ class EarlyStarts:
         """For how long it can be taken back, at most 0 where it stays; None where there is none."""
         return None if self._start is None else self._start.from_ms + EARLY_MS - now_ms
 
+    def doubt(self, now_ms: float, longest_ms: float) -> bool | None:
+        """Whether a sound over the answer begins to pause it (True) or no longer does (False).
+
+        longest_ms: for how long a sound that has just begun may be the caller's; 0 where none has.
+        """
+        if self._doubted_ms is None:
+            begins = self._start is not None and longest_ms > 0.0
+            if not begins or self._n_doubts_in_vain >= MOST_DOUBTS_IN_VAIN:
+                return None
+            self._doubted_ms = now_ms
+            return True
+        if longest_ms > 0.0 and now_ms - self._doubted_ms < longest_ms:
+            return None
+        self._doubted_ms = None
+        self._n_doubts_in_vain += 1
+        return False
+
     def take_back(self) -> None:
-        self._start, self._taken_back = None, self._start
+        self._start, self._taken_back, self._doubted_ms = None, self._start, None
 
     def end_turn(self, words: tuple[str, ...]) -> None:
         """The caller's turn is over, and these are all of its words."""

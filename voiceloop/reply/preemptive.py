@@ -253,20 +253,22 @@ class PreemptiveReplies:
         is_open = open_turn is not None and open_turn.on(live.model) is live
         return reply.plan if is_whole and is_open else None
 
-    def take_back(self, *, is_cut: bool = False) -> None:
+    def take_back(self, sounding_ms: float | None = None) -> None:
         """An early start counts as never said, and is told of; the reply is held again.
 
-        is_cut: the caller goes on.
+        sounding_ms: so long the caller has sounded, who goes on: a cut.
         """
         if (reply := self.early) is None:
             return
+        over_ms = None if sounding_ms is None else reply.heard_over_ms(sounding_ms)
         started, item_id = reply.take_back()
         if item_id is not None:
             self._context.protocol.spoken.retract(item_id)
             self._context.protocol.note_cut(item_id, 0.0)
-        started.take_back(is_cut=is_cut)
-        if is_cut:
-            self._metrics.observe_cut(self._context.protocol.session_id, "soft")
+        started.facts.outcome = "cancelled"
+        if over_ms is not None:
+            started.note_cut("soft", over_ms)
+            self._metrics.observe_cut(self._context.protocol.session_id, "soft", over_ms)
         self._context.protocol.timeline(started.payload())
 
     # --- taken ---

@@ -340,6 +340,12 @@ class Reply:
         """When the client will have played all that was sent."""
         return self.playout.pacer.play_end_s
 
+    def heard_over_ms(self, sounding_ms: float) -> float:
+        """For how long it was heard over a caller who has sounded for so long."""
+        now_s = self._context.clock()
+        silent_s = max(0.0, now_s - self.play_end_s)
+        return max(0.0, sounding_ms - 1000.0 * silent_s)
+
     @property
     def usage(self) -> Usage:
         """Tokens of all rounds so far; those of text that nobody heard are counted apart."""

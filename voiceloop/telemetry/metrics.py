@@ -114,6 +114,21 @@ class Metrics:
             "Callers answered before they had finished: soft, the answer was taken back; hard.",
             ["kind"],
         )
+        self.cut_over = histogram(
+            "voiceloop_cut_over_seconds",
+            "For how long the agent was heard over a caller whom it had cut, until it fell silent.",
+            ["kind"],
+            buckets=_BARGE_IN_BUCKETS,
+        )
+        self.waits = counter(
+            "voiceloop_waits",
+            "Turns left unanswered: the agent was asked to wait, or somebody else was spoken to.",
+        )
+        self.late_judgements = counter(
+            "voiceloop_late_judgements",
+            "Turns that ended before a judge of the end had answered: words or voice.",
+            ["judge"],
+        )
         self.barge_in_delay = histogram(
             "voiceloop_barge_in_seconds",
             "From the arrival of the caller's onset to the action.",
@@ -212,6 +227,9 @@ class Metrics:
             self.answered_by.labels(model=last.model or MAIN_MODEL, reason=reason).inc()
         if record.facts.opener is not None:
             self.openers.inc()
+        if (endpoint := record.facts.endpoint) is not None:
+            for judge in endpoint.late or ():
+                self.late_judgements.labels(judge=judge).inc()
         for call in record.facts.tools or ():
             self.tool_calls.labels(fate=call.fate).inc()
         for stage, ms in record.stages():
@@ -235,9 +253,12 @@ class Metrics:
         if (gap_ms := record.gap_ms) is not None:
             self.agent_gap.labels(agent).observe(gap_ms / 1000.0)
 
-    def observe_cut(self, call_id: str, kind: str) -> None:
-        """The agent began before this caller had ended; kind: soft or hard."""
+    def observe_cut(self, call_id: str, kind: str, over_ms: float) -> None:
+        """The agent began before this caller had ended; kind: soft or hard. over_ms: heard over
+        what the caller went on to say.
+        """
         self.cuts.labels(kind=kind).inc()
+        self.cut_over.labels(kind=kind).observe(over_ms / 1000.0)
         self.trial.observe_cut(call_id)
 
     def take_answers_s(self) -> list[float]:

@@ -63,7 +63,8 @@ class Endpoint(msgspec.Struct):
 
     needed_ms, silence_ms: of silence, wanted and found. early: whether the reply began before; set
     when the turn ends, also for the record of a reply that began and is taken back after that.
-    The others are the evidence, as `listening.evidence` has it.
+    late: judges of the end that had not answered by then, "words" or "voice". why: what the wait
+    was made of, as a sentence. The others are the evidence, as `listening.evidence` has it.
     """
 
     reason: str | UnsetType = UNSET
@@ -75,6 +76,8 @@ class Endpoint(msgspec.Struct):
     words_are_full: bool | UnsetType = UNSET
     tail_level_db: float | None | UnsetType = UNSET
     early: bool | UnsetType = UNSET
+    late: tuple[str, ...] | UnsetType = UNSET
+    why: str | UnsetType = UNSET
 
 
 class Lookup(msgspec.Struct, frozen=True):
@@ -195,6 +198,7 @@ class TurnFacts:
     speakers: tuple[Speaker, ...] = ()
     least_margin: float | None = None  # of the small model's clauses, where it is asked for
     cut: Literal["soft", "hard"] | None = None  # the caller had not finished
+    cut_over_ms: float | None = None  # of the reply, heard over the caller who goes on
     outcome: Outcome | None = None
     window: WindowSlide | None = None
     anticipation: Work | None = None
@@ -266,11 +270,9 @@ class TurnRecord:
         if ahead.facts.fade_in_ms is not None:
             self.facts.fade_in_ms = ahead.facts.fade_in_ms
 
-    def take_back(self, *, is_cut: bool) -> None:
-        """It started early, and counts as never said; is_cut: for the caller goes on."""
-        self.facts.outcome = "cancelled"
-        if is_cut:
-            self.facts.cut = "soft"
+    def note_cut(self, cut: Literal["soft", "hard"], over_ms: float) -> None:
+        """The caller had not finished, and the reply was heard over what followed for so long."""
+        self.facts.cut, self.facts.cut_over_ms = cut, round(over_ms, 1)
 
     def finish(self, end: TurnEnd) -> None:
         """The turn is over. Where it is answered anew, a reply follows that was not made ahead."""

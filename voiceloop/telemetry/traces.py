@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from voiceloop.backends import MAIN_MODEL
 from voiceloop.errors import MissingExtra
 from voiceloop.telemetry.record import STAGES, TurnRecord
@@ -130,6 +132,11 @@ class SdkCallTrace(CallTrace):
             "voiceloop.ttft_ms": usage.ttft_ms,
             "voiceloop.discarded_tokens": usage.n_discarded_tokens,
         }
+        if (end_of_turn := record.facts.endpoint) is not None:
+            for name in ("reason", "needed_ms", "silence_ms", "why"):
+                if (value := getattr(end_of_turn, name)) is not UNSET:
+                    told[f"voiceloop.wait.{name}"] = value
+        told["voiceloop.cut"] = record.facts.cut
         if speakers := record.facts.speakers:
             told["voiceloop.models"] = ", ".join(one.model or MAIN_MODEL for one in speakers)
             told["voiceloop.route"] = ", ".join(one.reason for one in speakers)

@@ -117,7 +117,7 @@ async def test_the_answer_begins_before_its_turn_is_over_and_the_wire_sees_an_or
     assert timeline["marks"]["endpoint_decision"] <= timeline["marks"]["first_byte_on_wire"]
 
 
-async def test_who_goes_on_takes_the_answer_back_within_100_ms_and_nothing_is_lost(
+async def test_who_goes_on_is_heard_over_40_ms_of_the_answer_and_takes_it_back(
     clock: Clock,
 ) -> None:
     async with Caller(clock, backends()) as caller:
@@ -131,7 +131,7 @@ async def test_who_goes_on_takes_the_answer_back_within_100_ms_and_nothing_is_lo
         whole = "i want a latte with oat milk"
         assert said(caller) == [("user", whole), ("assistant", f"You said {whole}.")]
         assert (count(caller, "soft"), count(caller, "hard")) == (1.0, None)
-    assert last_s - onset_s <= 0.1 and started.at_s - onset_s <= 0.1
+    assert last_s - onset_s <= 0.04 and started.at_s - onset_s <= 0.1
     received = caller.transport.received
     assert received.index(started) < received.index(caller.of(DONE)[0])
     assert caller.statuses() == ["cancelled", "completed"]

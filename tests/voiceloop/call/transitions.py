@@ -101,6 +101,7 @@ def events() -> dict[str, list[tuple[str, told.CallEvent]]]:
         ],
         "TurnTranscribed": [
             ("with words", heard.TurnTranscribed(TURN)),
+            ("asked to wait", heard.TurnTranscribed(replace(TURN, words=("hold", "on")))),
             ("without words", heard.TurnTranscribed(replace(TURN, words=()))),
         ],
         "WordsLate": [("", heard.WordsLate(TURN))],

@@ -1,0 +1,129 @@
+"""Who asks the agent to wait, or speaks to somebody else, is left alone until they speak again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.callers import Caller
+from tests.fakes import FakeLanguageModel, FakeRecognizer, instant_backends
+from voiceloop.agent import AgentConfig, BargeIn
+from voiceloop.call.addressed import asks_to_wait, is_aside
+from voiceloop.call.barge_in import BargeInJudge
+from voiceloop.call.turn_taking import ASKS_BACK_MS
+
+Clock = Callable[[], float]
+HOLD_WORDS = BargeIn().hold_words
+BACK = "Are you still there?"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "hold on",
+        "oh wait hang on",
+        "could you hold on for a second please",
+        "one moment please",
+        "one moment honey",
+        "hold on i need to find my card",
+        "let me check",
+        "give me one second",
+    ],
+)
+def test_a_request_to_wait_is_known_by_its_words(said: str) -> None:
+    assert asks_to_wait(said.split(), HOLD_WORDS)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["wait what", "hold on what about gluten", "let me see pizza please", "wait for the check", ""],
+)
+def test_who_says_more_than_that_is_answered(said: str) -> None:
+    assert not asks_to_wait(said.split(), HOLD_WORDS)
+    assert not asks_to_wait(said.split(), ())
+
+
+@pytest.mark.parametrize(
+    ("said", "over_agent", "in_silence"),
+    [
+        ("not now i'm on the phone", True, True),
+        ("i will be right there", True, True),
+        ("ask your mother", True, True),
+        ("no the other one darling", True, False),
+        ("not now", True, False),  # "Would you like to hear our specials?"
+        ("can i order on the phone", False, False),
+        ("leave it at the door", False, False),
+        ("tell her i called", False, False),
+        ("", False, False),
+    ],
+)
+def test_an_aside_is_known_by_its_words(said: str, over_agent: bool, in_silence: bool) -> None:
+    assert is_aside(said.split(), over_agent=True) == over_agent
+    assert is_aside(said.split(), over_agent=False) == in_silence
+
+
+@pytest.mark.parametrize(
+    ("said", "while_it_sounds", "when_over"),
+    [
+        ("one moment", None, "stop"),
+        ("one moment please", None, "stop"),
+        ("one moment honey", None, "resume"),
+        ("not now honey", None, "resume"),
+        ("hold on", "stop", None),
+        ("one moment i want tea", "stop", None),
+    ],
+)
+def test_an_aside_over_the_agent_gives_the_floor_back(
+    said: str, while_it_sounds: str | None, when_over: str | None
+) -> None:
+    judge = BargeInJudge(BargeIn())
+    for ms in range(32, 700, 32):
+        judge.judge(ms, 0, reply_ends_soon=False)
+    judge.observe_words(said.split())
+    assert judge.judge(700, 0, reply_ends_soon=False) == while_it_sounds
+    if when_over is not None:
+        assert judge.judge(700, 250, reply_ends_soon=False) == when_over
+
+
+def caller(clock: Clock, *words: str, agent: AgentConfig | None = None) -> Caller:
+    backends = instant_backends(
+        recognizer=FakeRecognizer(list(words), ms_per_word=200),
+        language_model=FakeLanguageModel(["Two lattes.", "Anything else?"]),
+    )
+    return Caller(clock, backends, agent)
+
+
+@pytest.mark.virtual_time
+async def test_who_asked_to_wait_is_not_answered_and_asked_back_once(clock: Clock) -> None:
+    async with caller(clock, "hold on a second") as line:
+        await line.say(900)
+        await line.listen_until("input_audio_buffer.committed")
+        await line.wait_quietly(ASKS_BACK_MS - 1000)
+        assert not line.of("response.created")
+        await line.listen_until("response.done", limit_ms=ASKS_BACK_MS)
+        assert line.transcript() == BACK
+        await line.wait_quietly(3 * ASKS_BACK_MS)
+    assert len(line.of("response.created")) == 1
+
+
+@pytest.mark.virtual_time
+async def test_who_speaks_again_is_answered_and_not_asked_back(clock: Clock) -> None:
+    async with caller(clock, "i'm on the phone", "two lattes please") as line:
+        await line.say(900)
+        await line.wait_quietly(5000)
+        assert not line.of("response.created")
+        await line.say(900)
+        await line.listen_until("response.done")
+        await line.wait_quietly(2 * ASKS_BACK_MS)
+    assert line.transcript() == "Two lattes."
+    assert line.services.metrics.registry.get_sample_value("voiceloop_waits_total") == 1
+
+
+@pytest.mark.virtual_time
+async def test_without_hold_words_every_turn_is_answered(clock: Clock) -> None:
+    agent = AgentConfig(barge_in=BargeIn(hold_words=()))
+    async with caller(clock, "hold on", agent=agent) as line:
+        await line.say(600)
+        await line.listen_until("response.done")
+    assert line.transcript() == "Two lattes."
