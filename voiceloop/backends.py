@@ -117,13 +117,17 @@ class ToolCall(msgspec.Struct, frozen=True, tag="tool_call"):
 
 
 class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One message as the language model sees it; ``behind`` the content: passages, never staged."""
+    """One message as the language model sees it; ``behind`` the content: passages, never staged.
+
+    sound: of the caller's last turn, for a model that hears: PCM16 mono 16 kHz, cut at pauses.
+    """
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     behind: str = ""
+    sound: tuple[bytes, ...] = ()
 
     def to_chat(self, arguments: Callable[[str], Any] = str) -> dict[str, Any]:
         """As chat templates and services read it. arguments: the form of a call's."""
@@ -325,7 +329,40 @@ class Branch(Protocol):
     async def close(self) -> None: ...
 
 
+class OpenSound(Protocol):
+    """The sound of the caller's open turn, PCM16 mono 16 kHz; positions count its bytes."""
+
+    @property
+    def pieces(self) -> tuple[bytes, ...]:
+        """Up to the last pause, cut at pauses."""
+
+    @property
+    def n_bytes(self) -> int: ...
+
+    def since(self, at: int) -> bytes: ...
+
+
+class HearingBranch(Branch, Protocol):
+    """The branch of a model that has `hears`."""
+
+    def hear(self, sound: OpenSound, before: tuple[bytes, ...]) -> None:
+        """More of the open turn was heard. before: of the same turn, in segments that ended."""
+
+
+class SpeakingBranch(Branch, Protocol):
+    """The branch of a model that has `speaks`: it brings the sound of its text."""
+
+    def speak(self, stream_id: str, options: VoiceOptions, beside: Voice) -> VoiceStream:
+        """Of the reply that is asked for next, at 24 kHz. beside: says what the model has not."""
+
+
+BESIDE = ".beside"  # ends the id of a branch that is no part of the call's conversation
+
+
 class LanguageModel(Protocol):
+    """One that hears has an attribute `hears` besides, and its branches are `HearingBranch`; so of
+    one that `speaks`."""
+
     async def branch(
         self,
         branch_id: str,
@@ -433,6 +470,16 @@ class Cascade:
     least_margin: float = 0.0
 
 
+def hears(model: LanguageModel) -> bool:
+    """Whether it takes the caller's sound beside the words."""
+    return bool(getattr(model, "hears", False))
+
+
+def speaks(model: LanguageModel) -> bool:
+    """Whether it brings the sound of what it says."""
+    return bool(getattr(model, "speaks", False))
+
+
 # Of a call that was resumed: its id before, and the session that goes on with it.
 OnResumed: TypeAlias = Callable[[str, str], None]
 
@@ -447,8 +494,9 @@ class Backends:
     count_tokens: of a text, None while no tokenizer is here. judges: what judges the end of a turn
     at this moment: "words and voice", one of them, or "silence alone". tell_resumed: tells the
     other gateways of the same workers that a call goes on here; hear_resumed: has a function told
-    what they tell. models: the language models by name, where there are further ones; OWN_MODEL is
-    `language_model` then. cascade: which two of them share a call."""
+    what they tell. end_call: tells what is kept of a call that it is over. models: the language
+    models by name, where there are further ones; OWN_MODEL is `language_model` then. cascade: which
+    two of them share a call."""
 
     recognizer: Recognizer
     language_model: LanguageModel
@@ -456,6 +504,7 @@ class Backends:
     known: Callable[[], Capabilities] = Capabilities
     workers: Callable[[], Sequence[WorkerLoad]] = tuple
     take_answers: Callable[[], Sequence[tuple[str, float]]] = tuple
+    end_call: Callable[[str], None] = lambda call_id: None
     count_tokens: Callable[[], Callable[[str], int] | None] = lambda: None
     judges: Callable[[], str] = str
     tell_resumed: OnResumed = lambda call_id, by: None
@@ -466,6 +515,12 @@ class Backends:
     @property
     def capabilities(self) -> Capabilities:
         return self.known()
+
+    @property
+    def hears(self) -> bool:
+        """Whether a model takes the caller's sound beside the words."""
+        models = (self.language_model, *(one.model for one in self.models.values()))
+        return any(hears(model) for model in models)
 
     def utilization(self) -> float:
         """Of the busiest process that holds one of them, 0 to 1; 0 where none can tell."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from msgspec import Meta
 
@@ -212,6 +212,7 @@ class FurtherModel:
         pattern=r"|[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*",
         wanted="a language like en or de-AT",
     )
+    hears: bool = key(False, "As `llm_hears`. It needs `url`.")
     tools: bool = key(True, "It calls tools. Without, a call that has tools does not get it.")
     prices: TokenPrices = key((), "What its tokens cost, as `prices.tokens`.")
     # The last: from here on the name is no longer the function's.
@@ -385,6 +386,25 @@ class Config:
         "Which service answers at `llm_url`: how it is keyed, kept from reasoning, and which "
         "fields it refuses. `auto`: what its address or its list of models says.",
     )
+    llm_hears: bool = key(
+        False,
+        "The model at `llm_url` hears: it is sent the sound of the caller's turn beside the words "
+        "([HEARING_MODELS.md](HEARING_MODELS.md)).",
+    )
+    realtime_url: Annotated[tuple[str, ...], Meta(extra={"schemes": ("ws", "wss")})] = key(
+        (),
+        "A server that answers in sound, over the Realtime protocol, as `wss://api.openai.com/v1`. "
+        "It takes the place of the language model and of its replies' voice "
+        "([HEARING_MODELS.md](HEARING_MODELS.md#a-server-that-speaks)). Not beside `llm_url` or "
+        "`[[models]]`.",
+    )
+    realtime_key: Secrets = key(
+        (),
+        "The key of the server at `realtime_url`. `file:PATH` reads it from a file.",
+        secret=True,
+    )
+    realtime_model: ModelName = key("", "That server's own name of its model.")
+    realtime_voice: str = key("", "That server's own name of a voice. Empty: its choice.")
     context_tokens: int = key(
         0,
         "How many tokens the language model takes, prompt and reply. A longer call is shown to it"
@@ -468,7 +488,18 @@ def load_config(
     config = overlay(config, _nested(given), "the command line", is_text=True)
     config = _with_service_keys(_with_workers(_with_key_file(config)), environ or {})
     _check(config)
-    return config
+    return _with_realtime(config)
+
+
+def _with_realtime(config: Config) -> Config:
+    """A server that speaks is asked in place of the language model: by the provider of its name."""
+    if not config.realtime_url:
+        return config
+    voice = f"#{quote(config.realtime_voice)}" if config.realtime_voice else ""
+    url = f"realtime+{config.realtime_url[0]}{voice}"
+    return replace(
+        config, llm_url=(url,), llm_key=config.realtime_key, llm_model=config.realtime_model
+    )
 
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -552,7 +583,7 @@ def _with_workers(config: Config) -> Config:
 def _with_service_keys(config: Config, environ: Mapping[str, str]) -> Config:
     """Read the services' keys from the files that they name, and one for each URL."""
     found: dict[str, Any] = {}
-    for role in ("stt", "llm", "tts"):
+    for role in ("stt", "llm", "tts", "realtime"):
         name = f"{role}_key"
         found[name] = _keys_of(name, getattr(config, name), getattr(config, f"{role}_url"))
     headers = {
@@ -659,13 +690,30 @@ def _check(config: Config) -> None:
     _check_phone(config.phone)
     if config.llm_adapter is not None and config.llm_url:
         raise ConfigError("llm_adapter: expected a language model here, found llm_url")
+    _check_realtime(config)
+    if config.llm_hears and not config.llm_url:
+        raise ConfigError("llm_hears: expected llm_url, for a model here reads, found none")
     _check_models(config)
     for where, pair in (("", config), ("workers.", config.workers)):
         if (pair.certfile is None) != (pair.keyfile is None):
             raise ConfigError(f"expected {where}certfile and keyfile together, found one of them")
     for name, one in keys_of(EngineSettings).items():
-        if config.llm_url and getattr(config.engine, name) != one.default:
-            raise ConfigError(f"engine.{name}: expected a language model here, found llm_url")
+        elsewhere = "llm_url" if config.llm_url else "realtime_url" if config.realtime_url else ""
+        if elsewhere and getattr(config.engine, name) != one.default:
+            raise ConfigError(f"engine.{name}: expected a language model here, found {elsewhere}")
+
+
+def _check_realtime(config: Config) -> None:
+    """Raises: ConfigError."""
+    for name in ("key", "model", "voice"):
+        if getattr(config, f"realtime_{name}") and not config.realtime_url:
+            raise ConfigError(f"realtime_{name}: expected realtime_url beside it, found none")
+    if len(config.realtime_url) > 1:
+        raise ConfigError(f"realtime_url: expected one URL, found {len(config.realtime_url)}")
+    beside = ("llm_url", "models", "llm_model", "llm_adapter")
+    found = [name for name in beside if config.realtime_url and getattr(config, name)]
+    if found:
+        raise ConfigError(f"realtime_url: expected no {found[0]} beside it, found one")
 
 
 def _check_models(config: Config) -> None:
@@ -682,6 +730,8 @@ def _check_models(config: Config) -> None:
             raise ConfigError(f"{where}.name: expected each name once, found {one.name!r} twice")
         if not (one.url or one.model):
             raise ConfigError(f"{where}: expected url or model, found neither in {one.name!r}")
+        if one.hears and not one.url:
+            raise ConfigError(f"{where}.hears: expected url, for a model here reads, found none")
     cascade = config.cascade
     if cascade.small and cascade.large:
         raise ConfigError(

@@ -97,6 +97,7 @@ class Call:
             starts_early=ahead.does("early_start") and agent.barge_in.enabled,
             words_late_s=agent.waiting.late_s,
             knows_echo=agent.barge_in.echo_guard,
+            keeps_sound=backends.hears,
         )
         self._context.on_sound = self._listener.observe_played
         self._acts = CallActs(
@@ -222,6 +223,8 @@ class Call:
             if number % N_SLICES == 0:  # also before the first: many frames may wait here
                 await asyncio.sleep(0)
             self.advance_all(self._listener.feed(samples[start : start + per_slice]))
+            if (sound := self._listener.sound) is not None and not self._privacy.is_secret:
+                self._anticipation.hear(sound)
 
     # --- the one loop of the call ---
 
@@ -451,6 +454,8 @@ class Call:
         if error is not None:
             self._protocol.transcription_failed(item_id, error.message)
             return
+        if turn.sound:
+            self._protocol.shown.add_sound(item_id, turn.sound)
         seconds = (turn.end_ms - turn.onset_ms) / 1000.0
         self._protocol.transcription_completed(item_id, turn.text, seconds)
 

@@ -56,7 +56,7 @@ class Privacy:
         if (slot := self._slots.pop(turn.segment, self._slot)) is None:
             return event
         words = tuple(self._hidden(slot, turn.text).split())
-        return heard.TurnTranscribed(replace(turn, words=words))
+        return heard.TurnTranscribed(replace(turn, words=words, sound=()))
 
     def _hidden(self, slot: AgentSlot, words: str) -> str:
         """A turn that gives no value ("what do you mean") is no secret."""

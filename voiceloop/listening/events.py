@@ -45,7 +45,7 @@ class UserTurn:
     """What the caller said in one turn. `segment` is its number in all events.
 
     speech_end_s: when its last sound arrived; decided_s: when the turn was over; both on the
-    session's clock. record: what is measured of it.
+    session's clock. record: what is measured of it. sound: as of `ChatMessage`.
     """
 
     segment: int
@@ -55,6 +55,7 @@ class UserTurn:
     speech_end_s: float
     decided_s: float
     record: TurnRecord
+    sound: tuple[bytes, ...] = ()
 
     @property
     def text(self) -> str:

@@ -50,6 +50,7 @@ from voiceloop.listening.segment import (
     SpeechSegment,
     VoiceActivity,
 )
+from voiceloop.listening.turn_sound import TurnSound
 from voiceloop.realtime.settings import SemanticVad, ServerVad, SessionSettings
 from voiceloop.telemetry.record import Endpoint, Mark
 
@@ -65,7 +66,7 @@ Deliver = Callable[[Sequence[ListenEvent]], None]
 class Listener:
     """One caller's audio, turn by turn. `feed` is called from the event loop and never waits.
 
-    knows_echo: the agent's own voice is kept out.
+    knows_echo: the agent's own voice is kept out. sound: of the open turn; None: nobody hears it.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Listener:
         starts_early: bool = False,
         words_late_s: float | None = None,
         knows_echo: bool = False,
+        keeps_sound: bool = False,
     ) -> None:
         self._deliver = deliver
         self._longest_turn_ms = longest_turn_ms
@@ -95,6 +97,7 @@ class Listener:
         self._early = EarlyStarts(is_enabled=starts_early)
         self._prosody = Prosody()
         self._echo = EchoGuard() if knows_echo else None
+        self.sound = TurnSound() if keeps_sound else None
         self._caller_audio = CallerAudio(settings.input_format, settings.noise_reduction)
         self._audio = AudioClock(clock)
         self._alarm = Alarm(self._audio, lambda at_ms: deliver(self.decide(at_ms)))
@@ -153,7 +156,7 @@ class Listener:
         samples = self._caller_audio.push(data)
         had_stalled = self._audio.advance(len(samples))
         if not self._listens:
-            self._recognition.feed(samples.tobytes())
+            self._recognize(samples)
             return []
         if self._echo is not None and len(samples):
             samples = self._echo.push(samples)
@@ -194,7 +197,13 @@ class Listener:
     def _hear(self, samples: Samples) -> None:
         """Sound of the open segment."""
         self._prosody.feed(samples)
-        self._recognition.feed(samples.tobytes())
+        self._recognize(samples)
+
+    def _recognize(self, samples: Samples) -> None:
+        heard = samples.tobytes()
+        self._recognition.feed(heard)
+        if self.sound is not None:
+            self.sound.feed(heard)
 
     # --- voice activity ---
 
@@ -242,6 +251,8 @@ class Listener:
         tail = self._prosody.loudness.tail_level_db(), self._prosody.pitch.tail_semitones()
         self._endpointing.observe_silence(segment.last_sound_ms, *tail)
         self._recognition.flush()
+        if self.sound is not None:
+            self.sound.pause()
 
     # --- the end of a turn ---
 
@@ -355,7 +366,12 @@ class Listener:
 
     def _turn_of(self, segment: SpeechSegment, number: int, decided_s: float) -> UserTurn:
         last_sound_s = self._audio.arrival_s(segment.last_sound_ms)
-        return segment.user_turn(number, last_sound_s, decided_s)
+        turn = segment.user_turn(number, last_sound_s, decided_s)
+        if self.sound is None:
+            return turn
+        if not segment.is_paused:  # else what follows the pause is silence
+            self.sound.pause()
+        return replace(turn, sound=self.sound.pieces)
 
     def _finalize(self, segment: SpeechSegment, decided_s: float) -> UserTurn:
         turn = self._turn_of(segment, self._recognition.finalize(), decided_s)
@@ -364,6 +380,8 @@ class Listener:
 
     def _close_segment(self) -> None:
         self._segment = None
+        if self.sound is not None:
+            self.sound.begin()
         self._stalls.is_awaited.clear()
         self._endpointing.reset()
         self._early.reset()

@@ -214,6 +214,7 @@ async def open_backends(
                     voice_ready=voice_reader is None or voice_reader.ready(),
                 ).told
             ),
+            end_call=getattr(service, "end_call", lambda call_id: None),
             take_answers=lambda: [*supervisor.take_answers(), *elsewhere.take_answers()],
             tell_resumed=elsewhere.tell_resumed,
             hear_resumed=elsewhere.hear_resumed,
@@ -325,6 +326,7 @@ async def _remote_language_model(
         added=config.llm.request,
         reads_ahead=config.anticipation.does("prefill"),
         salt_of=salts(config.keys, config.secret_key),
+        hears=config.llm_hears,
     )
 
 
@@ -395,6 +397,7 @@ class Further:
             config = replace(
                 self._config, llm_url=one.url, llm_key=one.key, llm_model=one.model,
                 llm_service=one.service, llm_adapter=None, llm=LanguageRequests(),
+                llm_hears=one.hears,
                 workers=WorkerAddresses(),
             )  # fmt: skip
             try:

@@ -28,7 +28,7 @@ GROUPS: Mapping[RoleName, str] = {
 }
 BUILT_IN: Mapping[RoleName, Mapping[str, str]] = {
     "recognizer": {"deepgram": "voiceloop.remote.deepgram:Deepgram"},
-    "engine": {},
+    "engine": {"realtime": "voiceloop.remote.upstream.model:UpstreamModel"},
     "voice": {
         "cartesia": "voiceloop.remote.cartesia:Cartesia",
         "elevenlabs": "voiceloop.remote.elevenlabs:ElevenLabs",

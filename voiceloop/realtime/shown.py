@@ -7,7 +7,7 @@ clock, no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -51,6 +51,9 @@ class Shown:
         self._spoken = spoken
         self._ledger = ledger
         self._notes: dict[str, str] = {}  # behind a user's words, by item: not said by anybody
+        self._sounds: dict[
+            str, tuple[bytes, ...]
+        ] = {}  # of the caller's words, until they are answered
         self._oldest_id: str | None = None  # older items are out of the window for good
         self._recall = ""  # what the model is told of these, the same from slide to slide
         self._n_notes = 0  # tokens that it may take
@@ -78,7 +81,30 @@ class Shown:
             append_message(messages, item, text, self._notes.get(item.id, ""))
             if len(messages) > n_before:
                 goes_on = is_spoken(item)
+        if goes_on and self._sounds:
+            messages[-1] = replace(messages[-1], sound=self._unanswered_sound())
         return with_results(with_recall(messages, self._recall))
+
+    # --- sound ---
+
+    def add_sound(self, item_id: str, sound: tuple[bytes, ...]) -> None:
+        """Show the caller's words with their sound, until they are answered."""
+        unanswered = {item.id for item in self._unanswered()}
+        self._sounds = {key: one for key, one in self._sounds.items() if key in unanswered}
+        if item_id in unanswered:
+            self._sounds[item_id] = sound
+
+    def _unanswered_sound(self) -> tuple[bytes, ...]:
+        sounds = [self._sounds.get(item.id, ()) for item in self._unanswered()]
+        return tuple(piece for sound in reversed(sounds) for piece in sound)
+
+    def _unanswered(self) -> Iterator[Item]:
+        """The caller's last words, which nobody has answered, the newest first."""
+        for item in reversed(self._items):
+            if is_spoken(item):
+                yield item
+            elif not isinstance(item, Message) or self._spoken.text_of(item):
+                return
 
     # --- notes ---
 
@@ -105,6 +131,7 @@ class Shown:
     def forget(self, item_id: str) -> None:
         """Drop what is kept of an item, before it is deleted from the conversation."""
         self._notes.pop(item_id, None)
+        self._sounds.pop(item_id, None)
         if item_id == self._oldest_id:  # its successor takes over
             after = self._items[1:]
             self._oldest_id = after[0].id if after else None

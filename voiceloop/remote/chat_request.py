@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from voiceloop.backends import ChatMessage, GenerateParams, Tool
+from voiceloop.remote.heard_turn import SoundForm, heard_message, with_text
 
 BEGUN = (
     '\n\n(You have begun to answer, and the caller has heard: "{}" Go on right behind these words. '
@@ -20,10 +21,13 @@ def request_body(
     messages: Sequence[ChatMessage],
     tools: Sequence[dict[str, Any]],
     params: GenerateParams,
+    sound: SoundForm = SoundForm.NONE,
 ) -> dict[str, Any]:
-    """The body of one streamed request; ``tools`` as `tool_json` gives them."""
+    """The body of one streamed request; ``tools`` as `tool_json` gives them. sound: how much of
+    the caller's the service takes.
+    """
     body: dict[str, Any] = {
-        "messages": [message.to_chat() for message in messages],
+        "messages": [heard_message(message, sound) for message in messages],
         "model": model,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -61,7 +65,7 @@ def begun_body(body: dict[str, Any], begins_with: str, *, continues: bool) -> di
         return {**body, "messages": messages, **going_on}
     for index in reversed(range(len(messages))):
         if messages[index]["role"] == "user":
-            told = messages[index]["content"] + BEGUN.format(begins_with)
+            told = with_text(messages[index]["content"], BEGUN.format(begins_with))
             messages[index] = {**messages[index], "content": told}
             break
     return {**body, "messages": messages}

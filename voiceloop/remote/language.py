@@ -23,6 +23,7 @@ from voiceloop.backends import (
     ChatMessage,
     GenerateParams,
     LanguageEvent,
+    OpenSound,
     PreemptiveCall,
     PreemptiveDelta,
     PreemptiveDone,
@@ -38,6 +39,7 @@ from voiceloop.event_stream import TaskStream
 from voiceloop.remote.chat_answer import ChatAnswer, chunk_of
 from voiceloop.remote.chat_request import begun_body, request_body, tool_json, unanswered
 from voiceloop.remote.dialect import MOST_REFUSALS, Dialect, Urgency
+from voiceloop.remote.heard_turn import SoundForm, less_sound
 from voiceloop.remote.open_turn import OpenTurn
 from voiceloop.remote.prompt_cache import Prompt, PromptCache
 from voiceloop.remote.service import RemoteService, ServiceRefused
@@ -51,7 +53,10 @@ NO_WORDS_YET = "."
 
 
 class Place:
-    """One service, how it is spoken to, and what it most likely still has of our prompts."""
+    """One service, how it is spoken to, and what it most likely still has of our prompts.
+
+    sound: how much of the caller's it is sent.
+    """
 
     def __init__(
         self,
@@ -62,6 +67,7 @@ class Place:
     ) -> None:
         self.service, self.prompt_cache = service, prompt_cache
         self._salt_of = salt_of
+        self.sound = SoundForm.NONE
         self._added = added
         self._dialect: Dialect | None = None
         self._model = ""  # that the dialect is for
@@ -82,7 +88,8 @@ class RemoteLanguageModel:
     A request that fails before its first token is sent to another.
 
     A connection is made as the caller begins. ``reads_ahead``: the service is made to read the
-    history then, and the words once they are staged, where that pays.
+    history then, and the words once they are staged, where that pays. ``hears``: it is sent the
+    sound of the caller's turn too.
     """
 
     def __init__(
@@ -92,10 +99,14 @@ class RemoteLanguageModel:
         salt_of: Callable[[str], str] = lambda tenant: tenant,
         added: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = monotonic,
+        hears: bool = False,
     ) -> None:
         self.reads_ahead = reads_ahead
+        self.hears = hears
         self.clock = clock
         self.places = {one.url: Place(one, salt_of, PromptCache(clock), added) for one in services}
+        for place in self.places.values():
+            place.sound = SoundForm.PIECES if hears else SoundForm.NONE
         self._pins = Pins()
         self.n_unreported = 0  # tokens read ahead of turns that came to no reply: the next tells
 
@@ -165,6 +176,8 @@ class RemoteBranch(TaskStream[LanguageEvent]):
         self._task: asyncio.Task[None] | None = None
         self._attempt: _Attempt | None = None
         self._turn = OpenTurn(self._read, self._pays, self.deliver, self._keep)
+        self._open_sound: OpenSound | None = None
+        self._sound_before: tuple[bytes, ...] = ()
         self._n_discarded = 0  # reply tokens that nobody is going to hear
         self._n_read_ahead = 0
 
@@ -175,6 +188,14 @@ class RemoteBranch(TaskStream[LanguageEvent]):
 
     # --- staged ---
 
+    def hear(self, sound: OpenSound, before: tuple[bytes, ...]) -> None:
+        """It goes with the words, a piece more at each pause."""
+        self._open_sound, self._sound_before = sound, before
+
+    def _open_turn(self, user_text: str) -> tuple[ChatMessage, ...]:
+        pieces = self._open_sound.pieces if self._open_sound is not None else ()
+        return (ChatMessage("user", user_text or NO_WORDS_YET, sound=self._sound_before + pieces),)
+
     def stage(self, stage_id: int, user_text: str) -> None:
         """What pays to be read is read: at speech onset the history, later the words."""
         if self._model.reads_ahead and self.live:
@@ -183,7 +204,7 @@ class RemoteBranch(TaskStream[LanguageEvent]):
             self.deliver(Staged(stage_id, 0, 0, None))
 
     def _pays(self, user_text: str) -> bool:
-        return self._place.prompt_cache.pays(self._prompt(_open_turn(user_text)))
+        return self._place.prompt_cache.pays(self._prompt(self._open_turn(user_text)))
 
     async def _read(self, user_text: str) -> Usage:
         """Have the service read the turn so far; the token it answers with is thrown away.
@@ -191,7 +212,7 @@ class RemoteBranch(TaskStream[LanguageEvent]):
         Raises: BackendError, BackendRefused, BackendTimeout.
         """
         self._n_discarded += 1
-        turn = _open_turn(user_text)
+        turn = self._open_turn(user_text)
         usage = (await self._ask(turn, ONE_TOKEN, Urgency.STAGED, lambda text: None)).usage
         self._n_read_ahead += usage.n_prompt_tokens
         return usage
@@ -334,15 +355,21 @@ class RemoteBranch(TaskStream[LanguageEvent]):
     async def _ask_place(self, place: Place, asked: _Request) -> ChatAnswer:
         """By this service. Raises: as `_ask`."""
         messages = self._prompt(asked.turn).messages
-        chat = request_body(place.service.model, messages, self._tools, asked.params)
         dialect, learned = place.dialect, list[str]()
         n_left, begun = MOST_REFUSALS, asked.params.begins_with
         while True:
+            sound, params = place.sound, asked.params
+            chat = request_body(place.service.model, messages, self._tools, params, sound)
             wanted = begun_body(chat, begun, continues=dialect.continues) if begun else chat
             body, n_left = dialect.body(wanted, asked.urgency, self._tenant), n_left - 1
             try:
                 return await self._ask_once(place, asked, body)
             except ServiceRefused as refusal:
+                if (
+                    less := less_sound(refusal.said, messages, sound, place.service.url)
+                ) is not None:
+                    place.sound = min(place.sound, less)
+                    continue
                 lesson = dialect.learn(refusal.said, body) if n_left else None
                 if lesson is None:
                     dialect.forget(learned)
@@ -372,10 +399,6 @@ class RemoteBranch(TaskStream[LanguageEvent]):
         if not is_ahead:
             place.dialect.observe(answer.thoughts, has_thought=answer.has_thought)
         return answer
-
-
-def _open_turn(user_text: str) -> tuple[ChatMessage, ...]:
-    return (ChatMessage("user", user_text or NO_WORDS_YET),)
 
 
 @dataclass(slots=True, eq=False)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from voiceloop.backends import ChatMessage
+from voiceloop.remote.heard_turn import read_text
 
 # Prompts older than this may have made room for others. A wrong guess costs one token.
 KEPT_S = 30.0
@@ -39,7 +40,7 @@ class Prompt:
         """Of each beginning, that without a message first: its key, the characters it adds."""
         found = [(hash((self.tenant, self.tools)), len(self.tools))]
         for message in self.messages:
-            n_characters = len(message.content) + len(message.behind)
+            n_characters = len(read_text(message)) + len(message.behind)
             n_characters += sum(len(c.name) + len(c.arguments) for c in message.tool_calls)
             found.append((hash((found[-1][0], message)), n_characters))
         return found
@@ -71,7 +72,7 @@ class PromptCache:
             known = self._known.get(key)
             if known is not None and known.at_s >= since_s:
                 if n_messages < len(prompt.messages):
-                    texts = [known.open_turn, prompt.messages[n_messages].content]
+                    texts = [known.open_turn, read_text(prompt.messages[n_messages])]
                     n_unread -= len(os.path.commonprefix(texts))
                 break
             n_unread += n_characters
@@ -111,6 +112,6 @@ class PromptCache:
             self._known.move_to_end(key)
         last = prompt.messages[-1] if prompt.messages else None
         if last is not None and last.role == "user":
-            self._known[keys[-2]].open_turn = last.content
+            self._known[keys[-2]].open_turn = read_text(last)
         while len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)

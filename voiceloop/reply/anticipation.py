@@ -12,16 +12,22 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import cast
+
+from msgspec.structs import replace
 
 from voiceloop.admission.overload import Level
 from voiceloop.backends import (
+    BESIDE,
     OWN_MODEL,
     Branch,
     ChatMessage,
     Generated,
     GenerateParams,
+    HearingBranch,
     LanguageModel,
     NamedModel,
+    OpenSound,
     PreemptiveCall,
     PreemptiveDelta,
     PreemptiveDone,
@@ -30,10 +36,12 @@ from voiceloop.backends import (
     Thinks,
     Tool,
     ToolCall,
+    hears,
 )
 from voiceloop.config import Ahead, AheadPart
 from voiceloop.errors import BackendError, Overloaded, VoiceLoopError, error_of
 
+NOTHING_SAID = ChatMessage("user", "")  # of the open turn, before it
 PreemptiveEvent = PreemptiveDelta | PreemptiveCall | PreemptiveDone
 ReplyEvent = PreemptiveEvent | Thinks | TextDelta | ToolCall | Generated
 # A reply's tokens, of which an agent file allows 160 unless it says otherwise. A reader that is
@@ -63,7 +71,8 @@ class Preemptive(Enum):
 
 
 class LiveBranch:
-    """Private to one open turn or reply. said_before: words of the turn that nobody answered.
+    """Private to one open turn or reply. said_before: words of the turn that nobody answered,
+    sound_before: and their sound.
 
     model: whose it is, as of `Backends.models`. beside: the same on another model, which reads what
     this one reads, until either is taken; it is closed with this one.
@@ -78,6 +87,7 @@ class LiveBranch:
         said_before: str = "",
         tenant: str = "",
         model: str = OWN_MODEL,
+        sound_before: tuple[bytes, ...] = (),
     ) -> None:
         self.model = model
         self.beside: LiveBranch | None = None
@@ -85,6 +95,9 @@ class LiveBranch:
         self.said_before = said_before
         self.preemptive = Preemptive.NONE
         self._language_model = language_model
+        self._hears = hears(language_model)
+        self._sound_before = sound_before
+        self.open_sound: OpenSound | None = None  # of the open turn
         self._branch_id = branch_id
         self._tenant = tenant
         self._branch: Branch | None = None
@@ -127,6 +140,8 @@ class LiveBranch:
                 self._branch_id, self.context.messages, self.context.tools, self._tenant
             )
             self._opened.set()
+            if self.open_sound is not None:
+                self.hear(self.open_sound)
             if self._stages_words:
                 self._stage_words()
             async for event in self._branch.events():
@@ -144,6 +159,39 @@ class LiveBranch:
         finally:
             if self._branch is not None:
                 await self._branch.close()
+
+    async def opened(self) -> Branch | None:
+        """The branch, once it is open; None where it failed to."""
+        await self._opened.wait()
+        return self._branch
+
+    # --- heard ---
+
+    def hear(self, sound: OpenSound) -> None:
+        """There is more of the open turn's sound."""
+        self.open_sound = sound
+        if self.beside is not None:
+            self.beside.hear(sound)
+        if not self._hears or self._branch is None or self.has_failed:
+            return
+        try:
+            cast(HearingBranch, self._branch).hear(sound, self._sound_before)
+        except Overloaded:
+            pass  # what was not taken goes with the next
+        except BackendError as error:
+            self._failure = error
+
+    @property
+    def sound(self) -> tuple[bytes, ...]:
+        """Of the open turn up to its last pause, with what was said before."""
+        pieces = self.open_sound.pieces if self.open_sound is not None else ()
+        return self._sound_before + pieces
+
+    def _heard(self, tail: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
+        """What the model is given of it: one that does not hear is given words alone."""
+        if self._hears or not any(message.sound for message in tail):
+            return tail
+        return tuple(replace(message, sound=()) for message in tail)
 
     # --- staging ---
 
@@ -214,7 +262,7 @@ class LiveBranch:
         if self._branch is None or self.has_failed:
             return False
         try:
-            self._branch.begin_preemptive(self._n_preemptive + 1, tail, params)
+            self._branch.begin_preemptive(self._n_preemptive + 1, self._heard(tail), params)
         except (BackendError, Overloaded):
             return False
         self._n_preemptive += 1
@@ -266,7 +314,7 @@ class LiveBranch:
         error = self._failure
         if error is None and self._branch is not None:
             try:
-                return self._branch.commit(tail, params)
+                return self._branch.commit(self._heard(tail), params)
             except VoiceLoopError as refused:
                 error = refused
         self._failure = error or BackendError("expected an open branch, found none")
@@ -280,7 +328,7 @@ class LiveBranch:
         if self._failure is not None:
             raise self._failure
         assert self._branch is not None
-        self._branch.commit(tail, params)
+        self._branch.commit(self._heard(tail), params)
 
     async def events(self) -> AsyncIterator[ReplyEvent]:
         """Preemptive replies, then the reply by rounds. Raises: BackendError, Overloaded."""
@@ -338,20 +386,24 @@ class Anticipation:
         on_p_end: PEndCallback | None = None,
         said_before: str = "",
         model: str = OWN_MODEL,
+        sound_before: tuple[bytes, ...] = (),
+        kind: str = "",
     ) -> LiveBranch:
         self._n_branches += 1
-        branch_id = f"{self._session_id}.b{self._n_branches}"
+        branch_id = f"{self._session_id}.b{self._n_branches}{kind}"
         live = LiveBranch(
-            self._models[model], branch_id, context, on_p_end, said_before, self.tenant, model
-        )
+            self._models[model], branch_id, context, on_p_end, said_before, self.tenant, model,
+            sound_before,
+        )  # fmt: skip
         return live.start(self._tasks)
 
-    def _open_branches(self, context: Context, said_before: str) -> LiveBranch:
+    def _open_branches(self, context: Context, said: ChatMessage) -> LiveBranch:
         """One of the open turn on each model that reads it; the first tells where it ends."""
         first, *others = self._staged()
-        live = self.new_branch(context, self._on_p_end, said_before, first)
+        before = said.content, said.sound
+        live = self.new_branch(context, self._on_p_end, before[0], first, before[1])
         for other in others:  # there is one at the most
-            live.beside = self.new_branch(context, _ignored, said_before, other)
+            live.beside = self.new_branch(context, _ignored, before[0], other, before[1])
         return live
 
     def _reads_on(self, live: LiveBranch) -> bool:
@@ -381,13 +433,13 @@ class Anticipation:
         """
         if not self._enabled:
             return
-        context, said_before = _open_turn(messages, tools)
+        context, said = _open_turn(messages, tools)
         live = self._live
         if live is not None and not live.has_failed and self._reads_on(live):
-            if (live.context, live.said_before) == (context, said_before):
+            if (live.context, live.said_before) == (context, said.content):
                 return
         self.abort()
-        self._live = self._open_branches(context, said_before)
+        self._live = self._open_branches(context, said)
 
     def follow(self, messages: tuple[ChatMessage, ...], tools: tuple[Tool, ...]) -> bool:
         """The conversation before the open turn may have changed, or the models that read it: where
@@ -396,16 +448,23 @@ class Anticipation:
 
         Returns whether it had.
         """
-        context, said_before = _open_turn(messages, tools)
+        context, said = _open_turn(messages, tools)
         live = self._live
         if live is None or (live.context == context and self._reads_on(live)):
             return False
         if live.context != context:  # else the new ones read before the old are left
             live.close()
-        self._live = self._open_branches(context, said_before)
+        self._live = self._open_branches(context, said)
+        if live.open_sound is not None:
+            self._live.hear(live.open_sound)
         self._live.stage(live.staged_words)
         live.close()
         return True
+
+    def hear(self, sound: OpenSound) -> None:
+        """There is more of the open turn's sound."""
+        if self._live is not None:
+            self._live.hear(sound)
 
     def observe_words(
         self, stable: tuple[str, ...], unstable: tuple[str, ...], *, full: bool
@@ -458,6 +517,16 @@ class Anticipation:
         """As `adopt`, but always on a new branch; the open user turn's stays as it is."""
         return self.new_branch(Context(prompt[:-1], tools), model=model), prompt[-1:]
 
+    def begin_beside(
+        self,
+        prompt: tuple[ChatMessage, ...],
+        tools: tuple[Tool, ...],
+        model: str = OWN_MODEL,
+    ) -> tuple[LiveBranch, tuple[ChatMessage, ...]]:
+        """As `begin`, of a reply that is no part of the conversation."""
+        live = self.new_branch(Context(prompt[:-1], tools), model=model, kind=BESIDE)
+        return live, prompt[-1:]
+
     def abort(self) -> None:
         """The caller said nothing after all."""
         if self._live is not None:
@@ -469,10 +538,12 @@ def _ignored(words: tuple[str, ...], p_end: float | None) -> None:
     """Another model tells where the turn ends."""
 
 
-def _open_turn(messages: tuple[ChatMessage, ...], tools: tuple[Tool, ...]) -> tuple[Context, str]:
+def _open_turn(
+    messages: tuple[ChatMessage, ...], tools: tuple[Tool, ...]
+) -> tuple[Context, ChatMessage]:
     """What an open turn continues, and its words so far: the caller's last, which nobody has
     answered.
     """
     if messages and messages[-1].role == "user":
-        return Context(messages[:-1], tools), messages[-1].content
-    return Context(messages, tools), ""
+        return Context(messages[:-1], tools), messages[-1]
+    return Context(messages, tools), NOTHING_SAID

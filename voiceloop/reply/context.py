@@ -11,7 +11,7 @@ from typing import Self
 from audio.frames import Samples
 from voiceloop.admission.overload import Level
 from voiceloop.agent import AgentConfig, Waiting
-from voiceloop.backends import Backends, ChatMessage
+from voiceloop.backends import Backends, ChatMessage, speaks
 from voiceloop.config import Config
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.knowledge.retrieval import LOOK_UP_MS, Retrieval
@@ -131,6 +131,7 @@ class ReplyContext:
         self.voice = ReplyVoice(
             backends.voice, self._new_stream_id, lead_ms, kept, (*lines, *agent.kept_lines)
         )
+        self.model_speaks = speaks(backends.language_model)
         self.waiting_lines = cycle(agent.waiting.say)  # said while a tool takes its time, in turn
 
     def configure(self, settings: SessionSettings) -> bool:
@@ -157,7 +158,8 @@ class ReplyContext:
         return (await self.voice.spoken(text, options, LINE_FORMAT.rate)).tobytes()
 
     def close(self) -> None:
-        """Give up what is still looked up, or chosen."""
+        """Give up what is still looked up, chosen or kept of the call."""
+        self._backends.end_call(self.protocol.session_id)
         self.openers.drop()
         if self.retrieval is not None:
             self.retrieval.close()

@@ -152,7 +152,8 @@ class Generation:
         if is_out_of_band or response.request.input is not None:
             self._n_halvings = 0
         # What the caller is saying is staged for the reply to it, not for one beside it.
-        begin, plan = anticipation.begin if is_out_of_band else anticipation.adopt, self.plan
+        begin = anticipation.begin_beside if is_out_of_band else anticipation.adopt
+        plan = self.plan
         self.live, self._tail = begin(plan.prompt, plan.tools, plan.route.model)
 
     async def ask(self) -> None:

@@ -157,7 +157,8 @@ class PreemptiveReplies:
     def _begin(self, open_turn: LiveBranch, words: tuple[str, ...], text: str) -> None:
         if self._reply is not None and self._reply.is_failing:
             self.drop()
-        turn = ChatMessage("user", text, behind=self._context.prepared.ahead(text))
+        behind = self._context.prepared.ahead(text)
+        turn = ChatMessage("user", text, behind=behind, sound=open_turn.sound)
         settings, prompt = self._context.protocol.settings, (*open_turn.context.messages, turn)
         plan = self._context.plan_of(settings, prompt)
         if (live := open_turn.on(plan.route.model)) is None:

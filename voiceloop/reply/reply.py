@@ -38,7 +38,7 @@ from voiceloop.reply.playout import Chunk, Pacer, Playout
 from voiceloop.reply.rounds import MAX_ROUNDS, ModelDeadline, ReplyRound, added
 from voiceloop.reply.routing import FAILED, UNSURE, Route
 from voiceloop.reply.speech import ReplySpeech
-from voiceloop.reply.voice import KeptLine
+from voiceloop.reply.voice import KeptLine, ModelVoice
 from voiceloop.telemetry.record import Mark, Outcome, Speaker, TurnRecord
 from voiceloop.telemetry.tap import Sounded
 from voiceloop.tools.call_tools import CallAct, act_of
@@ -97,7 +97,12 @@ class Reply:
         self._first_word_s: float | None = None  # of that model
         self._opener_said: str | None = None
         whole = (fixed_text or "") + (context.agent.fallback if failure is not None else "")
-        voice = context.voice.sound_of(whole, plan.voice_options, record)
+        self._own_voice: ModelVoice | None = None  # of the model, where it brings one
+        if context.model_speaks:
+            self._own_voice = ModelVoice(lambda: self._generation.live, context.voice.live)
+        voice: Voice | None = self._own_voice
+        if whole or voice is None:
+            voice = context.voice.sound_of(whole, plan.voice_options, record)
         self.speech = self._new_speech(not_before_s, speaks_ahead=speaks_ahead, voice=voice)
 
     def _new_speech(
@@ -456,7 +461,7 @@ class Reply:
                 await self._announce_act(act)
                 self._end(outcome)
                 return
-            self._go_on()
+            self._go_on(self._own_voice)
 
     async def _ask(self, pending: PendingCall) -> None:
         """Say what the call will do; the caller's next turn is the answer."""

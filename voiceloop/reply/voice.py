@@ -15,12 +15,15 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
+from audio.frames import VOICE_HZ
 from audio.resample import Resampler
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import (
+    SpeakingBranch,
     Speech,
     SpeechEnd,
     SpokenWord,
@@ -30,6 +33,7 @@ from voiceloop.backends import (
     VoiceStream,
 )
 from voiceloop.errors import BackendError, VoiceLoopError, WorkerLost
+from voiceloop.reply.anticipation import LiveBranch
 from voiceloop.reply.plan import voice_options_of
 from voiceloop.reply.playout import Samples
 from voiceloop.telemetry.record import TurnRecord
@@ -260,6 +264,25 @@ class SpokenAhead:
         """Speak no more of it; idempotent."""
         if self._speaking is not None:
             self._speaking.cancel()
+
+
+class ModelVoice:
+    """A `Voice`: the sound that the language model brings with its text. live: its branch, once it
+    is there. beside: says what the model has not.
+    """
+
+    def __init__(self, live: Callable[[], LiveBranch | None], beside: Voice) -> None:
+        self.rate_hz = beside.rate_hz
+        self._live = live
+        self._beside = beside
+
+    async def open(self, stream_id: str, options: VoiceOptions) -> VoiceStream:
+        live = self._live()
+        branch = await live.opened() if live is not None else None
+        if branch is None:
+            return await self._beside.open(stream_id, options)
+        self.rate_hz = VOICE_HZ
+        return cast(SpeakingBranch, branch).speak(stream_id, options, self._beside)
 
 
 class ReplyVoice:

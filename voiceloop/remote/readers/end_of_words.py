@@ -10,15 +10,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import cast
 
 from voiceloop.backends import (
     Branch,
     ChatMessage,
     GenerateParams,
+    HearingBranch,
     LanguageEvent,
     LanguageModel,
+    OpenSound,
+    SpeakingBranch,
     Staged,
     Tool,
+    Voice,
+    VoiceOptions,
+    VoiceStream,
+    hears,
+    speaks,
 )
 from voiceloop.errors import VoiceLoopError
 from voiceloop.event_stream import TaskStream
@@ -45,6 +54,16 @@ class EndReadingModel:
         self._answering = answering
         self._reading = reading
         self._is_ready = is_ready
+
+    @property
+    def hears(self) -> bool:
+        """Whether the model that answers does."""
+        return hears(self._answering)
+
+    @property
+    def speaks(self) -> bool:
+        """The same."""
+        return speaks(self._answering)
 
     @property
     def utilization(self) -> float:
@@ -99,6 +118,12 @@ class EndReadingBranch(TaskStream[LanguageEvent]):
         self._keep(self._relay(), "answers")
         if reading is not None:
             self._keep(self._read(reading), "ends")
+
+    def hear(self, sound: OpenSound, before: tuple[bytes, ...]) -> None:
+        cast(HearingBranch, self._answering).hear(sound, before)
+
+    def speak(self, stream_id: str, options: VoiceOptions, beside: Voice) -> VoiceStream:
+        return cast(SpeakingBranch, self._answering).speak(stream_id, options, beside)
 
     def stage(self, stage_id: int, user_text: str) -> None:
         self._answering.stage(stage_id, user_text)

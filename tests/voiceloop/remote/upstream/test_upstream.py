@@ -1,0 +1,228 @@
+"""A server without manners behind the Realtime protocol, in calls that have them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.callers import Caller
+from tests.fakes import FakeRecognizer, FakeVoice
+from tests.omni_server import Call, OmniServer, heard_words, omni
+from tests.tool_service import ANY, Service, box
+from voiceloop.agent import AgentConfig, AgentTool, Waiting
+from voiceloop.backends import Backends
+from voiceloop.config import load_config
+from voiceloop.errors import BackendRefused, ConfigError
+from voiceloop.remote.upstream.model import UpstreamModel
+
+pytestmark = pytest.mark.virtual_time
+Clock = Callable[[], float]
+AGENT = AgentConfig(instructions="Be kind.", fallback="Pardon me?", waiting=Waiting(say=()))
+LONG = "I am a speaker who goes on and on about many things and will not stop for anybody."
+
+
+@asynccontextmanager
+async def upstream(server: OmniServer, clock: Clock) -> AsyncIterator[Backends]:
+    server.clock = clock
+    async with omni(server) as url:
+        model = UpstreamModel(url, key="sk-of-upstream", model="omni-7b", clock=clock)
+        await model.start()
+        recognizer = FakeRecognizer(["what is the time", "and tomorrow"], ms_per_word=100)
+        yield Backends(recognizer, model, FakeVoice(), end_call=model.end_call)
+        await model.close()
+
+
+@asynccontextmanager
+async def calling(
+    server: OmniServer, clock: Clock, agent: AgentConfig = AGENT, **options: Any
+) -> AsyncIterator[Caller]:
+    async with upstream(server, clock) as backends:
+        async with Caller(clock, backends, agent, **options) as caller:
+            yield caller
+
+
+async def turn(caller: Caller, count: int = 1) -> None:
+    await caller.say(1000)
+    await caller.listen_until("response.done", count=count)
+
+
+async def test_a_spoken_turn_is_heard_and_answered_by_the_upstream(clock: Clock) -> None:
+    server = OmniServer(["It is noon, and the sun is out."])
+    async with calling(server, clock) as caller:
+        await turn(caller)
+        assert caller.transcript() == "It is noon, and the sun is out."
+        assert caller.audio_ms() > 1500
+        asked = server.sessions[-1]
+        assert asked["instructions"] == "Be kind."
+        assert asked["audio"]["input"]["turn_detection"] is None
+    assert server.queries[-1] == {"model": ["omni-7b"]}
+    heard, said = server.conversation
+    assert 1000 < heard["ms"] < 2000
+    assert said["text"] == "It is noon, and the sun is out."
+    assert server.n_connections == 2  # the start's, and the call's
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_what_was_not_heard_is_truncated_upstream_and_not_in_history(
+    clock: Clock, leads: bool
+) -> None:
+    server = OmniServer([LONG, "Yes?"], leads=leads)
+    async with calling(server, clock) as caller:
+        await caller.say(1000)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(1500)
+        before_s = clock()
+        await caller.say(1500)
+        sent = [r for r in caller.of("response.output_audio.delta") if r.at_s > before_s + 0.6]
+        assert sent == []  # silent, though the upstream has sent all of it long ago
+        await caller.listen_until("response.done", count=2)
+        first = caller.of("response.output_item.added")[0].event
+        heard_ms, item_id = caller.audio_ms(first["response_id"]), first["item"]["id"]
+        caller.send("conversation.item.retrieve", item_id=item_id)
+        told = await caller.wait_for("conversation.item.retrieved")
+    kept = told.event["item"]["content"][0]["transcript"].split()
+    assert abs(len(kept) - heard_words(LONG, heard_ms)) <= 1
+    [cut] = server.truncated
+    assert abs(heard_words(LONG, cut["audio_end_ms"]) - len(kept)) <= 1
+    assert server.errors == []
+
+
+async def test_an_upstream_that_goes_on_after_cancel_is_left_for_another_connection(
+    clock: Clock,
+) -> None:
+    server = OmniServer([LONG, "Yes?"], speed=0.5)
+    async with calling(server, clock) as caller:
+        await caller.say(1000)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(1500)
+        await caller.say(800)
+        await caller.listen_until("response.done", count=2, limit_ms=20_000)
+        assert caller.statuses() == ["cancelled", "completed"]
+        assert caller.transcript(caller.of("response.created")[1].event["response"]["id"]) == "Yes?"
+    assert server.n_connections == 3
+    roles = [role for role, _ in server.texts()]
+    assert roles == ["user", "assistant", "user", "assistant"]  # the history in words, then sound
+
+
+async def test_a_tool_runs_here_and_its_result_goes_upstream(clock: Clock) -> None:
+    server = OmniServer([Call("look", '{"at": "sky"}'), "It is blue."])
+    tool, sky = AgentTool("look", "Looks.", ANY, url="https://shop.test/"), Service()
+    sky.answer = "blue"
+    agent = AgentConfig(instructions="Be kind.", tools=(tool,), waiting=Waiting(say=()))
+    async with calling(server, clock, agent, toolbox=box(clock, look=(tool, sky))) as caller:
+        await turn(caller, 2)
+        assert caller.transcript() == "It is blue."
+    assert [tool["name"] for tool in server.sessions[-1]["tools"]] == ["look"]
+    assert [role for role, _ in server.texts()] == [
+        "user", "function_call", "function_call_output", "assistant",
+    ]  # fmt: skip
+
+
+async def test_a_connection_lost_in_mid_reply_is_told_and_the_next_turn_has_another(
+    clock: Clock,
+) -> None:
+    server = OmniServer([LONG], drop_after=4)
+    async with calling(server, clock) as caller:
+        await turn(caller)
+        [done] = caller.of("response.done")
+        assert done.event["response"]["status"] == "failed"
+        assert done.event["response"]["status_details"]["error"]["code"] == "backend_error"
+        assert caller.transcript().endswith("Pardon me?")  # in our own voice
+        server.drop_after = None
+        await turn(caller, 2)
+        assert caller.statuses()[1] == "completed"
+    assert server.conversation[0]["role"] == "user" and server.conversation[0]["text"] != "sound"
+
+
+async def test_a_connection_that_was_lost_in_silence_costs_no_turn(clock: Clock) -> None:
+    server = OmniServer(["It is noon.", "It is one."])
+    async with calling(server, clock) as caller:
+        await turn(caller)
+        server.drop_after = 0  # the next is cut before a word
+        server.replies = ["", "It is one."]
+        await caller.say(1000)
+        await asyncio.sleep(0.3)
+        server.drop_after = None
+        await caller.listen_until("response.done", count=2)
+        assert caller.statuses() == ["completed", "completed"]
+
+
+async def test_a_response_that_the_upstream_refuses_ends_in_the_fallback(clock: Clock) -> None:
+    server = OmniServer(refuses="rate_limit_exceeded")
+    async with calling(server, clock) as caller:
+        await turn(caller)
+        assert caller.statuses() == ["failed"]
+        assert caller.transcript() == "Pardon me?"
+
+
+async def test_an_upstream_that_changes_its_session_is_told_once(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    form = {"type": "audio/pcm", "rate": 12_000}
+    server = OmniServer(["It is noon."])
+    server.says_session = {"model": "another", "audio": {"input": {}, "output": {"format": form}}}
+    with caplog.at_level(logging.WARNING):
+        async with calling(server, clock) as caller:
+            await turn(caller)
+            assert caller.audio_ms() > 1000  # half its rate: twice as long
+    told = [r.message for r in caplog.records if "has changed its session" in r.message]
+    assert any("rate 24000, found 12000" in line for line in told)
+    assert any("model omni, found another" in line for line in told)
+
+
+async def test_sound_that_cannot_be_read_is_refused_at_the_start(clock: Clock) -> None:
+    server = OmniServer()
+    output = {"format": {"type": "audio/pcmu"}}
+    server.says_session = {"audio": {"input": {}, "output": output}}
+    async with omni(server) as url:
+        with pytest.raises(BackendRefused, match="expected audio/pcm .* found audio/pcmu"):
+            await UpstreamModel(url, clock=clock).start()
+
+
+async def test_a_typed_turn_goes_as_text_and_out_of_band_beside_the_conversation(
+    clock: Clock,
+) -> None:
+    server = OmniServer(["It is noon.", "A summary."])
+    async with calling(server, clock) as caller:
+        said = [{"type": "input_text", "text": "What time is it?"}]
+        item = {"type": "message", "role": "user", "content": said}
+        caller.send("conversation.item.create", item=item)
+        caller.send("response.create")
+        await caller.wait_for("response.done")
+        caller.send("response.create", response={"conversation": "none"})
+        await caller.wait_for("response.done", count=2)
+    assert server.texts() == [("user", "What time is it?"), ("assistant", "It is noon.")]
+    assert server.asked[-1]["conversation"] == "none"
+    assert [item["role"] for item in server.asked[-1]["input"]] == ["user", "assistant"]
+
+
+async def test_a_server_that_tells_no_transcript_is_heard_all_the_same(clock: Clock) -> None:
+    server = OmniServer(["It is noon."], has_transcript=False)
+    async with calling(server, clock) as caller:
+        await turn(caller)
+        assert caller.audio_ms() > 500
+        assert caller.statuses() == ["completed"]
+
+
+async def test_a_client_that_reads_gets_the_text(clock: Clock) -> None:
+    server = OmniServer(["It is noon."])
+    async with calling(server, clock) as caller:
+        caller.send("session.update", session={"type": "realtime", "output_modalities": ["text"]})
+        await caller.wait_for("session.updated")
+        await turn(caller)
+        assert [r.event["text"] for r in caller.of("response.output_text.done")] == ["It is noon."]
+
+
+async def test_the_key_of_the_configuration_opens_the_provider(clock: Clock) -> None:
+    flags = {"realtime_url": "wss://h/v1", "realtime_voice": "marin", "realtime_model": "m"}
+    config = load_config(flags=flags)
+    assert config.llm_url == ("realtime+wss://h/v1#marin",)
+    with pytest.raises(ConfigError, match="realtime_url: expected no llm_url beside it"):
+        load_config(flags={**flags, "llm_url": "http://h/v1"})
+    with pytest.raises(ConfigError, match="realtime_voice: expected realtime_url"):
+        load_config(flags={"realtime_voice": "marin"})
