@@ -43,7 +43,7 @@ MAY_IMPORT = {
     },
     "doors": {
         "access", "admission", "agent", "backends", "call", "config", "day_hours", "errors", "http",
-        "operation", "phone_settings", "realtime", "resume", "sip_settings",
+        "operation", "phone_settings", "realtime", "resume", "sip_settings", "strangers",
         "telemetry", "telephony",
     },
     "new_agent": {"errors"},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -34,6 +34,7 @@ from voiceloop.doors.phone import call_of, hello_of_call
 from voiceloop.errors import Unproved, VoiceLoopError
 from voiceloop.http.body import read_body
 from voiceloop.http.gate import error_response
+from voiceloop.strangers import network_of
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ MOST_EARLY_BYTES = 512 * 1024  # of them: at 48 kHz and 16 bits
 
 Carrier = Twilio | Vonage  # and what is made of the first
 Accept = Callable[[], Awaitable[Socket]]
+Waiting = deque[tuple[str, asyncio.Timeout]]  # networks of streams, the oldest first
 
 
 @dataclass(slots=True)
@@ -57,17 +59,19 @@ class Open:
     early: list[Heard]
 
 
-async def opening(socket: Socket, dialect: Dialect, waiting: deque[asyncio.Timeout]) -> Open:
-    """Wait for the stream to say what it is of. waiting: those of a door that have not yet, of
-    which the oldest gives way. Raises: Unproved, InvalidRequest, Disconnected.
+async def opening(socket: Socket, dialect: Dialect, peer: str, waiting: Waiting) -> Open:
+    """Wait for the stream to say what it is of. peer: its address. waiting: those of a door that
+    have not yet. Raises: Unproved, InvalidRequest, Disconnected.
     """
     early: list[Heard] = []
     n_bytes = 0
+    within = asyncio.timeout(START_S)
+    mine = network_of(peer), within
     try:
-        async with asyncio.timeout(START_S) as within:
-            if len(waiting) >= MOST_UNPROVED and not (oldest := waiting.popleft()).expired():
-                oldest.reschedule(0.0)
-            waiting.append(within)
+        async with within:
+            if len(waiting) >= MOST_UNPROVED:
+                _give_way(waiting)
+            waiting.append(mine)
             for _ in range(MOST_BEFORE_START):
                 match dialect.read(await socket.receive()):
                     case Started() as started:
@@ -80,8 +84,22 @@ async def opening(socket: Socket, dialect: Dialect, waiting: deque[asyncio.Timeo
         pass
     finally:
         with suppress(ValueError):  # it gave way
-            waiting.remove(within)
+            waiting.remove(mine)
     raise Unproved(f"expected the start of a stream within {START_S:g} s, found none")
+
+
+def _give_way(waiting: Waiting) -> None:
+    """End the oldest of the network that has most: those of a stranger push out their own."""
+    ((crowded, _),) = Counter(network for network, _ in waiting).most_common(1)
+    oldest = next(one for one in waiting if one[0] == crowded)
+    waiting.remove(oldest)
+    if not oldest[1].expired():
+        oldest[1].reschedule(0.0)
+
+
+def host_of(connection: HTTPConnection) -> str:
+    """The address of who connects; "" over a Unix socket."""
+    return connection.client.host if connection.client is not None else ""
 
 
 class StreamDoor:
@@ -102,7 +120,7 @@ class StreamDoor:
         self._name = name
         self._dialect = dialect
         self._legs = Legs()
-        self._waiting: deque[asyncio.Timeout] = deque()
+        self._waiting: Waiting = deque()
         self.path = f"{PATH}/{name}"
 
     @property
@@ -118,11 +136,13 @@ class StreamDoor:
         log.info("%s: a call was refused: %s", self._name, error.message)
         return error_response(error)
 
-    async def _serve(self, socket: Socket, leg_of: Callable[[Started], Leg]) -> None:
-        """A stream to its end. leg_of: by what it says that it is of; raises: Unproved."""
+    async def _serve(self, socket: Socket, peer: str, leg_of: Callable[[Started], Leg]) -> None:
+        """A stream of this address to its end. leg_of: by what it says that it is of; raises:
+        Unproved.
+        """
         leg: Leg | None = None
         try:
-            begun = await opening(socket, self._dialect(), self._waiting)
+            begun = await opening(socket, self._dialect(), peer, self._waiting)
             leg = leg_of(begun.started)
             await self._run(socket, begun, leg)
         except VoiceLoopError as error:
@@ -248,7 +268,7 @@ class CarrierDoor(StreamDoor):
         except Unproved as error:
             self._refuse(error)
             raise
-        await self._serve(await accept(), self._leg_of)
+        await self._serve(await accept(), host_of(request), self._leg_of)
 
     def _leg_of(self, started: Started) -> Leg:
         """Raises: Unproved."""

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from voiceloop.doors.calls import Calls
 from voiceloop.doors.carriers.dialect import Dialect, Started
-from voiceloop.doors.carriers.door import MAX_BODY_BYTES, Accept, StreamDoor
+from voiceloop.doors.carriers.door import MAX_BODY_BYTES, Accept, StreamDoor, host_of
 from voiceloop.doors.carriers.legs import Leg
 from voiceloop.doors.carriers.signatures import check_basic
 from voiceloop.doors.entrance import Server
@@ -100,7 +100,7 @@ class AsteriskDoor(PbxDoor):
         except VoiceLoopError as error:
             self._refuse(error)
             raise
-        await self._serve(await accept(), lambda started: self._take(leg))
+        await self._serve(await accept(), host_of(connection), lambda started: self._take(leg))
 
 
 class AudioSocketDoor(PbxDoor):
@@ -141,7 +141,8 @@ class AudioSocketDoor(PbxDoor):
                     raise Overloaded(f"{wanted}, found {error.strerror}") from None
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._serve(TcpSocket(reader, writer), self._leg_of)
+        host = str(writer.get_extra_info("peername")[0])
+        await self._serve(TcpSocket(reader, writer), host, self._leg_of)
 
     def _leg_of(self, started: Started) -> Leg:
         """Raises: Unproved."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import deque
 from xml.etree import ElementTree
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audio.errors import AudioError
-from benchmarks.phone.peers import PEERS, TOKEN
+from benchmarks.phone.peers import PEERS, TOKEN, PlivoPeer
 from voiceloop.doors.carriers.dialect import (
     Asked,
     Dialect,
@@ -22,7 +23,14 @@ from voiceloop.doors.carriers.dialect import (
     Stopped,
     Way,
 )
-from voiceloop.doors.carriers.door import MOST_EARLY_BYTES, Carrier, opening
+from voiceloop.doors.carriers.door import (
+    MOST_EARLY_BYTES,
+    MOST_UNPROVED,
+    Carrier,
+    Open,
+    Waiting,
+    opening,
+)
 from voiceloop.doors.carriers.plivo import Plivo, PlivoStream
 from voiceloop.doors.carriers.telnyx import Telnyx, TelnyxStream
 from voiceloop.doors.carriers.twilio import SignalWire, Twilio, TwilioStream
@@ -142,8 +150,50 @@ class Flood:
 async def test_little_sound_is_kept_of_who_has_not_said_what_it_is_of() -> None:
     flood = Flood()
     with pytest.raises(Unproved):
-        await opening(flood, VonageStream(), deque())
+        await opening(flood, VonageStream(), "192.0.2.7", deque())
     assert 60_000 * flood.n_frames <= MOST_EARLY_BYTES + 60_000
+
+
+class Late:
+    """A far end that says what it is of when it is told to."""
+
+    def __init__(self, start: str) -> None:
+        self._start = start
+        self.may_start = asyncio.Event()
+
+    async def receive(self) -> str:
+        await self.may_start.wait()
+        return self._start
+
+    async def send(self, data: str | bytes) -> None: ...
+
+    async def close(self, code: int = 1000, reason: str = "") -> None: ...
+
+
+async def test_a_strangers_many_streams_push_out_none_but_their_own() -> None:
+    waiting: Waiting = deque()
+    (start,) = PlivoPeer().opening(TICKET)
+    assert isinstance(start, str)
+
+    def streams(*addresses: str) -> list[tuple[Late, asyncio.Task[Open]]]:
+        ends = [(Late(start), address) for address in addresses]
+        return [
+            (end, asyncio.create_task(opening(end, PlivoStream(), address, waiting)))
+            for end, address in ends
+        ]
+
+    callers = streams("192.0.2.1", "2001:db8:1::1")
+    await asyncio.sleep(0)
+    strangers = streams(*(f"2001:db8:2::{n:x}" for n in range(2 * MOST_UNPROVED)))
+    for end, _ in callers:
+        await asyncio.sleep(0.01)
+        end.may_start.set()
+    assert [(await task).started.ticket for _, task in callers] == [TICKET, TICKET]
+    assert sum(task.done() for _, task in strangers) == MOST_UNPROVED + 2
+    for _, task in strangers:
+        task.cancel()
+    await asyncio.gather(*(task for _, task in strangers), return_exceptions=True)
+    assert not waiting
 
 
 def test_a_channel_that_speaks_plain_text_is_told_the_option_it_lacks() -> None:
