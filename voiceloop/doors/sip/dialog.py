@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from urllib.parse import quote
 
 from aiosipua.auth import SipDigestAuth, answer_challenge
 from aiosipua.dialog import Dialog, create_dialog_from_request, dialog_matches
@@ -62,6 +63,13 @@ class SipDialog:
     @property
     def call_id(self) -> str:
         return self._dialog.call_id
+
+    @property
+    def place(self) -> str:
+        """Ours in this dialog, for a REFER to whoever is to take it (RFC 3891; RFC 5589, 7.3)."""
+        dialog = self._dialog
+        replaced = f"{dialog.call_id};to-tag={dialog.remote_tag};from-tag={dialog.local_tag}"
+        return f"{dialog.remote_target.partition('?')[0]}?Replaces={quote(replaced, safe='')}"
 
     def takes(self, request: SipRequest) -> bool:
         """Whether it is of this dialog and no older than what came before."""

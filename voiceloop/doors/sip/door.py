@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Coroutine
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -46,10 +46,11 @@ from voiceloop.errors import (
     NotAnswered,
     Overloaded,
     RateLimited,
+    TransferFailed,
     VoiceLoopError,
 )
 from voiceloop.phone_settings import is_within
-from voiceloop.telephony import PhoneCall
+from voiceloop.telephony import Announcement, PhoneCall
 
 log = logging.getLogger(__name__)
 
@@ -226,7 +227,7 @@ class SipDoor:
     def _leg(self, dialog: SipDialog, hello: Hello) -> tuple[Leg, Line]:
         loop = asyncio.get_running_loop()
         line = Line(hello, loop.time)
-        leg = Leg(self._endpoint, dialog, self._codecs, line, self._referred)
+        leg = Leg(self._endpoint, dialog, self._codecs, line, self)
         leg.media = Media(self._ports, leg, dialog.flow.host, self._trusts)
         line.far = line.phone = leg
         self._legs[dialog.call_id] = leg
@@ -388,7 +389,42 @@ class SipDoor:
             else:
                 await self._run(line, call_id, answered)
 
-    def _referred(self, leg: Leg, request: SipRequest) -> None:
+    # --- a call goes elsewhere ---
+
+    @asynccontextmanager
+    async def told(self, leg: Leg, uri: str, announcement: Announcement) -> AsyncIterator[str]:
+        """As of `leg.Others`. A number is dialled where the call came from."""
+        found, flow, trunk = parse_uri(uri), leg.dialog.flow, self._trunk
+        proof = trunk.credentials if trunk is not None and trunk.host == flow.host else None
+        try:
+            if found.port or found.host.strip("[]") != flow.host:
+                port, transport = found.port or 5060, found.params.get("transport") or "udp"
+                flow = await self._endpoint.reach(found.host.strip("[]"), port, transport)
+        except OSError as error:
+            raise TransferFailed(f"expected {found.host} to be there, found {error}") from None
+        caller = self._endpoint.contact(flow)[1:-1]
+        talk = SipDialog.to(uri, caller, self._endpoint, flow)
+        other, _ = self._leg(talk, Hello())
+        try:
+            await other.media.open()
+            async with asyncio.timeout(RING_S):
+                said = offer(self._codecs, other.local())
+                other.dialled(await dial(self._endpoint, talk, said, (), proof))
+            await other.say(announcement.sound)
+            if other.state is not LegState.LIVE:
+                raise TransferFailed("expected somebody who waits for the caller, found none")
+            yield talk.place
+        except DialFailed as error:
+            wanted = "expected somebody who answers there"
+            raise TransferFailed(f"{wanted}, found {error.status} of SIP") from None
+        except TimeoutError:
+            raise TransferFailed(f"expected an answer within {RING_S:g} s, found none") from None
+        except (InvalidRequest, Overloaded) as error:
+            raise TransferFailed(error.message) from None
+        finally:
+            await self._drop(other)
+
+    def referred(self, leg: Leg, request: SipRequest) -> None:
         """The far end asks us to call somebody in its place (RFC 3515)."""
         told = request.get_header("refer-to") or request.get_header("r") or ""
         uri = parse_address(told).uri

@@ -12,20 +12,24 @@ import asyncio
 import logging
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 from aiosipua.message import SipRequest, SipResponse
 
+from audio.frames import VOICE_HZ
 from voiceloop.call.connection import HUNG_UP, LINE_BROKE
 from voiceloop.doors.line import Line
 from voiceloop.doors.rtp.codecs import Codec
+from voiceloop.doors.rtp.end import FRAME_BYTES
 from voiceloop.doors.sip.description import LocalSound, answer, offer, parse
 from voiceloop.doors.sip.dialog import SDP, SipDialog
 from voiceloop.doors.sip.endpoint import METHODS, Endpoint, Headers, Key, NoAnswer
 from voiceloop.doors.sip.media import Media
-from voiceloop.errors import InvalidRequest, NotOnThisLine, TransferFailed
+from voiceloop.errors import InvalidRequest, TransferFailed
 from voiceloop.telephony import KEYS, Announcement
 
 log = logging.getLogger(__name__)
@@ -33,6 +37,7 @@ log = logging.getLogger(__name__)
 LEAST_SESSION_S = 90  # RFC 4028, 4
 LONGEST_SESSION_S = 86_400
 TRANSFER_S = 60.0  # from REFER to the last that is told of it: as long as a telephone rings
+ANSWERED_S = 0.6  # who takes a call has it at the ear by then, as `acts.GOODBYE_HEARD_S`
 PAUSE_S = 0.5  # of a "w" among digits
 # One key takes 160 ms; what is sent is bounded by whoever asked for it.
 KEY_S = 0.16
@@ -99,8 +104,22 @@ class Way(Enum):
     SOUND = "sound"
 
 
+class Others(Protocol):
+    """Calls with somebody else that a transfer takes."""
+
+    def referred(self, leg: Leg, request: SipRequest) -> None:
+        """The far end asks us to call somebody in its place."""
+
+    def told(
+        self, leg: Leg, uri: str, announcement: Announcement
+    ) -> AbstractAsyncContextManager[str]:
+        """Somebody who has taken a call of ours there and been told this, for as long as the block
+        lasts: our place with them, as a REFER names it. Raises: TransferFailed.
+        """
+
+
 class Leg:
-    """`invited` and `answer`, or `dialled`; then `close`. refers: who follows a REFER."""
+    """`invited` and `answer`, or `dialled`; then `close`."""
 
     def __init__(
         self,
@@ -108,13 +127,13 @@ class Leg:
         dialog: SipDialog,
         codecs: Sequence[Codec],
         line: Line,
-        refers: Callable[[Leg, SipRequest], None],
+        others: Others,
     ) -> None:
         self._endpoint = endpoint
         self._dialog = dialog
         self._codecs = codecs
         self._line = line
-        self._refers = refers
+        self._others = others
         self._loop = asyncio.get_running_loop()
         self._state = LegState.RINGING
         self._settled = asyncio.Event()  # it is live, or over
@@ -223,7 +242,7 @@ class Leg:
             case "OPTIONS":
                 self._dialog.respond(request, 200)
             case "REFER":
-                self._refers(self, request)
+                self._others.referred(self, request)
             case "NOTIFY":
                 self._notify(request)
             case _:
@@ -362,35 +381,48 @@ class Leg:
         self._end(HUNG_UP, "the call was ended here")
 
     async def transfer(self, target: str, announcement: Announcement | None = None) -> None:
-        """Have the far end call somebody else in our place (RFC 3515). Raises: TransferFailed,
-        NotOnThisLine: whoever answers there is not ours to speak to.
+        """Have the far end call somebody else in our place. Whoever is told first is called by us;
+        a far end that cannot take our place with them calls them anew. Raises: TransferFailed.
         """
+        number = target.removeprefix("tel:")
+        uri = f"sip:{number}@{self._domain}" if number != target else target
+        is_moved = False
         if announcement is not None:
-            raise NotOnThisLine("expected a blind transfer by SIP, found one with an announcement")
-        uri = (
-            f"sip:{target.removeprefix('tel:')}@{self._domain}" if target[:4] == "tel:" else target
-        )
+            async with self._others.told(self, uri, announcement) as place:
+                is_moved = await self._refer(place) < 300
+        if not is_moved and (status := await self._refer(uri)) >= 300:
+            raise TransferFailed(f"expected somebody who answers there, found {status} of SIP")
+        self._hang_up()
+
+    async def _refer(self, uri: str) -> int:
+        """How it went, as SIP numbers it (RFC 3515)."""
         self._moved = self._loop.create_future()
         ours = self._endpoint.contact(self._dialog.flow)
         refer = self._dialog.request("REFER", [("Refer-To", f"<{uri}>"), ("Referred-By", ours)])
         try:
             async with asyncio.timeout(TRANSFER_S):
                 status = (await self._dialog.ask(refer)).status_code
-                if status < 300:
-                    status = await self._moved
+                return await self._moved if status < 300 else status
         except (NoAnswer, TimeoutError):
-            status = 408
+            return 408
         finally:
             self._moved = None
-        if status >= 300:
-            raise TransferFailed(f"expected somebody who answers there, found {status} of SIP")
-        self._hang_up()
 
     @property
     def _domain(self) -> str:
         """Where a number is dialled: at whoever brought the call."""
         flow = self._dialog.flow
         return f"[{flow.host}]" if ":" in flow.host else flow.host
+
+    async def say(self, sound: bytes) -> None:
+        """Speak to whoever has taken our call, until it was heard or they have hung up."""
+        begun_s = self._loop.time() + ANSWERED_S
+        for start in range(0, len(sound), FRAME_BYTES):
+            await asyncio.sleep(begun_s + start / 2 / VOICE_HZ - self._loop.time())
+            if self._state is LegState.ENDED:
+                return
+            self.media.send_sound(sound[start : start + FRAME_BYTES])
+        await asyncio.sleep(self.lead_ms / 1000.0)
 
     async def send_digits(self, digits: str) -> None:
         """Press these keys; "w" waits. Raises: InvalidRequest where one is neither."""

@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from tests.serving import served
 from tests.sip_phone import PCMU, SDP, Message, Telephone
 from tests.voiceloop.doors.webrtc.test_call import post
 from tests.waiting import until
+from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.call.connection import Hello
 from voiceloop.config import Config, Limits
@@ -34,7 +36,7 @@ from voiceloop.doors.sip.leg import Leg, LegState
 from voiceloop.errors import InvalidRequest, NotAnswered, TransferFailed
 from voiceloop.phone_settings import PhoneSettings
 from voiceloop.sip_settings import SipSettings, TrunkSettings
-from voiceloop.telephony import PhoneCall
+from voiceloop.telephony import Announcement, PhoneCall
 
 pytestmark = pytest.mark.virtual_time
 
@@ -47,7 +49,10 @@ URL: list[str] = []  # of the gateway that serves
 
 @asynccontextmanager
 async def dialled(
-    backends: Backends | None = None, limits: Limits | None = None, **sip: Any
+    backends: Backends | None = None,
+    limits: Limits | None = None,
+    agent: AgentConfig | None = None,
+    **sip: Any,
 ) -> AsyncIterator[tuple[SipDoor, Telephone]]:
     """A gateway with a SIP port, and a telephone beside it."""
     given = {"port": free_port(), "allow": HERE, **sip}
@@ -56,7 +61,8 @@ async def dialled(
         phone=PhoneSettings(headers=("X-Order",)),
         limits=limits or Limits(),
     )
-    async with served(backends, config) as (gateway, url):
+    agent = agent or AgentConfig(instructions="Be kind.")
+    async with served(backends, config, agent=agent) as (gateway, url):
         URL[:] = [url]
         await gateway.doors.open()
         door = gateway.doors.telephones.sip
@@ -475,6 +481,62 @@ async def test_a_transfer_that_is_taken_ends_the_call_and_one_that_fails_does_no
         await phone.asked("BYE")
         await moving
         await until(lambda: not len(door._calls))
+
+
+@asynccontextmanager
+async def handing_over(
+    door: SipDoor, phone: Telephone
+) -> AsyncIterator[tuple[asyncio.Task[None], Telephone, Message]]:
+    """A warm transfer to a desk: its task, the desk, and the INVITE that it has got."""
+    await phone.call()
+    await until(lambda: len(door._calls) == 1)
+    desk = await Telephone(door.port).open()
+    told = Announcement("Wants a refund.", utterance(600, 24_000).tobytes())
+    target = f"sip:desk@127.0.0.1:{desk.at[1]}"
+    moving = asyncio.create_task(leg_of(door).transfer(target, told))
+    invite = await desk.asked_for("INVITE")
+    desk.call_id, desk.to_tag = invite.header("call-id"), invite.header("from").partition("tag=")[2]
+    try:
+        yield moving, desk, invite
+    finally:
+        desk.close()
+
+
+async def test_a_warm_transfer_tells_who_answers_and_gives_its_place_to_the_caller() -> None:
+    async with dialled() as (door, phone), handing_over(door, phone) as (moving, desk, invite):
+        desk.answer(invite, 200, desk.sdp())
+        refer = await phone.asked_for("REFER")
+        assert 0.4 < desk.loud_s()[-1] - desk.loud_s()[0] < 0.8
+        uri, _, replaced = refer.header("refer-to").strip("<>").partition("?Replaces=")
+        assert uri == f"sip:phone@127.0.0.1:{desk.at[1]}"
+        ours, theirs = desk.to_tag, desk.tag
+        assert unquote(replaced) == f"{desk.call_id};to-tag={theirs};from-tag={ours}"
+        phone.answer(refer, 202)
+        await phone.ask("NOTIFY", "SIP/2.0 200 OK\r\n", "Event: refer")
+        await phone.asked("BYE")
+        await desk.asked("BYE")
+        await moving
+        await until(lambda: n_legs(door) == 0)
+
+
+@pytest.mark.parametrize("how", ["busy", "hangs up while it is told", "the caller's end cannot"])
+async def test_a_warm_transfer_that_fails_leaves_the_caller_here(how: str) -> None:
+    async with dialled() as (door, phone), handing_over(door, phone) as (moving, desk, invite):
+        if how == "busy":
+            desk.answer(invite, 486)
+        else:
+            desk.answer(invite, 200, desk.sdp())
+            await until(desk.loud_s)
+        if how == "hangs up while it is told":
+            await desk.ask("BYE")
+        if how == "the caller's end cannot":
+            await phone.asked("REFER", 420)
+            await desk.asked("BYE")
+            blind = await phone.asked("REFER", 501)
+            assert "Replaces" not in blind.header("refer-to")
+        with pytest.raises(TransferFailed):
+            await moving
+        assert n_legs(door) == 1
 
 
 async def test_who_moves_the_call_elsewhere_leaves_the_agent_with_the_new_far_end() -> None:
