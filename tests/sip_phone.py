@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -70,16 +71,17 @@ class Telephone:
         self._cseq = itertools.count(1)
         self.sound_to: tuple[str, int] | None = None
         self.sequence, self.stamp = 65_000, 2**32 - 3000
+        self.on_packet: Callable[[RtpPacket], object] = lambda packet: None
 
-    async def open(self) -> Telephone:
+    async def open(self, at: str = "127.0.0.1") -> Telephone:
         loop = asyncio.get_running_loop()
         self._clock = loop.time
         self.sip, _ = await loop.create_datagram_endpoint(
             lambda: _Socket(lambda data: self.messages.put_nowait(Message(data))),
-            local_addr=("127.0.0.1", 0),
+            local_addr=(at, 0),
         )
         self.rtp, _ = await loop.create_datagram_endpoint(
-            lambda: _Socket(self._hear), local_addr=("127.0.0.1", 0)
+            lambda: _Socket(self._hear), local_addr=(at, 0)
         )
         self.at = self.sip.get_extra_info("sockname")
         self.rtp_port = self.rtp.get_extra_info("sockname")[1]
@@ -90,7 +92,9 @@ class Telephone:
         self.rtp.close()
 
     def _hear(self, data: bytes) -> None:
-        self.heard.append((self._clock(), RtpPacket.parse(data)))
+        packet = RtpPacket.parse(data)
+        self.heard.append((self._clock(), packet))
+        self.on_packet(packet)
 
     # --- messages ---
 

@@ -5,6 +5,10 @@ Each part measures one thing of a phone call in `voiceloop serve` on the loopbac
 twilio, asterisk   the bundled call by a scripted carrier (an exchange), beside the same over a
                    WebSocket: what the line adds to the gap, and how soon the telephone is silent
                    once the server clears its sound
+sip                200 calls of SIPp, 20 at once: their set-up, and what they leave behind; then the
+                   bundled call in G.711 by SIP beside the same over a WebSocket
+people             40 turns of people by SIP in G.711, and 39 people who say a telephone number
+flood              the bundled call by SIP while a stranger sends 200 INVITEs a second, and without
 recording          the bundled call without and with a folder for it: drift, cuts, gap, bytes
 machines           greetings of machines and of people, offline: which are taken for machines, when
 echo               the bundled call over Twilio's dialect while the line gives back what was played,
@@ -26,10 +30,15 @@ from benchmarks.phone.echo import EchoPart
 from benchmarks.phone.lines import LinePart
 from benchmarks.phone.machines import MachinesPart
 from benchmarks.phone.part import Part
+from benchmarks.phone.people import PeoplePart
 from benchmarks.phone.recording import RecordingPart
+from benchmarks.phone.sip import FloodPart, SipPart
 
 PARTS: dict[str, Part] = {
     **{name: LinePart(name) for name in ("twilio", "asterisk")},
+    "sip": SipPart(),
+    "people": PeoplePart(),
+    "flood": FloodPart(),
     "machines": MachinesPart(),
     "echo": EchoPart(),
     "recording": RecordingPart(),

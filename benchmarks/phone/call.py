@@ -18,12 +18,14 @@ import numpy as np
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
+from benchmarks.phone.callers import utterances_of
 from benchmarks.phone.peers import CALLED, CALLER, PEERS
+from benchmarks.phone.sip_line import SipStream
 from benchmarks.phone.telephone import PIECE_MS, Telephone, is_loud
 from benchmarks.webrtc.call import turn_of
 from benchmarks.webrtc.ear import Ear
 from clients.call.open_call import CallOptions
-from clients.call.script import load_call, load_utterances
+from clients.call.result import TurnResult
 from clients.call.simulated_call import SimulatedCall
 from clients.connection import RATE_HZ, RealtimeConnection
 from clients.recording import Samples
@@ -84,10 +86,16 @@ class PhoneConnection(Ear):
         self._reading: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, server: str, name: str, echo_ms: float = 0.0) -> PhoneConnection:
+    async def open(
+        cls, server: str, name: str, echo_ms: float = 0.0, sip_port: int = 0
+    ) -> PhoneConnection:
         line = cls(server, name, echo_ms)
         phone = line.phone
-        if name == "asterisk":
+        if name == "sip":
+            stream = await SipStream.dial(sip_port)
+            phone.peer.call = stream.call_id
+            await phone.attach(stream)
+        elif name == "asterisk":
             told = {"from": CALLER, "to": CALLED, "call": phone.peer.call}
             path = f"/v1/phone/asterisk/stream?{urlencode(told)}"
             await phone.open(f"ws{PUBLIC_URL.removeprefix('http')}{path}", "")
@@ -155,18 +163,17 @@ class PhoneConnection(Ear):
 
 
 async def play(chosen: argparse.Namespace) -> dict[str, Any]:
-    script = load_call()
-    utterances = load_utterances(script, chosen.voice, RATE_HZ)
+    utterances = utterances_of(chosen.voice)
     options = CallOptions(seed=chosen.seed)
     if chosen.line == "websocket":
         socket = await RealtimeConnection.open(f"ws://{chosen.server}", extras={"greeting": "1"})
         call = SimulatedCall(socket, utterances, options=options)
-        return {"turns": [turn_of(turn, None) for turn in (await call.run()).turns]}
-    line = await PhoneConnection.open(chosen.server, chosen.line, chosen.echo_ms)
+        return {"turns": [told_of(turn) for turn in (await call.run()).turns]}
+    line = await PhoneConnection.open(chosen.server, chosen.line, chosen.echo_ms, chosen.sip_port)
     call = SimulatedCall(line, utterances, options=options)  # type: ignore[arg-type]
     result = await call.run()
     return {
-        "turns": [turn_of(turn, None) for turn in result.turns],
+        "turns": [told_of(turn) for turn in result.turns],
         "clear_ms": [round(one, 1) for one in line.clear_to_silence_ms()],
         "told_and_heard_ms": line.told_and_heard_ms,
         "interrupted_itself": line.interrupted_itself,
@@ -174,13 +181,19 @@ async def play(chosen: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def told_of(turn: TurnResult) -> dict[str, Any]:
+    return {**turn_of(turn, None), "answer": turn.answer}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.phone.call", description=__doc__)
     parser.add_argument("server", help="host:port")
-    parser.add_argument("--voice", required=True)
+    parser.add_argument("--voice", required=True, help="as of `callers.utterances_of`")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--echo-ms", type=float, default=0.0)
-    parser.add_argument("--line", required=True, choices=("websocket", "twilio", "asterisk"))
+    parser.add_argument("--sip-port", type=int, default=0)
+    lines = ("websocket", "twilio", "asterisk", "sip")
+    parser.add_argument("--line", required=True, choices=lines)
     print(json.dumps(asyncio.run(play(parser.parse_args()))), flush=True)
 
 

@@ -6,11 +6,10 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.harness.harness import RESULTS, Bar
-from benchmarks.phone.lines import ENVIRONMENT, call
+from benchmarks.harness.harness import Bar
+from benchmarks.phone.lines import call, serving
 from clients.call.script import DEFAULT_CAST, load_call
 from clients.progress import progress_bar
-from clients.server_process import running_server
 
 DELAYS_MS = (60.0, 120.0, 180.0, 250.0)
 
@@ -25,9 +24,7 @@ class EchoPart:
         script = load_call()
         voices = script.casts[DEFAULT_CAST]
         n_calls = max(len(DELAYS_MS), -(-chosen.turns // len(script.turns)))
-        log = RESULTS / "phone-server.log"
-        preset = ("--preset", "embedded")
-        async with running_server(preset, log=log, environment=ENVIRONMENT) as server:
+        async with serving() as (server, _):
             with progress_bar("echo: calls", n_calls) as progress:
                 for number in range(n_calls):
                     delay_ms, voice = DELAYS_MS[number % 4], voices[number % len(voices)]

@@ -6,7 +6,8 @@ import asyncio
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from benchmarks.harness.harness import RESULTS, Bar, interleaved
@@ -16,7 +17,7 @@ from clients.call.script import DEFAULT_CAST, load_call
 from clients.errors import ClientError
 from clients.progress import progress_bar
 from clients.report.percentiles import Distribution
-from clients.server_process import running_server
+from clients.server_process import ServerProcess, free_port, running_server
 
 WEBSOCKET = "websocket"
 CALL_S = 240.0
@@ -27,7 +28,19 @@ ENVIRONMENT = {
     "VOICELOOP_PHONE_PUBLIC_URL": PUBLIC_URL,
     "VOICELOOP_PHONE_TWILIO": TOKEN,
     "VOICELOOP_PHONE_ASTERISK": TOKEN,
+    "VOICELOOP_SIP_ALLOW": "127.0.0.1",
 }
+
+
+@asynccontextmanager
+async def serving(*arguments: str, **more: str) -> AsyncIterator[tuple[ServerProcess, int]]:
+    """The embedded preset behind all of these doors, and its port of SIP. more: its environment."""
+    sip_port = free_port()
+    environment = {**ENVIRONMENT, "VOICELOOP_SIP_PORT": str(sip_port), **more}
+    arguments = ("--preset", "embedded", *arguments)
+    log = RESULTS / "phone-server.log"
+    async with running_server(arguments, log=log, environment=environment) as server:
+        yield server, sip_port
 
 
 class LinePart:
@@ -44,17 +57,13 @@ class LinePart:
         voices = script.casts[DEFAULT_CAST]
         n_calls = -(-chosen.turns // len(script.turns))
         rounds = list(interleaved((WEBSOCKET, self._name), n_calls))
-        log = RESULTS / "phone-server.log"
-        preset = ("--preset", "embedded")
-        async with running_server(preset, log=log, environment=ENVIRONMENT) as server:
+        async with serving() as (server, sip_port):
             with progress_bar(f"{self._name}: calls", len(rounds)) as progress:
                 for done, one in enumerate(rounds):
                     voice = voices[one.index % len(voices)]
-                    address = f"127.0.0.1:{server.port}"
-                    self._add(
-                        one.variant,
-                        await call(address, voice, chosen.seed + one.index, one.variant),
-                    )
+                    address, seed = f"127.0.0.1:{server.port}", chosen.seed + one.index
+                    told = await call(address, voice, seed, one.variant, sip_port=sip_port)
+                    self._add(one.variant, told)
                     progress(done + 1)
 
     def _add(self, line: str, call: dict[str, Any]) -> None:
@@ -71,7 +80,7 @@ class LinePart:
             "history_off_by_ms": Distribution.of(self._history_ms),
         }
         return {
-            "lines": {line: _line(turns) for line, turns in self._turns.items()},
+            "lines": {line: line_figures(turns) for line, turns in self._turns.items()},
             **{name: {"n": d.n, "p50": d.p50, "p95": d.p95} for name, d in told.items()},
             "turns": self._turns,
         }
@@ -93,17 +102,21 @@ class LinePart:
     def show(self) -> None:
         figures = self.figures()
         for line, told in figures["lines"].items():
-            gap = told["gap_ms"]
-            print(
-                f"\n{line}: {told['n_turns']} turns, {told['unanswered']} unanswered, hard cuts "
-                f"{told['hard_cuts_percent']} %, gap p50 {gap['p50']} p95 {gap['p95']}"
-            )
+            print(line_text(line, told))
         for name in ("clear_to_silence_ms", "history_off_by_ms"):
             one = figures[name]
             print(f"  {name:<24} n {one['n']:>3}  p50 {one['p50']}  p95 {one['p95']}")
 
 
-def _line(turns: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def line_text(line: str, told: Mapping[str, Any]) -> str:
+    gap = told["gap_ms"]
+    return (
+        f"\n{line}: {told['n_turns']} turns, {told['unanswered']} unanswered, hard cuts "
+        f"{told['hard_cuts_percent']} %, gap p50 {gap['p50']} p95 {gap['p95']}"
+    )
+
+
+def line_figures(turns: Sequence[dict[str, Any]]) -> dict[str, Any]:
     gaps = Distribution.of([turn["gap_ms"] for turn in turns if turn["gap_ms"] is not None])
     cut = [turn for turn in turns if turn["cut_in"] and not turn["cut_is_soft"]]
     return {
@@ -115,10 +128,11 @@ def _line(turns: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 async def call(
-    address: str, voice: str, seed: int, line: str, echo_ms: float = 0.0
+    address: str, voice: str, seed: int, line: str, echo_ms: float = 0.0, sip_port: int = 0
 ) -> dict[str, Any]:
     """One call in a process of its own. Raises: ClientError."""
     options = ("--voice", voice, "--seed", str(seed), "--line", line, "--echo-ms", str(echo_ms))
+    options += ("--sip-port", str(sip_port))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "benchmarks.phone.call", address, *options,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,

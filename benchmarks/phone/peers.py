@@ -319,11 +319,24 @@ class AudioSocketPeer(AsteriskPeer):
         return Told("media", frame[3:]) if frame[0] == 0x10 else Told("hang_up")
 
 
+@dataclass(slots=True)
+class SipPeer(AsteriskPeer):
+    """G.711 in packets; what its frames are is `sip_line.SipStream`'s."""
+
+    name = "sip"
+    encoding: Encoding = "pcmu"
+    rate_hz = 8000
+
+    def told(self, frame: Frame) -> Told:
+        assert isinstance(frame, bytes)
+        return Told("media", frame)
+
+
 PEERS: dict[str, type[TwilioPeer]] = {
     one.name: one
     for one in (
         TwilioPeer, SignalWirePeer, TelnyxPeer, PlivoPeer, VonagePeer, AsteriskPeer,
-        AudioSocketPeer,
+        AudioSocketPeer, SipPeer,
     )
 }  # fmt: skip
 
