@@ -9,31 +9,47 @@ import re
 import shutil
 import wave
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from audio.resample import Resampler
+from clients.server_process import free_port
 from tests.fakes import FakeRecognizer, instant_backends, utterance
-from tests.voiceloop.doors.sip.test_call import dialled, line_of, n_legs
+from tests.tool_service import ANY, Service, box
+from tests.voiceloop.doors.sip.test_call import LONG, dialled, leg_of, line_of, n_legs
+from tests.voiceloop.doors.test_agent_at_the_phone import calling
+from tests.voiceloop.doors.test_desk import Taken
 from tests.waiting import until
+from voiceloop.agent import AgentConfig, AgentTool, CallManners, Transfer
 from voiceloop.config import Limits
 from voiceloop.doors.line import Line
+from voiceloop.doors.sip.door import SipDoor
+from voiceloop.server.app import Gateway
 
 SCENARIOS = Path(__file__).parent / "scenarios"
+KAMAILIO = Path(__file__).parent / "kamailio.cfg"
 CODECS = ("PCMA/8000/1", "PCMU/8000/1", "G722/16000/1", "opus/48000/2")
 MODULES = "stdio aubridge g711 g722 opus aufile sndfile"
 needs_baresip = pytest.mark.skipif(not shutil.which("baresip"), reason="no baresip-core of Debian")
+needs_proxy = pytest.mark.skipif(
+    not (shutil.which("kamailio") and shutil.which("rtpengine")),
+    reason="no kamailio or rtpengine-daemon of Debian",
+)
 needs_sipp = pytest.mark.skipif(not shutil.which("sipp"), reason="no sip-tester of Debian")
 
 
-def telephone(folder: Path, codec: str) -> None:
-    """A configuration of baresip that says half a second, and keeps what it hears."""
+def telephone(folder: Path, codec: str, silence_s: float) -> None:
+    """A configuration of baresip that speaks for a second, and keeps what it hears. It hangs up
+    when its file is over, silence_s later.
+    """
     folder.mkdir()
     _, hz, channels = codec.split("/")
     quiet = np.zeros(12_000, np.int16)
-    said = np.concatenate([quiet, utterance(900, 24_000), np.tile(quiet, 6)])
+    said = np.concatenate([quiet, utterance(900, 24_000), np.tile(quiet, round(2.0 * silence_s))])
     with wave.open(str(folder / "caller.wav"), "wb") as file:
         file.setparams((int(channels), 2, int(hz), 0, "NONE", ""))
         sound = Resampler(24_000, int(hz)).push(said)
@@ -66,31 +82,174 @@ async def test_a_turn_over_baresip_with_each_codec(
 
 
 async def calls(codec: str, folder: Path, pressed: list[tuple[Line, str]]) -> None:
-    telephone(folder, codec)
     backends = instant_backends(recognizer=FakeRecognizer(["a latte please"]))
-    async with dialled(backends) as (door, _):
-        dial = f"/dial sip:clinic@127.0.0.1:{door.port}"
-        baresip = await asyncio.create_subprocess_exec(
-            "baresip", "-f", str(folder), "-e", dial, "-t", "7",
-            stdin=PIPE, stdout=PIPE, stderr=STDOUT,
-        )  # fmt: skip
-        assert baresip.stdin is not None
-        await until(lambda: len(door._calls) == 1)
+    async with dialled(backends) as (door, _), baresip(folder, door, codec) as caller:
+        assert caller.stdin is not None
         line = line_of(door)
         await asyncio.sleep(0.3)
-        baresip.stdin.write(b"5")
+        caller.stdin.write(b"5")
         await until(lambda: (line, "5") in pressed)
-        log, _ = await baresip.communicate()  # it ends by itself, its file over
+        log, _ = await caller.communicate()  # it ends by itself, its file over
         assert codec.split("/")[0].lower() in log.decode(errors="replace").lower()
         await until(lambda: n_legs(door) == 0)
         assert [key for at, key in pressed if at is line] == ["5"]
     assert loud_s(folder) > 0.1
 
 
-async def sipp(port: int, folder: Path, *options: str) -> str:
-    """Run it; returns what it says. It ends with an error where one call is not as described."""
+@asynccontextmanager
+async def baresip(
+    folder: Path, door: SipDoor, codec: str = "PCMU/8000/1", port: int = 0, silence_s: float = 3.0
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """One that calls, and speaks as `telephone` says; keys of its keyboard go to its input.
+
+    port: of whoever stands before the door.
+    """
+    telephone(folder, codec, silence_s)
+    dial = f"/dial sip:clinic@127.0.0.1:{port or door.port}"
     process = await asyncio.create_subprocess_exec(
-        "sipp", f"127.0.0.1:{port}", "-i", "127.0.0.1", "-nostdin", "-timeout", "60", *options,
+        "baresip", "-f", str(folder), "-e", dial, "-t", f"{silence_s + 4.0:g}",
+        stdin=PIPE, stdout=PIPE, stderr=STDOUT,
+    )  # fmt: skip
+    try:
+        await until(lambda: len(door._calls) == 1)
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
+
+
+async def hangs_up(process: asyncio.subprocess.Process) -> None:
+    assert process.stdin is not None
+    process.stdin.write(b"b")
+
+
+async def said_beside(line: Line, text: str) -> None:
+    """Wait until the agent has said this."""
+    with line.side() as side:
+        async with asyncio.timeout(15.0):
+            while (event := await side.next()) is not None:
+                if '"response.output_audio_transcript.done"' in event and text in event:
+                    return
+    raise AssertionError(f"expected {text!r} before the call ended, found nothing of it")
+
+
+@needs_baresip
+@needs_sipp
+@pytest.mark.parametrize("scenario", ["uas", "busy"])
+async def test_baresip_takes_its_caller_to_whoever_answers_and_back_from_who_does_not(
+    scenario: str, tmp_path: Path
+) -> None:
+    port = free_port()
+    there = ("-sn", "uas") if scenario == "uas" else ("-sf", str(SCENARIOS / f"{scenario}.xml"))
+    desk = asyncio.create_task(sipp(0, tmp_path, *there, "-p", str(port), "-m", "1"))
+    to = Transfer("desk", f"sip:desk@127.0.0.1:{port}", words=("a person",))
+    agent = AgentConfig(greeting="Good day.", transfers=(to,))
+    backends = instant_backends(recognizer=FakeRecognizer(["i want a person please"]))
+    async with (
+        dialled(backends, agent=agent) as (door, _),
+        baresip(tmp_path / "caller", door, silence_s=10.0) as caller,
+    ):
+        if scenario == "busy":
+            await said_beside(line_of(door), CallManners().not_transferred)
+            assert n_legs(door) == 1
+        else:
+            await until(lambda: n_legs(door) == 0)
+        await hangs_up(caller)
+        await until(lambda: n_legs(door) == 0)
+        await desk
+
+
+def is_bound(port: int) -> bool:
+    """Whether somebody takes datagrams there."""
+    return f":{port:04X} " in Path("/proc/net/udp").read_text()
+
+
+@asynccontextmanager
+async def proxy(port: int, folder: Path) -> AsyncIterator[tuple[int, range]]:
+    """kamailio before this port, with rtpengine: its port, and those of the sound it relays."""
+    at, relay, first = free_port(), free_port(), free_port()
+    sound = range(first, min(first + 40, 65_535))
+    told = KAMAILIO.read_text()
+    for name, number in (("PROXY_PORT", at), ("SERVER_PORT", port), ("RELAY_PORT", relay)):
+        told = told.replace(name, str(number))
+    file = folder / KAMAILIO.name
+    file.write_text(told)
+    commands = (
+        ("rtpengine", "--foreground", "--log-stderr", "--table=-1", "--interface=127.0.0.1",
+         f"--listen-ng=127.0.0.1:{relay}", f"--port-min={sound[0]}", f"--port-max={sound[-1]}"),
+        ("kamailio", "-DD", "-E", "-f", str(file), "-Y", str(folder), "-m", "16", "-M", "4"),
+    )  # fmt: skip
+    running = []
+    try:
+        for command, bound in zip(commands, (relay, at), strict=True):  # the proxy asks its relay
+            running.append(
+                await asyncio.create_subprocess_exec(
+                    *command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL
+                )
+            )
+            await until(lambda port=bound: is_bound(port))  # type: ignore[misc]
+        yield at, sound
+    finally:
+        for process in running:
+            if process.returncode is None:
+                process.terminate()
+            await process.wait()
+
+
+@needs_baresip
+@needs_proxy
+async def test_a_call_comes_through_a_proxy_that_relays_its_sound(tmp_path: Path) -> None:
+    backends = instant_backends(recognizer=FakeRecognizer(["a latte please"]))
+    folder = tmp_path / "caller"
+    async with (
+        dialled(backends) as (door, _),
+        proxy(door.port, tmp_path) as (port, sound),
+        baresip(folder, door, port=port) as caller,
+    ):
+        leg = leg_of(door)
+        assert leg.dialog.flow.port == port
+        await caller.communicate()
+        assert leg.media._to[1] in sound
+        await until(lambda: n_legs(door) == 0)
+    assert loud_s(folder) > 0.1
+
+
+@needs_baresip
+async def test_a_caller_at_baresip_hangs_up_in_the_greeting_and_in_a_tool(tmp_path: Path) -> None:
+    async with (
+        dialled(agent=AgentConfig(greeting=LONG)) as (door, _),
+        baresip(tmp_path / "greeting", door) as caller,
+    ):
+        leg = leg_of(door)
+        await until(lambda: leg.media._sender.n_packets > 20)
+        await hangs_up(caller)
+        await until(lambda: n_legs(door) == 0 and not door._tasks)
+    order = AgentTool("order", "", ANY, url="https://shop.test/")
+    service = Service(takes_s=1.0)
+    agent = AgentConfig(greeting="Good day.", tools=(order,))
+    async with (
+        dialled(calling("order", "{}"), agent=agent) as (door, _),
+    ):
+        gateway = door._server
+        assert isinstance(gateway, Gateway)
+        gateway.calls.toolbox = box(asyncio.get_running_loop().time, order=(order, service))
+        async with baresip(tmp_path / "tool", door) as caller:
+            await until(lambda: service.n_begun)
+            await hangs_up(caller)
+            await until(lambda: n_legs(door) == 0 and not door._tasks)
+        await gateway.calls.toolbox.close()
+        assert service.n_done == 1
+
+
+async def sipp(port: int, folder: Path, *options: str, at: str = "127.0.0.1") -> str:
+    """Run it; returns what it says. It ends with an error where one call is not as described.
+
+    port: that it calls; 0: it waits to be called.
+    """
+    to = (f"127.0.0.1:{port}",) if port else ()
+    process = await asyncio.create_subprocess_exec(
+        "sipp", *to, "-i", at, "-nostdin", "-timeout", "60", *options,
         cwd=folder, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT,
     )  # fmt: skip
     told, _ = await process.communicate()
@@ -106,6 +265,33 @@ async def test_sipps_scenarios_are_answered_as_they_say(scenario: str, tmp_path:
             door.port, tmp_path, "-sf", str(SCENARIOS / f"{scenario}.xml"), "-m", "3", "-r", "5"
         )
         await until(lambda: n_legs(door) == 0)
+
+
+@needs_sipp
+async def test_a_caller_at_sipp_who_gives_up_while_it_rings_is_nobodys_any_more(
+    tmp_path: Path,
+) -> None:
+    async with dialled() as (door, _):
+        desk = door._calls.desk
+        desk._webhook = Taken().webhook()
+        await sipp(door.port, tmp_path, "-sf", str(SCENARIOS / "gives_up.xml"), "-m", "5")
+        await until(lambda: not door._tasks)
+        assert desk._ringing == {} and not desk._limits._n_open
+
+
+@needs_sipp
+async def test_calls_of_a_line_that_loses_every_tenth_message_come_about(tmp_path: Path) -> None:
+    async with dialled() as (door, _):
+        await sipp(door.port, tmp_path, "-sn", "uac", "-m", "8", "-r", "20", "-lost", "10")
+        await until(lambda: not door._tasks)
+
+
+@needs_sipp
+async def test_a_scanner_is_refused_whatever_it_tries(tmp_path: Path) -> None:
+    async with dialled() as (door, _):
+        scenario = str(SCENARIOS / "scanner.xml")
+        await sipp(door.port, tmp_path, "-sf", scenario, "-m", "4", "-r", "8", at="127.0.0.2")
+        assert not door._legs and not door.is_known("127.0.0.2")
 
 
 @needs_sipp
