@@ -1,4 +1,4 @@
-"""Calls by the field's own programs: baresip as a telephone, SIPp as many of them."""
+"""Calls by the field's own programs: telephones, many of them at once, a proxy and its relay."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ from voiceloop.agent import AgentConfig, AgentTool, CallManners, Transfer
 from voiceloop.config import Limits
 from voiceloop.doors.line import Line
 from voiceloop.doors.sip.door import SipDoor
+from voiceloop.doors.sip.leg import LegState
 from voiceloop.server.app import Gateway
+from voiceloop.telephony import Announcement
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 KAMAILIO = Path(__file__).parent / "kamailio.cfg"
@@ -38,6 +40,9 @@ needs_baresip = pytest.mark.skipif(not shutil.which("baresip"), reason="no bares
 needs_proxy = pytest.mark.skipif(
     not (shutil.which("kamailio") and shutil.which("rtpengine")),
     reason="no kamailio or rtpengine-daemon of Debian",
+)
+needs_linphone = pytest.mark.skipif(
+    not shutil.which("linphonec"), reason="no linphone-cli of Debian"
 )
 needs_sipp = pytest.mark.skipif(not shutil.which("sipp"), reason="no sip-tester of Debian")
 
@@ -162,7 +167,7 @@ async def test_baresip_takes_its_caller_to_whoever_answers_and_back_from_who_doe
 
 def is_bound(port: int) -> bool:
     """Whether somebody takes datagrams there."""
-    return f":{port:04X} " in Path("/proc/net/udp").read_text()
+    return any(f":{port:04X} " in Path(f"/proc/net/{one}").read_text() for one in ("udp", "udp6"))
 
 
 @asynccontextmanager
@@ -213,6 +218,54 @@ async def test_a_call_comes_through_a_proxy_that_relays_its_sound(tmp_path: Path
         assert leg.media._to[1] in sound
         await until(lambda: n_legs(door) == 0)
     assert loud_s(folder) > 0.1
+
+
+@asynccontextmanager
+async def linphone(
+    folder: Path, *options: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
+    """One on files for sound, which keeps what it hears; its commands go to its input. And its
+    port.
+    """
+    (folder / ".local/share/linphone").mkdir(parents=True)
+    port = free_port()
+    identity = f"sip:{folder.name}@127.0.0.1"
+    lines = [f"[sip]\nsip_port={port}\nsip_tcp_port=0\nsip_tls_port=0\nguess_hostname=0"]
+    lines += [f"contact={identity}\nuse_ipv6=0\n[rtp]\naudio_rtp_port={free_port()}\n"]
+    (folder / "rc").write_text("\n".join(lines))
+    process = await asyncio.create_subprocess_exec(
+        "linphonec", "-c", str(folder / "rc"), *options, env={**os.environ, "HOME": str(folder)},
+        stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL,
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(f"soundcard use files\nrecord {folder}/heard.wav\n".encode())
+    try:
+        await until(lambda: is_bound(port))
+        yield process, port
+    finally:
+        await process.communicate(b"terminate all\nquit\n")
+
+
+@needs_linphone
+async def test_a_warm_transfer_by_linphone_connects_the_caller_with_who_was_told(
+    tmp_path: Path,
+) -> None:
+    told = Announcement("Wants a refund.", utterance(900, 24_000).tobytes())
+    async with (
+        dialled() as (door, _),
+        linphone(tmp_path / "desk", "-a") as (desk, port),
+        linphone(tmp_path / "caller") as (caller, _),
+    ):
+        assert caller.stdin is not None
+        caller.stdin.write(f"call sip:clinic@127.0.0.1:{door.port}\n".encode())
+        await until(lambda: len(door._calls) == 1)
+        leg = leg_of(door)
+        await until(lambda: leg.state is LegState.LIVE)
+        await leg.transfer(f"sip:desk@127.0.0.1:{port}", told)
+        await until(lambda: n_legs(door) == 0)
+    with wave.open(str(tmp_path / "desk" / "heard.wav")) as file:
+        heard = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.int32)
+        assert (np.abs(heard) > 300).sum() / file.getframerate() > 0.3
 
 
 @needs_baresip
