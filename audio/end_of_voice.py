@@ -54,7 +54,7 @@ class EndOfVoice:
                 found_shape = list(self._weights[name].shape)
                 raise AudioError(f"expected {name} {list(shape)} in {path}, found {found_shape}")
             if not np.isfinite(self._weights[name]).all():
-                raise AudioError(f"expected finite numbers in {name} of {path}, found others")
+                raise AudioError(f"{path}: {name} holds numbers that are not finite")
         self.n_folds = len(self._weights["out"])
         self.width = len(self._weights["mean"])
 

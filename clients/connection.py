@@ -122,7 +122,7 @@ async def dial(address: str, key: str | None) -> ClientConnection:
         ) from error
     except (OSError, InvalidHandshake, InvalidURI, TimeoutError, UnicodeError) as error:
         raise ConnectionFailed(
-            f"expected a Realtime server at {url}, found none: {error} (voiceloop serve starts one)"
+            f"No server answers at {url}: {error}. Start one: voiceloop serve"
         ) from error
 
 
@@ -202,16 +202,16 @@ def _how(closed: ConnectionClosed) -> str:
 
 def _refusal(url: str, status: int) -> str:
     """What a server that answers over HTTP, but not with a session, says by it."""
-    expected = f"expected {url} to take the call, found HTTP {status}"
+    refused = f"{url} refused the call with HTTP {status}"
     match status:
         case 401:
-            return f"{expected}: it wants a key that it knows (VOICELOOP_KEYS)"
+            return f"{refused}: set VOICELOOP_KEYS to a key of it"
         case 503:
-            return f"{expected}: it is loading, full or stopping"
+            return f"{refused}: it is loading, full or stopping"
         case 403 | 404:
-            return f"{expected}: no Realtime session there (the path is /v1/realtime)"
+            return f"{refused}: the path is /v1/realtime"
         case _:
-            return expected
+            return refused
 
 
 def _read(frame: str | bytes) -> dict[str, Any]:

@@ -82,9 +82,7 @@ class ResumingConnection(RealtimeConnection):
                         self._ticket = {}
                         await self.close()
                         why = received.event["error"].get("message", "an error")
-                        raise ConnectionFailed(
-                            f"expected the call to go on over another line, found: {why}"
-                        )
+                        raise ConnectionFailed(f"The call could not go on over another line: {why}")
                 yield received
             if not self._may_resume() or not await self._resume():
                 return

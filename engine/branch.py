@@ -338,9 +338,7 @@ class Branch:
         if self.phase is Phase.CLOSED:
             raise InvalidRequest(f"expected branch {self.branch_id} open, found it closed")
         if self.phase is not Phase.OPEN:
-            raise InvalidRequest(
-                f"expected no reply under way on branch {self.branch_id}, found one"
-            )
+            raise InvalidRequest(f"branch {self.branch_id} has a reply under way")
 
     def _require_context(self, n_tokens: int) -> None:
         if n_tokens >= self._home.context_length:

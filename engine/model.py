@@ -210,8 +210,10 @@ class Decoder:
 
 
 def _may_have_four_bits(checkpoint: Checkpoint, config: ModelConfig) -> bool:
-    """Whether the head is the embedding, of which likely tokens are computed again (rounding costs
-    it most of all products), in whole groups, and has more than the eight bits of a file.
+    """Whether the head may be rounded to four bits.
+
+    It has to be the embedding, in whole groups, with more than the eight bits of a file. Its likely
+    tokens are computed again, for rounding costs it most of all products.
     """
     name = "model.embed_tokens.weight"
     is_quantized = isinstance(checkpoint, HoldsInt4) and checkpoint.is_quantized(name)

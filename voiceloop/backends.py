@@ -233,8 +233,10 @@ class PreemptiveDone(msgspec.Struct, frozen=True, tag="preemptive_done"):
 
 
 class Thinks(msgspec.Struct, frozen=True, tag="thinks", omit_defaults=True):
-    """The model has thought what nobody hears, and no word of the reply is there yet; once a reply,
-    at the latest with its first word. ``attempt``: of one made ahead."""
+    """The model has thought what no caller hears, and no word of the reply is there yet.
+
+    Comes once a reply, at the latest with its first word. ``attempt``: of one made ahead.
+    """
 
     attempt: int | None = None
 

@@ -78,9 +78,8 @@ def _refuse(message: str) -> int:
 def build_parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="voiceloop",
-        description="A voice-agent runtime you host yourself: it answers before the silence feels "
-        "like one.",
-        epilog="Start with: voiceloop demo",
+        description="A server for real-time voice agents that you host yourself.",
+        examples=("voiceloop demo", "voiceloop serve --agent dentist"),
     )
     parser.add_argument("--version", action="version", version=f"voiceloop {__version__}")
     parser.set_defaults(run=None)
@@ -105,27 +104,30 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_demo(commands: Commands) -> None:
     demo = commands.add_parser(
         "demo",
-        help="hear an agent answer a caller, and see where each millisecond went",
-        description="Start the real server on a free loopback port, play a recorded caller into it "
-        "in real time, print the conversation as it happens, and write conversation.wav (caller "
-        "left, agent right), turns.json, waterfall.png and report.html; after ctrl-C with what was "
-        "recorded by then. Nothing is downloaded. Exits with 1 where a turn got no answer.",
+        help="Plays a recorded call to the real server, and writes its sound and report.",
+        description="Starts the real server on a free port of this machine, and plays a recorded "
+        "caller to it in real time. Writes conversation.wav (caller left, agent right), "
+        "turns.json, waterfall.png and report.html. Ctrl-C keeps what was recorded by then. "
+        "Downloads nothing. Exits with 1 if a turn got no answer.",
+        examples=("voiceloop demo --out demo-out",),
     )
     demo.add_argument(
         "--wav",
         type=Path,
         metavar="FILE",
-        help="your own caller: a mono 16-bit WAV of at most ten minutes (default: a bundled call)",
+        help="Play your own caller: a mono 16-bit WAV of at most ten minutes (default: bundled)",
     )
     demo.add_argument(
-        "--json", action="store_true", help="print the figures as JSON (the rest goes to stderr)"
+        "--json",
+        action="store_true",
+        help="Print the figures as JSON; the rest goes to standard error",
     )
     demo.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
         default=Path("demo-out"),
-        help="the folder the files go to (default: %(default)s)",
+        help="Write the files into this folder (default: %(default)s)",
     )
     demo.set_defaults(run=_demo)
 
@@ -133,28 +135,37 @@ def _add_demo(commands: Commands) -> None:
 def _add_init(commands: Commands) -> None:
     init = commands.add_parser(
         "init",
-        help="begin an agent of your own: its file, a tool, scenarios, a test, a container file",
-        description="Write a folder for an agent of your own. In a terminal it asks; each question "
-        "is also a flag, and without a terminal what is not named has its default.",
+        help="Writes the folder of an agent of your own, which runs at once.",
+        description="Writes a folder for an agent of your own: its file, a tool, scenarios, a test "
+        "and a container file. In a terminal it asks. Each question is also a flag. Without a "
+        "terminal a flag that you leave out has its default.",
+        examples=("voiceloop init my-agent", "voiceloop init my-shop --defaults"),
     )
     init.add_argument(
         "folder", type=Path, nargs="?", default=Path("my-agent"), metavar="FOLDER",
-        help="a new or empty one (default: %(default)s)",
+        help="Write into this new or empty folder (default: %(default)s)",
     )  # fmt: skip
     for option in OPTIONS:
         told = option.question + (f" (default: {option.default})" if option.default else "")
         init.add_argument(option.flag, metavar="TEXT", help=told.replace("%", "%%"))
-    init.add_argument("--defaults", action="store_true", help="ask nothing")
-    init.add_argument("--list-options", action="store_true", help="print the questions as JSON")
+    init.add_argument("--defaults", action="store_true", help="Ask nothing, and take the defaults")
+    init.add_argument(
+        "--list-options", action="store_true", help="Print the questions as JSON, and write nothing"
+    )
     init.set_defaults(run=_init)
 
 
 def _add_serve(commands: Commands) -> None:
     serve = commands.add_parser(
         "serve",
-        help="run the server: the OpenAI Realtime protocol at /v1/realtime",
-        description="Run the server. Settings come from --config, then the environment "
-        "(VOICELOOP_<NAME>), then the flags below; the last one wins.",
+        help="Runs the server.",
+        description="Runs the server: the OpenAI Realtime protocol at /v1/realtime, a page at /. "
+        "Settings come from --config, then the environment (VOICELOOP_<NAME>), then the flags "
+        "below. The last one wins.",
+        examples=(
+            "voiceloop serve --agent dentist",
+            "voiceloop serve --config server.toml --agent agent.toml --reload",
+        ),
     )
     _add_place(serve)
     add_keys(serve, (f"{part}_{what}" for part in PARTS for what in ("url", "model")))
@@ -166,7 +177,10 @@ def _add_serve(commands: Commands) -> None:
 def _add_place(server: argparse.ArgumentParser) -> None:
     """Where a server listens, who may come in, and which agent answers."""
     server.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings: a TOML file (default: none)"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="Read the settings from this TOML file (default: none)",
     )
     add_keys(
         server,
@@ -180,8 +194,9 @@ def _add_place(server: argparse.ArgumentParser) -> None:
 def _add_gateway(commands: Commands) -> None:
     gateway = commands.add_parser(
         "gateway",
-        help="run a server whose models are elsewhere: workers on the network, services",
+        help="Runs a server whose models are elsewhere: workers on the network, services.",
         description=GATEWAY_DESCRIPTION,
+        examples=("voiceloop gateway --config gateway.toml",),
     )
     _add_place(gateway)
     add_gateway_arguments(gateway)
@@ -191,35 +206,44 @@ def _add_gateway(commands: Commands) -> None:
 def _add_worker(commands: Commands) -> None:
     worker = commands.add_parser(
         "worker",
-        help="hold models for servers on other machines",
+        help="Holds models for servers on other machines.",
         description=WORKER_DESCRIPTION,
+        examples=("voiceloop worker --role engine --listen 0.0.0.0:9001 --preset embedded",),
     )
     add_worker_arguments(worker)
     worker.set_defaults(run=_worker)
 
 
 def _add_cluster(commands: Commands) -> None:
-    told = "run gateways and workers over machines, with Ray"
+    told = "Runs gateways and workers over machines, with Ray."
     cluster = commands.add_parser("cluster", help=told, description=CLUSTER_DESCRIPTION)
     add_cluster_arguments(cluster)
     cluster.set_defaults(run=_cluster)
 
 
 def _add_url(command: argparse.ArgumentParser) -> None:
-    told = "the server (default: %(default)s)"
+    told = "Call this server (default: %(default)s)"
     command.add_argument("url", nargs="?", metavar="URL", default=DEFAULT_URL, help=told)
 
 
 def _add_talk(commands: Commands) -> None:
-    told = "talk to a running server with your microphone, or with a WAV"
-    talk = commands.add_parser("talk", help=told, description=TALK_DESCRIPTION)
+    told = "Talks to a running server with your microphone, or with a WAV."
+    talk = commands.add_parser(
+        "talk",
+        help=told,
+        description=TALK_DESCRIPTION,
+        examples=(
+            "voiceloop talk ws://127.0.0.1:8080",
+            "voiceloop talk --wav question.wav --out call.wav",
+        ),
+    )
     _add_url(talk)
     add_talk_arguments(talk)
     talk.set_defaults(run=_talk)
 
 
 def _add_call(commands: Commands) -> None:
-    told = "drive a call turn by turn, by hand or from a program: start, say, events, stop"
+    told = "Drives a call turn by turn, by hand or from a program."
     call = commands.add_parser("call", help=told, description=CALL_DESCRIPTION)
     add_call_arguments(call)
     call.set_defaults(run=_call)
@@ -228,9 +252,10 @@ def _add_call(commands: Commands) -> None:
 def _add_conformance(commands: Commands) -> None:
     conformance = commands.add_parser(
         "conformance",
-        help="check any server against the OpenAI Realtime protocol",
-        description="Try named black-box checks of the Realtime protocol (GA) on a running server, "
-        "VoiceLoop or another, and print a table. Exits with 1 where a check fails.",
+        help="Checks any server against the OpenAI Realtime protocol.",
+        description="Tries named checks of the Realtime protocol (GA) on a running server, "
+        "VoiceLoop or another, and prints a table. Exits with 1 if a check fails.",
+        examples=("voiceloop conformance ws://127.0.0.1:8080/v1/realtime --only session",),
     )
     _add_url(conformance)
     add_conformance_arguments(conformance)
@@ -238,22 +263,40 @@ def _add_conformance(commands: Commands) -> None:
 
 
 def _add_bench(commands: Commands) -> None:
-    told = "measure any chat or Realtime endpoint: first token, tokens a second, the gap"
-    bench = commands.add_parser("bench", help=told, description=BENCH_DESCRIPTION)
+    told = "Measures any chat or Realtime endpoint: first token, response latency."
+    bench = commands.add_parser(
+        "bench",
+        help=told,
+        description=BENCH_DESCRIPTION,
+        examples=(
+            "voiceloop bench http://127.0.0.1:8000/v1 --at-once 1,4",
+            "voiceloop bench ws://127.0.0.1:8080 --calls 8",
+        ),
+    )
     add_bench_arguments(bench)
     bench.set_defaults(run=_bench)
 
 
 def _add_replay(commands: Commands) -> None:
-    told = "play kept calls again with other settings, and print what differs"
-    replay = commands.add_parser("replay", help=told, description=REPLAY_DESCRIPTION)
+    told = "Plays kept calls again with other settings, and prints what differs."
+    replay = commands.add_parser(
+        "replay",
+        help=told,
+        description=REPLAY_DESCRIPTION,
+        examples=("voiceloop replay calls/ --config new.toml",),
+    )
     add_replay_arguments(replay)
     replay.set_defaults(run=_replay)
 
 
 def _add_evaluate(commands: Commands) -> None:
-    told = "play scenarios to an agent, and judge what it says, does, and how fast"
-    evaluate = commands.add_parser("evaluate", help=told, description=EVALUATE_DESCRIPTION)
+    told = "Plays scenarios to an agent, and judges what it says and does."
+    evaluate = commands.add_parser(
+        "evaluate",
+        help=told,
+        description=EVALUATE_DESCRIPTION,
+        examples=("voiceloop evaluate agent.toml --scenarios scenarios.toml --spoken",),
+    )
     add_evaluate_arguments(evaluate)
     evaluate.set_defaults(run=_evaluate)
 
@@ -261,41 +304,76 @@ def _add_evaluate(commands: Commands) -> None:
 def _add_models(commands: Commands) -> None:
     models = commands.add_parser(
         "models",
-        help="the models of each preset: which are on disk, fetch them, where they lie",
-        description="The models of each preset. They lie in the Hugging Face cache, where other "
-        "programs find them too; HF_HOME, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE are honoured.",
+        help="Lists, fetches, finds and checks the models of each preset.",
+        description="Lists, fetches, finds and checks the models of each preset. They are kept in "
+        "the Hugging Face cache, which other programs share. HF_HOME, HF_ENDPOINT, HF_TOKEN and "
+        "HF_HUB_OFFLINE have their usual effect.",
     )
     models.set_defaults(run=_models)
     verbs = models.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
-    verbs.add_parser("list", help="each preset's models, and what it lacks here")
-    pull = verbs.add_parser("pull", help="fetch a preset's models, or one model")
-    pull.add_argument("name", metavar="NAME", help="cpu, gpu, or an id owner/name[@revision]")
+    verbs.add_parser(
+        "list",
+        help="Lists each preset's models, and what is missing here.",
+        examples=("voiceloop models list",),
+    )
+    pull = verbs.add_parser(
+        "pull",
+        help="Fetches a preset's models, or one model.",
+        examples=("voiceloop models pull cpu", "voiceloop models pull Qwen/Qwen3-1.7B"),
+    )
+    pull.add_argument("name", metavar="NAME", help="Fetch cpu, gpu, or an id owner/name[@revision]")
     gate = verbs.add_parser(
         "gate",
-        help="whether a model in eight or four bits still is the model, beside bf16",
-        description="Likeliest tokens, divergence and fifty tool calls in this format and in bf16, "
-        "on callers that ship. It takes minutes; serve and doctor tell what it found.",
+        help="Compares a model in 8 or 4 bits with itself in bf16.",
+        description="Compares a model in 8 or 4 bits with itself in bf16: likeliest tokens, "
+        "divergence, fifty tool calls. It takes minutes. `serve` and `doctor` report the result.",
+        examples=("voiceloop models gate smollm2-135m --weights int8 --kv int8",),
     )
-    gate.add_argument("name", metavar="MODEL", help="as --llm-model: a name, a folder, a GGUF file")
-    gate.add_argument("--weights", default="int8", choices=("int8", "int4", "bf16"))
-    gate.add_argument("--kv", default="bf16", choices=("int8", "bf16"))
-    gate.add_argument("--exact", action="store_true", help="fp32 too: what bf16 itself strays by")
-    path = verbs.add_parser("path", help="print the cache's folder, or a model's")
-    path.add_argument("name", metavar="NAME", nargs="?", help="a preset or an id")
+    gate.add_argument(
+        "name",
+        metavar="MODEL",
+        help="Check this model: a name, a folder or a GGUF file, as for --llm-model",
+    )
+    gate.add_argument(
+        "--weights", default="int8", choices=("int8", "int4", "bf16"),
+        help="Keep the weights in this format (default: %(default)s)",
+    )  # fmt: skip
+    gate.add_argument(
+        "--kv", default="bf16", choices=("int8", "bf16"),
+        help="Keep keys and values in this format (default: %(default)s)",
+    )  # fmt: skip
+    gate.add_argument(
+        "--exact",
+        action="store_true",
+        help="Compare bf16 with fp32 too: how far bf16 itself is off",
+    )
+    path = verbs.add_parser(
+        "path",
+        help="Prints the folder of the cache, or of a model.",
+        examples=("voiceloop models path cpu",),
+    )
+    path.add_argument("name", metavar="NAME", nargs="?", help="Find this preset or id")
 
 
 def _add_doctor(commands: Commands) -> None:
     doctor = commands.add_parser(
         "doctor",
-        help="check this machine: versions, devices, models, a self-test of each stage",
-        description="Check this machine and name the remedy for each problem found.",
-    )
-    doctor.add_argument("--preset", metavar="NAME", help="look at this one (default: serve's own)")
-    doctor.add_argument(
-        "--config", type=Path, metavar="FILE", help="with these settings of a server"
+        help="Checks this machine, and names the remedy for each problem.",
+        description="Checks this machine: versions, devices, models, a self-test of each stage. "
+        "Names the remedy for each problem. Exits with 1 if it finds one.",
+        examples=("voiceloop doctor --config server.toml --agent agent.toml",),
     )
     doctor.add_argument(
-        "--agent", type=Path, metavar="FILE", help="and ask what its tools and documents need"
+        "--preset", metavar="NAME", help="Check this preset (default: the one that serve takes)"
+    )
+    doctor.add_argument(
+        "--config", type=Path, metavar="FILE", help="Check with these settings of a server"
+    )
+    doctor.add_argument(
+        "--agent",
+        type=Path,
+        metavar="FILE",
+        help="Check also what this agent's tools and documents need",
     )
     doctor.set_defaults(run=_doctor)
 

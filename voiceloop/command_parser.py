@@ -7,7 +7,7 @@ and does not find. `cli.py` says which commands there are.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args, get_origin
 
@@ -46,11 +46,33 @@ def remedy_for(error: ModuleNotFoundError) -> str | None:
     return f"expected {error.name}, found it not installed: pip install 'voiceloop[{extra}]'"
 
 
+class HelpFormatter(argparse.HelpFormatter):
+    """Leaves examples as they are, so that they can be pasted."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith("example") else super()._fill_text(text, width, indent)
+
+
+class Subcommands(argparse._SubParsersAction):  # type: ignore[type-arg]  # no generic at run time
+    """What a command says of itself in the list stands in its own help too."""
+
+    def add_parser(self, name: str, **options: Any) -> Any:
+        return super().add_parser(name, **{"description": options.get("help"), **options})
+
+
 class CommandParser(argparse.ArgumentParser):
     """A parser whose commands refuse what they do not know themselves, and name the nearest.
 
     argparse leaves it to the parser above a command, whose usage has none of the command's options.
+    examples: command lines that stand below the arguments.
     """
+
+    def __init__(self, *, examples: Sequence[str] = (), **options: Any) -> None:
+        if examples:
+            title = "example:" if len(examples) == 1 else "examples:"
+            options["epilog"] = "\n  ".join((title, *examples))
+        super().__init__(**{"formatter_class": HelpFormatter, **options})
+        self.register("action", "parsers", Subcommands)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, unknown = super().parse_known_args(args, namespace)

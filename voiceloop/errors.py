@@ -258,4 +258,4 @@ def error_of(error: BaseException) -> VoiceLoopError:
     except BaseExceptionGroup:
         pass
     log.error("expected an answer, found a bug", exc_info=error)
-    return InternalError("expected an answer, found an internal error")
+    return InternalError("A bug of the server. Its log has the traceback.")

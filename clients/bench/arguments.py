@@ -15,91 +15,93 @@ MAX_REPLY_TOKENS = 16_384
 MAX_CALLS = 1_000
 MAX_SETTINGS = 16  # of prompt lengths times concurrencies: each is measured by itself
 DESCRIPTION = (
-    "Measure any endpoint. Of an OpenAI chat endpoint (http://HOST:PORT/v1, https://...) the time "
-    "to the first token, the time per token and their percentiles, for each prompt length with "
-    "each number of requests at once. Of an OpenAI Realtime endpoint (ws://HOST:PORT, wss://...) "
-    "the gap between a recorded caller's last sound and the agent's first, in whole calls in real "
-    "time. Exits with 1 where a request failed, a call broke off or a turn got no answer."
+    "Measures any endpoint. At a chat endpoint (http://HOST:PORT/v1): the time to the first token "
+    "and the time per token. At a Realtime endpoint (ws://HOST:PORT): the response latency, from a "
+    "recorded caller's last sound to the agent's first, in whole calls in real time. Exits with 1 "
+    "if a request failed, a call broke off or a turn got no answer."
 )
 
 
 def add_bench_arguments(bench: argparse.ArgumentParser) -> None:
     bench.add_argument(
-        "url", metavar="URL", help="http:// or https:// of a chat service, ws:// or wss:// of calls"
+        "url",
+        metavar="URL",
+        help="Measure a chat service (http://, https://) or calls (ws://, wss://)",
     )
     bench.add_argument(
         "--model",
         metavar="NAME",
-        help="asked for by this name (default: a chat service's only model, a call's own)",
+        help="Ask for this model (default: a chat service's only one, a call's own)",
     )
     bench.add_argument(
         "--api-key",
         metavar="KEY",
-        help="sent as a bearer token (default: to this machine the first of VOICELOOP_KEYS)",
+        help="Send this key (default: the first of VOICELOOP_KEYS, to this machine alone)",
     )
     bench.add_argument(
         "--at-once",
         type=numbers(MAX_AT_ONCE),
         default=(1,),
         metavar="N[,N...]",
-        help="requests or calls at a time (default: 1)",
+        help="Send so many requests or calls at a time (default: 1)",
     )
-    bench.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    bench.add_argument(
+        "--json", type=Path, metavar="FILE", help="Also write the figures into this file"
+    )
     chat = bench.add_argument_group("of a chat endpoint")
     chat.add_argument(
         "--requests",
         type=whole_number(1, MAX_REQUESTS),
         metavar="N",
-        help="how many of each setting, after one that does not count (default: 20)",
+        help="Send so many of each setting, after one that does not count (default: 20)",
     )
     chat.add_argument(
         "--prompt-tokens",
         type=numbers(MAX_PROMPT_TOKENS),
         metavar="N[,N...]",
-        help="about how long the prompts are; the service's own count is reported (default: 200)",
+        help="Make prompts about so long; the report has the service's own count (default: 200)",
     )
     chat.add_argument(
         "--max-tokens",
         type=whole_number(1, MAX_REPLY_TOKENS),
         metavar="N",
-        help="how long the replies may be (default: 64)",
+        help="Allow replies of so many tokens (default: 64)",
     )
     chat.add_argument(
         "--same-prompt",
         action="store_true",
-        help="all prompts of a length alike: what a prefix cache gains (default: all differ)",
+        help="Send the same prompt each time: what a prefix cache gains (default: all differ)",
     )
     chat.add_argument(
         "--timeout",
         type=number("seconds", above=0.0),
         metavar="S",
-        help="seconds to wait for the next piece of a reply (default: 60)",
+        help="Wait so many seconds for the next piece of a reply (default: 60)",
     )
     calls = bench.add_argument_group("of a Realtime endpoint")
     calls.add_argument(
         "--calls",
         type=whole_number(1, MAX_CALLS),
         metavar="N",
-        help="how many calls, each about a minute (default: as many as at once)",
+        help="Make so many calls, each about a minute (default: as many as at once)",
     )
     calls.add_argument(
         "--script",
         type=Path,
         metavar="FILE",
-        help="a call of your own: TOML with [[turns]], each name, text, after and file, a mono "
-        "16-bit WAV or FLAC in the same folder (default: the bundled call)",
+        help="Play a call of your own: TOML with [[turns]], as BENCH.md shows (default: bundled)",
     )
     calls.add_argument(
         "--turns",
         type=whole_number(1),
         metavar="N",
-        help="only the first turns of each call (default: all)",
+        help="Play only the first turns of each call (default: all)",
     )
     calls.add_argument(
         "--within",
         type=number("ms", above=0.0),
         metavar="MS",
-        help="ms within which an answer is a good one (default: 800)",
+        help="Count an answer within so many ms as a good one (default: 800)",
     )
 
 

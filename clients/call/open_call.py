@@ -188,7 +188,7 @@ class OpenCall:
             if received.type == "session.updated":
                 self._configured = True
             if received.type == "error" and not self._configured:
-                raise ConnectionFailed(f"expected a session, found: {_told(received.event)}")
+                raise ConnectionFailed(f"The server opened no session: {_told(received.event)}")
             interrupted = self.record.receive(received)
             self._changed.set()
             if self._observer is not None:
@@ -197,15 +197,14 @@ class OpenCall:
                 await self._connection.truncate(interrupted)
         if not self._ended:
             raise ConnectionFailed(
-                "expected the call to go on, found the connection closed: "
-                f"{self._connection.ended_by}"
+                f"The call ended, for the connection closed: {self._connection.ended_by}"
             )
 
     async def _open_session(self) -> None:
         settings = session_settings(self.options.turn_detection, self.options.agent_voice)
         await self._connection.send({"type": "session.update", "session": settings})
         if not await self.until(lambda: self._configured, self._clock() + 10.0):
-            raise ConnectionFailed("expected session.updated within 10 s, found nothing")
+            raise ConnectionFailed("The server did not answer session.update within 10 s.")
 
     def _last_end_at(self) -> float:
         """When the last sample of what the caller said last was sent."""

@@ -221,8 +221,9 @@ def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -
 
 
 def _silent_ms(record: CallRecord, onset_at: float, end_at: float, next_at: float) -> float | None:
-    """From the caller's end to a sound before the next turn: of a reply that nobody had heard when
-    the caller began this one, so also of an answer to the turn before that was still under way.
+    """From the caller's end to a sound before the next turn, of a reply not heard before.
+
+    So also of an answer to the turn before that was still under way.
     """
     unheard = (
         reply

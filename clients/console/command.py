@@ -29,9 +29,7 @@ def run_call(chosen: argparse.Namespace) -> int:
 
 def _start(chosen: argparse.Namespace, path: Path) -> int:
     if path.exists() and _is_held(path):
-        raise ConnectionFailed(
-            f"expected a name that no call has, found {chosen.name!r} (voiceloop call stop)"
-        )
+        raise ConnectionFailed(f"A call named {chosen.name!r} is open. End it: voiceloop call stop")
     if chosen.out is not None:
         prepare_folder(chosen.out)
     options = {
@@ -58,7 +56,7 @@ def _start(chosen: argparse.Namespace, path: Path) -> int:
         options_of_it.write(json.dumps(options).encode())
     line = process.stdout.readline()
     if not line:
-        raise ConnectionFailed(f"expected a call, found that it ended; see {log.name}")
+        raise ConnectionFailed(f"The call has ended: see {log.name}.")
     return _print(json.loads(line))
 
 

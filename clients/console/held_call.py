@@ -82,14 +82,14 @@ class HeldCall:
     async def say(self, turn: Say) -> dict[str, Any]:
         """What became of the turn. Raises: ClientError: another is under way, or the call ended."""
         if self._is_in_turn:
-            raise ClientError("expected one turn at a time, found another under way")
+            raise ClientError("Another turn is under way. Wait for its end.")
         done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._is_in_turn = True
         try:
             self._asked.put_nowait((turn, done))
             return await done
         except asyncio.QueueFull:
-            raise ClientError("expected a turn of an open call, found that it is ending") from None
+            raise ClientError("The call is ending.") from None
         finally:
             self._is_in_turn = False
 

@@ -39,7 +39,7 @@ def socket_of(name: str) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise ConnectionFailed(f"expected {folder} to be a folder of yours alone, found another")
+        raise ConnectionFailed(f"Others may write into {folder}. Make it yours alone.")
     return folder / f"{name}.sock"
 
 
@@ -53,7 +53,7 @@ async def ask(path: Path, request: dict[str, Any]) -> AsyncIterator[dict[str, An
         reader, writer = await asyncio.open_unix_connection(path, limit=MAX_ANSWER_BYTES)
     except (OSError, ValueError) as error:
         raise ConnectionFailed(
-            f"expected a call named {path.stem!r}, found none (voiceloop call start opens one)"
+            f"No call named {path.stem!r} is open. Open one: voiceloop call start"
         ) from error
     try:
         writer.write(json.dumps(request).encode() + b"\n")
@@ -61,9 +61,9 @@ async def ask(path: Path, request: dict[str, Any]) -> AsyncIterator[dict[str, An
             if (answer := json.loads(line)) is None:
                 return
             yield answer
-        raise ConnectionFailed("expected the call to go on, found that it has ended")
+        raise ConnectionFailed("The call has ended.")
     except (OSError, ValueError) as error:
-        raise ConnectionFailed(f"expected an answer of the call, found: {error}") from error
+        raise ConnectionFailed(f"The call did not answer: {error}") from error
     finally:
         writer.close()
 

@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 
 DESCRIPTION = (
-    "Play a file of scenarios to an agent, typed or spoken, and judge what it says and does: by "
-    "rules, latency budgets, and a model where one is named. The agent is a file or the name of "
-    "one that ships, which is served for it, or a running server (ws://...). Exits with 1 where a "
-    "scenario fails or a budget is missed."
+    "Plays a file of scenarios to an agent, typed or spoken, and judges what it says and does: by "
+    "rules, latency budgets, and a model if you name one. The agent is a file or the name of a "
+    "shipped one, which it serves, or a running server (ws://...). Exits with 1 if a scenario "
+    "fails or a budget is missed."
 )
 
 
@@ -30,42 +30,52 @@ def add_evaluate_arguments(evaluate: argparse.ArgumentParser) -> None:
     evaluate.add_argument(
         "agent",
         metavar="AGENT",
-        help="an agent file, the name of one that ships, or ws://HOST:PORT",
+        help="Judge this agent file, shipped agent, or ws://HOST:PORT",
     )
     evaluate.add_argument(
-        "--scenarios", type=Path, required=True, metavar="FILE", help="what is played: a TOML file"
+        "--scenarios", type=Path, required=True, metavar="FILE", help="Play this TOML file"
     )
     evaluate.add_argument(
         "--spoken",
         action="store_true",
-        help="callers speak, in real time, with the server's own voice (default: they type)",
+        help="Have callers speak, in real time, with the server's voice (default: they type)",
     )
     evaluate.add_argument(
-        "--voice", default="default", metavar="NAME", help="of a caller who speaks"
+        "--voice", default="default", metavar="NAME", help="Give callers who speak this voice"
     )
     evaluate.add_argument(
-        "--only", action="append", default=[], metavar="NAME", help="this scenario; may be repeated"
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="Play this scenario; repeat it for several",
     )
     evaluate.add_argument(
         "--compare",
         type=compared,
         default=(),
         metavar="PART,PART",
-        help="play all of it to each of these of a server with two models: small, large, cascade",
+        help="Play it to each of these, at a server with two models: small, large, cascade",
     )
     evaluate.add_argument(
-        "--config", type=Path, metavar="FILE", help="the settings of the server that is started"
+        "--config", type=Path, metavar="FILE", help="Serve the agent with these settings"
     )
     evaluate.add_argument(
-        "--preset", metavar="NAME", help="its models: embedded, cpu, gpu, remote (default: auto)"
+        "--preset",
+        metavar="NAME",
+        help="Serve these models: embedded, cpu, gpu, remote (default: auto)",
     )
     evaluate.add_argument(
-        "--key", help="of a running server (default: of one on this machine, VOICELOOP_KEYS)"
+        "--key", help="Send this key to a running server (default: VOICELOOP_KEYS, to this machine)"
     )
     judge = evaluate.add_argument_group("a model that judges")
     judge.add_argument(
-        "--judge", metavar="URL", help="a chat endpoint, http://HOST:PORT/v1 (default: none)"
+        "--judge",
+        metavar="URL",
+        help="Ask this chat endpoint to judge, http://HOST:PORT/v1 (default: none)",
     )
-    judge.add_argument("--judge-model", default="", metavar="NAME", help="its name there")
-    judge.add_argument("--judge-key", metavar="KEY", help="sent to it as a bearer token")
-    evaluate.add_argument("--json", type=Path, metavar="FILE", help="also write the report there")
+    judge.add_argument("--judge-model", default="", metavar="NAME", help="Ask for this model there")
+    judge.add_argument("--judge-key", metavar="KEY", help="Send it this key")
+    evaluate.add_argument(
+        "--json", type=Path, metavar="FILE", help="Also write the report into this file"
+    )

@@ -102,8 +102,9 @@ def _turn(turn: PlayedTurn) -> dict[str, Any]:
 
 
 def _latency(played: Sequence[Played], budgets: Budgets) -> dict[str, dict[str, Any]]:
-    """By surface. held: None where there is no budget, or no turn was to be held against it; a
-    budget is missed where there were such turns and none of them has a wait.
+    """By surface. held: None where there is no budget, or no turn was to be held against it.
+
+    A budget is missed where there were such turns and none of them has a wait.
     """
     limits, turns = asdict(budgets), [turn for one in played for turn in one.turns]
     rows = {}

@@ -89,8 +89,9 @@ class PackedWeights:
         return bool(self.products) and self.embedding is not None
 
     def keep(self, products: Iterator[tuple[str, object]], embedding: Tensor) -> None:
-        """Write all products and the embedding, by a thread of its own; nothing where some are not
-        the library's, or where the disk has too little room.
+        """Write all products and the embedding, by a thread of its own.
+
+        Writes nothing where some are not the library's, or where the disk has too little room.
         """
         named = dict(products)
         tensors, facts = {EMBEDDING: embedding}, dict[str, Any]()

@@ -62,7 +62,7 @@ async def test_a_server_that_refuses_is_there_and_says_why(status: int, told: st
 
     async with serve(never, "127.0.0.1", 0, process_request=refuses) as server:
         url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        with pytest.raises(ConnectionFailed, match=f"found HTTP {status}: .*{told}"):
+        with pytest.raises(ConnectionFailed, match=f"HTTP {status}: .*{told}"):
             await RealtimeConnection.open(url)
 
 
@@ -144,7 +144,7 @@ async def test_events_arrive_in_order_and_end_with_the_connection() -> None:
 
 async def test_a_server_that_is_not_there_is_one_sentence() -> None:
     port = free_port()
-    with pytest.raises(ConnectionFailed, match="expected a Realtime server"):
+    with pytest.raises(ConnectionFailed, match="No server answers at"):
         await RealtimeConnection.open(f"ws://127.0.0.1:{port}")
     assert await http_status(port, "/readyz") is None
 

@@ -96,7 +96,7 @@ class ClientSecrets:
 
         Raises: Unauthorized; it does not say what is wrong.
         """
-        wrong = Unauthorized("expected a valid client secret, found another or an old one")
+        wrong = Unauthorized("This client secret is wrong or has expired. Ask for a new one.")
         try:
             body, mac = read(PREFIX, value, MAX_VALUE_CHARACTERS)
         except ValueError:

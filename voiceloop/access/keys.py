@@ -159,12 +159,12 @@ class KeyRing:
         if self.is_open:
             return
         if key is None:
-            raise Unauthorized("expected an API key, found none")
+            raise Unauthorized("No API key. Send one as Authorization: Bearer KEY.")
         digest = _digest(key)
         # All are compared, so that the time tells nothing about which one came close.
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         if not any(matches):
-            raise Unauthorized("expected a valid API key, found another one")
+            raise Unauthorized("Invalid API key. Check VOICELOOP_KEYS, or keys_file.")
 
     def issue(
         self,
@@ -188,7 +188,7 @@ class KeyRing:
         """Who has signed it, for ``secrets.issue``. Raises: Unauthorized: no key of ours."""
         issuer = self._sites.signed_by(self._digests or (self._own,), body, mac)
         if issuer is None:
-            raise Unauthorized("expected a site id of a key of this server, found another")
+            raise Unauthorized("This site id is of another server or of a removed key.")
         return issuer
 
     def _issuer(self, key: str | None) -> bytes:

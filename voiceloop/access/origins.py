@@ -30,7 +30,7 @@ def check_origin(headers: Mapping[str, str], allowed: Sequence[str], *, is_keyed
             return
     except ValueError:  # not an URL
         pass
-    raise Forbidden(f"expected a request from an allowed origin, found {origin[:80]!r}")
+    raise Forbidden(f"The page {origin[:80]!r} may not call. Add it to allowed_origins.")
 
 
 def is_loopback(host: str) -> bool:

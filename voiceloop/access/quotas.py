@@ -120,4 +120,4 @@ class Quotas:
 
     def _spent(self, what: str, text: str) -> RateLimited:
         self._on_spent(what)
-        return RateLimited(f"expected {text}, found them used up", code="quota_exceeded")
+        return RateLimited(f"This key has used up its quota: {text}.", code="quota_exceeded")

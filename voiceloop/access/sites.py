@@ -53,7 +53,7 @@ def read(value: str) -> tuple[bytes, bytes]:
     try:
         return signing.read(PREFIX, value, MAX_CHARACTERS)
     except ValueError:
-        raise Unauthorized("expected a site id, found something else") from None
+        raise Unauthorized("Invalid site id. Copy the whole of it.") from None
 
 
 def unpack(body: bytes) -> Site:
@@ -61,7 +61,7 @@ def unpack(body: bytes) -> Site:
     try:
         return msgspec.msgpack.decode(signing.unpacked(body, MAX_BYTES), type=Site)
     except (ValueError, msgspec.DecodeError):
-        raise Unauthorized("expected a site id, found something else") from None
+        raise Unauthorized("Invalid site id. Copy the whole of it.") from None
 
 
 class Visitors:

@@ -64,7 +64,7 @@ class Admission:
     def place(self, *, is_returning: bool = False) -> Iterator[None]:
         """Hold a place. Raises Overloaded when there is none."""
         if (lack := self.lack(is_returning=is_returning)) is not None:
-            raise Overloaded(f"expected room for one more of the {self._named}, found {lack}")
+            raise Overloaded(f"No room for one more of the {self._named}: {lack}. Try again later.")
         if self.n_inside >= self._n_most_of(is_returning=is_returning):
             give_way = self._giving_way()
             if give_way is not None:
@@ -80,10 +80,10 @@ class Admission:
     def lack(self, *, is_returning: bool = False) -> str | None:
         """Why there is no place at this moment; None where there is one."""
         if self.is_draining:
-            return "a server that is shutting down"
+            return "the server is shutting down"
         n_most = self._n_most_of(is_returning=is_returning)
         if self.n_inside >= n_most and self._giving_way() is None:
-            return f"all {n_most} of them taken"
+            return f"all {n_most} are taken"
         return self._lacks(is_returning)
 
     def _n_most_of(self, *, is_returning: bool) -> int:
@@ -184,7 +184,7 @@ class CallAdmission(Admission):
             with self._beginnings.wait(self.n_talking(), self.room.n_calls) as wait_s:
                 await wait(wait_s)
         if self.is_draining:  # nobody would tell the call that it is to end
-            raise Overloaded("expected a server that stays, found one that is shutting down")
+            raise Overloaded("This server is shutting down. Call again.")
 
 
 class RequestAdmission(Admission):
@@ -199,7 +199,7 @@ class RequestAdmission(Admission):
             return None  # whatever the load is, nobody on the line waits for it
         level = self._calls.level()
         if level is Level.FULL:
-            return f"that the calls need the machine (level {level.name.lower()})"
+            return f"calls need the machine (level {level.name.lower()})"
         if level is not Level.NORMAL and self.n_inside >= MAX_HTTP_REQUESTS_IN_NEED:
-            return f"{self.n_inside} already beside calls that need the machine"
+            return f"{self.n_inside} are under way, and calls need the machine"
         return None

@@ -148,9 +148,9 @@ def lack_of_room(level: Level, n_places: int, n_talking: float, is_returning: bo
     n_places: `Room.n_calls`. is_returning: it was here before, or at another gateway.
     """
     if level is Level.FULL and not is_returning:
-        return f"an overload (level {level.name.lower()})"
+        return f"the machine is overloaded (level {level.name.lower()})"
     if n_talking >= (n_places if is_returning else for_new_callers(n_places)):
-        return f"as many calls as this machine carries ({n_places})"
+        return f"this machine carries {n_places} calls"
     return None
 
 

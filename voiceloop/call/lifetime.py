@@ -237,15 +237,14 @@ class Lifetime:
         match ending:
             case Ending.EXPIRED:
                 return SessionExpired(
-                    f"expected a session of at most {self.whole_s / 60.0:g} minutes"
+                    f"The call has reached its limit of {self.whole_s / 60.0:g} minutes."
                 )
             case Ending.OVERLOADED:
-                found = "found a call that says nothing, and another caller"
-                return Overloaded(f"expected a caller, {found}")
+                return Overloaded("This call was silent, and another caller needed its place.")
             case Ending.REVOKED:
-                return Unauthorized("expected a valid API key, found one that was removed")
+                return Unauthorized("The API key of this call was removed.")
             case Ending.LAPSED:
-                text = f"expected voiceloop.resume within {RETURN_WAIT_S:g} s, found none"
+                text = f"voiceloop.resume did not come within {RETURN_WAIT_S:g} s."
                 return RateLimited(text, code="quota_exceeded")
         return None
 

@@ -245,7 +245,7 @@ class Session:
     async def _take_place(self) -> None:
         """A client that said nothing until now begins: it is as if it dialled at this moment."""
         if (lack := self._services.lacks_place()) is not None:
-            error = Overloaded(f"expected room for a call that begins, found {lack}")
+            error = Overloaded(f"No room for a call that begins: {lack}. Try again later.")
             await self._writer.say_last(error)
             self._end(1013, "the server has no place for the call that began")
 

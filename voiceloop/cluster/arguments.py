@@ -6,14 +6,14 @@ import argparse
 from pathlib import Path
 
 WORKER_DESCRIPTION = (
-    "Load models of a preset and serve them to the servers whose configuration names this address "
+    "Loads models of a preset, and serves them to servers whose configuration names this address "
     "(llm_url = 'worker://HOST:PORT'). Both ends need the same workers.key (VOICELOOP_WORKERS_KEY)."
 )
 GATEWAY_DESCRIPTION = (
-    "Run a server that holds no models: each part is a service or is held by workers on the "
-    "network, by its URL or by workers.list. What callers may ask for, voices and languages, is "
-    "what these say. Settings come from --config, then the "
-    "environment (VOICELOOP_<NAME>), then the flags below; the last one wins."
+    "Runs a server that holds no models. A service or a worker on the network holds each part, and "
+    "says which voices and languages callers may ask for. Name it by its URL or in workers.list. "
+    "Settings come from --config, then the environment (VOICELOOP_<NAME>), then the flags below. "
+    "The last one wins."
 )
 WORKER_SETTINGS = ("preset", "stt_model", "llm_model", "tts_model")
 
@@ -22,7 +22,7 @@ def add_gateway_arguments(gateway: argparse.ArgumentParser) -> None:
     gateway.add_argument(
         "--share-port",
         action="store_true",
-        help="with other gateways of this user on this machine: a call goes to any of them",
+        help="Share the port with other gateways of this user here: a call goes to any of them",
     )
     _add_telling(gateway)
 
@@ -31,7 +31,7 @@ def _add_telling(process: argparse.ArgumentParser) -> None:
     process.add_argument(
         "--json",
         action="store_true",
-        help="tell of itself twice a second, in a line of JSON; drain once nobody reads it",
+        help="Print the state twice a second, in a line of JSON. Drain when the reader is gone",
     )
 
 
@@ -41,42 +41,64 @@ def add_worker_arguments(worker: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
         choices=("engine", "recognizer", "voice"),
-        help="what to hold; may be repeated",
+        help="Hold this role; repeat it for several",
     )
     worker.add_argument(
-        "--listen", required=True, metavar="HOST:PORT", help="where; port 0 for any free one"
+        "--listen",
+        required=True,
+        metavar="HOST:PORT",
+        help="Listen there; port 0 takes any free one",
     )
     worker.add_argument(
         "--version",
         metavar="LABEL",
         default="",
-        help="workers of one label and role hold the same model, of several labels any: servers "
-        "refuse a worker that differs, and divide new calls among labels (default: none)",
+        help="Label the model. Servers divide new calls among labels, and refuse two models of "
+        "one label and role (default: none)",
     )
     _add_telling(worker)
-    worker.add_argument("--preset", metavar="NAME", help="whose models (default: auto)")
     worker.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings, as of serve: a TOML file"
+        "--preset", metavar="NAME", help="Hold the models of this preset (default: auto)"
+    )
+    worker.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="Read the settings from this TOML file, as serve does",
     )
     for part, what in (("stt", "recognizer"), ("llm", "language model"), ("tts", "voice")):
-        worker.add_argument(f"--{part}-model", metavar="NAME", help=f"another {what}, as of serve")
+        worker.add_argument(
+            f"--{part}-model", metavar="NAME", help=f"Hold another {what}, as for serve"
+        )
 
 
 CLUSTER_DESCRIPTION = (
-    "Run gateways and workers on one machine or many, placed and watched by Ray: calls and models "
-    "talk to each other directly. What is to run stands in a file, cluster.toml."
+    "Runs gateways and workers on one machine or many. Ray places and watches them. Calls and "
+    "models talk to each other directly. A file, cluster.toml, says what to run."
 )
 
 
 def add_cluster_arguments(cluster: argparse.ArgumentParser) -> None:
     verbs = cluster.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
-    up = verbs.add_parser("up", help="start a cluster; without --address here, until ctrl-C")
+    up = verbs.add_parser(
+        "up",
+        help="Starts a cluster.",
+        description="Starts a cluster. Without --address it runs here until ctrl-C.",
+        examples=("voiceloop cluster up --config cluster.toml",),
+    )
     _add_plan(up)
-    _add_address(up, "a running Ray cluster to start it on (default: this machine alone)")
-    status = verbs.add_parser("status", help="machines, processes, versions, load")
-    status.add_argument("--json", action="store_true", help="as JSON")
+    _add_address(up, "Start it on this running Ray cluster (default: this machine alone)")
+    status = verbs.add_parser(
+        "status",
+        help="Shows machines, processes, versions and load.",
+        examples=("voiceloop cluster status",),
+    )
+    status.add_argument("--json", action="store_true", help="Print it as JSON")
     deploy = verbs.add_parser(
-        "deploy", help="roll out another plan, or the one before: new calls move first"
+        "deploy",
+        help="Rolls out another plan, or the one before.",
+        description="Rolls out another plan, or the one before. New calls move first.",
+        examples=("voiceloop cluster deploy --config cluster.toml --canary 0.05",),
     )
     _add_plan(deploy)
     deploy.add_argument(
@@ -84,14 +106,22 @@ def add_cluster_arguments(cluster: argparse.ArgumentParser) -> None:
         type=_share,
         default=0.0,
         metavar="SHARE",
-        help="only give workers that differ this share of new calls, as 0.05; deploy ends it",
+        help="Give workers that differ only this share of new calls, until the next deploy",
     )
-    drain = verbs.add_parser("drain", help="leave a machine: its calls end, or move")
-    drain.add_argument("node", metavar="NODE", help="its address or id, as status shows it")
-    drain.add_argument("--undo", action="store_true", help="place processes there again")
-    down = verbs.add_parser("down", help="drain and end all of it")
+    drain = verbs.add_parser(
+        "drain",
+        help="Leaves a machine: its calls end, or move.",
+        examples=("voiceloop cluster drain 10.0.0.5",),
+    )
+    drain.add_argument(
+        "node", metavar="NODE", help="Leave this machine: its address or id, as status shows it"
+    )
+    drain.add_argument("--undo", action="store_true", help="Place processes there again")
+    down = verbs.add_parser(
+        "down", help="Drains and ends the whole cluster.", examples=("voiceloop cluster down",)
+    )
     for verb in (status, deploy, drain, down):
-        _add_address(verb, "the Ray cluster it runs on (default: the one of this machine)")
+        _add_address(verb, "Find it on this Ray cluster (default: the one of this machine)")
 
 
 def _share(text: str) -> float:
@@ -105,7 +135,7 @@ def _share(text: str) -> float:
 
 
 def _add_plan(verb: argparse.ArgumentParser) -> None:
-    told = "what is to run: a TOML file"
+    told = "Run what this TOML file names"
     verb.add_argument("--config", type=Path, metavar="FILE", required=True, help=told)
 
 

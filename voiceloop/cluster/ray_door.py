@@ -36,8 +36,8 @@ def close_door(environ: MutableMapping[str, str], *, is_new: bool) -> None:
         _keep_private(path)
     except FileNotFoundError:
         raise ConfigError(
-            f"expected the token of a Ray cluster in {TOKEN}, or in {path}, where voiceloop "
-            f"cluster up leaves it; found none ({MODE}=disabled for a cluster that asks for none)"
+            f"No token of the Ray cluster in {TOKEN} or {path}. Start one by voiceloop cluster up, "
+            f"or set {MODE}=disabled for one that needs none."
         ) from None
     except OSError as error:
         raise ConfigError(f"expected the token of a Ray cluster in {path}, found {error}") from None

@@ -51,13 +51,13 @@ class Calls:
         line = self._calls.get(call_id) or self._of_carrier(call_id)
         if self.is_shared and line is None and not call_id.startswith(self._own):
             raise CallElsewhere(
-                "expected a call of the server that took this connection, found one of another "
-                "that shares its port; connect again",
+                "Another server of this port may have the call. Connect again, until that one "
+                "takes the connection.",
                 param="call_id",
             )
         if line is None or line.hello.tenant != tenant:
             raise UnknownCall(
-                f"expected the id of a call of this key that goes on, found {call_id[:80]!r}",
+                f"No call with the id {call_id[:80]!r} goes on for this key.",
                 param="call_id",
             )
         return line

@@ -42,11 +42,11 @@ class Ringing:
     def reject(self, status: int) -> None:
         """Refuse the call. Raises: InvalidRequest: it is decided."""
         self._check()
-        self._decided.set_exception(CallRejected("expected a call that is wanted", status))
+        self._decided.set_exception(CallRejected("The webhook refused the call.", status))
 
     def _check(self) -> None:
         if self._decided.done():
-            raise InvalidRequest("expected a call that rings", code="call_decided")
+            raise InvalidRequest("This call does not ring any more.", code="call_decided")
 
     async def decided(self) -> Json:
         """Wait. Raises: CallRejected, also where nobody decides."""
@@ -54,8 +54,8 @@ class Ringing:
             async with asyncio.timeout(LONGEST_RING_S):
                 return await self._decided
         except TimeoutError:
-            found = f"found none within {LONGEST_RING_S:g} s"
-            raise CallRejected(f"expected accept or reject, {found}", UNAVAILABLE) from None
+            late = f"Nobody accepted or rejected the call within {LONGEST_RING_S:g} s."
+            raise CallRejected(late, UNAVAILABLE) from None
 
 
 class Desk:
@@ -102,7 +102,7 @@ class Desk:
                 await webhook.tell(incoming(call_id, hello.phone, now_s), now_s)
             except BackendError as error:
                 log.error("a call is refused: %s", error.message)
-                raise CallRejected("expected a webhook that answers", UNAVAILABLE) from None
+                raise CallRejected("The webhook did not answer.", UNAVAILABLE) from None
             return replace(hello, asked=await ringing.decided())
         finally:
             del self._ringing[call_id]

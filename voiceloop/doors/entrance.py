@@ -66,7 +66,7 @@ async def let_in(
     InvalidRequest, Overloaded, RateLimited.
     """
     if (reason := server.not_ready()) is not None:
-        raise Overloaded(f"expected a server that is ready, found that {reason}")
+        raise Overloaded(f"This server is not ready: {reason}.")
     late, tickets = server.admission.late_calls, server.tickets
     has_ticket = tickets.knows(returns, hello.tenant)
     is_returning = has_ticket or late.knows(hello.tenant, returns)
@@ -90,7 +90,7 @@ def check_session(server: Server, hello: Hello) -> None:
     """Raises: InvalidRequest: the session that the caller asks for cannot be served."""
     backends = server.backends
     if backends is None:
-        raise Overloaded("expected a server that is ready, found one that loads")
+        raise Overloaded("This server is not ready: it loads its models.")
     own = server.session_agent(hello.agent).session_settings(hello.model)
     within_capabilities(backends.capabilities, hello.settings_over(own))
 

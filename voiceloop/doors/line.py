@@ -179,7 +179,7 @@ class Line:
     def side(self) -> Iterator[Side]:
         """A seat beside the call; it begins with the session as it stands. Raises: Overloaded."""
         if len(self._sides) >= MAX_SIDES:
-            raise Overloaded(f"expected at most {MAX_SIDES} beside a call, found one more")
+            raise Overloaded(f"A call takes {MAX_SIDES} connections beside it, and has them.")
         side = Side(_created(self._session))
         self._sides.append(side)
         if self._ending is not None:

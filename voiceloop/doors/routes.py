@@ -110,7 +110,7 @@ class Doors:
         if not isinstance(session, dict):
             raise expected("session", "an object", session)
         if (sip := self.telephones.sip) is None:
-            raise InvalidRequest("expected a server with sip.port, found one without")
+            raise InvalidRequest("This server calls nobody: set sip.port, and sip.trunk.uri.")
         call = PhoneCall("sip", called=to.removeprefix("tel:"), is_outbound=True)
         hello = replace(
             hello_of(request, entry, "webrtc"), door="phone", greeting=True, phone=call,
@@ -145,7 +145,7 @@ class Doors:
         phone = ringing.hello.phone
         assert phone is not None
         if (reason := self._server.not_ready()) is not None:
-            raise Overloaded(f"expected a server that is ready, found that {reason}")
+            raise Overloaded(f"This server is not ready: {reason}.")
         session = filled_session(session, phone)
         check_session(self._server, replace(ringing.hello, asked=session))
         ringing.accept(session)

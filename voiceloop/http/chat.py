@@ -91,16 +91,16 @@ async def _reply(
                     raise _silent()
                 wants_logprobs = wants_logprobs and not isinstance(event, TextDelta)
                 if isinstance(event, Generated) and event.finish_reason == "cancelled":
-                    raise BackendError("expected a whole reply, found it cancelled by the model")
+                    raise BackendError("The model cancelled its reply.")
                 if isinstance(event, Generated) and event.finish_reason == "malformed_call":
-                    raise BackendError("expected a whole tool call, found it broken off")
+                    raise BackendError("The model broke off a tool call.")
                 if isinstance(event, TextDelta | ToolCall | Generated):
                     yield event
                 if isinstance(event, Generated):
                     return
     finally:
         await branch.close()
-    raise BackendError("expected the reply to end, found that the model stopped without saying so")
+    raise BackendError("The model stopped without ending its reply.")
 
 
 def _silent() -> InvalidRequest:

@@ -81,9 +81,7 @@ def load_av() -> Any:
 
 
 def missing_av() -> MissingExtra:
-    return MissingExtra(
-        "expected PyAV for compressed audio, found none: pip install 'voiceloop[uploads]'"
-    )
+    return MissingExtra("Compressed audio needs PyAV: pip install 'voiceloop[uploads]'")
 
 
 class _Sink(io.RawIOBase):

@@ -67,7 +67,7 @@ def check_is_here(request: Request) -> None:
     client = request.client.host if request.client is not None else ""
     is_here = is_loopback(client) and is_loopback(request.url.hostname or "")
     if not is_here or any(name in request.headers for name in FORWARDED):
-        raise Forbidden("expected a request from this machine itself, found one from elsewhere")
+        raise Forbidden("Only this machine may ask for this, and through no proxy.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Door:
         """Raises: Overloaded while they are not there."""
         reason, backends = self.not_ready(), self.backends()
         if reason is not None or backends is None:
-            raise Overloaded(f"expected a server that is ready, found that {reason}")
+            raise Overloaded(f"This server is not ready: {reason}.")
         return backends
 
     def keyed(self, handler: Handler, *, takes_secrets: bool = False) -> Handler:
@@ -129,7 +129,7 @@ class Door:
                 except ClientDisconnect:
                     return Response(status_code=CLIENT_LEFT)  # nobody reads it
                 except TimeoutError:
-                    late = BackendTimeout(f"expected an answer within {ANSWER_S:.0f} s, found none")
+                    late = BackendTimeout(f"The models did not answer within {ANSWER_S:.0f} s.")
                     return error_response(late)
                 except VoiceLoopError as error:
                     return error_response(error)

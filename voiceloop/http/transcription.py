@@ -155,7 +155,7 @@ async def _segment(
                 for word in event.words
             )
             return Segment(start_ms, start_ms + 1000 * len(samples) / RECOGNIZER_HZ, words)
-    raise BackendError("expected a transcript, found that the recognizer's stream had ended")
+    raise BackendError("The recognizer closed before its transcript.")
 
 
 def _answer(asked: TranscriptionRequest, segments: list[Segment], seconds: float) -> Response:

@@ -78,7 +78,7 @@ class ItemAudio:
             async with self._one_at_a_time, asyncio.timeout(DEADLINE_S):
                 text, n_heard = await self._recognize(audio, audio_format, options)
         except TimeoutError:
-            late = BackendTimeout(f"expected the words within {DEADLINE_S:.0f} s, found none")
+            late = BackendTimeout(f"The recognizer sent no words within {DEADLINE_S:.0f} s.")
             self._protocol.transcription_failed(item_id, late.message)
         except (BackendError, Overloaded) as error:
             self._protocol.transcription_failed(item_id, error.message)
@@ -113,4 +113,4 @@ class ItemAudio:
                         return event.text, n_heard
         finally:
             await stream.close()
-        raise BackendError("expected the words of an item's audio, found the recognizer closed")
+        raise BackendError("The recognizer closed before the words of an item's audio.")

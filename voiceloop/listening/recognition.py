@@ -200,7 +200,9 @@ class Recognition:
             self._backlog_bytes = 0
 
     def _too_late(self, number: int, wait_s: float) -> None:
-        self._fail(number, BackendTimeout(f"expected a transcript in {wait_s:.0f} s"))
+        self._fail(
+            number, BackendTimeout(f"The recognizer sent no transcript within {wait_s:.0f} s.")
+        )
         if self._stream is not None:  # with its end `run` opens another, for what is said now
             closing = asyncio.get_running_loop().create_task(self._stream.close())
             self._given_up.add(closing)
@@ -225,7 +227,7 @@ class Recognition:
                     async for event in (await self._open()).events():
                         n_failures = 0
                         self._dispatch(event)
-                    error = BackendError("expected recognizer events, found the stream closed")
+                    error = BackendError("The recognizer closed its stream.")
                 except BackendError as failure:
                     error = failure
                 except Overloaded as failure:

@@ -11,7 +11,7 @@ from typing import Any
 
 from voiceloop.realtime.settings import Json
 
-_RENAMED = {
+RENAMED = {
     "response.output_text.delta": "response.text.delta",
     "response.output_text.done": "response.text.done",
     "response.output_audio.delta": "response.audio.delta",
@@ -34,7 +34,7 @@ def to_beta(event: Json) -> Json | None:
     kind = event["type"]
     if kind in _DROPPED:
         return None
-    event = {**event, "type": _RENAMED.get(kind, kind)}
+    event = {**event, "type": RENAMED.get(kind, kind)}
     if "session" in event and event["session"]["type"] == "transcription":
         event["type"] = f"transcription_{kind}"
     if "session" in event:

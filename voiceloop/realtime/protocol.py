@@ -224,7 +224,7 @@ class Protocol:
     def _append_audio(self, audio: str) -> list[Command]:
         if self.line is not None:
             raise InvalidRequest(
-                "expected the caller's sound on the line itself, found it in an event",
+                "This call carries its sound on the line. Send none in events.",
                 param="type",
             )
         is_bounded = self.settings.turn_detection is None
@@ -316,7 +316,7 @@ class Protocol:
 
     def _create_response(self, raw: Json | None) -> list[Command]:
         if self.settings.type == "transcription":
-            raise InvalidRequest("expected a realtime session, found a transcription session")
+            raise InvalidRequest("A transcription session has no responses.")
         request = parse_request(
             raw,
             new_id=self.new_id,

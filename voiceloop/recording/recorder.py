@@ -77,7 +77,7 @@ def deletion_route(
         except VoiceLoopError as error:
             return error_response(error)
         if recorder is None or not await recorder.delete(call_id, tenant_of(key)):
-            text = "expected the id of a recording of this key's, found another"
+            text = "This key has no recording with that id."
             missing = InvalidRequest(text, code="recording_not_found", param="call_id")
             response = error_response(missing)
             response.status_code = 404

@@ -272,7 +272,7 @@ class RemoteBranch(TaskStream[LanguageEvent]):
         if not self.live:
             return False
         if self._task is not None and not self._task.done():
-            self.fail(BackendError("expected a commit after the reply, found it still under way"))
+            self.fail(BackendError("The reply is still under way."))
             return False
         self._turn.end(tail[0].content if tail else "")
         attempt = self._attempt

@@ -6,22 +6,25 @@ import argparse
 from pathlib import Path
 
 DESCRIPTION = (
-    "Play the caller of kept calls again, into the models and settings of --config, and print what "
-    "differs from the recording. Time in which nothing is computed is skipped; where a service "
-    "elsewhere computes, a call takes as long as it took. Tools are not called: they answer as in "
-    "the recording. With --aa each call is played twice, and the two runs are compared: so much "
-    "is noise."
+    "Plays the caller of kept calls again, into the models and settings of --config, and prints "
+    "what differs from the recording. It skips time in which nothing computes. If a service "
+    "elsewhere computes, a call takes as long as it took. It calls no tools: they answer as in the "
+    "recording. With --aa it plays each call twice and compares the runs: that is noise."
 )
 
 
 def add_replay_arguments(replay: argparse.ArgumentParser) -> None:
     replay.add_argument(
         "calls", nargs="+", type=Path, metavar="CALL",
-        help="a kept call: ID.json or its sound; or a folder of them",
+        help="Play this kept call (ID.json or its sound), or a folder of them",
     )  # fmt: skip
-    replay.add_argument("--config", type=Path, metavar="FILE", help="the settings to play it with")
-    replay.add_argument("--agent", metavar="FILE", help="and the agent (default: the settings')")
-    replay.add_argument("--preset", metavar="NAME", help="and the models")
-    replay.add_argument("--aa", action="store_true", help="play each twice, and compare those")
-    replay.add_argument("--out", type=Path, metavar="DIR", help="keep what was played there")
-    replay.add_argument("--json", action="store_true", help="print it as JSON")
+    replay.add_argument("--config", type=Path, metavar="FILE", help="Play it with these settings")
+    replay.add_argument(
+        "--agent", metavar="FILE", help="Play it to this agent (default: the one of the settings)"
+    )
+    replay.add_argument("--preset", metavar="NAME", help="Play it to the models of this preset")
+    replay.add_argument(
+        "--aa", action="store_true", help="Play each call twice, and compare the two"
+    )
+    replay.add_argument("--out", type=Path, metavar="DIR", help="Keep the new calls in this folder")
+    replay.add_argument("--json", action="store_true", help="Print the result as JSON")

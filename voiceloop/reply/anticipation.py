@@ -151,7 +151,7 @@ class LiveBranch:
                     if isinstance(event, PreemptiveDone):
                         self._end_preemptive(is_lost=event.finish_reason == "lost")
                     await self._events.put(event)
-            raise BackendError("expected the reply's events, found the branch closed")
+            raise BackendError("The language model closed before the end of its reply.")
         except Exception as error:  # a bug costs a turn, not the call
             self._failure = error_of(error)
             self._opened.set()
@@ -317,7 +317,7 @@ class LiveBranch:
                 return self._branch.commit(self._heard(tail), params)
             except VoiceLoopError as refused:
                 error = refused
-        self._failure = error or BackendError("expected an open branch, found none")
+        self._failure = error or BackendError("The conversation at the language model is closed.")
         if not self._events.full():  # else nobody waits, and the failure is found after the rest
             self._events.put_nowait(self._failure)
         return False

@@ -129,7 +129,7 @@ class Bridge:
                 if self._has_spoken or (self._has_line() and say(self._take_line(), False)):
                     return
             else:
-                raise WorkerLost("expected a voice for the reply's words, found it lost")
+                raise WorkerLost("The voice was lost before the end of the reply.")
 
     def _left_s_to(self, late: Late) -> float | None:
         """Until a line is due; None where none will be."""

@@ -342,7 +342,7 @@ class Generation:
                     self._note_used(event.usage)
                     self._learn_tokens(event.usage)
                     if reason == "cancelled":
-                        raise BackendError("expected a reply, found it cancelled by the model")
+                        raise BackendError("The language model cancelled its reply.")
                     end = self._text_of(None)
                     if sayable := end.feed(self._echo.finish()) + end.finish():
                         yield sayable

@@ -224,8 +224,10 @@ class PreemptiveReplies:
         return self._reply if self._reply is not None and self._reply.has_begun else None
 
     def start_early(self, unsure_ms: float) -> Reply | None:
-        """Let the reply that is held be heard, in a response of its own; None where there is none
-        that is still what would be asked for. unsure_ms: until the turn will be over for sure.
+        """Let the reply that is held be heard, in a response of its own.
+
+        None where no reply is held, or where another would be asked for now. unsure_ms: until the
+        turn will be over for sure.
         """
         reply, live = self._reply, self._live
         if reply is None or live is None or not self._stands or not reply.may_start_early:

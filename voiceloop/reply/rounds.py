@@ -161,7 +161,9 @@ class ModelDeadline:
             async with asyncio.timeout(None) as self._timeout:
                 yield
         except TimeoutError:
-            raise BackendTimeout(f"expected a reply in {self._due_s:.3g} s") from None
+            raise BackendTimeout(
+                f"The language model did not answer within {self._due_s:.3g} s."
+            ) from None
         finally:
             self._timeout = self.asked_s = None
 

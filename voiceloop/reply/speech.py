@@ -141,7 +141,7 @@ class ReplySpeech:
             return
         kept = self._clauses_within(self.text.n_confirmed)
         if self._pacer.has_sent_beyond(kept.at_ms):  # only where released on a promise
-            raise BackendError("expected the reply that was promised, found another")
+            raise BackendError("The reply does not continue what the caller has heard.")
         self.text.cut_unconfirmed()
         self._speak_anew(kept)
 

@@ -66,7 +66,9 @@ class Utterance:
             async with asyncio.timeout(VOICE_DEADLINE_S):
                 stream = await voice.open(stream_id, options)
         except TimeoutError:
-            raise BackendTimeout(f"expected a voice in {VOICE_DEADLINE_S:.0f} s") from None
+            raise BackendTimeout(
+                f"The voice did not begin within {VOICE_DEADLINE_S:.0f} s."
+            ) from None
         self.has_voice = True
         return stream
 
@@ -79,7 +81,7 @@ class Utterance:
                 await self._take_audio(stream, Resampler(rate_hz, self._rate_hz), stall)
             is_over, self.n_said = True, self.n_fed
         except TimeoutError:
-            raise BackendTimeout(f"expected audio within {VOICE_DEADLINE_S:.0f} s") from None
+            raise BackendTimeout(f"The voice sent no sound for {VOICE_DEADLINE_S:.0f} s.") from None
         except BaseExceptionGroup as errors:
             raise first_error(errors) from None
         finally:
@@ -123,7 +125,7 @@ class Utterance:
             await self._take(resampler.push(_samples(event)), words)
             if due_s is not None:
                 stall.reschedule(asyncio.get_running_loop().time() + VOICE_DEADLINE_S)
-        raise BackendError("expected the end of speech, found the voice closed")
+        raise BackendError("The voice closed before the end of speech.")
 
     def _moved(self, word: SpokenWord) -> SpokenWord:
         """The word in the times and characters of the whole reply."""

@@ -172,7 +172,7 @@ async def _spoken(
             yield event
             if isinstance(event, SpeechEnd):
                 return
-        raise BackendError("expected the end of the line, found the voice closed")
+        raise BackendError("The voice closed before the end of the line.")
     finally:
         await stream.close()
 

@@ -189,14 +189,14 @@ class Resumption:
         protocol = self._protocol
         if len(protocol.conversation) or protocol.active_response is not None:
             raise InvalidRequest(
-                "expected voiceloop.resume before anything is said, found a conversation",
+                "voiceloop.resume came too late: this conversation has begun.",
                 code="resume_too_late",
             )
         if self._tickets is None:
-            raise InvalidRequest("expected a server that resumes calls, found another")
+            raise InvalidRequest("This server resumes no calls.")
         claims, snapshot = self._tickets.read(ticket, self._tenant)
         if claims.agent != self._agent_name:
-            raise InvalidRequest("expected a ticket of this agent's call, found another's")
+            raise InvalidRequest("The ticket is of a call with another agent.")
         self._tickets.use(claims)
         changed = protocol.adopt(self._settings_of(snapshot))
         protocol.conversation.restore(snapshot.items)

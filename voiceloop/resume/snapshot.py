@@ -55,7 +55,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 def unreadable(what: str) -> InvalidRequest:
     return InvalidRequest(
-        f"expected a ticket that this server can read, found another ({what})",
+        f"This server cannot read the ticket ({what}).",
         param="ticket",
         code="resume_ticket_invalid",
     )

@@ -28,6 +28,7 @@ from voiceloop.resume.snapshot import (
 )
 
 PREFIX = "rt_"
+FOREIGN = "The ticket is of another server, or was changed."
 # Whoever loses the line has so long to come back, at whatever moment it broke: a ticket is sent
 # again each time that REFRESH_S have passed.
 RESUMABLE_S = 60
@@ -86,7 +87,9 @@ class Once:
             self._taken.popitem(last=False)
         self._taken.pop(name, None)
         if len(self._taken) >= MAX_REMEMBERED:
-            raise Overloaded(f"expected at most {MAX_REMEMBERED} resumed calls, found one more")
+            raise Overloaded(
+                f"This server has resumed {MAX_REMEMBERED} calls, which is its limit for now."
+            )
         self._taken[name] = self._now(), by
 
     def settle(self, name: str) -> None:
@@ -147,7 +150,9 @@ class Tickets:
                 (``resume_ticket_used``).
         """
         if len(value) > MAX_CHARACTERS:
-            raise _refused("resume_ticket_invalid", f"at most {MAX_CHARACTERS} characters")
+            raise _refused(
+                "resume_ticket_invalid", f"The ticket has more than {MAX_CHARACTERS} characters."
+            )
         head, _, carried = value.rpartition(".")
         claims = self._claims(head, tenant)
         try:
@@ -155,9 +160,12 @@ class Tickets:
         except ValueError:
             raise unreadable("no base64") from None
         if _digest(body) != claims.digest:
-            raise _refused("resume_ticket_invalid", "a ticket of this server's")
+            raise _refused("resume_ticket_invalid", FOREIGN)
         if not self._resumed.is_open(claims.call_id, claims.digest):
-            raise _refused("resume_ticket_used", "a call that was not resumed yet")
+            raise _refused(
+                "resume_ticket_used",
+                "This call was resumed already, by this ticket or a newer one.",
+            )
         return claims, unpack(body)
 
     def use(self, claims: Claims) -> None:
@@ -173,7 +181,7 @@ class Tickets:
 
     def _claims(self, head: str, tenant: str) -> Claims:
         """Raises: InvalidRequest."""
-        wrong = _refused("resume_ticket_invalid", "a ticket of this server's")
+        wrong = _refused("resume_ticket_invalid", FOREIGN)
         try:
             packed, mac = read(PREFIX, head, MAX_HEAD_CHARACTERS)
         except ValueError:
@@ -185,7 +193,9 @@ class Tickets:
         except (msgspec.DecodeError, UnicodeError):
             raise unreadable("a head of another form") from None
         if claims.expires_at <= self._now():
-            raise _refused("resume_ticket_expired", f"a ticket of the last {RESUMABLE_S} s")
+            raise _refused(
+                "resume_ticket_expired", f"The ticket is older than {RESUMABLE_S + REFRESH_S} s."
+            )
         return claims
 
 
@@ -197,5 +207,5 @@ def _digest(body: bytes) -> bytes:
     return hashlib.sha256(body).digest()[:DIGEST_BYTES]
 
 
-def _refused(code: str, wanted: str) -> InvalidRequest:
-    return InvalidRequest(f"expected {wanted}, found another", param="ticket", code=code)
+def _refused(code: str, told: str) -> InvalidRequest:
+    return InvalidRequest(told, param="ticket", code=code)

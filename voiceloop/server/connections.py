@@ -299,6 +299,6 @@ class _ProbesOnly:
         app: ASGIApp = self._app
         if scope["path"] not in PROBES:
             app = error_response(
-                Overloaded("expected a free connection, found the last for probes")
+                Overloaded("This server keeps its last connections for probes. Try again later.")
             )
         await app(scope, receive, send)

@@ -90,9 +90,9 @@ class ServedTool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionTool(AgentTool):
-    """A tool of a server that one session names; it knows itself who answers it, since another
-    session's server, or the agent's, may have the same names.
+    """A tool of a server that one session names.
 
+    It knows itself who answers it, since another session's server may have the same names.
     says_read_only: its server claims so, which is not believed where a call would be made early.
     """
 

@@ -309,8 +309,10 @@ class WorkerStream(EventStream[EventT]):
 
 
 class NewestFirst:
-    """Who waits for a process; of streams that one was lost with, the newest call's comes last, has
-    the least to be heard again, and goes first."""
+    """Those who wait for a process, the newest first.
+
+    The newest call comes last and has the least to be heard again.
+    """
 
     def __init__(self) -> None:
         self._waiters: list[asyncio.Future[None]] = []

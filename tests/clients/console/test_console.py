@@ -58,7 +58,7 @@ async def test_one_turn_at_a_time(clock: Clock) -> None:
     async with held(clock) as (call, _):
         first = asyncio.create_task(call.say(WORDS))
         await asyncio.sleep(0.0)
-        with pytest.raises(ClientError, match="found another under way"):
+        with pytest.raises(ClientError, match="Another turn is under way"):
             await call.say(WORDS)
         call.stop()  # waits for the turn
         assert (await first)["answer"]
@@ -138,7 +138,7 @@ async def test_a_call_that_ended_meanwhile_is_told(path: Path) -> None:
         raise OSError
 
     async with await serve(path, breaks):
-        with pytest.raises(ConnectionFailed, match="found that it has ended"):
+        with pytest.raises(ConnectionFailed, match="The call has ended"):
             _ = [one async for one in ask(path, {})]
 
 

@@ -243,7 +243,7 @@ async def test_a_page_without_a_key_is_told_so_and_may_try_again(tmp_path: Path)
             await page.evaluate(f"{in_widget('.primary')}.click()")
             await page.until(f"{STATE} === 'failed'")
             told = await page.evaluate(f"{in_widget('[role=status]')}.textContent")
-            assert told == "No call: expected a site id, found something else"
+            assert told == "No call: Invalid site id. Copy the whole of it."
             await page.evaluate(f"{WIDGET}.show('idle'); 0")
 
 

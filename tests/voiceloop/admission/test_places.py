@@ -50,7 +50,7 @@ def test_some_slots_are_kept_for_callers_who_come_back() -> None:
 
 def test_what_lacks_keeps_a_caller_out_and_is_named() -> None:
     admission = Admission(2, "sessions", lacks=lambda is_back: None if is_back else "an overload")
-    with pytest.raises(Overloaded, match="found an overload"), admission.place():
+    with pytest.raises(Overloaded, match="overload"), admission.place():
         pass
     with admission.place(is_returning=True):
         pass

@@ -80,7 +80,7 @@ async def test_who_sits_down_late_begins_with_the_session_as_it_stands(line: Lin
 
 async def test_four_sit_beside_a_call_and_who_does_not_read_is_let_go(line: Line) -> None:
     with line.side() as slow, line.side(), line.side(), line.side():
-        with pytest.raises(Overloaded, match=f"at most {MAX_SIDES}"), line.side():
+        with pytest.raises(Overloaded, match=f"takes {MAX_SIDES} connections"), line.side():
             pass
         for _ in range(MAX_SIDE_FRAMES + 10):
             await line.send("{}")

@@ -83,7 +83,7 @@ async def test_another_page_gets_none_and_may_read_why(origin: str | None) -> No
 async def test_a_page_that_the_server_does_not_allow_is_told_before_its_call() -> None:
     site = Site(allowed=())
     answer = await site.visit(await site.made())
-    assert "expected a request from an allowed origin" in answer.json()["error"]["message"]
+    assert "Add it to allowed_origins" in answer.json()["error"]["message"]
 
 
 async def test_an_address_begins_so_many_calls_an_hour_and_others_are_not_kept_out() -> None:

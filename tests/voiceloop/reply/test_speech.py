@@ -202,7 +202,7 @@ async def test_a_promised_text_that_is_another_after_it_was_sent_is_an_error(clo
             spoken.speech.text.begin_version()
             spoken.speech.say("No, sorry.")
     (error,) = raised.value.exceptions
-    assert isinstance(error, BackendError) and "promised" in str(error)
+    assert isinstance(error, BackendError) and "continue what the caller" in str(error)
 
 
 async def test_new_text_after_a_salvaged_beginning_sounds_before_its_clause_is_whole(

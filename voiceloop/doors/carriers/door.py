@@ -78,14 +78,14 @@ async def opening(socket: Socket, dialect: Dialect, peer: str, waiting: Waiting)
                         return Open(dialect, started, early)
                     case Heard() as sound:
                         if (n_bytes := n_bytes + len(sound.payload)) > MOST_EARLY_BYTES:
-                            raise Unproved("expected the start of a stream, found sound alone")
+                            raise Unproved("The stream sent sound before its start.")
                         early.append(sound)
     except TimeoutError:
         pass
     finally:
         with suppress(ValueError):  # it gave way
             waiting.remove(mine)
-    raise Unproved(f"expected the start of a stream within {START_S:g} s, found none")
+    raise Unproved(f"The stream did not start within {START_S:g} s.")
 
 
 def _give_way(waiting: Waiting) -> None:

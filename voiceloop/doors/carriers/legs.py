@@ -70,7 +70,7 @@ class LegStream:
     def send_away(self, target: str, announcement: Announcement | None) -> None:
         """Have the caller connected there once the stream is over. Raises: NotOnThisLine."""
         if announcement is not None and not self.announces:
-            raise NotOnThisLine("expected a line that announces a caller, found one that does not")
+            raise NotOnThisLine("This line cannot announce a caller. Transfer without `warm`.")
         self.leg.target = target
         self.leg.announcement = "" if announcement is None else announcement.text
 
@@ -93,7 +93,7 @@ class Legs:
         """
         known = self._legs.get(call.id)
         if known is not None and known.state is not LegState.RINGING:
-            raise Unproved("expected a call that has not begun, found the ring of another time")
+            raise Unproved("This call rang before, and has begun.")
         return self._admit(Leg(call), now_s)
 
     def find(self, call_id: str) -> Leg | None:
@@ -111,12 +111,12 @@ class Legs:
         """
         leg = self._with_ticket(ticket) if call_id is None else self._legs.get(call_id)
         if leg is None or not leg.ticket or leg.state is not LegState.RINGING:
-            raise Unproved("expected a stream of a call that rings, found another")
+            raise Unproved("No call rings for this stream.")
         if not _is_same(leg.ticket, ticket):
-            raise Unproved("expected the ticket of the call, found another")
+            raise Unproved("The ticket of this stream is not the call's.")
         leg.ticket = ""
         if now_s > leg.expires_s:
-            raise Unproved(f"expected a ticket of the last {TICKET_S:g} s, found an older one")
+            raise Unproved(f"The ticket of this stream is older than {TICKET_S:g} s.")
         leg.state = LegState.STREAMING
         leg.n_streams += 1
         return leg

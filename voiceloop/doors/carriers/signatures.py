@@ -18,6 +18,7 @@ from voiceloop.errors import Unproved
 
 LATEST_S = 300.0  # of a signature that has a time: as the carriers' own libraries allow
 MAX_TOKEN_BYTES = 8192
+UNSIGNED = "The carrier's signature is missing or wrong. Check its secret and phone.public_url."
 
 Fields = Sequence[tuple[str, str]]  # of a form, in their order
 
@@ -56,7 +57,7 @@ def check_plivo(
     mac = hmac.digest(token.encode(), f"{text}.{nonce}".encode(), "sha256")
     found = (signature or "").split(",")
     if not nonce or not any(_is_same(one.strip(), base64.b64encode(mac)) for one in found):
-        raise Unproved("expected a signature of the carrier, found none of it")
+        raise Unproved(UNSIGNED)
 
 
 def check_telnyx(
@@ -76,7 +77,7 @@ def check_telnyx(
         key.verify(proof, f"{at}|".encode() + body)
         sent_s = float(int(at))
     except (InvalidSignature, NotBase64, ValueError):
-        raise Unproved("expected a signature of the carrier, found none of it") from None
+        raise Unproved(UNSIGNED) from None
     _check_time(sent_s, now_s)
 
 
@@ -89,7 +90,7 @@ def check_vonage(secret: str, authorization: str | None, body: bytes, now_s: flo
     signed, _, mac = token.strip().rpartition(".")
     wanted = _url_base64(hmac.digest(secret.encode(), signed.encode(), "sha256"))
     if scheme.lower() != "bearer" or len(token) > MAX_TOKEN_BYTES or not _is_same(mac, wanted):
-        raise Unproved("expected a signature of the carrier, found none of it")
+        raise Unproved(UNSIGNED)
     try:
         head, claims = (json.loads(_from_url_base64(part)) for part in signed.split("."))
         if head["alg"] != "HS256":
@@ -97,10 +98,10 @@ def check_vonage(secret: str, authorization: str | None, body: bytes, now_s: flo
         sent_s = float(claims["iat"])
         digest = claims["payload_hash"] if body else hashlib.sha256(body).hexdigest()
     except (KeyError, TypeError, ValueError):
-        raise Unproved("expected a token of the carrier, found another") from None
+        raise Unproved("The carrier's token is wrong. Compare its secret in [phone].") from None
     _check_time(sent_s, now_s)
     if not _is_same(str(digest), hashlib.sha256(body).hexdigest().encode()):
-        raise Unproved("expected the body that was signed, found another")
+        raise Unproved("The body is not the one that the carrier signed.")
 
 
 def check_basic(authorization: str | None, password: str) -> None:
@@ -111,7 +112,7 @@ def check_basic(authorization: str | None, password: str) -> None:
     except ValueError:
         found = ""
     if scheme.lower() != "basic" or not _is_same(found, password.encode()):
-        raise Unproved("expected the password of the exchange, found another")
+        raise Unproved("The exchange's password is wrong. Compare it with [phone].")
 
 
 def _spellings(url: str) -> Iterable[str]:
@@ -134,7 +135,7 @@ def _check_any(found: str | None, wanted: Iterable[bytes]) -> None:
     """All are compared, so that the time tells nothing about which one came close."""
     matches = [_is_same(found or "", one) for one in wanted]
     if not any(matches):
-        raise Unproved("expected a signature of the carrier, found none of it")
+        raise Unproved(UNSIGNED)
 
 
 def _is_same(found: str, wanted: bytes) -> bool:
@@ -143,7 +144,7 @@ def _is_same(found: str, wanted: bytes) -> bool:
 
 def _check_time(sent_s: float, now_s: float) -> None:
     if not abs(now_s - sent_s) <= LATEST_S:
-        raise Unproved(f"expected a signature of the last {LATEST_S:g} s, found another")
+        raise Unproved(f"The carrier's signature is older than {LATEST_S:g} s. Set the clocks.")
 
 
 def _url_base64(data: bytes) -> bytes:

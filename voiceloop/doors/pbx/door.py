@@ -121,7 +121,7 @@ class AudioSocketDoor(PbxDoor):
         try:
             fields = await self._asked(request)
             if (lack := self._lack()) is not None:
-                raise Overloaded(f"expected room for a call, found {lack}")
+                raise Overloaded(f"No room for a call: {lack}.")
             await self._listen()
             leg = self._ring([(name, value) for name, value in fields if name != "call"])
         except VoiceLoopError as error:
@@ -147,7 +147,7 @@ class AudioSocketDoor(PbxDoor):
     def _leg_of(self, started: Started) -> Leg:
         """Raises: Unproved."""
         if (leg := self._legs.find(started.call)) is None:
-            raise Unproved("expected a call that was announced, found another")
+            raise Unproved("The exchange did not announce this call.")
         return self._take(leg)
 
     def close(self) -> None:

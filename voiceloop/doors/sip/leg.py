@@ -391,7 +391,7 @@ class Leg:
             async with self._others.told(self, uri, announcement) as place:
                 is_moved = await self._refer(place) < 300
         if not is_moved and (status := await self._refer(uri)) >= 300:
-            raise TransferFailed(f"expected somebody who answers there, found {status} of SIP")
+            raise TransferFailed(f"Nobody answered there: SIP status {status}.")
         self._hang_up()
 
     async def _refer(self, uri: str) -> int:

@@ -77,7 +77,7 @@ class Ports:
                 if first is not None:
                     first.close()
                 self.give_back(port)
-        raise Overloaded(f"expected a free pair of UDP ports in {PORTS}, found none")
+        raise Overloaded(f"No pair of UDP ports is free in {PORTS}.")
 
     def give_back(self, port: int) -> None:
         self._free.append(port)

@@ -78,7 +78,7 @@ class WebRtcDoor:
                 peer, told = await self._peer(offer, line)
             except ConfigError as error:
                 log.error("no call over WebRTC: %s", error.message)
-                raise InternalError("expected a UDP port for the call, found none") from None
+                raise InternalError("No UDP port is free for the call.") from None
             line.far = peer
             stack.push_async_callback(peer.close)
             call_id = self._calls.add(line)
@@ -164,6 +164,4 @@ def _import_aiortc() -> None:
     else:
         if is_available():
             return
-    raise MissingExtra(
-        "expected the packages of WebRTC (pip install 'voiceloop[webrtc]'), found none"
-    )
+    raise MissingExtra("WebRTC needs packages that are missing: pip install 'voiceloop[webrtc]'")

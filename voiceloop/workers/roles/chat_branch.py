@@ -298,8 +298,10 @@ class ChatBranch:
         return tokens[len(self._history.tokens) :]
 
     def _start_anew(self) -> None:
-        """A template may write the history differently once something follows it (a last line feed,
-        thoughts left out); the branch then starts anew from what both have in common.
+        """Open another branch, which shares what both have in common.
+
+        A template may write the history differently once something follows it: a last line feed,
+        thoughts left out.
         """
         self._branch.close()
         self._branch = self._new_branch()
