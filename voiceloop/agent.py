@@ -51,13 +51,14 @@ class AgentTool:
     description: str = key("", "Tells the model what it does.")
     parameters: Mapping[str, Any] = key(
         {},
-        "A JSON schema of type `object`. Left out: it takes none. A call that it does not allow is "
-        "not made, nor is one with other arguments, unless it says `additionalProperties = true`.",
+        "A JSON schema of type `object`. Left out: it takes none. The server makes no call that"
+        " the schema does not allow, and none with other arguments, unless it says "
+        "`additionalProperties = true`.",
     )
     side_effect_free: bool = key(
         False,
-        "A call changes nothing. It may be made for a draft that is never said, and made again "
-        "when it failed.",
+        "A call changes nothing. The server may then call it for a prepared reply that is never"
+        " said, and again after a failure.",
     )
     confirm: bool = key(
         False,
@@ -66,8 +67,8 @@ class AgentTool:
     )
     trusted: bool = key(
         False,
-        "What `url` or `mcp` answers holds no words of strangers. Else, after it and until the "
-        "caller speaks again, calls that change something are made only after a yes.",
+        "The answers of `url` or `mcp` hold no words of strangers. If it is off, calls that "
+        "change something need a yes after such an answer, until the caller speaks again.",
     )
     result: str | None = key(None, "The server's answer to every call.")
     table: Mapping[str, Any] = key(
@@ -96,15 +97,15 @@ class AgentTool:
     )
     caller_key: str = key(
         "",
-        "The service of `url` is told who calls, in the header `VoiceLoop-Caller`, signed with this"
-        ' key. It names a variable, as `"${SHOP_CALLER_KEY}"`, of at least 16 characters.',
+        "Tell the service of `url` who calls, in the header `VoiceLoop-Caller`, signed with "
+        'this key. It names a variable, as `"${SHOP_CALLER_KEY}"`, of at least 16 characters.',
         secret=True,
     )
     python: str | None = key(
         None,
-        '`"module:function"`, called with the arguments by name, in a process of its own. It may '
-        "be `async def`. A parameter `caller` is told who calls. The module stands beside the "
-        "agent file or is installed.",
+        '`"module:function"`, called with the arguments by name, in a process of its own. It '
+        "may be `async def`. A parameter `caller` gets who calls. The module is a file beside "
+        "the agent's, or installed.",
         pattern=r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*",
         wanted="module:function",
     )
@@ -121,9 +122,9 @@ class AgentTool:
     )
     deadline_ms: int = key(
         3000,
-        "How long a call by `url`, `python` or `mcp` is waited for. A call that is "
-        "`side_effect_free` then ends without an answer, and the model is told so. Any other goes"
-        " on for up to 60 s, and what comes of it is told as soon as all are silent.",
+        "How long the server waits for a call by `url`, `python` or `mcp`. A call that is "
+        "`side_effect_free` then ends without an answer, and the model learns that. Any other "
+        "goes on for up to 60 s. The agent tells its result as soon as all are silent.",
         ge=1,
         le=MINUTE_MS,
     )
@@ -136,10 +137,10 @@ class AgentTool:
     max_result_chars: int = key(4000, "A longer result is cut.", ge=1, le=MAX_RESULT_CHARS)
     say: str = key(
         "",
-        'The line that asks the caller to wait, as "Let me see.". It is said where the turn is '
-        "over and the result is not there 100 ms after the call began, at most once a reply. "
-        "Without it the caller hears nothing until the answer, or for `waiting.say_after_ms`. Of "
-        "a tool with `url`, `python` or `mcp`.",
+        'The line that asks the caller to wait, as "Let me see.". The agent says it after the '
+        "turn if the result is not there 100 ms after the call began, at most once a reply. "
+        "Without it the caller hears nothing until the answer, or for `waiting.say_after_ms`. "
+        "It is for tools with `url`, `python` or `mcp`.",
     )
     from_slots: tuple[str, ...] = key(
         (),
@@ -210,7 +211,7 @@ class McpServer:
     headers: Mapping[str, Any] = key({}, "Sent along with each request.", secret=True)
     caller_key: str = key(
         "",
-        "Its tools are told who calls, in `_meta` under `voiceloop.caller`, signed with this key, "
+        "Tell its tools who calls, in `_meta` under `voiceloop.caller`, signed with this key, "
         "as `tools.caller_key`.",
         secret=True,
     )
@@ -227,9 +228,9 @@ class McpServer:
     )
     tools: tuple[str, ...] = key(
         (),
-        'Which of its tools are offered. `["*"]`: all that it lists. Those of `[[tools]]` that '
-        "name the server are offered in any case: what changes nothing is `side_effect_free` "
-        "there, for what a server claims of itself does not count.",
+        'The tools of it that the agent offers. `["*"]`: all that it lists. Tools in '
+        "`[[tools]]` that name the server are offered in any case. There `side_effect_free` "
+        "says what changes nothing: the server's own claim does not count.",
     )
 
 
@@ -252,14 +253,14 @@ class BargeIn:
     )
     hold_ms: int = key(
         128,
-        "After so much of it the agent falls silent. Where it was only a sound, the agent goes on"
-        " where it stopped.",
+        "After this much of it the agent falls silent. If it was only a sound, the agent goes "
+        "on where it stopped.",
         ge=0,
         le=MINUTE_MS,
     )
     stop_ms: int = key(
         1000,
-        "What is plainly a voice and goes on for so long takes the turn, whatever the words.",
+        "A sound that is plainly a voice takes the turn after this time, whatever the words.",
         ge=0,
         le=MINUTE_MS,
     )
@@ -363,10 +364,10 @@ class Waiting:
     )
     openers: tuple[Words, ...] = key(
         (),
-        "Where two models share a call: what is said when the large one is late, in the words of "
-        "`language`. At most eight words each that commit to nothing: no yes, no, number or name. "
-        "`{slot}` stands for the named slot that the caller spoke of. None: those of the language "
-        'that ship (English, German, Spanish, French); `["-"]` says nothing.',
+        "With two models in a call: lines for a late large model, in the words of `language`. "
+        "Each has at most eight words that commit to nothing: no yes, no, number or name. "
+        "`{slot}` stands for the named slot that the caller spoke of. Empty: the lines that "
+        'ship for the language (English, German, Spanish, French). `["-"]` says nothing.',
     )
     first_token_ms: int = key(
         5000,
@@ -379,7 +380,7 @@ class Waiting:
     budget_ms: int = key(
         8000,
         "How long a reply waits for its tools, over all of its rounds. Then the agent answers "
-        "without what is missing, and tells what comes later as soon as all are silent.",
+        "without the late results, and tells them in the next silence.",
         ge=0,
         le=MINUTE_MS,
     )
@@ -394,14 +395,16 @@ class Waiting:
 class AgentRoute:
     """Turns that one model of a cascade answers. All of its conditions hold; one is needed."""
 
-    model: Literal["small", "large"] = key(..., "Who answers.")
+    model: Literal["small", "large"] = key(..., "The model that answers.")
     words: tuple[Words, ...] = key(
         (), "The caller's turn has one of these words or phrases, in any case."
     )
     tools: tuple[Words, ...] = key(
         (), "One of these tools was called since the turn before, or is what the turn answers."
     )
-    from_turn: int = key(1, "Not before this turn of the caller.", ge=1, le=10_000)
+    from_turn: int = key(
+        1, "The first turn of the caller to which the rule applies.", ge=1, le=10_000
+    )
     to_turn: int = key(0, "Not after this one. 0: to the end.", ge=0, le=10_000)
     language: str = key(
         "",
@@ -429,14 +432,14 @@ class Transfer:
 
     name: str = key(
         ...,
-        "What the tool `transfer` calls them. 1 to 64 letters, digits, `_` and `-`.",
+        "The name by which the tool `transfer` calls them. 1 to 64 letters, digits, `_` and `-`.",
         pattern=TOOL_NAME.pattern,
         wanted="1 to 64 letters, digits, _ or -",
     )
     to: str = key(
         ...,
-        "Where they are reached, as `tel:+49301234567` or `sip:desk@pbx`. The server refuses what "
-        "its `phone.transfer_to` does not allow.",
+        "Their number or address, as `tel:+49301234567` or `sip:desk@pbx`. The server refuses "
+        "what its `phone.transfer_to` does not allow.",
         pattern=r"tel:\+?[0-9]{2,20}|sips?:[A-Za-z0-9_.!~*'()&=+$,;?/%@:-]{1,200}",
         wanted="tel: and digits, or a sip: address",
     )
@@ -447,8 +450,8 @@ class Transfer:
     )
     warm: bool = key(
         False,
-        "Whoever takes the call hears a summary of it before the caller is there. Off: the line "
-        "is handed over at once.",
+        "The person who takes the call hears a summary before the caller is there. Off: the "
+        "line is handed over at once.",
     )
 
 
@@ -480,10 +483,10 @@ class CallManners:
     )
     machine: Literal["ignore", "tell", "message", "hang_up"] = key(
         "ignore",
-        "What is done where a machine answers a call that this server has placed. `tell`: the "
-        "client is told (`voiceloop.answered_by`); `message`: `call.message` is said after the "
-        "tone, and the call ends; `hang_up`: it ends at once. All but `ignore` give the model the "
-        "tool `voicemail`, for a machine that it knows first.",
+        "What the server does if a machine answers a call that it placed. `tell`: it tells the "
+        "client (`voiceloop.answered_by`). `message`: it says `call.message` after the tone, "
+        "and hangs up. `hang_up`: it hangs up at once. All but `ignore` give the model the tool"
+        " `voicemail`, for a machine that the model recognizes first.",
     )
     message: str = key("", "Said to a machine, after its tone.")
     screening: str = key(
@@ -515,10 +518,10 @@ class AgentSlot:
         "open",
         "phone",
         "name",
-    ] = key(..., "What the answer is. A `number` comes digit by digit.")
+    ] = key(..., "The kind of the answer. A `number` comes digit by digit.")
     digits: int | None = key(
         None,
-        "How many digits a `number` or `phone` has. Of a `spelling`: letters and digits.",
+        "How many digits a `number` or `phone` has. For a `spelling`: letters and digits.",
         ge=1,
         le=MAX_SLOT_DIGITS,
     )
@@ -534,18 +537,16 @@ class AgentSlot:
         "A regular expression (Python's) that all of the value must match, as `[A-Z]{2}[0-9]{4}`."
         " Beside a name.",
     )
-    values: tuple[str, ...] = key(
-        (), "What there is to choose from, 1 to 50. Beside a name, of a `choice`."
-    )
+    values: tuple[str, ...] = key((), "The choices of a `choice`, 1 to 50. They need a `name`.")
     read_back: str = key(
         "I have {value}, is that right?", "How the value is said back. Empty: it is taken as heard."
     )
     sensitive: bool = key(
         False,
-        "The answer stands in no transcript or log, the model is not told it, and it is not read "
-        "back. Tools get it by `from_slots`. A recording leaves it out "
-        "([RECORDING.md](RECORDING.md)): neither voice is kept, nor a word, from the question until"
-        " the value is settled. Of a slot with a name.",
+        "Keep the answer out of transcripts, logs and the model, and do not read it back. Tools"
+        " get it by `from_slots`. A recording leaves it out ([RECORDING.md](RECORDING.md)): "
+        "neither voice is kept, nor a word, from the question until the value is settled. It "
+        "needs a `name`.",
     )
 
     @property
@@ -573,8 +574,8 @@ class Crisis:
     )
     answer: str = key(
         "",
-        "What it says instead. Needed beside `crisis.words`. It is spoken before the first call "
-        "and kept as sound, for calls in which the voice fails.",
+        "The answer to these words. It is needed with `crisis.words`. The server speaks it "
+        "before the first call and keeps the sound, for calls in which the voice fails.",
     )
 
     def answers(self, heard: str) -> bool:
@@ -589,12 +590,13 @@ class AgentConfig:
 
     name: str = key(
         "Agent",
-        "Who answers, for the page at `/`. The model knows the name that the instructions give it.",
+        "The agent's name, for the page at `/`. The model knows the name that the instructions "
+        "give it.",
     )
     instructions: Annotated[str, A_TEXT] = key(
         "You are a helpful voice assistant. Answer in one or two short sentences.",
-        "The system prompt. The embedded recognizer expects the names in it, and what has a price"
-        " beside it.",
+        "The system prompt. The embedded recognizer listens for the names in it, and for words "
+        "with a price.",
     )
     greeting: str = key(
         "",
@@ -619,7 +621,7 @@ class AgentConfig:
     )
     language: str = key(
         LANGUAGE,
-        "What the caller speaks, as `en` or `de-AT`.",
+        "The language of the caller, as `en` or `de-AT`.",
         pattern=r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*",
         wanted="a language like en or de-AT",
     )
@@ -642,8 +644,8 @@ class AgentConfig:
     # Pipecat's default for the same: who is on the telephone waits no longer for a word.
     tool_timeout_ms: int = key(
         10_000,
-        "How long the output of a client's tool is waited for. Then the model is told that there "
-        "is none. 0: for ever.",
+        "How long the server waits for a client to answer a tool. Then it tells the model that "
+        "there is no answer. 0: without end.",
         ge=0,
         le=600_000,
     )
@@ -669,7 +671,7 @@ class AgentConfig:
         "Takes steady noise out of the caller's sound. `near_field` is for a microphone at the "
         "mouth (about 9 dB), `far_field` for one in the room (12 dB). Use it where the detector "
         "takes a fan for speech: words are not heard better, and worse among other voices. A "
-        "session may choose otherwise. Needs `pip install 'voiceloop[noise]'`.",
+        "session may choose otherwise. Needs the extra `noise`.",
     )
     eagerness: Literal["auto", "low", "medium", "high"] = key(
         SemanticVad().eagerness, "How eagerly the agent takes the turn in a silence, see below."

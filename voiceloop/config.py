@@ -87,7 +87,7 @@ Secrets = Annotated[
     tuple[str, ...], Meta(extra={"not_path": r"(?s)(?!file:).*", "one_or_list": True})
 ]
 KEY_RULES = (
-    " It is sent to no other host. Where the URLs name several hosts, name one key for each, in "
+    " It is sent to no other host. If the URLs name several hosts, name one key for each, in "
     "their order. `file:PATH` reads it from a file."
 )
 LanguageServices = Literal[
@@ -126,13 +126,12 @@ class EngineSettings:
 
     weights: Literal["auto", "bf16", "int8", "int4"] = key(
         "auto",
-        "How the language model's weights are kept. A checkpoint in full precision is rounded to "
-        "this format. Of a GGUF file `int4` and `int8` keep codes of four bits (Q4_0, Q4_1, Q4_K)"
-        " as they are, and keep the rest in eight bits. Every format has one bar: the likeliest "
-        "token agrees with bf16 in 99.4 %, and KL divergence is 0.01 nats at most, on the model's"
-        " own replies (`voiceloop models gate MODEL --weights int8`). A"
-        " format that has passed no such run is served where you ask for it. The start's lines "
-        "and `voiceloop doctor` say so.",
+        "How the language model's weights are kept. A checkpoint in full precision is rounded "
+        "to this format. From a GGUF file `int4` and `int8` keep codes of four bits (Q4_0, "
+        "Q4_1, Q4_K) as they are, and the rest in eight bits. Every format has one bar: the "
+        "likeliest token agrees with bf16 in 99.4 %, and KL divergence is 0.01 nats at most, on"
+        " the model's own replies (`voiceloop models gate MODEL --weights int8`). You may serve"
+        " a format that has not passed. The server's start and `voiceloop doctor` then say so.",
     )
     kv: Literal["auto", "bf16", "int8"] = key(
         "auto",
@@ -164,7 +163,7 @@ class EngineSettings:
     )
     host_tier_mb: int = key(
         512,
-        "MiB of memory for conversations that the room for keys and values lets go. They come "
+        "MiB of memory for conversations that leave the KV cache. They come "
         "back when the caller is next heard, faster than they are read again. On a CPU the memory"
         " is taken as it fills, on a GPU at the start (pinned). 0: forgotten at once.",
         ge=0,
@@ -177,7 +176,7 @@ class LanguageRequests:
     """What every request to the services at `llm_url` carries besides."""
 
     request: Mapping[str, Any] = key(
-        {}, "Fields of the body, as the service names them. They stand over those of VoiceLoop."
+        {}, "Fields of the body, as the service names them. They replace VoiceLoop's own."
     )
     headers: Mapping[str, Any] = key(
         {},
@@ -192,7 +191,7 @@ class FurtherModel:
 
     name: str = key(
         ...,
-        "What sessions, agents and `[cascade]` call it. `main` is the server's own.",
+        "The name that sessions, agents and `[cascade]` use. `main` is the server's own model.",
         pattern=r"(?!main$)[A-Za-z0-9][A-Za-z0-9_.-]{0,63}",
         wanted="1 to 64 letters, digits, _ . or -, and not main",
     )
@@ -233,12 +232,11 @@ class CascadeSettings:
     )
     least_margin: float = key(
         0.0,
-        "How sure the small model has to be of a clause, in nats. It is the margin of its "
-        "likeliest token over the next one, over the content words. Where a clause has less, the "
-        "large model goes on from what was heard. An engine of this server tells it, a service "
-        "does not. "
-        "`python -m benchmarks.two_models --part escalate` fits it. 0: the small model ends what "
-        "it begins.",
+        "How sure the small model has to be of a clause, in nats. The measure is the margin of "
+        "its likeliest token over the next one, as a mean over the content words. If a clause "
+        "has less, the large model goes on from what was heard. An engine of this server "
+        "reports margins, a service does not. `python -m benchmarks.two_models --part escalate`"
+        " fits the bound. 0: the small model ends what it begins.",
         ge=0,
         le=20,
     )
@@ -289,28 +287,28 @@ class Config:
     agents: Path | None = key(
         None,
         "A folder of agent files, each served under its file's name. A caller names one by the "
-        "address `/agents/NAME/v1/realtime`, by `?agent=NAME`, or by a client secret. "
-        "Who names none is answered by `agent`, else by the first by name. The models are the same "
-        "for all; tools, documents, answers and kept lines are each agent's own.",
+        "address `/agents/NAME/v1/realtime`, by `?agent=NAME`, or by a client secret. A caller "
+        "who names none gets `agent`, else the first by name. The models are the same for all. "
+        "Tools, documents, answers and kept lines are each agent's own.",
     )
     reload: bool = key(
         False,
-        "While you write an agent: its file is read again when it is saved. Open calls have the "
-        "new instructions, voice and speed in their next turn; new calls have the rest too. Tools, "
-        "documents and slots wait for the next start.",
+        "Read the agent's file again each time that it is saved. Use it while you write one. "
+        "Open calls have the new instructions, voice and speed in their next turn; new calls "
+        "have the rest too. Tools, documents and slots wait for the next start.",
     )
     keys: tuple[str, ...] = key(
         (),
-        "API keys that let a client in, 8 characters or more each. Names of `agents` behind a key, "
-        "each after a space: it opens these alone, and the first where its caller names none. No "
-        "keys: everybody who reaches the port.",
+        "API keys that let a client in, 8 characters or more each. After a key, and a space, "
+        "may come names of `agents`: the key opens these alone, and the first unless its caller"
+        " names one. No keys: everybody who reaches the port.",
         secret=True,
     )
     keys_file: Path | None = key(
         None,
-        "A file with API keys as `keys`, one a line. `#` begins a comment line. It is read again "
-        "within 5 s of a change: a new key opens the door, and calls of one that is gone are "
-        "ended.",
+        "A file with API keys as `keys`, one a line. `#` begins a comment line. The server "
+        "reads it again within 5 s of a change: a new key works, and calls of a removed key "
+        "end.",
     )
     metrics_key: str = key(
         "",
@@ -323,10 +321,10 @@ class Config:
         (),
         "The secret of servers that take over each other's calls "
         "([PROTOCOL.md](PROTOCOL.md#a-call-that-goes-on-elsewhere)). 16 characters or more, as "
-        "`openssl rand -hex 32` makes it. Of several the first signs, and what another has signed "
-        "is taken too: put the new one first, and take the old one out two hours later. Without it "
-        "servers that have the caller's key among their `keys` share the call; "
-        "without keys a server resumes its own calls alone, until it ends.",
+        "`openssl rand -hex 32` makes it. With several, the server signs with the first and "
+        "accepts all. To change it, put the new one first, and take the old one out two hours "
+        "later. Without it, servers with the same caller's key among their `keys` share the "
+        "call. A server without keys resumes only its own calls, until it ends.",
         secret=True,
     )
     allowed_origins: tuple[str, ...] = key(
@@ -368,8 +366,8 @@ class Config:
     tts_model: ModelName = key("", "Another voice, as `stt_model`.")
     speech_device: Device = key(
         AUTO,
-        "Where a recognizer or a voice from a folder runs. `cpu`, `cuda`, `cuda:1`; `auto` is the "
-        "preset's. Those in packages run on the CPU.",
+        "The device of a recognizer or a voice from a folder. `cpu`, `cuda`, `cuda:1`; `auto` "
+        "is the preset's. Those in packages run on the CPU.",
     )
     llm_adapter: Path | None = key(
         None,
@@ -417,8 +415,8 @@ class Config:
     )
     pacing_lead_ms: int = key(
         60,
-        "How far ahead of its playing sound is sent. 60 suits a LAN, 150 to 200 the internet. The"
-        " agent gets quieter so much later when a caller speaks over it.",
+        "How far ahead of its playing the server sends sound. 60 suits a LAN, 150 to 200 the "
+        "internet. When a caller interrupts, the agent gets quieter that much later.",
         ge=20,
         le=5000,
     )
@@ -428,10 +426,10 @@ class Config:
         "([PROTOCOL.md](PROTOCOL.md#mcp-servers-of-a-session)). As `mcp.shop.example` or "
         "`mcp.shop.example:8443`, over https and at that port alone (443 where none is named); "
         "plain http where it is written, `http://10.0.0.7:8000`. None: such tools are accepted "
-        "and left out. Needs `pip install 'voiceloop[mcp]'`.",
+        "and left out. Needs the extra `mcp`.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = key(
-        "info", "What is logged. No level logs what is said, heard or generated."
+        "info", "How much is logged. No level logs what is said, heard or generated."
     )
     certfile: Path | None = key(None, "Serve TLS with this certificate (PEM).")
     keyfile: Path | None = key(None, "The private key of `certfile` (PEM).")

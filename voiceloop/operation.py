@@ -94,7 +94,7 @@ class WebRtcSettings:
 
     port: int = key(
         0,
-        "UDP port of all WebRTC calls, at `host`. Where it is taken, one of the next 15. Open it "
+        "UDP port of all WebRTC calls, at `host`. If it is taken, one of the next 15. Open it "
         "in the firewall. 0: any free one.",
         ge=0,
         le=65535,
@@ -125,8 +125,8 @@ class KeyQuota:
     calls: int = key(0, "Calls at a time.", ge=0, le=100_000)
     call_minutes: float = key(
         0.0,
-        "Minutes of calls an hour, which come back evenly. Calls under way are not cut off. What "
-        "they overdraw comes back before the key's next call is let in.",
+        "Minutes of calls an hour, which come back evenly. Calls under way are not cut off. If "
+        "they use more, the key's next call waits until that has come back.",
         ge=0,
         le=10**6,
     )
@@ -134,8 +134,9 @@ class KeyQuota:
     requests: ClassVar[int] = 12
     tool_calls: int = key(
         0,
-        "Calls of tools an hour that the server makes. Tools are called ahead of a turn's end "
-        "while half of them are left. Beyond them the model is told that it is too busy.",
+        "Calls of tools an hour that the server makes. While half of them are left, the server "
+        "calls tools before the end of a turn too. Beyond them it tells the model that it is "
+        "too busy.",
         ge=0,
         le=10**9,
     )
@@ -148,8 +149,8 @@ class Slo:
     gap_ms: int = key(
         800,
         "The longest gap. It runs from the caller's last sound to the agent's first, as the "
-        "server sees it. Five eighths of it are for the answer, after the decision that the caller "
-        "has finished: where their p95 is later under load, fewer calls are let in.",
+        "server sees it. The time from the end of the turn to the answer may take five eighths "
+        "of it. If its p95 takes longer under load, the server lets in fewer calls.",
         ge=100,
         le=60_000,
     )
@@ -175,8 +176,8 @@ class Prices:
 
     tokens: TokenPrices = key(
         (),
-        "A million tokens, as `[3.0, 0.3, 15.0]`. Of prompts that the language model computes, of "
-        "prompts that it finds in a cache, and of replies, heard or not.",
+        "The price of a million tokens, as `[3.0, 0.3, 15.0]`. The three are for prompts that "
+        "the model computes, prompts that it finds in a cache, and replies, heard or not.",
     )
     server_hour: float = key(0.0, "An hour of the machine.", ge=0, le=10**6)
 
@@ -205,8 +206,9 @@ class RecordingSettings:
     )
     consent: Literal["none", "announced", "asked"] = key(
         "announced",
-        "What callers know of it. `announced`: the agent first says that the call is recorded. "
-        "`asked`: it asks, and nothing is kept before a yes. `none`: your line says it elsewhere.",
+        "How callers learn of it. `announced`: the agent first says that the call is recorded. "
+        "`asked`: it asks, and nothing is kept before a yes. `none`: your line says it "
+        "elsewhere.",
     )
     announcement: str = key(
         "",
@@ -219,19 +221,19 @@ class RecordingSettings:
         "third of the size.",
     )
     keep_days: float = key(
-        30.0, "Recordings older than that are deleted, looked for each hour. 0: never.", ge=0,
+        30.0, "Recordings older than that are deleted, within an hour. 0: never.", ge=0,
         le=36_500,
     )  # fmt: skip
     words: Literal["kept", "without_figures", "none"] = key(
         "kept",
-        "Which words are kept besides the sound. `without_figures`: numbers of four digits or more,"
-        " and addresses for mail, are left out; the sound is as it was, for that there is "
+        "The words that are kept with the sound. `without_figures` leaves out numbers of four "
+        "digits or more, and mail addresses. It leaves the sound as it was: for that use "
         "`sensitive` of an agent's slot. `none`: times and counts alone.",
     )
     age_key: str = key(
         "",
         "Encrypt what is kept for this public key of age, as `age1...`, once the call is over. "
-        "Needs `pip install 'voiceloop[recording]'`.",
+        "Needs the extra `recording`.",
     )
 
 
@@ -267,8 +269,8 @@ class WorkerAddresses:
     )
     ca: Path | None = key(
         None,
-        "PEM of who signs the other end's certificate, which is then asked for. Without it the "
-        "proof of `workers.key` tells whose certificate it is.",
+        "PEM of the authority that signs the other end's certificate, which is then required. "
+        "Without it the proof of `workers.key` tells whose certificate it is.",
     )
     certfile: Path | None = key(
         None, "PEM of this end's certificate. A worker without one draws its own at the start."
@@ -276,9 +278,9 @@ class WorkerAddresses:
     keyfile: Path | None = key(None, "PEM of this end's private key.")
     key: Annotated[tuple[str, ...], Meta(extra={"one_or_list": True})] = key(
         (),
-        "The secret of servers and workers, of at least 16 bytes. Each proves to the other that "
-        "it has it. Of several a worker takes each, and a server shows the next where the one "
-        "before is refused ([a new key](CLUSTER.md#a-new-key)).",
+        "The secret of servers and workers, of at least 16 bytes. Each proves to the other that"
+        " it has it. With several, a worker accepts each, and a server tries them in order ([a "
+        "new key](CLUSTER.md#a-new-key)).",
         secret=True,
     )
 

@@ -22,7 +22,9 @@ class PhoneNumber:
     """What differs for calls to one of our numbers."""
 
     number: str = key(..., "The number that is called, as the carrier writes it.", pattern=".+")
-    agent: str = key("", "The agent that answers, of those of `serve --agents`. Empty: the first.")
+    agent: str = key(
+        "", "The agent that answers, by its name in `serve --agents`. Empty: the first."
+    )
     greeting: str = key("", "Said instead of the agent's greeting.")
     session: Mapping[str, Any] = key(
         {},
@@ -63,8 +65,8 @@ class PhoneSettings:
     )
     webhook_secret: str = key(
         "",
-        "Signs what the webhook is told, as `whsec_...`: the stock SDKs' `webhooks.unwrap` takes "
-        "it. At least 16 characters.",
+        "Signs the events to the webhook, as `whsec_...`: the stock SDKs' `webhooks.unwrap` "
+        "takes it. At least 16 characters.",
         secret=True,
     )
     max_calls: int = key(20, "Calls at once to one number.", ge=0, le=100_000, zero="no limit")

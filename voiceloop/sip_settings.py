@@ -16,13 +16,13 @@ class TrunkSettings:
 
     uri: str = key(
         "",
-        "Where calls go out to, as `sip:voip.example.com` or `sip:10.0.0.9:5060;transport=tcp`. "
-        "Empty: no calls go out.",
+        "The address over which calls go out, as `sip:voip.example.com` or "
+        "`sip:10.0.0.9:5060;transport=tcp`. Empty: no calls go out.",
         pattern=r"(sip:[A-Za-z0-9.\-\[\]:]+(;transport=(udp|tcp))?)?",
         wanted="sip:HOST, sip:HOST:PORT, with ;transport=tcp or without",
     )
     user: str = key("", "The name that it knows this server by. It is the caller of calls out.")
-    password: str = key("", "What it asks for with that name.", secret=True)
+    password: str = key("", "The trunk's password for that name.", secret=True)
     dial_to: tuple[str, ...] = key(
         (),
         "Numbers and addresses that `POST /v1/phone/calls` may call, as `tel:+49*` or "
@@ -38,7 +38,7 @@ class TrunkSettings:
 
 @dataclass(frozen=True, slots=True)
 class SipSettings:
-    """How telephones reach the server by SIP. Needs `pip install 'voiceloop[sip]'`."""
+    """How telephones reach the server by SIP. Needs the extra `sip`."""
 
     port: int = key(
         0,

@@ -24,6 +24,42 @@ from voiceloop.config_reader import Key, bounds, said
 
 PAGE = Path(__file__).resolve().parents[2] / "voiceloop" / "docs" / "CONFIG.md"
 MARKED = re.compile(r"(<!-- keys of (\w+): ([\w.]*) -->\n).*?(\n<!-- end of keys -->)", re.DOTALL)
+FIRST = re.compile(r"(<!-- first keys -->\n).*?(<!-- end of first keys -->)", re.DOTALL)
+# What most people set first, with an example. A tenth of all keys is basic, and a key that nobody
+# names here is advanced.
+FIRST_KEYS = {
+    "agent": '"my-agent.toml"',
+    "llm_url": '"http://127.0.0.1:8000/v1"',
+    "llm_model": '"Qwen/Qwen3-8B"',
+    "llm_key": '"file:/etc/voiceloop/llm-key"',
+    "host": '"0.0.0.0"',
+    "keys_file": '"/etc/voiceloop/keys"',
+    "certfile": '"cert.pem"',
+    "keyfile": '"key.pem"',
+    "allowed_origins": '["https://shop.example"]',
+    "metrics_key": '"change-me-0123456789"',
+}
+BASIC = {
+    *FIRST_KEYS,
+    *("port", "preset", "agents", "reload", "keys", "log_level"),
+    *("stt_url", "stt_model", "stt_key", "tts_url", "tts_model", "tts_key"),
+    *("limits.max_sessions", "limits.session_minutes", "webrtc.port"),
+    *("recording.folder", "recording.consent", "recording.keep_days"),
+    *("phone.public_url", "sip.port", "sip.allow"),
+    *("name", "instructions", "greeting", "voice", "speed", "language", "python", "eagerness"),
+    *("hotwords", "try_saying", "fallback", "knowledge.folder", "answer.questions", "answer.text"),
+    *("tools.name", "tools.description", "tools.parameters", "tools.side_effect_free"),
+    *("tools.result", "tools.table", "tools.url", "tools.python", "mcp.name", "mcp.url"),
+    *("slots.asked", "slots.kind", "slots.name", "transfers.name", "transfers.to", "call.end_call"),
+}
+# Nobody has run it where it is made for (a carrier, a GPU), or no measurement sets its value.
+EXPERIMENTAL = {
+    *("cascade.least_margin", "canary.version", "canary.share", "speech_device", "llm_adapter"),
+    *("phone.twilio", "phone.signalwire", "phone.telnyx", "phone.plivo", "phone.vonage"),
+    *("phone.asterisk", "phone.audiosocket", "phone.audiosocket_at"),
+    *("sip.trunk.uri", "sip.trunk.user", "sip.trunk.password", "sip.trunk.dial_to"),
+    *("sip.trunk.register", "call.machine", "call.message", "call.screening", "transfers.warm"),
+}
 SENTENCE = re.compile(r"(?<=[.?!]) (?=[A-Z`0-9])")
 NOTHING = "-"
 KIND_NAMES = {
@@ -84,12 +120,25 @@ def written() -> str:
         assert chosen, f"no keys of {name!r}"
         return match[1] + "\n".join(_rows(chosen, of_serve)) + match[4]
 
-    return MARKED.sub(table, PAGE.read_text(encoding="utf-8"))
+    page = MARKED.sub(table, PAGE.read_text(encoding="utf-8"))
+    return FIRST.sub(lambda match: match[1] + "\n".join(_first_rows()) + "\n" + match[2], page)
+
+
+def level_of(path: str) -> str:
+    if path in EXPERIMENTAL:
+        return "experimental"
+    return "basic" if path in BASIC else "advanced"
+
+
+def _first_rows() -> Iterable[str]:
+    yield from (_row(("key", "what it is for", "example")), "|---|---|---|")
+    for path, value in FIRST_KEYS.items():
+        yield _row((f"`{path}`", all_keys()[path].summary.rstrip("."), f"`{path} = {value}`"))
 
 
 def _rows(keys: Mapping[str, Key], of_serve: Mapping[str, str]) -> Iterable[str]:
     has_flags = bool(set(keys) & set(of_serve))
-    head = ["key", *["flag"] * has_flags, "default", "values", "meaning"]
+    head = ["key", "level", *["flag"] * has_flags, "default", "values", "meaning"]
     yield _row(head)
     yield _row(["---"] * len(head)).replace(" ", "")
     notes: list[str] = []
@@ -97,7 +146,8 @@ def _rows(keys: Mapping[str, Key], of_serve: Mapping[str, str]) -> Iterable[str]
         assert key.description, f"expected `{path}: ... = key(default, description)`, found no text"
         flag = [f"`{of_serve[path]}`" if path in of_serve else NOTHING] * has_flags
         meaning, rest = in_short(key.description)
-        yield _row([f"`{path}`", *flag, _default(key), _values(key), meaning.rstrip(".")])
+        of_key = [f"`{path}`", level_of(path), *flag, _default(key), _values(key)]
+        yield _row([*of_key, meaning.rstrip(".")])
         if rest:
             notes += [f"- `{path}`: {rest}"]
     if notes:

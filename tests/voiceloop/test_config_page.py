@@ -11,9 +11,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import get_args
 
-from tests.voiceloop.config_page import PAGE, flags, keys_with_lists, written
+from tests.voiceloop.config_page import (
+    BASIC,
+    EXPERIMENTAL,
+    FIRST_KEYS,
+    PAGE,
+    flags,
+    keys_with_lists,
+    written,
+)
 from voiceloop.agent import AgentConfig
-from voiceloop.config import FOREIGN, AheadPart, Config, all_keys
+from voiceloop.config import FOREIGN, AheadPart, Config, all_keys, load_config
 from voiceloop.listening.release import PATIENCE
 
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -26,10 +34,28 @@ def test_the_page_is_what_its_command_writes() -> None:
 
 
 def test_every_key_is_on_the_page() -> None:
-    rows = re.findall(r"^\| `([\w.]+)` \|", TEXT, re.MULTILINE)
+    rows = re.findall(
+        r"^\| `([\w.]+)` \|", TEXT.split("<!-- end of first keys -->")[1], re.MULTILINE
+    )
     of_lists = {*AGENT, *SERVER} - {*all_keys(AgentConfig), *all_keys()}
     lists = {name.rpartition(".")[0] for name in of_lists}
     assert sorted(rows) == sorted([*SERVER, *AGENT, *lists, *PATIENCE, *get_args(AheadPart)])
+
+
+def test_a_level_is_of_a_key_that_there_is() -> None:
+    assert BASIC | EXPERIMENTAL <= SERVER.keys() | AGENT.keys()
+    assert not BASIC & EXPERIMENTAL and len(FIRST_KEYS) == 10
+
+
+def test_the_first_keys_are_taken_as_shown(tmp_path: Path) -> None:
+    part = TEXT.split("<!-- first keys -->")[1].split("<!-- end of first keys -->")[0]
+    examples = re.findall(r"`([^`]+ = [^`]+)` \|$", part, re.MULTILINE)
+    for name in ("keys", "llm-key"):
+        (tmp_path / name).write_text("x" * 20, encoding="utf-8")
+    text = "\n".join(examples).replace("/etc/voiceloop/", f"{tmp_path}/")
+    path = tmp_path / "server.toml"
+    path.write_text(text, encoding="utf-8")
+    assert load_config(path, environ={}).llm_model == "Qwen/Qwen3-8B"
 
 
 def test_every_description_is_told_in_a_sentence_first() -> None:

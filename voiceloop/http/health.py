@@ -56,7 +56,7 @@ class Health:
             check_is_here(request)
             self.keys.check_lasting(key)
         elif not is_same_key(key, self.metrics_key):
-            raise Unauthorized("expected the key of the metrics, found none or another one")
+            raise Unauthorized("Invalid key. Send metrics_key as Authorization: Bearer KEY.")
 
 
 def health_routes(health: Health) -> list[Route]:
@@ -98,6 +98,8 @@ def health_routes(health: Health) -> list[Route]:
 
 
 class Expiry(msgspec.Struct, frozen=True):
+    """How long a client secret opens calls."""
+
     anchor: Literal["created_at"] = "created_at"
     seconds: Annotated[int, Meta(ge=10, le=7200)] = 600
 
@@ -110,21 +112,33 @@ Claims = Annotated[
 SessionSeconds = Annotated[int, Meta(ge=1, le=24 * 60 * 60)]
 
 
+def told(description: str) -> Meta:
+    """What `/openapi.json` and HTTP.md say of a field."""
+    return Meta(description=description)
+
+
 class SecretBody(msgspec.Struct, frozen=True):
-    """What a client secret is asked for with.
+    """What a client secret is asked for with."""
 
-    max_session_seconds: of a session that it opens. browser: a page holds it; None: as it is a page
-    that asks. lock: None: all for a browser, else nothing. claims: of its holder. agent: who
-    answers; "": of the address, else the server's first.
-    """
-
-    expires_after: Expiry = Expiry()
-    session: Json = {}
-    max_session_seconds: SessionSeconds | None = None
-    browser: bool | None = None
-    lock: list[Lockable] | None = None
-    claims: Claims = {}
-    agent: str = ""
+    expires_after: Annotated[Expiry, told("How long it opens calls: `seconds`, 10 to 7200.")] = (
+        Expiry()
+    )
+    session: Annotated[Json, told("What each of its calls begins with, as `session.update`.")] = {}
+    max_session_seconds: Annotated[
+        SessionSeconds | None, told("The longest call that it opens.")
+    ] = None
+    browser: Annotated[
+        bool | None, told("A web page will hold it. Not given: true if a page asks.")
+    ] = None
+    lock: Annotated[
+        list[Lockable] | None,
+        told("What its holder may not change. Not given: all for a browser, else nothing."),
+    ] = None
+    claims: Annotated[Claims, told("Who its holder is, for the agent's tools.")] = {}
+    agent: Annotated[
+        str,
+        told("Who answers, of several agents. Not given: the one of the address, or the first."),
+    ] = ""
 
     def locked(self, *, is_page: bool) -> tuple[str, ...]:
         """is_page: a browser asks for it."""

@@ -23,7 +23,7 @@ from voiceloop.config_reader import is_origin
 from voiceloop.errors import Forbidden, InvalidRequest, VoiceLoopError, expected
 from voiceloop.http.body import checked, read_json
 from voiceloop.http.gate import Door, error_response
-from voiceloop.http.health import MAX_BODY_BYTES, SessionSeconds
+from voiceloop.http.health import MAX_BODY_BYTES, SessionSeconds, told
 from voiceloop.realtime.locks import LOCKABLE
 from voiceloop.realtime.session_update import merge, within_capabilities
 from voiceloop.realtime.settings import Json, SessionSettings
@@ -35,15 +35,23 @@ SECRET_S = 60  # the visitor has clicked: the call begins now
 READABLE = {"Access-Control-Allow-Origin": "*", "Cache-Control": "no-store"}
 
 
+Origins = Annotated[list[str], Meta(min_length=1, max_length=20)]
+CallsPerHour = Annotated[int, Meta(ge=1, le=1000)]
+
+
 class SiteBody(msgspec.Struct, frozen=True):
-    origins: Annotated[list[str], Meta(min_length=1, max_length=20)]
-    session: Json = {}
-    max_session_seconds: SessionSeconds = 600
-    calls_per_hour: Annotated[int, Meta(ge=1, le=1000)] = 10
+    """What an id for a page is asked for with."""
+
+    origins: Annotated[Origins, told("Where the page lies, as `https://shop.example`.")]
+    session: Annotated[Json, told("What each call begins with. It holds no tools.")] = {}
+    max_session_seconds: Annotated[SessionSeconds, told("The longest call.")] = 600
+    calls_per_hour: Annotated[CallsPerHour, told("Calls of one address in an hour.")] = 10
 
 
 class VisitorBody(msgspec.Struct, frozen=True):
-    site: str
+    """What a visitor of such a page asks with."""
+
+    site: Annotated[str, told("The id, `site_...`.")]
 
 
 def site_routes(door: Door, settings: SessionSettings) -> list[Route]:
@@ -66,7 +74,7 @@ def site_routes(door: Door, settings: SessionSettings) -> list[Route]:
         site = unpack(body)
         origin = request.headers.get("origin", "")
         if origin not in site.origins:
-            raise Forbidden(f"expected a page of this site, found {origin[:80]!r}")
+            raise Forbidden(f"The page {origin[:80]!r} is not in this site id.")
         # The call itself is held against these: say so here, where its page can read it.
         check_origin(request.headers, door.allowed_origins, is_keyed=not door.keys.is_open)
         client = request.client.host if request.client is not None else ""

@@ -31,60 +31,76 @@ class ClientEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
 
 
 class SessionUpdate(ClientEvent, frozen=True, kw_only=True, tag="session.update"):
+    """Changes settings of the session, all of those named or none."""
+
     session: Json
 
 
 class AudioAppend(ClientEvent, frozen=True, kw_only=True, tag="input_audio_buffer.append"):
+    """Sends sound of the caller, base64, in the session's input format."""
+
     audio: str
 
 
 class AudioCommit(ClientEvent, frozen=True, kw_only=True, tag="input_audio_buffer.commit"):
-    pass
+    """Ends the caller's turn by hand. No response follows by itself."""
 
 
 class AudioClear(ClientEvent, frozen=True, kw_only=True, tag="input_audio_buffer.clear"):
-    pass
+    """Drops sound that is not committed."""
 
 
 class OutputClear(ClientEvent, frozen=True, kw_only=True, tag="output_audio_buffer.clear"):
-    """For lines that carry sound, where the server holds it; a WebSocket client has its own."""
+    """Stops the sound that the server holds. A WebSocket client holds its own."""
 
 
 class ItemCreate(ClientEvent, frozen=True, kw_only=True, tag="conversation.item.create"):
+    """Adds an item: a message, or the output of a tool call."""
+
     item: Json
     previous_item_id: str | None = None
 
 
 class ItemRetrieve(ClientEvent, frozen=True, kw_only=True, tag="conversation.item.retrieve"):
+    """Asks for an item as it stands."""
+
     item_id: str
 
 
 class ItemDelete(ClientEvent, frozen=True, kw_only=True, tag="conversation.item.delete"):
+    """Removes an item."""
+
     item_id: str
 
 
 class ItemTruncate(ClientEvent, frozen=True, kw_only=True, tag="conversation.item.truncate"):
+    """Cuts a reply to what the caller has heard."""
+
     item_id: str
     content_index: int
     audio_end_ms: int
 
 
 class ResponseCreate(ClientEvent, frozen=True, kw_only=True, tag="response.create"):
+    """Asks for a response."""
+
     response: Json | None = None
 
 
 class ResponseCancel(ClientEvent, frozen=True, kw_only=True, tag="response.cancel"):
+    """Stops a response, the active one if none is named."""
+
     response_id: str | None = None
 
 
 class Resume(ClientEvent, frozen=True, kw_only=True, tag="voiceloop.resume"):
-    """VoiceLoop's own: go on with the call that this ticket is of."""
+    """Goes on with the call that this ticket is of."""
 
     ticket: str
 
 
 class Confirm(ClientEvent, frozen=True, kw_only=True, tag="voiceloop.confirm"):
-    """VoiceLoop's own: yes or no to a call of a tool that the client was asked of."""
+    """Says yes or no to a tool call that the server asked about."""
 
     call_id: str
     approve: bool

@@ -24,10 +24,14 @@ class ServerEvent(msgspec.Struct, kw_only=True, tag_field="type"):
 
 
 class SessionCreated(ServerEvent, kw_only=True, tag="session.created"):
+    """The connection is open. `session` is what the call begins with."""
+
     session: Json
 
 
 class SessionUpdated(ServerEvent, kw_only=True, tag="session.updated"):
+    """The server took a `session.update` whole. `session` is what holds now."""
+
     session: Json
 
 
@@ -51,28 +55,40 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErrorEvent(ServerEvent, kw_only=True, tag="error"):
+    """The server did not take an event, or something failed. Mostly the call goes on."""
+
     error: ErrorBody
 
 
 class ItemAdded(ServerEvent, kw_only=True, tag="conversation.item.added"):
+    """An item is new in the conversation."""
+
     previous_item_id: str | None
     item: Item
 
 
 class ItemDone(ServerEvent, kw_only=True, tag="conversation.item.done"):
+    """An item is complete."""
+
     previous_item_id: str | None
     item: Item
 
 
 class ItemRetrieved(ServerEvent, kw_only=True, tag="conversation.item.retrieved"):
+    """Answers `conversation.item.retrieve`."""
+
     item: Item
 
 
 class ItemDeleted(ServerEvent, kw_only=True, tag="conversation.item.deleted"):
+    """Answers `conversation.item.delete`."""
+
     item_id: str
 
 
 class ItemTruncated(ServerEvent, kw_only=True, tag="conversation.item.truncated"):
+    """The server cut an item to what the caller heard, on request or after an interruption."""
+
     item_id: str
     content_index: int
     audio_end_ms: int
@@ -81,6 +97,8 @@ class ItemTruncated(ServerEvent, kw_only=True, tag="conversation.item.truncated"
 class TranscriptionDelta(
     ServerEvent, kw_only=True, tag="conversation.item.input_audio_transcription.delta"
 ):
+    """More words of the caller's turn, once the turn is over."""
+
     item_id: str
     content_index: int = 0
     delta: str
@@ -93,6 +111,8 @@ class DurationUsage(msgspec.Struct, frozen=True, kw_only=True, tag_field="type",
 class TranscriptionCompleted(
     ServerEvent, kw_only=True, tag="conversation.item.input_audio_transcription.completed"
 ):
+    """All words of the caller's turn."""
+
     item_id: str
     content_index: int = 0
     transcript: str
@@ -102,40 +122,49 @@ class TranscriptionCompleted(
 class TranscriptionFailed(
     ServerEvent, kw_only=True, tag="conversation.item.input_audio_transcription.failed"
 ):
+    """The recognizer failed on the caller's turn. Its words are not known."""
+
     item_id: str
     content_index: int = 0
     error: ErrorBody
 
 
 class SpeechStarted(ServerEvent, kw_only=True, tag="input_audio_buffer.speech_started"):
+    """The caller speaks. A client that plays sound stops and flushes it."""
+
     audio_start_ms: int
     item_id: str
 
 
 class SpeechStopped(ServerEvent, kw_only=True, tag="input_audio_buffer.speech_stopped"):
+    """The caller's turn is over."""
+
     audio_end_ms: int
     item_id: str
 
 
 class Committed(ServerEvent, kw_only=True, tag="input_audio_buffer.committed"):
+    """The caller's turn is closed and becomes an item."""
+
     previous_item_id: str | None
     item_id: str
 
 
 class Cleared(ServerEvent, kw_only=True, tag="input_audio_buffer.cleared"):
-    pass
+    """Answers `input_audio_buffer.clear`."""
 
 
 class KeyReceived(ServerEvent, kw_only=True, tag="input_audio_buffer.dtmf_event_received"):
-    """On a telephone line: the caller has pressed this key. received_at: epoch seconds."""
+    """A caller on a telephone pressed a key. `received_at` is in epoch seconds."""
 
     event: str
     received_at: int
 
 
 class AnsweredByTold(ServerEvent, kw_only=True, tag="voiceloop.answered_by"):
-    """Of a call that the server has placed, where the agent's file asks for it: who is there, and
-    at which point of the audio clock that was known.
+    """On a call that the server placed: who answered, a person or a machine.
+
+    at_ms: when that was known, by the audio clock. Sent where the agent's file asks for it.
     """
 
     by: str
@@ -143,24 +172,29 @@ class AnsweredByTold(ServerEvent, kw_only=True, tag="voiceloop.answered_by"):
 
 
 class OutputStarted(ServerEvent, kw_only=True, tag="output_audio_buffer.started"):
-    """On lines that carry sound alone: its first piece of this response has been sent."""
+    """On a line that carries sound: the first sound of this response has left."""
 
     response_id: str
 
 
 class OutputStopped(ServerEvent, kw_only=True, tag="output_audio_buffer.stopped"):
-    """The response is over, and all of its sound has been played."""
+    """On a line that carries sound: all sound of this response has been played."""
 
     response_id: str
 
 
 class OutputCleared(ServerEvent, kw_only=True, tag="output_audio_buffer.cleared"):
-    """The rest of its sound is not sent. ``response_id``: "" where nothing has been played yet."""
+    """On a line that carries sound: the server does not send the rest.
+
+    response_id: "" where nothing has been played yet.
+    """
 
     response_id: str
 
 
 class TimeoutTriggered(ServerEvent, kw_only=True, tag="input_audio_buffer.timeout_triggered"):
+    """The caller said nothing for `idle_timeout_ms`. The agent speaks again."""
+
     audio_start_ms: int
     audio_end_ms: int
     item_id: str
@@ -187,20 +221,28 @@ class ResponseBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseCreated(ServerEvent, kw_only=True, tag="response.created"):
+    """A response begins."""
+
     response: ResponseBody
 
 
 class ResponseDone(ServerEvent, kw_only=True, tag="response.done"):
+    """A response is over. `status` says how."""
+
     response: ResponseBody
 
 
 class OutputItemAdded(ServerEvent, kw_only=True, tag="response.output_item.added"):
+    """A response begins an item: a message or a tool call."""
+
     response_id: str
     output_index: int
     item: Item
 
 
 class OutputItemDone(ServerEvent, kw_only=True, tag="response.output_item.done"):
+    """An item of a response is complete."""
+
     response_id: str
     output_index: int
     item: Item
@@ -227,43 +269,61 @@ class WirePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartAdded(PartEvent, kw_only=True, tag="response.content_part.added"):
+    """A message begins a part: text or audio."""
+
     part: WirePart
 
 
 class PartDone(PartEvent, kw_only=True, tag="response.content_part.done"):
+    """A part of a message is complete."""
+
     part: WirePart
 
 
 class TextDelta(PartEvent, kw_only=True, tag="response.output_text.delta"):
+    """More text of a written reply."""
+
     delta: str
 
 
 class TextDone(PartEvent, kw_only=True, tag="response.output_text.done"):
+    """The whole text of a written reply."""
+
     text: str
 
 
 class TranscriptDelta(PartEvent, kw_only=True, tag="response.output_audio_transcript.delta"):
+    """More words of a spoken reply."""
+
     delta: str
 
 
 class TranscriptDone(PartEvent, kw_only=True, tag="response.output_audio_transcript.done"):
+    """All words of a spoken reply."""
+
     transcript: str
 
 
 class AudioDelta(PartEvent, kw_only=True, tag="response.output_audio.delta"):
+    """More sound of a spoken reply, in the session's output format."""
+
     delta: bytes  # msgspec writes bytes as base64
 
 
 class AudioDone(PartEvent, kw_only=True, tag="response.output_audio.done"):
-    pass
+    """All sound of a spoken reply has been sent."""
 
 
 class ArgumentsDelta(PlacedEvent, kw_only=True, tag="response.function_call_arguments.delta"):
+    """More of a tool call's arguments."""
+
     call_id: str
     delta: str
 
 
 class ArgumentsDone(PlacedEvent, kw_only=True, tag="response.function_call_arguments.done"):
+    """A tool call is complete. The client answers its own tools now."""
+
     call_id: str
     name: str
     arguments: str
@@ -273,36 +333,52 @@ class ArgumentsDone(PlacedEvent, kw_only=True, tag="response.function_call_argum
 
 
 class McpListToolsInProgress(ServerEvent, kw_only=True, tag="mcp_list_tools.in_progress"):
+    """The server asks an MCP server of the session for its tools."""
+
     item_id: str
 
 
 class McpListToolsCompleted(ServerEvent, kw_only=True, tag="mcp_list_tools.completed"):
+    """The tools of an MCP server are known. The item names them."""
+
     item_id: str
 
 
 class McpListToolsFailed(ServerEvent, kw_only=True, tag="mcp_list_tools.failed"):
+    """An MCP server did not answer, or none of its tools fits."""
+
     item_id: str
 
 
 class McpArgumentsDelta(PlacedEvent, kw_only=True, tag="response.mcp_call_arguments.delta"):
+    """More of the arguments of an MCP call."""
+
     delta: str
 
 
 class McpArgumentsDone(PlacedEvent, kw_only=True, tag="response.mcp_call_arguments.done"):
+    """The arguments of an MCP call are complete."""
+
     arguments: str
 
 
 class McpCallInProgress(ServerEvent, kw_only=True, tag="response.mcp_call.in_progress"):
+    """The server calls a tool of an MCP server."""
+
     item_id: str
     output_index: int
 
 
 class McpCallCompleted(ServerEvent, kw_only=True, tag="response.mcp_call.completed"):
+    """An MCP call has its output."""
+
     item_id: str
     output_index: int
 
 
 class McpCallFailed(ServerEvent, kw_only=True, tag="response.mcp_call.failed"):
+    """An MCP call has failed. The item has the error."""
+
     item_id: str
     output_index: int
 
@@ -311,11 +387,13 @@ class McpCallFailed(ServerEvent, kw_only=True, tag="response.mcp_call.failed"):
 
 
 class Timeline(ServerEvent, kw_only=True, tag="voiceloop.timeline"):
+    """Where the time of a turn went, after the turn."""
+
     timeline: Json
 
 
 class SessionExpiring(ServerEvent, kw_only=True, tag="voiceloop.session_expiring"):
-    """The session's time is nearly over: ``session_expired`` follows, or the server shuts down."""
+    """The call ends soon: its time is over, or the server shuts down."""
 
     seconds_left: int
 
@@ -328,7 +406,10 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sources(ServerEvent, kw_only=True, tag="voiceloop.sources"):
-    """``item_id``: the user's message that the response answers."""
+    """Which passages of the documents the model got for its answer.
+
+    item_id: the user's message that the response answers.
+    """
 
     response_id: str
     item_id: str
@@ -336,7 +417,10 @@ class Sources(ServerEvent, kw_only=True, tag="voiceloop.sources"):
 
 
 class SlotFilled(ServerEvent, kw_only=True, tag="voiceloop.slot"):
-    """What a caller's turn made of a named slot; ``item_id``: the user's message."""
+    """What the caller's turn made of a named slot.
+
+    item_id: the user's message.
+    """
 
     response_id: str
     item_id: str
@@ -347,7 +431,7 @@ class SlotFilled(ServerEvent, kw_only=True, tag="voiceloop.slot"):
 
 
 class ConfirmationRequested(ServerEvent, kw_only=True, tag="voiceloop.confirmation_requested"):
-    """A call of the server's waits for the client's yes. ``question``: what it will do."""
+    """A tool call waits for the client's yes. `question` says what it will do."""
 
     call_id: str
     name: str
@@ -356,9 +440,9 @@ class ConfirmationRequested(ServerEvent, kw_only=True, tag="voiceloop.confirmati
 
 
 class ResumeTicket(ServerEvent, kw_only=True, tag="voiceloop.resume_ticket"):
-    """What the client needs to go on with this call elsewhere; each takes the place of the last.
+    """What the client needs to go on with this call elsewhere. The newest counts.
 
-    ``returns``: for the address that it dials then.
+    returns: for the address that it dials then.
     """
 
     ticket: str
@@ -367,7 +451,10 @@ class ResumeTicket(ServerEvent, kw_only=True, tag="voiceloop.resume_ticket"):
 
 
 class Resumed(ServerEvent, kw_only=True, tag="voiceloop.resumed"):
-    """The call that this ticket was of goes on here: ``session_id`` is what it was called there."""
+    """The call of the ticket goes on here.
+
+    session_id: what the call was called there.
+    """
 
     session_id: str
     items: int
@@ -375,6 +462,8 @@ class Resumed(ServerEvent, kw_only=True, tag="voiceloop.resumed"):
 
 
 class PartialHeard(ServerEvent, kw_only=True, tag="voiceloop.partial"):
+    """The caller's words so far. `stable` ones change no more."""
+
     item_id: str
     stable: str
     unstable: str
