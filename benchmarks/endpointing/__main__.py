@@ -21,7 +21,7 @@ from typing import Any
 
 from audio.errors import AudioError
 from benchmarks.endpointing.figures import measure
-from benchmarks.endpointing.hearing import SETS, SOURCES, Hearing, SetName, Source
+from benchmarks.endpointing.hearing import MADE, SETS, SOURCES, Hearing, SetName, Source
 from benchmarks.endpointing.table import bars_of, print_table
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.data_folder import OF_TURNS, data_with
@@ -76,8 +76,8 @@ def main() -> int:
         "interrupted writes nothing.",
     )
     command.switch("--fit", f"fit the weights and write {WEIGHTS.name} instead")
-    told = "pauses that people made, or spliced hesitations (default: both)"
-    command.several("--set", SETS, told, dest="sets")
+    told = "pauses that people made, spliced hesitations (default: both), a made voice's dictation"
+    command.several("--set", (*SETS, MADE), told, dest="sets")
     told = "whose words (default: reference, the true ones, and moonshine)"
     command.several("--source", SOURCES, told, dest="sources")
     command.parser.add_argument(

@@ -10,6 +10,7 @@ import numpy as np
 
 from audio.recipes.train_end_of_voice import auc
 from benchmarks.endpointing.hearing import SetName
+from benchmarks.endpointing.made_dictation import SAID
 from benchmarks.endpointing.policies import (
     Policy,
     hazard_settings,
@@ -40,6 +41,7 @@ SLICES: dict[SetName, tuple[str, ...]] = {
     "spliced": (
         "human", "synthetic", "hesitation", "digits", "short", *sorted(COPIES), UNSEEN, "orders",
     ),
+    "made": tuple(SAID),
 }  # fmt: skip
 HEADLINES = ("cut@200", "cut@300", "cut@400", "cut@600", "latency@5%")  # with intervals
 N_DRAWS = 200
@@ -61,6 +63,7 @@ KINDS: dict[SetName, dict[str, Callable[[Slices], bool]]] = {
         for voice in ("human", "synthetic")
         for kind in ("plain", "hesitation")
     },
+    "made": {name: lambda s, name=name: name in s for name in SAID},  # type: ignore[misc]
 }
 
 

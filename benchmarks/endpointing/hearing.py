@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from benchmarks.endpointing.made_dictation import made_dictation
 from voiceloop.listening.recipes.end_probability import EndProbability
 from voiceloop.listening.recipes.endpointing_set import COPIES, CallerTurn, caller_turns, marked
 from voiceloop.listening.recipes.heard_turn import EmbeddedRecognizer, HeardWords, Pause, pauses_of
@@ -22,9 +23,10 @@ from voiceloop.listening.recipes.reference_replay import finals, replay
 from voiceloop.listening.recipes.synthetic_callers import Part, said_in_training
 from voiceloop.listening.recipes.voice_reading import VoiceReading, readings_of
 
-SetName = Literal["real", "spliced"]
+SetName = Literal["real", "spliced", "made"]
 Source = Literal["reference", "finals", "moonshine", "pocketsphinx"]
-SETS: tuple[SetName, ...] = ("real", "spliced")
+SETS: tuple[SetName, ...] = ("real", "spliced")  # that weights are fitted to, and measured by
+MADE: SetName = "made"  # a voice dictates what nobody recorded
 # reference: the true words, as a good recognizer would give them; finals: as a service that decodes
 # at pauses alone.
 TRUE_WORDS: dict[Source, Callable[[CallerTurn, Sequence[Pause]], tuple[HeardWords, ...]]] = {
@@ -56,10 +58,12 @@ class Hearing:
                 if turn.words is not None
             ]
         recognizer = EmbeddedRecognizer(RECOGNIZERS[source])
-        chosen = turns if name == "real" else _thinned(turns, part)
+        chosen = turns if name in ("real", MADE) else _thinned(turns, part)
         return [self._heard(turn, recognizer.hear(turn), source) for turn in chosen]
 
     def _of_set(self, name: SetName, part: Part) -> Sequence[CallerTurn]:
+        if name == MADE:
+            return made_dictation(self.data)
         if name == "real":
             return real_turns(self.data, part)
         turns = caller_turns(self.data, part)

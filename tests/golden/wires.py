@@ -52,7 +52,7 @@ ID = re.compile(
 )
 EPOCH = re.compile(r'("(?:expires_at|created_at|created|received_at)": ?)\d{10}\b')
 # What explains a wait and measures a cut, in words and weights.
-WHY = re.compile(r',"(?:why": ?"(?:[^"\\]|\\.)*"|cut_over_ms": ?[\d.]+)')
+WHY = re.compile(r',"(?:why": ?"(?:[^"\\]|\\.)*"|cut_over_ms": ?[\d.]+|late": ?\[[^\]]*\])')
 PORT = re.compile(r"\b(127\.0\.0\.1|localhost):\d{4,5}\b")
 
 
