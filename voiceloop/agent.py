@@ -362,6 +362,11 @@ class Waiting:
         ("One moment, please.",),
         "Such lines, in turn. None: nothing is said. They are kept as sound, and need no voice.",
     )
+    acknowledge: tuple[Words, ...] = key(
+        (),
+        'Said softly between the groups of a value that a caller dictates, as "Mm-hm.", in turn. '
+        "Once a pause, after 450 ms, where more must follow. None: the agent only listens.",
+    )
     openers: tuple[Words, ...] = key(
         (),
         "With two models in a call: lines for a late large model, in the words of `language`. "
@@ -709,7 +714,8 @@ class AgentConfig:
         """What must be said at once, or even where the voice is lost: it is kept as sound.
 
         The last is the last to be given up where there are too many."""
-        asking_to_wait = dict.fromkeys((*(tool.say for tool in self.tools), *self.waiting.say))
+        beside = (*self.waiting.say, *self.waiting.acknowledge)
+        asking_to_wait = dict.fromkeys((*(tool.say for tool in self.tools), *beside))
         of_call = (self.call.goodbye,) if self.call.end_call or self.call.end_words else ()
         return tuple(filter(None, (*of_call, *asking_to_wait, self.fallback, self.crisis.answer)))
 

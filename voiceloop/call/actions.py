@@ -33,6 +33,7 @@ class Step(Enum):
     DROP_PREEMPTIVE = "drop the preemptive reply"  # another turn of the caller begins
     ABANDON_PREPARATION = "abandon the preparation"  # no answer to the staged words is due
     LEAVE_UNANSWERED = "leave the turn unanswered"  # the agent was asked to wait
+    ACKNOWLEDGE = "acknowledge a group"  # softly, while the caller has the floor
     ASK_BACK = "ask back"  # whether a caller is still there who has asked to wait
     ASK_AGAIN = "ask again"  # a turn of the longest kind held no words: say the fallback
     # the sound of the agent's reply

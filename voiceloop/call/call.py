@@ -98,6 +98,7 @@ class Call:
             words_late_s=agent.waiting.late_s,
             knows_echo=agent.barge_in.echo_guard,
             keeps_sound=backends.hears,
+            tells_groups=bool(agent.waiting.acknowledge),
         )
         self._context.on_sound = self._listener.observe_played
         self._acts = CallActs(
@@ -309,6 +310,8 @@ class Call:
             case Step.LEAVE_UNANSWERED:
                 self._replies.abandon_preparation()
                 self._metrics.waits.inc()
+            case Step.ACKNOWLEDGE:
+                self._replies.acknowledge()
             case Step.ASK_BACK:
                 text = self._agent.call.still_there
                 return (told.GreetingDue(text),) if text else ()

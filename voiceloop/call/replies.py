@@ -151,6 +151,14 @@ class Replies:
         """Say the fallback: what the caller said held no words."""
         self.begin(self._context.protocol.open_response(), self._context.agent.fallback)
 
+    def acknowledge(self) -> None:
+        """Say softly that a group of what the caller dictates was heard."""
+        response = self._context.protocol.open_response()
+        line = next(self._context.acknowledgements)
+        self._begin(response, TurnRecord(response.id), line, is_line=True)
+        if self._current is not None:
+            self._current.playout.duck()
+
     def ask_to_wait(self, turn: UserTurn) -> None:
         """Say a line, for the words of this turn are late."""
         self._bridged = turn.segment

@@ -285,7 +285,7 @@ class TurnTaking:
         match action:
             case do.AnswerTurn() | do.AskToWait() | do.SpeakFirst() | do.FailReply(is_told=True):
                 return Agent.PREPARING
-            case Step.ASK_AGAIN | Step.RESUME_INTERRUPTED:
+            case Step.ASK_AGAIN | Step.ACKNOWLEDGE | Step.RESUME_INTERRUPTED:
                 return Agent.PREPARING
             case do.BeginReply(response=response) if not response.is_out_of_band:
                 return Agent.PREPARING
@@ -345,6 +345,10 @@ class TurnTaking:
                 waits = self._judge.asks_to_wait(event.words)
                 if is_asked_for and self.agent.says_nothing and not waits:
                     yield do.ConsiderPreemptiveReply(event)
+            case heard.GroupHeard():
+                is_beside = self.caller is Caller.PAUSED and status.reply is None
+                if is_beside and self.agent.says_nothing and status.may_ask_to_wait:
+                    yield Step.ACKNOWLEDGE
             case heard.EndIsLikely():
                 yield from self._start_early(event, status)
             case heard.EndOfTurn():

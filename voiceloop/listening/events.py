@@ -141,6 +141,10 @@ class EndIsLikely(ListenEvent, frozen=True):
     unsure_ms: float
 
 
+class GroupHeard(ListenEvent, frozen=True):
+    """The caller has said a group of a value and pauses: more must follow. Once a pause."""
+
+
 class EndOfTurn(ListenEvent, frozen=True):
     """The silence has lasted long enough: the open segment is over, whoever it was for.
 

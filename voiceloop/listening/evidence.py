@@ -115,6 +115,13 @@ class Evidence:
         return counted is not None and counted.kind in DICTATED
 
     @property
+    def is_under_way(self) -> bool:
+        """Whether the words, all of them, are dictated and more must follow."""
+        counted = self.progress
+        has_more = counted is not None and counted.answer is Answer.UNDER_WAY
+        return has_more and self.is_dictation and self.words_are_full
+
+    @property
     def is_short_answer(self) -> bool:
         """Whether all that was said is a word or two like "yes"."""
         return 0 < len(self.words) <= 2 and self.words[-1] in SHORT_ANSWERS

@@ -25,6 +25,7 @@ from voiceloop.listening.events import (
     Activity,
     EndIsLikely,
     EndOfTurn,
+    GroupHeard,
     ListenEvent,
     PauseWeighed,
     SoundHeard,
@@ -58,6 +59,10 @@ from voiceloop.telemetry.record import Endpoint, Mark
 # engine answers after 10 to 20 ms in calls, the hop included.
 # A caller who sounds for longer without a pause (music, a television) is answered all the same.
 LONGEST_TURN_MS = 60_000.0
+# Who dictates a number prefers a sign of being heard some 200 ms after each group (G. Skantze and
+# D. Schlangen, "Incremental dialogue processing in a micro-domain", 2009); digit by digit people
+# pause for up to 450 ms, and a sign after each would be none.
+ACKNOWLEDGED_AFTER_MS = 450.0
 P_END_GRACE_MS = 80.0
 
 Deliver = Callable[[Sequence[ListenEvent]], None]
@@ -67,6 +72,7 @@ class Listener:
     """One caller's audio, turn by turn. `feed` is called from the event loop and never waits.
 
     knows_echo: the agent's own voice is kept out. sound: of the open turn; None: nobody hears it.
+    tells_groups: as of `GroupHeard`.
     """
 
     def __init__(
@@ -85,6 +91,7 @@ class Listener:
         words_late_s: float | None = None,
         knows_echo: bool = False,
         keeps_sound: bool = False,
+        tells_groups: bool = False,
     ) -> None:
         self._deliver = deliver
         self._longest_turn_ms = longest_turn_ms
@@ -94,6 +101,7 @@ class Listener:
         self._endpointing = Endpointing(settings.turn_detection or SemanticVad(), slots=slots)
         self._endpointing.observe_language(options.language)
         self._starts_early = starts_early
+        self._tells_groups = tells_groups
         self._early = EarlyStarts(is_enabled=starts_early)
         self._prosody = Prosody()
         self._echo = EchoGuard() if knows_echo else None
@@ -299,6 +307,8 @@ class Listener:
             if not isinstance(end, End):
                 if nearly_over := segment.take_nearly_over(wait_ms := end.wait_ms):
                     return nearly_over
+                if self._ends_group(segment, now_ms):
+                    return [GroupHeard()]
             elif not (wait_ms := self._onset.unjudged_ms(end.silence_ms - end.needed_ms)):
                 segment.end = self._endpointing.told(end)
                 return [self._over(segment, self._endpointing.unsure_ms(end))]
@@ -307,6 +317,15 @@ class Listener:
         if wait_ms is not None:
             self._alarm.ring_after(wait_ms, now_ms)
         return []
+
+    def _ends_group(self, segment: SpeechSegment, now_ms: float) -> bool:
+        """Whether it is time to acknowledge a group of what is dictated."""
+        if not self._tells_groups or segment.is_acknowledged:
+            return False
+        if now_ms - segment.last_sound_ms < ACKNOWLEDGED_AFTER_MS:
+            return False
+        segment.is_acknowledged = True
+        return self._endpointing.evidence.is_under_way
 
     def _over(self, segment: SpeechSegment, unsure_ms: float = 0.0) -> ListenEvent:
         """The turn has ended; or, unless that is sure, an answer may begin that is taken back."""

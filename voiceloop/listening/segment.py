@@ -266,6 +266,7 @@ class SpeechSegment:
     sum_of_probabilities: float = 0.0
     end: Endpoint = field(default_factory=Endpoint)  # what decided that it is over
     p_end_by_ms: float = 0.0  # the EOT probability of the present words is awaited until then
+    is_acknowledged: bool = False  # this pause, or there is nothing to acknowledge
     weighed: PauseWeighed | None = None  # of this pause the latest; None once told as nearly over
 
     def holds_speech(self, probability: float, threshold: float) -> bool:
@@ -286,7 +287,7 @@ class SpeechSegment:
         quiet_since_ms: the last sound by its loudness, which is nearer than the detector's.
         """
         self.is_paused, self.is_flushed, self.first_low_s = True, False, first_low_s
-        self.weighed = None
+        self.weighed, self.is_acknowledged = None, False
         earliest_ms = max(self.onset_ms, self.last_sound_ms - LONGEST_VAD_LAG_MS)
         self.last_sound_ms = min(max(quiet_since_ms, earliest_ms), self.last_sound_ms)
 

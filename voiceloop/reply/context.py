@@ -132,6 +132,7 @@ class ReplyContext:
             backends.voice, self._new_stream_id, lead_ms, kept, (*lines, *agent.kept_lines)
         )
         self.model_speaks = speaks(backends.language_model)
+        self.acknowledgements = cycle(agent.waiting.acknowledge)
         self.waiting_lines = cycle(agent.waiting.say)  # said while a tool takes its time, in turn
 
     def configure(self, settings: SessionSettings) -> bool:

@@ -86,6 +86,8 @@ def _progress(slot: Slot | None, words: Sequence[str]) -> Progress | None:
             found = _answer(slot, words) if slot is not None else None
     if found is not None:
         return found
+    if _begins_year(words):
+        return Progress(SlotKind.DATE, Answer.UNDER_WAY)
     return (
         _unasked_email(words)
         or _address(words, is_asked=False)
@@ -189,14 +191,19 @@ def _answer(slot: Slot, words: Sequence[str]) -> Progress | None:
     return None
 
 
+def _begins_year(words: Sequence[str]) -> bool:
+    """ "March third, nineteen ...": more must follow, asked for or not."""
+    return words[-1] in CENTURIES and bool(date_in(" ".join(words[:-1])))
+
+
 def _date(words: Sequence[str], *, wants_year: bool) -> Answer | None:
     """Day and month in either order, and a year, which a date of birth has."""
     found, last = date_in(" ".join(words)), words[-1]
     if not found:
         return Answer.UNDER_WAY if last in MONTHS or last == "of" else None
-    if last in CENTURIES and date_in(" ".join(words[:-1])):
-        return Answer.UNDER_WAY  # "nineteen ..."
+    if _begins_year(words):
+        return Answer.UNDER_WAY
     if found.startswith("--"):
-        return Answer.PLAUSIBLE if wants_year else Answer.COMPLETE
+        return Answer.UNDER_WAY if wants_year else Answer.COMPLETE
     is_open = last in TENS or last in ("thousand", "and")  # "nineteen eighty ..."
     return Answer.PLAUSIBLE if is_open else Answer.COMPLETE

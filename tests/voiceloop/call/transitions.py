@@ -94,6 +94,7 @@ def events() -> dict[str, list[tuple[str, told.CallEvent]]]:
             ),
             ("after others", heard.EndIsLikely(0, 800.0, ("stop",), 50.0)),
         ],
+        "GroupHeard": [("", heard.GroupHeard())],
         "EndOfTurn": [
             ("with a stop word", heard.EndOfTurn(0, 800.0, ("stop",))),
             ("with a backchannel", heard.EndOfTurn(0, 800.0, ("mhm",))),
