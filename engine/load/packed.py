@@ -1,4 +1,4 @@
-"""Owns the reading of quantized checkpoints: AWQ, GPTQ and compressed-tensors.
+"""Owns the reading of quantized checkpoints: AWQ, GPTQ, compressed-tensors, FP8 by blocks.
 
 Whatever the layout on disk, a weight comes out in one of three canonical forms: `Int4Weight`,
 `ScaledWeight`, or a dense tensor where neither holds the same numbers (`FinerWeight`: one that four
@@ -116,8 +116,10 @@ def read_weight(
             return _read_gptq(checkpoint, name, shape, quantization)
         case "compressed-tensors":
             return _read_compressed(checkpoint, name, shape, quantization)
+        case "fp8":
+            return _read_fp8(checkpoint, name, shape, quantization)
     raise UnsupportedQuantization(
-        f"{checkpoint.source}: expected quantization awq, gptq or compressed-tensors, "
+        f"{checkpoint.source}: expected quantization awq, gptq, compressed-tensors or fp8, "
         f"found {method or weight.dtype}"
     )
 
@@ -131,9 +133,20 @@ def _unpack(words: Tensor, bits: int, dim: int) -> Tensor:
     return values.flatten(dim, dim + 1)
 
 
-def _grouped(codes: Tensor, scale: Tensor, zero_code: Tensor | int) -> Int4Weight:
-    """From w = (codes - zero_code) * scale."""
-    scale = scale.float()
+def _grouped(
+    codes: Tensor, scale: Tensor, zero_code: Tensor, bits: int = 4, index: Tensor | None = None
+) -> Int4Weight | FinerWeight:
+    """From w = (codes - zero_code) * scale. index: the group of each input, where quantizers sorted
+    them ("act-order"): neighbours then have no scale together, as in every format here.
+    """
+    scale, (n_in, n_groups) = scale.float(), (codes.shape[1], scale.shape[1])
+    in_order = torch.arange(n_in) // (n_in // n_groups)
+    index = in_order if index is None else index.long()
+    if index.shape != (n_in,) or index.min() < 0 or index.max() >= n_groups:
+        raise WrongShape(f"expected {n_in} groups of inputs from 0 to {n_groups - 1}, found others")
+    if bits != 4 or not torch.equal(index, in_order):
+        zero_codes = zero_code.expand(scale.shape)[:, index]
+        return FinerWeight((codes - zero_codes) * scale[:, index])
     return Int4Weight(
         codes.contiguous(), scale.contiguous(), ((8 - zero_code) * scale).contiguous()
     )
@@ -149,7 +162,7 @@ def _expect(checkpoint: Checkpoint, name: str, tensor: Tensor, shape: tuple[int,
 
 def _read_awq(
     checkpoint: Checkpoint, name: str, shape: tuple[int, int], quantization: dict[str, Any]
-) -> Weight:
+) -> Stored:
     """qweight int32 [in, out / 8] with the outputs of a word in `AWQ_ORDER`; scales [groups, out].
 
     Source: the GEMM layout of AutoAWQ.
@@ -172,7 +185,7 @@ def _read_awq(
 
 def _read_gptq(
     checkpoint: Checkpoint, name: str, shape: tuple[int, int], quantization: dict[str, Any]
-) -> Weight:
+) -> Stored:
     """qweight int32 [in * bits / 32, out], inputs in order; zeros are stored less one.
 
     Source: AutoGPTQ's layout; "gptq_v2" stores the zeros as they are.
@@ -187,18 +200,13 @@ def _read_gptq(
     zeros = _unpack(checkpoint.tensor(f"{name}.qzeros"), bits, 1).T
     if quantization.get("checkpoint_format", "gptq") != "gptq_v2":
         zeros = (zeros + 1) & ((1 << bits) - 1)
-    scale = checkpoint.tensor(f"{name}.scales").T.float()
-    group = shape[1] // scale.shape[1]
-    in_order = torch.arange(shape[1]) // group
-    index = checkpoint.tensor(f"{name}.g_idx").long() if f"{name}.g_idx" in checkpoint else in_order
-    if bits == 4 and torch.equal(index, in_order):
-        return _grouped(codes, scale, zeros)
-    return (codes - zeros[:, index]) * scale[:, index]
+    index = checkpoint.tensor(f"{name}.g_idx") if f"{name}.g_idx" in checkpoint else None
+    return _grouped(codes, checkpoint.tensor(f"{name}.scales").T, zeros, bits, index)
 
 
 def _read_compressed(
     checkpoint: Checkpoint, name: str, shape: tuple[int, int], quantization: dict[str, Any]
-) -> Weight:
+) -> Stored:
     """Formats "pack-quantized" (int4), "int-quantized" (int8) and "float-quantized" (fp8).
 
     Source: the compressed-tensors package's compressors.
@@ -214,11 +222,53 @@ def _read_compressed(
         codes, zero_code = _unpack(packed, 4, 1), torch.tensor(8)
         if f"{name}.weight_zero_point" in checkpoint:
             zero_code = _unpack(checkpoint.tensor(f"{name}.weight_zero_point"), 4, 0)
-        return _grouped(codes, scale, zero_code)
+        index = f"{name}.weight_g_idx"
+        in_groups = checkpoint.tensor(index) if index in checkpoint else None
+        return _grouped(codes, scale, zero_code, index=in_groups)
     weight = checkpoint.tensor(f"{name}.weight", shape)
     if weight.dtype in (torch.int8, torch.float8_e4m3fn) and scale.numel() in (1, shape[0]):
         return ScaledWeight(weight, scale.flatten().expand(shape[0]).contiguous())
+    groups = quantization.get("config_groups") or {}
+    block = next((one["weights"].get("block_structure") for one in groups.values()), None)
+    if weight.dtype == torch.float8_e4m3fn and block is not None:
+        return _by_blocks(checkpoint, name, weight, scale, block)
     raise UnsupportedQuantization(
-        f"{checkpoint.source}: expected {name} as int4, int8 or fp8 with a scale per channel, "
-        f"found {weight.dtype} with {list(scale.shape)} scales ({quantization.get('format')})"
+        f"{checkpoint.source}: expected {name} as int4, int8 or fp8 with a scale per channel, or "
+        f"fp8 with one per block, found {weight.dtype} with {list(scale.shape)} scales "
+        f"({quantization.get('format')})"
     )
+
+
+def _read_fp8(
+    checkpoint: Checkpoint, name: str, shape: tuple[int, int], quantization: dict[str, Any]
+) -> FinerWeight | ScaledWeight:
+    """weight e4m3 [out, in], weight_scale_inv [out / block, in / block], or one: w = code * scale.
+
+    Source: DeepSeek-V3's layout, as Qwen and Mistral publish their "FP8" checkpoints.
+    """
+    weight = checkpoint.tensor(f"{name}.weight", shape)
+    if weight.dtype != torch.float8_e4m3fn:
+        raise UnsupportedQuantization(
+            f"{checkpoint.source}: expected {name} in fp8 e4m3, found {weight.dtype}"
+        )
+    scale = checkpoint.tensor(f"{name}.weight_scale_inv").float()
+    if (block := quantization.get("weight_block_size")) is None and scale.numel() == 1:
+        return ScaledWeight(weight, scale.flatten().expand(shape[0]).contiguous())
+    return _by_blocks(checkpoint, name, weight, scale, block)
+
+
+def _by_blocks(
+    checkpoint: Checkpoint, name: str, weight: Tensor, scale: Tensor, block: Any
+) -> FinerWeight:
+    """A scale for each block of outputs and inputs; the last ones may be smaller."""
+    if not isinstance(block, list) or len(block) != 2 or not all(
+        type(n) is int and n > 0 for n in block
+    ):  # fmt: skip
+        raise UnsupportedQuantization(
+            f"{checkpoint.source}: expected fp8 by blocks of two sizes, found {block}"
+        )
+    n_out, n_in = weight.shape
+    wanted = (-(-n_out // block[0]), -(-n_in // block[1]))
+    _expect(checkpoint, f"the scales of {name}", scale, wanted)
+    scale = scale.repeat_interleave(block[0], 0)[:n_out].repeat_interleave(block[1], 1)[:, :n_in]
+    return FinerWeight(weight.float() * scale)
