@@ -183,8 +183,6 @@ class EngineConfig:
             raise ConfigError("eagle_dir: expected no other drafter beside it, found one")
         if self.eagle_dir is not None and self.device == "cpu":
             raise ConfigError("eagle_dir: expected a GPU beside it, found device cpu")
-        if self.draft_dir is not None and self.device.startswith("cuda"):
-            raise ConfigError(f"draft_dir: expected device cpu, found {self.device}")
         if self.kv_tokens < 2 * BLOCK_TOKENS:
             raise ConfigError(
                 f"kv_tokens: expected at least {2 * BLOCK_TOKENS}, found {self.kv_tokens}"

@@ -151,7 +151,7 @@ class EngineSettings:
         "What guesses tokens ahead, for the language model to verify. `ngram` guesses what "
         "followed the same tokens before. `auto` is n-grams, and on a CPU the draft model where "
         "the language model brings one. A folder: of a small model with the same tokenizer, which "
-        "drafts beside n-grams on a CPU, or of an EAGLE-3 head, which drafts alone on a GPU "
+        "drafts beside n-grams, or of an EAGLE-3 head, which drafts alone on a GPU "
         "([MODELS.md](MODELS.md#an-eagle-3-head)). A reply is the same with each of them.",
         not_path="auto|ngram|none",
     )

@@ -13,11 +13,9 @@ MEMORY = 0.97  # weight of the past in an acceptance: some two spoken replies of
 PRIOR_GUESSES = 3  # that the first acceptance counts for, as long as there are few others
 N_KEPT = 5  # measurements of a cost, whose median is taken: one held-up step is not seen in it
 ROW_COST = 0.1  # of a plain step, for each row more, until such a step was measured
-MARGIN = 0.05  # of a plain step: what drafting must promise to begin, where it has no gains to show
+MARGIN = 0.05  # of a plain step: what drafting must promise to go on, where it has no gains to show
 SHARE = 1 / 128  # of plain steps: what drafting may lose in the long run
-FIRST_CREDIT = 2.0  # plain steps that the first try may lose, the reading of a prompt included
-CREDIT = 1.0  # of each later try, so that SHARE sets 128 plain steps between two of them
-BET = 1 / 4  # of the credit: what one step may lose, so that bad luck ends no good try
+CREDIT = 1.0  # plain steps that a try may lose: SHARE sets 128 of them between two
 MOST_CREDIT = 8.0  # of gains: so many plain steps a good drafter may lose before it stands back
 PLAIN_EVERY = 32  # drafted steps from one plain step to the next: its cost changes with the load
 
@@ -27,8 +25,7 @@ class DraftLength:
 
     Credit, in plain steps, pays for it: gains are added and losses taken off. Where it is used up,
     or no length promises a gain, plain steps follow until `SHARE` of them has made up for the loss
-    and for the next try. So a drafter costs its first credit and `SHARE` at most, however it errs.
-    No step bets more than `BET` of the credit: a try begins with few guesses.
+    and for the next try.
     """
 
     def __init__(self, lengths: Iterable[int]) -> None:
@@ -37,15 +34,14 @@ class DraftLength:
         self.acceptance, self._n_judged = START_ACCEPTANCE, 0  # guesses seen since it began
         self._step_ms: dict[tuple[int, int], deque[float]] = {}  # by replies and rows
         self._draft_ms: deque[float] = deque(maxlen=N_KEPT)  # per drafted token
-        self._credit = FIRST_CREDIT
-        self._is_on = True
-        self._is_untried = True  # no drafted step yet since drafting began, so nothing to judge by
+        self._credit = CREDIT
+        self._is_on = bool(self._lengths)
         self._n_since_plain = 0
 
     @property
     def is_on(self) -> bool:
         """Whether it drafts at present: what a drafter would read ahead is of use then alone."""
-        return self._is_on and bool(self._lengths)
+        return self._is_on
 
     @property
     def is_plain_due(self) -> bool:
@@ -54,12 +50,9 @@ class DraftLength:
 
     def choose(self, n_replies: int) -> int:
         """Choose how many tokens to draft for each of `n_replies` that share the coming step."""
-        is_known = (n_replies, n_replies) in self._step_ms
-        if not self._is_on or not is_known or self.is_plain_due or not self._lengths:
+        if not self._is_on or self.is_plain_due or (n_replies, n_replies) not in self._step_ms:
             return 0
-        most_ms = (1 + BET * max(self._credit, 0.0)) * self._cost_ms(n_replies, n_replies)
-        within = [n for n in self._lengths if self._drafted_ms(n_replies, n) <= most_ms]
-        return min(within or self._lengths[:1], key=lambda n: self._ms_per_token(n_replies, n))
+        return min(self._lengths, key=lambda n: self._ms_per_token(n_replies, n))
 
     def drafted(self, n_replies: int, n_drafted: int, elapsed_ms: float) -> None:
         """Learn what drafting for one of `n_replies` costs, reading a prompt included."""
@@ -95,42 +88,31 @@ class DraftLength:
             cost = self._cost_ms(n_replies, n_rows) / self._cost_ms(n_replies, n_replies)
             gain = 1 + n_accepted - cost
             if len(self._step_ms.get((n_replies, n_rows), ())) == 1:
-                # The first step of so many rows may have been held up: it uses up no more than
-                # there is.
+                # The first of so many rows may have been held up: it takes what there is at most.
                 gain = max(gain, -max(self._credit, 0.0))
-            self._credit, self._is_untried = min(self._credit + gain, MOST_CREDIT), False
+            self._credit = min(self._credit + gain, MOST_CREDIT)
             self._judge(n_replies)
         elif not self._is_on:
             self._credit += SHARE
-            if self._credit >= CREDIT:
-                self._begin()
-
-    def _begin(self) -> None:
-        """Try again, judging afresh: of what drafting took before the newest step alone counts."""
-        self._is_on = self._is_untried = True
-        self.acceptance, self._n_judged = START_ACCEPTANCE, 0
-        self._draft_ms.clear()
-        for known in [ms for (replies, rows), ms in self._step_ms.items() if replies != rows]:
-            while len(known) > 1:
-                known.popleft()
+            if self._credit >= CREDIT:  # again, judged afresh
+                self._is_on = True
+                self.acceptance, self._n_judged = START_ACCEPTANCE, 0
+                self._draft_ms.clear()
 
     def _judge(self, n_replies: int) -> None:
         """Stand back where the credit is used up or no length gains; gains so far lower the bar."""
-        bar = 1.0 if self._credit > FIRST_CREDIT else 1 - MARGIN
+        bar = 1.0 if self._credit > CREDIT else 1 - MARGIN
         bar_ms = bar * self._cost_ms(n_replies, n_replies)
         best_ms = min(self._ms_per_token(n_replies, n) for n in self._lengths)
-        if self._credit <= 0 or (not self._is_untried and best_ms > bar_ms):
+        if self._credit <= 0 or best_ms > bar_ms:
             self._is_on, self._credit = False, min(self._credit, 0.0)
 
     def _ms_per_token(self, n_replies: int, n_drafted: int) -> float:
-        n_tokens = sum(self.acceptance**i for i in range(n_drafted + 1))
-        return self._drafted_ms(n_replies, n_drafted) / n_tokens
-
-    def _drafted_ms(self, n_replies: int, n_drafted: int) -> float:
-        """Predict the time of a step that verifies so many guesses a reply, guessing included."""
+        """Predict it of a step that verifies so many guesses a reply, guessing included."""
         draft_ms = median(self._draft_ms) if self._draft_ms else 0.0
         step_ms = self._cost_ms(n_replies, n_replies * (1 + n_drafted))
-        return step_ms + n_replies * n_drafted * draft_ms
+        n_tokens = sum(self.acceptance**i for i in range(n_drafted + 1))
+        return (step_ms + n_replies * n_drafted * draft_ms) / n_tokens
 
     def _cost_ms(self, n_replies: int, n_rows: int) -> float:
         plain_ms = median(self._step_ms[n_replies, n_replies])

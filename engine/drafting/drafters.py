@@ -6,6 +6,7 @@ a guess only where it is what was sampled. So the reply is the same with any dra
 
 from array import array
 from collections.abc import Sequence as Items
+from dataclasses import replace
 from typing import Protocol
 
 from torch import Tensor
@@ -126,7 +127,12 @@ class ModelDrafter:
     ) -> None:
         self.pool = decoder.make_pool(config.kv_tokens // BLOCK_TOKENS)
         self.tree = PrefixTree(self.pool)
-        self.runner = make_runner(decoder, self.pool, config, ())
+        # Its steps are small, and it drafts for itself neither by n-grams nor by another model.
+        own = replace(
+            config, step_tokens=CATCH_UP_TOKENS, background_tokens=CATCH_UP_TOKENS,
+            ngram_draft=False, draft_dir=None,
+        )  # fmt: skip
+        self.runner = make_runner(decoder, self.pool, own, ())
         self.context_length = min(context_length, decoder.config.context_length)
         self._sequences: dict[str, Sequence] = {}
         self._replying: set[str] = set()  # branches of these that guesses were made for

@@ -66,7 +66,10 @@ class GraphRunner:
         device = torch.device(decoder.device)
         self._is_cuda = device.type == "cuda"
         head = decoder.eagle
-        n_drafted = config.max_draft_tokens if config.ngram_draft or head is not None else 0
+        # A draft model is asked on the host, and so is then everybody else.
+        self._hosts_drafts = config.draft_dir is not None
+        drafts_inside = head is not None or (config.ngram_draft and not self._hosts_drafts)
+        n_drafted = config.max_draft_tokens if drafts_inside else 0
         widths = DECODE_ROWS if head is None else CHAIN_ROWS
         lengths = [q - 1 for q in widths if 1 < q <= 1 + n_drafted]
         self.length = DraftLength(lengths)
@@ -265,6 +268,7 @@ class GraphRunner:
             # Where the host drafts it feeds the next step itself.
             and len(extension.proposals) <= (0 if extension.grammar is None else FEW_FORCED)
             and extension.index + 1 < extension.draw.params.max_tokens
+            and not (self._hosts_drafts and extension.grammar is None)
         ]
         n_free = sum(extension.grammar is None for extension, _ in going)
         width_of_free = self._width(n_free)

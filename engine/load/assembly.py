@@ -83,7 +83,7 @@ def make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterato
         return
     device = open_device(config)
     yield GrammarDrafter()
-    if config.ngram_draft and not device.drafts_inside:
+    if config.ngram_draft and (not device.drafts_inside or config.draft_dir is not None):
         yield NgramDrafter()
     length = context_length(decoder.config, config)
     if config.draft_dir is not None:

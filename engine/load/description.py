@@ -95,6 +95,7 @@ def _drafters(engine: Engine) -> list[str]:
     """Name the drafters, a runner that drafts itself included."""
     config, head = engine.config, engine.runner.decoder.eagle
     is_inside = config.ngram_draft and open_device(config).drafts_inside
+    is_inside = is_inside and config.draft_dir is None
     names = [NgramDrafter.name] if is_inside and config.max_draft_tokens else []
     names += engine.speculation.names
     return names + ([f"{head.name} of {_size(head.n_bytes)}"] if head is not None else [])

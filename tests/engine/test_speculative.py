@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from engine.drafting.draft_length import DraftLength
 from engine.drafting.drafters import Drafter, ModelDrafter, NgramDrafter
 from engine.drafting.speculation import Speculation
 from engine.engine import Engine
+from engine.load.description import describe
 from engine.reply import Reply
 from engine.sequence import Sequence
 from engine.types import CheckpointError, Done, EngineConfig, SamplingParams, Staged, TextDelta
@@ -714,3 +716,24 @@ def test_a_draft_model_of_another_tokenizer_is_refused(
     (tmp_path / "tokenizer.json").write_text(other, encoding="utf-8")
     with pytest.raises(CheckpointError, match="^draft_dir: .* tokenizer, found another"):
         make_engine(draft_dir=tmp_path)
+
+
+def test_a_draft_model_is_asked_beside_kernels_too_and_changes_no_reply(
+    tiny_model: Path, shallow_model: Path
+) -> None:
+    """Its guesses come from the host, so that no step is launched before they are there."""
+    pytest.importorskip("triton", reason="the GPU path needs triton")
+    changes: dict[str, Any] = {"device": "reference", "dtype": "fp32", "kv_tokens": 1024}
+    params = SamplingParams(max_tokens=40, ignore_eos=True, temperature=0.7, seed=3)
+    said = []
+    for draft in (None, tiny_model, shallow_model):
+        config = EngineConfig(draft_dir=draft, ngram_draft=True, **changes)
+        engine = Engine.load(tiny_model, config)
+        if draft is not None:
+            draft_always(engine, 3)
+        _, tokens, done = answer(engine, [5, 6, 7, 9], params)
+        said.append(tokens)
+        if draft == tiny_model:  # which knows it all
+            assert done.usage.accepted_tokens > 10
+            assert describe(engine).count("a draft model") == 1
+    assert said[0] == said[1] == said[2]

@@ -37,11 +37,6 @@ PACKED_FILE_BYTES = 8 * 1024 * MIB
 DENSE = "bf16"  # what is not quantized
 # As `engine.types.pool_tokens_for` counts: a block for what is computed ahead, one for a copy.
 KV_BLOCK_TOKENS, SPARE_BLOCKS = 16, 2
-# Why none is taken there; n-grams are guessed inside a step.
-DRAFT_MODEL_ON_GPU = (
-    "a draft model is asked on the host, token by token, and no step could be launched ahead: on a "
-    "GPU that takes longer than the tokens it spares"
-)
 HEAD_ON_CPU = "its layers keep to themselves what a head reads"
 PLAIN_KV = "plain"  # the engine's word for keys and values as they are computed
 
@@ -143,12 +138,10 @@ def _drafters(named: str, draft: Path | None, device: str) -> dict[str, Any]:
         draft = None
     else:
         draft, is_head = Path(named), _is_head(Path(named))
-        if is_head != is_on_gpu:
-            wanted = "a GPU" if is_head else "a CPU"
+        if is_head and not is_on_gpu:
             raise ConfigError(
-                f"engine.drafter: expected a language model on {wanted} for {named}, found device "
-                f"{device}: {HEAD_ON_CPU if is_head else DRAFT_MODEL_ON_GPU}; 'ngram' is the "
-                "default there"
+                f"engine.drafter: expected a language model on a GPU for {named}, found device "
+                f"{device}: {HEAD_ON_CPU}; 'ngram' is the default there"
             )
         if is_head:
             return {"eagle_dir": named}
