@@ -32,6 +32,7 @@ X86 = {
     "avx512": tuple(
         f"-m{name}" for name in "avx2 fma avx512f avx512bw avx512dq avx512vl avx512vnni".split()
     ),
+    "avxvnni": ("-mavx2", "-mfma", "-mavxvnni"),
     "avx2": ("-mavx2", "-mfma"),
 }
 ARM = {"dotprod": ("-march=armv8.2-a+dotprod",)}

@@ -16,6 +16,9 @@
  * from step to step is checked here. Nothing is allocated.
  */
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -33,7 +36,12 @@
 #elif defined(__AVX2__) && defined(__FMA__)
 #define AVX2 1
 #define LANES 8
+#ifdef __AVXVNNI__
+#define AVXVNNI 1
+#define STEP 4
+#else
 #define STEP 2
+#endif
 #include <immintrin.h>
 #elif defined(__ARM_FEATURE_DOTPROD)
 #define NEON 1
@@ -54,6 +62,9 @@
 #ifndef AVX2
 #define AVX2 0
 #endif
+#ifndef AVXVNNI
+#define AVXVNNI 0
+#endif
 #ifndef NEON
 #define NEON 0
 #endif
@@ -65,7 +76,7 @@ enum {
     PANEL = 64,        /* outputs whose codes lie together */
     GROUP = 32,        /* inputs of a row that have a scale together */
     AHEAD = 16384,     /* bytes of weights that are asked for before they are multiplied */
-    MOST_TOGETHER = VNNI || NEON ? 6 : AVX2 ? 4 : 1, /* rows that share the reading of a weight */
+    MOST_TOGETHER = VNNI || NEON || AVXVNNI ? 6 : AVX2 ? 4 : 1, /* rows that share a weight's reading */
     MOST_VECTORS = AVX2 ? 2 : 4, /* of outputs, whose sums lie in registers, for each of these rows */
     BLOCK_TOKENS = 16, /* tokens of a KV block, as in engine/types.py */
     MAX_ROWS = 64,     /* rows that pass through a layer together */
@@ -130,7 +141,7 @@ typedef float vfu __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef uint16_t vh __attribute__((vector_size(2 * LANES), aligned(2)));
 
 /* What a row's codes are multiplied as, STEP of them at once. */
-#if AVX2
+#if AVX2 && !AVXVNNI
 typedef int16_t Code;
 typedef int16_t vc __attribute__((vector_size(2 * LANES), aligned(2)));
 typedef __m256i Weights;
@@ -139,6 +150,8 @@ typedef int8_t Code;
 typedef int8_t vc __attribute__((vector_size(LANES), aligned(1)));
 #if VNNI
 typedef __m512i Weights;
+#elif AVXVNNI
+typedef __m256i Weights;
 #elif NEON
 typedef int8x16_t Weights;
 #else
@@ -361,7 +374,7 @@ typedef struct {
 } Rows;
 
 /* What is added to int8 codes where they are packed. */
-#if VNNI
+#if VNNI || AVXVNNI
 enum { OFFSET = 128 }; /* the instruction multiplies unsigned by signed */
 #else
 enum { OFFSET = 0 };
@@ -460,6 +473,10 @@ INLINE Weights weights_at(int is_int4, int is_second, const uint8_t *from) {
     __m512i codes = _mm512_loadu_si512(from);
     if (is_second) codes = _mm512_srli_epi16(codes, 4);
     return is_int4 ? _mm512_and_si512(codes, _mm512_set1_epi8(15)) : codes;
+#elif AVXVNNI
+    __m256i codes = _mm256_loadu_si256((const __m256i *)from);
+    if (is_second) codes = _mm256_srli_epi16(codes, 4);
+    return is_int4 ? _mm256_and_si256(codes, _mm256_set1_epi8(15)) : codes;
 #elif AVX2
     __m128i codes = _mm_loadu_si128((const __m128i *)from);
     if (is_second) codes = _mm_srli_epi16(codes, 4);
@@ -485,6 +502,8 @@ INLINE vi add_dots(vi sum, Weights weights, const Code *from) {
 #endif
 #if VNNI
     return (vi)_mm512_dpbusd_epi32((__m512i)sum, weights, _mm512_set1_epi32(step));
+#elif AVXVNNI
+    return (vi)_mm256_dpbusd_avx_epi32((__m256i)sum, weights, _mm256_set1_epi32(step));
 #elif AVX2
     return (vi)_mm256_add_epi32((__m256i)sum, _mm256_madd_epi16(weights, _mm256_set1_epi32(step)));
 #elif NEON
@@ -1154,6 +1173,14 @@ static Space lay_out(const Model *model, uint8_t *at) {
     };
 }
 
+#if AVX2
+/* By the CPU's own word: older compilers that know the instruction have no name to ask by. */
+static int has_avxvnni(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+#endif
+
 /* Whether this CPU has what the file was compiled for. */
 EXPORT int32_t native_runs_here(void) {
 #if VNNI
@@ -1162,7 +1189,8 @@ EXPORT int32_t native_runs_here(void) {
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 #elif AVX2
     __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           (!AVXVNNI || has_avxvnni());
 #elif NEON && defined(__linux__)
     return getauxval(AT_HWCAP) >> 20 & 1; /* HWCAP_ASIMDDP */
 #else
