@@ -1,6 +1,6 @@
 """The engine's table: exactness, speed beside peers, latency after commit, sharing, speculation.
 
-    python -m benchmarks.engine_bench --check [--resume] [--part NAME ...] [--model PATH] [--json]
+    python -m benchmarks.engine_bench --check [--resume] [--part NAME ...] [--model PATH] [--peers]
 
 On a CPU peers run in the same process (llama.cpp in its own, see `llama_cpp_peer`) on the same
 weights, in interleaved rounds, each pinned to `--threads`. A row that cannot be measured here (a
@@ -29,6 +29,7 @@ import torch
 from benchmarks.engine import cpu as engine_cpu
 from benchmarks.engine import drafting as engine_drafting
 from benchmarks.engine import exactness as engine_exactness
+from benchmarks.engine import peers as engine_peers
 from benchmarks.engine import real_weights as engine_real_weights
 from benchmarks.engine import rows as engine_rows
 from benchmarks.engine import tiers as engine_tiers
@@ -40,6 +41,7 @@ from clients.errors import ClientError
 from clients.provenance import provenance
 from engine.load.gguf import is_gguf
 
+PEERS = "peers"
 PARTS: dict[str, Callable[[Setting], list[Bar]]] = {
     "token_time": engine_cpu.token_time,
     "llama_cpp": engine_cpu.llama_cpp,
@@ -54,6 +56,7 @@ PARTS: dict[str, Callable[[Setting], list[Bar]]] = {
     "same_replies": engine_rows.same_replies,
     "quality": engine_exactness.quality,
     "real_weights": engine_real_weights.real_weights,
+    PEERS: engine_peers.peers,
     **{name: partial(engine_exactness.fuzz, name) for name in engine_exactness.FUZZED},
 }
 
@@ -117,6 +120,7 @@ def parsed(arguments: Sequence[str] | None) -> tuple[Benchmark, argparse.Namespa
     )
     command.switch("--resume", "go on where a run was interrupted")
     command.several("--part", tuple(PARTS), "only this part")
+    command.switch("--peers", f"the same as --part {PEERS}: llama.cpp on trained weights")
     command.parser.add_argument(
         "--model", type=Path, metavar="PATH",
         help="a model's folder, or a GGUF file (default: the embedded agent's)",
@@ -134,7 +138,7 @@ def parsed(arguments: Sequence[str] | None) -> tuple[Benchmark, argparse.Namespa
 def main(arguments: Sequence[str] | None = None) -> int:
     command, options = parsed(arguments)
     torch.set_num_threads(options.threads)
-    names = options.part or list(PARTS)
+    names = [PEERS] if options.peers else options.part or list(PARTS)
     model_dir = options.model or embedded_model()
     settings = {
         "threads": options.threads,

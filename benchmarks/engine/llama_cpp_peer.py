@@ -5,7 +5,7 @@ nothing else here needs them). `LlamaCpp` starts this file with that environment
 asks it for one measurement at a time, so that peers take turns:
 
     python -m venv PEER && CMAKE_ARGS="-DGGML_NATIVE=ON" PEER/bin/pip install llama-cpp-python gguf
-    VOICELOOP_LLAMA_CPP=PEER/bin/python python -m benchmarks.engine_bench --part llama_cpp
+    VOICELOOP_LLAMA_CPP=PEER/bin/python python -m benchmarks.engine_bench --peers
 """
 
 from __future__ import annotations
@@ -16,11 +16,38 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ENVIRONMENT = "VOICELOOP_LLAMA_CPP"  # the interpreter that has llama_cpp and gguf
+REQUANTIZE = "requantize"
+MOST_TOGETHER = 8  # replies at once
 EXPECTED = f"expected {ENVIRONMENT} to name a Python with llama-cpp-python and gguf"
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Milliseconds: of a prompt up to its first token (of the first of several), and of a step."""
+
+    prompt_ms: float
+    step_ms: float
+
+
+def interpreter() -> str:
+    """The Python that has llama.cpp. Raises: FileNotFoundError, where it is not installed."""
+    python = os.environ.get(ENVIRONMENT, "")
+    imports = "import llama_cpp, gguf"
+    if not python or subprocess.run([python, "-c", imports], capture_output=True).returncode:
+        raise FileNotFoundError(f"{EXPECTED}, found {python or 'none'}")
+    return python
+
+
+def requantize(source: Path, kind: str, target: Path) -> Path:
+    """The same weights as another kind of GGUF, by llama.cpp. Raises: FileNotFoundError."""
+    command = [interpreter(), __file__, REQUANTIZE, str(source), kind, str(target)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return target
 
 
 class LlamaCpp:
@@ -28,11 +55,13 @@ class LlamaCpp:
 
     def __init__(self, model_dir: Path, folder: Path, threads: int) -> None:
         """Raises: FileNotFoundError, where llama.cpp is not installed."""
-        python = os.environ.get(ENVIRONMENT, "")
-        imports = "import llama_cpp, gguf"
-        if not python or subprocess.run([python, "-c", imports], capture_output=True).returncode:
-            raise FileNotFoundError(f"{EXPECTED}, found {python or 'none'}")
-        command = [python, __file__, str(model_dir), str(folder / "model.gguf"), str(threads)]
+        command = [
+            interpreter(),
+            __file__,
+            str(model_dir),
+            str(folder / "model.gguf"),
+            str(threads),
+        ]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -40,8 +69,13 @@ class LlamaCpp:
 
     def run(self, prompt: list[int], n_reply: int) -> tuple[float, list[int]]:
         """Median ms per token after the first, and the greedy reply."""
-        answer = self._ask({"prompt": prompt, "n_reply": n_reply})
+        answer = self._ask({"prompts": [prompt], "n_reply": n_reply})
         return float(answer["ms"]), list(answer["tokens"])
+
+    def timed(self, prompts: list[list[int]], n_reply: int) -> Timed:
+        """Replies to all of these prompts at once."""
+        answer = self._ask({"prompts": prompts, "n_reply": n_reply})
+        return Timed(float(answer["prompt_ms"]), float(answer["ms"]))
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -134,23 +168,37 @@ def serve(model_dir: Path, path: Path, threads: int) -> None:
     llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
     params = llama_cpp.llama_context_default_params()
-    params.n_ctx, params.n_batch = 2048, 512
+    params.n_ctx, params.n_batch, params.n_seq_max, params.kv_unified = (
+        4096,
+        512,
+        MOST_TOGETHER,
+        True,
+    )
     params.n_threads = params.n_threads_batch = threads
-    how = llama_cpp.llama_model_default_params()
-    how.use_extra_bufts = False  # its AMX products crash on this CPU; one row gains nothing
+    how = llama_cpp.llama_model_default_params()  # with repacked weights, where it has them
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), how)
     context = llama_cpp.llama_init_from_model(model, params) if model else None
     if context is None:
         sys.exit(f"expected llama.cpp to load {path}, found that it does not")
     n_vocab = n_vocab or llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
 
-    def decode(tokens: list[int]) -> int:
-        array = (llama_cpp.llama_token * len(tokens))(*tokens)
-        batch = llama_cpp.llama_batch_get_one(array, len(tokens))
+    batch = llama_cpp.llama_batch_init(params.n_batch, 0, 1)
+
+    def decode(parts: list[tuple[int, int, list[int]]]) -> list[int]:
+        """The likeliest next token of each (sequence, first position, tokens)."""
+        n, last = 0, []
+        for sequence, first, tokens in parts:
+            for at, token in enumerate(tokens):
+                batch.token[n], batch.pos[n] = token, first + at
+                batch.n_seq_id[n], batch.seq_id[n][0] = 1, sequence
+                batch.logits[n] = at == len(tokens) - 1
+                n += 1
+            last.append(n - 1)
+        batch.n_tokens = n
         if llama_cpp.llama_decode(context, batch):
             raise RuntimeError("expected llama_decode to succeed, found that it failed")
-        logits = llama_cpp.llama_get_logits_ith(context, -1)
-        return int(np.ctypeslib.as_array(logits, (n_vocab,)).argmax())
+        rows = [llama_cpp.llama_get_logits_ith(context, i) for i in last]
+        return [int(np.ctypeslib.as_array(row, (n_vocab,)).argmax()) for row in rows]
 
     for line in sys.stdin:
         question = json.loads(line)
@@ -158,16 +206,39 @@ def serve(model_dir: Path, path: Path, threads: int) -> None:
             print("{}", flush=True)
             continue
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
-        tokens, took = [decode(question["prompt"])], []
-        while len(tokens) < question["n_reply"]:
+        prompts, took = question["prompts"], []
+        started = time.perf_counter()
+        newest = decode([(0, 0, prompts[0])])
+        prompt_ms = (time.perf_counter() - started) * 1e3
+        newest += [decode([(i, 0, prompts[i])])[0] for i in range(1, len(prompts))]
+        tokens, said = [newest[0]], 1
+        while said < question["n_reply"]:
+            at = [len(prompt) + said - 1 for prompt in prompts]
             started = time.perf_counter()
-            tokens.append(decode(tokens[-1:]))
+            newest = decode([(i, at[i], [token]) for i, token in enumerate(newest)])
             took.append(time.perf_counter() - started)
+            tokens.append(newest[0])
+            said += 1
         median_ms = sorted(took)[len(took) // 2] * 1e3
-        print(json.dumps({"ms": median_ms, "tokens": tokens}), flush=True)
+        answer = {"ms": median_ms, "tokens": tokens, "prompt_ms": prompt_ms}
+        print(json.dumps(answer), flush=True)
+
+
+def requantize_here(source: str, kind: str, target: str) -> None:
+    """llama.cpp's own rounding of a file that may be rounded already, over all processors."""
+    import llama_cpp
+
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")
+    params.allow_requantize = True
+    if llama_cpp.llama_model_quantize(source.encode(), target.encode(), params):
+        sys.exit(f"expected llama.cpp to make {kind} of {source}, found that it does not")
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == [REQUANTIZE] and len(sys.argv) == 5:
+        requantize_here(*sys.argv[2:])
+        sys.exit()
     if len(sys.argv) != 4:
         sys.exit(
             f"expected MODEL_DIR GGUF THREADS, found {sys.argv[1:]}: not to be started by hand, "
