@@ -15,14 +15,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from .adapters import Adapters
 from .kv_cache import KvPool
 from .linear import INT4_GROUP, Linear, MakeLinear, make_dense, make_linear
+from .load.loader import Checkpoint
 from .load.packed import Stored
 from .load.quant import quantize
 from .model import Decoder, Interrupted
 from .native.build import COST_OF_TORCH, NotBuilt
 from .native.build import library as native_library
-from .native.layout import GROUP
+from .native.layout import GROUP, padded
 from .native.linear import NativeLinear
 from .native.linear import is_native as is_native_weight
 from .native.packed_file import PackedWeights
@@ -49,6 +51,22 @@ class StepRunner(Protocol):
 MakeRunner = Callable[[Decoder, KvPool, EngineConfig, tuple[int, ...]], StepRunner]
 
 OpenPacked = Callable[[Path, EngineConfig], PackedWeights | None]
+OpenAdapters = Callable[[Checkpoint, Decoder, Items[Path]], Adapters]
+
+
+def _by_torch(base: Checkpoint, decoder: Decoder, folders: Items[Path]) -> Adapters:
+    found = Adapters(base, decoder.layers, folders, dtype=decoder.dtype, device=str(decoder.device))
+    found.wrap()
+    return found
+
+
+def _by_library(base: Checkpoint, decoder: Decoder, folders: Items[Path]) -> Adapters:
+    """As the library reads them; where torch runs the layers, its products add them."""
+    if not can_run(decoder):
+        return _by_torch(base, decoder, folders)
+    return Adapters(
+        base, decoder.layers, folders, dtype=torch.bfloat16, device="cpu", padded=padded
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +77,7 @@ class Device:
     drafts_inside: bool = False  # n-grams, or a head, in its steps, so that nobody else need
     lacks: str = ""  # what it goes without, and what that costs, in words
     open_packed: OpenPacked | None = None  # weights as it reads them, kept on disk
+    open_adapters: OpenAdapters = _by_torch
     int4_head: bool = True  # its steps compute likely logits again, as `Decoder.logits` does
 
 
@@ -127,7 +146,9 @@ def _cpu(is_native: bool) -> Device:
     def open_packed(model: Path, config: EngineConfig) -> PackedWeights | None:
         return PackedWeights.of(model, config, library)
 
-    return Device("cpu", make_native_linear, make_runner, open_packed=open_packed)
+    return Device(
+        "cpu", make_native_linear, make_runner, open_packed=open_packed, open_adapters=_by_library
+    )
 
 
 def _torch_device(name: str) -> Device:

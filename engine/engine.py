@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from .adapters import Adapter
 from .branch import Branch, Phase
 from .device import open_device
 from .drafting.drafters import Drafter
@@ -78,7 +79,7 @@ class Engine:
         device = open_device(config)
         self.context_length = context_length(model, config)
         text.bound(self.context_length)
-        self.vocab_size = model.vocab_size
+        self.vocab_size, self.adapters = model.vocab_size, decoder.adapters
         n_blocks = config.kv_tokens // BLOCK_TOKENS
         self.pool = decoder.make_pool(n_blocks, config.kv_format, config.poison)
         tier = HostTier.open(self.pool, config.host_tier_bytes if config.prefix_cache else 0)
@@ -141,12 +142,13 @@ class Engine:
     # -- what a caller asks for ------------------------------------------------------------------
 
     def branch(
-        self, branch_id: str, history_tokens: Tokens[int] = (), salt: str = "", caller: str = ""
-    ) -> Branch:
+        self, branch_id: str, history_tokens: Tokens[int] = (), salt: str = "", caller: str = "",
+        adapter: str = "",
+    ) -> Branch:  # fmt: skip
         """Fork the committed prefix `history_tokens`; what is not shared yet is prefilled.
 
         salt: of a tenant; branches of different salts share nothing. caller: of these, whose it is;
-        tenants are served in turn, and of one tenant its callers.
+        tenants are served in turn, and of one tenant its callers. adapter: of `config.adapters`.
         Raises: InvalidRequest, PromptTooLong, OutOfMemory.
         """
         if branch_id in self._branches:
@@ -155,10 +157,23 @@ class Engine:
             raise InvalidRequest(
                 f"expected at most {self.config.max_branches} branches, found one more"
             )
-        sequence = Sequence(self.pool, self.tree, salt)
-        branch = Branch(self, branch_id, history_tokens, sequence, caller)
+        taken = None
+        if adapter:
+            if self.adapters is None:
+                raise InvalidRequest(f"adapter: expected none of this model, found {adapter!r}")
+            taken = self.adapters.take(adapter)
+        try:
+            sequence = Sequence(self.pool, self.tree, salt, taken)
+            branch = Branch(self, branch_id, history_tokens, sequence, caller)
+        except EngineError:
+            self._give_back(taken)
+            raise
         self._branches[branch_id] = branch
         return branch
+
+    def _give_back(self, adapter: Adapter | None) -> None:
+        if adapter is not None and self.adapters is not None:
+            self.adapters.give_back(adapter)
 
     def has_work(self) -> bool:
         """Whether `step` would do or return anything."""
@@ -259,6 +274,7 @@ class Engine:
         committed = branch.sequence.tokens[: branch.n_committed]
         self.speculation.forget(branch.branch_id, committed)
         del self._branches[branch.branch_id]
+        self._give_back(branch.sequence.adapter)
         if not self._branches:
             self.check_integrity()  # idle: nobody waits for it
         self.outbox = [event for event in self.outbox if event.branch_id != branch.branch_id]
@@ -422,7 +438,7 @@ class Engine:
             error = str(found)
             self._nan_at_s.append(self.clock())
             # Of a shared block the sequence may have a copy by now.
-            shared = self.tree.match(sequence.tokens, sequence.salt)
+            shared = self.tree.match(sequence.tokens, sequence.shared_as)
             self.tree.forget(self.pool.find_spoilt({*sequence.table, *shared}))
             sequence.release()
         else:

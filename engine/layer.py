@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,6 +14,20 @@ from .linear import Linear, MakeLinear
 from .load.loader import NO_ROPE, Checkpoint, ModelConfig, RopeConfig
 from .load.packed import Stored, read_weight
 from .load.quant import join, with_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a product is made of: weights by their names, one below the other, and their outputs;
+    then the order of all outputs, and what each is times, where it is not as stored.
+    """
+
+    names: list[str]
+    sizes: list[int]
+    n_in: int
+    order: list[int] | None
+    scale: Tensor | None
+
 
 PRODUCTS = ("qkv", "output", "gate_up", "down")  # of a layer, in the order of `Layer.products`
 NOTHING: Mapping[str, Linear] = {}
@@ -151,6 +166,8 @@ class Layer:
             order: list[int] | None = None, scale: Tensor | None = None,
         ) -> Linear:  # fmt: skip
             """own: of `PRODUCTS`. order, scale: of the outputs, where they are not as stored."""
+            whole = [f"{prefix}{name}.weight" for name in names]
+            self.recipes[own] = Recipe(whole, sizes, n_in, order, scale)
             if prefix + own in made:
                 return made[prefix + own]
             weights = [
@@ -181,6 +198,7 @@ class Layer:
         def fused(name: str, parts: list[str], sizes: list[int]) -> tuple[list[str], list[int]]:
             return ([name], [sum(sizes)]) if config.is_fused else (parts, sizes)
 
+        self.recipes = dict[str, Recipe]()
         self.window, self.n_heads, self.n_kv_heads = window, config.n_heads, config.n_kv_heads
         self.activation = config.activation
         after = ("post_attention_layernorm", "post_feedforward_layernorm")

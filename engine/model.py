@@ -5,7 +5,7 @@ is a field of the config (`load.families`). The pass works on the rows of many s
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from .layer import PRODUCTS, Layer, Norm, Rope, residual_dtype
 from .linear import INT4_GROUP, Linear, MakeLinear, lay_together, make_linear
 from .load.loader import TORCH_DTYPES, Checkpoint, ModelConfig
 from .load.packed import HoldsInt4
+
+if TYPE_CHECKING:
+    from .adapters import Adapters
 
 # Tokens of a row whose logits are computed again where the head that makes them is rounded: to
 # eight bits or bf16, which ties a few; to four, where the likeliest is among the first 8 as well,
@@ -88,6 +91,7 @@ class Decoder:
         """
         self.config, self.device, self.end_head = config, device, end_head
         self.eagle: EagleHead | None = None  # drafts from the states of some layers
+        self.adapters: Adapters | None = None  # that rows may name
         self.dtype = TORCH_DTYPES[dtype]
         shape = (config.vocab_size, config.hidden_size)
         kept = packed if packed is not None and packed.is_here else None

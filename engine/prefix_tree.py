@@ -20,6 +20,7 @@ Key = tuple[str, tuple[int, ...]]  # salt and token ids
 
 NOWHERE = -1
 PUBLIC = "\0public"  # the salt of what every tenant may share; no tenant's name has a NUL
+ADAPTED = "\0adapted"  # begins the salt of what an adapter computed, which is nobody else's
 
 
 @dataclass(slots=True, eq=False)
@@ -151,7 +152,8 @@ class PrefixTree:
         node, path = self._root, list[Node]()
         for start in range(0, len(tokens) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
             block = tuple(tokens[start : start + BLOCK_TOKENS])
-            found = node.children.get((PUBLIC, block)) if node.is_public else None
+            may_share = node.is_public and not salt.startswith(ADAPTED)
+            found = node.children.get((PUBLIC, block)) if may_share else None
             found = found or node.children.get((salt, block))
             if found is None:
                 break
@@ -169,7 +171,8 @@ class PrefixTree:
         path = self._walk(tokens, salt)
         if not self._bring_up(path, blocks):
             return
-        node, n_public = path[-1] if path else self._root, self._n_public(tokens)
+        node = path[-1] if path else self._root
+        n_public = 0 if salt.startswith(ADAPTED) else self._n_public(tokens)
         for i in range(len(path), len(tokens) // BLOCK_TOKENS):
             if blocks[i] in self._by_age or blocks[i] in self.pool.spoilt:
                 break  # the block already stands elsewhere in the tree, or is of use to nobody

@@ -153,6 +153,10 @@ class Runner:
         plan = plan_step(
             parts, windows=decoder.windows, group=group, dtype=decoder.dtype, device=device
         )
+        if decoder.adapters is not None:
+            slots = [e.sequence.slot for e in extensions for _ in range(e.n_rows)]
+            has_any = max(slots) >= 0
+            decoder.adapters.rows.slots = torch.tensor(slots, device=device) if has_any else None
         ids, at = torch.tensor(tokens, device=device), compact(positions, device)
         of_wanted = compact(wanted, device) if wanted else None
         return decoder.forward(ids, at, plan, self.pool, of_wanted, interrupted)

@@ -7,10 +7,14 @@ at a position depends only on the tokens up to it (I1), so truncation is a small
 from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from .kv_cache import KvPool
-from .prefix_tree import PrefixTree
+from .prefix_tree import ADAPTED, PrefixTree
 from .types import BLOCK_TOKENS, n_blocks_for
+
+if TYPE_CHECKING:
+    from .adapters import Adapter
 
 
 def common_prefix(a: list[int], b: list[int]) -> int:
@@ -24,13 +28,22 @@ def common_prefix(a: list[int], b: list[int]) -> int:
 class Sequence:
     """tokens[:n_resident] have their KV in the blocks of `table`; the rest is pending."""
 
-    __slots__ = ("n_resident", "pool", "salt", "table", "tokens", "tree")
+    __slots__ = ("adapter", "n_resident", "pool", "salt", "shared_as", "table", "tokens", "tree")
 
-    def __init__(self, pool: KvPool, tree: PrefixTree, salt: str = "") -> None:
-        self.pool, self.tree, self.salt = pool, tree, salt
+    def __init__(
+        self, pool: KvPool, tree: PrefixTree, salt: str = "", adapter: "Adapter | None" = None
+    ) -> None:
+        """salt: of the tenant. adapter: of its rows, whose KV nobody without it may share."""
+        self.pool, self.tree, self.salt, self.adapter = pool, tree, salt, adapter
+        self.shared_as = salt if adapter is None else f"{ADAPTED}{adapter.key}\0{salt}"
         self.tokens: list[int] = []
         self.table = array("i")  # a step copies it as it lies
         self.n_resident = 0
+
+    @property
+    def slot(self) -> int:
+        """Of its adapter; -1 where it has none."""
+        return -1 if self.adapter is None else self.adapter.slot
 
     @property
     def n_pending(self) -> int:
@@ -49,7 +62,7 @@ class Sequence:
         """
         if self.n_pending < BLOCK_TOKENS:
             return
-        shared = self.tree.match(self.tokens, self.salt)
+        shared = self.tree.match(self.tokens, self.shared_as)
         n_resident = min(len(shared) * BLOCK_TOKENS, len(self.tokens) - 1)
         if n_resident > self.n_resident:
             self.pool.share(shared)
@@ -60,11 +73,11 @@ class Sequence:
         """Blocks in the host tier that continue the resident tokens."""
         if self.n_pending < BLOCK_TOKENS:
             return 0
-        return self.tree.n_to_restore(self.tokens, self.salt, self.n_resident)
+        return self.tree.n_to_restore(self.tokens, self.shared_as, self.n_resident)
 
     def restore(self, n_most: int) -> int:
         """Bring back and take over up to `n_most` of those, as room allows; returns how many."""
-        n_restored = self.tree.restore(self.tokens, self.salt, n_most)
+        n_restored = self.tree.restore(self.tokens, self.shared_as, n_most)
         self.attach()
         return n_restored
 
@@ -113,7 +126,7 @@ class Sequence:
 
     def fork(self) -> "Sequence":
         """A second sequence on the same blocks; whoever writes first copies the partial one."""
-        other = Sequence(self.pool, self.tree, self.salt)
+        other = Sequence(self.pool, self.tree, self.salt, self.adapter)
         other.tokens = list(self.tokens)
         other.n_resident = self.n_resident
         other.table = self.table[: n_blocks_for(self.n_resident)]
@@ -124,7 +137,7 @@ class Sequence:
         """Let others share the full blocks among the first `n_tokens`, all of them committed."""
         n_full = min(n_tokens, self.n_resident) // BLOCK_TOKENS
         if n_full:
-            self.tree.publish(self.tokens[: n_full * BLOCK_TOKENS], self.table, self.salt)
+            self.tree.publish(self.tokens[: n_full * BLOCK_TOKENS], self.table, self.shared_as)
 
     def release(self) -> None:
         """Give every block back."""

@@ -129,6 +129,8 @@ class EngineConfig:
     host_tier_bytes: memory of the machine for shared blocks that had to leave the KV pool; 0: none.
     adapter_dir: a PEFT folder of low-rank changes (LoRA), merged into the weights on load; its
         chat template and end-of-turn head, where it has them, take the model's place.
+    adapters: PEFT folders that branches name: such changes beside the weights, the rows of several
+        in one step. With one chat template together, if they have any, and no `adapter_dir`.
     draft_dir: folder of a small model with the same tokenizer, for speculative decoding.
     eagle_dir: folder of an EAGLE-3 head that was trained for the model; it alone drafts, beside
         what grammars force.
@@ -161,6 +163,7 @@ class EngineConfig:
     prefix_cache: bool = True
     host_tier_bytes: int = 0
     adapter_dir: Path | None = None
+    adapters: tuple[Path, ...] = ()
     draft_dir: Path | None = None
     eagle_dir: Path | None = None
     ngram_draft: bool = False
@@ -179,6 +182,8 @@ class EngineConfig:
         if self.kv_format not in KV_FORMAT_NAMES:
             known = ", ".join(KV_FORMAT_NAMES)
             raise ConfigError(f"kv_format: expected one of {known}, found {self.kv_format!r}")
+        if self.adapters and self.adapter_dir is not None:
+            raise ConfigError(f"adapters: expected no adapter_dir beside, found {self.adapter_dir}")
         if self.eagle_dir is not None and (self.ngram_draft or self.draft_dir is not None):
             raise ConfigError("eagle_dir: expected no other drafter beside it, found one")
         if self.eagle_dir is not None and self.device == "cpu":

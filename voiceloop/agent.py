@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -623,6 +624,11 @@ class AgentConfig:
     speed: float = key(VoiceOptions().speed, "The speed of the voice.", ge=0.25, le=1.5)
     lexicon: Mapping[str, Any] = key(
         {}, "As `[voice.lexicon]` of the server's file, before which it goes."
+    )
+    llm_adapter: Path | None = key(
+        None,
+        "A LoRA adapter in PEFT's format that answers for this agent, beside those of others on one"
+        " language model ([MODELS.md](MODELS.md#an-adapter-for-each-agent)).",
     )
     language: str = key(
         LANGUAGE,

@@ -85,6 +85,9 @@ class GraphRunner:
         model = KernelDecoder(
             decoder, pool, kernels, n_rows=max(sizes), n_split=MAX_SPLIT_ROWS, n_tokens=n_tokens
         )
+        slots = None
+        if decoder.adapters is not None:
+            slots = decoder.adapters.rows.slots = zeros(max(sizes), dtype=torch.int64)
         places = Places(2 * config.max_branches, n_tokens, max(lengths, default=0), device)
         self._shared = Shared(
             model,
@@ -97,6 +100,7 @@ class GraphRunner:
             guess=kernels.call.guess if lengths and head is None else None,
             eagle=KernelEagle(head, model, places, n_rows=max(sizes)) if head is not None else None,
             max_blocks=-(-(n_blocks_for(n_tokens) + 1) // 2) * 2,  # a line of tables: whole words
+            slots=slots,
         )
         with torch.inference_mode():
             self._graphs = [StepGraph(*size, self._shared, device) for size in sizes.items()]

@@ -59,6 +59,7 @@ class Shared:
 
     logits: fp32 [MAX_WANTED, vocab]. masks: int32 [MAX_WANTED, words], a bit a token that may come.
     kept: fp32 [lines, vocab], the model's own logits of rows whose reader is on the host.
+    slots: int64 [rows], of each row's adapter; None where there are none.
     """
 
     model: KernelDecoder
@@ -71,6 +72,7 @@ class Shared:
     guess: Callable[[Tensor, Tensor, Places], None] | None
     eagle: KernelEagle | None
     max_blocks: int
+    slots: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -178,6 +180,8 @@ class StepGraph:
         for name in FLOATS:
             self.inputs.add(name, self.n_sequences, torch.float64)
         self.inputs.add("tables", self.n_sequences * shared.max_blocks, torch.int32)
+        if shared.slots is not None:
+            self.inputs.add("slots", n_rows)
         self.results.add("tokens", n_rows)
         for name in ("counts", "n_accepted"):
             self.results.add(name, self.n_sequences)
@@ -204,6 +208,7 @@ class StepGraph:
         self._few, self._many = pieces(slice(self.n_few)), pieces(slice(self.n_few, n_pieces))
         self._draws = Draws(**{name: given[name] for name in Draws.__dataclass_fields__})
         self._wanted, self._guessing = given["rows"], given["guessing"]
+        self._slots = given.get("slots")
         self._positions, self._kv_slots, self._before = (
             torch.zeros(self.n_rows, dtype=torch.int32, device=device) for _ in range(3)
         )
@@ -235,6 +240,8 @@ class StepGraph:
             given[name].fill(-1)
         given["piece_owners"].fill(-1)
         given["top_p"].fill(1.0)
+        if self._slots is not None:
+            given["slots"].fill(-1)
         tables = given["tables"].reshape(self.n_sequences, -1)
         tokens, lines = list[int](), list[tuple[float, ...]]()
         wanted, masks = list[tuple[float, ...]](), list[tuple[int, bytes]]()
@@ -245,6 +252,8 @@ class StepGraph:
             lines.append(_line(part, len(fed)))
             tokens += fed + [0] * (part.width - len(fed))
             tables[line, : len(part.table)] = part.table
+            if self._slots is not None:
+                given["slots"][part.start : part.start + part.width] = part.sequence.slot
             if part.n_wanted:
                 masks += _masks_of(part)
                 wanted += _wanted(part, line)
@@ -300,6 +309,8 @@ class StepGraph:
         model, places, call = shared.model, shared.places, shared.model.call
         most_rows = self.many_rows if self.n_many else self.few_rows
         tokens = found["tokens"]
+        if shared.slots is not None and self._slots is not None:
+            shared.slots[: self.n_rows].copy_(self._slots)
         call.place_rows(
             self._rows, places, self._pieces, tokens, self._positions, self._kv_slots,
             self._before, most_rows,

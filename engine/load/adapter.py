@@ -1,8 +1,8 @@
 """Owns low-rank adapters (LoRA) in PEFT's format: read, checked, and merged into the weights.
 
-Merged weights cost a step nothing, and are quantized like any others; those of a file of four bits
-become int8, and what is not adapted there stays as it lies. What PEFT knows beyond plain
-LoRA is refused by name.
+Several on one base stay apart from its weights: see `engine.adapters`. Merged weights cost a step
+nothing, and are quantized like any others; those of a file of four bits become int8, and what is
+not adapted there stays as it lies. What PEFT knows beyond plain LoRA is refused by name.
 Source: Hu et al., LoRA, arXiv:2106.09685; PEFT's LoraConfig.
 """
 
@@ -35,28 +35,55 @@ UNKNOWN = (
 _NAME = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<part>[AB])\.weight")
 
 
+class LowRank:
+    """What a folder of PEFT's changes: of each of its weights B A, times one scale."""
+
+    def __init__(self, base: Checkpoint, folder: Path) -> None:
+        """base: the model that it is for. Raises: CheckpointError."""
+        settings = read_json(folder / CONFIG_FILE)
+        self.rank, self.scale = _scale_of(folder / CONFIG_FILE, settings)
+        _check_base(folder / CONFIG_FILE, settings, base)
+        self._stored = FolderCheckpoint(folder, WEIGHTS_FILE)
+        self.source = folder
+        self.names: dict[str, dict[str, str]] = {}  # weight -> part -> stored name
+        for name in self._stored:
+            match = _NAME.fullmatch(name)
+            if match is None:
+                raise CheckpointError(f"{folder}: expected lora_A and lora_B alone, found {name}")
+            self.names.setdefault(f"{match['layer']}.weight", {})[match["part"]] = name
+        for parts in self.names.values():
+            if len(parts) != 2:
+                raise self.refused("lora_A and lora_B of each weight", parts)
+
+    def refused(self, wanted: str, parts: dict[str, str]) -> CheckpointError:
+        found = " and ".join(parts.values())
+        return CheckpointError(f"{self.source}: expected {wanted}, found {found}")
+
+    def parts(self, name: str, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """A [rank, in] and B [out, rank] of a weight [out, in], in fp32.
+
+        Raises: WrongShape, CheckpointError.
+        """
+        if len(shape) != 2:
+            raise WrongShape(f"{self._stored.source}: expected {name} to be a matrix, found none")
+        n_out, n_in = shape
+        down = self._stored.tensor(self.names[name]["A"], (self.rank, n_in)).float()
+        up = self._stored.tensor(self.names[name]["B"], (n_out, self.rank)).float()
+        if not (down.isfinite().all() and up.isfinite().all()):
+            raise CheckpointError(f"{self._stored.source}: expected finite numbers for {name}")
+        return down, up
+
+
 class AdaptedCheckpoint:
     """A checkpoint with an adapter merged: W + scale B A, in fp32, where it has B and A."""
 
     def __init__(self, base: Checkpoint, folder: Path) -> None:
         """Raises: CheckpointError."""
         self.source, self._base = base.source, base
-        settings = read_json(folder / CONFIG_FILE)
-        self._rank, self._scale = _scale_of(folder / CONFIG_FILE, settings)
-        _check_base(folder / CONFIG_FILE, settings, base)
-        self._stored = FolderCheckpoint(folder, WEIGHTS_FILE)
-        self._names: dict[str, dict[str, str]] = {}  # weight -> part -> stored name
-        for name in self._stored:
-            match = _NAME.fullmatch(name)
-            if match is None:
-                raise CheckpointError(f"{folder}: expected lora_A and lora_B alone, found {name}")
-            self._names.setdefault(f"{match['layer']}.weight", {})[match["part"]] = name
-        for weight, parts in self._names.items():
-            if weight not in base or len(parts) != 2:
-                raise CheckpointError(
-                    f"{folder}: expected lora_A and lora_B of dense weights of {base.source}, "
-                    f"found {' and '.join(parts.values())}"
-                )
+        self._change = LowRank(base, folder)
+        for weight, parts in self._change.names.items():
+            if weight not in base:
+                raise self._change.refused(f"changes of dense weights of {base.source}", parts)
 
     def __contains__(self, name: str) -> bool:
         return name in self._base
@@ -64,17 +91,10 @@ class AdaptedCheckpoint:
     def tensor(self, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
         """One tensor, merged. Raises: MissingTensor, WrongShape."""
         tensor = self._base.tensor(name, shape)
-        parts = self._names.get(name)
-        if parts is None:
+        if name not in self._change.names:
             return tensor
-        if tensor.dim() != 2:
-            raise WrongShape(f"{self._stored.source}: expected {name} to be a matrix, found none")
-        n_out, n_in = tensor.shape
-        down = self._stored.tensor(parts["A"], (self._rank, n_in)).float()
-        up = self._stored.tensor(parts["B"], (n_out, self._rank)).float()
-        if not (down.isfinite().all() and up.isfinite().all()):
-            raise CheckpointError(f"{self._stored.source}: expected finite numbers for {name}")
-        return torch.addmm(tensor.float(), up, down, alpha=self._scale)
+        down, up = self._change.parts(name, tuple(tensor.shape))
+        return torch.addmm(tensor.float(), up, down, alpha=self._change.scale)
 
     def is_quantized(self, name: str) -> bool:
         """Raises: MissingTensor."""
@@ -87,7 +107,7 @@ class AdaptedCheckpoint:
         """
         if not isinstance(self._base, HoldsInt4) or not self._base.is_quantized(name):
             return None
-        if name in self._names:
+        if name in self._change.names:
             return FinerWeight(self.tensor(name, shape))
         return self._base.int4(name, shape)
 

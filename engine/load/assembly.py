@@ -24,7 +24,7 @@ from ..types import (
 )
 from .eagle import read_eagle
 from .loader import ModelConfig
-from .source import adapted, open_source
+from .source import adapted, open_source, taught_by
 
 
 @contextmanager
@@ -47,6 +47,9 @@ def read_model(
     if config.adapter_dir is not None and not is_draft:
         with _named_by("adapter_dir"):
             source = adapted(source, config.adapter_dir)
+    beside = () if is_draft else config.adapters
+    with _named_by("adapters"):
+        source = taught_by(source, beside)
     checkpoint, model = source.checkpoint, source.config
     text = Text(source.text, model.eos_ids)
     if text.vocab_size > model.vocab_size:
@@ -66,6 +69,9 @@ def read_model(
     )  # fmt: skip
     if packed is not None and not packed.is_here:
         packed.keep(decoder.products(), decoder.embedding)
+    if beside:
+        with _named_by("adapters"):
+            decoder.adapters = device.open_adapters(checkpoint, decoder, beside)
     if config.eagle_dir is not None and config.max_draft_tokens and not is_draft:
         with _named_by("eagle_dir"):
             decoder.eagle = read_eagle(config.eagle_dir, decoder, config.quant, device.make_linear)

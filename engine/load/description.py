@@ -25,6 +25,11 @@ def describe(engine: Engine) -> str:
     n_each = min(CALLER_TOKENS, engine.context_length)
     n_kv_bytes = engine.pool.block_bytes * engine.pool.n_blocks
     adapter = "" if config.adapter_dir is None else f", the adapter {config.adapter_dir} merged"
+    if (beside := engine.adapters) is not None:
+        adapter = (
+            f", {len(config.adapters)} adapters beside them (room for {beside.n_slots} of rank "
+            f"{beside.rank}, {_size(beside.n_bytes)})"
+        )
     parts = [
         f"{_weights(engine)} weights{adapter}",
         f"layers by {engine.runner.layers}" + (f" ({engine.lacks})" if engine.lacks else ""),

@@ -5,11 +5,13 @@ Whatever the format, what is assembled sees one `ModelSource`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..text.gguf_tokenizer import read_gguf_text
 from ..text.text import TextSource, read_template, read_text_source
+from ..types import CheckpointError
 from .adapter import AdaptedCheckpoint
 from .gguf import GgufCheckpoint, is_gguf, read_gguf_config
 from .gguf_file import GgufFile
@@ -45,8 +47,17 @@ def adapted(source: ModelSource, folder: Path) -> ModelSource:
     The end-of-turn head is the adapter's alone: the model's own was made for other states.
     Raises: CheckpointError.
     """
-    template = read_template(folder)
-    text = source.text if template is None else replace(source.text, template=template)
-    return replace(
-        source, checkpoint=AdaptedCheckpoint(source.checkpoint, folder), text=text, folder=folder
-    )
+    source = taught_by(source, [folder])
+    return replace(source, checkpoint=AdaptedCheckpoint(source.checkpoint, folder), folder=folder)
+
+
+def taught_by(source: ModelSource, folders: Sequence[Path]) -> ModelSource:
+    """With the chat template that adapters have together, where they have one.
+
+    Raises: CheckpointError where they have several.
+    """
+    found = {template for folder in folders if (template := read_template(folder)) is not None}
+    if len(found) > 1:
+        named = ", ".join(map(str, folders))
+        raise CheckpointError(f"expected one chat template for {named}, found {len(found)}")
+    return replace(source, text=replace(source.text, template=found.pop())) if found else source

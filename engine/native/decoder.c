@@ -80,11 +80,15 @@ enum {
     MOST_VECTORS = AVX2 ? 2 : 4, /* of outputs, whose sums lie in registers, for each of these rows */
     BLOCK_TOKENS = 16, /* tokens of a KV block, as in engine/types.py */
     MAX_ROWS = 64,     /* rows that pass through a layer together */
+    PART_ROWS = 16,    /* of one sequence, that a thread attends for: each part reads its keys again */
     MAX_LINES = 2 * MAX_ROWS,
     MAX_HEAD = 256,    /* entries of a head */
     MAX_THREADS = 64,
     MOST_REFINED = 64, /* logits of a row that are computed again, as in engine/model.py */
 };
+
+/* Of a layer, in the order of engine/layer.py. */
+enum { QKV, OUTPUT, GATE_UP, DOWN, PRODUCTS };
 
 typedef enum { KV_PLAIN, KV_INT8 } KvFormat;
 
@@ -115,6 +119,13 @@ typedef struct {
     int32_t window;
 } Layer;
 
+/* What adapters add to a product of their rows: y += up (down x), of each slot its own. */
+typedef struct {
+    const uint16_t *down, *up; /* bf16 [slots][rank][padded n_in], [slots][rank][padded n_out] */
+    const int32_t *ranks;      /* [slots]: how much of `rank` is filled */
+    int32_t rank;
+} Change;
+
 typedef struct {
     const Layer *layers;
     Product head;
@@ -122,15 +133,18 @@ typedef struct {
     const float *norm;
     uint8_t *workspace;
     struct Crew *crew; /* NULL: one thread */
+    const Change *changes; /* [n_layers][PRODUCTS]; NULL: there are no adapters */
     int32_t n_layers, hidden, inner, n_heads, n_kv_heads, head_dim, vocab;
-    int32_t n_positions, n_blocks, kv_format, n_refined, is_gelu;
+    int32_t n_positions, n_blocks, kv_format, n_refined, is_gelu, n_slots;
     float eps, embedding_scale;
 } Model;
 
-/* Rows of one sequence follow each other. tables: of all sequences, one after another. */
+/* Rows of one sequence follow each other. tables: of all sequences, one after another. slots: of
+ * their adapters, -1 of those without; NULL where none has one. */
 typedef struct {
     const int32_t *tokens, *positions, *sequences; /* [n_rows] */
     const int32_t *tables, *table_starts;          /* [..], [n_sequences + 1] */
+    const int32_t *slots;                          /* [n_sequences] */
     float *x;                                      /* residuals [n_rows][padded hidden] */
     int32_t n_rows, n_sequences;
 } Step;
@@ -445,9 +459,11 @@ static void quantize(const float *x, int n, const Rows *rows, int row) {
     const float far = FAR_ABOVE * float_of(n_above ? (int32_t)(bits / n_above) : 0);
     for (size_t g = 0; g < n_groups; g++) {
         const float *from = x + g * GROUP;
-        const size_t line = g * pitch + row, second = g * pitch + rows->n_lines[g];
+        const size_t line = g * pitch + row;
         const float largest = rows->scale[line], inverse = largest > 1e-30f ? 127.0f / largest : 0;
         const int is_far = largest > far;
+        /* Rows may be quantized by several threads; in which order second lines stand has no bearing. */
+        const size_t second = g * pitch + (is_far ? __atomic_fetch_add(rows->n_lines + g, 1, __ATOMIC_RELAXED) : 0);
         Code *to = rows->codes + line * GROUP, *rest = rows->codes + second * GROUP;
         vi sum = {0}, sum_rest = {0};
         for (int i = 0; i < GROUP; i += LANES) {
@@ -463,7 +479,6 @@ static void quantize(const float *x, int n, const Rows *rows, int row) {
         finish_line(rows, line, row, sum, largest / 127.0f);
         if (!is_far) continue;
         finish_line(rows, second, row, sum_rest, largest / (127.0f * SECOND));
-        rows->n_lines[g]++;
     }
 }
 
@@ -893,8 +908,9 @@ typedef struct {
     float *wide;        /* [MAX_ROWS][widest product] */
     float *narrow;      /* [MAX_ROWS][widest input] */
     float *queries;     /* [MAX_ROWS][heads][head stride] */
-    float *keys, *values; /* [KV heads][CHUNK][head stride] */
+    float *keys, *values; /* [threads][CHUNK][head stride] */
     Partial *partials;  /* [KV heads][MAX_ROWS][heads of a KV head] */
+    float *inner;         /* [MAX_ROWS][the adapters' rank], where there are any */
     size_t n_bytes;
 } Space;
 
@@ -907,15 +923,15 @@ typedef struct {
     const Space *space;
     float *out;
     size_t out_stride;
-    int base, first, last;
+    int base, first, last, n_together; /* rows of an item */
 } Attention;
 
 /* One KV head's keys and values of a chunk's blocks: as they lie, or decoded into `space`. */
-INLINE void find_chunk(const Attention *a, int head, const int32_t *table, int begin, int end,
-                       int start, int is_direct, Vectors *keys, Vectors *values) {
+INLINE void find_chunk(const Attention *a, int head, int thread, const int32_t *table, int begin,
+                       int end, int start, int is_direct, Vectors *keys, Vectors *values) {
     const Model *model = a->model;
     const int stride = head_stride(model), first = begin > start ? (begin - start) / BLOCK_TOKENS : 0;
-    const size_t scratch = (size_t)head * CHUNK * stride;
+    const size_t scratch = (size_t)thread * CHUNK * stride;
     keys->pitch = values->pitch =
         is_direct ? 2 * model->n_kv_heads * code_bytes(model) : stride * sizeof(float);
     for (int block = first; block < CHUNK_BLOCKS && start + block * BLOCK_TOKENS < end; block++) {
@@ -935,16 +951,16 @@ INLINE void find_chunk(const Attention *a, int head, const int32_t *table, int b
     }
 }
 
-INLINE void attend_as(int is_direct, const Attention *a, int head) {
+INLINE void attend_as(int is_direct, const Attention *a, int head, int first, int last, int thread) {
     const Model *model = a->model;
     const Step *step = a->step;
     int stride = head_stride(model), group = model->n_heads / model->n_kv_heads;
-    int window = a->layer->window, first = a->first, last = a->last;
+    int window = a->layer->window;
     const int most = is_direct ? MOST_QUERIES : 1;
     const int32_t *table = step->tables + step->table_starts[step->sequences[first]];
     int begin = step->positions[first] + 1 - window, end = step->positions[last - 1] + 1;
     if (!window || begin < 0) begin = 0;
-    Partial *partials = a->space->partials + (size_t)head * MAX_ROWS * group;
+    Partial *partials = a->space->partials + ((size_t)head * MAX_ROWS + first - a->base) * group;
     for (int i = 0; i < (last - first) * group; i++) {
         partials[i].most = -INFINITY;
         memset(partials[i].weights, 0, sizeof partials[i].weights);
@@ -952,7 +968,7 @@ INLINE void attend_as(int is_direct, const Attention *a, int head) {
     }
     for (int start = begin / CHUNK * CHUNK; start < end; start += CHUNK) {
         Vectors keys, values;
-        find_chunk(a, head, table, begin, end, start, is_direct, &keys, &values);
+        find_chunk(a, head, thread, table, begin, end, start, is_direct, &keys, &values);
         for (int row = first; row < last; row++) {
             int position = step->positions[row], low = 0;
             int high = position + 1 - start < CHUNK ? position + 1 - start : CHUNK;
@@ -990,18 +1006,21 @@ INLINE void attend_as(int is_direct, const Attention *a, int head) {
         }
 }
 
-static void attend_head(void *context, int head, int thread) {
+/* One KV head of some of the rows: of few heads there are too few for many threads. */
+static void attend_part(void *context, int item, int thread) {
     const Attention *a = context;
-    (void)thread;
-    if (is_read_direct(a->model)) attend_as(1, a, head);
-    else attend_as(0, a, head);
+    const int head = item % a->model->n_kv_heads, first = a->first + item / a->model->n_kv_heads * a->n_together;
+    const int last = first + a->n_together < a->last ? first + a->n_together : a->last;
+    if (is_read_direct(a->model)) attend_as(1, a, head, first, last, thread);
+    else attend_as(0, a, head, first, last, thread);
 }
 
 static void attend(const Attention *a) {
     const Model *model = a->model;
     size_t n_tokens = (size_t)a->step->positions[a->last - 1] + 1, n_rows = a->last - a->first;
     size_t n_bytes = n_tokens * n_rows * model->n_heads * model->head_dim * 4;
-    share(model->crew, attend_head, (void *)a, model->n_kv_heads, n_bytes);
+    const int n_parts = ((int)n_rows + a->n_together - 1) / a->n_together;
+    share(model->crew, attend_part, (void *)a, n_parts * model->n_kv_heads, n_bytes);
 }
 
 /* -- layers ------------------------------------------------------------------------------------ */
@@ -1036,48 +1055,67 @@ static void turn(const Model *model, const Layer *layer, float *x, const float *
     }
 }
 
-/* Queries, keys and values of rows first..last - 1; keys and values go into their slots. */
-static void project(const Model *model, const Layer *layer, const Step *step, int first, int last,
-                    const Space *space, size_t stride) {
-    int n = model->head_dim, group_stride = head_stride(model);
-    float scale = 1.0f / sqrtf((float)n);
-    for (int row = first; row < last; row++) {
-        float *qkv = space->wide + (row - first) * stride;
-        int position = step->positions[row];
-        for (int head = 0; head < model->n_heads; head++) {
-            float *to = space->queries + ((size_t)(row - first) * model->n_heads + head) * group_stride;
-            turn(model, layer, qkv + head * n, layer->q_norm, position);
-            if (is_read_direct(model)) to_pairs(qkv + head * n, n, scale, to);
-            else
-                for (int i = 0; i < n; i++) to[i] = qkv[head * n + i] * scale;
-        }
-        const int32_t *table = step->tables + step->table_starts[step->sequences[row]];
-        size_t slot = (size_t)table[position / BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS;
-        float *keys = qkv + model->n_heads * n, *values = keys + model->n_kv_heads * n;
-        for (int head = 0; head < model->n_kv_heads; head++) {
-            turn(model, layer, keys + head * n, layer->k_norm, position);
-            encode(model, layer, vector_of(model, slot, 0, head), keys + head * n);
-            encode(model, layer, vector_of(model, slot, 1, head), values + head * n);
-        }
+/* A layer's work between its products, a row an item: `first` is row 0 of `space`. */
+typedef struct {
+    const Model *model;
+    const Layer *layer;
+    const Step *step;
+    const Space *space;
+    const float *weight; /* of the norm */
+    size_t stride;       /* of what is read */
+    int first;
+} Between;
+
+/* Do it for all rows. n: entries of a row that are worked on, each about so long as a byte is read. */
+static void share_rows(const Between *between, Work work, int n_rows, size_t n) {
+    share(between->model->crew, work, (void *)between, n_rows, 16 * n * n_rows);
+}
+
+/* A row's norm, quantized. */
+static void norm_row(void *context, int row, int thread) {
+    const Between *b = context;
+    const int n = b->model->hidden;
+    float *to = b->space->narrow + row * padded(n);
+    (void)thread;
+    norm(b->step->x + (b->first + row) * padded(n), b->weight, n, b->model->eps, to);
+    quantize(to, n, &b->space->rows, row);
+}
+
+/* A row's queries, keys and values; keys and values go into their slot. */
+static void project_row(void *context, int row, int thread) {
+    const Between *b = context;
+    const Model *model = b->model;
+    const Layer *layer = b->layer;
+    const Step *step = b->step;
+    const int n = model->head_dim, stride = head_stride(model), position = step->positions[b->first + row];
+    const float scale = 1.0f / sqrtf((float)n);
+    float *qkv = b->space->wide + row * b->stride;
+    (void)thread;
+    for (int head = 0; head < model->n_heads; head++) {
+        float *to = b->space->queries + ((size_t)row * model->n_heads + head) * stride;
+        turn(model, layer, qkv + head * n, layer->q_norm, position);
+        if (is_read_direct(model)) to_pairs(qkv + head * n, n, scale, to);
+        else
+            for (int i = 0; i < n; i++) to[i] = qkv[head * n + i] * scale;
+    }
+    const int32_t *table = step->tables + step->table_starts[step->sequences[b->first + row]];
+    size_t slot = (size_t)table[position / BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS;
+    float *keys = qkv + model->n_heads * n, *values = keys + model->n_kv_heads * n;
+    for (int head = 0; head < model->n_kv_heads; head++) {
+        turn(model, layer, keys + head * n, layer->k_norm, position);
+        encode(model, layer, vector_of(model, slot, 0, head), keys + head * n);
+        encode(model, layer, vector_of(model, slot, 1, head), values + head * n);
     }
 }
 
-/* A product of the rows that lie quantized in `space`. */
-static void apply(const Model *model, const Space *space, const Product *product, float *y,
-                  size_t stride, int adds) {
-    multiply(model->crew, &(Multiplication){product, &space->rows, y, stride, adds});
-}
-
-/* x += product of the rows in `space`, or its norm where the family has one there. */
-static void add_product(const Model *model, const Space *space, const Product *product,
-                        const float *weight, float *x, int n_rows) {
-    size_t hidden = padded(model->hidden);
-    apply(model, space, product, weight ? space->wide : x, hidden, !weight);
-    for (int row = 0; row < n_rows && weight; row++) {
-        norm(space->wide + row * hidden, weight, model->hidden, model->eps, space->narrow);
-        float *to = x + row * hidden;
-        for (size_t i = 0; i < hidden; i += LANES) store(to + i, load(to + i) + load(space->narrow + i));
-    }
+/* What attention gave a row, quantized. */
+static void mixed_row(void *context, int row, int thread) {
+    const Between *b = context;
+    const size_t n = b->model->n_heads * b->model->head_dim;
+    float *mixed = b->space->narrow + row * b->stride;
+    (void)thread;
+    memset(mixed + n, 0, (b->stride - n) * sizeof(float));
+    quantize(mixed, (int)n, &b->space->rows, row);
 }
 
 /* SiLU, or GELU by its tanh form: g / (1 + exp(-2 z)) with z = sqrt(2 / pi) (g + 0.044715 g^3). */
@@ -1086,53 +1124,133 @@ INLINE vf activate(vf g, int is_gelu) {
     return g / (exponential(-z) + 1.0f);
 }
 
+/* A row's SwiGLU, or its like with GELU, quantized. */
+static void gated_row(void *context, int row, int thread) {
+    const Between *b = context;
+    const int inner = b->model->inner;
+    const float *gate = b->space->wide + row * b->stride, *up = gate + inner;
+    float *to = b->space->narrow + row * padded(inner);
+    (void)thread;
+    for (int i = 0; i < inner; i += LANES)
+        store(to + i, activate(load(gate + i), b->model->is_gelu) * load(up + i));
+    memset(to + inner, 0, (padded(inner) - inner) * sizeof(float));
+    quantize(to, inner, &b->space->rows, row);
+}
+
+/* A product of the rows that lie quantized in `space`. */
+static void apply(const Model *model, const Space *space, const Product *product, float *y,
+                  size_t stride, int adds) {
+    multiply(model->crew, &(Multiplication){product, &space->rows, y, stride, adds});
+}
+
+/* Rows of one sequence, and what its adapter adds to a product of them. */
+typedef struct {
+    const uint16_t *down, *up;
+    const float *x;
+    float *y, *inner;
+    size_t n_in, n_out, x_stride, y_stride; /* padded */
+    int n_rows, rank;
+} Adding;
+
+static void add_down(void *context, int r, int thread) {
+    const Adding *a = context;
+    const uint16_t *down = a->down + r * a->n_in;
+    (void)thread;
+    for (int row = 0; row < a->n_rows; row++) {
+        const float *x = a->x + row * a->x_stride;
+        vf sum = {0};
+        for (size_t i = 0; i < a->n_in; i += LANES) sum = muladd(load(x + i), from_bf16s(down + i), sum);
+        a->inner[row * a->rank + r] = sum_of(sum);
+    }
+}
+
+static void add_up(void *context, int panel, int thread) {
+    const Adding *a = context;
+    (void)thread;
+    for (int row = 0; row < a->n_rows; row++)
+        for (int i = panel * PANEL; i < (panel + 1) * PANEL; i += LANES) {
+            float *to = a->y + row * a->y_stride + i;
+            vf total = load(to);
+            for (int r = 0; r < a->rank; r++)
+                total = muladd(splat(a->inner[row * a->rank + r]), from_bf16s(a->up + r * a->n_out + i), total);
+            store(to, total);
+        }
+}
+
+/* Add to a product of rows first..last - 1 what their adapters ask for. The rows lie in `narrow` as
+ * they were quantized; both strides are of floats. */
+static void add_changes(const Model *model, const Layer *layer, const Step *step, int first, int last,
+                        int which, const Product *product, const Space *space, size_t x_stride,
+                        float *y, size_t y_stride) {
+    for (int row = first, next; step->slots && row < last; row = next) {
+        const int slot = step->slots[step->sequences[row]];
+        for (next = row + 1; next < last && step->sequences[next] == step->sequences[row];) next++;
+        const Change *change = model->changes + (layer - model->layers) * PRODUCTS + which;
+        if (slot < 0 || !change->ranks[slot]) continue;
+        const size_t n_in = padded(product->n_in), n_out = padded(product->n_out);
+        Adding adding = {
+            .down = change->down + (size_t)slot * change->rank * n_in,
+            .up = change->up + (size_t)slot * change->rank * n_out,
+            .x = space->narrow + (row - first) * x_stride, .y = y + (row - first) * y_stride, .inner = space->inner,
+            .n_in = n_in, .n_out = n_out, .x_stride = x_stride, .y_stride = y_stride,
+            .n_rows = next - row, .rank = change->ranks[slot],
+        };
+        const size_t n_each = (size_t)adding.rank * adding.n_rows * sizeof(uint16_t);
+        share(model->crew, add_down, &adding, adding.rank, n_each * n_in);
+        share(model->crew, add_up, &adding, (int)(n_out / PANEL), n_each * n_out);
+    }
+}
+
+/* x += product of the rows in `space`, or its norm where the family has one there. */
+static void add_product(const Model *model, const Layer *layer, const Step *step, int first, int last,
+                        int which, const Space *space, size_t stride, float *x) {
+    const Product *product = which == OUTPUT ? &layer->output : &layer->down;
+    const float *weight = which == OUTPUT ? layer->output_norm : layer->down_norm;
+    size_t hidden = padded(model->hidden);
+    float *y = weight ? space->wide : x;
+    apply(model, space, product, y, hidden, !weight);
+    add_changes(model, layer, step, first, last, which, product, space, stride, y, hidden);
+    for (int row = 0; row < last - first && weight; row++) {
+        norm(space->wide + row * hidden, weight, model->hidden, model->eps, space->narrow);
+        float *to = x + row * hidden;
+        for (size_t i = 0; i < hidden; i += LANES) store(to + i, load(to + i) + load(space->narrow + i));
+    }
+}
+
 /* One layer for rows first..last - 1, at most MAX_ROWS of them. */
 static void run_layer(const Model *model, const Layer *layer, const Step *step, int first, int last,
                       Space *space) {
-    int n_rows = last - first, inner = model->inner;
-    size_t hidden = padded(model->hidden), n_heads = model->n_heads * model->head_dim;
+    const int n_rows = last - first, inner = model->inner;
+    const size_t hidden = padded(model->hidden), n_heads = model->n_heads * model->head_dim;
+    const size_t n_qkv = padded(layer->qkv.n_out), n_out = padded(n_heads), n_wide = padded(2 * inner);
     float *x = step->x + first * hidden;
     Rows *rows = &space->rows;
+    Between between = {model, layer, step, space, layer->input_norm, n_qkv, first};
 
     expect_rows(rows, model->hidden, n_rows);
-    for (int row = 0; row < n_rows; row++) {
-        norm(x + row * hidden, layer->input_norm, model->hidden, model->eps, space->narrow);
-        quantize(space->narrow, model->hidden, rows, row);
-    }
-    size_t n_qkv = padded(layer->qkv.n_out), n_out = padded(n_heads);
+    share_rows(&between, norm_row, n_rows, hidden);
     apply(model, space, &layer->qkv, space->wide, n_qkv, 0);
-    project(model, layer, step, first, last, space, n_qkv);
+    add_changes(model, layer, step, first, last, QKV, &layer->qkv, space, hidden, space->wide, n_qkv);
+    share_rows(&between, project_row, n_rows, n_qkv);
     for (int row = first, next; row < last; row = next) {
         for (next = row + 1; next < last && step->sequences[next] == step->sequences[row];) next++;
-        attend(&(Attention){model, layer, step, space, space->narrow, n_out, first, row, next});
+        attend(&(Attention){model, layer, step, space, space->narrow, n_out, first, row, next,
+                            model->crew ? PART_ROWS : MAX_ROWS});
     }
     expect_rows(rows, (int)n_heads, n_rows);
-    for (int row = 0; row < n_rows; row++) {
-        float *out = space->narrow + row * n_out;
-        memset(out + n_heads, 0, (n_out - n_heads) * sizeof(float));
-        quantize(out, (int)n_heads, rows, row);
-    }
-    add_product(model, space, &layer->output, layer->output_norm, x, n_rows);
+    between.stride = n_out;
+    share_rows(&between, mixed_row, n_rows, n_out);
+    add_product(model, layer, step, first, last, OUTPUT, space, n_out, x);
 
     expect_rows(rows, model->hidden, n_rows);
-    for (int row = 0; row < n_rows; row++) {
-        norm(x + row * hidden, layer->post_norm, model->hidden, model->eps, space->narrow);
-        quantize(space->narrow, model->hidden, rows, row);
-    }
-    size_t n_wide = padded(2 * inner);
+    between.weight = layer->post_norm;
+    share_rows(&between, norm_row, n_rows, hidden);
     apply(model, space, &layer->gate_up, space->wide, n_wide, 0);
+    add_changes(model, layer, step, first, last, GATE_UP, &layer->gate_up, space, hidden, space->wide, n_wide);
     expect_rows(rows, inner, n_rows);
-    for (int row = 0; row < n_rows; row++) { /* SwiGLU, or its like with GELU */
-        const float *gate = space->wide + row * n_wide, *up = gate + inner;
-        float *to = space->narrow;
-        for (int i = 0; i < inner; i += LANES) {
-            vf g = load(gate + i);
-            store(to + i, activate(g, model->is_gelu) * load(up + i));
-        }
-        memset(to + inner, 0, (padded(inner) - inner) * sizeof(float));
-        quantize(to, inner, rows, row);
-    }
-    add_product(model, space, &layer->down, layer->down_norm, x, n_rows);
+    between.stride = n_wide;
+    share_rows(&between, gated_row, n_rows, n_wide);
+    add_product(model, layer, step, first, last, DOWN, space, padded(inner), x);
 }
 
 /* -- what the binding calls -------------------------------------------------------------------- */
@@ -1152,12 +1270,14 @@ static Space lay_out(const Model *model, uint8_t *at) {
                                         padded(2 * (size_t)model->inner), hidden}, 3);
     size_t narrow = widest_of((size_t[]){hidden, inner, heads}, 3), n = MAX_ROWS;
     size_t stride = head_stride(model), group = model->n_heads / model->n_kv_heads;
-    size_t kv_heads = model->n_kv_heads;
+    size_t kv_heads = model->n_kv_heads, n_threads = model->crew ? model->crew->n_threads : 1, rank = 0;
+    for (int i = 0; model->changes && i < model->n_layers * PRODUCTS; i++)
+        rank = (size_t)model->changes[i].rank > rank ? (size_t)model->changes[i].rank : rank;
     size_t sizes[] = {
         n * wide * 4, n * narrow * 4, n * model->n_heads * stride * 4,
-        kv_heads * CHUNK * stride * 4, kv_heads * CHUNK * stride * 4,
+        n_threads * CHUNK * stride * 4, n_threads * CHUNK * stride * 4,
         kv_heads * n * group * sizeof(Partial),
-        row_bytes(narrow),
+        row_bytes(narrow), n * rank * 4,
     };
     uint8_t *parts[sizeof sizes / sizeof *sizes];
     size_t n_bytes = 0;
@@ -1169,7 +1289,7 @@ static Space lay_out(const Model *model, uint8_t *at) {
         .rows = rows_at(parts[6], narrow),
         .wide = (float *)parts[0], .narrow = (float *)parts[1], .queries = (float *)parts[2],
         .keys = (float *)parts[3], .values = (float *)parts[4], .partials = (Partial *)parts[5],
-        .n_bytes = n_bytes,
+        .inner = (float *)parts[7], .n_bytes = n_bytes,
     };
 }
 
@@ -1220,9 +1340,9 @@ EXPORT size_t native_rows_bytes(int32_t n_in) {
 }
 
 /* Sizes of the structs, which the binding compares with its own. */
-EXPORT void native_sizes(int32_t sizes[4]) {
+EXPORT void native_sizes(int32_t sizes[5]) {
     sizes[0] = sizeof(Product), sizes[1] = sizeof(Layer);
-    sizes[2] = sizeof(Model), sizes[3] = sizeof(Step);
+    sizes[2] = sizeof(Model), sizes[3] = sizeof(Step), sizes[4] = sizeof(Change);
 }
 
 /* A crew of so many threads, the caller among them; NULL where there can be none. */
@@ -1304,6 +1424,8 @@ static Fault check(const Model *model, const Step *step) {
         int first = step->table_starts[sequence], last = step->table_starts[sequence + 1];
         if (first < 0 || position / BLOCK_TOKENS >= last - first) return BAD_SEQUENCE;
     }
+    for (int i = 0; step->slots && i < step->n_sequences; i++)
+        if (step->slots[i] >= model->n_slots) return BAD_SEQUENCE;
     for (int i = 0; i < step->table_starts[step->n_sequences]; i++)
         if (step->tables[i] < 0 || step->tables[i] >= model->n_blocks) return BAD_BLOCK;
     return STEP_OK;

@@ -31,13 +31,20 @@ class LayerLayout(Structure):
     ]  # fmt: skip
 
 
+class ChangeLayout(Structure):
+    _fields_ = [
+        ("down", c_void_p), ("up", c_void_p), ("ranks", c_void_p), ("rank", c_int32),
+    ]  # fmt: skip
+
+
 class ModelLayout(Structure):
     _fields_ = [
         ("layers", POINTER(LayerLayout)), ("head", ProductLayout), ("embedding", c_void_p),
         ("norm", c_void_p), ("workspace", c_void_p), ("crew", c_void_p),
+        ("changes", POINTER(ChangeLayout)),
         *((name, c_int32) for name in (
             "n_layers", "hidden", "inner", "n_heads", "n_kv_heads", "head_dim", "vocab",
-            "n_positions", "n_blocks", "kv_format", "n_refined", "is_gelu",
+            "n_positions", "n_blocks", "kv_format", "n_refined", "is_gelu", "n_slots",
         )),
         ("eps", c_float), ("embedding_scale", c_float),
     ]  # fmt: skip
@@ -46,12 +53,12 @@ class ModelLayout(Structure):
 class StepLayout(Structure):
     _fields_ = [
         ("tokens", c_void_p), ("positions", c_void_p), ("sequences", c_void_p),
-        ("tables", c_void_p), ("table_starts", c_void_p), ("x", c_void_p),
+        ("tables", c_void_p), ("table_starts", c_void_p), ("slots", c_void_p), ("x", c_void_p),
         ("n_rows", c_int32), ("n_sequences", c_int32),
     ]  # fmt: skip
 
 
-LAYOUTS = (ProductLayout, LayerLayout, ModelLayout, StepLayout)
+LAYOUTS = (ProductLayout, LayerLayout, ModelLayout, StepLayout, ChangeLayout)
 
 
 def declare(library: ctypes.CDLL, level: str) -> None:

@@ -7,10 +7,12 @@ the same operations, so that their KV and logits are the same bits.
 import ctypes
 import weakref
 from collections.abc import Sequence as Items
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..adapters import Change
 from ..kv_cache import KvPool
 from ..kv_format import KV_FORMATS
 from ..layer import Layer, Norm, Rope
@@ -24,6 +26,7 @@ from .layout import (
     MOST_HEAD,
     MOST_REFINED,
     MOST_THREADS,
+    ChangeLayout,
     LayerLayout,
     ModelLayout,
     ProductLayout,
@@ -56,6 +59,7 @@ class NativeRunner(Runner):
         self._library = library
         self.layers = f"native ({library.level})"
         self._kept: list[Tensor] = []  # what the structs point into, beside decoder and pool
+        self._changes: Any = None  # of adapters, by layer and product
         self._model = self._lay_out()
         if n_threads > 1:
             self._model.crew = library.native_open_crew(min(n_threads, MOST_THREADS))
@@ -88,6 +92,9 @@ class NativeRunner(Runner):
         self._layers = (LayerLayout * config.n_layers)(
             *(self._lay_out_layer(i, layer) for i, layer in enumerate(decoder.layers))
         )
+        if (adapters := decoder.adapters) is not None:
+            changes = [one for layer in adapters.changes for one in layer]
+            self._changes = (ChangeLayout * len(changes))(*map(_change, changes))
         return ModelLayout(
             layers=self._layers, head=_product(decoder.head), embedding=embedding.data_ptr(),
             norm=self._weight(decoder.norm),
@@ -96,6 +103,7 @@ class NativeRunner(Runner):
             vocab=config.vocab_size, n_positions=n_positions, n_blocks=self.pool.n_blocks,
             kv_format=KV_NUMBERS[type(self.pool.format)], n_refined=decoder.n_refined,
             is_gelu=config.activation != "silu",
+            changes=self._changes, n_slots=0 if adapters is None else adapters.n_slots,
             eps=config.norm_eps, embedding_scale=config.embedding_scale,
         )  # fmt: skip
 
@@ -193,8 +201,13 @@ def _rows_of(extensions: Items[Extension]) -> StepRows:
             *sequence.tokens[first : first + extension.n_known],
             *extension.proposals,
         ]
-        rows.add(tokens, first, sequence.table, extension.n_logits)
+        rows.add(tokens, first, sequence.table, extension.n_logits, sequence.slot)
     return rows
+
+
+def _change(change: Change) -> ChangeLayout:
+    down, up, ranks = (part.data_ptr() for part in (change.down, change.up, change.ranks))
+    return ChangeLayout(down=down, up=up, ranks=ranks, rank=change.down.shape[1])
 
 
 def _product(product: Linear) -> ProductLayout:

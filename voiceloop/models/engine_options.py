@@ -6,14 +6,18 @@ here imports the engine, for that needs torch: the names cross to the worker as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+from voiceloop.agent import AgentConfig
 from voiceloop.config import AUTO, Config
 from voiceloop.errors import ConfigError
 from voiceloop.models.cache import read_json
 from voiceloop.operation import MIB
+from voiceloop.workers.messages import RoleSpec, WorkerSpec
 
 # The open turn's, the answer's, and four out of band.
 BRANCHES_PER_SESSION = 6
@@ -31,6 +35,7 @@ KEYS = {
     "draft_dir": "engine.drafter",
     "eagle_dir": "engine.drafter",
     "adapter_dir": "llm_adapter",
+    "adapters": "llm_adapter",  # of agents
 }
 # Of the disk, for the weights of large models as a CPU reads them: five of 1.5B, two of 4B.
 PACKED_FILE_BYTES = 8 * 1024 * MIB
@@ -84,6 +89,42 @@ def engine_options(
         options["prefix_cache"] = False
     device = str(options.get("device", "cpu"))
     return options | _drafters(engine.drafter, draft, device) | _memory(config, options)
+
+
+def with_adapters(
+    specs: Iterable[WorkerSpec], agents: Sequence[AgentConfig]
+) -> tuple[WorkerSpec, ...]:
+    """The processes, with the adapters of the agents beside the language model that they hold.
+
+    What stands in for it, where its device fails, is it by plain torch, or another model, which has
+    none. Raises: ConfigError where no process holds one, or it has an adapter merged already.
+    """
+    specs = tuple(specs)
+    folders = list(dict.fromkeys(str(a.llm_adapter) for a in agents if a.llm_adapter is not None))
+    if not folders:
+        return specs
+    roles = [role for spec in specs for role in spec.roles if role.role == "engine"]
+    if not roles:
+        raise ConfigError(
+            "llm_adapter of an agent: expected the language model here, found it elsewhere"
+        )
+    merged = roles[0].options.get("adapter_dir")
+    if merged is not None:
+        raise ConfigError(
+            f'llm_adapter of an agent: expected llm_adapter = "none" of the server beside it, '
+            f"found {merged} merged into the model"
+        )
+
+    def of_role(role: RoleSpec, model: str) -> RoleSpec:
+        if role.role != "engine" or role.options.get("model_dir") != model:
+            return role
+        lower = tuple(of_role(one, model) for one in role.lower)
+        return replace(role, options={**role.options, "adapters": folders}, lower=lower)
+
+    model = roles[0].options["model_dir"]
+    return tuple(
+        replace(spec, roles=tuple(of_role(role, model) for role in spec.roles)) for spec in specs
+    )
 
 
 def room_for(context_tokens: int) -> int:

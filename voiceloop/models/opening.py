@@ -37,6 +37,7 @@ from voiceloop.cluster.remote_workers import RemoteWorkers
 from voiceloop.config import AUTO, Config, LanguageRequests
 from voiceloop.errors import BackendError, ConfigError
 from voiceloop.models.end_judges import end_judges, end_reader_spec, voice_reader_spec
+from voiceloop.models.engine_options import with_adapters
 from voiceloop.models.held import with_held, with_service
 from voiceloop.models.lexicon import LexiconVoice, lexicon_of, refuse_sounds
 from voiceloop.models.presets import plan, worker_specs
@@ -99,7 +100,8 @@ async def open_backends(
         BackendError: a model cannot be loaded, or a remote service does not answer.
     """
     async with AsyncExitStack() as stack:
-        supervisor = Supervisor(worker_specs(config), on_progress=on_progress)
+        specs = with_adapters(worker_specs(config), agents)
+        supervisor = Supervisor(specs, on_progress=on_progress)
         elsewhere = RemoteWorkers(config.workers, roles_elsewhere(config), trial=trial)
         services: list[tuple[Reachable, ...]] = []  # of each role
 
@@ -170,7 +172,8 @@ async def open_backends(
             language_model = here_or_there
             await stack.enter_async_context(counting.of(here_or_there))
             for agent in reversed(agents):
-                _read_ahead(here_or_there, agent)
+                if agent.llm_adapter is None:  # else nobody else's prompt begins with it
+                    _read_ahead(here_or_there, agent)
         if end_reader is not None:
             reading = end_reader.language_model()
             language_model = EndReadingModel(language_model, reading, end_reader.ready)

@@ -22,7 +22,7 @@ LOOK_EVERY_S = 0.2
 # Made of these at the start: connections, processes, an index, what the recognizer was opened with.
 AT_THE_START = (
     *("python", "network", "tools", "mcp", "knowledge", "slots"),
-    *("language", "lexicon", "hotwords"),
+    *("language", "lexicon", "hotwords", "llm_adapter"),
 )
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from voiceloop.agent import AgentConfig
-from voiceloop.backends import Backends
+from voiceloop.backends import OWN_MODEL, Backends
 from voiceloop.call.call import CallServices
 from voiceloop.config_reader import nearest
 from voiceloop.errors import InvalidRequest
@@ -44,6 +44,17 @@ class ServedAgent:
         """Be another from now on."""
         self.agent = agent
         self.services.answers = ApprovedAnswers(agent.answer)
+
+    def answered_by(self, backends: Backends) -> Backends:
+        """The models, the server's own language model with this agent's adapter."""
+        if self.agent.llm_adapter is None:
+            return backends
+        own: Any = backends.language_model  # `with_adapters` has seen that it is a worker's
+        adapted = own.adapted(str(self.agent.llm_adapter))
+        models = dict(backends.models)
+        if OWN_MODEL in models:
+            models[OWN_MODEL] = replace(models[OWN_MODEL], model=adapted)
+        return replace(backends, language_model=adapted, models=models)
 
     def spoken_by(self, backends: Backends) -> Backends:
         """The models, the voice of which knows how this agent's own words are spelled."""

@@ -226,7 +226,8 @@ class Gateway:
         assert self.backends is not None
         try:
             served = self.agents.named(transport.hello.agent)
-            backends = served.spoken_by(self.backends) if self.others else self.backends
+            backends = served.answered_by(self.backends)
+            backends = served.spoken_by(backends) if self.others else backends
             session = Session(transport, backends, served.completed, served.services)
         except VoiceLoopError as error:  # a client secret's session that these models cannot serve
             await transport.close(error.close_code or 1008, error.message)

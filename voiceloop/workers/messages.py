@@ -129,6 +129,7 @@ class OpenBranch(msgspec.Struct, frozen=True, tag="open_branch"):
     history: tuple[ChatMessage, ...]
     tools: tuple[Tool, ...] = ()
     tenant: str = ""
+    adapter: str = ""  # of the engine's own, by its folder
 
 
 class ReadAhead(msgspec.Struct, frozen=True, tag="read_ahead"):

@@ -126,7 +126,15 @@ class WorkerRecognizer(_WorkerModel):
 
 
 class WorkerLanguageModel(_WorkerModel):
-    """``LanguageModel`` over a worker."""
+    """``LanguageModel`` over a worker. adapter: that answers on it; "": none."""
+
+    def __init__(self, client: Workers, adapter: str = "") -> None:
+        super().__init__(client)
+        self._adapter = adapter
+
+    def adapted(self, adapter: str) -> WorkerLanguageModel:
+        """The same workers, answering by an adapter that they were started with."""
+        return WorkerLanguageModel(self._client, adapter)
 
     def read_ahead(self, history: tuple[ChatMessage, ...], tools: tuple[Tool, ...]) -> None:
         """Have every caller's prompt begin with this already computed, whoever the caller is."""
@@ -142,7 +150,8 @@ class WorkerLanguageModel(_WorkerModel):
     ) -> WorkerBranch:
         connection = await self._client.current(branch_id, _prompt(history, tools, tenant))
         stream = WorkerBranch(connection, self._client.wire_id(branch_id))
-        stream.send(messages.OpenBranch(stream.stream_id, history, tools, tenant))
+        opened = messages.OpenBranch(stream.stream_id, history, tools, tenant, self._adapter)
+        stream.send(opened)
         return stream
 
     @property

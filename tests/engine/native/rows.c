@@ -84,7 +84,7 @@ static float *logits_of(const Model *m, int n_together) {
     for (int i = 0; i < TOKENS; i++) tokens[i] = i * 37 % VOCAB, positions[i] = wanted[i] = i;
     for (int first = 0; first < TOKENS; first += n_together) {
         int n = first + n_together < TOKENS ? n_together : TOKENS - first;
-        Step step = {tokens + first, positions + first, sequences, table, starts, x, n, 1};
+        Step step = {tokens + first, positions + first, sequences, table, starts, NULL, x, n, 1};
         if (native_forward(m, &step, 0, LAYERS) || native_states(m, &step, wanted, n, states)) return NULL;
         native_logits(m, states, n, logits + first * width);
     }

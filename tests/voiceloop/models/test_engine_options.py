@@ -11,16 +11,18 @@ import pytest
 
 from engine.types import EngineConfig, pool_tokens_for
 from tests.voiceloop.models.test_preset_choice import put_preset
+from voiceloop.agent import AgentConfig
 from voiceloop.cli import build_parser
 from voiceloop.config import EngineSettings, load_config
 from voiceloop.errors import ConfigError
 from voiceloop.models.catalog import PRESETS
-from voiceloop.models.engine_options import engine_options, room_for
+from voiceloop.models.engine_options import engine_options, room_for, with_adapters
 from voiceloop.models.presets import (
     context_tokens,
     embedded_model_dir,
     worker_specs,
 )
+from voiceloop.workers.messages import WorkerSpec
 
 DRAFT = embedded_model_dir().parent / "draft"
 
@@ -63,10 +65,10 @@ def options_of(table: dict[str, Any], preset: str = "embedded", **flags: Any) ->
 def test_a_key_changes_what_the_engine_is_told(
     table: dict[str, Any], expected: dict[str, Any], preset: str
 ) -> None:
-    named, is_on_gpu = table.get("drafter"), preset == "gpu"
-    if named in ("small", "head") and (named == "head") != is_on_gpu:
-        where = "a CPU for small" if is_on_gpu else "a GPU for head"
-        with pytest.raises(ConfigError, match=f"engine.drafter: .* model on {where}, found device"):
+    if table.get("drafter") == "head" and preset != "gpu":
+        with pytest.raises(
+            ConfigError, match=r"engine.drafter: .* on a GPU for head, found device"
+        ):
             options_of(table, preset)
         return
     options = options_of(table, preset)
@@ -83,11 +85,49 @@ AS_EVER: dict[str, tuple[tuple[str, Any], ...]] = {
 }
 
 
-def test_a_gpu_takes_no_draft_model_and_says_why_where_one_is_asked_for() -> None:
+def test_a_gpu_takes_a_draft_model_only_where_one_is_asked_for() -> None:
     options = options_of({"device": "cuda"})  # the embedded agent brings one
     assert options["ngram_draft"] is True and "draft_dir" not in options
-    with pytest.raises(ConfigError, match="on a CPU for small, .* asked on the host"):
-        options_of({"device": "cuda:1", "drafter": "small"})
+    assert options_of({"device": "cuda:1", "drafter": "small"})["draft_dir"] == "small"
+
+
+def with_agents(*adapters: str | None, **flags: Any) -> tuple[WorkerSpec, ...]:
+    config = load_config(flags={"preset": "embedded", **flags})
+    agents = [AgentConfig(llm_adapter=Path(one) if one else None) for one in adapters]
+    return with_adapters(worker_specs(config), agents)
+
+
+def test_the_adapters_of_all_agents_lie_beside_the_one_language_model() -> None:
+    plain, adapted = with_agents(None), with_agents("a", None, "b", "a")
+    assert plain == with_adapters(plain, ())
+    assert adapted[0].roles[0].options == {**plain[0].roles[0].options, "adapters": ["a", "b"]}
+    assert adapted[1:] == plain[1:]
+
+
+def test_what_stands_in_on_the_same_model_has_them_too_and_another_model_has_none() -> None:
+    config = load_config(flags={"preset": "gpu"})
+    [spec] = [
+        spec
+        for spec in with_adapters(worker_specs(config), [AgentConfig(llm_adapter=Path("a"))])
+        if spec.roles[0].role == "engine"
+    ]
+    by_torch, other = spec.roles[0].lower
+    assert by_torch.options["adapters"] == ["a"] and by_torch.options["kernels"] is False
+    assert "adapters" not in other.options
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ({"llm_url": "http://a"}, "the language model here, found it elsewhere"),
+        ({"llm_adapter": "merged"}, 'llm_adapter = "none" of the server beside it, found merged'),
+    ],
+)
+def test_an_adapter_that_could_not_answer_is_refused_at_the_start(
+    flags: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"llm_adapter of an agent: expected {says}"):
+        with_agents("a", **flags)
 
 
 def test_each_model_in_a_folder_runs_on_the_device_it_is_given() -> None:

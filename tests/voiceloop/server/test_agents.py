@@ -1,6 +1,7 @@
 """Several agents on one server: who answers which call, over real sockets."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -46,6 +47,22 @@ async def test_a_base_address_a_query_or_nothing_says_who_answers(tmp_path: Path
         # The address goes before what the query says.
         async with server.connect("?agent=shop", base="/agents/clinic") as client:
             assert await say(client, "hello") == "a clinic"
+
+
+class Adapted(FakeLanguageModel):
+    """Says by which adapter it answers."""
+
+    def adapted(self, adapter: str) -> "Adapted":
+        return Adapted(lambda said: f"by {Path(adapter).name}")
+
+
+async def test_each_agent_is_answered_by_its_own_adapter(tmp_path: Path) -> None:
+    adapted = {"shop": replace(SHOP, llm_adapter=tmp_path / "one"), "clinic": CLINIC}
+    backends = instant_backends(language_model=Adapted(lambda said: "by none"))
+    async with running(folder(tmp_path), backends, others=adapted) as server:
+        for query, said in (("?agent=shop", "by one"), ("?agent=clinic", "by none")):
+            async with server.connect(query) as client:
+                assert await say(client, "hello") == said
 
 
 async def test_an_agent_that_is_not_there_is_named_with_the_nearest(tmp_path: Path) -> None:

@@ -170,6 +170,8 @@ class RecordingEngine:
         self.now = 0.0
         self.ms_a_stage = 0.0
         self.serving = frozenset[str]()  # branches of its next step
+        self.adapters: object | None = None
+        self.adapted: list[str] = []  # what each branch was opened with
         self.gave_way = False
 
     def clock(self) -> float:
@@ -181,7 +183,9 @@ class RecordingEngine:
         history_tokens: Sequence[int] = (),
         salt: str = "",
         session: str | None = None,
+        adapter: str = "",
     ) -> RecordingBranch:
+        self.adapted.append(adapter)
         return RecordingBranch(self, branch_id, history_tokens)
 
     def reply(self, branch_id: str) -> list[engine_types.Event]:
@@ -236,6 +240,20 @@ def test_the_whole_turn_is_committed_behind_what_was_staged(
     delta, generated = answers(role)
     assert delta == TextDelta("yes")
     assert isinstance(generated, Generated) and generated.finish_reason == "stop"
+
+
+def test_every_turn_of_an_agent_is_answered_by_its_adapter(
+    model: RecordingEngine, role: LanguageRole
+) -> None:
+    """What stands in for a model that failed has none, and answers all the same."""
+    for held, expected in ((object(), "folder"), (None, "")):
+        model.adapters, model.adapted = held, []
+        role.receive(OpenBranch("s", (SYSTEM,), adapter="folder"))
+        for _ in range(2):
+            role.receive(Commit("s", HI, PARAMS))
+            answers(role)
+        assert model.adapted == [expected] * 2
+        role.close("s")
 
 
 @pytest.mark.parametrize("n_messages", [2, 120])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from voiceloop.backends import (
     Branch,
@@ -69,6 +69,11 @@ class EndReadingModel:
     def utilization(self) -> float:
         """Of the model that answers (`Backends.utilization`); 0 where it cannot tell."""
         return float(getattr(self._answering, "utilization", 0.0))
+
+    def adapted(self, adapter: str) -> EndReadingModel:
+        """As `WorkerLanguageModel.adapted`, of the model that answers."""
+        answering: Any = self._answering
+        return EndReadingModel(answering.adapted(adapter), self._reading, self._is_ready)
 
     async def branch(
         self,

@@ -170,6 +170,8 @@ class ChatBranch:
     ) -> None:
         self.stream_id = opened.stream_id
         self._model, self._frame, self._tenant = model, frame, opened.tenant
+        # What stands in for a model that failed has none: it answers as it is.
+        self._adapter = opened.adapter if model.adapters is not None else ""
         self._history = History(opened.history, opened.tools, model.text, order)
         self._offered = offered_tools(self._history.tools)
         self._staging = Staging()
@@ -282,7 +284,9 @@ class ChatBranch:
         self._staging.tokens, self._ahead = [], None
         branch_id = f"{self.stream_id}#{next(self._branch_numbers)}"
         caller = self.stream_id.partition(".")[0]  # the session, with which every stream id begins
-        return self._model.branch(branch_id, self._history.tokens, self._tenant, caller)
+        return self._model.branch(
+            branch_id, self._history.tokens, self._tenant, caller, self._adapter
+        )
 
     def _open_turn(self, words: str) -> list[int]:
         """The open turn's tokens behind the history."""

@@ -254,6 +254,7 @@ def load(
     for key in ("draft_dir", "eagle_dir", "adapter_dir"):
         if options.get(key) is not None:
             options[key] = Path(options[key])
+    options["adapters"] = tuple(map(Path, options.get("adapters", ())))
     try:
         engine = Engine.start(Path(model_dir), EngineConfig(**options))
     except EngineError as error:
