@@ -152,10 +152,21 @@ def write_gguf(model_dir: Path, path: Path) -> int:
     return int(config["vocab_size"])
 
 
-def serve(model_dir: Path, path: Path, threads: int) -> None:
-    """Answer questions on stdin, one JSON object a line, until it is closed."""
+def _quiet() -> None:
     import ctypes
 
+    import llama_cpp
+
+    global _said_to_nobody  # the library keeps no reference
+    _said_to_nobody = llama_cpp.llama_log_callback(lambda level, text, data: None)
+    llama_cpp.llama_log_set(_said_to_nobody, ctypes.c_void_p(0))
+
+
+_said_to_nobody: Any = None
+
+
+def serve(model_dir: Path, path: Path, threads: int) -> None:
+    """Answer questions on stdin, one JSON object a line, until it is closed."""
     import llama_cpp
     import numpy as np
 
@@ -164,8 +175,7 @@ def serve(model_dir: Path, path: Path, threads: int) -> None:
         path = model_dir
     else:
         n_vocab = write_gguf(model_dir, path)
-    quiet = llama_cpp.llama_log_callback(lambda level, text, data: None)
-    llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
+    _quiet()
     llama_cpp.llama_backend_init()
     params = llama_cpp.llama_context_default_params()
     params.n_ctx, params.n_batch, params.n_seq_max, params.kv_unified = (
@@ -228,6 +238,7 @@ def requantize_here(source: str, kind: str, target: str) -> None:
     """llama.cpp's own rounding of a file that may be rounded already, over all processors."""
     import llama_cpp
 
+    _quiet()
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind}")
     params.allow_requantize = True

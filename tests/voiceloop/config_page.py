@@ -118,7 +118,8 @@ def written() -> str:
         keys = all_keys(kind) if name not in lists else all_keys(lists[name], f"{name}.")
         chosen = {path: key for path, key in keys.items() if path.rpartition(".")[0] == name}
         assert chosen, f"no keys of {name!r}"
-        return match[1] + "\n".join(_rows(chosen, of_serve)) + match[4]
+        flagged = of_serve if kind is Config else {}  # an agent's key may have a server's name
+        return match[1] + "\n".join(_rows(chosen, flagged)) + match[4]
 
     page = MARKED.sub(table, PAGE.read_text(encoding="utf-8"))
     return FIRST.sub(lambda match: match[1] + "\n".join(_first_rows()) + "\n" + match[2], page)
