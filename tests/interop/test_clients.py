@@ -152,8 +152,9 @@ def begin(
     return Run(expected, run)
 
 
-def require(script: str) -> None:
-    environment = SCRIPTS[script][0]
+def require(name: str) -> None:
+    """The environment of this script, or of this name."""
+    environment = SCRIPTS[name][0] if name in SCRIPTS else name
     if is_made(ENVIRONMENTS, environment):
         return
     message = f"no {ENVIRONMENTS / environment}; python tests/interop/make_envs.py makes it"

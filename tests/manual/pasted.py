@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "voiceloop" / "docs"
 PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md", ROOT / "SECURITY.md"]
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-READY_S, LINE_S = 60.0, 90.0
+READY_S, LINE_S = 60.0, 180.0
 SERVERS = re.compile(r"(?:\. \S+ && )?(?:\w+=\S+ )*voiceloop (?:serve|gateway|worker)\b")
 
 # What is no command: an exchange of events, an output, a part of a prompt.
