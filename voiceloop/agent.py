@@ -377,9 +377,9 @@ class Waiting:
     )
     first_token_ms: int = key(
         5000,
-        "How long since the caller's last sound a spoken reply may be without its first token. "
-        "The model has two seconds at the least. Then the `fallback` is said, or the other model "
-        "of a cascade answers. More for a large model on a CPU.",
+        "How long a spoken reply waits for its first token, from the caller's last sound on. "
+        "The model has two seconds at the least. Then the agent says its `fallback`, or the other "
+        "model of a cascade answers. Set more for a large model on a CPU.",
         ge=500,
         le=30_000,
     )

@@ -21,7 +21,7 @@ class TrunkSettings:
         pattern=r"(sip:[A-Za-z0-9.\-\[\]:]+(;transport=(udp|tcp))?)?",
         wanted="sip:HOST, sip:HOST:PORT, with ;transport=tcp or without",
     )
-    user: str = key("", "The name that it knows this server by. It is the caller of calls out.")
+    user: str = key("", "Our name at the trunk. Calls that go out show it as the caller.")
     password: str = key("", "The trunk's password for that name.", secret=True)
     dial_to: tuple[str, ...] = key(
         (),
