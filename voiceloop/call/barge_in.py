@@ -38,13 +38,15 @@ SURE_VOICE = 0.8  # mean probability of its windows: voices mostly above, babble
 # (benchmarks/LOG.md, 2026-11-23, "a caller by the sound").
 UNSURE_LOG_ODDS, AGAINST_LOG_ODDS, CALLER_LOG_ODDS = 0.0, -1.5, 1.5
 SOONER = 0.6
+DOUBTFUL_LOG_ODDS = UNSURE_LOG_ODDS - 0.01  # the most that a soft voice has
 # Several words take at least so long to say: a shorter sound that is heard as some is none. Chosen.
 SEVERAL_WORDS_MS = 450.0
-# Sound and level together below this, and the level at least below that, and the sound is
-# somebody's elsewhere: its words do not count. Chosen: one caller in thirty such, by the head's and
-# the level's own odds; of people who spoke over the agent none was kept out (LOG.md, 2026-11-24, "a
-# caller by the level").
-ELSEWHERE_LOG_ODDS, SOFT_LOG_ODDS = -3.5, -1.0
+# Below the second a voice is soft by its level, some 5 dB softer than the caller's turns: its words
+# wait until it is over, as those of a doubtful sound do. Where sound and level together lie below
+# the first it is somebody's elsewhere, or said aside, and its words do not count; by the level
+# alone, where nobody reads the sound, below the third. Chosen (LOG.md, 2026-11-28, "asides by the
+# level, the sound and the words").
+ELSEWHERE_LOG_ODDS, SOFT_LOG_ODDS, FAR_LOG_ODDS = -1.5, -1.0, -3.5
 # Before so much of a sound its level may be that of a soft beginning: the agent stays silent.
 ELSEWHERE_AFTER_MS = 480.0
 ECHO_SHARE = 0.6  # so many of the words are the agent's own: it hears itself
@@ -160,8 +162,21 @@ class BargeInJudge:
     @property
     def is_elsewhere(self) -> bool:
         """Whether level and sound say that it is somebody else, or the loudspeaker."""
-        is_soft = self.by_level <= SOFT_LOG_ODDS
-        return is_soft and (self.for_agent or 0.0) + self.by_level <= ELSEWHERE_LOG_ODDS
+        if self.for_agent is None:
+            return self.by_level <= FAR_LOG_ODDS
+        return self.is_soft and self.for_agent + self.by_level <= ELSEWHERE_LOG_ODDS
+
+    @property
+    def is_soft(self) -> bool:
+        """Whether it is plainly softer than the caller's turns."""
+        return self.by_level <= SOFT_LOG_ODDS
+
+    @property
+    def _sounds_meant(self) -> float | None:
+        """The log-odds of the sound; of a soft voice none are plain."""
+        if self.for_agent is None or not self.is_soft:
+            return self.for_agent
+        return min(self.for_agent, DOUBTFUL_LOG_ODDS)
 
     @property
     def is_kept_out_by_level(self) -> bool:
@@ -220,9 +235,9 @@ class BargeInJudge:
         if self.by_words:
             return True
         is_plain, says_something = voice >= SURE_VOICE, bool(content) and not self._hums()
-        if self.for_agent is not None:
-            is_caller = self.for_agent >= CALLER_LOG_ODDS
-            is_plain = is_caller or (is_plain and self.for_agent > AGAINST_LOG_ODDS)
+        if (for_agent := self._sounds_meant) is not None:
+            is_caller = for_agent >= CALLER_LOG_ODDS
+            is_plain = is_caller or (is_plain and for_agent > AGAINST_LOG_ODDS)
             if is_caller and (says_something or not self.words):
                 return speech_ms >= SOONER * self.options.stop_ms
         if not is_plain and not says_something:
@@ -248,11 +263,12 @@ class BargeInJudge:
         least_ms = SEVERAL_WORDS_MS if self.options.least_words > 1 else 0.0
         if n_words < self.options.least_words or speech_ms < least_ms:
             return False
-        if self.for_agent is None or self.for_agent >= UNSURE_LOG_ODDS:
+        for_agent = self._sounds_meant
+        if for_agent is None or for_agent >= UNSURE_LOG_ODDS:
             return True
         # The agent is silent by now, so waiting costs little; and whatever it sounded like, a
         # caller's words count when the sound is over.
-        patience = 1.0 if self.for_agent > AGAINST_LOG_ODDS else DOUBT_PATIENCE
+        patience = 1.0 if for_agent > AGAINST_LOG_ODDS else DOUBT_PATIENCE
         return is_over or speech_ms >= patience * self.options.stop_ms
 
     def _content(self) -> tuple[str, ...]:

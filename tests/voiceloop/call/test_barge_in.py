@@ -312,7 +312,9 @@ def soft(by_level: float, for_agent: float | None, *words: str) -> BargeInJudge:
     [
         (-4.0, None, False),
         (-1.5, -2.5, False),
-        (-4.0, 1.0, True),  # plainly for the agent, however far the caller has gone
+        (-4.0, 1.0, False),  # until the second try
+        (-4.0, 2.6, True),  # plainly for the agent, however far the caller has gone
+        (-2.0, 1.0, True),
         (-3.0, None, True),
         (-0.9, -4.0, True),  # the sound of it alone keeps nobody out
     ],

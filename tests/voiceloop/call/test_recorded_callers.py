@@ -17,7 +17,7 @@ from scipy.signal import butter, resample_poly, sosfilt
 from audio.frames import RECOGNIZER_HZ
 from audio.recipes.offset_windows import over_u_law
 from benchmarks.harness.data_folder import data_folder
-from voiceloop.call.barge_in import ELSEWHERE_LOG_ODDS, SOFT_LOG_ODDS
+from voiceloop.call.barge_in import FAR_LOG_ODDS, SOFT_LOG_ODDS
 from voiceloop.call.caller_level import LEAST_TURN_MS, CallerLevel
 from voiceloop.listening.prosody import LoudnessTrack
 
@@ -64,8 +64,8 @@ def known(turns: Sequence[Wave]) -> CallerLevel:
 def kept_out(
     level: CallerLevel, turns: Sequence[Wave], most: float = SOFT_LOG_ODDS
 ) -> Iterator[bool]:
-    """Whether each is so much softer that what it sounds like may keep it out; ELSEWHERE: that it
-    is kept out unless it sounds meant for the agent.
+    """Whether each is so much softer that what it sounds like may keep it out; FAR: that its
+    level alone keeps it out.
     """
     return (level.log_odds(level_db(turn), 0.0) <= most for turn in turns)
 
@@ -81,7 +81,7 @@ def test_a_caller_with_a_cold_is_the_same_caller() -> None:
         is_out
         for turns in speakers()
         for is_out in kept_out(known([at(t, 0.0) for t in turns[:2]]),
-                               [hoarse(at(t, 0.0)) for t in turns[2:]], ELSEWHERE_LOG_ODDS)
+                               [hoarse(at(t, 0.0)) for t in turns[2:]], FAR_LOG_ODDS)
     ]  # fmt: skip
     assert sum(out) <= 0.05 * len(out)  # and these are heard at the second try
 
