@@ -35,8 +35,7 @@ from clients.report.waveform import speech_start
 from clients.uplink import FRAME_MS
 from voiceloop.agent import BargeIn
 from voiceloop.agent_file import embedded_agent
-from voiceloop.call.barge_in import BargeInJudge
-from voiceloop.call.caller_level import LEAST_TURN_MS, CallerLevel
+from voiceloop.call.barge_in import LEAST_TURN_MS, BargeInJudge, CallerLevel
 from voiceloop.listening.prosody import LoudnessTrack
 from voiceloop.listening.recipes.endpointing_set import MS
 from voiceloop.listening.recipes.heard_turn import Listening

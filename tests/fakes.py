@@ -279,6 +279,19 @@ class Reply:
 Replies = Sequence[str | Reply] | Callable[[tuple[ChatMessage, ...]], str | Reply]
 
 
+def calls_first(
+    tool: str, arguments: str = "{}", *, then: str = "{}", call_id: str = "c"
+) -> Callable[[tuple[ChatMessage, ...]], Reply]:
+    """A call of this tool, and then what is said of what came of it ("{}")."""
+
+    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
+        if messages[-1].role == "tool":
+            return Reply(then.replace("{}", messages[-1].content))
+        return Reply("", (ToolCall(call_id, tool, arguments),))
+
+    return reply
+
+
 class FakeBranch:
     def __init__(
         self, owner: FakeLanguageModel, history: tuple[ChatMessage, ...], tools: tuple[Tool, ...]
@@ -451,7 +464,6 @@ class FakeLanguageModel:
         faults: Sequence[Fault] = (),
     ) -> None:
         self.tells_logprobs = True
-        self.margins: dict[str, float] = {}  # of words, in nats
         self.loses_attempts = loses_attempts
         self._replies = replies
         self.ttft_ms = ttft_ms
@@ -474,11 +486,7 @@ class FakeLanguageModel:
         return reply if isinstance(reply, Reply) else Reply(reply)
 
     def logprob(self, piece: str) -> TokenLogprob:
-        """With the margins of `margins` over the next likeliest, where there are any."""
-        if not self.margins:
-            return TokenLogprob(piece, -0.5, ((piece, -0.5),))
-        margin = self.margins.get(piece.strip(" ,."), 5.0)
-        return TokenLogprob(piece, -0.5, ((piece, -0.5), ("other", -0.5 - margin)))
+        return TokenLogprob(piece, -0.5, ((piece, -0.5),))
 
     async def branch(
         self,

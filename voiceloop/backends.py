@@ -465,11 +465,10 @@ class NamedModel:
 
 @dataclass(frozen=True, slots=True)
 class Cascade:
-    """Names of `Backends.models`, of which one is `OWN_MODEL`; least_margin: as configured."""
+    """Names of `Backends.models`, of which one is `OWN_MODEL`."""
 
     small: str
     large: str
-    least_margin: float = 0.0
 
 
 def hears(model: LanguageModel) -> bool:

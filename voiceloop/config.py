@@ -230,16 +230,6 @@ class CascadeSettings:
     large: str = key(
         "", "The same of the large one; the server's own is then the small one. Name one of both."
     )
-    least_margin: float = key(
-        0.0,
-        "How sure the small model has to be of a clause, in nats. The measure is the margin of "
-        "its likeliest token over the next one, as a mean over the content words. If a clause "
-        "has less, the large model goes on from what was heard. An engine of this server "
-        "reports margins, a service does not. `python -m benchmarks.two_models --part escalate`"
-        " fits the bound. 0: the small model ends what it begins.",
-        ge=0,
-        le=20,
-    )
 
     @property
     def further(self) -> str:

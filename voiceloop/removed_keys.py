@@ -103,6 +103,8 @@ REMOVED: Mapping[str, str] = {
     "the sound has lasted 450 ms.",
     "quota.requests": "Leave it out: a key has 12 of the 16 requests that a server answers at a "
     "time. Bound quota.calls and quota.call_minutes.",
+    "cascade.least_margin": "Leave it out: a model's margins told its right replies from its "
+    "wrong ones no better than a coin. Name what the large one answers in [[route]].",
     "phone.answer": "Leave it out: where phone.webhook_url is set, it is asked about each call.",
     "phone.ring_ms": "Leave it out: a call is answered at once, or rings until the webhook "
     "decides.",

@@ -6,8 +6,6 @@ as unsteady and as breakable as each part says. All figures are of served calls.
 opener     the bundled call on large models of 400, 800 and 1,500 ms to the first token: the gap,
            the hole behind the opener, and how often there is one
 link       typed turns with spoken answers whose large model is cut in the middle of a clause
-escalate   240 questions of twelve businesses: the small model's margins, right and wrong, and the
-           bound that is fitted to them, served
 switch     the bundled call in which the session takes another model behind each turn
 """
 
@@ -23,7 +21,6 @@ from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import Bar
 from benchmarks.two_models.calls import longest_hole_ms, play, said_twice, server
 from benchmarks.two_models.link import measure as link
-from benchmarks.two_models.margins import measure as escalate
 from benchmarks.two_models.service import LargeModel, served
 from clients.report.percentiles import Distribution, percentile
 
@@ -91,7 +88,7 @@ async def switch(found: Found, *, is_quick: bool, n_calls: int, seed: int) -> No
 
 
 PARTS: Mapping[str, Part] = {
-    "opener": opener, "escalate": escalate, "link": link, "switch": switch,
+    "opener": opener, "link": link, "switch": switch,
 }  # fmt: skip
 
 
@@ -105,11 +102,11 @@ async def measure(
 def main() -> int:
     command = Benchmark(
         "two_models",
-        "Two language models in one call: opener, escalation, link, switch.",
+        "Two language models in one call: opener, link, switch.",
         seed="the calls",
     )
     command.several("--part", tuple(PARTS), "(default: all)")
-    command.count("--calls", 3, "bundled calls of each part; cuts: 17 of each, businesses: four")
+    command.count("--calls", 3, "bundled calls of each part; cuts: 17 of each")
     command.switch("--quick", "one service of each part: does it run?")
     chosen = command.parse()
     logging.getLogger("voiceloop").setLevel(logging.ERROR)

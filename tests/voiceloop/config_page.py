@@ -54,7 +54,7 @@ BASIC = {
 }
 # Nobody has run it where it is made for (a carrier, a GPU), or no measurement sets its value.
 EXPERIMENTAL = {
-    *("cascade.least_margin", "canary.version", "canary.share", "speech_device", "llm_adapter"),
+    *("canary.version", "canary.share", "speech_device", "llm_adapter"),
     *("phone.twilio", "phone.signalwire", "phone.telnyx", "phone.plivo", "phone.vonage"),
     *("phone.asterisk", "phone.audiosocket", "phone.audiosocket_at"),
     *("sip.trunk.uri", "sip.trunk.user", "sip.trunk.password", "sip.trunk.dial_to"),

@@ -10,7 +10,6 @@ from typing import Literal
 
 import msgspec
 
-from voiceloop.backends import ToolCall
 from voiceloop.call.barge_in import Verdict
 from voiceloop.errors import BackendError
 from voiceloop.listening.events import PauseWeighed, UserTurn
@@ -73,12 +72,6 @@ class CommitUserItem(Order, frozen=True):
 
     segment: int
     stays_open: bool = False
-
-
-class CommitSegment(Order, frozen=True):
-    """The client ended the turn: its words belong to this item. Answered by `SegmentCommitted`."""
-
-    item_id: str
 
 
 class SendPartial(Order, frozen=True):
@@ -168,12 +161,6 @@ class SpeakFirst(Order, frozen=True):
     idle_since_ms: float | None = None
 
 
-class FailToolCalls(Order, frozen=True):
-    """Give these calls an output that says that nobody answered them."""
-
-    calls: tuple[ToolCall, ...]
-
-
 class FailReply(Order, frozen=True):
     """There is no reply to this turn, for this reason. is_told: the fallback is said."""
 
@@ -186,13 +173,6 @@ class CancelReply(Order, frozen=True):
     """The client has cancelled this response; one that is over is ignored."""
 
     response_id: str
-
-
-class TruncateReply(Order, frozen=True):
-    """The client has played only so much of this item, and plays no more of it."""
-
-    item_id: str
-    audio_end_ms: float
 
 
 class ActOnCall(Order, frozen=True):

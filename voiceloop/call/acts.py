@@ -61,7 +61,7 @@ class CallActs:
         self.is_away = False
         self._tone: Tone | None = None  # that is waited for
         self._may_begin = asyncio.Event()
-        self._answered = AnsweredBy() if agent.call.machine != "ignore" else None
+        self.answered = AnsweredBy() if agent.call.machine != "ignore" else None
         self._manners = agent.call
         self._protocol = protocol
         self._advance = advance
@@ -82,12 +82,12 @@ class CallActs:
             if isinstance(heard, bytes) and self._tone is not None and self._tone.hear(heard):
                 self._may_begin.set()
             return True
-        if self._answered is None:
+        if self.answered is None:
             return False
         if isinstance(heard, bytes):
-            by = self._answered.hear(heard)
+            by = self.answered.hear(heard)
         else:
-            by = self._answered.observe(heard, now_ms)
+            by = self.answered.observe(heard, now_ms)
         if by is not None:
             self._protocol.answered_by(by, now_ms)
         if by == "machine":

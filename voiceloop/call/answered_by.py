@@ -119,13 +119,11 @@ class AnsweredBy:
         self._is_greeting = True  # the segment is the first
 
     def hear(self, samples: bytes) -> Answerer | None:
-        """The next sound of the line."""
         self.tone.hear(samples)
         is_machine = self.tone.was_heard and bool(self._said_before or self._words)
         return self._tell("machine") if is_machine else None
 
     def observe(self, event: heard.ListenEvent, now_ms: float) -> Answerer | None:
-        """What was heard."""
         match event:
             case heard.SpeechWindow(activity=activity):
                 return self.observe_speech(
@@ -151,7 +149,6 @@ class AnsweredBy:
         return self._tell("person") if now_ms > WATCHED_MS else None
 
     def observe_words(self, words: Iterable[str]) -> Answerer | None:
-        """The hypothesis of the open segment so far."""
         self._words = " ".join(filter(None, map(normalize, words))).replace("'", "")
         whole = f"{self._said_before} {self._words}".strip()
         if _has(SCREENING, whole):

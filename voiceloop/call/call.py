@@ -28,7 +28,7 @@ from voiceloop.call.mcp import servers_of
 from voiceloop.call.privacy import Privacy
 from voiceloop.call.replies import Replies
 from voiceloop.call.services import CallServices as CallServices
-from voiceloop.call.turn_taking import CallStatus, TurnTaking
+from voiceloop.call.turn_taking import Agent, CallStatus, TurnTaking
 from voiceloop.listening.item_audio import ItemAudio
 from voiceloop.listening.listener import LONGEST_TURN_MS, Listener
 from voiceloop.realtime import commands as asked
@@ -72,7 +72,7 @@ class Call:
             services.toolbox, tasks, self._record_result, hello.caller(protocol.session_id),
             calls_ahead=ahead.does("tool_calls"), allowance=hello.allowance,
             client_timeout_ms=agent.tool_timeout_ms,
-            on_overdue=lambda calls: self.advance(told.ToolCallsOverdue(calls)),
+            on_overdue=self._fail_tool_calls,
             turns=protocol.conversation, language=agent.language, ask=protocol.ask_to_confirm,
         )  # fmt: skip
         self._context = ReplyContext(
@@ -128,18 +128,16 @@ class Call:
         return self._replies.n_turns
 
     def kept_slots(self) -> dict[str, str]:
-        """As `Prepared.kept_slots`."""
         return self._context.prepared.kept_slots()
 
     async def until_idle(self) -> None:
-        """Wait for a moment in which nobody speaks and nothing is owed."""
         if not self._turn_taking.is_idle:
             await self.idleness.wait()
 
     def observe_audio(self, response_id: str) -> None:
         """Note that sound of this response has been sent."""
         self._replies.observe_audio(response_id)
-        if self._turn_taking.is_preparing and self._replies.is_heard_in(response_id):
+        if self._turn_taking.agent is Agent.PREPARING and self._replies.is_heard_in(response_id):
             self.advance(told.ReplyAudible())
 
     def end(self) -> None:
@@ -164,7 +162,6 @@ class Call:
             self.advance_all(settled)
 
     def obey(self, command: asked.Command) -> None:
-        """Do what the client asks, apart from hearing its audio."""
         match command:
             case asked.CreateResponse(response=response):
                 self._item_audio.then(lambda: None if response.closed else self.advance(command))
@@ -195,6 +192,15 @@ class Call:
                 self._item_audio.forget(item_id)
             case asked.PressKey(key=key):
                 self._press(key)
+            case asked.CommitAudio(item_id=item_id):
+                segment = self._listener.commit()
+                self._item_ids[segment] = item_id
+                self.advance(told.SegmentCommitted(segment))
+            case asked.TruncateItem(item_id=item_id, audio_end_ms=audio_end_ms):
+                self._replies.truncate(item_id, audio_end_ms)
+                self.tap.cut(item_id, audio_end_ms)
+                self._follow_history()
+                self.advance_all(())
             case _:
                 self.advance(command)
 
@@ -204,33 +210,34 @@ class Call:
             question = self._replies.saying
             self._privacy.open_turn(question)
             self._keys.begin(self._privacy.n_keys, self._privacy.hide)
-        if not self._privacy.is_secret:
+        if self._privacy.slot is None:
             self._protocol.key_received(key, int(time.time()))
         if self._protocol.settings.turn_detection is not None:
             self._keys.press(key, self._listener.now_ms)
 
     async def hear(self, samples: bytes) -> None:
         """Listen to audio of the caller, in the session's input format, and act on it."""
-        if self._acts.leaves_out(samples, self._listener.now_ms):
+        acts = self._acts
+        if (acts.is_away or acts.answered) and acts.leaves_out(samples, self._listener.now_ms):
             return
         settings = self._protocol.settings
         rate, n_sample = settings.input_format.rate, settings.input_format.n_sample_bytes
         per_slice = rate * SLICE_MS // 1000 * n_sample
-        seconds = len(samples) / (rate * n_sample)
-        self.tap.hear(samples, rate, settings.input_format.encoding, seconds)
+        if self.tap.keeps:
+            seconds = len(samples) / (rate * n_sample)
+            self.tap.hear(samples, rate, settings.input_format.encoding, seconds)
         if settings.turn_detection is None and not self._anticipation.is_open:
             self._prefill()  # nobody tells when the caller begins
         for number, start in enumerate(range(0, len(samples), per_slice)):
             if number % N_SLICES == 0:  # also before the first: many frames may wait here
                 await asyncio.sleep(0)
             self.advance_all(self._listener.feed(samples[start : start + per_slice]))
-            if (sound := self._listener.sound) is not None and not self._privacy.is_secret:
+            if (sound := self._listener.sound) is not None and self._privacy.slot is None:
                 self._anticipation.hear(sound)
 
     # --- the one loop of the call ---
 
     def advance(self, event: CallEvent) -> None:
-        """Act on this event, as `advance_all`."""
         self.advance_all((event,))
 
     def advance_all(self, events: Iterable[CallEvent]) -> None:
@@ -254,21 +261,27 @@ class Call:
             self._is_advancing = False
 
     def _answer(self, event: CallEvent) -> None:
-        if self._acts.leaves_out(event, self._listener.now_ms):
+        acts = self._acts
+        if (acts.is_away or acts.answered) and acts.leaves_out(event, self._listener.now_ms):
             return
-        event = self._privacy.without_secrets(event)
+        if self._privacy.has_secrets:
+            event = self._privacy.without_secrets(event)
         actions = self._turn_taking.on(event, self.status())
         if log.isEnabledFor(logging.DEBUG) and (told_of := self._turn_taking.take_transition()):
             at_s = self._clock() - self._began_s
             log.debug("call %s at %.3f s: %s", self._protocol.session_id, at_s, told_of)
         for action in actions:
-            self._events.extend(self._perform(action))
-        self.tap.observe(actions)
+            if isinstance(action, Step):
+                self._events.extend(self._take_step(action))
+            else:
+                self._events.extend(self._carry_out(action))
+        if self.tap.keeps:
+            self.tap.observe(actions)
 
     def _record_result(self, call: ToolCall, output: str, is_news: bool) -> None:
         self.tap.result(call.call_id, output)
         if self._protocol.add_output(call.call_id, output) and is_news:
-            self.advance(told.ResultLate())
+            self.advance(told.AnswerOwed())
 
     def status(self) -> CallStatus:
         """What turn-taking must know of the call at this moment."""
@@ -283,10 +296,7 @@ class Call:
 
     # --- done ---
 
-    def _perform(self, action: do.Action) -> Sequence[CallEvent]:
-        """Do it now; returns what it brought about. Raises nothing that a client can cause."""
-        return self._take_step(action) if isinstance(action, Step) else self._carry_out(action)
-
+    # Done now; each returns what it brought about, and raises nothing that a client can cause.
     def _take_step(self, step: Step) -> Sequence[CallEvent]:
         match step:
             case Step.DROP_USER_ITEM:
@@ -316,7 +326,7 @@ class Call:
                 text = self._agent.call.still_there
                 return (told.GreetingDue(text),) if text else ()
             case Step.ASK_AGAIN:
-                self._replies.ask_again()
+                self._replies.begin(self._protocol.open_response(), self._agent.fallback)
             case Step.REDUCE_LEAD | Step.DUCK | Step.PAUSE | Step.RESUME:
                 self._replies.control_playout(step)
             case Step.DROP_INTERRUPTED:
@@ -326,7 +336,7 @@ class Call:
         return ()
 
     def _carry_out(self, order: do.Order) -> Sequence[CallEvent]:
-        protocol, replies = self._protocol, self._replies
+        protocol, replies, is_secret = self._protocol, self._replies, self._privacy.slot is not None
         match order:
             case do.OpenUserTurn(onset_ms=onset_ms):
                 replies.owed.end()
@@ -336,18 +346,13 @@ class Call:
             case do.CloseUserTurn(end_ms=end_ms):
                 protocol.speech_stopped(end_ms)
             case do.CommitUserItem(segment=segment, stays_open=stays_open):
-                self._privacy.commit(segment)
+                if is_secret:
+                    self._privacy.commit(segment)
                 if segment in self._item_ids:
                     protocol.keep_input(self._item_ids[segment], stays_open=stays_open)
                 else:
                     self._item_ids[segment] = protocol.commit_input(stays_open=stays_open)
-            case do.CommitSegment(item_id=item_id):
-                segment = self._listener.commit()
-                self._item_ids[segment] = item_id
-                return (told.SegmentCommitted(segment),)
-            case do.SendPartial() | do.StageWords() | do.ConsiderPreemptiveReply() if (
-                self._privacy.is_secret
-            ):
+            case do.SendPartial() | do.StageWords() | do.ConsiderPreemptiveReply() if is_secret:
                 pass  # known when the turn is over, and then by a mark alone
             case do.SendPartial(stable=stable, unstable=unstable):
                 protocol.partial(self._open_item_id, " ".join(stable), " ".join(unstable))
@@ -377,7 +382,8 @@ class Call:
                 replies.preemptive.take_back(sounding_ms)
             case do.AnswerTurn(turn=turn):
                 replies.answer(turn)
-                self.tap.consent.observe(turn.text)
+                if self.tap.keeps:
+                    self.tap.consent.observe(turn.text)
             case do.AskToWait(turn=turn):
                 replies.ask_to_wait(turn)
             case do.BeginReply(response=response):
@@ -386,16 +392,10 @@ class Call:
                 if since_ms is not None:
                     protocol.idle_timeout(since_ms, self._listener.now_ms)
                 replies.begin(protocol.open_response(), text)
-            case do.FailToolCalls(calls=calls):
-                self._fail_tool_calls(calls)
             case do.FailReply(turn=turn, error=error, is_told=is_told):
                 replies.fail(turn, error, is_told=is_told)
             case do.CancelReply(response_id=response_id):
                 replies.cancel(response_id)
-            case do.TruncateReply(item_id=item_id, audio_end_ms=audio_end_ms):
-                replies.truncate(item_id, audio_end_ms)
-                self.tap.cut(item_id, audio_end_ms)
-                self._follow_history()
             case do.WatchIdleness(is_idle=is_idle, timeout_ms=timeout_ms):
                 now_ms = self._listener.now_ms
                 self.idleness.observe(is_idle, timeout_ms=timeout_ms, now_ms=now_ms)
@@ -448,7 +448,8 @@ class Call:
 
     def _weigh(self, words: tuple[str, ...], p_end: float | None) -> Sequence[CallEvent]:
         """P(end of turn) after these words of the open turn is known: evidence for the listener."""
-        is_evidence = self._reads_p_end and self._context.router.reads_ends()
+        several = self._context.has_several_models
+        is_evidence = self._reads_p_end and (not several or self._context.router.reads_ends())
         return self._listener.observe_p_end(words, p_end, is_evidence=is_evidence)
 
     def _send_transcript(self, order: do.SendTranscript) -> None:
@@ -463,7 +464,12 @@ class Call:
         self._protocol.transcription_completed(item_id, turn.text, seconds)
 
     def _fail_tool_calls(self, calls: Iterable[ToolCall]) -> None:
-        """Say in the conversation, for the next prompt and the client, that nobody answered."""
+        """Say in the conversation, for the next prompt and the client, that nobody answered; unless
+        the client asks for all answers itself.
+        """
+        if not self.status().creates_responses:
+            return
         for call in calls:
             if self._protocol.add_output(call.call_id, UNANSWERED):
                 log.warning("nobody answered a call of the client's tool %s", call.name)
+        self.advance(told.AnswerOwed())

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import msgspec
 
-from voiceloop.backends import ToolCall
 from voiceloop.listening.events import ListenEvent, UserTurn
 from voiceloop.realtime.commands import Command
 from voiceloop.tools.call_tools import CallAct
 
 
 class SegmentCommitted(msgspec.Struct, frozen=True):
-    """`CommitSegment` is done: the words of this segment are still to come."""
+    """The client ended the turn: the words of this segment are still to come."""
 
     segment: int
 
@@ -66,18 +65,10 @@ class CallerIdle(msgspec.Struct, frozen=True):
     since_ms: float
 
 
-class ToolCallsOverdue(msgspec.Struct, frozen=True):
-    """Nobody has answered these calls, which were the client's to answer."""
-
-    calls: tuple[ToolCall, ...]
-
-
-class ResultLate(msgspec.Struct, frozen=True):
-    """What came of a tool's call stands in the conversation now; its reply had to do without."""
-
-
-class CallResumed(msgspec.Struct, frozen=True):
-    """A call goes on here that broke off elsewhere, and an answer is owed in it."""
+class AnswerOwed(msgspec.Struct, frozen=True):
+    """There is something in the conversation to be answered: a result that its reply had to do
+    without, calls that nobody answered, or what the caller said in a call that broke off elsewhere.
+    """
 
 
 class CallEnding(msgspec.Struct, frozen=True):
@@ -95,8 +86,6 @@ CallEvent = (
     | KeysEntered
     | GreetingDue
     | CallerIdle
-    | ToolCallsOverdue
-    | ResultLate
-    | CallResumed
+    | AnswerOwed
     | CallEnding
 )

@@ -47,7 +47,6 @@ class KeysTurn:
         self._n_wanted, self._hide = n_wanted, hide
 
     def press(self, key: str, now_ms: float) -> None:
-        """The next key, at this point of the audio clock."""
         self.cancel()
         self._now_ms = now_ms
         if not self._keys:

@@ -60,9 +60,7 @@ class GreetingWait:
             self._decide(Opening.AGENT)  # no client asks for anything first
 
     def observe(self, command: Command) -> None:
-        """The client's next command; only the first one counts."""
-        if self.opening is not Opening.OPEN:
-            return
+        """The client's next command, while none has decided."""
         match command:
             case AppendAudio() if self._sound_flows:
                 pass  # before the client has asked for anything
@@ -116,10 +114,9 @@ class Idleness:
 
     def begin(self) -> None:
         """The client says something: the call takes its place."""
-        if not self.has_begun:
-            self.has_begun = True
-            if self._quiet_since_s is not None:
-                self._quiet_since_s = self._clock()
+        self.has_begun = True
+        if self._quiet_since_s is not None:
+            self._quiet_since_s = self._clock()
 
     def observe(self, is_idle: bool, *, timeout_ms: int | None, now_ms: float) -> None:
         """The call changed; idle time counts from here, on the session's audio clock too."""
@@ -138,7 +135,6 @@ class Idleness:
             self._timer = loop.call_later(timeout_ms / 1000, self._on_timeout, now_ms)
 
     def stop(self) -> None:
-        """The timer, for good unless `observe` starts it again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -223,7 +219,6 @@ class Lifetime:
 
     @property
     def lived_s(self) -> float:
-        """For how long the call has lasted, on this connection and earlier ones."""
         now_s = asyncio.get_running_loop().time()
         return self._earlier_s + (now_s - self._begun_s if self._begun_s is not None else 0.0)
 

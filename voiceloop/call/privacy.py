@@ -22,38 +22,34 @@ class Privacy:
     """Of one call. slots: of its agent."""
 
     def __init__(self, slots: Sequence[AgentSlot], prepared: Prepared) -> None:
-        self._has_secrets = any(slot.sensitive for slot in slots)
+        self.has_secrets = any(slot.sensitive for slot in slots)
         self._prepared = prepared
-        self._slot: AgentSlot | None = None  # that the open turn is to answer, where sensitive
+        # That the open turn, or the one that is due, is to answer, where it is sensitive.
+        self.slot: AgentSlot | None = None
         self._slots: dict[int, AgentSlot] = {}  # by the segment whose words are still to come
         self.n_keys: int | None = None  # that answer what the agent asks for, where it is known
-
-    @property
-    def is_secret(self) -> bool:
-        """Whether the open turn, or the one that is due, answers a sensitive question."""
-        return self._slot is not None
 
     def open_turn(self, question: str) -> None:
         """The caller begins. question: what the agent is saying; "": it has said it."""
         slot, n_digits = self._prepared.asked_for(question)
-        self._slot = slot if slot is not None and slot.sensitive else None
+        self.slot = slot if slot is not None and slot.sensitive else None
         self.n_keys = n_digits or n_keys_of_menu(question or self._prepared.last_said)
 
     def commit(self, segment: int) -> None:
         """The turn is over; its words are those of this segment."""
-        if self._slot is not None:
-            self._slots[segment] = self._slot
+        if self.slot is not None:
+            self._slots[segment] = self.slot
 
     def hide(self, words: str) -> str:
         """The words of the open turn, as everybody may know them."""
-        return words if self._slot is None else self._hidden(self._slot, words)
+        return words if self.slot is None else self._hidden(self.slot, words)
 
     def without_secrets(self, event: CallEvent) -> CallEvent:
         """The event with a mark for an answer that it tells."""
-        if not self._has_secrets or not isinstance(event, heard.TurnTranscribed):
+        if not isinstance(event, heard.TurnTranscribed):
             return event
         turn = event.turn
-        if (slot := self._slots.pop(turn.segment, self._slot)) is None:
+        if (slot := self._slots.pop(turn.segment, self.slot)) is None:
             return event
         words = tuple(self._hidden(slot, turn.text).split())
         return heard.TurnTranscribed(replace(turn, words=words, sound=()))

@@ -33,7 +33,7 @@ from voiceloop.telemetry.traces import CallTrace
 
 log = logging.getLogger(__name__)
 
-CONTROLS: Mapping[Step, Callable[[Playout], None]] = {
+CONTROLS: Mapping[Step, Callable[[Playout], object]] = {
     Step.REDUCE_LEAD: Playout.reduce_lead,
     Step.DUCK: Playout.duck,
     Step.PAUSE: Playout.pause,
@@ -74,7 +74,6 @@ class Replies:
     # --- what is known of them ---
 
     def of(self, response_id: str) -> Reply | None:
-        """The reply in this response."""
         for reply in (self._current, self.preemptive.early):
             if reply is not None and reply.response.id == response_id:
                 return reply
@@ -96,16 +95,15 @@ class Replies:
         return self._current.speech.text.whole if self._current is not None else ""
 
     def status(self) -> ReplyStatus | None:
-        """Of the reply in the conversation, at this moment."""
-        reply = self._current
+        reply, now_s = self._current, self._context.clock()
         if reply is None:
             return None
         return ReplyStatus(
             reply.response.id,
             is_open=not reply.response.closed,
-            is_audible=reply.playout.is_audible,
+            is_audible=reply.playout.is_audible(now_s),
             is_spoken=reply.plan.speaks,
-            heard_ms=reply.playout.heard_ms(),
+            heard_ms=reply.playout.heard_ms(now_s),
             item_heard_ms=reply.speech.item_heard_ms,
             remaining_ms=reply.remaining_ms,
             is_calling=reply.is_calling,
@@ -118,7 +116,6 @@ class Replies:
     # --- the sound of the reply in the conversation ---
 
     def control_playout(self, step: Step) -> None:
-        """Reduce its lead, duck, pause or resume it."""
         if (reply := self._current or self.preemptive.early) is None:
             return
         CONTROLS[step](reply.playout)
@@ -146,10 +143,6 @@ class Replies:
         if not last or last[0].role != "user":
             return None
         return self._context.prepared.answer(last[0].content)
-
-    def ask_again(self) -> None:
-        """Say the fallback: what the caller said held no words."""
-        self.begin(self._context.protocol.open_response(), self._context.agent.fallback)
 
     def acknowledge(self) -> None:
         """Say softly that a group of what the caller dictates was heard."""
@@ -193,7 +186,7 @@ class Replies:
             failure=failure,
             is_line=is_line,
             was_asked_to_wait=turn is not None and turn.segment == self._bridged,
-            not_before_s=before.play_end_s if before is not None else 0.0,
+            not_before_s=before.playout.play_end_s if before is not None else 0.0,
         )
         if response.is_out_of_band:
             self._beside[response.id] = reply
@@ -212,8 +205,14 @@ class Replies:
         if (fixed := self._context.prepared.answer(whole, turn.text)) is not None:
             turn.record.facts.answered_by = fixed.table
             self._context.prepared.note_slots(response)
+            plan = self._context.plan_of(response, response.messages())
+            line = self.preemptive.take_line(fixed.text, plan)
             self.abandon_preparation()
-            self._begin(response, turn.record, fixed.text, turn, call=fixed.call)
+            if line is None:
+                self._begin(response, turn.record, fixed.text, turn, call=fixed.call)
+            else:
+                line.say_line(response, turn, plan, fixed.call)
+                self._adopt(line)
             return
         if self._context.prepared.owes(response, turn.words):
             self._context.prepared.note_slots(response)
@@ -228,7 +227,6 @@ class Replies:
         self._adopt(reply)
 
     def _adopt(self, reply: Reply) -> None:
-        """A preemptive reply is the answer to its turn."""
         reply.on_done = self._done
         self._take_floor(reply)
 
@@ -354,7 +352,6 @@ class Replies:
             self._interrupt(current, audio_end_ms, is_told=True)
 
     def drop_interrupted(self) -> None:
-        """Somebody spoke to the agent: the interrupted reply will not resume."""
         reply, self._interrupted = self._interrupted, None
         if reply is not None:
             reply.cancel()
@@ -389,7 +386,7 @@ class Replies:
             conversation = self._context.protocol.conversation
             open_calls = (
                 call
-                for call in reply.open_calls
+                for call in reply.generation.round.open_calls
                 if not conversation.is_answered(call.call_id)  # while it was spoken
                 and not isinstance(conversation.get(call.call_id), McpApprovalRequest)
             )
@@ -410,7 +407,7 @@ class Replies:
         if failure is not None and not isinstance(failure, InternalError):  # whose traceback is out
             log.warning("a reply failed (%s): %s", failure.wire_code, failure.message)
         item = protocol.conversation.get(reply.response.item_id or "")
-        slide, (n_called, n_wrong) = protocol.shown.take_slide(), reply.called
+        slide, (n_called, n_wrong) = protocol.shown.take_slide(), reply.generation.rounds.called
         end = TurnEnd(
             reply.outcome or "failed",
             reply.usage,

@@ -28,6 +28,7 @@ from voiceloop.call.lifetime import (
     Ending,
     GreetingWait,
     Lifetime,
+    Opening,
     SessionOver,
 )
 from voiceloop.call.writer import Writer
@@ -43,10 +44,6 @@ log = logging.getLogger(__name__)
 TURN_STARTS_PER_S, TURN_STARTS_AT_ONCE = 5.0, 20.0
 AT_ONCE_S = 1.0  # two gateways that resume one call have heard of each other by then
 BEGINS = asked.AppendAudio | asked.CommitAudio | asked.CreateResponse | asked.ItemCreated
-
-
-def _is_sound(command: asked.Command) -> bool:
-    return isinstance(command, asked.AppendAudio)
 
 
 class Session:
@@ -216,16 +213,18 @@ class Session:
             except Disconnected as gone:
                 self._end(gone.code, gone.how)
             commands = self.protocol.receive(frame)
-            if isinstance(frame, str | bytes) and commands and not _is_sound(commands[0]):
-                self._call.tap.client(frame)
-            elif not isinstance(frame, str | bytes):
+            if isinstance(frame, str | bytes):
+                if commands and not isinstance(commands[0], asked.AppendAudio):
+                    self._call.tap.client(frame)
+            else:
                 self._call.tap.observe_line(frame)
             for command in commands:
                 await self._obey(command)
 
     async def _obey(self, command: asked.Command) -> None:
-        self._greeting.observe(command)
-        if isinstance(command, BEGINS):
+        if self._greeting.opening is Opening.OPEN:
+            self._greeting.observe(command)
+        if isinstance(command, BEGINS) and not self._call.idleness.has_begun:
             if self._call.idleness.is_silent:
                 await self._take_place()
             self._call.idleness.begin()
@@ -261,7 +260,7 @@ class Session:
         if phone is not None and phone.returned:  # nobody took the caller who was handed on
             self._call.advance(told.GreetingDue(self._agent.greeting))
         elif resumed.owes_answer:
-            self._call.advance(told.CallResumed())
+            self._call.advance(told.AnswerOwed())
 
     def _observe_audio(self, response_id: str) -> None:
         self._call.observe_audio(response_id)

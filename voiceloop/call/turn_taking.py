@@ -26,8 +26,7 @@ from voiceloop.agent import BargeIn
 from voiceloop.call import actions as do
 from voiceloop.call import events as told
 from voiceloop.call.actions import PLAYOUT_FOR, Step, name_of
-from voiceloop.call.barge_in import RESUME_SILENCE_MS, BargeInJudge
-from voiceloop.call.caller_level import CallerLevel
+from voiceloop.call.barge_in import RESUME_SILENCE_MS, BargeInJudge, CallerLevel
 from voiceloop.listening import events as heard
 from voiceloop.listening.events import Activity, UserTurn
 from voiceloop.listening.release import TAKEN_BACK_MS
@@ -87,7 +86,6 @@ LEGAL_BESIDE = {
 
 
 def is_legal(caller: Caller, agent: Agent) -> bool:
-    """Whether both can be so at once."""
     return caller in LEGAL_BESIDE.get(agent, Caller)
 
 
@@ -145,13 +143,8 @@ class CallStatus:
     is_answering: bool = False
     held_words: tuple[str, ...] | None = None
 
-    def holds_reply_to(self, words: tuple[str, ...]) -> bool:
-        """Whether a reply to just these words is held that may begin before the turn is over."""
-        return self.settings.takes_answers_back and words == self.held_words
-
     @property
     def answers_turns(self) -> bool:
-        """Whether the agent answers a turn by itself."""
         return self.creates_responses and self.settings.type == "realtime"
 
     @property
@@ -206,11 +199,6 @@ class PendingTranscript:
     is_to_be_answered: bool
     is_answered_anyway: bool = False
 
-    @property
-    def asked_to_wait(self) -> PendingTranscript:
-        """The same after `AskToWait`."""
-        return replace(self, is_answered_anyway=True)
-
 
 class TurnTaking:
     """One call's turns. `on` takes an event and returns what is to be done, in order.
@@ -238,7 +226,6 @@ class TurnTaking:
 
     @property
     def is_idle(self) -> bool:
-        """Nobody speaks and nothing is owed."""
         is_quiet = self.caller is Caller.SILENT and self._owed is None
         return is_quiet and self.agent is Agent.IDLE
 
@@ -272,11 +259,6 @@ class TurnTaking:
         states = f"caller {caller.value} -> {self.caller.value}, agent {agent.value} -> "
         return f"{states}{self.agent.value}, at {type(event).__name__}: {done}"
 
-    @property
-    def is_preparing(self) -> bool:
-        """Whether a reply is on its way of which nothing has been heard."""
-        return self.agent is Agent.PREPARING
-
     # --- the agent's state ---
 
     def _decided(self, action: do.Action, status: CallStatus) -> Agent:
@@ -309,7 +291,6 @@ class TurnTaking:
         return agent
 
     def _report(self, event: told.CallEvent) -> None:
-        """What happened to the agent's reply."""
         match event:
             case told.ReplyAudible() if self.agent is Agent.PREPARING:
                 self.agent = Agent.REPLYING
@@ -356,11 +337,14 @@ class TurnTaking:
             case heard.TurnTranscribed(turn=turn):
                 yield from self._take_words(turn, status)
             case heard.WordsLate(turn=turn) if self._awaits(turn.segment, status):
-                self._pending[turn.segment] = self._pending[turn.segment].asked_to_wait
+                pending = self._pending[turn.segment]
+                self._pending[turn.segment] = replace(pending, is_answered_anyway=True)
                 yield do.AskToWait(turn)
             case heard.TranscriptionFailed():
                 yield from self._do_without_words(event, status)
-            case told.SegmentCommitted(segment=segment):
+            case told.SegmentCommitted(segment=segment):  # the client will ask for the answer
+                yield Step.DROP_INTERRUPTED
+                yield from self._let_agent_go_on(status)
                 self._pending[segment] = PendingTranscript(True, is_to_be_answered=False)
                 self._caller_stops()
             case told.ReplyAudible() | told.StartedEarly():
@@ -382,11 +366,7 @@ class TurnTaking:
             case told.CallerIdle(since_ms=since_ms):
                 if self.caller is Caller.SILENT and not status.is_answering:
                     yield from self._begin(do.SpeakFirst(idle_since_ms=since_ms))
-            case told.ToolCallsOverdue(calls=calls) if status.creates_responses:
-                yield do.FailToolCalls(calls)
-                self._has_news = True
-                yield from self._settle(status)
-            case told.ResultLate() | told.CallResumed() if status.creates_responses:
+            case told.AnswerOwed() if status.creates_responses:
                 self._has_news = True
                 yield from self._settle(status)
             case told.CallEnding():
@@ -565,11 +545,11 @@ class TurnTaking:
     # --- the caller's turn ends ---
 
     def _start_early(self, end: heard.EndIsLikely, status: CallStatus) -> Actions:
-        """Let the reply that is held to just these words begin; the turn is not over yet."""
         is_free = self.agent.says_nothing and not self._judge.hears_itself
         is_alone = self.caller is Caller.PAUSED and not self._pending and not self._deferred
         waits = self._judge.asks_to_wait(end.hypothesis)
-        if is_free and is_alone and not waits and status.holds_reply_to(end.hypothesis):
+        is_held = status.settings.takes_answers_back and end.hypothesis == status.held_words
+        if is_free and is_alone and not waits and is_held:
             yield do.CloseUserTurn(end.end_ms)
             yield do.CommitUserItem(end.segment, stays_open=True)
             yield Step.DROP_INTERRUPTED
@@ -620,8 +600,10 @@ class TurnTaking:
 
     def _awaits(self, segment: int, status: CallStatus) -> bool:
         """Whether an answer waits for nothing but the words of this segment."""
-        is_quiet = self.caller is Caller.TRANSCRIBING and status.may_ask_to_wait
-        return is_quiet and segment in self._pending and self._pending[segment].is_to_be_answered
+        if self.caller is not Caller.TRANSCRIBING or not status.may_ask_to_wait:
+            return False
+        pending = self._pending.get(segment)
+        return pending is not None and pending.is_to_be_answered
 
     def _take_words(self, turn: UserTurn, status: CallStatus) -> Actions:
         if (pending := self._pop_pending(turn.segment)) is None:
@@ -728,10 +710,6 @@ class TurnTaking:
 
     def _obey(self, command: told.CallEvent, status: CallStatus) -> Actions:
         match command:
-            case asked.CommitAudio(item_id=item_id):  # the client will ask for the answer itself
-                yield Step.DROP_INTERRUPTED
-                yield from self._let_agent_go_on(status)
-                yield do.CommitSegment(item_id)
             case asked.ClearAudio():
                 self._caller_stops()
                 yield Step.DROP_INTERRUPTED
@@ -749,8 +727,6 @@ class TurnTaking:
                     yield from self._begin(do.BeginReply(response), response)
             case asked.CancelResponse(response_id=response_id):
                 yield from self._cancel(response_id, status)
-            case asked.TruncateItem(item_id=item_id, audio_end_ms=audio_end_ms):
-                yield do.TruncateReply(item_id, audio_end_ms)
             case asked.SettingsChanged():
                 yield from self._adopt_settings(status)
 

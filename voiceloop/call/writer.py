@@ -60,6 +60,9 @@ class Writer:
 
     async def _until_due(self) -> None:
         """Wait for what the protocol queues; tell meanwhile that a line's sound has been played."""
+        if self._transport.line is None:
+            await self._output.wait()
+            return
         try:
             async with asyncio.timeout_at(self._protocol.output.due_s):
                 await self._output.wait()
@@ -107,7 +110,6 @@ class Writer:
         await self.until_sent()
 
     async def until_sent(self) -> None:
-        """Wait until the client has been sent all that is queued, or takes too long to read."""
         outbox = self._protocol.outbox
         last = outbox.n_put
         try:

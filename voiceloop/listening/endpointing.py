@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -66,51 +66,16 @@ UNREAD = "unread"  # the set of another language: the sound alone, and how many 
 UNREAD_PRICE = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """Logits that the turn is over, per unit of each of `terms`; see there for the units."""
-
-    bias: float
-    p_end: float = 0.0
-    p_end_dictated: float = 0.0
-    p_voice: float = 0.0
-    words_pending: float = 0.0
-    no_words: float = 0.0
-    open_word: float = 0.0
-    filler: float = 0.0
-    short_answer: float = 0.0
-    answers: float = 0.0
-    closing: float = 0.0
-    words_so_far: float = 0.0
-    dictated_so_far: float = 0.0
-    brief_speech: float = 0.0
-    fallen_voice: float = 0.0
-    fallen_pitch: float = 0.0
-    paused: float = 0.0
-    pause_prior: float = 0.0
-    asked_yes_no: float = 0.0
-    asked_open: float = 0.0
-    asked_detail: float = 0.0
-    asked_dictation: float = 0.0
-    number_under_way: float = 0.0
-    number_plausible: float = 0.0
-    number_complete: float = 0.0
-    number_unasked: float = 0.0
-    spelling_under_way: float = 0.0
-    spelling_plausible: float = 0.0
-    spelling_complete: float = 0.0
-    address_under_way: float = 0.0
-    address_plausible: float = 0.0
-    address_complete: float = 0.0
-    answer_plausible: float = 0.0
-    answer_complete: float = 0.0
-
-    def score(self, evidence: Evidence) -> float:
-        """Logit that the caller has finished, before any silence."""
-        score = self.bias
-        for name, value in terms(evidence).items():
-            score += getattr(self, name) * value
-        return score
+# Logits that the turn is over: the bias, and per unit of each of `terms` (see there for the units).
+Weights = Mapping[str, float]
+TERMS = tuple(
+    "p_end p_end_dictated p_voice words_pending no_words open_word filler short_answer answers "
+    "closing words_so_far dictated_so_far brief_speech fallen_voice fallen_pitch paused "
+    "pause_prior asked_yes_no asked_open asked_detail asked_dictation number_under_way "
+    "number_plausible number_complete number_unasked spelling_under_way spelling_plausible "
+    "spelling_complete address_under_way address_plausible address_complete "
+    "answer_plausible answer_complete".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +85,13 @@ class Hazard:
     weights: Weights
     talk: Rise
     dictation: Rise
+
+    def score(self, evidence: Evidence) -> float:
+        """Logit that the caller has finished, before any silence."""
+        score = self.weights["bias"]
+        for name, value in terms(evidence).items():
+            score += self.weights.get(name, 0.0) * value
+        return score
 
     def rise(self, evidence: Evidence) -> Rise:
         """What silence adds, at the pace of this turn."""
@@ -137,7 +109,7 @@ class Hazard:
 
         patience: with what a cut in talk is worth.
         """
-        score, cut_cost_s = self.weights.score(evidence), cut_price(evidence) * patience.cut_cost_s
+        score, cut_cost_s = self.score(evidence), cut_price(evidence) * patience.cut_cost_s
         here = replace(patience, cut_cost_s=cut_cost_s)
         return release.wait_ms(score, self.rise(evidence), here, passed_ms, soft_price)
 
@@ -188,7 +160,12 @@ def read_weights(toml: str) -> WeightSets:
 
 def _hazard(table: dict[str, Any]) -> Hazard:
     talk, dictation = (Rise(tuple(table["rise"][kind])) for kind in ("talk", "dictation"))
-    return Hazard(Weights(**table["weights"]), talk, dictation)
+    weights: dict[str, float] = table["weights"]
+    unknown = weights.keys() - {"bias", *TERMS}
+    if unknown or "bias" not in weights:
+        found = ", ".join(sorted(unknown)) or "no bias"
+        raise ValueError(f"expected a bias and weights of known terms, found {found}")
+    return Hazard(weights, talk, dictation)
 
 
 FITTED = read_weights((files(__package__) / "endpointing_weights.toml").read_text("utf-8"))
@@ -357,23 +334,18 @@ class Endpointing:
 
     @property
     def evidence(self) -> Evidence:
-        """All that is known about the open pause."""
         return replace(self._evidence, pause_prior_ms=self._pauses.pause_ms)
 
     def needed_ms(self, passed_ms: float = 0.0) -> float:
         """Silence that ends this turn on the present evidence, so much of which has passed."""
-        match self._settings:
-            case ServerVad(silence_duration_ms=silence_ms):
-                return float(silence_ms)
-            case SemanticVad(eagerness=eagerness):
-                return self._wait_ms(eagerness, passed_ms)
+        if isinstance(self._settings, ServerVad):
+            return float(self._settings.silence_duration_ms)
+        return self.wait_ms(self._settings.eagerness, passed_ms)
 
-    def auto_wait_ms(self) -> float:
-        """Silence that eagerness auto would wait for, whatever the settings."""
-        return self._wait_ms("auto")
+    def wait_ms(self, eagerness: Eagerness, passed_ms: float = 0.0) -> float:
+        """Silence that this eagerness would wait for, whatever the settings.
 
-    def _wait_ms(self, eagerness: Eagerness, passed_ms: float = 0.0) -> float:
-        """Weighed once for each evidence, when it comes: what of the silence is over is no choice.
+        Weighed once for each evidence, when it comes: what of the silence is over is no choice.
 
         It is asked for with every chunk of a pause.
         """
@@ -384,7 +356,6 @@ class Endpointing:
         return self._weighed[1]
 
     def decide(self, now_ms: float) -> Decision:
-        """Whether the open turn is over at this point of the audio clock."""
         if self._silent_since_ms is None:
             return Continue(None)
         silence_ms = now_ms - self._silent_since_ms
@@ -420,7 +391,7 @@ class Endpointing:
         if isinstance(settings, SemanticVad) and end.reason != "longest_turn":
             late = self.late or UNSET
             known, eagerness = self.evidence, settings.eagerness
-            weights = asdict(self._weights.of(known).weights)
+            weights = self._weights.of(known).weights
             cut_cost_s = cut_price(known) * PATIENCE[eagerness].cut_cost_s
             why = reason_of(known, weights, cut_cost_s, eagerness, self.late)
         return Endpoint(

@@ -92,11 +92,6 @@ class Evidence:
     reads_words: bool = True
 
     @property
-    def turn_pause_ms(self) -> float:
-        """The longest pause of this turn before this one."""
-        return max(self.turn_pauses_ms, default=0.0)
-
-    @property
     def pace(self) -> float:
         """How long this turn's pauses are against USUAL_PAUSE_MS: their geometric mean."""
         told = [math.log(ms / USUAL_PAUSE_MS) for ms in self.turn_pauses_ms if ms >= CLOSURE_MS]
@@ -211,14 +206,15 @@ def terms(evidence: Evidence) -> dict[str, float]:
     if evidence.pause_prior_ms is not None:
         usual_ms = PRIOR_PAUSE_MS + PAUSE_OFFSET_MS
         found["pause_prior"] = math.log((evidence.pause_prior_ms + PAUSE_OFFSET_MS) / usual_ms)
-    found["paused"] = math.log(1.0 + evidence.turn_pause_ms / PRIOR_PAUSE_MS)
+    found["paused"] = math.log(1.0 + max(evidence.turn_pauses_ms, default=0.0) / PRIOR_PAUSE_MS)
     found["dictated_so_far" if dictates else "words_so_far"] = math.log(1 + len(evidence.words))
     if evidence.speech_ms < BRIEF_MS:
         found["brief_speech"] = 1.0
     for name in (_asked(evidence.slot), _of_answer(counted), _kind_of_tail(evidence)):
         if name is not None:
             found[name] = 1.0
-    if counted is not None and counted.kind is SlotKind.NUMBER and not _asks_for_number(evidence):
+    asked = evidence.slot.kind if evidence.slot is not None else None
+    if counted is not None and counted.kind is SlotKind.NUMBER and asked is not SlotKind.NUMBER:
         found["number_unasked"] = 1.0
     if evidence.p_end is not None:
         p = min(max(evidence.p_end, P_END_LEAST), 1.0 - P_END_LEAST)
@@ -236,10 +232,6 @@ def _asked(slot: Slot | None) -> str | None:
     if slot.kind in (SlotKind.YES_NO, SlotKind.OPEN):
         return f"asked_{slot.kind.value}"
     return "asked_dictation" if slot.kind in DICTATED else "asked_detail"
-
-
-def _asks_for_number(evidence: Evidence) -> bool:
-    return evidence.slot is not None and evidence.slot.kind is SlotKind.NUMBER
 
 
 def _of_answer(counted: Progress | None) -> str | None:

@@ -41,6 +41,7 @@ from voiceloop.listening.events import (
 from voiceloop.listening.prosody import Prosody
 from voiceloop.listening.recognition import Recognition
 from voiceloop.listening.segment import (
+    HYSTERESIS,
     ONSET_MS,
     PRE_ROLL_MS,
     SPEECH_THRESHOLD,
@@ -119,7 +120,6 @@ class Listener:
     # --- settings ---
 
     def configure(self, settings: SessionSettings) -> None:
-        """Take up the session's settings; audio fed from now on is in its input format."""
         self._caller_audio.configure(settings.input_format, settings.noise_reduction)
         detection = settings.turn_detection
         listened, self._listens = self._listens, detection is not None
@@ -147,7 +147,6 @@ class Listener:
 
     @property
     def now_ms(self) -> float:
-        """The audio clock."""
         return self._audio.now_ms
 
     @property
@@ -203,7 +202,6 @@ class Listener:
             self._hear(samples)
 
     def _hear(self, samples: Samples) -> None:
-        """Sound of the open segment."""
         self._prosody.feed(samples)
         self._recognize(samples)
 
@@ -220,7 +218,7 @@ class Listener:
         segment = self._segment
         if segment is None:
             return self._tell(self._onset.observe(probability >= self._threshold), end_ms)
-        if segment.holds_speech(probability, self._threshold):
+        if probability >= self._threshold - (0.0 if segment.is_paused else HYSTERESIS):
             if segment.sound(end_ms, probability):
                 self._endpointing.observe_speech(end_ms - VAD_WINDOW_MS)
         elif not segment.is_paused:
@@ -284,7 +282,7 @@ class Listener:
             segment.p_end_by_ms = 0.0  # nothing more is told of these words
             self._endpointing.observe_p_end(p_end if is_evidence else None)
         paused_ms = 1000.0 * (self._clock() - segment.first_low_s)
-        weighed = PauseWeighed(words, p_end, paused_ms, self._endpointing.auto_wait_ms())
+        weighed = PauseWeighed(words, p_end, paused_ms, self._endpointing.wait_ms("auto"))
         segment.weighed = weighed
         return self.decide() or [weighed]
 
@@ -309,9 +307,11 @@ class Listener:
                     return nearly_over
                 if self._ends_group(segment, now_ms):
                     return [GroupHeard()]
-            elif not (wait_ms := self._onset.unjudged_ms(end.silence_ms - end.needed_ms)):
-                segment.end = self._endpointing.told(end)
-                return [self._over(segment, self._endpointing.unsure_ms(end))]
+            else:  # but a sound that has just begun may be the caller again
+                wait_ms = self._onset.may_be_back_ms - (end.silence_ms - end.needed_ms)
+                if wait_ms <= 0.0:
+                    segment.end = self._endpointing.told(end)
+                    return [self._over(segment, self._endpointing.unsure_ms(end))]
         elif wait_ms <= 0.0:
             return [self._over(segment)]
         if wait_ms is not None:

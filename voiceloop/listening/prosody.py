@@ -62,7 +62,6 @@ class LoudnessTrack:
         self._rest: Samples = np.zeros(0, np.int16)
 
     def feed(self, samples: Samples) -> None:
-        """The next samples [n]."""
         joined = np.concatenate((self._rest, samples))
         n_frames = len(joined) // LEVEL_SAMPLES
         self._rest = joined[n_frames * LEVEL_SAMPLES :]
@@ -138,7 +137,6 @@ class PitchTrack:
         self._rest: NDArray[np.float64] = np.zeros(0)
 
     def feed(self, samples: Samples) -> None:
-        """The next samples [n]."""
         self._rest = np.concatenate((self._rest, samples.astype(np.float64)))
         self._advance(BATCH_FRAMES)
 

@@ -105,7 +105,6 @@ class Recognition:
 
     @property
     def segment(self) -> int:
-        """Number of the segment that is fed now."""
         return self._current.number
 
     def feed(self, audio: bytes) -> None:
@@ -123,7 +122,6 @@ class Recognition:
         self._send_audio(audio)
 
     def flush(self) -> None:
-        """Ask for the fullest hypothesis of the current segment."""
         self._current.n_flushes += 1
         self._send(lambda stream: stream.flush())
 
@@ -166,7 +164,6 @@ class Recognition:
         return segment.number
 
     def _send_end(self, segment: _Segment) -> None:
-        """Close this segment in the stream."""
         self._send(lambda stream: stream.finalize())
 
     def _send_audio(self, audio: bytes) -> None:

@@ -177,12 +177,6 @@ class Onset:
             return "nothing"
         return "likely" if was_loud or max(self._likeness, default=0.0) >= LIKELY else "risen"
 
-    def unjudged_ms(self, overdue_ms: float) -> float:
-        """How much longer a turn should stay open, its wait being over for overdue_ms: 0 unless a
-        sound has just begun that may be its caller again.
-        """
-        return max(0.0, self.may_be_back_ms - overdue_ms)
-
     @property
     def may_be_back_ms(self) -> float:
         """For how long the sound that has just begun may be the caller again; 0 where none has."""
@@ -233,7 +227,6 @@ class Onset:
         return was_heard
 
     def lasting_ms(self) -> float:
-        """How long the present sound has lasted by its loudness; 0 where that cannot tell."""
         return self._loudness.sound_ms()
 
     def led_in_ms(self, since_onset_ms: float = ONSET_MS) -> float:
@@ -268,10 +261,6 @@ class SpeechSegment:
     p_end_by_ms: float = 0.0  # the EOT probability of the present words is awaited until then
     is_acknowledged: bool = False  # this pause, or there is nothing to acknowledge
     weighed: PauseWeighed | None = None  # of this pause the latest; None once told as nearly over
-
-    def holds_speech(self, probability: float, threshold: float) -> bool:
-        """Whether a window of this probability is one of speech; a pause ends only above it."""
-        return probability >= threshold - (0.0 if self.is_paused else HYSTERESIS)
 
     def sound(self, end_ms: float, probability: float) -> bool:
         """A window of speech, of this probability, ends here. Returns whether it ends a pause."""
@@ -380,7 +369,6 @@ class EarlyStarts:
 
     @property
     def start(self) -> EarlyStart | None:
-        """The one that stands."""
         return self._start
 
     def left_ms(self, now_ms: float) -> float | None:

@@ -33,7 +33,7 @@ def reason_of(
 
     weights: of the set that was asked, by name. late: judges that had not answered by then.
     """
-    weighed = {name: weights[name] * value for name, value in terms(evidence).items()}
+    weighed = {name: weights.get(name, 0.0) * value for name, value in terms(evidence).items()}
     heaviest = sorted(weighed.items(), key=lambda one: -abs(one[1]))[:MOST_SIGNS]
     signs = [
         f"{NAMES.get(name, name.replace('_', ' '))} {logits:+.1f}"

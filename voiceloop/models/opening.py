@@ -448,11 +448,7 @@ def cascade_of(config: Config) -> Cascade | None:
     chosen = config.cascade
     if not chosen.further:
         return None
-    return Cascade(
-        chosen.small or OWN_MODEL,
-        chosen.large or OWN_MODEL,
-        chosen.least_margin,
-    )
+    return Cascade(chosen.small or OWN_MODEL, chosen.large or OWN_MODEL)
 
 
 @asynccontextmanager

@@ -20,10 +20,9 @@ from voiceloop.realtime import events
 from voiceloop.realtime.conversation import Conversation
 from voiceloop.realtime.items import FunctionCall, Item, ItemStatus, Message, Part
 from voiceloop.realtime.mcp.calls import McpCalls
-from voiceloop.realtime.prompt import chat_messages
 from voiceloop.realtime.response_request import ResponseRequest
 from voiceloop.realtime.settings import Json, SessionSettings
-from voiceloop.realtime.shown import Shown
+from voiceloop.realtime.shown import Shown, chat_messages
 from voiceloop.realtime.spoken_replies import SpokenReplies
 
 ResponseStatus = Literal["completed", "cancelled", "failed", "incomplete"]
@@ -96,7 +95,7 @@ class ResponseHandle:
         self._on_close = on_close
         self._outputs: list[_Output] = []
         self._calls: dict[str, _Output] = {}
-        self.mcp = McpCalls(self._add, self._end, self._place, wire.send)
+        self._mcp: McpCalls | None = None
         self._message: _Output | None = None
         self._said: list[str] = []  # in the message so far
         self._closed: ResponseStatus | None = None
@@ -104,6 +103,13 @@ class ResponseHandle:
         self._output_audio_ms = 0.0
         self.usage_so_far: Callable[[], Usage] = Usage  # of what is being said in it
         wire.send(events.ResponseCreated(response=self._body("in_progress")))
+
+    @property
+    def mcp(self) -> McpCalls:
+        """Its calls of the session's MCP servers."""
+        if self._mcp is None:
+            self._mcp = McpCalls(self._add, self._end, self._place, self._wire.send)
+        return self._mcp
 
     @property
     def speaks(self) -> bool:
@@ -238,7 +244,8 @@ class ResponseHandle:
         if self.closed:
             return
         item_status: ItemStatus = "completed" if status == "completed" else "incomplete"
-        self.mcp.break_off()
+        if self._mcp is not None:
+            self._mcp.break_off()
         for output in self._outputs:
             if output.done:
                 continue

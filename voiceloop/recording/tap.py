@@ -46,6 +46,8 @@ class TapState(Enum):
 class Tap(CallTap):
     """clock: the session's, in seconds."""
 
+    keeps = True
+
     def __init__(
         self, call: KeptCall, inbox: Inbox, consent: CallConsent, clock: Callable[[], float]
     ) -> None:

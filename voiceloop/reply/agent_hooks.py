@@ -48,7 +48,6 @@ class AgentHooks:
         return told.text or None if not told.is_none else None
 
     def end(self) -> None:
-        """The call is over."""
         self._of.end(self._caller)
 
     def beside(self, retriever: Retriever | None) -> tuple[Retriever | None, float]:

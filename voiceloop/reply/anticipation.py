@@ -142,14 +142,17 @@ class LiveBranch:
             self._opened.set()
             if self.open_sound is not None:
                 self.hear(self.open_sound)
-            if self._stages_words:
+            if self._on_p_end is not None:  # of the open turn: a reply's is committed at once
                 self._stage_words()
             async for event in self._branch.events():
                 if isinstance(event, Staged):
                     self._observe(event)
                 elif self._is_wanted(event):
                     if isinstance(event, PreemptiveDone):
-                        self._end_preemptive(is_lost=event.finish_reason == "lost")
+                        if event.finish_reason == "lost":
+                            self.preemptive = Preemptive.LOST
+                        elif self.preemptive is Preemptive.WANTED:
+                            self.preemptive = Preemptive.MADE
                     await self._events.put(event)
             raise BackendError("The language model closed before the end of its reply.")
         except Exception as error:  # a bug costs a turn, not the call
@@ -194,11 +197,6 @@ class LiveBranch:
         return tuple(replace(message, sound=()) for message in tail)
 
     # --- staging ---
-
-    @property
-    def _stages_words(self) -> bool:
-        """Whether it is of the open turn: a reply's is committed at once."""
-        return self._on_p_end is not None
 
     def turn_text(self, words: tuple[str, ...]) -> str:
         """The open turn as the model is given it: with what was said before, unanswered."""
@@ -251,7 +249,6 @@ class LiveBranch:
 
     @property
     def newest_attempt(self) -> int:
-        """The number of the preemptive reply that was asked for last."""
         return self._n_preemptive
 
     def begin_preemptive(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
@@ -282,13 +279,6 @@ class LiveBranch:
     def _rest_preemptive(self) -> None:
         if self.preemptive is Preemptive.WANTED:
             self.preemptive = Preemptive.RESTED
-
-    def _end_preemptive(self, *, is_lost: bool) -> None:
-        """Nothing more of it comes."""
-        if is_lost:
-            self.preemptive = Preemptive.LOST
-        elif self.preemptive is Preemptive.WANTED:
-            self.preemptive = Preemptive.MADE
 
     def drop_preemptive(self) -> None:
         """Nobody reads it any more."""
@@ -403,7 +393,7 @@ class Anticipation:
         before = said.content, said.sound
         live = self.new_branch(context, self._on_p_end, before[0], first, before[1])
         for other in others:  # there is one at the most
-            live.beside = self.new_branch(context, _ignored, before[0], other, before[1])
+            live.beside = self.new_branch(context, lambda *known: None, before[0], other, before[1])
         return live
 
     def _reads_on(self, live: LiveBranch) -> bool:
@@ -414,7 +404,6 @@ class Anticipation:
 
     @property
     def live(self) -> LiveBranch | None:
-        """The open turn's branch."""
         return self._live
 
     @property
@@ -532,10 +521,6 @@ class Anticipation:
         if self._live is not None:
             self._live.close()
             self._live = None
-
-
-def _ignored(words: tuple[str, ...], p_end: float | None) -> None:
-    """Another model tells where the turn ends."""
 
 
 def _open_turn(

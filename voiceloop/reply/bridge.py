@@ -1,20 +1,21 @@
 """What a caller hears while something of a reply is late: one line, and then the reply goes on.
 
 Owns when that line is due, by one rule for the model, the tools and the voice; that a reply has at
-most one; and how long a reply may wait for its tools in all. Where the caller's own words are late
-there is no reply yet: `WordsLate` in `call/turn_taking.py`.
+most one; and how long a reply may wait for its model, and for its tools in all. Where the caller's
+own words are late there is no reply yet: `WordsLate` in `call/turn_taking.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from voiceloop.agent import Waiting
-from voiceloop.errors import WorkerLost
+from voiceloop.errors import BackendTimeout, WorkerLost
 from voiceloop.reply.opener import Opener
+from voiceloop.reply.plan import GENERATE_DEADLINE_S
 from voiceloop.tools.pending import PendingCall, are_settled, own_line_of
 
 # What each has at the least, from when it was asked, however long its caller has waited. A model
@@ -26,6 +27,9 @@ LEAST_LOST_S = 0.5
 # Of a voice that is there: a clause that takes it longer to begin is late for every caller. Chosen,
 # some five times what the slowest voice of the presets takes on two cores.
 LEAST_STALLED_S = 1.0
+# What the model has of its first deadline at the least, where deciding that the turn was over took
+# long: a model that answers within it is no slow one.
+LEAST_FIRST_S = 2.0
 ROUNDING_S = 1e-6  # of sums of seconds: a wait that rounds to none would be waited for without end
 
 
@@ -161,3 +165,54 @@ class Bridge:
                 await say(self._take_line(own_line))
         await are_settled(calls, max(0.0, ends_s - self._clock()))
         self._left_s = max(0.0, ends_s - self._clock())
+
+
+class ModelDeadline:
+    """For each round: `round` around it, `ask` when it is asked for, `observe` at what comes.
+
+    The deadlines begin with `ask`: those of a reply made ahead with its release. first_s: for the
+    first token. waited_s: how much of that the caller has waited already.
+    """
+
+    def __init__(self, first_s: float, waited_s: Callable[[], float]) -> None:
+        self._first_s = min(first_s, GENERATE_DEADLINE_S)
+        self._waited_s = waited_s
+        self._due_s = 0.0  # of the deadline that runs, for who is told of it
+        self._timeout: asyncio.Timeout | None = None
+        self.asked_s: float | None = None  # None: it has begun to answer, or nobody has asked
+
+    @asynccontextmanager
+    async def round(self) -> AsyncIterator[None]:
+        """Raises: BackendTimeout, within."""
+        try:
+            async with asyncio.timeout(None) as self._timeout:
+                yield
+        except TimeoutError:
+            raise BackendTimeout(
+                f"The language model did not answer within {self._due_s:.3g} s."
+            ) from None
+        finally:
+            self._timeout = self.asked_s = None
+
+    def ask(self) -> None:
+        """The round is asked for now. Nothing where it is over already: it has failed."""
+        if self._timeout is None:
+            return
+        self.asked_s = asyncio.get_running_loop().time()
+        self._due_s = max(self._first_s - self._waited_s(), min(self._first_s, LEAST_FIRST_S))
+        self._timeout.reschedule(self.asked_s + self._due_s)
+
+    def observe(self) -> None:
+        """Something of what was asked for has come."""
+        asked_s, self.asked_s = self.asked_s, None
+        if asked_s is not None and self._timeout is not None:
+            self._due_s = GENERATE_DEADLINE_S
+            self._timeout.reschedule(asked_s + GENERATE_DEADLINE_S)
+
+    @property
+    def left_ms(self) -> float:
+        """Of the deadline that runs, for who is to be told; 0 where none does."""
+        due_s = self._timeout.when() if self._timeout is not None else None
+        if due_s is None:
+            return 0.0
+        return max(1.0, 1000 * (due_s - asyncio.get_running_loop().time()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import cycle
@@ -11,7 +12,7 @@ from typing import Self
 from audio.frames import Samples
 from voiceloop.admission.overload import Level
 from voiceloop.agent import AgentConfig, Waiting
-from voiceloop.backends import Backends, ChatMessage, speaks
+from voiceloop.backends import Backends, ChatMessage, GenerateParams, VoiceOptions, speaks
 from voiceloop.config import Config
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.knowledge.retrieval import LOOK_UP_MS, Retrieval
@@ -24,9 +25,9 @@ from voiceloop.realtime.sound_line import LINE_FORMAT
 from voiceloop.reply.agent_hooks import AgentHooks
 from voiceloop.reply.anticipation import Anticipation, PEndCallback
 from voiceloop.reply.opener import Openers, Waits
-from voiceloop.reply.plan import ReplyPlan, plan_of, voice_options_of
+from voiceloop.reply.plan import GENERATE_DEADLINE_S, ReplyPlan, voice_options_of
 from voiceloop.reply.prepared import Prepared
-from voiceloop.reply.routing import Router
+from voiceloop.reply.routing import OWN_ALONE, Router
 from voiceloop.reply.voice import KeptLines, ReplyVoice
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.telemetry.tap import KeptCall, Recordings
@@ -116,6 +117,7 @@ class ReplyContext:
         self.prepared = Prepared(
             protocol, agent, services.answers, self.retrieval, tools.secrets, self.tap.consent
         )
+        self.has_several_models = bool(backends.models)
         self.router = Router(backends.models, backends.cascade, agent, services.level)
         self.anticipation = Anticipation(
             backends.language_model, protocol.session_id, tasks, on_p_end, self.ahead, tenant,
@@ -151,7 +153,21 @@ class ReplyContext:
         self, asked: ResponseHandle | SessionSettings, prompt: tuple[ChatMessage, ...]
     ) -> ReplyPlan:
         """The plan of a response, or of one that leaves everything to the session's settings."""
-        return plan_of(asked, self.agent, prompt, self.router)
+        limits, n_asked, choice = self.agent.limits, asked.max_output_tokens, asked.tool_choice
+        n_most, route = limits.max_reply_tokens, OWN_ALONE
+        if self.has_several_models:
+            route = self.router.route(prompt, asked.reasoning_effort)
+        late_ms = self.agent.waiting.first_token_ms if asked.speaks else 1000 * GENERATE_DEADLINE_S
+        params = GenerateParams(
+            max_tokens=n_most if n_asked == "inf" else min(int(n_asked), n_most),
+            temperature=limits.temperature if asked.temperature is None else asked.temperature,
+            tool_choice=choice if isinstance(choice, str) else json.dumps(choice),
+            within_ms=late_ms,
+        )
+        return ReplyPlan(
+            prompt, asked.tools, params, asked.speaks, asked.output_format,
+            VoiceOptions(asked.voice, asked.speed), route,
+        )  # fmt: skip
 
     async def spoken(self, text: str) -> bytes:
         """The text as the agent says it, of LINE_FORMAT. Raises: as the voice."""

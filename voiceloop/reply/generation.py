@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import AsyncIterator, Sequence, Set
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
@@ -30,12 +31,11 @@ from voiceloop.backends import (
 from voiceloop.errors import BackendError, PromptTooLong, VoiceLoopError
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.anticipation import LiveBranch
+from voiceloop.reply.bridge import ModelDeadline
 from voiceloop.reply.context import ReplyContext
-from voiceloop.reply.echo import Echo
-from voiceloop.reply.margins import Margins
 from voiceloop.reply.plan import ReplyPlan
-from voiceloop.reply.rounds import ModelDeadline, ReplyRound, Rounds, added
-from voiceloop.reply.routing import Part, Route
+from voiceloop.reply.repeats import Repeats
+from voiceloop.reply.routing import FAILED, Part, Route
 from voiceloop.reply.sayable import SayableText
 from voiceloop.reply.tool_answers import IncompleteCall, ToolAnswers, as_refusals, as_results
 from voiceloop.telemetry.record import TurnRecord
@@ -44,10 +44,124 @@ from voiceloop.tools.pending import PendingCall
 log = logging.getLogger(__name__)
 
 MAX_HALVINGS = 4  # of a prompt that was too long: where a sixteenth is, it is not the conversation
+# Three rounds of tool calls that the agent file answers, and one to speak of them. Chosen: a caller
+# waits through all of them, and a model that still calls tools does so without end.
+MAX_ROUNDS = 4
 
 
-class Unsure(BackendError):
-    """The small model has ended a clause of which it was not sure: the large one is to go on."""
+@dataclass(slots=True)
+class ReplyRound:
+    """One response: what the model said and called in it.
+
+    n_deltas, n_preemptive_deltas: pieces of text of the reply, and of preemptive replies before it.
+    failure: what kept the model from ending it. refused: calls that were not made, for what they
+    lack. n_wrong_calls: these, and what named no tool or was written as text. needs_fallback: its
+    text broke off, and something must be said behind it. open_calls: made, and left to the client.
+    named: the ids under which the model has named its calls.
+    """
+
+    calls: list[ToolCall] = field(default_factory=list)
+    finish_reason: str = "stop"
+    reported: Usage | None = None
+    n_deltas: int = 0
+    n_preemptive_deltas: int = 0
+    failure: VoiceLoopError | None = None
+    refused: list[IncompleteCall] = field(default_factory=list)
+    n_wrong_calls: int = 0
+    needs_fallback: bool = False
+    open_calls: tuple[ToolCall, ...] = ()
+    named: set[str] = field(default_factory=set)
+    _taken: Usage | None = None
+
+    def report(self, usage: Usage) -> None:
+        """The model has ended; where it was asked again, once more."""
+        before = self.reported
+        if before is not None:
+            again = replace(usage, n_unheard_tokens=0, n_turn_tokens=0, n_turn_resident=0)
+            usage = added(before, again)
+        self.reported = usage
+
+    def take_usage(self) -> Usage:
+        """The tokens used since this was last called: a round may take several responses to say."""
+        before, self._taken = self._taken, self.usage
+        if before is None:
+            return self._taken
+        return Usage(n_reply_tokens=max(0, self._taken.n_reply_tokens - before.n_reply_tokens))
+
+    @property
+    def usage(self) -> Usage:
+        """What the model reported; if it was stopped before it did, an estimate from what it said.
+
+        Then each piece of text counts as one token (the least it can be: a model may send several
+        in one) and the prompt as none. A preemptive reply that is kept comes anew with the reply
+        itself, so its pieces beyond the reply's count as discarded.
+        """
+        if self.reported is not None:
+            return self.reported
+        n_discarded = max(0, self.n_preemptive_deltas - self.n_deltas)
+        return Usage(n_reply_tokens=self.n_deltas, n_discarded_tokens=n_discarded)
+
+
+def added(first: Usage, *more: Usage) -> Usage:
+    """The tokens of all of them; the times of the first."""
+    counts = [name for name in Usage.__struct_fields__ if name.startswith("n_")]
+    each = (first, *more)
+    return replace(first, **{name: sum(getattr(one, name) for one in each) for name in counts})
+
+
+class Rounds:
+    """The rounds of one reply, in order. failure: what keeps the first of them from an answer."""
+
+    def __init__(self, failure: VoiceLoopError | None = None) -> None:
+        self._rounds = [ReplyRound(failure=failure)]
+        self._is_last = False
+
+    @property
+    def latest(self) -> ReplyRound:
+        return self._rounds[-1]
+
+    @property
+    def is_first(self) -> bool:
+        return len(self._rounds) == 1
+
+    def begin(self, *, is_last: bool = False) -> None:
+        """is_last: nothing that is called in it would be waited for."""
+        self._rounds.append(ReplyRound())
+        self._is_last = is_last or len(self._rounds) >= MAX_ROUNDS
+
+    def usage(self, unheard: float = 0.0) -> Usage:
+        """The tokens of all rounds; the times of the first, which the caller waited for.
+
+        unheard: the share of the last round's text that nobody heard, because of an interruption.
+        If that is all of it, the caller had not finished and it was made too early: its tokens
+        count as discarded. If it is part, it would have been made in any case: as unheard.
+        """
+        used = [each.usage for each in self._rounds]
+        n_unheard = round(unheard * used[-1].n_reply_tokens)
+        n_too_early = n_unheard if unheard == 1.0 else 0
+        whole = added(*used)
+        return replace(
+            whole,
+            n_reply_tokens=whole.n_reply_tokens - n_unheard,
+            n_discarded_tokens=whole.n_discarded_tokens + n_too_early,
+            n_unheard_tokens=n_unheard - n_too_early,
+        )
+
+    @property
+    def called(self) -> tuple[int, int]:
+        """Calls of tools that the model wrote, and of these the ones that could not be made."""
+        n_wrong = sum(each.n_wrong_calls for each in self._rounds)
+        return n_wrong + sum(len(each.calls) for each in self._rounds), n_wrong
+
+    def params(self, asked: GenerateParams) -> GenerateParams:
+        """How the latest round is sampled: the first as asked for.
+
+        From the second on a demanded call has been made, so the model may speak; in the last one
+        it must, since nobody would answer another call.
+        """
+        if self.is_first:
+            return asked
+        return replace(asked, tool_choice="none" if self._is_last else "auto")
 
 
 class Generation:
@@ -55,8 +169,9 @@ class Generation:
 
     failure: what keeps the first round from a reply. live: the branch that makes it preemptively.
     has_thought: the model thinks, or has thought, in the present round. given: its text so far.
-    used: what each model that had a part in it has reported, by name. margins: of the model that
-    makes it now.
+    begins_with: words that it goes on behind. tail: what `ask` commits; None where
+    `commit_preemptive` does it instead.
+    used: what each model that had a part in it has reported, by name.
     """
 
     def __init__(
@@ -71,15 +186,14 @@ class Generation:
         self.deadline = deadline
         self.rounds = Rounds(failure)
         self.given = ""
-        self.margins = Margins()
         self.used: dict[str, Usage] = {}
         self._behind: tuple[ChatMessage, ...] = ()  # the prompt: what earlier rounds added to it
-        self._begins_with = ""  # the round, on the branch that makes it
-        self._echo = Echo("")
+        self.begins_with = ""  # the round, on the branch that makes it
+        self._repeats = Repeats("")
         self._context = context
         # What the plan answers, before anything is awaited: the client may send more meanwhile.
         self._turn_id = context.protocol.conversation.newest_turn_id
-        self._tools = ToolAnswers(
+        self.tools = ToolAnswers(
             context.agent, plan.tools, context.tools, context.prepared.confirmed
         )
         self.live = live
@@ -88,31 +202,24 @@ class Generation:
         self._attempt: int | None = None  # whose text is read; None: the reply's own
         self._text = self._new_text()
         self._may_ask_again = True  # in this round
-        # What `ask` commits; None where `commit_preemptive` does it instead.
-        self._tail: tuple[ChatMessage, ...] | None = None
+        self.tail: tuple[ChatMessage, ...] | None = None
         self._n_halvings = MAX_HALVINGS  # left; none where the prompt is not the conversation
 
     @property
     def round(self) -> ReplyRound:
-        """The latest: what was asked last."""
         return self.rounds.latest
 
     @property
     def _params(self) -> GenerateParams:
         params = self.rounds.params(self.plan.params)
-        return replace(params, begins_with=self._begins_with) if self._begins_with else params
+        return replace(params, begins_with=self.begins_with) if self.begins_with else params
 
     # --- asked ---
 
     def revise(self, plan: ReplyPlan) -> None:
         """Another version of the preemptive reply was asked for, to other words."""
         self.plan = plan
-        self._tools.forget_draft()
-
-    @property
-    def begins_with_calls(self) -> bool:
-        """Whether what is made ahead comes behind calls."""
-        return bool(self._tools.drafted)
+        self.tools.forget_draft()
 
     def take_draft(self, plan: ReplyPlan, *, calls_at_once: bool) -> tuple[PendingCall, ...]:
         """The calls that the preemptive reply begins with, where their results are there.
@@ -120,12 +227,12 @@ class Generation:
         The reply itself then begins with the round behind them: `begin_round` follows, and
         `commit_preemptive`. None where there are none, or the caller's words are others.
         """
-        calls = tuple(self._tools.drafted)
-        fits = plan.prompt == self.plan.prompt and self._tools.has_drafts_results
+        calls = tuple(self.tools.drafted)
+        fits = plan.prompt == self.plan.prompt and self.tools.has_drafts_results
         if not fits or (len(calls) > 1 and not calls_at_once):
-            self._tools.forget_draft()
+            self.tools.forget_draft()
             return ()
-        return self._tools.of(calls)
+        return self.tools.of(calls)
 
     def commit_preemptive(self, plan: ReplyPlan) -> bool:
         """Ask for the reply itself; no more of the preemptive one is read.
@@ -135,8 +242,8 @@ class Generation:
         assert self.live is not None
         self.plan, self._is_preemptive = plan, False
         tail = plan.prompt[len(self.live.context.messages) :]
-        is_promised = self.live.commit_now(tail + self._tools.drafts_messages, self._params)
-        self._tools.forget_draft()
+        is_promised = self.live.commit_now(tail + self.tools.drafts_messages, self._params)
+        self.tools.forget_draft()
         self.deadline.ask()
         return is_promised
 
@@ -148,22 +255,22 @@ class Generation:
         self.plan = await self._context.prepared.looked_up(
             self.plan, self._turn_id, response, record, decided_s
         )
-        self._tools.is_recorded = not is_out_of_band
+        self.tools.is_recorded = not is_out_of_band
         if is_out_of_band or response.request.input is not None:
             self._n_halvings = 0
         # What the caller is saying is staged for the reply to it, not for one beside it.
         begin = anticipation.begin_beside if is_out_of_band else anticipation.adopt
         plan = self.plan
-        self.live, self._tail = begin(plan.prompt, plan.tools, plan.route.model)
+        self.live, self.tail = begin(plan.prompt, plan.tools, plan.route.model)
 
     async def ask(self) -> None:
         """Ask for the round's reply. Raises: BackendError, Overloaded."""
-        if self._tail is None:
+        if self.tail is None:
             return
         assert self.live is not None
         self.deadline.ask()
         try:
-            await self.live.commit(self._tail, self._params)
+            await self.live.commit(self.tail, self._params)
         except PromptTooLong as error:
             await self._ask_shorter(error)
 
@@ -204,12 +311,12 @@ class Generation:
         """
         protocol = self._context.protocol
         self._text, self._may_ask_again, self.has_thought = self._new_text(), True, False
-        self._tail = as_results(calls, None if is_out_of_band else protocol)
-        self._tools.end_round()
-        self._tail += as_refusals(self.round.refused)
+        self.tail = as_results(calls, None if is_out_of_band else protocol)
+        self.tools.end_round()
+        self.tail += as_refusals(self.round.refused)
         called = ChatMessage("assistant", self.given, tuple(self.round.calls))
-        self._behind += (called, *self._tail)
-        self.given, self._begins_with, self._echo = "", "", Echo("")
+        self._behind += (called, *self.tail)
+        self.given, self.begins_with, self._repeats = "", "", Repeats("")
         self.rounds.begin(is_last=is_last or not all(call.is_over for call in calls))
 
     # --- the other model ---
@@ -221,24 +328,24 @@ class Generation:
         may = other is not None and not self.round.calls and self._context.router.is_there(other)
         return other if may else None
 
-    def switch(self, said: str, reason: str) -> None:
+    def switch(self, said: str) -> None:
         """The model that `who_goes_on` names does, behind these words, from the next `ask` on."""
         route, before = self.plan.route, self.live
         assert route.other is not None
         part: Part = "small" if route.part == "large" else "large"
         self._note_used(Usage(n_reply_tokens=self.round.n_deltas))
-        self.plan = dataclasses.replace(self.plan, route=Route(route.other, None, part, reason))
+        self.plan = dataclasses.replace(self.plan, route=Route(route.other, None, part, FAILED))
         prompt, tools = (*self.plan.prompt, *self._behind), self.plan.tools
         self.live = None
         if before is not None:
             warm, before.beside = before.beside, None
             before.close()
-            self.live, self._tail = self._on_warm(warm, prompt)
+            self.live, self.tail = self._on_warm(warm, prompt)
         if self.live is None:
             begin = self._context.anticipation.begin
-            self.live, self._tail = begin(prompt, tools, route.other)
+            self.live, self.tail = begin(prompt, tools, route.other)
         self.go_behind(said)
-        self._may_ask_again, self.has_thought, self.margins = True, False, Margins()
+        self._may_ask_again, self.has_thought = True, False
         self.round.refused = []
 
     def _on_warm(
@@ -255,25 +362,15 @@ class Generation:
         return warm, prompt[len(known) :]
 
     def go_behind(self, said: str, acts: Set[str] = frozenset()) -> None:
-        """What is asked next is to go on behind these words. acts: as of `Echo`."""
-        self._begins_with, self.given = said.rstrip(), said
-        self._echo = Echo(said, acts)
+        """What is asked next is to go on behind these words. acts: as of `Repeats`."""
+        self.begins_with, self.given = said.rstrip(), said
+        self._repeats = Repeats(said, acts)
         self._attempt, self._text = None, self._new_text()
 
-    def expect_echo(self, said: str, acts: Set[str]) -> None:
+    def expect_repeats(self, said: str, acts: Set[str]) -> None:
         """These words were said before any of the round's own."""
-        if not self._begins_with:
-            self._echo = Echo(said, acts)
-
-    @property
-    def goes_behind(self) -> bool:
-        """Whether what was asked last goes on behind words."""
-        return bool(self._begins_with)
-
-    @property
-    def is_to_be_asked(self) -> bool:
-        """Whether `ask` is what asks for the round: nothing of it was made ahead."""
-        return self._tail is not None
+        if not self.begins_with:
+            self._repeats = Repeats(said, acts)
 
     def _note_used(self, usage: Usage) -> None:
         name = self.plan.route.model
@@ -328,13 +425,12 @@ class Generation:
             match event:
                 case TextDelta(text=text):
                     said.n_deltas += 1
-                    self._weigh(event)
-                    if sayable := self._text_of(None).feed(self._echo.feed(text)):
+                    if sayable := self._text_of(None).feed(self._repeats.feed(text)):
                         yield sayable
                     if self._breaks_off():
                         return
                 case ToolCall():
-                    if self._may_be_made(call := self._tools.filled(event)):
+                    if self._may_be_made(call := self.tools.filled(event)):
                         yield call  # else nothing: without a word beside it, the fallback is said
                 case Generated(finish_reason=reason):
                     said.finish_reason = reason
@@ -344,7 +440,7 @@ class Generation:
                     if reason == "cancelled":
                         raise BackendError("The language model cancelled its reply.")
                     end = self._text_of(None)
-                    if sayable := end.feed(self._echo.finish()) + end.finish():
+                    if sayable := end.feed(self._repeats.finish()) + end.finish():
                         yield sayable
                     self._breaks_off()
                     return
@@ -353,7 +449,7 @@ class Generation:
                     if (sayable := self._text_of(attempt).feed(text)) and self.plan.speaks:
                         yield sayable
                 case PreemptiveCall():
-                    self._tools.call_ahead(self._tools.filled(event))
+                    self.tools.call_ahead(self.tools.filled(event))
                 case PreemptiveDone(attempt=attempt, finish_reason=reason):
                     if reason in ("cancelled", "lost") or self._drafts_after(attempt):
                         continue
@@ -362,15 +458,6 @@ class Generation:
                     if self._text.is_whole:
                         yield event
 
-    def _weigh(self, delta: TextDelta) -> None:
-        """Raises: Unsure at the end of a clause that the small model was not sure enough of."""
-        bound = self.plan.route.least_margin
-        if not bound or not delta.logprobs:
-            return
-        self.margins.feed(delta.logprobs)
-        if self.margins.least is not None and self.margins.least < bound and self.who_goes_on:
-            raise Unsure(f"expected a margin of {bound:g}, found {self.margins.least:.2f}")
-
     def _learn_tokens(self, usage: Usage) -> None:
         """The model has counted the prompt: the window of the conversation is in such tokens."""
         window = self._context.protocol.shown.window
@@ -378,7 +465,8 @@ class Generation:
             window.count.learn(usage.n_prompt_tokens, self.plan.prompt, self.plan.tools)
 
     def _new_text(self) -> SayableText:
-        tools = [tool.name for tool in self.plan.tools] if self._may_call else ()
+        may_call = self._params.tool_choice != "none"
+        tools = [tool.name for tool in self.plan.tools] if may_call else ()
         return SayableText(tools=tools, speaks=self.plan.speaks)
 
     def _text_of(self, attempt: int | None) -> SayableText:
@@ -395,10 +483,10 @@ class Generation:
         if self._text_of(attempt).has_given:
             return False
         new_id = self._context.protocol.new_id
-        return self._tools.draft_behind(attempt, new_id, lambda: self._begin_draft(attempt))
+        return self.tools.draft_behind(attempt, new_id, lambda: self._begin_draft(attempt))
 
     def _begin_draft(self, attempt: int) -> None:
-        live, tools = self.live, self._tools
+        live, tools = self.live, self.tools
         if live is None or not tools.has_drafts_results or not self._is_preemptive:
             return
         if live.newest_attempt == attempt:  # else words have changed, or it has begun
@@ -422,8 +510,8 @@ class Generation:
         return True
 
     def _may_be_made(self, call: ToolCall) -> bool:
-        is_known = self._tools.admits(call, self._params.tool_choice)
-        missing = self._tools.missing(call) if is_known else ()
+        is_known = self.tools.admits(call, self._params.tool_choice)
+        missing = self.tools.missing(call) if is_known else ()
         if missing:
             log.info("a call of %s was not made, for it lacks %s", call.name, ", ".join(missing))
             self.round.refused.append(IncompleteCall(call, missing))
@@ -460,28 +548,15 @@ class Generation:
         await self.live.commit(tail, params)
         return True
 
-    @property
-    def _may_call(self) -> bool:
-        return bool(self.plan.tools) and self._params.tool_choice != "none"
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether the round has calls that the server answers, so that another round follows."""
-        return self._tools.serves(self.round.calls)
-
     def leave_calls(self) -> None:
         """The reply is over; what is to be said of its calls in the conversation is said now."""
-        self._tools.leave(self.round.calls)
-
-    def call_early(self, call: ToolCall) -> None:
-        """Make a call of this round before its words are said, if it changes nothing."""
-        self._tools.call_early(call)
+        self.tools.leave(self.round.calls)
 
     def make_calls(self) -> tuple[PendingCall, ...]:
         """Make the calls of the round that are still to be made; returns all of them, or none where
         the server has none to answer.
         """
-        calls = self._tools.of(self.round.calls)
+        calls = self.tools.of(self.round.calls)
         if not calls:
             self.round.open_calls = tuple(self.round.calls)
         return calls

@@ -165,7 +165,6 @@ class Openers:
             self._ahead.choose(small, tail, self._tasks)
 
     def take(self) -> Opener | None:
-        """That of the turn which is over now."""
         opener, self._ahead = self._ahead, None
         return opener
 

@@ -2,12 +2,12 @@
 
 Owns the samples between the voice and the wire: those still to be sent, and the last of those that
 were, for a client that flushes its buffer at a false interruption has to be sent them again. Every
-change of their gain is spread over a few milliseconds, since a step is heard as a click. `Pacer` is
-pure (time is passed in) and decides what leaves when: at most `lead_ms` ahead of what the client
-can have played, nothing beyond a limit, more quietly while ducked, nothing while paused, and after
-a stop one short fade and then nothing ever again. The limit says what may be sent and the pause who
-speaks: neither lifts the other. `Playout` runs a pacer on the event loop. Nobody else knows what
-the caller has heard.
+change of their gain is spread over a few milliseconds, since a step is heard as a click. `Pacer`
+decides what leaves when (time is passed in): at most `lead_ms` ahead of what the client can have
+played, nothing beyond a limit, more quietly while ducked, nothing while paused, and after a stop
+one short fade and then nothing ever again. The limit says what may be sent and the pause who
+speaks: neither lifts the other. `Playout` runs it on the event loop. Nobody else knows what the
+caller has heard.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ class Loudness:
         self._target_gain = DUCK_GAIN
 
     def restore(self) -> None:
-        """Back to full loudness."""
         self._target_gain = 1.0
 
     def start_again(self, *, fade_in_ms: int) -> None:
@@ -133,7 +132,6 @@ class SampleQueue:
 
     @property
     def n_kept(self) -> int:
-        """Sent samples that `rewind` can put back."""
         return sum(map(len, self._kept))
 
     def _take(self, count: int) -> Samples:
@@ -214,6 +212,7 @@ class Pacer:
         self._n_limit: int | None = None
         self._has_reduced_lead = False
         self._is_finished = False
+        self.changed = asyncio.Event()  # of what may be sent
         self.play_end_s = not_before_s  # when the client has played all that was sent
 
     # --- input ---
@@ -224,22 +223,22 @@ class Pacer:
             return
         self._audio.push(samples)
         self._words.extend(words)
+        self.changed.set()
 
     def finish(self) -> None:
-        """No more audio comes."""
         self._is_finished = True
+        self.changed.set()
 
     def send_until(self, limit_ms: float | None) -> None:
         """Send nothing from there on until the limit is raised; None lifts it."""
         self._n_limit = None if limit_ms is None else int(limit_ms * self.rate_hz / 1000.0)
+        self.changed.set()
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is a limit beyond which nothing is sent."""
         return self._n_limit is not None
 
     def cut(self, at_ms: float) -> float:
-        """Drop the unsent audio from there on; returns its milliseconds."""
         n_cut = self._audio.cut(self._position(at_ms))
         self._words = deque(word for word in self._words if word.start_ms < at_ms)
         self._is_finished = False
@@ -277,6 +276,7 @@ class Pacer:
             self.state = PacerState.SENDING
         self._has_reduced_lead = False
         self._loudness.restore()
+        self.changed.set()
 
     def begin_softly(self, unsure_ms: float) -> int:
         """What is sent next, the first of the reply, fades in: it may be taken back.
@@ -293,6 +293,7 @@ class Pacer:
         self.state = PacerState.STOPPED
         self._audio.cut(0)
         self._words.clear()
+        self.changed.set()
         return chunk
 
     # --- output ---
@@ -376,7 +377,6 @@ class Pacer:
 
     @property
     def buffered_ms(self) -> float:
-        """Audio that is made and not sent."""
         return 1000.0 * self._audio.n_unsent / self.rate_hz
 
     @property
@@ -416,92 +416,63 @@ class Pacer:
         return self._audio.n_sent > 0 and (now_s < self.play_end_s or not self.is_drained)
 
 
-class Playout:
+class Playout(Pacer):
     """A pacer on the event loop; `emit(chunk)` must not block."""
 
     def __init__(
-        self, pacer: Pacer, emit: Callable[[Chunk], None], clock: Callable[[], float]
+        self,
+        emit: Callable[[Chunk], None],
+        clock: Callable[[], float],
+        rate_hz: int,
+        lead_ms: float = LEAD_MS,
+        not_before_s: float = 0.0,
+        play_delay_ms: Callable[[], float | None] = lambda: 0.0,
     ) -> None:
-        self.pacer = pacer
+        super().__init__(rate_hz, lead_ms, not_before_s, play_delay_ms)
         self._emit = emit
         self._clock = clock
-        self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
 
-    async def push(self, samples: Samples, words: tuple[SpokenWord, ...] = ()) -> None:
-        """Add audio; waits while MAX_BUFFERED_MS are there already."""
-        while self.pacer.buffered_ms > MAX_BUFFERED_MS and not self.pacer.is_stopped:
+    async def take(self, samples: Samples, words: tuple[SpokenWord, ...] = ()) -> None:
+        """`push`; waits while MAX_BUFFERED_MS are there already."""
+        while self.buffered_ms > MAX_BUFFERED_MS and not self.is_stopped:
             self._room.clear()
             await self._room.wait()
-        self.push_line(samples, words)
+        self.push(samples, words)
 
-    def push_line(self, samples: Samples, words: tuple[SpokenWord, ...] = ()) -> None:
-        """Add a line's audio at once: short, and bounded where it was kept."""
-        self.pacer.push(samples, words)
-        self._changed.set()
+    def pause(self) -> Chunk | None:
+        return self._sends(super().pause())
 
-    def finish(self) -> None:
-        self.pacer.finish()
-        self._changed.set()
-
-    def send_until(self, limit_ms: float | None) -> None:
-        self.pacer.send_until(limit_ms)
-        self._changed.set()
-
-    def reduce_lead(self) -> None:
-        self.pacer.reduce_lead()
-
-    def duck(self) -> None:
-        self.pacer.duck()
-
-    def pause(self) -> None:
-        self._emit_if(self.pacer.pause())
-
-    def resume(self) -> None:
-        self.pacer.resume()
-        self._changed.set()
-
-    def rewind(self, to_ms: float, words: tuple[SpokenWord, ...]) -> None:
-        self.pacer.rewind(to_ms, self._clock(), words)
-
-    def stop(self) -> None:
-        """Silence, for good. What was sent stays counted."""
-        self._emit_if(self.pacer.stop())
-        self._changed.set()
+    def stop(self) -> Chunk | None:
         self._room.set()
+        return self._sends(super().stop())
 
-    @property
-    def is_audible(self) -> bool:
-        return self.pacer.is_audible(self._clock())
-
-    def heard_ms(self) -> float:
-        return self.pacer.heard_ms(self._clock())
-
-    def _emit_if(self, chunk: Chunk | None) -> None:
+    def _sends(self, chunk: Chunk | None) -> Chunk | None:
         if chunk is not None:
             self._emit(chunk)
+        return chunk
 
     async def run(self) -> None:
         """Send until everything that was pushed before `finish` (or `stop`) has left."""
-        while not self.pacer.is_drained:
-            self._changed.clear()
+        while not self.is_drained:
+            self.changed.clear()
             # One reading of the clock: a chunk that is not due at the first question and due at the
             # second would be waited for without end.
             now_s = self._clock()
-            while (chunk := self.pacer.next_chunk(now_s)) is not None:
+            while (chunk := self.next_chunk(now_s)) is not None:
                 self._emit(chunk)
-            if self.pacer.is_drained:
+            if self.is_drained:
                 return
             self._room.set()
-            wait_s = self.pacer.wait_s(now_s)
+            wait_s = self.wait_s(now_s)
             try:
                 # Woken early by new audio, a resume or a stop.
                 async with asyncio.timeout(wait_s if wait_s > 0 else None):
-                    await self._changed.wait()
+                    await self.changed.wait()
             except TimeoutError:
                 continue
 
     async def played_out(self) -> None:
         """Wait until the client has played the last sample that was sent."""
-        await asyncio.sleep(max(0.0, self.pacer.play_end_s - self._clock()))
+        await asyncio.sleep(max(0.0, self.play_end_s - self._clock()))

@@ -8,12 +8,12 @@ released if the reply that is asked for differs in nothing but the words it answ
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 from typing import Literal
 
 import msgspec
 
+from voiceloop.admission.bucket import Bucket
 from voiceloop.backends import ChatMessage, Usage
 from voiceloop.listening.endpointing import FITTED
 from voiceloop.listening.events import PauseWeighed, UserTurn
@@ -22,7 +22,6 @@ from voiceloop.reply.anticipation import LiveBranch, Preemptive
 from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.plan import ReplyPlan, voice_options_of
 from voiceloop.reply.reply import Reply
-from voiceloop.reply.voice import MOST_CHARACTERS
 from voiceloop.telemetry.record import TurnRecord
 
 # The caller's words and P(end of turn) are known some 50 ms into a pause. When that takes five
@@ -30,48 +29,17 @@ from voiceloop.telemetry.record import TurnRecord
 MAX_PAUSED_MS = 250.0
 
 
-class WasteBudget:
-    """What one session may throw away on replies that nobody heard. Pure: the clock is passed in.
-
-    The only bound on speculative waste: so many requests in one turn of the caller, and so many
-    tokens and so much audio in WINDOW_S. These are chosen: of replies of 30 tokens and 6 s of
-    speech they let some 30 be thrown away in a minute before anything of them is spoken, or 10
-    that were synthesized whole.
-    """
-
-    N_TOKENS = 1000
-    SPEECH_MS = 60_000
-
-    MAX_PER_TURN = 4  # chosen: a caller who stops at every word must not buy a reply at each
-    # More where the turn is nearly over: whoever dictates has spent the others by the last digit,
-    # and waited longest (LOG.md, 2026-11-23, "a reply to whoever waits longest").
-    MAX_NEARLY_OVER = 2
-    WINDOW_S = 60.0  # older waste is forgiven
-
-    def __init__(self) -> None:
-        self._n_begun = 0
-        self._wasted: deque[tuple[float, int, float]] = deque()  # at, tokens, ms of speech
-
-    def begin_turn(self) -> None:
-        """Another turn of the caller begins."""
-        self._n_begun = 0
-
-    def count_request(self) -> None:
-        self._n_begun += 1
-
-    def add_waste(self, now_s: float, n_tokens: int, speech_ms: float) -> None:
-        if n_tokens or speech_ms:
-            self._wasted.append((now_s, n_tokens, speech_ms))
-
-    def is_turn_spent(self, *, is_nearly_over: bool) -> bool:
-        return self._n_begun >= self.MAX_PER_TURN + (self.MAX_NEARLY_OVER if is_nearly_over else 0)
-
-    def is_spent(self, now_s: float) -> bool:
-        while self._wasted and self._wasted[0][0] < now_s - self.WINDOW_S:
-            self._wasted.popleft()
-        n_tokens = sum(entry[1] for entry in self._wasted)
-        speech_ms = sum(entry[2] for entry in self._wasted)
-        return n_tokens >= self.N_TOKENS or speech_ms >= self.SPEECH_MS
+# All that bounds speculative waste: so many replies begun in one turn of the caller, who must not
+# buy one at each word, and so much thrown away, forgiven within a minute. Chosen: of replies of 30
+# tokens and 6 s of speech some 30 before anything of them is spoken, or 10 that are whole.
+MOST_PER_TURN = 4
+# More where the turn is nearly over: whoever dictates has spent the others by the last digit, and
+# waited longest (LOG.md, 2026-11-23, "a reply to whoever waits longest").
+MOST_NEARLY_OVER = 2
+MOST_TOKENS, MOST_SPEECH_MS, FORGIVEN_S = 1000, 60_000.0, 60.0
+# Of a line, which a voice takes whole. Chosen: some 20 s of speech, more than a number, a name or
+# an address takes to be said back.
+MOST_CHARACTERS = 320
 
 
 class PreemptiveReplies:
@@ -81,16 +49,18 @@ class PreemptiveReplies:
         self._context = context
         self._metrics = context.metrics
         self._ahead = context.ahead
-        self._budget = WasteBudget()
+        self._n_begun = 0  # in the open turn
+        self._tokens = Bucket(MOST_TOKENS, MOST_TOKENS / FORGIVEN_S, context.clock)
+        self._speech_ms = Bucket(MOST_SPEECH_MS, MOST_SPEECH_MS / FORGIVEN_S, context.clock)
         self._reply: Reply | None = None
         self._words: tuple[str, ...] = ()  # that it answers
+        self._line: Reply | None = None  # that needs no model
 
     def reset(self) -> None:
-        """Another turn of the caller begins."""
         self.drop()
         self._drop_line()
         self._context.openers.drop()
-        self._budget.begin_turn()
+        self._n_begun = 0
 
     def consider(self, pause: PauseWeighed) -> None:
         """The caller paused after these words: begin a reply if this is likely the end.
@@ -105,40 +75,61 @@ class PreemptiveReplies:
         is_likely = is_near or pause.needed_ms <= FITTED.preemptive_needed_ms
         if not is_likely:
             return
-        if self._budget.is_turn_spent(is_nearly_over=is_near) or self._has_reply_to(words):
+        most = MOST_PER_TURN + (MOST_NEARLY_OVER if is_near else 0)
+        if self._n_begun >= most or self._has_reply_to(words):
             return
         if (live := self._context.anticipation.live) is None:
             return
         fixed = self._context.prepared.answer(text := live.turn_text(words))
         if fixed is not None and not self._may_speak(fixed.text):
             return
-        is_spent = self._budget.is_spent(self._context.clock())
-        if self._context.is_busy() or is_spent:
+        if self._context.is_busy() or self._tokens.is_empty or self._speech_ms.is_empty:
             self._metrics.drafts.labels(fate="forgone").inc()
         elif fixed is not None:
-            self._speak(fixed.text)
+            self._speak(live, text, fixed.text)
         else:
             self._begin(live, words, text)
 
-    def _may_speak(self, line: str) -> bool:
-        """Whether a line that needs no model may be spoken ahead, and is not already."""
-        context = self._context
-        settings = context.protocol.settings
-        speaks = settings.speaks and self._ahead.does("held_clause")
-        is_spoken = speaks and len(line) <= MOST_CHARACTERS
-        return is_spoken and not context.voice.has(line, voice_options_of(settings))
+    # --- a line that needs no model ---
 
-    def _speak(self, line: str) -> None:
+    def _may_speak(self, line: str) -> bool:
+        """Whether it may be spoken ahead, and is not already."""
+        settings, ahead = self._context.protocol.settings, self._line
+        options = voice_options_of(settings)
+        if not (settings.speaks and self._ahead.does("held_clause")) or len(line) > MOST_CHARACTERS:
+            return False
+        if ahead is not None and not ahead.is_failing:
+            if (ahead.fixed_text, ahead.plan.voice_options) == (line, options):
+                return False
+        return self._context.voice.kept_sound(line, options) is None
+
+    def _speak(self, open_turn: LiveBranch, text: str, line: str) -> None:
         self._drop_line()
-        self._budget.count_request()
-        context = self._context
-        options = voice_options_of(context.protocol.settings)
-        context.voice.speak_ahead(line, options, context.tasks)
+        self._n_begun += 1
+        plan = self._plan_to(open_turn, text)
+        self._line = Reply(self._context, plan, TurnRecord("preemptive"), fixed_text=line)
+        self._line.start(self._waste)
 
     def _drop_line(self) -> None:
-        wasted_ms = self._context.voice.drop_ahead()
-        self._metrics.wasted_audio_ms.inc(wasted_ms)
-        self._budget.add_waste(self._context.clock(), 0, wasted_ms)
+        line, self._line = self._line, None
+        if line is not None:
+            line.cancel()
+
+    def take_line(self, text: str, asked: ReplyPlan) -> Reply | None:
+        """The reply of these words that was spoken ahead as it is asked for; None: none was."""
+        line = self._line
+        if line is None or line.is_failing or line.fixed_text != text:
+            return None
+        if replace(line.plan, prompt=asked.prompt, params=asked.params, route=asked.route) != asked:
+            return None
+        self._line = None
+        return line
+
+    def _waste(self, reply: Reply) -> None:
+        self._metrics.wasted_audio_ms.inc(reply.speech.wasted_ms)
+        self._speech_ms.take(reply.speech.wasted_ms)
+
+    # --- a reply of the model ---
 
     def _has_reply_to(self, words: tuple[str, ...]) -> bool:
         return self._stands and words == self._words
@@ -151,28 +142,31 @@ class PreemptiveReplies:
 
     @property
     def _live(self) -> LiveBranch | None:
-        """The branch that it is made on."""
-        return self._reply.live if self._reply is not None else None
+        return self._reply.generation.live if self._reply is not None else None
+
+    def _plan_to(self, open_turn: LiveBranch, text: str) -> ReplyPlan:
+        """Of the reply to the open turn, were this all of it."""
+        behind = self._context.prepared.ahead(text)
+        turn = ChatMessage("user", text, behind=behind, sound=open_turn.sound)
+        prompt = (*open_turn.context.messages, turn)
+        return self._context.plan_of(self._context.protocol.settings, prompt)
 
     def _begin(self, open_turn: LiveBranch, words: tuple[str, ...], text: str) -> None:
         if self._reply is not None and self._reply.is_failing:
             self.drop()
-        behind = self._context.prepared.ahead(text)
-        turn = ChatMessage("user", text, behind=behind, sound=open_turn.sound)
-        settings, prompt = self._context.protocol.settings, (*open_turn.context.messages, turn)
-        plan = self._context.plan_of(settings, prompt)
+        plan = self._plan_to(open_turn, text)
         if (live := open_turn.on(plan.route.model)) is None:
             return  # who answers reads nothing ahead at the moment
         if plan.route.may_open and plan.speaks and self._choose_opener(open_turn, plan):
-            self._budget.count_request()
+            self._n_begun += 1
             self.drop()
             self._words = words
             return  # it is asked to go on behind that, once the turn is over
         if self._reply is not None and self._live is not live:
             self.drop()
-        if not live.begin_preemptive((turn,), plan.params):
+        if not live.begin_preemptive(plan.prompt[-1:], plan.params):
             return
-        self._budget.count_request()
+        self._n_begun += 1
         self._words = words
         if self._reply is not None:
             self._reply.revise(plan)
@@ -201,11 +195,11 @@ class PreemptiveReplies:
             self._live.stop_preemptive()
 
     def drop(self) -> None:
-        """Throw the reply away."""
         self.take_back()
-        reply, self._reply = self._reply, None
+        reply, live, self._reply = self._reply, self._live, None
+        if live is not None:
+            live.drop_preemptive()
         if reply is not None:
-            reply.drop_ahead()
             reply.cancel()
 
     # --- an early start ---
@@ -220,7 +214,6 @@ class PreemptiveReplies:
 
     @property
     def early(self) -> Reply | None:
-        """The reply that has started early."""
         return self._reply if self._reply is not None and self._reply.has_begun else None
 
     def start_early(self, unsure_ms: float) -> Reply | None:
@@ -303,8 +296,8 @@ class PreemptiveReplies:
 
     def _done(self, reply: Reply) -> None:
         """A preemptive reply that was not taken is over."""
-        if self._reply is reply:
-            reply.drop_ahead()
+        if self._reply is reply and self._live is not None:
+            self._live.drop_preemptive()
         self._metrics.drafts.labels(fate="dropped").inc()
         self._metrics.observe_work(reply.usage, reply.speech.wasted_ms, reply.used)
         self._book(reply.usage, reply.speech.wasted_ms)
@@ -313,8 +306,9 @@ class PreemptiveReplies:
         self._book(record.end.usage, record.end.wasted_audio_ms)
 
     def _book(self, usage: Usage, wasted_ms: float) -> None:
-        """What a reply threw away, preemptive or interrupted, on the session's budget."""
-        self._budget.add_waste(self._context.clock(), usage.n_discarded_tokens, wasted_ms)
+        """What a reply threw away, preemptive or interrupted."""
+        self._tokens.take(usage.n_discarded_tokens)
+        self._speech_ms.take(wasted_ms)
 
 
 def _fits(reply: Reply, asked: ReplyPlan) -> bool:

@@ -29,14 +29,13 @@ from voiceloop.errors import VoiceLoopError, error_of
 from voiceloop.listening.events import UserTurn
 from voiceloop.realtime.response import CloseReason, ResponseHandle, ResponseStatus
 from voiceloop.reply.anticipation import LiveBranch
-from voiceloop.reply.bridge import Bridge, Late
+from voiceloop.reply.bridge import Bridge, Late, ModelDeadline
 from voiceloop.reply.context import ReplyContext
-from voiceloop.reply.generation import Generation, Unsure
+from voiceloop.reply.generation import MAX_ROUNDS, Generation, ReplyRound, added
 from voiceloop.reply.phase import Phase, PhaseEvent, ReplyPhase
 from voiceloop.reply.plan import ReplyPlan
-from voiceloop.reply.playout import Chunk, Pacer, Playout
-from voiceloop.reply.rounds import MAX_ROUNDS, ModelDeadline, ReplyRound, added
-from voiceloop.reply.routing import FAILED, UNSURE, Route
+from voiceloop.reply.playout import Chunk, Playout
+from voiceloop.reply.routing import Route
 from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.voice import KeptLine, ModelVoice
 from voiceloop.telemetry.record import Mark, Outcome, Speaker, TurnRecord
@@ -84,13 +83,13 @@ class Reply:
         self.act: CallAct | None = None  # what it does to the call once it has been heard
         self.on_done: Callable[[Reply], None] | None = None
         self._context = context
-        self._fixed_text, self._fixed_call = fixed_text, fixed_call
+        self.fixed_text, self._fixed_call = fixed_text, fixed_call
         self._bridge = Bridge(
             context.agent.waiting, context.waiting_lines, context.clock,
             has_spoken=was_asked_to_wait or not plan.speaks,
         )  # fmt: skip
         deadline = ModelDeadline(plan.params.within_ms / 1000, self._waited_s)
-        self._generation = Generation(context, plan, failure, live, deadline)
+        self.generation = Generation(context, plan, failure, live, deadline)
         self._response: ResponseHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._first_route: Route | None = None  # of the model that was asked first
@@ -99,10 +98,10 @@ class Reply:
         whole = (fixed_text or "") + (context.agent.fallback if failure is not None else "")
         self._own_voice: ModelVoice | None = None  # of the model, where it brings one
         if context.model_speaks:
-            self._own_voice = ModelVoice(lambda: self._generation.live, context.voice.live)
+            self._own_voice = ModelVoice(lambda: self.generation.live, context.voice.live)
         voice: Voice | None = self._own_voice
         if whole or voice is None:
-            voice = context.voice.sound_of(whole, plan.voice_options, record)
+            voice = context.voice.kept_sound(whole, plan.voice_options)
         self.speech = self._new_speech(not_before_s, speaks_ahead=speaks_ahead, voice=voice)
 
     def _new_speech(
@@ -111,12 +110,11 @@ class Reply:
         context = self._context
         return ReplySpeech(
             voice or context.voice.live, self.plan.voice_options, context.voice.new_stream_id,
-            Pacer(
-                self.plan.output_format.rate, context.voice.lead_ms, not_before_s,
-                context.play_delay_ms,
+            Playout(
+                self._emit, context.clock, self.plan.output_format.rate, context.voice.lead_ms,
+                not_before_s, context.play_delay_ms,
             ),
-            self._emit, context.clock, self.phase,
-            on_first_audio=self._mark_audio, speaks_ahead=speaks_ahead,
+            context.clock, self.phase, on_first_audio=self._mark_audio, speaks_ahead=speaks_ahead,
         )  # fmt: skip
 
     # --- begun ---
@@ -133,14 +131,25 @@ class Reply:
         self.speech.release()
         return self
 
+    def say_line(
+        self, response: ResponseHandle, turn: UserTurn, plan: ReplyPlan, call: ToolCall | None
+    ) -> None:
+        """Its fixed text was spoken ahead, and is what this turn is answered with."""
+        self.turn, self.record, self.generation.plan = turn, turn.record, plan
+        self._fixed_call = call
+        self._mark_first_token()
+        if self.playout.buffered_ms:
+            self._mark_audio(self._context.clock())
+        self.release(response)
+
     def _answer_in(self, response: ResponseHandle) -> None:
-        if self._fixed_text is None and self._first_route is None:
+        if self.fixed_text is None and self._first_route is None:
             self._first_route = self.plan.route
             self._note_speaker(0)
         self._response = response
         self.record.note_response(response.id)
         # Whoever closes it asks the round what was used.
-        response.usage_so_far = self._generation.round.take_usage
+        response.usage_so_far = self.generation.round.take_usage
         self.released_s = self.released_s or self._context.clock()
 
     def _answer_like_before(self) -> None:
@@ -165,14 +174,14 @@ class Reply:
 
     def revise(self, plan: ReplyPlan) -> None:
         """The caller went on: another version is on its way."""
-        self._generation.revise(plan)
+        self.generation.revise(plan)
         self.speech.text.begin_version()
 
     @property
     def may_start_early(self) -> bool:
         """Whether its first sound is there, and is the first that is due."""
         is_held = self.phase.now is ReplyPhase.HELD and not self.is_failing
-        return is_held and self.speech.may_start_early and not self._generation.begins_with_calls
+        return is_held and self.speech.may_start_early and not self.generation.tools.drafted
 
     def start_early(self, response: ResponseHandle, unsure_ms: float) -> None:
         """Be heard in this response, until `take_back` or `keep_early`; softly for unsure_ms."""
@@ -191,7 +200,7 @@ class Reply:
 
         False where the branch does not promise that it goes on as it was heard: it is to go.
         """
-        is_promised = self._generation.commit_preemptive(plan)
+        is_promised = self.generation.commit_preemptive(plan)
         if is_promised:
             self._take_turn(turn)
             self._answer_in(self.response)
@@ -213,16 +222,6 @@ class Reply:
             self.speech.take_back()
         return started, item_id
 
-    @property
-    def live(self) -> LiveBranch | None:
-        """The branch that it is made on; None where there is none yet."""
-        return self._generation.live
-
-    def drop_ahead(self) -> None:
-        """What is made ahead of it is read by nobody any more."""
-        if self.live is not None:
-            self.live.drop_preemptive()
-
     def release_held(self, response: ResponseHandle, turn: UserTurn, plan: ReplyPlan) -> bool:
         """Answer in this response, as `plan` asks; what is ready is sent once it is certain.
 
@@ -232,12 +231,12 @@ class Reply:
         self._take_turn(turn)
         self._answer_in(response)
         self._take_opener()
-        calls = self._generation.take_draft(plan, calls_at_once=response.calls_at_once)
+        calls = self.generation.take_draft(plan, calls_at_once=response.calls_at_once)
         if calls:
             self._pass_round(calls)
         is_newest = self.speech.text.is_confirmed  # nothing is left of a version before the newest
         self.speech.text.begin_version()
-        is_promised = self._generation.commit_preemptive(plan) and is_newest
+        is_promised = self.generation.commit_preemptive(plan) and is_newest
         if is_promised:
             self.speech.release()
         else:
@@ -246,7 +245,7 @@ class Reply:
 
     def _take_opener(self) -> None:
         """Have an opener ready, where the large model answers and one may be said."""
-        openers, plan, live = self._context.openers, self.plan, self._generation.live
+        openers, plan, live = self._context.openers, self.plan, self.generation.live
         if self.response.is_out_of_band:
             return  # the open turn keeps its own
         if not (plan.route.may_open and plan.speaks):
@@ -257,8 +256,8 @@ class Reply:
             openers.begin(None, plan.prompt[-1:])
             taken = openers.take()
         self._bridge.opener = taken
-        if taken is not None and openers.goes_first and self._generation.is_to_be_asked:
-            self._generation.go_behind(f"{taken.line} ", openers.acts)
+        if taken is not None and openers.goes_first and self.generation.tail is not None:
+            self.generation.go_behind(f"{taken.line} ", openers.acts)
 
     def _take_turn(self, turn: UserTurn) -> None:
         """It is due to this turn; what was done ahead stands in the turn's record too."""
@@ -273,7 +272,7 @@ class Reply:
         self._close("completed")
         uses = [each.use(self.released_s) for each in calls]
         self.record.note_calls(uses, self._context.clock())
-        self._generation.begin_round(calls, is_out_of_band=False, is_last=False)
+        self.generation.begin_round(calls, is_out_of_band=False, is_last=False)
         self._answer_like_before()
 
     # --- who speaks ---
@@ -295,7 +294,7 @@ class Reply:
     def cancel(self) -> None:
         """Silence now, for good; idempotent. The response itself is closed by who cancels."""
         self.outcome, self.act = self.outcome or "cancelled", None
-        self._generation.leave_calls()  # at once: the next turn's branch begins with what they say
+        self.generation.leave_calls()  # at once: the next turn's branch begins with what they say
         self.speech.stop()
         if self._task is not None:
             self._task.cancel()
@@ -314,12 +313,11 @@ class Reply:
 
     @property
     def decided_s(self) -> float | None:
-        """When the turn that it is due to was over."""
         return self.turn.decided_s if self.turn is not None else None
 
     @property
     def plan(self) -> ReplyPlan:
-        return self._generation.plan
+        return self.generation.plan
 
     @property
     def response(self) -> ResponseHandle:
@@ -332,29 +330,23 @@ class Reply:
     def remaining_ms(self) -> float | None:
         """Audio that the caller has still to hear; None while more may come."""
         now_s = self._context.clock()
-        return None if self.is_calling else self.playout.pacer.remaining_ms(now_s)
+        return None if self.is_calling else self.playout.remaining_ms(now_s)
 
     @property
     def is_failing(self) -> bool:
         """Whether it is over, or about to be: nothing more of it can be released."""
-        said = self._generation.round
+        said = self.generation.round
         return self.outcome is not None or self.speech.has_failed or said.failure is not None
-
-    @property
-    def play_end_s(self) -> float:
-        """When the client will have played all that was sent."""
-        return self.playout.pacer.play_end_s
 
     def heard_over_ms(self, sounding_ms: float) -> float:
         """For how long it was heard over a caller who has sounded for so long."""
-        now_s = self._context.clock()
-        silent_s = max(0.0, now_s - self.play_end_s)
+        silent_s = max(0.0, self._context.clock() - self.playout.play_end_s)
         return max(0.0, sounding_ms - 1000.0 * silent_s)
 
     @property
     def usage(self) -> Usage:
         """Tokens of all rounds so far; those of text that nobody heard are counted apart."""
-        return self._generation.rounds.usage(self.speech.unheard)
+        return self.generation.rounds.usage(self.speech.unheard)
 
     @property
     def used(self) -> Mapping[str, Usage]:
@@ -362,26 +354,16 @@ class Reply:
         route, opener = self.plan.route, self._bridge.opener
         if not route.reason:
             return {}
-        used = dict(self._generation.used) or {route.model: self.usage}
+        used = dict(self.generation.used) or {route.model: self.usage}
         if opener is not None and opener.n_tokens and route.other is not None:
             chosen = Usage(n_discarded_tokens=opener.n_tokens)
             used[route.other] = added(used.get(route.other, Usage()), chosen)
         return used
 
     @property
-    def called(self) -> tuple[int, int]:
-        """As `Rounds.called`."""
-        return self._generation.rounds.called
-
-    @property
     def is_calling(self) -> bool:
         """Whether its round has calls that the server answers, so that another round follows."""
-        return self._generation.goes_on
-
-    @property
-    def open_calls(self) -> tuple[ToolCall, ...]:
-        """Calls of the last round that the client has to answer."""
-        return self._generation.round.open_calls
+        return self.generation.tools.serves(self.generation.round.calls)
 
     @property
     def playout(self) -> Playout:
@@ -391,10 +373,10 @@ class Reply:
 
     async def _run(self) -> None:
         try:
-            if self._fixed_text is None and self._generation.live is None:
-                await self._generation.open(self.response, self.record, self.decided_s)
+            if self.fixed_text is None and self.generation.live is None:
+                await self.generation.open(self.response, self.record, self.decided_s)
                 if (own := self._context.prepared.late_answer(self.response)) is not None:
-                    self._fixed_text = own.text
+                    self.fixed_text = own.text
                     self.record.facts.answered_by = own.table
                 else:
                     self._take_opener()
@@ -410,14 +392,13 @@ class Reply:
         finally:
             if self._bridge.opener is not None:
                 self._bridge.opener.close()
-            self._generation.close()
+            self.generation.close()
             self._finish()
 
     def _finish(self) -> None:
         """Tell that nothing more comes, once."""
         if self.phase.now is not ReplyPhase.DONE and self.on_done is not None:
             self._note_opener()
-            self._note_margin()
             self.phase.change(PhaseEvent.END)
             self.record.mark(Mark.TURN_END, self._context.clock())
             self.on_done(self)
@@ -444,11 +425,11 @@ class Reply:
                 self._end("failed", said.failure)
                 return
             outcome: Outcome = "incomplete" if said.finish_reason == "length" else "completed"
-            calls = self._generation.make_calls()
+            calls = self.generation.make_calls()
             if not calls or not n_more:
                 self._end(outcome)
                 return
-            await self._bridge.over(calls, self.play_end_s, self._say_behind)
+            await self._bridge.over(calls, self.playout.play_end_s, self._say_behind)
             await self.phase.answering.wait()  # it may have been interrupted meanwhile
             self._tell_results(calls)
             self._close(outcome)
@@ -458,7 +439,9 @@ class Reply:
                 self._end(outcome)
                 return
             if (act := act_of(calls)) is not None:
-                await self._announce_act(act)
+                if act.line and not self.has_words:
+                    await self._add_line(act.line)
+                self.act = act  # nothing follows: it is done when this has been heard
                 self._end(outcome)
                 return
             self._go_on(self._own_voice)
@@ -467,12 +450,6 @@ class Reply:
         """Say what the call will do; the caller's next turn is the answer."""
         await self._add_line(pending.question)
         self._context.tools.note_asked(pending)
-
-    async def _announce_act(self, act: CallAct) -> None:
-        """Nothing more follows: the call is acted on when this reply has been heard."""
-        if act.line and not self.has_words:
-            await self._add_line(act.line)
-        self.act = act
 
     async def _add_line(self, line: str) -> None:
         """Say or write this last, in a response of its own."""
@@ -487,13 +464,13 @@ class Reply:
         uses = [each.use(self.released_s) for each in calls]
         self.record.note_calls(uses, self._context.clock())
         is_beside, is_last = self.response.is_out_of_band, self._bridge.is_spent
-        self._generation.begin_round(calls, is_out_of_band=is_beside, is_last=is_last)
+        self.generation.begin_round(calls, is_out_of_band=is_beside, is_last=is_last)
 
     def _go_on(self, voice: Voice | None = None) -> None:
         """In another response, once the last one has been played."""
         self._answer_like_before()
         wasted_ms = self.speech.wasted_ms
-        self.speech = self._new_speech(self.play_end_s, voice=voice)
+        self.speech = self._new_speech(self.playout.play_end_s, voice=voice)
         self.speech.wasted_ms = wasted_ms
         self.speech.release()
 
@@ -509,7 +486,7 @@ class Reply:
         await self.phase.answering.wait()
         if self.plan.speaks:
             self._send_rest()
-        return self._generation.round
+        return self.generation.round
 
     # --- generated ---
 
@@ -519,19 +496,22 @@ class Reply:
         Raises: what failed a preemptive reply: nobody waits for it.
         """
         try:
-            if self._fixed_text is not None:
-                await self._write(self._fixed_text)
+            if self.fixed_text is not None:
+                await self._write(self.fixed_text)
+                if self.phase.is_ahead:
+                    self.speech.end_version()  # the voice says all of it
+                    await self.phase.answering.wait()
                 if self._fixed_call is not None:
                     await self._announce(self._fixed_call)
             else:
                 await self._follow_model()
         except Exception as error:  # a bug costs a turn, not the call
             if self.phase.is_ahead:
-                self._generation.round.failure = failure = error_of(error)
+                self.generation.round.failure = failure = error_of(error)
                 raise failure from error
-            self._generation.fail(error_of(error))
-        said = self._generation.round
-        is_mute = self._fixed_text is None and not said.calls and not self.speech.text.has_words
+            self.generation.fail(error_of(error))
+        said = self.generation.round
+        is_mute = self.fixed_text is None and not said.calls and not self.speech.text.has_words
         fallback = self._context.agent.fallback
         if self.plan.speaks and (is_mute or said.failure is not None or said.needs_fallback):
             self.speech.say_last(fallback)
@@ -547,23 +527,21 @@ class Reply:
                 await self._follow_one_model()
                 return
             except VoiceLoopError as error:
-                is_unsure = isinstance(error, Unsure)
-                if self.phase.is_ahead or not self._switch(UNSURE if is_unsure else FAILED):
+                if self.phase.is_ahead or not self._switch():
                     raise
-                told = logging.INFO if is_unsure else logging.WARNING
-                log.log(told, "another model goes on: %s", error.message)
+                log.warning("another model goes on: %s", error.message)
 
-    def _switch(self, reason: str) -> bool:
+    def _switch(self) -> bool:
         """Have the other model go on. False where there is none."""
-        generation = self._generation
+        generation = self.generation
         if generation.who_goes_on is None:
             return False
         said = generation.given
         if self._bridge.opener is not None:
             self._bridge.opener.close()  # the branch that it may read is the reply's now
         if self.plan.speaks:
-            said = self.speech.break_off(is_unheard=reason == UNSURE)
-        generation.switch(said, reason)
+            said = self.speech.break_off()
+        generation.switch(said)
         self._note_speaker(len(said))
         return True
 
@@ -573,17 +551,11 @@ class Reply:
         if route.reason:
             self.record.note_speaker(Speaker(route.model, route.part, route.reason, from_char))
 
-    def _note_margin(self) -> None:
-        """Tell how sure the small model was, where it is asked."""
-        if self.plan.route.least_margin:
-            self._generation.margins.end_clause()
-            self.record.facts.least_margin = self._generation.margins.least
-
     async def _follow_one_model(self) -> None:
-        async with self._generation.deadline.round():
-            await self._generation.ask()
+        async with self.generation.deadline.round():
+            await self.generation.ask()
             self.record.mark(Mark.PROMPT_COMMITTED, self._context.clock())
-            async for event in self._generation.events():
+            async for event in self.generation.events():
                 match event:
                     case str():
                         self._open_before(event)
@@ -597,7 +569,7 @@ class Reply:
         """The large model's first word is there: say the opener that it was asked to go behind."""
         if self._first_word_s is None and text.strip():
             self._first_word_s = self._context.clock()
-            if self._generation.goes_behind and self._bridge.owes_opener:
+            if self.generation.begins_with and self._bridge.owes_opener:
                 self._say_before(self._bridge.take_opener(), True)
 
     def _note_opener(self) -> None:
@@ -605,7 +577,7 @@ class Reply:
         released_s, first_s, route = self.released_s, self._first_word_s, self._first_route
         if route is None or route.part != "large" or released_s is None or first_s is None:
             return
-        usage = self._generation.used.get(route.model)
+        usage = self.generation.used.get(route.model)
         self._context.openers.observe(
             self._opener_said,
             1000 * max(0.0, first_s - released_s),
@@ -617,7 +589,7 @@ class Reply:
     @property
     def _turn_ended_s(self) -> float | None:
         """When the turn did whose answer is the present round; None where no turn's is."""
-        is_first = self._generation.rounds.is_first
+        is_first = self.generation.rounds.is_first
         return self.turn.speech_end_s if self.turn is not None and is_first else None
 
     def _waited_s(self) -> float:
@@ -627,7 +599,7 @@ class Reply:
 
     def _late(self) -> Late | None:
         """What the caller waits for now: the model, or the voice that has words to say."""
-        asked_s, ended_s = self._generation.deadline.asked_s, self._turn_ended_s
+        asked_s, ended_s = self.generation.deadline.asked_s, self._turn_ended_s
         if self.speech.text.whole:
             if (late := self.speech.late()) is None or self.response.is_out_of_band:
                 return None
@@ -636,7 +608,7 @@ class Reply:
         if asked_s is None or not self.phase.is_answering or self.response.is_out_of_band:
             return None
         since_s = asked_s if ended_s is None else ended_s
-        return self._bridge.late_model(since_s, asked_s, self.play_end_s)
+        return self._bridge.late_model(since_s, asked_s, self.playout.play_end_s)
 
     def _kept(self, line: str) -> KeptLine | None:
         """The line as the voice once spoke it; None where it never has."""
@@ -650,7 +622,7 @@ class Reply:
             self._mark_first_token()
         if self._bridge.opener is not None and self._bridge.opener.line == line:
             self.record.facts.opener = self._opener_said = line
-            self._generation.expect_echo(line, self._context.openers.acts)
+            self.generation.expect_repeats(line, self._context.openers.acts)
         else:
             self.record.facts.waiting_line = line
         if kept is not None:
@@ -678,17 +650,17 @@ class Reply:
         self.response.text_delta(text)
 
     def _mark_first_token(self) -> None:
-        has_thought = self._generation.has_thought
+        has_thought = self.generation.has_thought
         self.record.note_first_token(self._context.clock(), has_thought=has_thought)
 
     async def _announce(self, call: ToolCall) -> None:
         """Tell the client of a call, and make it if it changes nothing."""
         await self.phase.answering.wait()
-        said = self._generation.round
+        said = self.generation.round
         if call.call_id in said.named or (said.calls and not self.response.calls_at_once):
             return  # named twice, or the client asked for one at a time
         said.named.add(call.call_id)
-        self._generation.call_early(self._add_call(call))
+        self.generation.tools.call_early(self._add_call(call))
 
     def _add_call(self, call: ToolCall) -> ToolCall:
         """The call as it goes on: one of an MCP server has the id of its item."""
@@ -698,7 +670,7 @@ class Reply:
             # Not the model's: a service may give every reply's first call the same.
             prefix = "mcpr" if tool.needs_approval else "mcp"
             call = msgspec.structs.replace(call, call_id=self._context.protocol.new_id(prefix))
-        self._generation.round.calls.append(call)
+        self.generation.round.calls.append(call)
         self._context.tap.call(call)
         called = (call.call_id, call.name, call.arguments)
         if tool is None or not tool.server_label:
@@ -731,14 +703,14 @@ class Reply:
         self._context.on_sound(chunk.samples, self.plan.output_format.rate)
         data = encode(chunk.samples, self.plan.output_format.encoding)
         response.audio_delta(data, chunk.duration_ms, is_fade=chunk.is_fade)
-        if not response.closed and response.item_id is not None:
-            words, pacer = speech.in_item(chunk.words), self.playout.pacer
+        if self._context.tap.keeps and not response.closed and response.item_id is not None:
+            words, playout = speech.in_item(chunk.words), self.playout
             self._context.tap.say(
-                Sounded(chunk.samples, pacer.rate_hz, pacer.play_end_s, response.item_id, words)
+                Sounded(chunk.samples, playout.rate_hz, playout.play_end_s, response.item_id, words)
             )
         self.record.mark(Mark.FIRST_AUDIO_QUEUED, self._context.clock())
         self.record.note_held(self.speech.held_ms)
 
     def _send_rest(self) -> None:
         """The text that has no sound of its own: the last marks, spaces."""
-        self.response.transcript_delta(self.speech.text.take_rest())
+        self.response.transcript_delta(self.speech.text.take(len(self.speech.text.whole)))

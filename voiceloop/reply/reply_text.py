@@ -100,18 +100,7 @@ class ReplyText:
             n_chars += 1
         return n_chars
 
-    def clause_end(self, n_chars: int) -> int:
-        """Where the clause ends that has this many characters before it, or behind it."""
-        if n_chars == 0:
-            return 0
-        ends = (end for end in self._clause_ends() if end >= n_chars)
-        return next(ends, len(self.whole))
-
-    def last_clause_end(self) -> int:
-        """Where the last whole clause ends."""
-        return max(self._clause_ends(), default=0)
-
-    def _clause_ends(self) -> Iterator[int]:
+    def clause_ends(self) -> Iterator[int]:
         """Behind each mark that a space follows: a number's own ends nothing."""
         for index, mark in enumerate(self.whole):
             if mark in CLAUSE_MARKS and self.whole[index + 1 : index + 2].isspace():
@@ -126,9 +115,6 @@ class ReplyText:
         taken = self.whole[self._n_said : n_chars]
         self._n_said = max(self._n_said, min(n_chars, len(self.whole)))
         return taken
-
-    def take_rest(self) -> str:
-        return self.take(len(self.whole))
 
     def take_back(self, n_chars: int) -> int:
         """Only the first n_chars characters were said; returns where the next word begins."""

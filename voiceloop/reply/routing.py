@@ -31,7 +31,7 @@ Part = Literal["small", "large"]
 PART_OF_EFFORT: Mapping[str, Part] = {
     "none": "small", "minimal": "small", "low": "small", "high": "large", "xhigh": "large",
 }  # fmt: skip
-FAILED, UNSURE = "failed", "unsure"  # reasons of a part that went on for the other
+FAILED = "failed"  # the reason of a part that went on for the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,12 @@ class Route:
 
     model, other: names of `Backends.models`; other: who goes on where the model fails, None where
     nobody does. part: the model's in the cascade, None where there is none. reason: what decided.
-    least_margin: of a clause of the small model, with less the other goes on; 0: it never does.
     """
 
     model: str = OWN_MODEL
     other: str | None = None
     part: Part | None = None
     reason: str = ""
-    least_margin: float = 0.0
 
     @property
     def may_open(self) -> bool:
@@ -143,9 +141,7 @@ class Router:
         other: Part = "large" if part == "small" else "small"
         if not self.is_there(names[part]) and self.is_there(names[other]):
             part, other, reason = other, part, "link"
-        may_escalate = part == "small" and self.is_there(names[other])
-        least = pair.least_margin if may_escalate else 0.0
-        return Route(names[part], names[other], part, reason, least)
+        return Route(names[part], names[other], part, reason)
 
     def _part(
         self, pair: Cascade, prompt: Sequence[ChatMessage], effort: str | None, language: str

@@ -81,7 +81,6 @@ class SayableText:
 
     @property
     def has_given(self) -> bool:
-        """Whether any of it may be said."""
         return self._n_given > 0
 
     @property
@@ -101,7 +100,6 @@ class SayableText:
         return "" if self._is_bare is not False else self._take(is_end=False)
 
     def finish(self) -> str:
-        """The reply ends here."""
         if self.breakage is not None:
             return ""
         if self._is_bare is not False and BARE_CALL.match(self._text):

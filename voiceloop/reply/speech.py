@@ -14,14 +14,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from voiceloop.backends import SpokenWord, Voice, VoiceOptions
-from voiceloop.errors import BackendError, WorkerLost
+import numpy as np
+
+from audio.resample import Resampler
+from voiceloop.backends import Speech, SpeechEnd, SpokenWord, Voice, VoiceOptions, VoiceStream
+from voiceloop.errors import BackendError, BackendTimeout, Overloaded, WorkerLost, first_error
 from voiceloop.reply.bridge import LEAST_LOST_S, LEAST_STALLED_S, Late
 from voiceloop.reply.phase import Phase, PhaseEvent, ReplyPhase
-from voiceloop.reply.playout import Chunk, Pacer, Playout, Samples
+from voiceloop.reply.playout import Playout, Samples
 from voiceloop.reply.reply_text import CLAUSE_MARKS, ReplyText, TextEnd
-from voiceloop.reply.utterance import Place, Utterance
 from voiceloop.reply.voice import KeptLine
 
 log = logging.getLogger(__name__)
@@ -32,6 +36,45 @@ MOST_HELD_MS = 2500.0
 # So little may be lacking at the end of a word that is there whole: two resamplers, the voice's and
 # the reply's, withhold 2 ms each at the most (audio/resample.py).
 WITHHELD_MS = 5.0
+# For a stream to open, and between two pieces of audio once all text is there. Chosen: a voice that
+# keeps up with playing needs a fraction of it, and no caller waits longer for the next word.
+VOICE_DEADLINE_S = 10.0
+FEED_RETRY_S = 0.02  # to a voice with no room for text: one chunk of playout (20 ms) later
+
+
+class Place(NamedTuple):
+    """A place in the text and in its audio."""
+
+    n_chars: int
+    at_ms: float
+
+
+@dataclass(slots=True)
+class Utterance:
+    """One stream of the voice, from `begins` on to where a version of the text ends.
+
+    n_fed: characters of the text that the voice was given, the last of them at fed_at_s (before
+    any: when it was asked for); n_said: that were said, once it is over. has_voice: a stream is
+    there, or was to the end.
+    """
+
+    begins: Place
+    n_fed: int
+    n_said: int
+    fed_at_s: float
+    has_voice: bool = False
+
+    def move(self, n_chars: int, ms: float) -> None:
+        """Something else is said before what is still to come of it."""
+        self.n_fed += n_chars
+        self.n_said += n_chars
+        self.begins = Place(self.begins.n_chars + n_chars, self.begins.at_ms + ms)
+
+    def moved(self, word: SpokenWord) -> SpokenWord:
+        """The word in the times and characters of the whole reply."""
+        n_chars, at_ms = self.begins
+        start_ms, end_ms = word.start_ms + at_ms, word.end_ms + at_ms
+        return SpokenWord(word.text, start_ms, end_ms, word.text_end + n_chars)
 
 
 class ReplySpeech:
@@ -47,17 +90,15 @@ class ReplySpeech:
         voice: Voice,
         options: VoiceOptions,
         new_stream_id: Callable[[], str],
-        pacer: Pacer,
-        emit: Callable[[Chunk], None],
+        playout: Playout,
         clock: Callable[[], float],
         phase: Phase,
         *,
         on_first_audio: Callable[[float], None],
         speaks_ahead: bool = True,
     ) -> None:
-        self.playout = Playout(pacer, emit, clock)
-        self._pacer = pacer
-        self.playout.send_until(0.0)
+        self.playout = playout
+        playout.send_until(0.0)
         self.text = ReplyText()
         self.wasted_ms = 0.0  # of audio that was made and not heard
         self.held_ms = 0.0  # of audio that was ready at the release, and was right
@@ -113,7 +154,7 @@ class ReplySpeech:
 
         Behind a whole version that was released on a promise nothing is missing, and nothing said.
         """
-        if not self._pacer.is_limited:
+        if not self.playout.is_limited:
             self.text.n_confirmed = len(self.text.whole)
             if self.text.end is not TextEnd.NOTHING and self.text.has_words:
                 return
@@ -137,10 +178,10 @@ class ReplySpeech:
 
     def _revise(self) -> None:
         """Throw away what the newest version has not confirmed; what follows is said next."""
-        if self._pacer.is_stopped:
+        if self.playout.is_stopped:
             return
         kept = self._clauses_within(self.text.n_confirmed)
-        if self._pacer.has_sent_beyond(kept.at_ms):  # only where released on a promise
+        if self.playout.has_sent_beyond(kept.at_ms):  # only where released on a promise
             raise BackendError("The reply does not continue what the caller has heard.")
         self.text.cut_unconfirmed()
         self._speak_anew(kept)
@@ -148,7 +189,7 @@ class ReplySpeech:
     def _speak_anew(self, kept: Place) -> None:
         """What is behind this place is thrown away, and the text from there on spoken again."""
         self.held_ms = min(self.held_ms, kept.at_ms)
-        self.wasted_ms += self._pacer.cut(kept.at_ms)
+        self.wasted_ms += self.playout.cut(kept.at_ms)
         self._words = [word for word in self._words if word.text_end <= kept.n_chars]
         if self._speaking is not None:
             self._speaking.cancel()
@@ -156,19 +197,18 @@ class ReplySpeech:
         if self._tasks is not None:
             self._speaking = self._tasks.create_task(self._speak())
 
-    def break_off(self, *, is_unheard: bool = False) -> str:
-        """Throw away the clause that is not whole (is_unheard: all of which nothing was sent).
+    def break_off(self) -> str:
+        """Throw away the clause that is not whole.
 
         What was sent stays; where that ends in a clause, its words up to there. More text may
         follow. Returns the text that stays.
         """
-        if self._pacer.is_stopped:
+        if self.playout.is_stopped:
             return self.text.confirmed
         text, sent = self.text, self._behind_sent()
-        begun = sent.n_chars if sent is not None else 0
-        n_kept = text.clause_end(begun) if is_unheard else text.last_clause_end()
+        n_kept = max(text.clause_ends(), default=0)
         kept = self._clauses_within(n_kept)
-        if self._pacer.has_sent_beyond(kept.at_ms):
+        if self.playout.has_sent_beyond(kept.at_ms):
             if sent is None:  # sound whose words nobody knows
                 n_kept = max(n_kept, self._utterance.n_fed)
             elif self._utterance.n_fed > n_kept:
@@ -184,7 +224,7 @@ class ReplySpeech:
 
     def _behind_sent(self) -> Place | None:
         """Behind the last word of which something was sent; None where none was, or unknown."""
-        sent_ms = self._pacer.sent_ms
+        sent_ms = self.playout.sent_ms
         n = sum(word.start_ms < sent_ms for word in self._words)
         if n == 0 or self._words[n - 1].end_ms > self._made_ms + WITHHELD_MS:
             return None
@@ -207,30 +247,30 @@ class ReplySpeech:
     @property
     def may_start_early(self) -> bool:
         """Whether a beginning is held, and nobody is writing the text anew."""
-        return self._pacer.buffered_ms > 0.0 and self.text.is_confirmed
+        return self.playout.buffered_ms > 0.0 and self.text.is_confirmed
 
     def start_early(self, unsure_ms: float) -> int:
         """Send what is held, faded in; `take_back` or `release` follows.
 
         unsure_ms: until the turn will be over for sure. Returns for how many ms it fades in.
         """
-        fade_in_ms = self._pacer.begin_softly(unsure_ms)
+        fade_in_ms = self.playout.begin_softly(unsure_ms)
         self._let_go(PhaseEvent.START_EARLY)
         self.playout.send_until(None)
         return fade_in_ms
 
     def take_back(self) -> None:
         """After `start_early` and `playout.pause`: hold all of it again, from its first sample."""
-        begun = tuple(word for word in self._words if word.start_ms < self._pacer.sent_ms)
+        begun = tuple(word for word in self._words if word.start_ms < self.playout.sent_ms)
         self._phase.change(PhaseEvent.TAKE_BACK)
         self.playout.send_until(0.0)
-        self.playout.rewind(0.0, begun)
+        self.playout.rewind(0.0, self._clock(), begun)
         self.text.take_back(0)
         self.playout.resume()
 
     def _let_go(self, event: PhaseEvent) -> None:
         if self._phase.now is ReplyPhase.HELD:
-            self.held_ms = self._pacer.buffered_ms
+            self.held_ms = self.playout.buffered_ms
         self._phase.change(event)
         self._speaks.set()
         self.changed.set()
@@ -238,7 +278,7 @@ class ReplySpeech:
     @property
     def _is_confirming(self) -> bool:
         """Whether clauses are held back that the newest version has not confirmed."""
-        return self._pacer.is_limited and not self._phase.is_ahead
+        return self.playout.is_limited and not self._phase.is_ahead
 
     def _raise_limit(self) -> None:
         if self._is_confirming:
@@ -246,10 +286,10 @@ class ReplySpeech:
 
     def stop(self) -> None:
         """Silence, for good; idempotent. Audio that nobody has heard is wasted."""
-        if not self._pacer.is_stopped:
-            self.wasted_ms += self._pacer.buffered_ms
+        if not self.playout.is_stopped:
+            self.wasted_ms += self.playout.buffered_ms
             if self._heard is not None:
-                self.wasted_ms += max(0.0, self._pacer.sent_ms - self._heard.at_ms)
+                self.wasted_ms += max(0.0, self.playout.sent_ms - self._heard.at_ms)
             self.playout.stop()
 
     # --- interrupted ---
@@ -268,19 +308,19 @@ class ReplySpeech:
         """
         assert self._heard is not None
         self._phase.change(PhaseEvent.RESUME)
-        if not self._pacer.is_limited:
+        if not self.playout.is_limited:
             self._phase.change(PhaseEvent.RELEASE)
         heard, self._heard = self._heard, None
-        sent_ms = self._pacer.sent_ms
+        sent_ms = self.playout.sent_ms
         begun = (w for w in self._words if w.text_end > heard.n_chars and w.start_ms < sent_ms)
-        self.playout.rewind(heard.at_ms, tuple(begun))
+        self.playout.rewind(heard.at_ms, self._clock(), tuple(begun))
         n_chars = self.text.take_back(heard.n_chars)
-        self._item_from = Place(n_chars, self._pacer.sent_ms)
+        self._item_from = Place(n_chars, self.playout.sent_ms)
         self.playout.resume()
 
     def resumable_from_ms(self, heard_ms: float) -> float:
         """Where in the item `resume` can go on: at `heard_ms`, or where kept audio begins."""
-        return max(heard_ms, self._pacer.kept_from_ms - self._item_from.at_ms)
+        return max(heard_ms, self.playout.kept_from_ms - self._item_from.at_ms)
 
     @property
     def unheard(self) -> float:
@@ -291,7 +331,7 @@ class ReplySpeech:
     @property
     def item_heard_ms(self) -> float:
         """Audio that the caller has heard of the present item."""
-        return max(0.0, self.playout.heard_ms() - self._item_from.at_ms)
+        return max(0.0, self.playout.heard_ms(self._clock()) - self._item_from.at_ms)
 
     def in_item(self, words: tuple[SpokenWord, ...]) -> tuple[SpokenWord, ...]:
         """The words in the times and characters of the item that they are said in.
@@ -326,8 +366,7 @@ class ReplySpeech:
         return found
 
     def _utterance_from(self, place: Place) -> Utterance:
-        rate_hz, may_make = self._pacer.rate_hz, self._may_make
-        return Utterance(self.text, place, rate_hz, self.changed, may_make, self._take, self._clock)
+        return Utterance(place, place.n_chars, place.n_chars, self._clock())
 
     async def _speak(self) -> None:
         """A stream of the voice, and another where more is said after it had been told the end."""
@@ -335,10 +374,10 @@ class ReplySpeech:
         has_lost = False
         try:
             while True:
-                utterance, voice = self._utterance, self._voice
-                stream = await utterance.open(voice, self._new_stream_id(), self._options)
+                utterance = self._utterance
+                stream = await self._open(utterance)
                 try:
-                    await utterance.speak(stream, voice.rate_hz)
+                    await self._say(utterance, stream)
                     place = Place(utterance.n_fed, self._made_ms)
                 except WorkerLost:
                     resumes_at = self._resumes_at
@@ -347,7 +386,7 @@ class ReplySpeech:
                     log.warning("a voice was lost in a reply; the rest is spoken anew")
                     has_lost, place = True, resumes_at
                     self._words = [word for word in self._words if word.text_end <= place.n_chars]
-                    self.wasted_ms += self._pacer.cut(place.at_ms)
+                    self.wasted_ms += self.playout.cut(place.at_ms)
                 self._utterance = self._utterance_from(place)
                 self.changed.set()
                 if not await self._has_more():
@@ -356,6 +395,70 @@ class ReplySpeech:
         except Exception:
             self.has_failed = True  # at once: `run` raises it when its tasks have ended
             raise
+
+    async def _open(self, utterance: Utterance) -> VoiceStream:
+        utterance.fed_at_s = self._clock()
+        try:
+            async with asyncio.timeout(VOICE_DEADLINE_S):
+                stream = await self._voice.open(self._new_stream_id(), self._options)
+        except TimeoutError:
+            raise BackendTimeout(
+                f"The voice did not begin within {VOICE_DEADLINE_S:.0f} s."
+            ) from None
+        utterance.has_voice = True
+        return stream
+
+    async def _say(self, utterance: Utterance, stream: VoiceStream) -> None:
+        is_over = False
+        try:
+            async with asyncio.timeout(None) as stall, asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._feed(utterance, stream, stall))
+                await self._take_audio(utterance, stream, stall)
+            is_over, utterance.n_said = True, utterance.n_fed
+        except TimeoutError:
+            raise BackendTimeout(f"The voice sent no sound for {VOICE_DEADLINE_S:.0f} s.") from None
+        except BaseExceptionGroup as errors:
+            raise first_error(errors) from None
+        finally:
+            utterance.has_voice = is_over
+            await stream.close()
+
+    async def _feed(
+        self, utterance: Utterance, stream: VoiceStream, stall: asyncio.Timeout
+    ) -> None:
+        while True:
+            self.changed.clear()
+            text = self.text.whole[utterance.n_fed :]
+            may_make = not self._phase.is_ahead or self.playout.buffered_ms < MOST_HELD_MS
+            if text and may_make:
+                try:
+                    stream.feed(text)
+                    utterance.n_fed += len(text)
+                    utterance.fed_at_s = self._clock()
+                except Overloaded:
+                    await asyncio.sleep(FEED_RETRY_S)
+                continue
+            if self.text.end is not TextEnd.NOTHING and not text:
+                break
+            await self.changed.wait()
+        stream.finish()
+        stall.reschedule(asyncio.get_running_loop().time() + VOICE_DEADLINE_S)
+
+    async def _take_audio(
+        self, utterance: Utterance, stream: VoiceStream, stall: asyncio.Timeout
+    ) -> None:
+        resampler = Resampler(self._voice.rate_hz, self.playout.rate_hz)
+        async for event in stream.events():
+            if isinstance(event, SpeechEnd):
+                await self._take(resampler.flush(), ())
+                return
+            due_s = stall.when()
+            stall.reschedule(None)  # a full playout is no fault of the voice
+            words = tuple(map(utterance.moved, event.words))
+            await self._take(resampler.push(_samples(event)), words)
+            if due_s is not None:
+                stall.reschedule(asyncio.get_running_loop().time() + VOICE_DEADLINE_S)
+        raise BackendError("The voice closed before the end of speech.")
 
     async def _has_more(self) -> bool:
         """Wait for words behind those that were said; False where the reply ends before."""
@@ -366,14 +469,11 @@ class ReplySpeech:
             await self.changed.wait()
         return True
 
-    def _may_make(self) -> bool:
-        return not self._phase.is_ahead or self._pacer.buffered_ms < MOST_HELD_MS
-
     async def _take(self, samples: Samples, words: tuple[SpokenWord, ...]) -> None:
         if len(samples) or words:
             n_chars = max((word.text_end for word in words), default=0)
             self._on_first_audio(self.text.written_at_s(n_chars))
-        await self.playout.push(samples, words)
+        await self.playout.take(samples, words)
         self._words += words
         self._raise_limit()
         self.changed.set()
@@ -382,8 +482,7 @@ class ReplySpeech:
 
     @property
     def _made_ms(self) -> float:
-        """Of the reply's audio."""
-        return self._pacer.sent_ms + self._pacer.buffered_ms
+        return self.playout.sent_ms + self.playout.buffered_ms
 
     @property
     def _resumes_at(self) -> Place | None:
@@ -394,7 +493,7 @@ class ReplySpeech:
         begins = self._utterance.begins
         spoken = [word for word in self._words if word.text_end > begins.n_chars]
         if not spoken:
-            return None if self._pacer.has_sent_beyond(begins.at_ms) else begins
+            return None if self.playout.has_sent_beyond(begins.at_ms) else begins
         made_ms, place = self._made_ms, begins
         for index, word in enumerate(spoken):
             if word.end_ms > made_ms + WITHHELD_MS:
@@ -403,18 +502,18 @@ class ReplySpeech:
             place = Place(
                 self.text.behind_marks(word.text_end), follows[0].start_ms if follows else made_ms
             )
-        return Place(place.n_chars, max(place.at_ms, self._pacer.sent_ms))
+        return Place(place.n_chars, max(place.at_ms, self.playout.sent_ms))
 
     def late(self) -> Late | None:
         """Where the voice owes the caller sound, since when; None where it owes none."""
-        utterance, pacer = self._utterance, self._pacer
-        if pacer.is_limited or self._phase.is_ahead or pacer.is_stopped:
+        utterance, playout = self._utterance, self.playout
+        if playout.is_limited or self._phase.is_ahead or playout.is_stopped:
             return None
         n_spoken = max(utterance.n_said, *(w.text_end for w in self._words[-1:]), 0)
         if (owed_since_s := self.text.owed_since_s(n_spoken)) is None:
             return None
         given_s = max(utterance.fed_at_s, owed_since_s)  # who gives it to the voice may come next
-        is_lost, since_s = not utterance.has_voice, pacer.silent_from_s(self._clock())
+        is_lost, since_s = not utterance.has_voice, playout.silent_from_s(self._clock())
         least_s = LEAST_LOST_S if is_lost else LEAST_STALLED_S
         return Late(since_s, given_s, least_s, is_voice=True, is_lost=is_lost)
 
@@ -424,7 +523,7 @@ class ReplySpeech:
         Before the reply's first sound its text goes ahead of the reply's own. In the middle of it
         the line is sound alone: no part of the sentence that it stands in.
         """
-        samples, words = kept.sound(self._pacer.rate_hz)
+        samples, words = kept.sound(self.playout.rate_hz)
         n_chars, at_ms = 0, self._made_ms
         if at_ms == 0.0:
             n_chars = len(line) + 1
@@ -433,8 +532,12 @@ class ReplySpeech:
             self._on_first_audio(self._clock())
         else:  # a word that breaks off is whole no more, and said anew by another voice
             self._words = [w for w in self._words if w.end_ms <= at_ms + WITHHELD_MS]
-        self._utterance.move(n_chars, 1000.0 * len(samples) / self._pacer.rate_hz)
-        self.playout.push_line(samples, words if n_chars else ())
+        self._utterance.move(n_chars, 1000.0 * len(samples) / self.playout.rate_hz)
+        self.playout.push(samples, words if n_chars else ())
         if self._is_confirming:
             self.release()
         self.changed.set()
+
+
+def _samples(speech: Speech) -> Samples:
+    return np.frombuffer(speech.samples, "<i2").astype(np.int16, copy=False)

@@ -91,7 +91,6 @@ class ToolAnswers:
         return replace(call, arguments=json.dumps(arguments | taken, ensure_ascii=False))
 
     def missing(self, call: ToolCall | PreemptiveCall) -> tuple[str, ...]:
-        """The required arguments of its tool that it lacks."""
         return lacking(self._offered[call.name], call.arguments)
 
     def call_ahead(self, call: PreemptiveCall) -> None:
@@ -171,7 +170,6 @@ class ToolAnswers:
         return tuple(self._begin(call, tool) for call, tool in tools if tool is not None)
 
     def end_round(self) -> None:
-        """The results of the round have been taken."""
         self._begun.clear()
 
     def leave(self, calls: Sequence[ToolCall] = ()) -> None:

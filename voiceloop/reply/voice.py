@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -32,18 +31,17 @@ from voiceloop.backends import (
     VoiceOptions,
     VoiceStream,
 )
-from voiceloop.errors import BackendError, VoiceLoopError, WorkerLost
+from voiceloop.errors import BackendError, VoiceLoopError
 from voiceloop.reply.anticipation import LiveBranch
 from voiceloop.reply.plan import voice_options_of
 from voiceloop.reply.playout import Samples
-from voiceloop.telemetry.record import TurnRecord
 
 log = logging.getLogger(__name__)
 
 MOST_LINES = 32  # kept, and wanted at a time; an agent has two and its tools', in a few voices
 MOST_OPTIONS = 4  # of one session, over its length; chosen: callers do not change voice for ever
 MOST_BYTES = 2 << 20  # of one line: 40 s at 24 kHz; a longer one is not kept
-DEADLINE_S = 10.0  # for a line to be kept; of one spoken ahead for its stream and for each piece
+DEADLINE_S = 10.0  # for a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,6 @@ class KeptLine:
 
     @property
     def ms(self) -> float:
-        """How long it sounds."""
         spoken = (piece for piece in self.pieces if isinstance(piece, Speech))
         return sum(500.0 * len(piece.samples) / piece.rate_hz for piece in spoken)
 
@@ -162,7 +159,7 @@ class KeptLines:
 
 async def _spoken(
     voice: Voice, text: str, options: VoiceOptions, stream_id: str
-) -> AsyncGenerator[VoiceEvent, None]:
+) -> AsyncIterator[VoiceEvent]:
     """The line piece by piece, the end of it last. Raises: as the voice."""
     stream = await voice.open(stream_id, options)
     try:
@@ -175,95 +172,6 @@ async def _spoken(
         raise BackendError("The voice closed before the end of the line.")
     finally:
         await stream.close()
-
-
-# What is made may be thrown away, and a voice takes a line whole. Chosen: some 20 s of speech, more
-# than a number, a name or an address takes to be said back.
-MOST_CHARACTERS = 320
-
-
-class SpokenAhead:
-    """A `Voice`. Its first stream says the line, as fast as it comes; others are the voice's own.
-
-    made_ms: of sound that is there. failure: why there is no more of it.
-    """
-
-    def __init__(self, voice: Voice, text: str, options: VoiceOptions) -> None:
-        self.rate_hz = voice.rate_hz
-        self.text = text
-        self.options = options
-        self.made_ms = 0.0
-        self.failure: BackendError | None = None
-        self._voice = voice
-        self._pieces: list[VoiceEvent] = []
-        self._changed = asyncio.Event()
-        self._speaking: asyncio.Task[None] | None = None
-        self._is_taken = False
-
-    def start(self, tasks: asyncio.TaskGroup, stream_id: str) -> None:
-        self._speaking = tasks.create_task(self._speak(stream_id), name="line ahead")
-
-    async def _speak(self, stream_id: str) -> None:
-        """To its end; whatever fails costs no more than the line, which can be said without."""
-        kind: type[BackendError] = BackendError
-        try:
-            spoken = _spoken(self._voice, self.text, self.options, stream_id)
-            async with asyncio.timeout(DEADLINE_S) as deadline, aclosing(spoken):
-                async for piece in spoken:
-                    deadline.reschedule(asyncio.get_running_loop().time() + DEADLINE_S)
-                    self._pieces.append(piece)
-                    if isinstance(piece, Speech):
-                        self.made_ms += 1000.0 * len(piece.samples) / 2 / piece.rate_hz
-                    self._changed.set()
-        except (VoiceLoopError, TimeoutError) as error:
-            log.warning("a line was not spoken ahead: %s", error or "no voice in time")
-            if isinstance(error, WorkerLost):
-                kind = WorkerLost  # another stream may say it
-        except Exception:  # a voice's bug costs a line, not the call
-            log.exception("a line was not spoken ahead")
-        if not self._is_whole:
-            self.failure = kind("expected the end of the line, found that the voice failed")
-        self._changed.set()
-
-    @property
-    def _is_whole(self) -> bool:
-        return bool(self._pieces) and isinstance(self._pieces[-1], SpeechEnd)
-
-    # --- as a voice, and the stream that it opens ---
-
-    async def open(self, stream_id: str, options: VoiceOptions) -> VoiceStream:
-        if self._is_taken:
-            return await self._voice.open(stream_id, options)
-        self._is_taken = True
-        return self
-
-    def feed(self, text: str) -> None:
-        """What is said is known already."""
-
-    def finish(self) -> None:
-        """So is where it ends."""
-
-    async def events(self) -> AsyncIterator[VoiceEvent]:
-        """Raises: BackendError where the voice failed in the middle of it."""
-        n_told = 0
-        while True:
-            while n_told < len(self._pieces):
-                n_told += 1
-                yield self._pieces[n_told - 1]
-            if self._is_whole:
-                return
-            if self.failure is not None:
-                raise self.failure
-            self._changed.clear()
-            await self._changed.wait()
-
-    async def close(self) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Speak no more of it; idempotent."""
-        if self._speaking is not None:
-            self._speaking.cancel()
 
 
 class ModelVoice:
@@ -307,7 +215,6 @@ class ReplyVoice:
         self._kept = kept or KeptLines()
         self._texts = texts
         self._options: set[VoiceOptions] = set()
-        self._ahead: SpokenAhead | None = None  # that the session may say next
 
     def want(self, options: VoiceOptions) -> None:
         """The session is spoken so from now on."""
@@ -327,33 +234,3 @@ class ReplyVoice:
             spoken = _spoken(self.live, text, options, self.new_stream_id())
             pieces = tuple([piece async for piece in spoken])
         return KeptLine(self.live.rate_hz, pieces).sound(rate_hz)[0]
-
-    def has(self, line: str, options: VoiceOptions) -> bool:
-        """Whether this line is spoken already, or is being spoken ahead."""
-        return self._is_ahead(line, options) or self.kept_sound(line, options) is not None
-
-    def _is_ahead(self, line: str, options: VoiceOptions) -> bool:
-        ahead = self._ahead
-        is_it = ahead is not None and (ahead.text, ahead.options) == (line, options)
-        return is_it and ahead is not None and ahead.failure is None
-
-    def speak_ahead(self, line: str, options: VoiceOptions, tasks: asyncio.TaskGroup) -> None:
-        """Begin this line, which may be said next; after `drop_ahead`."""
-        self._ahead = SpokenAhead(self.live, line, options)
-        self._ahead.start(tasks, self.new_stream_id())
-
-    def drop_ahead(self) -> float:
-        """Throw the line away; returns how many milliseconds of sound that costs."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None:
-            return 0.0
-        ahead.stop()
-        return ahead.made_ms
-
-    def sound_of(self, text: str, options: VoiceOptions, record: TurnRecord) -> Voice:
-        """A voice that has spoken this text, or has begun to; else the one that speaks now."""
-        if not text or not self._is_ahead(text, options) or self._ahead is None:
-            return self.kept_sound(text, options) or self.live
-        ahead, self._ahead = self._ahead, None
-        record.note_held(ahead.made_ms)
-        return ahead

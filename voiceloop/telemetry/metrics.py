@@ -93,7 +93,7 @@ class Metrics:
         self.answered_by = counter(
             "voiceloop_answered_by",
             "Replies by the language model that ended them, where the server has several, and why "
-            "it did: session, route, effort, head, load, link, default, failed or unsure.",
+            "it did: session, route, effort, head, load, link, default or failed.",
             ["model", "reason"],
         )
         self.openers = counter(

@@ -196,7 +196,6 @@ class TurnFacts:
     held_ms: float | None = None  # the same, when the first sound was sent
     tools: tuple[ToolUse, ...] | None = None
     speakers: tuple[Speaker, ...] = ()
-    least_margin: float | None = None  # of the small model's clauses, where it is asked for
     cut: Literal["soft", "hard"] | None = None  # the caller had not finished
     cut_over_ms: float | None = None  # of the reply, heard over the caller who goes on
     outcome: Outcome | None = None

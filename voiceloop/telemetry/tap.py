@@ -67,7 +67,9 @@ NO_CONSENT = Consent()
 
 
 class CallTap:
-    """One call's; this one keeps nothing."""
+    """One call's; this one keeps nothing, and need not be told."""
+
+    keeps = False
 
     def __init__(self, consent: Consent = NO_CONSENT) -> None:
         self.consent = consent

@@ -13,7 +13,7 @@ from tests.callers import RATE_HZ, Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, instant_backends, utterance
 from voiceloop.agent import AgentConfig, BargeIn
 from voiceloop.backends import Backends
-from voiceloop.call.caller_level import (
+from voiceloop.call.barge_in import (
     LEAST_TURN_MS,
     SECOND_TRY_MS,
     CallerLevel,

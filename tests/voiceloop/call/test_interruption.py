@@ -16,7 +16,7 @@ from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_ba
 from voiceloop.agent import AgentConfig, BargeIn
 from voiceloop.call import actions as do
 from voiceloop.call.actions import Step
-from voiceloop.call.events import CallEvent
+from voiceloop.call.events import CallEvent, SegmentCommitted
 from voiceloop.call.turn_taking import CallStatus, ReplyStatus, TurnTaking
 from voiceloop.config import Ahead, Config
 from voiceloop.listening.events import (
@@ -27,9 +27,9 @@ from voiceloop.listening.events import (
     SpeechWindow,
     WordsHeard,
 )
-from voiceloop.realtime.commands import ClearAudio, CommitAudio, SettingsChanged
+from voiceloop.realtime.commands import ClearAudio, SettingsChanged
 from voiceloop.realtime.settings import SemanticVad, SessionSettings
-from voiceloop.reply.playout import DUCK_GAIN, LEAD_MS, REDUCED_LEAD_MS, Pacer, Playout
+from voiceloop.reply.playout import DUCK_GAIN, LEAD_MS, REDUCED_LEAD_MS, Pacer
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -148,8 +148,7 @@ async def test_a_caller_who_goes_on_over_the_answer_was_cut_and_one_who_comes_la
 async def test_a_fresh_answer_is_held_at_a_short_sound_and_taken_back_at_a_voice(
     clock: Clock, soft_ms: float, loud_ms: float, is_taken_back: bool
 ) -> None:
-    recognizer = FakeRecognizer()
-    recognizer.script = lambda n: ["tell me a story", ""][n % 2]  # type: ignore[method-assign]
+    recognizer = FakeRecognizer(["tell me a story", ""])
     backends = instant_backends(recognizer=recognizer, language_model=FakeLanguageModel([LONG]))
     config = Config(anticipation=Ahead(("early_start",)))  # any sound takes an early start back
     async with Caller(clock, backends, config=config, chunk_ms=20) as caller:
@@ -196,17 +195,16 @@ STATUS = CallStatus(
 
 def act(pacer: Pacer, actions: Sequence[do.Action]) -> None:
     """What a reply's playout does about the actions that are for it."""
-    playout = Playout(pacer, lambda chunk: None, lambda: 0.0)
     for action in actions:
         match action:
             case Step.DUCK:
-                playout.duck()
+                pacer.duck()
             case Step.PAUSE:
-                playout.pause()
+                pacer.pause()
             case Step.RESUME:
-                playout.resume()
+                pacer.resume()
             case Step.REDUCE_LEAD:
-                playout.reduce_lead()
+                pacer.reduce_lead()
 
 
 def test_what_the_recognizer_makes_of_the_sound_reaches_the_judge() -> None:
@@ -275,7 +273,7 @@ def test_a_sound_that_has_lasted_long_enough_ducks_or_pauses_at_its_first_loud_w
 
 @pytest.mark.parametrize(
     "command",
-    [CommitAudio("item"), ClearAudio(), SettingsChanged(SETTINGS, SessionSettings())],
+    [SegmentCommitted(7), ClearAudio(), SettingsChanged(SETTINGS, SessionSettings())],
 )
 def test_a_loud_window_that_nothing_follows_is_lifted_with_the_client_s_command(
     command: CallEvent,
@@ -284,7 +282,7 @@ def test_a_loud_window_that_nothing_follows_is_lifted_with_the_client_s_command(
     turn_taking.on(SoundHeard(128.0), STATUS)
     status = (
         STATUS
-        if isinstance(command, CommitAudio | ClearAudio)
+        if isinstance(command, SegmentCommitted | ClearAudio)
         else replace(STATUS, settings=manual)
     )
     assert Step.RESUME in turn_taking.on(command, status)
@@ -379,9 +377,9 @@ async def test_a_click_over_the_next_reply_is_lifted_after_a_caller_began_over_t
         await caller.wait_quietly(700)
         onset_s = await click(caller)
         turn = caller.session._call._replies._current
-        assert turn is not None and turn.speech.playout.pacer._loudness._target_gain == DUCK_GAIN
+        assert turn is not None and turn.speech.playout._loudness._target_gain == DUCK_GAIN
         await caller.wait_quietly(600)
-        assert turn.speech.playout.pacer._loudness._target_gain == 1.0
+        assert turn.speech.playout._loudness._target_gain == 1.0
     assert caller.statuses()[0] == "completed"
     levels = heard_levels(caller, onset_s)
     loud = loudest_between(levels, -300, 0)

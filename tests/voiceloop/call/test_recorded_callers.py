@@ -17,8 +17,7 @@ from scipy.signal import butter, resample_poly, sosfilt
 from audio.frames import RECOGNIZER_HZ
 from audio.recipes.offset_windows import over_u_law
 from benchmarks.harness.data_folder import data_folder
-from voiceloop.call.barge_in import FAR_LOG_ODDS, SOFT_LOG_ODDS
-from voiceloop.call.caller_level import LEAST_TURN_MS, CallerLevel
+from voiceloop.call.barge_in import FAR_LOG_ODDS, LEAST_TURN_MS, SOFT_LOG_ODDS, CallerLevel
 from voiceloop.listening.prosody import LoudnessTrack
 
 SPEECH = data_folder() / "speech"

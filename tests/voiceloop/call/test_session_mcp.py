@@ -13,7 +13,7 @@ import pytest
 from clients.server_process import free_port
 from tests import mcp_server
 from tests.callers import Caller
-from tests.fakes import FakeLanguageModel, Reply, instant_backends
+from tests.fakes import FakeLanguageModel, Reply, calls_first, instant_backends
 from voiceloop.access.keys import KeyRing
 from voiceloop.agent import AgentConfig, McpServer
 from voiceloop.backends import Backends, ChatMessage, ToolCall
@@ -50,14 +50,9 @@ async def shop() -> AsyncIterator[str]:
 
 def backends(name: str = "price", arguments: str = '{"item": "latte"}') -> Backends:
     """A model that calls the tool, and says what came of it."""
-
-    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
-        if messages[-1].role == "tool":
-            return Reply(f"It is {messages[-1].content}.")
-        return Reply("", (ToolCall("call_1", name, arguments),))
-
+    replies = calls_first(name, arguments, then="It is {}.", call_id="call_1")
     known = Capabilities(mcp_hosts=HOSTS)
-    return replace(instant_backends(language_model=FakeLanguageModel(reply)), known=lambda: known)
+    return replace(instant_backends(language_model=FakeLanguageModel(replies)), known=lambda: known)
 
 
 def entry(url: str, **more: Any) -> dict[str, Any]:

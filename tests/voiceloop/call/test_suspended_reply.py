@@ -13,7 +13,7 @@ from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_ba
 from voiceloop.backends import ChatMessage, VoiceOptions
 from voiceloop.config import Config
 from voiceloop.reply.phase import Phase
-from voiceloop.reply.playout import KEPT_MS, Chunk, Pacer
+from voiceloop.reply.playout import KEPT_MS, Chunk, Playout
 from voiceloop.reply.speech import ReplySpeech
 
 pytestmark = pytest.mark.virtual_time
@@ -31,8 +31,7 @@ async def cut_by_noise(
     clock: Clock, after_ms: float, lead_ms: int = 60
 ) -> AsyncIterator[tuple[Caller, str]]:
     """A caller and the item of a long reply that a drill has cut short so long after it began."""
-    recognizer = FakeRecognizer()
-    recognizer.script = lambda n: ["tell me a story", ""][n % 2]  # type: ignore[method-assign]
+    recognizer = FakeRecognizer(["tell me a story", ""])
     backends = instant_backends(recognizer=recognizer, language_model=FakeLanguageModel([LONG]))
     config = Config(pacing_lead_ms=lead_ms)
     async with Caller(clock, backends, config=config, chunk_ms=40) as caller:
@@ -109,8 +108,8 @@ async def test_a_reply_revised_while_it_is_suspended_goes_on_as_it_was_revised(
 ) -> None:
     chunks: list[Chunk] = []
     utterance = ReplySpeech(
-        FakeVoice(ms_per_char=MS_PER_CHAR), VoiceOptions(), lambda: "voice", Pacer(24_000),
-        chunks.append, clock, Phase(), on_first_audio=lambda at_s: None,
+        FakeVoice(ms_per_char=MS_PER_CHAR), VoiceOptions(), lambda: "voice",
+        Playout(chunks.append, clock, 24_000), clock, Phase(), on_first_audio=lambda at_s: None,
     )  # fmt: skip
     whole = "Sure thing, one large latte."
     async with asyncio.TaskGroup() as tasks:

@@ -40,14 +40,13 @@ OWN_EVENTS = {
     "KeysPressed",
     "KeysEntered",
     "CallerIdle",
-    "ToolCallsOverdue",
-    "ResultLate",
-    "CallResumed",
+    "AnswerOwed",
     "CallEnding",
 }
 # The session does these itself.
 NOT_FOR_TURN_TAKING = {
-    "AppendAudio", "AnswerConfirmation", "ItemCreated", "ItemDeleted", "PressKey", "ResumeCall",
+    "AppendAudio", "AnswerConfirmation", "CommitAudio", "ItemCreated", "ItemDeleted", "PressKey",
+    "ResumeCall", "TruncateItem",
 }  # fmt: skip
 SILENCE = heard.SpeechWindow(activity(96.0, 300.0))
 SPEECH = heard.SpeechWindow(activity(1200.0))
@@ -220,8 +219,6 @@ class Call:
                 if self.is_early:  # its words are known: they come at once
                     self.owed = replace(TURN, segment=self.pending.pop()[0])
                     return [heard.TurnTranscribed(self.owed)]
-            case do.CommitSegment():
-                return [told.SegmentCommitted(self.close_segment(is_answered=False))]
         return []
 
     def close_segment(self, *, is_answered: bool) -> int:
@@ -304,7 +301,7 @@ class Call:
             case "reply ends":
                 self.end_reply()
             case "commit":
-                self.take(asked.CommitAudio("item"))
+                self.take(told.SegmentCommitted(self.close_segment(is_answered=False)))
             case "clear":
                 self.take(asked.ClearAudio())
             case "cancel":

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -15,11 +16,11 @@ from tests.fakes import (
     FakeRecognizer,
     FakeVoice,
     Fault,
-    Reply,
+    calls_first,
     instant_backends,
 )
 from voiceloop.agent import AgentConfig, AgentTool, Crisis, Waiting
-from voiceloop.backends import Backends, ChatMessage, ToolCall
+from voiceloop.backends import Backends, ChatMessage
 from voiceloop.call.turn_taking import Agent
 from voiceloop.knowledge.answers import ApprovedAnswer
 
@@ -254,13 +255,9 @@ async def test_a_cough_over_the_agent_does_not_stop_it(clock: Clock) -> None:
 
 
 async def test_noise_before_the_first_sound_of_the_reply_keeps_it_owed(clock: Clock) -> None:
-    def heard(index: int) -> str:
-        return ["what time is it", ""][index % 2]
-
-    recognizer = FakeRecognizer()
-    recognizer.script = heard  # type: ignore[method-assign]
     backends = instant_backends(
-        recognizer=recognizer, language_model=FakeLanguageModel(["Noon."], ttft_ms=600)
+        recognizer=FakeRecognizer(["what time is it", ""]),
+        language_model=FakeLanguageModel(["Noon."], ttft_ms=600),
     )
     async with Caller(clock, backends, chunk_ms=40) as caller:
         await caller.say(700)
@@ -272,12 +269,8 @@ async def test_noise_before_the_first_sound_of_the_reply_keeps_it_owed(clock: Cl
 
 
 async def test_a_tool_of_the_agent_file_is_answered_in_the_same_turn(clock: Clock) -> None:
-    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
-        if messages[-1].role == "tool":
-            return Reply(f"We open at {messages[-1].content}.")
-        return Reply("", (ToolCall("call_1", "hours", "{}"),))
-
-    backends = instant_backends(language_model=FakeLanguageModel(reply))
+    model = FakeLanguageModel(calls_first("hours", then="We open at {}.", call_id="call_1"))
+    backends = instant_backends(language_model=model)
     agent = AgentConfig(tools=(AgentTool("hours", result="nine"),))
     async with Caller(clock, backends, agent, chunk_ms=40) as caller:
         await caller.say(900)
@@ -287,12 +280,8 @@ async def test_a_tool_of_the_agent_file_is_answered_in_the_same_turn(clock: Cloc
 
 
 async def test_a_tool_of_the_client_ends_the_turn_until_its_result(clock: Clock) -> None:
-    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
-        if messages[-1].role == "tool":
-            return Reply(messages[-1].content)
-        return Reply("", (ToolCall("call_1", "weather", '{"city": "Rome"}'),))
-
-    backends = instant_backends(language_model=FakeLanguageModel(reply))
+    model = FakeLanguageModel(calls_first("weather", '{"city": "Rome"}', call_id="call_1"))
+    backends = instant_backends(language_model=model)
     async with Caller(clock, backends, chunk_ms=40) as caller:
         tool = {"type": "function", "name": "weather", "parameters": {}}
         caller.send("session.update", session={"type": "realtime", "tools": [tool]})
@@ -441,19 +430,34 @@ async def test_a_reply_asked_for_while_a_preemptive_one_is_made_takes_its_place(
     assert nothing_open(backends)
 
 
+@asynccontextmanager
+async def cut_by_noise(
+    clock: Clock,
+    model: FakeLanguageModel,
+    voice: FakeVoice | None = None,
+    recognizer: FakeRecognizer | None = None,
+) -> AsyncIterator[Caller]:
+    """A caller whose long answer a drill, or a neighbour, has cut short."""
+    backends = instant_backends(
+        recognizer=recognizer or FakeRecognizer(["tell me a story", ""]),
+        language_model=model,
+        voice=voice,
+    )
+    async with Caller(clock, backends, AgentConfig(fallback="Pardon?"), chunk_ms=40) as caller:
+        await caller.say(700)
+        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_quietly(500)
+        await caller.say(1200)
+        yield caller
+    assert nothing_open(backends)
+
+
 @pytest.mark.parametrize("ms_per_token", [0, 120])
 async def test_a_reply_cut_by_noise_goes_on_after_what_was_heard_and_is_said_whole(
     clock: Clock, ms_per_token: float
 ) -> None:
-    recognizer = FakeRecognizer()
-    recognizer.script = lambda n: ["tell me a story", ""][n % 2]  # type: ignore[method-assign]
     model = FakeLanguageModel([LONG], ms_per_token=ms_per_token)
-    backends = instant_backends(recognizer=recognizer, language_model=model)
-    async with Caller(clock, backends, chunk_ms=40) as caller:
-        await caller.say(700)
-        await caller.listen_until("response.output_audio.delta")
-        await caller.wait_quietly(500)
-        await caller.say(1200)  # a drill, a neighbour
+    async with cut_by_noise(clock, model) as caller:
         await caller.listen_until("voiceloop.timeline", limit_ms=30_000)
         messages = caller.session.protocol.shown.messages()
         facts = caller.of("voiceloop.timeline")[0].event["timeline"]["anticipation"]
@@ -470,23 +474,13 @@ async def test_a_reply_cut_by_noise_goes_on_after_what_was_heard_and_is_said_who
 async def test_a_client_that_flushed_at_a_noise_is_told_again_what_it_had_not_played(
     clock: Clock,
 ) -> None:
-    recognizer = FakeRecognizer()
-    recognizer.script = lambda n: ["tell me a story", ""][n % 2]  # type: ignore[method-assign]
-    backends = instant_backends(recognizer=recognizer, language_model=FakeLanguageModel([LONG]))
-    async with Caller(clock, backends, chunk_ms=40) as caller:
-        await caller.say(700)
-        await caller.listen_until("response.output_audio.delta")
-        await caller.wait_quietly(500)
-        await caller.say(1200)  # a drill, a neighbour
+    async with cut_by_noise(clock, FakeLanguageModel([LONG])) as caller:
         sent_ms = caller.audio_ms()
         (cut,) = caller.of("response.done")
         item_id = cut.event["response"]["output"][0]["id"]
         played_ms = int(sent_ms) - 250  # it buffers much
         caller.send(
-            "conversation.item.truncate",
-            item_id=item_id,
-            content_index=0,
-            audio_end_ms=played_ms,
+            "conversation.item.truncate", item_id=item_id, content_index=0, audio_end_ms=played_ms
         )
         await caller.listen_until("voiceloop.timeline", limit_ms=30_000)
         messages = caller.session.protocol.shown.messages()
@@ -500,46 +494,28 @@ async def test_a_client_that_flushed_at_a_noise_is_told_again_what_it_had_not_pl
 async def test_a_reply_cut_by_noise_that_the_client_cancels_does_not_go_on(
     clock: Clock, names_it: bool
 ) -> None:
-    recognizer = FakeRecognizer()
-    recognizer.script = lambda n: ["tell me a story", ""][n % 2]  # type: ignore[method-assign]
-    backends = instant_backends(recognizer=recognizer, language_model=FakeLanguageModel([LONG]))
-    async with Caller(clock, backends, chunk_ms=40) as caller:
-        await caller.say(700)
-        await caller.listen_until("response.output_audio.delta")
-        await caller.wait_quietly(500)
-        await caller.say(1200)  # a drill, a neighbour
+    async with cut_by_noise(clock, FakeLanguageModel([LONG])) as caller:
         (cut,) = caller.of("response.done")
         meant = {"response_id": cut.event["response"]["id"]} if names_it else {}
         caller.send("response.cancel", **meant)
         await caller.wait_quietly(4000)
     assert caller.statuses() == ["cancelled"]
-    assert nothing_open(backends)
 
 
 @pytest.mark.parametrize("broken", ["model", "voice"])
 async def test_a_reply_that_fails_while_it_is_cut_short_says_so(clock: Clock, broken: str) -> None:
-    recognizer = FakeRecognizer()
-    recognizer.script = lambda n: ["tell me a story", ""][n % 2]  # type: ignore[method-assign]
     faults = [Fault("commit", after=17)] if broken == "model" else []
     model = FakeLanguageModel([LONG], ms_per_token=120, faults=faults)
     lost = [Fault("feed", nth=17), Fault("feed", nth=18)]  # and the one that follows it
     voice = FakeVoice(faults=lost if broken == "voice" else [])
-    backends = instant_backends(recognizer=recognizer, language_model=model, voice=voice)
-    async with Caller(clock, backends, AgentConfig(fallback="Pardon?"), chunk_ms=40) as caller:
-        await caller.say(700)
-        await caller.listen_until("response.output_audio.delta")
-        await caller.wait_quietly(500)
-        await caller.say(1200)  # a drill, a neighbour
-        assert (
-            caller.statuses() == ["cancelled"]
-            and caller.session._call._turn_taking.agent is Agent.INTERRUPTED
-        )
+    async with cut_by_noise(clock, model, voice) as caller:
+        assert caller.statuses() == ["cancelled"]
+        assert caller.session._call._turn_taking.agent is Agent.INTERRUPTED
         await caller.listen_until("response.done", count=2)
     assert caller.statuses() == ["cancelled", "failed"]
     second = caller.of("response.created")[1].event["response"]["id"]
     said = caller.transcript(second)
     assert said.endswith(" Pardon?") if broken == "model" else not said
-    assert nothing_open(backends)
 
 
 async def test_a_reply_taken_up_again_can_be_cut_short_once_more(clock: Clock) -> None:
@@ -548,12 +524,7 @@ async def test_a_reply_taken_up_again_can_be_cut_short_once_more(clock: Clock) -
         lambda n: ["tell me a story", "", "enough of that"][min(n, 2)]
     )
     model = FakeLanguageModel([LONG, "Fine."])
-    backends = instant_backends(recognizer=recognizer, language_model=model)
-    async with Caller(clock, backends, chunk_ms=40) as caller:
-        await caller.say(700)
-        await caller.listen_until("response.output_audio.delta")
-        await caller.wait_quietly(500)
-        await caller.say(1200)
+    async with cut_by_noise(clock, model, recognizer=recognizer) as caller:
         await caller.listen_until("response.created", count=2)
         await caller.wait_quietly(800)
         await caller.say(500)
@@ -575,13 +546,10 @@ async def test_a_reply_taken_up_again_can_be_cut_short_once_more(clock: Clock) -
 async def test_an_agent_stopped_by_noise_says_the_rest_where_it_answers_by_itself(
     clock: Clock, creates: bool
 ) -> None:
-    def heard(index: int) -> str:
-        return ["tell me a story", ""][index % 2]
-
-    recognizer = FakeRecognizer()
-    recognizer.script = heard  # type: ignore[method-assign]
     model = FakeLanguageModel([LONG])
-    backends = instant_backends(recognizer=recognizer, language_model=model)
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["tell me a story", ""]), language_model=model
+    )
     async with Caller(clock, backends, chunk_ms=40) as caller:
         await caller.say(700)
         await caller.listen_until("response.output_audio.delta")

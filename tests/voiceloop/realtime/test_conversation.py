@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from voiceloop.backends import SpokenWord, Tool
 from voiceloop.errors import InvalidRequest
 from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, McpCall, Message, Part
-from voiceloop.realtime.prompt import NOT_OVER
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.settings import SessionSettings
+from voiceloop.realtime.shown import NOT_OVER
 from voiceloop.realtime.window import TokenCount, Window
 
 TEXT = "We close at six on Saturday."

@@ -12,8 +12,7 @@ import pytest
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeVoice, Fault, instant_backends
 from voiceloop.agent import AgentConfig, AgentRoute, Waiting
-from voiceloop.backends import OWN_MODEL, Backends, Cascade, NamedModel, TokenLogprob
-from voiceloop.reply.margins import Margins
+from voiceloop.backends import OWN_MODEL, Backends, Cascade, NamedModel
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -208,42 +207,3 @@ async def test_wherever_a_link_is_cut_nothing_is_said_twice_or_lost(
     words = [word.strip(",.") for word in said.split()]
     assert words[:6] == ["We", "close", "at", "six", "on", "Saturday"][: len(words)]
     assert words.count("Saturday") == 1 and said.endswith("and so on.")
-
-
-def token(text: str, margin: float) -> TokenLogprob:
-    return TokenLogprob(text, -0.1, ((text, -0.1), ("other", -0.1 - margin)))
-
-
-def test_a_margin_is_of_the_content_words_of_a_clause() -> None:
-    margins = Margins()
-    margins.feed([token("It", 0.1), token(" opens", 4.0), token(" at", 0.1), token(" 9", 2.0)])
-    assert margins.least is None
-    margins.feed([token(",", 0.0)])
-    assert margins.least == pytest.approx(3.0)
-    margins.feed([token(" daily", 1.0), TokenLogprob(" perhaps", -0.1), token(".", 0.0)])
-    assert margins.least == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(
-    ("said", "whole"),
-    [
-        ("We are open, perhaps until nine, or ten.", "We are open, as I know, until six."),
-        ("Perhaps at nine, perhaps at ten.", "as I know, until six."),
-        ("We are open, certainly until nine.", "We are open, certainly until nine."),
-    ],
-)
-async def test_a_clause_that_the_small_model_is_not_sure_of_is_not_heard(
-    clock: Clock, said: str, whole: str
-) -> None:
-    # As a voice that takes a clause to begin: what is weighed is not heard before.
-    small = FakeLanguageModel([said], ms_per_token=150)
-    small.margins = {"perhaps": 0.2, "Perhaps": 0.2}
-    backends = cascade(FakeLanguageModel(["as I know, until six."]), small)
-    backends = dataclasses.replace(
-        backends, cascade=Cascade(OWN_MODEL, "big", 4.0), voice=FakeVoice(first_audio_ms=400)
-    )
-    async with Caller(clock, backends, AGENT) as caller:
-        text = await answered(caller, reasoning={"effort": "low"})
-        reasons = [reason for _, reason in await speakers(caller)]
-    assert text == whole
-    assert reasons == (["effort", "unsure"] if whole != said else ["effort"])

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Fault, instant_backends
 from voiceloop.agent import AgentConfig, AgentSlot
-from voiceloop.backends import Speech, SpeechEnd, VoiceOptions
+from voiceloop.backends import VoiceOptions
 from voiceloop.config import Ahead, AheadPart, Config
-from voiceloop.errors import WorkerLost
 from voiceloop.knowledge.answers import ApprovedAnswer
-from voiceloop.reply.voice import MOST_CHARACTERS, ReplyVoice, SpokenAhead
-from voiceloop.telemetry.record import TurnRecord
+from voiceloop.reply.preemptive import MOST_CHARACTERS
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
-DEFAULT = VoiceOptions()
 FIRST_AUDIO_MS = 150.0
 
 ASKED = "What is your phone number?"
@@ -108,50 +105,18 @@ async def test_a_line_that_failed_is_spoken_anew_for_its_reply(clock: Clock, pla
     assert voice.n_opened == 2 and not voice.open_streams
 
 
-async def test_a_line_under_way_is_told_as_it_comes_and_then_the_voice_itself() -> None:
-    voice = FakeVoice(first_audio_ms=100)
-    async with asyncio.TaskGroup() as tasks:
-        own = ReplyVoice(voice, lambda: "a")
-        own.speak_ahead("One two three.", DEFAULT, tasks)
-        await asyncio.sleep(0.05)
-        line = own.sound_of("One two three.", DEFAULT, record := TurnRecord(""))
-        assert line is not voice and record.facts.held_ms == 0.0 and own.drop_ahead() == 0.0
-        stream = await line.open("b", DEFAULT)
-        heard = [event async for event in stream.events()]
-        words = [word.text for piece in heard if isinstance(piece, Speech) for word in piece.words]
-        assert words == ["One", "two", "three."] and isinstance(heard[-1], SpeechEnd)
-        assert await line.open("c", DEFAULT) in voice.open_streams
-
-
-async def test_only_the_line_that_is_asked_for_in_the_same_voice_is_taken() -> None:
-    async with asyncio.TaskGroup() as tasks:
-        voice, record = FakeVoice(), TurnRecord("")
-        own = ReplyVoice(voice, lambda: "a")
-        own.speak_ahead("One.", DEFAULT, tasks)
-        await asyncio.sleep(0.1)
-        assert own.sound_of("Two.", DEFAULT, record) is voice
-        assert own.sound_of("One.", VoiceOptions("bright"), record) is voice
-        assert own.drop_ahead() == pytest.approx(240)
-        assert own.sound_of("One.", DEFAULT, record) is voice
-
-
-async def test_a_voice_that_fails_in_the_middle_of_a_line_fails_who_reads_it() -> None:
-    class Breaking(FakeVoice):
-        async def open(self, stream_id: str, options: VoiceOptions):
-            stream = await super().open(stream_id, options)
-            stream._pipe.put(Speech(b"\0\0" * 240, self.rate_hz, ()))
-            stream._pipe.go_wrong(Fault("events"))
-            return stream
-
-    line = SpokenAhead(Breaking(), "One.", DEFAULT)
-    async with asyncio.TaskGroup() as tasks:
-        line.start(tasks, "a")
-        stream = await line.open("b", DEFAULT)
-        heard = []
-        with pytest.raises(WorkerLost):  # so that the reply opens another, of the voice itself
-            async for event in stream.events():
-                heard.append(event)
-    assert len(heard) == 1
+async def test_only_the_line_that_is_asked_for_in_the_same_voice_is_taken(clock: Clock) -> None:
+    async with Caller(clock, models(SlowVoice(), "what is the wifi password"), ANSWERS) as caller:
+        await caller.say(1000)
+        await caller.wait_quietly(300)
+        preemptive = caller.session._call._replies.preemptive
+        line = preemptive._line
+        assert line is not None and line.playout.buffered_ms > 0
+        plan = line.plan
+        assert preemptive.take_line("Two.", plan) is None
+        assert preemptive.take_line(WIFI, replace(plan, voice_options=VoiceOptions("b"))) is None
+        assert preemptive.take_line(WIFI, plan) is line and preemptive._line is None
+        line.cancel()
 
 
 async def test_a_line_that_takes_long_to_say_is_not_spoken_ahead(clock: Clock) -> None:

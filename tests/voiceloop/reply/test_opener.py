@@ -15,8 +15,8 @@ from voiceloop.agent import AgentConfig, Waiting
 from voiceloop.config import Ahead, Config
 from voiceloop.errors import ConfigError
 from voiceloop.openers import OPENERS, commits, openers_of, words_of
-from voiceloop.reply.echo import Echo
 from voiceloop.reply.opener import ONE_IN, Openers, Waits
+from voiceloop.reply.repeats import Repeats
 from voiceloop.reply.voice import KeptLines
 
 Clock = Callable[[], float]
@@ -203,6 +203,6 @@ def test_an_echo_is_left_out_however_the_text_comes(
     said: str, text: str, new: str, step: int
 ) -> None:
     acts = {word for line in OPENERS["en"] for word in words_of(line)}
-    echo = Echo(said, acts)
+    echo = Repeats(said, acts)
     pieces = [text[i : i + step] for i in range(0, len(text), step)]
     assert "".join([*map(echo.feed, pieces), echo.finish()]) == new

@@ -263,12 +263,12 @@ def test_whatever_was_thrown_away_each_sample_is_heard_once_and_in_order(
 
 @pytest.mark.virtual_time
 async def test_a_full_playout_makes_the_voice_wait(clock: Callable[[], float]) -> None:
-    playout = Playout(Pacer(RATE_HZ), lambda chunk: None, clock)
+    playout = Playout(lambda chunk: None, clock, RATE_HZ)
     start_s = clock()
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(playout.run())
         for _ in range(30):
-            await playout.push(flat(1000))
+            await playout.take(flat(1000))
         waited_s = clock() - start_s
         playout.finish()
     assert 8 <= waited_s <= 11  # 30 s of audio, 20 s of them fit
@@ -278,8 +278,8 @@ async def test_a_full_playout_makes_the_voice_wait(clock: Callable[[], float]) -
 @pytest.mark.virtual_time
 async def test_stopping_ends_the_run_at_once(clock: Callable[[], float]) -> None:
     emitted: list[Chunk] = []
-    playout = Playout(Pacer(RATE_HZ), emitted.append, clock)
-    await playout.push(flat(5000))
+    playout = Playout(emitted.append, clock, RATE_HZ)
+    await playout.take(flat(5000))
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(playout.run())
         await asyncio.sleep(0.5)
@@ -287,7 +287,7 @@ async def test_stopping_ends_the_run_at_once(clock: Callable[[], float]) -> None
         count = len(emitted)
         await running
     assert len(emitted) == count
-    assert playout.heard_ms() == pytest.approx(500, abs=20)
+    assert playout.heard_ms(clock()) == pytest.approx(500, abs=20)
 
 
 @pytest.mark.virtual_time
@@ -301,9 +301,9 @@ async def test_a_chunk_that_falls_due_while_it_is_asked_for_is_not_waited_for_wi
         n_asked += 1
         return clock() + 0.0006 * CHUNK_MS * n_asked
 
-    playout = Playout(Pacer(RATE_HZ), lambda chunk: None, creeping)
-    await playout.push(flat(2000))
+    playout = Playout(lambda chunk: None, creeping, RATE_HZ)
+    await playout.take(flat(2000))
     playout.finish()
     async with asyncio.timeout(10):
         await playout.run()
-    assert playout.pacer.sent_ms == 2000
+    assert playout.sent_ms == 2000

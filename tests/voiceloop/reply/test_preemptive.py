@@ -15,6 +15,7 @@ from tests.fakes import (
     FakeVoice,
     Fault,
     Reply,
+    calls_first,
     instant_backends,
 )
 from tests.tool_service import Service, box
@@ -24,10 +25,10 @@ from voiceloop.config import Ahead, AheadPart, Config
 from voiceloop.errors import WorkerLost
 from voiceloop.knowledge.answers import ApprovedAnswer
 from voiceloop.listening.endpointing import FITTED
-from voiceloop.listening.events import UserTurn
+from voiceloop.listening.events import PauseWeighed, UserTurn
 from voiceloop.listening.segment import NEARLY_OVER_MS
 from voiceloop.realtime.items import Message, Part
-from voiceloop.reply.preemptive import WasteBudget
+from voiceloop.reply import preemptive as preemptive_replies
 from voiceloop.telemetry.record import TurnRecord
 
 pytestmark = pytest.mark.virtual_time
@@ -262,12 +263,9 @@ async def test_a_tool_without_side_effects_is_called_once_and_before_the_turn_is
     clock: Clock,
 ) -> None:
     service, tool = Service(takes_s=0.1), AgentTool("hours", side_effect_free=True, url="http://a/")
-
-    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
-        is_answered = messages[-1].role == "tool"
-        return Reply("Nine.") if is_answered else Reply("", (ToolCall("c", "hours", "{}"),))
-
-    model = FakeLanguageModel(reply, ttft_ms=20, p_end_of_turn=lambda text: 0.9)
+    model = FakeLanguageModel(
+        calls_first("hours", then="Nine."), ttft_ms=20, p_end_of_turn=lambda text: 0.9
+    )
     toolbox, agent = box(clock, hours=(tool, service)), AgentConfig(tools=(tool,))
     async with Caller(clock, slow_models(model), agent, toolbox=toolbox) as caller:
         await caller.say(800)
@@ -280,7 +278,7 @@ async def test_a_tool_without_side_effects_is_called_once_and_before_the_turn_is
 async def test_a_session_that_wasted_its_budget_makes_nothing_ahead_any_more(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(WasteBudget, "N_TOKENS", 1)
+    monkeypatch.setattr(preemptive_replies, "MOST_TOKENS", 1)
     model = FakeLanguageModel(
         lambda m: " ".join(f"{m[-1].content} {i}." for i in range(2)), p_end_of_turn=lambda t: 0.9
     )
@@ -295,20 +293,19 @@ async def test_a_session_that_wasted_its_budget_makes_nothing_ahead_any_more(
         assert (sample("voiceloop_drafts_total", {"fate": "forgone"}) or 0) >= 1
 
 
-def test_the_budget_forgives_after_a_minute_and_keeps_two_of_six_requests_for_a_turns_end() -> None:
-    budget = WasteBudget()
-    budget.add_waste(10.0, 600, 0.0)
-    budget.add_waste(40.0, 400, 0.0)
-    assert budget.is_spent(70.0) and not budget.is_spent(70.1)
-    budget.add_waste(70.1, 0, 60_000.0)
-    assert budget.is_spent(130.1) and not budget.is_spent(130.2)
-    for n_begun in range(6):
-        assert budget.is_turn_spent(is_nearly_over=False) == (n_begun >= 4)
-        assert not budget.is_turn_spent(is_nearly_over=True)
-        budget.count_request()
-    assert budget.is_turn_spent(is_nearly_over=True)
-    budget.begin_turn()
-    assert not budget.is_turn_spent(is_nearly_over=False)
+async def test_two_of_six_replies_are_kept_for_a_turns_end(clock: Clock) -> None:
+    model = FakeLanguageModel(["It is noon."], p_end_of_turn=lambda text: 0.9)
+    async with Caller(clock, slow_models(model)) as caller:
+        await caller.say(400)
+        preemptive = caller.session._call._replies.preemptive
+        begun = []
+        for n in range(14):  # four of other words each, and then those whose end is near
+            is_near = n >= 7
+            preemptive.consider(PauseWeighed((f"word{n}",), 0.9, 50.0, 200.0, is_near))
+            begun.append(preemptive._n_begun)
+        preemptive.reset()
+        assert preemptive._n_begun == 0
+    assert begun == [1, 2, 3, 4, 4, 4, 4, 5, 6, 6, 6, 6, 6, 6]
 
 
 async def test_a_busy_machine_makes_nothing_ahead(clock: Clock) -> None:

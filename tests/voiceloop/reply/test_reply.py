@@ -17,6 +17,7 @@ from tests.fakes import (
     FakeVoice,
     Fault,
     Reply,
+    calls_first,
     instant_backends,
 )
 from voiceloop.agent import AgentConfig, AgentTool, ReplyLimits, Waiting
@@ -154,12 +155,10 @@ async def test_a_tool_that_was_demanded_is_called_once_and_then_spoken_of(
 
 
 async def test_every_round_counts_once_in_usage_and_in_the_metrics(clock: Clock) -> None:
-    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
-        is_answered = messages[-1].role == "tool"
-        return Reply("Nine to five.") if is_answered else Reply("", (ToolCall("c", "hours", "{}"),))
-
     agent = AgentConfig(instructions="Be brief.", tools=(AgentTool("hours", result="nine"),))
-    backends = instant_backends(language_model=FakeLanguageModel(reply))
+    backends = instant_backends(
+        language_model=FakeLanguageModel(calls_first("hours", then="Nine to five."))
+    )
     async with Caller(clock, backends, agent) as caller:
         ask(caller)
         await caller.wait_for("voiceloop.timeline")
@@ -422,12 +421,10 @@ async def test_a_reply_out_of_band_leaves_the_open_turn_staged(clock: Clock) -> 
 
 
 async def test_tools_of_a_reply_out_of_band_leave_no_trace(clock: Clock) -> None:
-    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
-        is_answered = messages[-1].role == "tool"
-        return Reply("Nine.") if is_answered else Reply("", (ToolCall("c", "hours", "{}"),))
-
     agent = AgentConfig(tools=(AgentTool("hours", result="nine"),))
-    backends = instant_backends(language_model=FakeLanguageModel(reply))
+    backends = instant_backends(
+        language_model=FakeLanguageModel(calls_first("hours", then="Nine."))
+    )
     async with Caller(clock, backends, agent) as caller:
         ask(caller, conversation="none")
         await caller.wait_for("response.done", count=2)

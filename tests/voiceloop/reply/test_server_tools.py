@@ -9,7 +9,14 @@ from dataclasses import replace
 import pytest
 
 from tests.callers import Caller
-from tests.fakes import FakeLanguageModel, FakeRecognizer, Replies, Reply, instant_backends
+from tests.fakes import (
+    FakeLanguageModel,
+    FakeRecognizer,
+    Replies,
+    Reply,
+    calls_first,
+    instant_backends,
+)
 from tests.tool_service import ANY, Service, box
 from voiceloop.admission.allowance import Allowance
 from voiceloop.agent import AgentConfig, AgentTool, Waiting
@@ -193,12 +200,8 @@ async def test_a_breath_in_the_pause_does_not_keep_a_tool_from_being_called_ther
     clock: Clock, paused_ms: float
 ) -> None:
     """What was being made of the same words goes on in the pause behind the breath."""
-
-    def reply(messages: tuple[ChatMessage, ...]) -> str | Reply:
-        is_told = messages[-1].role == "tool"
-        return "It is 3." if is_told else Reply("", (ToolCall("c1", "price", "{}"),))
-
-    model = FakeLanguageModel(reply, ttft_ms=120, p_end_of_turn=lambda text: 0.6)
+    replies = calls_first("price", then="It is 3.", call_id="c1")
+    model = FakeLanguageModel(replies, ttft_ms=120, p_end_of_turn=lambda text: 0.6)
     recognizer = FakeRecognizer(["how much is it"], ms_per_word=200, partial_delay_ms=45)
     backends = instant_backends(recognizer=recognizer, language_model=model)
     service = Service(takes_s=0.2)

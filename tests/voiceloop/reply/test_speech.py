@@ -14,7 +14,7 @@ from voiceloop.backends import Speech, SpokenWord, VoiceOptions
 from voiceloop.errors import BackendError, WorkerLost
 from voiceloop.reply.bridge import Bridge
 from voiceloop.reply.phase import Phase
-from voiceloop.reply.playout import Chunk, Pacer
+from voiceloop.reply.playout import Chunk, Pacer, Playout
 from voiceloop.reply.speech import ReplySpeech
 from voiceloop.reply.voice import KeptLines
 
@@ -32,8 +32,7 @@ class Spoken:
             self.voice,
             VoiceOptions(),
             self.new_stream_id,
-            Pacer(rate_hz),
-            self.chunks.append,
+            Playout(self.chunks.append, clock, rate_hz),
             clock,
             Phase(),
             on_first_audio=lambda at_s: None,

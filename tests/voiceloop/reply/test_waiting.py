@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.callers import Caller
-from tests.fakes import FakeLanguageModel, Fault, Reply, instant_backends
+from tests.fakes import FakeLanguageModel, Fault, Reply, calls_first, instant_backends
 from tests.tool_service import Service, box
 from voiceloop.agent import AgentConfig, AgentTool, Waiting
-from voiceloop.backends import ChatMessage, ToolCall
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -93,13 +92,8 @@ async def test_a_model_that_only_had_the_line_said_for_it_is_spoken_for(clock: C
 
 async def test_who_waited_for_the_model_is_not_asked_to_wait_for_a_tool(clock: Clock) -> None:
     tool = AgentTool("price", url="https://shop.test/", side_effect_free=True)
-
-    def reply(messages: tuple[ChatMessage, ...]) -> Reply:
-        if messages[-1].role == "tool":
-            return Reply("It is four.")
-        return Reply("", (ToolCall("call_1", "price", "{}"),))
-
-    model = FakeLanguageModel(reply, ttft_ms=2000)
+    replies = calls_first("price", then="It is four.", call_id="call_1")
+    model = FakeLanguageModel(replies, ttft_ms=2000)
     toolbox = box(clock, price=(tool, Service(takes_s=3.0)))
     agent = AgentConfig(tools=(tool,), fallback=FALLBACK)
     backends = instant_backends(language_model=model)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from voiceloop.call.events import CallEvent, ResultLate
+from voiceloop.call.events import AnswerOwed, CallEvent
 from voiceloop.capabilities import Capabilities
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.tools.pending import SessionTools
@@ -34,6 +34,6 @@ def servers_of(
         return None
     from voiceloop.call.mcp.session_mcp import SessionMcp
 
-    servers = SessionMcp(protocol, tools, tasks, lambda: advance(ResultLate()))
+    servers = SessionMcp(protocol, tools, tasks, lambda: advance(AnswerOwed()))
     servers.configure()
     return servers

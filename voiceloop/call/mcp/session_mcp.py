@@ -150,7 +150,6 @@ class SessionMcp:
     # --- calls that the client allows ---
 
     def observe(self, item: McpApprovalResponse) -> None:
-        """The client added its yes or no."""
         request_id = item.approval_request_id
         request = self._protocol.conversation.get(request_id)
         if not isinstance(request, McpApprovalRequest) or request_id in self._answered:

@@ -9,13 +9,13 @@ hardly shows near zero. Times enter as the listener sees them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from voiceloop.listening.endpointing import P_END, P_VOICE, UNKNOWN_WORD, Hazard, Weights
+from voiceloop.listening.endpointing import P_END, P_VOICE, TERMS, UNKNOWN_WORD, Hazard
 from voiceloop.listening.evidence import Evidence, terms
 from voiceloop.listening.recipes.pause_evidence import HeardPause, HeardTurn
 from voiceloop.listening.release import KNOTS_MS, Rise
@@ -31,7 +31,6 @@ SPLICED_WEIGHT = 0.5
 
 N_RAMPS = len(KNOTS_MS) - 1
 FIRST_TERM = 1 + 2 * N_RAMPS  # the column behind the ramps of talk and dictation
-NAMES = tuple(field.name for field in fields(Weights) if field.name != "bias")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ def samples_of(heard: Sequence[HeardTurn], witnesses: frozenset[str]) -> Samples
                 rise, counted, values = ramps(silence_ms / seen.pace), seen.progress, terms(seen)
                 dictates = counted is not None and counted.kind in DICTATED
                 both = (*none, *rise) if dictates else (*rise, *none)
-                rows.append([1.0, *both, *(values.get(name, 0.0) for name in NAMES)])
+                rows.append([1.0, *both, *(values.get(name, 0.0) for name in TERMS)])
                 over.append(float(at_ms >= turn.turn.end_ms))
                 weights.append(weight)
     return Samples(np.array(rows), np.array(over), np.array(weights))
@@ -113,8 +112,8 @@ def fit(samples: Samples) -> Hazard:
     """Ridge logistic regression; the ramps' weights are kept from falling below 0."""
     ridge = np.full(samples.rows.shape[1], RIDGE)
     values = _minimum(samples, samples.rows, ridge)
-    named = {name: float(v) for name, v in zip(NAMES, values[FIRST_TERM:], strict=True)}
-    return Hazard(Weights(float(values[0]), **named), *_rises(values))
+    named = {name: float(v) for name, v in zip(TERMS, values[FIRST_TERM:], strict=True)}
+    return Hazard({"bias": float(values[0])} | named, *_rises(values))
 
 
 def fit_voice(samples: Samples, words: Hazard) -> Hazard:
@@ -125,14 +124,13 @@ def fit_voice(samples: Samples, words: Hazard) -> Hazard:
     as a whole, the voice, and what silence adds.
     """
     terms_of = samples.rows[:, FIRST_TERM:]
-    score = words.weights.bias + terms_of @ np.array([getattr(words.weights, n) for n in NAMES])
-    voice = terms_of[:, NAMES.index(P_VOICE)]
+    score = words.weights["bias"] + terms_of @ np.array([words.weights[n] for n in TERMS])
+    voice = terms_of[:, TERMS.index(P_VOICE)]
     rows = np.column_stack((samples.rows[:, :FIRST_TERM], score, voice))
     bias, *_, share, p_voice = values = _minimum(samples, rows, np.full(rows.shape[1], RIDGE))
-    named = {name: float(share * getattr(words.weights, name)) for name in NAMES}
-    named[P_VOICE] = float(p_voice)
-    weights = Weights(float(bias + share * words.weights.bias), **named)
-    return Hazard(weights, *_rises(values))
+    named = {name: float(share * weight) for name, weight in words.weights.items()}
+    own = {"bias": float(bias + share * words.weights["bias"]), P_VOICE: float(p_voice)}
+    return Hazard(named | own, *_rises(values))
 
 
 def _minimum(

@@ -7,7 +7,6 @@ each eagerness costs the turns of the fit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
 
 import numpy as np
 
@@ -114,5 +113,5 @@ def as_toml(sets: WeightSets, comment: Sequence[str]) -> str:
         lines += [f"talk = {list(hazard.talk.logits)}"]
         lines += [f"dictation = {list(hazard.dictation.logits)}"]
         lines += ["", f"[{name}.weights]"]
-        lines += [f"{key} = {round(v, 4)!r}" for key, v in asdict(hazard.weights).items()]
+        lines += [f"{key} = {round(v, 4)!r}" for key, v in hazard.weights.items()]
     return "\n".join(lines) + "\n"

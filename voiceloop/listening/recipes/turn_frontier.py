@@ -82,7 +82,7 @@ def scored(pause: HeardPause, sets: WeightSets) -> ScoredPause:
             continue
         until_ms = math.inf if after is None else after.from_ms
         hazard = sets.of(step.evidence)
-        score, rise = hazard.weights.score(step.evidence), hazard.rise(step.evidence)
+        score, rise = hazard.score(step.evidence), hazard.rise(step.evidence)
         least_ms = 0.0 if step.evidence.words_are_full else WORDS_BY_MS
         price = cut_price(step.evidence)
         steps.append(ScoredStep(step.from_ms, until_ms, score, rise, least_ms, price))

@@ -11,7 +11,7 @@ LEAST_REPEATED = 3  # words: fewer begin many sentences
 EDGES = ".,;:!?\"'“”’…-"
 
 
-class Echo:
+class Repeats:
     """Of one text behind words that were said.
 
     said: these words. acts: words of which a first sentence may be made that does no more than an
@@ -36,7 +36,6 @@ class Echo:
         return self._settle(complete)
 
     def finish(self) -> str:
-        """The text is over."""
         if self._is_over:
             return ""
         return self._settle(WORD.findall(self._held), is_whole=True)
