@@ -7,6 +7,7 @@ filter must still see of the future is withheld until it comes, or until `flush`
 Source: J. O. Smith, "Digital Audio Resampling" (CCRMA); Kaiser window from J. F. Kaiser 1974.
 """
 
+from functools import lru_cache
 from math import gcd
 
 import numpy as np
@@ -54,8 +55,7 @@ class Resampler:
                 f"expected rates in a ratio of small whole numbers, found {in_hz} and {out_hz} Hz"
             )
         self._half = -(-HALF_WIDTH * in_hz // min(in_hz, out_hz))  # input samples on each side
-        bank = _filter_bank(self._up, min(in_hz, out_hz) / in_hz, self._half)
-        self._taps = _group_taps(self._up, self._down, bank)
+        self._taps = _taps_of(self._up, self._down, min(in_hz, out_hz) / in_hz, self._half)
         self.reset()
 
     @property
@@ -126,15 +126,18 @@ class Resampler:
         return rounded
 
 
-def _group_taps(up: int, down: int, bank: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What a group's inputs weigh in each of its `up` outputs, [inputs, up].
+@lru_cache(maxsize=32)  # pairs of rates; every call has the same few
+def _taps_of(up: int, down: int, bandwidth: float, half: int) -> NDArray[np.float64]:
+    """What a group's inputs weigh in each of its `up` outputs, [inputs, up]: not to be written to.
 
-    bank: of `_filter_bank`. Output p of a group stands p * down / up inputs behind the first.
+    Output p of a group stands p * down / up inputs behind the first. The rest: `_filter_bank`.
     """
+    bank = _filter_bank(up, bandwidth, half)
     bases, phases = np.divmod(np.arange(up) * down, up)
     taps = np.zeros((bases[-1] + bank.shape[1], up))
     for output, (base, phase) in enumerate(zip(bases, phases, strict=True)):
         taps[base : base + bank.shape[1], output] = bank[phase]
+    taps.flags.writeable = False
     return taps
 
 
