@@ -215,6 +215,8 @@ class Terminal:
         if not is_worker:
             await self._stop(self._server)
         log = self.folder / "server.log"
+        # On a machine of its own: what the services stand in for, a worker holds itself.
+        line = f"unset VOICELOOP_{{STT,LLM,TTS}}_URL; {line}" if is_worker else line
         process = await self._start(f"{{ {line}\n}} > {log} 2>&1")
         if is_worker:
             self._worker = process
