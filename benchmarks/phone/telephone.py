@@ -139,7 +139,7 @@ class Telephone:
             await self.say(samples[start : start + n_piece])
 
     async def hang_up(self) -> None:
-        if hasattr(self.peer, "stop") and self.peer.name not in ("asterisk", "audiosocket"):
+        if hasattr(self.peer, "stop") and self.peer.name not in ("asterisk", "audiosocket", "sip"):
             await self.send(self.peer.stop())
         await self.close()
 
