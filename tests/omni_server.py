@@ -247,7 +247,7 @@ class _Line:
             if number == 0:
                 server.first_at.append(server.clock())
             audio = base64.b64encode(samples).decode()
-            await self._of_response("response.output_audio.delta", delta=audio)
+            await self._of_response("response.output_audio.delta", delta=audio, item_id=item_id)
             await asyncio.sleep(word_ms(word) / 1000.0 / server.speed)
 
     async def _transcript(self, text: str) -> None:

@@ -32,14 +32,22 @@ max_reply_tokens = 40
 
 @asynccontextmanager
 async def server(
-    url: str, *, first_token_ms: int = 5000, more: str = "", is_cascade: bool = True
+    url: str = "",
+    *,
+    first_token_ms: int = 5000,
+    more: str = "",
+    is_cascade: bool = True,
+    keys: str = "",
 ) -> AsyncIterator[ServerProcess]:
-    """The embedded preset with a further model at this address; more: of the agent's file."""
+    """The embedded preset with a further model at this address, or with these keys in its place;
+    more: of the agent's file.
+    """
     with tempfile.TemporaryDirectory() as folder:
         agent, config = Path(folder) / "agent.toml", Path(folder) / "server.toml"
         agent.write_text(AGENT.format(first_token_ms=first_token_ms, more=more), encoding="utf-8")
         cascade = '[cascade]\nlarge = "big"\n' if is_cascade else ""
-        config.write_text(f'{cascade}[[models]]\nname = "big"\nurl = "{url}"\n', encoding="utf-8")
+        beside = f'{cascade}[[models]]\nname = "big"\nurl = "{url}"\n' if url else ""
+        config.write_text(keys + beside, encoding="utf-8")
         arguments = ("--preset", "embedded", "--config", str(config), "--agent", str(agent))
         async with running_server(arguments, log=Path(folder) / "log") as running:
             yield running
@@ -65,10 +73,17 @@ async def play(
     running: ServerProcess, seed: int, *, models: Sequence[str] = ()
 ) -> tuple[CallResult, list[Reply]]:
     """The bundled call; behind each turn the session takes the next of these models."""
+    return await play_at(running.url, seed, own_key(running.url), models=models)
+
+
+async def play_at(
+    url: str, seed: int, key: str | None = None, *, models: Sequence[str] = ()
+) -> tuple[CallResult, list[Reply]]:
+    """The same at any Realtime server."""
     script = load_call()
     voices = script.casts[DEFAULT_CAST]
     utterances = load_utterances(script, voices[seed % len(voices)], RATE_HZ)
-    connection = await RealtimeConnection.open(running.url, key=own_key(running.url), extras=EXTRAS)
+    connection = await RealtimeConnection.open(url, key=key, extras=EXTRAS)
     updates = list[asyncio.Task[None]]()
 
     def switch(turn: TurnResult) -> None:

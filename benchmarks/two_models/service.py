@@ -10,17 +10,21 @@ import asyncio
 import json
 import random
 import time
+from base64 import b64decode
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from audio.frames import RECOGNIZER_HZ
 from benchmarks.harness import serving
 
+WAV_HEADER = 44  # bytes
 # As large models begin: some repeat what an opener has said, most do not.
 REPLIES = (
     "We close at six on Saturday, and the kitchen closes half an hour before that.",
@@ -44,6 +48,7 @@ class LargeModel:
     seed: int = 0
     n_asked: int = 0
     n_behind: int = 0  # requests that go on behind words
+    sounds: list[list[float]] = field(default_factory=list)  # seconds of each part, of each reply
     cut_at: list[float] = field(default_factory=list)  # monotonic seconds
 
     async def answer(self, request: Request) -> Response:
@@ -52,6 +57,7 @@ class LargeModel:
             return StreamingResponse(_lines(["."]), media_type="text/event-stream")
         asked = "".join(str(message["content"]) for message in body["messages"])
         self.n_behind += "You have begun to answer" in asked or "continue_final_message" in body
+        self.sounds.append(_seconds(body["messages"]))
         reply = self.replies[self.n_asked % len(self.replies)]
         self.n_asked += 1
         return StreamingResponse(self._words(reply), media_type="text/event-stream")
@@ -67,6 +73,15 @@ class LargeModel:
             await asyncio.sleep(self.token_ms / 1000.0)
         yield _event("", "stop")
         yield b"data: [DONE]\n\n"
+
+
+def _seconds(messages: Sequence[dict[str, Any]]) -> list[float]:
+    """Of each `input_audio` in the last message; one elsewhere counts as none at all."""
+    parts = [each["content"] for each in messages if isinstance(each["content"], list)]
+    if len(parts) != 1 or parts[0] is not messages[-1]["content"]:
+        return []
+    sound = [part["input_audio"]["data"] for part in parts[0] if part["type"] == "input_audio"]
+    return [(len(b64decode(data)) - WAV_HEADER) / 2 / RECOGNIZER_HZ for data in sound]
 
 
 async def _lines(words: Sequence[str]) -> AsyncIterator[bytes]:
