@@ -130,7 +130,7 @@ class UpstreamCall:
     async def close(self) -> None:
         self._is_over = True
         async with self._opening:
-            self._leave_socket()
+            self._on_lost(BackendError("expected a call, found that it is over"))
         await asyncio.gather(*self._closing)
 
     def _leave_socket(self) -> None:
@@ -216,7 +216,7 @@ class UpstreamCall:
                 self._bring(owner, history, turn)
             response = UpstreamResponse(
                 self._n_asked, self._service, self._ms_per_letter, deliver, self._socket.hold,
-                is_beside=is_beside,
+                is_beside=is_beside, most_words=params.max_tokens,
             )  # fmt: skip
             self._responses.append(response)
             event_id = f"ask_{self._n_asked}"
@@ -271,9 +271,14 @@ class UpstreamCall:
 
     def leave(self, response: UpstreamResponse) -> None:
         """Nobody reads this response any more; a server that goes on with it is not heard."""
-        if response.is_left or response.ended.is_set():
-            return
         response.leave()
+        self.cancel(response)
+
+    def cancel(self, response: UpstreamResponse) -> None:
+        """Have the server end it, if it has not."""
+        if response.is_cancelled or response.ended.is_set():
+            return
+        response.is_cancelled = True
         if self._socket is not None and self._socket.live:
             cancel: Event = {"type": "response.cancel", "event_id": "leave"}
             if response.id:
@@ -327,8 +332,6 @@ class UpstreamCall:
             return
         response.observe(event, self._session.rate_hz)
         if event["type"] == "response.done":
-            if not response.ended.is_set():
-                response.ended.set()  # it was left
             self._responses.remove(response)
             self._ms_per_letter = response.words.ms_per_letter
             if not response.is_beside:

@@ -216,9 +216,10 @@ class UpstreamBranch(TaskStream[LanguageEvent]):
             self._response = self._unheard = response
             for stream in self._streams:
                 stream.look()
-            await response.ended.wait()
+            await response.answered.wait()
             failure = response.failure
             if failure is None:
+                self._call.cancel(response)  # where it was cut for its length
                 return response
             if is_last or response.has_begun or isinstance(failure, BackendRefused):
                 raise failure

@@ -102,7 +102,7 @@ class ReplySound:
 class UpstreamResponse:
     """number: of the request. is_beside: it is no part of the conversation there.
 
-    deliver: is given its events. hold: as of `ReplySound`.
+    deliver: is given its events. hold: as of `ReplySound`. most_words: with more it is cut; told.
     """
 
     def __init__(
@@ -114,7 +114,9 @@ class UpstreamResponse:
         hold: Callable[[bool], None],
         *,
         is_beside: bool = False,
+        most_words: int = 0,
     ) -> None:
+        self._most_words = most_words
         self.number = number
         self.id = ""  # once the server has begun it
         self.is_beside = is_beside
@@ -124,7 +126,9 @@ class UpstreamResponse:
         self.speaks = False  # its text is that of its sound
         self.is_left = False
         self.failure: VoiceLoopError | None = None
-        self.ended = asyncio.Event()
+        self.answered = asyncio.Event()  # all that is wanted of it has come, or it failed
+        self.ended = asyncio.Event()  # at the server
+        self.is_cancelled = False  # the server was told to end it
         self.calls: list[ToolCall] = []
         self._service = service
         self._deliver = deliver
@@ -138,9 +142,17 @@ class UpstreamResponse:
         return bool(self.words.sound_ms or self.text or self.calls)
 
     def leave(self) -> None:
-        """Nobody reads it any more."""
+        """Nobody reads it any more. What came of one that failed is heard."""
         self.is_left = True
-        self.sound.drop()
+        if self.failure is None:
+            self.sound.drop()
+
+    def _cut(self) -> None:
+        """It is as long as it may be: what has come is said, and the rest is nobody's."""
+        self._generated("incomplete", Usage())
+        self.is_left = True
+        self.sound.end()
+        self.answered.set()
 
     def fail(self, error: VoiceLoopError) -> None:
         if not self.ended.is_set():
@@ -149,6 +161,7 @@ class UpstreamResponse:
 
     def _end(self) -> None:
         self.sound.end()
+        self.answered.set()
         self.ended.set()
 
     def observe(self, event: dict[str, Any], rate_hz: int) -> None:
@@ -194,6 +207,8 @@ class UpstreamResponse:
         n_chars = len(self.words.text) if is_over else self.words.n_taken
         self.sound.add(samples, words)
         self._pass_on(self.words.text[len(self.text) : n_chars])
+        if self._most_words and len(self.words.words) >= self._most_words and not is_over:
+            self._cut()
 
     def _pass_on(self, text: str) -> None:
         self.text += text
@@ -224,12 +239,12 @@ class UpstreamResponse:
         self._release(b"", is_over=True)
         status = str(told.get("status") or "completed")
         details = told.get("status_details") or {}
-        if status == "failed":
+        if status == "failed" and not self.is_left:
             code = str((details.get("error") or {}).get("code") or "no code")[:64]
             self.fail(BackendError(f"expected a reply of {self._service}, found it failed: {code}"))
         elif status == "cancelled" and not self.is_left:
             self.fail(BackendError(f"expected a reply, found that {self._service} cancelled it"))
-        elif not self.ended.is_set():
+        else:
             self._generated(status, _usage(told.get("usage")))
             self._end()
 

@@ -74,7 +74,8 @@ class UpstreamVoiceStream(TaskStream[VoiceEvent]):
     def _says(self) -> bool:
         """Whether what is fed now is the text of the upstream's sound."""
         response = self._taken()
-        return response is not None and response.speaks and response.failure is None
+        is_whole = response is not None and response.failure is None and not response.is_left
+        return is_whole and response is not None and response.speaks
 
     @property
     def _n_given(self) -> int:

@@ -57,6 +57,8 @@ class WordTimes:
         sound = self._rest + samples
         n_frames = len(sound) // FRAME_BYTES
         self._rest = sound[n_frames * FRAME_BYTES :]
+        if not n_frames:
+            return
         frames = np.frombuffer(sound[: n_frames * FRAME_BYTES], "<i2").astype(np.float32)
         for rms in np.sqrt(np.mean(frames.reshape(n_frames, -1) ** 2, axis=1)):
             self._peak = max(self._peak, float(rms))

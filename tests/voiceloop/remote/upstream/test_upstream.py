@@ -209,6 +209,19 @@ async def test_a_server_that_tells_no_transcript_is_heard_all_the_same(clock: Cl
         assert caller.statuses() == ["completed"]
 
 
+async def test_a_reply_is_cut_at_the_most_words_and_the_upstream_told(clock: Clock) -> None:
+    server = OmniServer([LONG, "Yes?"])
+    async with calling(server, clock) as caller:
+        caller.send("session.update", session={"type": "realtime", "max_output_tokens": 5})
+        await caller.wait_for("session.updated")
+        await turn(caller)
+        assert caller.statuses() == ["incomplete"]
+        assert caller.transcript().split() == LONG.split()[:5]
+        assert "response.cancel" in server.said
+        await turn(caller, 2)
+        assert caller.statuses()[1] == "completed"
+
+
 async def test_a_client_that_reads_gets_the_text(clock: Clock) -> None:
     server = OmniServer(["It is noon."])
     async with calling(server, clock) as caller:
