@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from tests.fakes import EnergyVad, instant_backends, quiet, utterance
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, Voice, VoiceOptions
-from voiceloop.call.call import CallServices
 from voiceloop.call.connection import Disconnected, Hello
+from voiceloop.call.services import Answering, CallServices
 from voiceloop.call.session import Session
 from voiceloop.call.turn_taking import TurnTaking
 from voiceloop.config import Config
@@ -150,7 +150,8 @@ class Caller:
             **{name: given for name, given in services.items() if given is not None},
         }
         self.services = CallServices(config=config, clock=clock, new_vad=EnergyVad, **chosen)
-        self.session = Session(self.transport, self.backends, agent, self.services)
+        answering = Answering(agent, self.services, self.backends)
+        self.session = Session(self.transport, answering)
         self.sent_ms = 0.0
 
     async def __aenter__(self) -> Caller:

@@ -16,7 +16,7 @@ ROOMS = ("voiceloop", "engine", "audio", "clients")
 TOP_LEVEL = {
     "pyproject.toml", "README.md", "voiceloop", "engine", "audio", "clients", "tests",
     "benchmarks", "LICENSE", "NOTICE.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile",
-    "constraints.txt", ".ci", ".gitignore", "SECURITY.md",
+    "constraints.txt", ".ci", ".gitignore", "SECURITY.md", "examples",
 }  # fmt: skip
 # What each folder and top module of the gateway may import of the others: one direction, no circle.
 # Read it from the bottom: the ground floor knows nobody, the command line knows everybody.

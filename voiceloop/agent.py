@@ -432,9 +432,12 @@ class AgentRoute:
         return not any(named) and self.from_turn == 1
 
 
+AGENT = "agent:"  # before the name of another of the server's agents, in `transfers.to`
+
+
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Somebody whom the agent may hand a call to."""
+    """Somebody whom the agent may hand a call to: a person, or another agent of the server."""
 
     name: str = key(
         ...,
@@ -445,9 +448,10 @@ class Transfer:
     to: str = key(
         ...,
         "Their number or address, as `tel:+49301234567` or `sip:desk@pbx`. The server refuses "
-        "what its `phone.transfer_to` does not allow.",
-        pattern=r"tel:\+?[0-9]{2,20}|sips?:[A-Za-z0-9_.!~*'()&=+$,;?/%@:-]{1,200}",
-        wanted="tel: and digits, or a sip: address",
+        "what its `phone.transfer_to` does not allow. `agent:billing` is another agent of the "
+        "folder `agents`, on any line: the call goes on with its voice, tools and documents.",
+        pattern=r"tel:\+?[0-9]{2,20}|sips?:[A-Za-z0-9_.!~*'()&=+$,;?/%@:-]{1,200}|agent:[^/]{1,100}",
+        wanted="tel: and digits, a sip: address, or agent: and its name",
     )
     words: tuple[Words, ...] = key(
         (),
@@ -459,6 +463,16 @@ class Transfer:
         "The person who takes the call hears a summary before the caller is there. Off: the "
         "line is handed over at once.",
     )
+    history: Literal["all", "summary", "none"] = key(
+        "all",
+        "What another agent's model is shown of the call so far. `summary`: what this one's model "
+        "writes as it hands the call on.",
+    )
+
+    @property
+    def agent(self) -> str:
+        """The name of the server's agent that it is; "" where it is none."""
+        return self.to.removeprefix(AGENT) if self.to.startswith(AGENT) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -674,6 +688,13 @@ class AgentConfig:
         "Questions that are answered word for word, without the model, each an `[[answer]]`, see "
         "below.",
     )
+    quote: Literal["auto", "always", "never"] = key(
+        "auto",
+        "A plain question in English gets the sentence of the instructions that answers it, word "
+        "for word, without the model; of a list of prices its entry, of opening hours the day. A "
+        "question of which no word stands there is not known. `auto`: where the embedded model "
+        "(13M) would answer for another agent than the cafe.",
+    )
     try_saying: tuple[Words, ...] = key(
         (), "Up to six sentences of 100 characters that the page at `/` offers a caller."
     )
@@ -703,7 +724,9 @@ class AgentConfig:
         "The first that fits counts.",
     )
     transfers: tuple[Transfer, ...] = key(
-        (), "Whom a call may be handed to, each a `[[transfers]]`, see below."
+        (),
+        "Whom a call may be handed to, a person or another agent, each a `[[transfers]]`, see "
+        "below.",
     )
     call: CallManners = field(default_factory=CallManners)
     barge_in: BargeIn = field(default_factory=BargeIn)
@@ -714,6 +737,11 @@ class AgentConfig:
 
     def tool(self, name: str) -> AgentTool | None:
         return next((tool for tool in self.tools if tool.name == name), None)
+
+    @property
+    def served_tools(self) -> tuple[str, ...]:
+        """Names of those whose calls the server answers."""
+        return tuple(tool.name for tool in self.tools if not tool.is_clients)
 
     @property
     def kept_lines(self) -> tuple[str, ...]:

@@ -24,7 +24,8 @@ class Capabilities:
     of any other its P(end of turn) is no sign that the waits are fitted to. context_tokens: of a
     prompt, as far as the model itself bounds it; 0: not known. mcp_hosts: whose MCP servers a
     session may name. fills_slots: the agent has slots with a name, which are read from English
-    words.
+    words. made_for: the instructions that the language model was trained on, where it garbles what
+    others say.
     """
 
     voices: frozenset[str] = frozenset()
@@ -37,6 +38,7 @@ class Capabilities:
     context_tokens: int = 0
     mcp_hosts: tuple[str, ...] = ()
     fills_slots: bool = False
+    made_for: str = ""
 
     def voice_expected(self, voice: str) -> str | None:
         """What was expected in this voice's place; None where nothing speaks against it."""

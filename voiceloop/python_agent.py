@@ -12,13 +12,25 @@ from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import msgspec
 
-HOOKS = ("on_call", "on_user_turn", "on_end")
+HOOKS = ("on_call", "on_user_turn", "before_reply", "on_sentence", "on_tool", "on_end")
 _TOOL = "_voiceloop_tool"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Answer(str):
-    """Of `Agent.on_user_turn`: what is said in the model's place, word for word."""
+    """Of `Agent.on_user_turn` and `before_reply`: what is said in the model's place, word for
+    word.
+    """
+
+
+class HandOff(msgspec.Struct, frozen=True):
+    """What a tool returns to hand the caller on. to: the name of one of `transfers`. summary: for
+    who takes the call. say: before it goes; "": `call.transferring`.
+    """
+
+    to: str
+    summary: str = ""
+    say: str = ""
 
 
 class Agent:
@@ -45,6 +57,29 @@ class Agent:
         Returns an `Answer`, which is said; or notes, which stand behind the words for the model; or
         None. It is asked while the caller speaks, of words that may yet change, and again: it must
         do nothing.
+        """
+
+    def before_reply(self, words: str) -> str | None:
+        """The caller's turn is over, and these are its words: within 150 ms, before the answer.
+
+        It is asked once a turn, so it may act. Returns as `on_user_turn`; what was prepared ahead
+        of an answer or notes is thrown away, which costs time: what can be told before the turn
+        is over, `on_user_turn` tells.
+        """
+
+    def on_sentence(self, sentence: str) -> str | None:
+        """The model says this next: what is said instead, within 150 ms. "": nothing; None: itself.
+
+        It is asked ahead, of sentences that may never be said: it must do nothing. Where it fails
+        the reply ends with the agent's `fallback`, for nobody knows whether the sentence may be
+        said.
+        """
+
+    def on_tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any] | str | None:
+        """The server calls this tool next: within 150 ms. Returns other arguments; or an `Answer`,
+        which the model is told in place of a call; or None: as it is.
+
+        Of a tool that is `side_effect_free` it is asked ahead, too. Where it fails no call is made.
         """
 
     def on_end(self) -> None:

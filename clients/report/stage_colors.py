@@ -11,6 +11,7 @@ COLORS = {
     "vad lag": "#eda23f",
     "silence wait": "#e57f45",
     "final transcript": "#d65a5f",
+    "before reply": "#cf6488",
     "retrieval": "#c76fb0",
     "prompt": "#a873d1",
     "tools": "#8a6fe0",

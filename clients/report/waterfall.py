@@ -24,6 +24,7 @@ STAGES = (
     ("first_low_frame", "vad lag"),
     ("endpoint_decision", "silence wait"),
     ("transcript_final", "final transcript"),
+    ("class_asked", "before reply"),
     ("passages_known", "retrieval"),
     ("prompt_committed", "prompt"),
     ("tools_answered", "tools"),
@@ -38,6 +39,7 @@ STAGES = (
 OPTIONAL_MARKS = {
     "speech_end",
     "first_low_frame",
+    "class_asked",
     "passages_known",
     "tools_answered",
     "thoughts_over",

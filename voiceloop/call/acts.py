@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from voiceloop.agent import AgentConfig
+from voiceloop.agent import AgentConfig, CallManners, Transfer
 from voiceloop.call import events as told
 from voiceloop.call.answered_by import AnsweredBy, Tone
 from voiceloop.call.connection import Transport
@@ -36,13 +36,14 @@ LONGEST_GREETING_S = 60.0  # of a machine, and of what is said to it
 MAX_TRANSFER_S = 90.0  # a colleague's telephone rings for less
 
 EndCall = Callable[[Ending], None]
+HandOn = Callable[[Transfer, str], bool]  # to another agent, with a summary; whether it goes on
 
 
 class CallActs:
     """Of one call.
 
     advance: has turn-taking act on events. end: ends the call. phone: the far end, where that is a
-    telephone. spoken: a text as the agent says it.
+    telephone. spoken: a text as the agent says it. hand_on: has another agent go on.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class CallActs:
         clock: Callable[[], float],
         advance: Callable[[Sequence[told.CallEvent]], None],
         end: EndCall,
+        hand_on: HandOn,
         spoken: Callable[[str], Awaitable[bytes]],
         phone: PhoneLine | None,
     ) -> None:
@@ -67,8 +69,13 @@ class CallActs:
         self._advance = advance
         self._tasks = tasks
         self._end = end
+        self._hand_on = hand_on
         self._spoken = spoken
         self._phone = phone
+
+    def take(self, manners: CallManners) -> None:
+        """Another agent goes on with the call."""
+        self._manners = manners
 
     # --- who is there ---
 
@@ -131,6 +138,9 @@ class CallActs:
                 self._meet_machine()
             case Act.DIGITS if self._phone is not None:
                 self._tasks.create_task(self._press(self._phone, act.digits), name="press keys")
+            case Act.TRANSFER if act.to is not None and act.to.agent:
+                if not self._hand_on(act.to, act.summary):
+                    self._say(act.failed)
             case Act.TRANSFER if self._phone is not None:
                 self._tasks.create_task(self._transfer(self._phone, act), name="transfer")
 
@@ -201,19 +211,27 @@ class CallActs:
 
 
 def agent_on_line(
-    agent: AgentConfig, transport: Transport, allows: Callable[[str], bool]
+    agent: AgentConfig,
+    transport: Transport,
+    allows: Callable[[Transfer], bool],
+    *,
+    begins: bool = True,
 ) -> AgentConfig:
     """The agent with its texts filled in for this caller, and the tools of this line.
 
-    allows: whether a call may be transferred there.
+    allows: whether a call may go there. begins: the call does, with this agent.
     """
     hello, manners = transport.hello, agent.call
-    call, greeting = hello.phone or NO_PHONE, hello.opening or agent.greeting
-    if call.returned:
+    call, greeting = hello.phone or NO_PHONE, (begins and hello.opening) or agent.greeting
+    if begins and call.returned:
         greeting = manners.not_transferred
     if not call.is_outbound:  # there people call us, and machines do not answer
         manners = replace(manners, machine="ignore", screening="")
     instructions, greeting = call.filled(agent.instructions), call.filled(greeting)
     agent = replace(agent, instructions=instructions, greeting=greeting, call=manners)
-    can = frozenset(Act) if transport.phone is not None else frozenset({Act.END})
+    if transport.phone is None:
+        transfers = tuple(one for one in agent.transfers if one.agent)
+        agent = replace(agent, transfers=transfers)
+    has_phone = transport.phone is not None
+    can = frozenset(Act) if has_phone else frozenset({Act.END, Act.TRANSFER})
     return with_call_tools(agent, can, allows)

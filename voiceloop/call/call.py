@@ -15,19 +15,19 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from voiceloop.agent import AgentConfig
-from voiceloop.backends import Backends, ToolCall
+from voiceloop.backends import ToolCall
 from voiceloop.call import actions as do
 from voiceloop.call import events as told
 from voiceloop.call.actions import Step
-from voiceloop.call.acts import CallActs, EndCall
+from voiceloop.call.acts import CallActs, EndCall, HandOn
+from voiceloop.call.before_reply import BeforeReply
 from voiceloop.call.connection import Transport
 from voiceloop.call.events import CallEvent
 from voiceloop.call.keys import KeysTurn
 from voiceloop.call.mcp import servers_of
 from voiceloop.call.privacy import Privacy
 from voiceloop.call.replies import Replies
-from voiceloop.call.services import CallServices as CallServices
+from voiceloop.call.services import Answering
 from voiceloop.call.turn_taking import Agent, CallStatus, TurnTaking
 from voiceloop.listening.item_audio import ItemAudio
 from voiceloop.listening.listener import LONGEST_TURN_MS, Listener
@@ -46,23 +46,25 @@ UNANSWERED = json.dumps({"error": "no answer in time: tell the caller that it di
 
 
 class Call:
-    """One call of this agent with these models. tasks: of its session; end: ends that."""
+    """One call, with who answers it. tasks: of its session; end: ends that; hand_on: has another
+    agent go on with the call, where there is one.
+    """
 
     def __init__(
         self,
         protocol: Protocol,
-        services: CallServices,
-        backends: Backends,
-        agent: AgentConfig,
+        answering: Answering,
         transport: Transport,
         tasks: asyncio.TaskGroup,
         trace: CallTrace,
         end: EndCall,
+        hand_on: HandOn,
     ) -> None:
+        agent, services, backends = answering
         settings, ahead = protocol.settings, services.config.anticipation
-        hello = transport.hello
+        self._hello = hello = transport.hello
         self._protocol = protocol
-        self._agent = agent
+        self._tasks, self._trace = tasks, trace
         self._metrics = services.metrics
         self._clock = services.clock
         self._began_s = services.clock()
@@ -75,13 +77,8 @@ class Call:
             on_overdue=self._fail_tool_calls,
             turns=protocol.conversation, language=agent.language, ask=protocol.ask_to_confirm,
         )  # fmt: skip
-        self._context = ReplyContext(
-            services, backends, agent, protocol, tasks, self._tools, hello.tenant,
-            lambda words, p_end: self.advance_all(self._weigh(words, p_end)), hello.told(),
-        )  # fmt: skip
-        self.tap, self.hooks = self._context.tap, self._context.hooks
-        self._context.configure(settings)
-        self._anticipation, self._retrieval = self._context.anticipation, self._context.retrieval
+        self.tap = services.begin_tap(agent, hello, protocol.session_id)
+        self._answer_by(answering)
         self._mcp = servers_of(backends.capabilities, protocol, self._tools, tasks, self.advance)
         self._item_audio = ItemAudio(backends.recognizer, protocol, tasks)
         self._listener = Listener(
@@ -102,23 +99,50 @@ class Call:
         )
         self._context.on_sound = self._listener.observe_played
         self._acts = CallActs(
-            agent, protocol, tasks, services.clock, self.advance_all, end, self._context.spoken,
-            transport.phone,
+            agent, protocol, tasks, services.clock, self.advance_all, end, hand_on,
+            lambda text: self._context.spoken(text), transport.phone,
         )  # fmt: skip
         self.idleness = self._acts.idleness
-        self._replies = Replies(self._context, self.advance, trace)
         silence_s = services.config.phone.silence_s
         if hello.phone is not None and silence_s and agent.call.still_there:
             watching = self._acts.watch_silence(silence_s, lambda: self._replies.n_turns)
             tasks.create_task(watching, name="silence")
         self._turn_taking = TurnTaking(agent.barge_in)
         self._keys = KeysTurn(self.advance, services.clock)
-        self._privacy = Privacy(agent.slots, self._context.prepared)
         self._open_item_id = ""  # the user's, while the caller has the floor
         self._item_ids: dict[int, str] = {}  # by segment: whose words are still to come
         self._events: deque[CallEvent] = deque()  # to be acted on, by `advance_all` alone
         self._is_advancing = False
         tasks.create_task(self._listener.run(), name="listener")
+
+    def _answer_by(self, answering: Answering, n_turns: int = 0) -> None:
+        """Make what is of an agent. n_turns: of the agent's in the conversation so far."""
+        agent, services, backends = answering
+        self._agent = agent
+        self._context = context = ReplyContext(
+            services, backends, agent, self._protocol, self._tasks, self._tools,
+            self._hello.tenant, lambda words, p_end: self.advance_all(self._weigh(words, p_end)),
+            self.tap,
+        )  # fmt: skip
+        context.configure(self._protocol.settings)
+        self.hooks = context.hooks
+        self._anticipation, self._retrieval = context.anticipation, context.retrieval
+        self._replies = Replies(context, self.advance, self._trace, n_turns)
+        self._privacy = Privacy(agent.slots, context.prepared)
+        self._before = BeforeReply(context, self._protocol, self._clock, self.advance)
+
+    def hand_to(self, answering: Answering) -> None:
+        """Another agent goes on: nobody speaks, and the session has its settings already."""
+        agent, settings = answering.agent, self._protocol.settings
+        self._replies.abandon_preparation()
+        self._replies.drop_interrupted()
+        self._context.close()
+        self._tools.take(answering.services.toolbox, agent.tool_timeout_ms, agent.language)
+        self._answer_by(answering, self._replies.n_turns)
+        self._context.on_sound = self._listener.observe_played
+        self._listener.take(agent.slots, agent.recognizer_options(settings))
+        self._turn_taking.take(agent.barge_in)
+        self._acts.take(agent.call)
 
     # --- what the session asks ---
 
@@ -144,9 +168,7 @@ class Call:
         """Wait for nothing any more, and answer nothing."""
         self._replies.owed.end()
         self._tools.close()
-        self._context.close()
-        if self.hooks is not None:
-            self.hooks.end()
+        self._context.end()
         self._keys.cancel()
         self.advance(told.CallEnding())
 
@@ -163,8 +185,8 @@ class Call:
 
     def obey(self, command: asked.Command) -> None:
         match command:
-            case asked.CreateResponse(response=response):
-                self._item_audio.then(lambda: None if response.closed else self.advance(command))
+            case asked.CreateResponse():
+                self._item_audio.then(partial(self._before.respond, command))
             case asked.SettingsChanged(previous=previous, current=current):
                 self._listener.configure(current)
                 if self._mcp is not None:
@@ -264,8 +286,13 @@ class Call:
         acts = self._acts
         if (acts.is_away or acts.answered) and acts.leaves_out(event, self._listener.now_ms):
             return
-        if self._privacy.has_secrets:
-            event = self._privacy.without_secrets(event)
+        if isinstance(event, told.TurnPassed):
+            event = event.words
+        else:
+            if self._privacy.has_secrets:
+                event = self._privacy.without_secrets(event)
+            if self._before.holds(event, self._item_ids):
+                return
         actions = self._turn_taking.on(event, self.status())
         if log.isEnabledFor(logging.DEBUG) and (told_of := self._turn_taking.take_transition()):
             at_s = self._clock() - self._began_s
@@ -291,7 +318,7 @@ class Call:
             self._protocol.settings,
             self._replies.status(),
             active is not None and (early is None or active is not early.response),
-            preemptive.held_words,
+            preemptive.held_words if self.hooks is None or self.hooks.may_start_early else None,
         )
 
     # --- done ---

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from voiceloop.listening.events import ListenEvent, UserTurn
+from voiceloop.listening.events import ListenEvent, TurnTranscribed, UserTurn
 from voiceloop.realtime.commands import Command
 from voiceloop.tools.call_tools import CallAct
 
@@ -51,6 +51,12 @@ class KeysEntered(msgspec.Struct, frozen=True):
     turn: UserTurn
 
 
+class TurnPassed(msgspec.Struct, frozen=True):
+    """The agent's class has heard of a turn that is over: its words are answered now."""
+
+    words: TurnTranscribed
+
+
 class GreetingDue(msgspec.Struct, frozen=True):
     """Nobody speaks, and the agent begins by itself in these words: a greeting, or a question
     whether anybody is there.
@@ -85,6 +91,7 @@ CallEvent = (
     | KeysPressed
     | KeysEntered
     | GreetingDue
+    | TurnPassed
     | CallerIdle
     | AnswerOwed
     | CallEnding

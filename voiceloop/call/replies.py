@@ -49,6 +49,7 @@ class Replies:
         context: ReplyContext,
         report: Callable[[ReplyEnded], None],
         trace: CallTrace,
+        n_turns: int = 0,
     ) -> None:
         self._context = context
         self._metrics = metrics = context.metrics
@@ -60,7 +61,7 @@ class Replies:
         self._beside: dict[str, Reply] = {}
         # The segment of the newest turn whose caller was asked to wait for its words.
         self._bridged: int | None = None
-        self.n_turns = 0  # turns of the agent in the conversation
+        self.n_turns = n_turns  # of the agent in the conversation
         # Each is given the record of every reply that is over.
         self._observers: tuple[Callable[[TurnRecord], None], ...] = (
             metrics.observe_turn,
@@ -419,6 +420,8 @@ class Replies:
             said=item.text if isinstance(item, Message) else "",
             used=reply.used,
         )
+        if (hooks := self._context.hooks) is not None:
+            reply.record.facts.hooks = hooks.take_uses() or None
         reply.record.finish(end)
         for observe in self._observers:
             observe(reply.record)

@@ -17,11 +17,10 @@ from typing import NoReturn
 import msgspec
 
 from voiceloop.admission.bucket import Bucket
-from voiceloop.agent import AgentConfig
-from voiceloop.backends import Backends
+from voiceloop.agent import AgentConfig, Transfer
 from voiceloop.call import events as told
 from voiceloop.call.acts import agent_on_line
-from voiceloop.call.call import Call, CallServices
+from voiceloop.call.call import Call
 from voiceloop.call.connection import HUNG_UP, Disconnected, Transport
 from voiceloop.call.lifetime import (
     RETURN_WAIT_S,
@@ -31,8 +30,9 @@ from voiceloop.call.lifetime import (
     Opening,
     SessionOver,
 )
+from voiceloop.call.services import Answering
 from voiceloop.call.writer import Writer
-from voiceloop.errors import InvalidRequest, Overloaded
+from voiceloop.errors import InvalidRequest, Overloaded, VoiceLoopError
 from voiceloop.realtime import commands as asked
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.resume.resumption import Resumption
@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 # Who asks for more is read slower: people take seconds over a turn, files are heard no faster.
 TURN_STARTS_PER_S, TURN_STARTS_AT_ONCE = 5.0, 20.0
 AT_ONCE_S = 1.0  # two gateways that resume one call have heard of each other by then
+# What an agent's model is told that is not shown the call so far.
+HANDED = "The caller was handed to you by a colleague."
 BEGINS = asked.AppendAudio | asked.CommitAudio | asked.CreateResponse | asked.ItemCreated
 
 
@@ -53,19 +55,15 @@ class Session:
         InvalidRequest: the models cannot serve what the client secret asks for.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        backends: Backends,
-        agent: AgentConfig,
-        services: CallServices,
-    ) -> None:
+    def __init__(self, transport: Transport, answering: Answering) -> None:
         self._transport = transport
-        self._backends = backends
-        self._services = services
+        self._services = services = answering.services
         config, hello = services.config, transport.hello
-        self._agent = agent = self._on_line(agent)
-        known, own = backends.capabilities, agent.session_settings(hello.model)
+        self._handed_to = ""  # the agent that the call was handed to last
+        agent = self._on_line(answering.agent, begins=True)
+        self._answering, backends = answering._replace(agent=agent), answering.backends
+        known = backends.capabilities
+        self._own = own = agent.session_settings(hello.model)
         n_most = config.context_tokens or known.context_tokens
         whole_s = hello.longest_s(60.0 * config.limits.session_minutes)
         output, changed = asyncio.Event(), asyncio.Event()
@@ -78,7 +76,7 @@ class Session:
             on_put=output.set,
             on_change=changed.set,
             keeps_facts=agent.memory.facts,
-            locks=hello.locks(tool.name for tool in agent.tools if not tool.is_clients),
+            locks=hello.locks(agent.served_tools),
             line=transport.line,
         )
         slow_s = config.limits.slow_client_s
@@ -89,16 +87,22 @@ class Session:
         self._lifetime = Lifetime(whole_s, config.limits.longest_drain_s, self.protocol.expiring)
         self._resumption = Resumption(
             self.protocol, agent, own, services.tickets, hello.tenant, hello.is_returning,
-            self._lifetime, changed, hello.agent,
+            self._lifetime, changed, hello.agent, self._answer_by,
         )  # fmt: skip
+        self._handed_in: str | None = ""  # the caller's turn in which the call was handed on last
         self._turn_starts = Bucket(TURN_STARTS_AT_ONCE, TURN_STARTS_PER_S, services.clock)
         self._closing = (1011, "internal error")
         self.resumed_id = ""  # of the call that goes on here, before it did
         self._resumed_s = 0.0
 
-    def _on_line(self, agent: AgentConfig) -> AgentConfig:
-        allows = self._services.config.phone.allows_of_file
-        return agent_on_line(agent, self._transport, allows)
+    def _on_line(self, agent: AgentConfig, *, begins: bool) -> AgentConfig:
+        services = self._services
+        names, allows = services.agent_names(), services.config.phone.allows_of_file
+
+        def may_go(to: Transfer) -> bool:
+            return to.agent in names if to.agent else allows(to.to)
+
+        return agent_on_line(agent, self._transport, may_go, begins=begins)
 
     def end(self, why: Ending = Ending.DRAINED) -> None:
         """Close, for this reason; where it lets a turn end, once what is being said is said."""
@@ -109,7 +113,7 @@ class Session:
 
         Its tools stay. What no model here serves is logged, and nothing changes.
         """
-        agent = self._on_line(agent)
+        agent = self._on_line(agent, begins=not self._handed_to)
         model, now = self._transport.hello.model, self.protocol.settings
         before, after = (one.session_settings(model) for one in (self._agent, agent))
         changed = {
@@ -118,7 +122,7 @@ class Session:
             if getattr(before, name) != getattr(after, name) and name not in ("tools", "mcp")
             if getattr(now, name) == getattr(before, name)
         }
-        self._agent = agent
+        self._answering, self._own = self._answering._replace(agent=agent), after
         if not changed:
             return
         try:
@@ -139,9 +143,13 @@ class Session:
         return is_settled or self.protocol.session_id < by
 
     @property
+    def _agent(self) -> AgentConfig:
+        return self._answering.agent
+
+    @property
     def agent_name(self) -> str:
-        """Of several agents, as the call asked for it."""
-        return self._transport.hello.agent
+        """Of several agents, who answers now."""
+        return self._handed_to or self._transport.hello.agent
 
     @property
     def tenant(self) -> str:
@@ -169,9 +177,10 @@ class Session:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._call = Call(
-                    self.protocol, services, self._backends, self._agent, self._transport,
-                    tasks, trace, self.end,
+                    self.protocol, self._answering, self._transport, tasks, trace, self.end,
+                    self._hand_on,
                 )  # fmt: skip
+                self._tasks = tasks
                 tap = self._call.tap
                 try:
                     tasks.create_task(self._writer.run(), name="writer")
@@ -202,6 +211,67 @@ class Session:
         # A client's own code is told by `how`; ours says no more of its hanging up.
         why = how if code == HUNG_UP else f"{how} ({code})"
         log.info("call %s: %.1f s, turns: %d; %s", call_id, seconds, n_turns, why)
+
+    # --- another agent ---
+
+    def _hand_on(self, to: Transfer, summary: str) -> bool:
+        """Have another of the server's agents go on with the call, as nobody speaks; whether one
+        does. None hands a call on of which its caller has said nothing to it.
+        """
+        turn_id = self.protocol.conversation.newest_turn_id
+        if turn_id == self._handed_in:
+            log.warning("the call was handed on in this turn of the caller already")
+            return False
+        before = None if to.history == "all" else HANDED
+        if to.history == "summary" and summary:
+            before = f"{HANDED} What they want: {summary}"
+        try:
+            self._answer_by(to.agent, before)
+        except VoiceLoopError as error:
+            log.warning("the call was not handed to %s: %s", to.agent, error.message)
+            return False
+        self._handed_in = turn_id
+        self._tasks.create_task(self._greet_handed(), name="greeting")
+        return True
+
+    def _answer_by(self, name: str, before: str | None = None) -> None:
+        """Be answered by this agent from now on. before: as of `Protocol.hand_over`.
+
+        Raises: InvalidRequest: it is not here, or no model here serves it; nothing has changed.
+        """
+        answering = self._services.another(name)
+        agent = self._on_line(answering.agent, begins=False)
+        answering = answering._replace(agent=agent)
+        hello, now = self._transport.hello, self.protocol.settings
+        own = agent.session_settings(hello.model)
+        listed = tuple(tool for tool in now.tools if tool.server_label)
+        settings = msgspec.structs.replace(
+            now,
+            instructions=own.instructions,
+            voice=own.voice,
+            own_voice=own.voice,
+            speed=own.speed,
+            temperature=own.temperature,
+            tools=(*own.tools, *listed),
+            **{
+                name: getattr(own, name)
+                for name in ("turn_detection", "noise_reduction")
+                if getattr(now, name) == getattr(self._own, name)  # else it is the client's
+            },
+        )
+        changed = self.protocol.hand_over(settings, hello.locks(agent.served_tools), before)
+        self._answering, self._own, self._handed_to = answering, own, name
+        self._call.hand_to(answering)
+        self._call.obey(changed)
+        self._resumption.take(agent, own, name)
+        log.info("call %s is answered by %s now", self.protocol.session_id, name)
+
+    async def _greet_handed(self) -> None:
+        """The agent that was handed the call speaks: its greeting, or to what was said last."""
+        greeting = self._agent.greeting
+        if (hooks := self._call.hooks) is not None:
+            greeting = await hooks.greeting() or greeting
+        self._call.advance(told.GreetingDue(greeting) if greeting else told.AnswerOwed())
 
     # --- reading ---
 

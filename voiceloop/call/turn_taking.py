@@ -224,6 +224,10 @@ class TurnTaking:
         self._has_news = False  # to be answered when nobody speaks: of tools, of a call resumed
         self.is_over = False  # the session ends: nothing is answered any more
 
+    def take(self, options: BargeIn) -> None:
+        """Another agent goes on with the call, by these manners."""
+        self._judge = BargeInJudge(options)
+
     @property
     def is_idle(self) -> bool:
         is_quiet = self.caller is Caller.SILENT and self._owed is None

@@ -50,6 +50,11 @@ class Settled:
         """What is said in the model's place."""
         return _answer_in(self.retrieved)
 
+    @property
+    def passages(self) -> tuple[str, ...]:
+        """The text of what was found, the best first."""
+        return texts_of(self.retrieved)
+
     def lookup(self, decided_s: float | None) -> Lookup:
         """For the turn's record. decided_s: as `Retrieved.fate`."""
         found = self.retrieved
@@ -154,6 +159,12 @@ class Retrieval:
         is_to_these = words_of(" ".join(found.words)) == words_of(turn)
         return _answer_in(found) if is_to_these else None
 
+    def passages(self, turn: str) -> tuple[str, ...]:
+        """The text of what was found for these words, as far as is known by now."""
+        found = self._prefetch.retrieved
+        is_to_these = words_of(" ".join(found.words)) == words_of(turn)
+        return texts_of(found) if is_to_these else ()
+
     def settle(self) -> Settled:
         """What the reply to the open turn is given; from now on the same until words come."""
         self._waiting = None
@@ -253,6 +264,10 @@ class Retrieval:
         if before is not None:
             retrieved = _with_last_words(before.retrieved, retrieved)
         return Settled(notes_of(retrieved.hits), retrieved)
+
+
+def texts_of(found: Retrieved) -> tuple[str, ...]:
+    return tuple(hit.passage.text for hit in found.hits if not hit.passage.is_answer)
 
 
 def _answer_in(found: Retrieved) -> str | None:

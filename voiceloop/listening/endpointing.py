@@ -231,6 +231,10 @@ class Endpointing:
         self.configure(settings)
         self.reset()
 
+    def take(self, slots: Sequence[AgentSlot]) -> None:
+        """Another agent goes on with the call, and asks for these."""
+        self._slots = slots
+
     def configure(self, settings: TurnDetection, *, takes_back: bool = True) -> None:
         """Take up other settings; they hold for the open turn too.
 

@@ -134,6 +134,11 @@ class Listener:
             self._threshold = detection.threshold
             self._onset.want_pre_roll(float(detection.prefix_padding_ms))
 
+    def take(self, slots: Sequence[AgentSlot], options: RecognizerOptions) -> None:
+        """Another agent goes on with the call: what it asks for, and how its caller is heard."""
+        self._endpointing.take(slots)
+        self.set_options(options)
+
     def set_options(self, options: RecognizerOptions) -> None:
         self._recognition.set_options(options)
         self._endpointing.observe_language(options.language)

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from audio import noise_reduction
+from voiceloop.agent_file import embedded_agent
 from voiceloop.backends import RoleName
 from voiceloop.capabilities import Capabilities
 from voiceloop.config import NO_ADAPTER, Config
@@ -279,7 +280,14 @@ def capabilities_of(resolved: Mapping[RoleName, ResolvedModel]) -> Capabilities:
         language_model=engine.model.name if engine is not None else "",
         reduces_noise=noise_reduction.is_available(),
         reads_turn_ends=engine is None or has_end_head(engine),
+        made_for=_made_for(engine),
     )
+
+
+def _made_for(engine: ResolvedModel | None) -> str:
+    """As of `Capabilities`: the embedded model was made for the cafe."""
+    is_own = engine is not None and engine.model == EMBEDDED_AGENT and engine.adapter is None
+    return embedded_agent().instructions if is_own else ""
 
 
 def has_end_head(engine: ResolvedModel) -> bool:

@@ -29,6 +29,7 @@ from voiceloop.realtime.items import (
     Item,
     McpCall,
     Message,
+    Part,
     audio_of,
     parse_item,
     spoken_item,
@@ -251,6 +252,23 @@ class Protocol:
         self.shown.window = window
         self.send(events.SessionUpdated(session=session))
         return commands.SettingsChanged(previous, current)
+
+    def hand_over(
+        self, asked_for: SessionSettings, locks: Locks, told: str | None
+    ) -> commands.SettingsChanged:
+        """Another agent goes on, with these settings.
+
+        told: what its model is told of the call so far, in place of it; None: it is shown all.
+        Raises: InvalidRequest: no model here serves them; nothing has changed.
+        """
+        changed = self.adopt(asked_for)
+        self._locks = locks
+        if told is not None:
+            item_id = self.new_id("item")
+            content = (Part(type="input_text", text=told),)
+            self.add_item(Message(id=item_id, role="system", content=content))
+            self.shown.begin_at(item_id)
+        return changed
 
     def learn_window(self, told: int) -> None:
         """A prompt was too long for the model. told: tokens that it takes as is known now, 0: none.

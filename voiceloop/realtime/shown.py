@@ -42,6 +42,7 @@ class Shown:
         ledger: Ledger | None = None,
     ) -> None:
         self.window = window
+        self.begins_at = ""  # the item that another agent's view of the conversation begins at
         self._conversation = conversation
         self._spoken = spoken
         self._ledger = ledger
@@ -156,6 +157,13 @@ class Shown:
         self._n_notes //= 2
         sizes = [self._n_tokens(item, count) for item in self._items]
         return self._show_from(self._fitting(start, sizes, sum(sizes) / 2), is_ahead=False)
+
+    def begin_at(self, item_id: str) -> None:
+        """Show nothing of what is before this item, nor facts of it: the model is another's."""
+        self.begins_at = self._oldest_id = item_id
+        self._recall = ""
+        if self._ledger is not None:
+            self._ledger = Ledger()
 
     def take_slide(self) -> Slide | None:
         """The newest slide since this was last called."""

@@ -31,7 +31,8 @@ class Heard:
     """A turn of the caller: all its words, the pieces that it was said in, and what is known.
 
     form: where the slots stand behind these words. approved: the agent's answers, made ready.
-    consent: to the call's recording.
+    consent: to the call's recording. quotable: instructions whose sentences may be said word for
+    word; "": none.
     """
 
     turn: str
@@ -40,6 +41,7 @@ class Heard:
     form: Form
     approved: ApprovedAnswers
     consent: Consent = NO_CONSENT
+    quotable: str = ""
 
 
 class SaidWithCall(NamedTuple):

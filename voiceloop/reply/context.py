@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Self
@@ -30,7 +30,7 @@ from voiceloop.reply.prepared import Prepared
 from voiceloop.reply.routing import OWN_ALONE, Router
 from voiceloop.reply.voice import KeptLines, ReplyVoice
 from voiceloop.telemetry.metrics import Metrics
-from voiceloop.telemetry.tap import KeptCall, Recordings
+from voiceloop.telemetry.tap import CallTap, Recordings
 from voiceloop.tools.pending import SessionTools
 from voiceloop.tools.toolbox import Toolbox
 
@@ -68,7 +68,7 @@ class ReplyContext:
     """The parts of one call that each of its replies is given.
 
     tasks: of the call. tenant: whose caches the language model may use. on_p_end: told P(end of
-    turn) after the words of the open turn. hello: how the call began, for its recording.
+    turn) after the words of the open turn. tap: of what is kept of the call.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ReplyContext:
         tools: SessionTools,
         tenant: str,
         on_p_end: PEndCallback,
-        hello: Mapping[str, object],
+        tap: CallTap,
     ) -> None:
         self.protocol = protocol
         self.agent = agent
@@ -96,8 +96,10 @@ class ReplyContext:
         own_class = services.toolbox.own_class
         self.hooks = AgentHooks(own_class, tools.caller) if own_class is not None else None
         retriever, look_up_ms = services.retriever, LOOK_UP_MS
+        tools.check = None
         if self.hooks is not None:
             retriever, look_up_ms = self.hooks.beside(retriever)
+            tools.check = self.hooks.on_tool if self.hooks.has("on_tool") else None
         self.retrieval: Retrieval | None = None
         if retriever is not None:
             self.retrieval = Retrieval(
@@ -109,14 +111,11 @@ class ReplyContext:
             )
         # Told of every piece of sound as it goes out, and its rate.
         self.on_sound: Callable[[Samples, int], None] = lambda samples, rate_hz: None
-        call = KeptCall(
-            protocol.session_id, tenant, services.clock(), agent.name, agent.greeting,
-            agent.language, hello,
-        )  # fmt: skip
-        self.tap = services.recordings.begin(call)
+        self.tap = tap
         self.prepared = Prepared(
-            protocol, agent, services.answers, self.retrieval, tools.secrets, self.tap.consent
-        )
+            protocol, agent, services.answers, self.retrieval, tools.secrets, self.tap.consent,
+            backends.capabilities.made_for if not backends.cascade else "",
+        )  # fmt: skip
         self.has_several_models = bool(backends.models)
         self.router = Router(backends.models, backends.cascade, agent, services.level)
         self.anticipation = Anticipation(
@@ -174,12 +173,18 @@ class ReplyContext:
         options = voice_options_of(self.protocol.settings)
         return (await self.voice.spoken(text, options, LINE_FORMAT.rate)).tobytes()
 
-    def close(self) -> None:
-        """Give up what is still looked up, chosen or kept of the call."""
+    def end(self) -> None:
+        """The call is over: nothing is kept of it."""
+        self.close()
         self._backends.end_call(self.protocol.session_id)
+
+    def close(self) -> None:
+        """Give up what is still looked up, or chosen, and let the class end."""
         self.openers.drop()
         if self.retrieval is not None:
             self.retrieval.close()
+        if self.hooks is not None:
+            self.hooks.end()
 
     @property
     def context_tokens(self) -> int:

@@ -37,6 +37,7 @@ from voiceloop.reply.plan import ReplyPlan
 from voiceloop.reply.repeats import Repeats
 from voiceloop.reply.routing import FAILED, Part, Route
 from voiceloop.reply.sayable import SayableText
+from voiceloop.reply.sentences import Sentences
 from voiceloop.reply.tool_answers import IncompleteCall, ToolAnswers, as_refusals, as_results
 from voiceloop.telemetry.record import TurnRecord
 from voiceloop.tools.pending import PendingCall
@@ -188,6 +189,7 @@ class Generation:
         self.given = ""
         self.used: dict[str, Usage] = {}
         self._behind: tuple[ChatMessage, ...] = ()  # the prompt: what earlier rounds added to it
+        self._said: dict[str, str] = {}  # what the agent's class wants said for a sentence
         self.begins_with = ""  # the round, on the branch that makes it
         self._repeats = Repeats("")
         self._context = context
@@ -398,9 +400,11 @@ class Generation:
         """The round's text, the calls to be made, where a version ends. Raises as `ask`."""
         # Between the words of the first answer and those of the second, or of another model.
         gap = " " if self.given and not self.given[-1].isspace() else ""
+        hooks = self._context.hooks
+        has_hook = hooks is not None and hooks.has("on_sentence")
         while True:
             try:
-                async for event in self._answer():
+                async for event in self._by_sentence() if has_hook else self._answer():
                     if isinstance(event, str):
                         event, gap = event if event[:1].isspace() else gap + event, ""
                         self.given += event
@@ -413,6 +417,26 @@ class Generation:
             gap = " " if self._text.has_given else ""
             if self._text.breakage is not None or not await self._ask_again():
                 return
+
+    async def _by_sentence(self) -> AsyncIterator[str | ToolCall | PreemptiveDone]:
+        """The same with each sentence as the agent's class wants it said. Raises: as the hook."""
+        of, text = Sentences(self._said_for), self._text
+        async for event in self._answer():
+            if self._text is not text:  # another version, from its beginning
+                of, text = Sentences(self._said_for), self._text
+            if said := await (of.feed(event) if isinstance(event, str) else of.finish()):
+                yield said
+            if not isinstance(event, str):
+                yield event
+        if said := await of.finish():
+            yield said
+
+    async def _said_for(self, sentence: str) -> str:
+        """Asked once a reply for each: what is said twice is the same."""
+        if sentence not in self._said:
+            assert self._context.hooks is not None
+            self._said[sentence] = await self._context.hooks.on_sentence(sentence)
+        return self._said[sentence]
 
     async def _answer(self) -> AsyncIterator[str | ToolCall | PreemptiveDone]:
         assert self.live is not None

@@ -6,6 +6,7 @@ came to. A reply asks here before it asks the model.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -13,14 +14,18 @@ import msgspec
 from voiceloop.agent import AgentConfig, AgentSlot
 from voiceloop.backends import ToolCall
 from voiceloop.knowledge.answers import ApprovedAnswers
+from voiceloop.knowledge.placement import notes_of
 from voiceloop.knowledge.retrieval import Retrieval, Settled
+from voiceloop.knowledge.told import said_of
 from voiceloop.listening.events import UserTurn
 from voiceloop.realtime.events import Source
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.response import ResponseHandle
+from voiceloop.reply.agent_hooks import AgentHooks, as_hit
 from voiceloop.reply.answerers import FixedAnswer, Heard, SaidWithCall, answerers
 from voiceloop.reply.plan import ReplyPlan
-from voiceloop.slots.form import Filled, Form, Forms, SlotState, exchanges, notes_of
+from voiceloop.slots.form import Filled, Form, Forms, SlotState, exchanges
+from voiceloop.slots.form import notes_of as slot_notes_of
 from voiceloop.slots.question import PHONE_DIGITS, asked_in, named_in
 from voiceloop.slots.secrets import Secrets
 from voiceloop.telemetry.record import Mark, TurnRecord
@@ -30,7 +35,9 @@ BY_CLASS = "python"  # in `answered_by`: the agent's class
 
 
 class Prepared:
-    """Of one session. retrieval: None where the agent has no documents. secrets: of its caller."""
+    """Of one session. retrieval: None where the agent has no documents. secrets: of its caller.
+    made_for: as of `Capabilities`.
+    """
 
     def __init__(
         self,
@@ -40,20 +47,27 @@ class Prepared:
         retrieval: Retrieval | None,
         secrets: Secrets,
         consent: Consent = NO_CONSENT,
+        made_for: str = "",
     ) -> None:
         self._protocol = protocol
         self._agent = agent
         self._approved = approved
         self._retrieval = retrieval
         self._consent = consent
+        self._made_for = made_for
         self._answerers = answerers()
         self._forms = Forms(agent.slots)
         self.secrets = secrets
         self._told: tuple[str | None, Form] | None = None  # of slots, and of whom
         # The newest response that is to look up the turn's last words, and what was found without.
         self._owed: tuple[str, Settled] | None = None
-        self._late: tuple[str, str | None] = "", None  # in which response, and the answer
+        # In which response, and the answer.
+        self._late: tuple[str, FixedAnswer | None] = "", None
         self._known_in = ""  # the newest response with what was found
+        # What the agent's class said of the newest turn that was over: its item, notes; and to
+        # which words it answers.
+        self._told_before: tuple[str | None, str] = None, ""
+        self._answer_before: tuple[str, str] = "", ""
 
     def answer(self, turn: str, *pieces: str) -> FixedAnswer | None:
         """The answer to the caller's whole turn that needs no model.
@@ -61,7 +75,9 @@ class Prepared:
         pieces: of the turn, in which words of danger may stand apart from it.
         """
         form = self._form(turn)[1]
-        heard = Heard(turn, pieces, self._agent, form, self._approved, self._consent)
+        heard = Heard(
+            turn, pieces, self._agent, form, self._approved, self._consent, self._quotable
+        )
         for table, answerer in self._answerers.items():
             said = answerer.answer(heard)
             if isinstance(said, SaidWithCall):
@@ -69,13 +85,44 @@ class Prepared:
                 return FixedAnswer(said.text, table, call)
             if said:
                 return FixedAnswer(said, table)
-        own = self._retrieval.answer(turn) if self._retrieval is not None else None
-        return FixedAnswer(own, BY_CLASS) if own else None
+        before, own = self._answer_before
+        if not own or before not in (turn, *pieces):
+            own = (self._retrieval.answer(turn) or "") if self._retrieval is not None else ""
+        if own:
+            return FixedAnswer(own, BY_CLASS)
+        if self._quotable and self._retrieval is not None:
+            return self._read_out(turn, self._retrieval.passages(turn))
+        return None
+
+    @staticmethod
+    def _read_out(turn: str, passages: Sequence[str]) -> FixedAnswer | None:
+        """What was found for the turn, where the model would garble it."""
+        said = said_of(turn, passages)
+        return FixedAnswer(said, "quote") if said else None
+
+    async def ask_before(self, hooks: AgentHooks, words: str, turn_id: str | None) -> None:
+        """Have the agent's class hear these words of a turn that is over, before it is answered."""
+        told, text = await hooks.before_reply(words), ""
+        self._answer_before = (
+            (words, told.text) if told is not None and told.is_answer else ("", "")
+        )
+        if told is not None:
+            text = notes_of((as_hit(told),)).text
+        self._told_before = turn_id, text
+        if text and turn_id is not None:
+            self._protocol.shown.add_notes(turn_id, self._own_notes(self._form()[1], turn_id))
+
+    @property
+    def _quotable(self) -> str:
+        """The session's instructions, where their sentences are said in the model's place."""
+        now, quote = self._protocol.settings.instructions, self._agent.quote
+        is_garbled = bool(self._made_for) and now != self._made_for
+        return now if quote == "always" or (quote == "auto" and is_garbled) else ""
 
     def late_answer(self, response: ResponseHandle) -> FixedAnswer | None:
         """As `answer`, to a turn that was looked up only for this response."""
-        known_in, text = self._late
-        return FixedAnswer(text, BY_CLASS) if text and known_in == response.id else None
+        known_in, answer = self._late
+        return answer if known_in == response.id else None
 
     # --- notes ---
 
@@ -86,7 +133,7 @@ class Prepared:
 
     def ahead(self, turn: str) -> str:
         """What stands behind the open turn's words where it is answered now."""
-        notes = self._slot_notes(self._form(turn)[1])
+        notes = self._own_notes(self._form(turn)[1])
         if self._retrieval is None or not self._retrieval.has_words:
             return notes
         return notes + self._retrieval.settle().notes.text
@@ -133,9 +180,12 @@ class Prepared:
         response_id, before = self._owed or ("", None)
         is_owed = response_id == response.id
         settled = await self._retrieval.look_up(turn.content, before if is_owed else None)
-        self._late = response.id, settled.answer
+        if settled.answer is not None:
+            self._late = response.id, FixedAnswer(settled.answer, BY_CLASS)
+        elif self._quotable:
+            self._late = response.id, self._read_out(turn.content, settled.passages)
         self._add(settled, turn_id, response, record, decided_s)
-        behind = self._slot_notes(self._form(turn.content)[1]) + settled.notes.text
+        behind = self._own_notes(self._form(turn.content)[1], turn_id) + settled.notes.text
         prompt = (*plan.prompt[:-1], msgspec.structs.replace(turn, behind=behind))
         return replace(plan, prompt=prompt)
 
@@ -150,7 +200,7 @@ class Prepared:
         notes, self._known_in = settled.notes, response.id
         record.mark(Mark.PASSAGES_KNOWN, settled.at_s)
         record.facts.retrieval = settled.lookup(decided_s)
-        behind = self._slot_notes(self._form()[1]) + notes.text
+        behind = self._own_notes(self._form()[1], turn_id) + notes.text
         if turn_id is not None and self._protocol.shown.add_notes(turn_id, behind):
             found = (Source(path=source.path, heading=source.heading) for source in notes.sources)
             response.sources(turn_id, tuple(found))
@@ -166,7 +216,7 @@ class Prepared:
         if not self._forms.has_names or turn_id is None or self._told == (turn_id, now):
             return
         self._told = turn_id, now
-        self._protocol.shown.add_notes(turn_id, self._slot_notes(now))
+        self._protocol.shown.add_notes(turn_id, self._own_notes(now, turn_id))
         for one in now.changes(before):
             response.slot(turn_id, one.name, one.slot.kind, self._told_of(one), one.state.value)
 
@@ -242,5 +292,9 @@ class Prepared:
         turns = exchanges((*said, ("user", whole)))
         return self._forms.after(turns[:-1]), self._forms.after(turns)
 
-    def _slot_notes(self, form: Form) -> str:
-        return notes_of(form, self._protocol.shown.notes_before()) if form.filled else ""
+    def _own_notes(self, form: Form, turn_id: str | None = None) -> str:
+        """What is known of slots, and what the class said of this turn as it was over."""
+        told_of, told = self._told_before
+        before = told if turn_id is not None and turn_id == told_of else ""
+        shown = self._protocol.shown.notes_before()
+        return (slot_notes_of(form, shown) if form.filled else "") + before

@@ -438,7 +438,7 @@ class Reply:
                 await self._ask(asked)
                 self._end(outcome)
                 return
-            if (act := act_of(calls)) is not None:
+            if (act := act_of(calls, self._context.agent)) is not None:
                 if act.line and not self.has_words:
                     await self._add_line(act.line)
                 self.act = act  # nothing follows: it is done when this has been heard

@@ -136,7 +136,9 @@ class ToolAnswers:
     def has_drafts_results(self) -> bool:
         """Whether every call of the draft has one that the reply may be made of."""
         calls = self.drafted.values()
-        return bool(calls) and all(each.is_over and each.may_be_adopted for each in calls)
+        return bool(calls) and all(
+            each.is_over and each.may_be_adopted and each.hand_off is None for each in calls
+        )
 
     @property
     def drafts_messages(self) -> tuple[ChatMessage, ...]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol as Shape
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from voiceloop.agent import AgentConfig
@@ -66,7 +68,8 @@ class Resumption:
     agent_name: of several, as the call asked for it. tickets: None where a call cannot be resumed.
     is_returning: its client comes with a ticket, and one of this connection, in which nothing has
     happened, would take its place. changed: set by the protocol when an item is new, changed, or
-    gone.
+    gone. answer_by: has the call answered by the agent that it was handed to; raises
+    InvalidRequest.
     """
 
     def __init__(
@@ -80,9 +83,12 @@ class Resumption:
         lifetime: Lasting,
         changed: asyncio.Event,
         agent_name: str = "",
+        answer_by: Callable[[str], None] = lambda name: None,
     ) -> None:
         self._protocol = protocol
         self._agent_name = agent_name
+        self._answer_by = answer_by
+        self._handed_to = ""
         self._agent = agent
         self._own = own
         self._tickets = tickets
@@ -98,6 +104,11 @@ class Resumption:
         if is_returning and protocol.settings.resume:
             with suppress(InvalidRequest):  # the first ticket will say it
                 self._sent = self._snapshot()
+
+    def take(self, agent: AgentConfig, own: SessionSettings, name: str) -> None:
+        """The call was handed to this agent."""
+        self._agent, self._own, self._handed_to, self._written = agent, own, name, None
+        self._changed.set()
 
     # --- tickets on the way out ---
 
@@ -131,7 +142,9 @@ class Resumption:
         settings = self._protocol.settings
         if self._written is None or self._written[0] is not settings:
             self._written = settings, changes_of(settings, self._own)
-        return snapshot_of(self._written[1], self._protocol.conversation, self._protocol.spoken)
+        snapshot = snapshot_of(self._written[1], self._protocol.conversation, self._protocol.spoken)
+        begins_at = self._protocol.shown.begins_at or UNSET
+        return replace(snapshot, handed_to=self._handed_to or UNSET, begins_at=begins_at)
 
     @property
     def _is_asked(self) -> bool:
@@ -197,9 +210,14 @@ class Resumption:
         claims, snapshot = self._tickets.read(ticket, self._tenant)
         if claims.agent != self._agent_name:
             raise InvalidRequest("The ticket is of a call with another agent.")
+        if snapshot.handed_to is not UNSET and snapshot.handed_to != self._handed_to:
+            self._answer_by(snapshot.handed_to)
         self._tickets.use(claims)
         changed = protocol.adopt(self._settings_of(snapshot))
         protocol.conversation.restore(snapshot.items)
+        begins_at = snapshot.begins_at
+        if begins_at is not UNSET and protocol.conversation.index(begins_at) is not None:
+            protocol.shown.begin_at(begins_at)
         newest_id = newest_reply_id(snapshot.items)
         if newest_id is not None and snapshot.spoken is not None:
             protocol.spoken.restore(newest_id, snapshot.spoken)

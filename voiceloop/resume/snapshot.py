@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from voiceloop.errors import InvalidRequest
 from voiceloop.realtime.conversation import Conversation
@@ -36,11 +37,16 @@ MAX_UNPACKED_BYTES = 4 * 1024 * 1024
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """settings: those that are not the agent's own. spoken: of the agent's newest message."""
+    """settings: those that are not the agent's own. spoken: of the agent's newest message.
+    handed_to: the agent that the call was handed to, whose own they are not. begins_at: the first
+    item that this agent's model is shown, where that is not the conversation's.
+    """
 
     settings: dict[str, Any]
     items: tuple[Item, ...]
     spoken: SpokenReply | None = None
+    handed_to: str | UnsetType = UNSET
+    begins_at: str | UnsetType = UNSET
 
     def settings_over(self, own: SessionSettings) -> SessionSettings:
         """The session's settings, where the agent's are these (perhaps others than they were).

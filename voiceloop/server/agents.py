@@ -16,9 +16,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import OWN_MODEL, Backends
-from voiceloop.call.call import CallServices
+from voiceloop.call.services import CallServices
 from voiceloop.config_reader import nearest
-from voiceloop.errors import InvalidRequest
+from voiceloop.errors import ConfigError, InvalidRequest
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.models.lexicon import LexiconVoice, read_lexicon
 
@@ -83,6 +83,16 @@ class Agents:
             name: self.first if agent is first else ServedAgent(agent, serve(name, agent))
             for name, agent in others.items()
         }
+        for one in self:
+            self._check_transfers(one.agent)
+
+    def _check_transfers(self, agent: AgentConfig) -> None:
+        """Raises: ConfigError: it hands calls to an agent that is not here."""
+        for index, to in enumerate(agent.transfers):
+            if to.agent and to.agent not in self.others:
+                named = ", ".join(self.others) or "none: --agents names a folder of several"
+                where = f"{agent.name}: transfers[{index}].to"
+                raise ConfigError(f"{where}: expected an agent of {named}; found {to.agent!r}")
 
     def __iter__(self) -> Iterator[ServedAgent]:
         """Each once."""

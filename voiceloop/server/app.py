@@ -25,9 +25,9 @@ from voiceloop.access.quotas import Quotas
 from voiceloop.admission.places import CallAdmission, RequestAdmission
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
-from voiceloop.call.call import CallServices
 from voiceloop.call.connection import Transport
 from voiceloop.call.lifetime import Ending
+from voiceloop.call.services import Answering, CallServices
 from voiceloop.call.session import Session
 from voiceloop.config import Config
 from voiceloop.errors import VoiceLoopError
@@ -94,6 +94,8 @@ class Gateway:
             recordings=self.observers.recordings,
             on_resumed=self._goes_on,
             lacks_place=lambda: self.admission.lacks_room(),
+            agent_names=lambda: self.agents.names,
+            another=self._answering,
         )
         self.agents = Agents(self.agent, self.calls, self.others, self._services)
         emptied = self._one_is_empty.set
@@ -225,10 +227,7 @@ class Gateway:
     async def _serve(self, transport: Transport) -> None:
         assert self.backends is not None
         try:
-            served = self.agents.named(transport.hello.agent)
-            backends = served.answered_by(self.backends)
-            backends = served.spoken_by(backends) if self.others else backends
-            session = Session(transport, backends, served.completed, served.services)
+            session = Session(transport, self._answering(transport.hello.agent))
         except VoiceLoopError as error:  # a client secret's session that these models cannot serve
             await transport.close(error.close_code or 1008, error.message)
             return
@@ -240,6 +239,14 @@ class Gateway:
         finally:
             self._sessions.remove(session)
             self.admission.late_calls.add(session.tenant, session.protocol.session_id)
+
+    def _answering(self, name: str) -> Answering:
+        """Who answers a call that asks for this agent. Raises: InvalidRequest."""
+        assert self.backends is not None
+        served = self.agents.named(name)
+        backends = served.answered_by(self.backends)
+        backends = served.spoken_by(backends) if self.others else backends
+        return Answering(served.completed, served.services, backends)
 
     def take_agent(self, agent: AgentConfig, served: ServedAgent | None = None) -> None:
         """Another one from now on: for new calls, and what an open one may take of it.

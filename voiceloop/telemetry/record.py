@@ -27,6 +27,7 @@ class Mark(StrEnum):
     FIRST_LOW_FRAME = "first_low_frame"
     ENDPOINT_DECISION = "endpoint_decision"
     TRANSCRIPT_FINAL = "transcript_final"
+    CLASS_ASKED = "class_asked"  # where the agent's class has `before_reply`
     PASSAGES_KNOWN = "passages_known"  # where the agent has documents
     PROMPT_COMMITTED = "prompt_committed"
     TOOLS_ANSWERED = "tools_answered"  # of the last round that only called tools, nothing said yet
@@ -46,6 +47,7 @@ STAGES: tuple[tuple[Mark, str], ...] = (
     (Mark.FIRST_LOW_FRAME, "vad lag"),
     (Mark.ENDPOINT_DECISION, "silence wait"),
     (Mark.TRANSCRIPT_FINAL, "final transcript"),
+    (Mark.CLASS_ASKED, "before reply"),
     (Mark.PASSAGES_KNOWN, "retrieval"),
     (Mark.PROMPT_COMMITTED, "prompt"),
     (Mark.TOOLS_ANSWERED, "tools"),
@@ -100,6 +102,14 @@ class ToolUse(msgspec.Struct, frozen=True):
     fate: str
     ms: float | None
     hidden_ms: float
+
+
+class HookUse(msgspec.Struct, frozen=True):
+    """A hook of the agent's class was asked. fate: answered, late or failed."""
+
+    name: str
+    ms: float
+    fate: str
 
 
 class Speaker(msgspec.Struct, frozen=True):
@@ -195,6 +205,7 @@ class TurnFacts:
     draft_buffered_ms: float | None = None  # sound that was held when the turn was over
     held_ms: float | None = None  # the same, when the first sound was sent
     tools: tuple[ToolUse, ...] | None = None
+    hooks: tuple[HookUse, ...] | None = None  # of the agent's class, since the turn before
     speakers: tuple[Speaker, ...] = ()
     cut: Literal["soft", "hard"] | None = None  # the caller had not finished
     cut_over_ms: float | None = None  # of the reply, heard over the caller who goes on

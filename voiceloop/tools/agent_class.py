@@ -19,6 +19,7 @@ from typing import Any
 
 from voiceloop.child import kill_group, without_settings
 from voiceloop.errors import ConfigError
+from voiceloop.python_agent import HandOff
 from voiceloop.tools.agent_host import FORK, KILL, ORDER, READY
 from voiceloop.tools.caller import Caller
 from voiceloop.tools.executor import Run, ToolFailed
@@ -145,8 +146,9 @@ class AgentClass:
     def runs(self, method: str) -> Run:
         """A tool that is this method."""
 
-        async def run(key: str, arguments: Mapping[str, Any], caller: Caller) -> str:
-            return (await self.run(method, arguments, caller)).text
+        async def run(key: str, arguments: Mapping[str, Any], caller: Caller) -> str | HandOff:
+            returned = await self.run(method, arguments, caller)
+            return returned.hand_off or returned.text
 
         return run
 

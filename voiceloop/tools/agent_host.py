@@ -27,7 +27,7 @@ import msgspec
 
 from voiceloop.cell import end_with_parent, run_for_an_author
 from voiceloop.child import kill_group
-from voiceloop.python_agent import HOOKS, Agent, Answer, arguments_of, table_of, tools_of
+from voiceloop.python_agent import HOOKS, Agent, Answer, HandOff, arguments_of, table_of, tools_of
 from voiceloop.tools.python_host import Host, find_function, import_authors
 from voiceloop.tools.python_messages import Call, Ready, Returned, packed
 
@@ -76,7 +76,9 @@ class CallHost(Host):
         return partial(method, **msgspec.structs.asdict(arguments))
 
     def returned(self, number: int, result: Any) -> Returned:
-        """An `Answer` says that it is one."""
+        """An `Answer` says that it is one, and so does who hands the caller on."""
+        if isinstance(result, HandOff):
+            return Returned(number, hand_off=result)
         told = super().returned(number, result)
         return msgspec.structs.replace(told, is_answer=isinstance(result, Answer))
 
@@ -173,8 +175,9 @@ def _described(spec: str, folder: str) -> dict[str, Any]:
         kind = find_class(spec, folder)
         table = table_of(kind)
         table |= {"python": f"{spec.partition(':')[0]}:{kind.__name__}", "network": kind.network}
-        for tool in table["tools"]:
-            tool["python"] = f"{table['python']}.{tool['name']}"
+        for name in tools_of(kind):
+            tool = next(one for one in table["tools"] if one["name"] == name)
+            tool["python"] = f"{table['python']}.{name}"
         return {"table": msgspec.to_builtins(table)}
     except (LookupError, TypeError) as error:
         return {"problem": str(error)[:500]}

@@ -102,18 +102,27 @@ class CallTool(AgentTool):
         return CallAct(Act.TRANSFER, *lines, to=to, summary=summary)
 
 
-def act_of(calls: Iterable[PendingCall]) -> CallAct | None:
-    """The first of these calls that acts on the call."""
+def act_of(calls: Iterable[PendingCall], agent: AgentConfig) -> CallAct | None:
+    """The first of these calls that acts on the call: by its tool, or by what its method returned.
+
+    agent: as it is on this line.
+    """
     for pending in calls:
-        if isinstance(pending.tool, CallTool):
+        if isinstance(pending.tool, CallTool) and pending.is_made:
             act = pending.tool.act(pending.call.arguments)
             if not isinstance(act, str):
                 return act
+        elif (wanted := pending.hand_off) is not None:
+            to = next((one for one in agent.transfers if one.name == wanted.to), None)
+            if to is not None:
+                lines = wanted.say or agent.call.transferring, agent.call.not_transferred
+                return CallAct(Act.TRANSFER, *lines, to=to, summary=wanted.summary)
+            log.error("%s handed the call to %r: no transfer here", pending.tool.name, wanted.to)
     return None
 
 
 def with_call_tools(
-    agent: AgentConfig, can: frozenset[Act], allows: Callable[[str], bool]
+    agent: AgentConfig, can: frozenset[Act], allows: Callable[[Transfer], bool]
 ) -> AgentConfig:
     """The agent with those of these tools that its file switches on and the line can do.
 
@@ -121,9 +130,10 @@ def with_call_tools(
     transferred there.
     """
     manners = agent.call
-    transfers = tuple(one for one in agent.transfers if allows(one.to))
+    transfers = tuple(one for one in agent.transfers if allows(one))
     if len(transfers) < len(agent.transfers):
-        log.warning("phone.transfer_to allows %d of the agent's transfers", len(transfers))
+        told = "of the agent's transfers %d are allowed by phone.transfer_to, or agents here"
+        log.warning(told, len(transfers))
         agent = replace(agent, transfers=transfers)
     wanted = {
         Act.END: manners.end_call,

@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from voiceloop.errors import BackendError
+from voiceloop.python_agent import HandOff
 from voiceloop.tools.caller import Caller
 
-# One call's result as text; raises ToolFailed where there is none. Cancelled, it stops as soon as
-# it can: it has no deadline of its own. Several calls of one tool may be under way. The first
-# argument is a key: the same for every try of this call, and for no other call of any session.
-Run = Callable[[str, Mapping[str, Any], Caller], Awaitable[str]]
+# One call's result as text, or whom a class's method hands the caller to; raises ToolFailed where
+# there is none. Cancelled, it stops as soon as it can: it has no deadline of its own. Several calls
+# of one tool may be under way. The first argument is a key: the same for every try of this call,
+# and for no other call of any session.
+Run = Callable[[str, Mapping[str, Any], Caller], Awaitable[str | HandOff]]
 
 
 class ToolFailed(BackendError):

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from enum import Enum
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -19,8 +20,10 @@ from voiceloop.admission.allowance import UNBOUNDED, Allowance
 from voiceloop.agent import AgentTool
 from voiceloop.backends import LANGUAGE, Tool, ToolCall
 from voiceloop.errors import error_of
+from voiceloop.python_agent import HandOff
 from voiceloop.slots.secrets import Secrets
 from voiceloop.telemetry.record import ToolUse
+from voiceloop.tools.arguments import read_arguments
 from voiceloop.tools.caller import NOBODY, Caller
 from voiceloop.tools.consent import (
     ANSWER_S,
@@ -34,6 +37,7 @@ from voiceloop.tools.consent import (
     as_text,
 )
 from voiceloop.tools.executor import ToolFailed
+from voiceloop.tools.python_messages import Returned
 from voiceloop.tools.toolbox import LATE_READ, LATE_WRITE, Fate, SessionTool, Toolbox, ToolResult
 
 # Of one session: four rounds of eight calls. Chosen; a reply of 160 tokens has no room for more.
@@ -58,6 +62,10 @@ UNDER_WAY = "under way"  # in a record: the reply went on without it
 
 # Called with a call, what came of it, and whether the caller is to be told of that.
 Record = Callable[[ToolCall, str, bool], None]
+
+
+# What becomes of a call with these arguments: as of `AgentHooks.on_tool`. Raises BackendError.
+Check = Callable[[str, Mapping[str, Any]], Awaitable[Returned | None]]
 
 
 class CallState(Enum):
@@ -138,6 +146,19 @@ class PendingCall:
     def text(self) -> str:
         """What came of it, whoever takes it; only once it is over."""
         return self._result.result().text
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it was made, and is over."""
+        if not self._result.done():
+            return False
+        result = self._result.result()
+        return not result.is_error and result.fate not in (Fate.ASKED, Fate.REFUSED)
+
+    @property
+    def hand_off(self) -> HandOff | None:
+        """Whom its method has handed the call to, as far as is known."""
+        return self._result.result().hand_off if self._result.done() else None
 
     @property
     def told(self) -> tuple[str, bool]:
@@ -277,12 +298,14 @@ class SessionTools:
     ) -> None:
         self._toolbox = toolbox
         self.allowance = allowance
+        self._turns = turns
         self._consent = Consent(toolbox.clock, turns, language)
         self._ask = ask
         self._asked: dict[str, asyncio.Future[bool]] = {}  # of the client, by the call's id
         self._tasks = tasks
         self.record = record
         self._calls_ahead = calls_ahead
+        self.check: Check | None = None  # what the agent's class makes of a call
         self.caller = caller
         self._n_open = 0
         # Of the MCP servers that the session itself names, by the server's label and their name.
@@ -293,6 +316,11 @@ class SessionTools:
         self._on_overdue = on_overdue
         self._clients: dict[str, ToolCall] = {}  # calls that the client is to answer
         self._timer: asyncio.TimerHandle | None = None
+
+    def take(self, toolbox: Toolbox, client_timeout_ms: int, language: str) -> None:
+        """Another agent goes on with the call, by its own tools."""
+        self._toolbox, self._client_timeout_s = toolbox, client_timeout_ms / 1000
+        self._consent = Consent(toolbox.clock, self._turns, language)
 
     def of_server(self, tool: Tool) -> AgentTool | None:
         """How a tool of the session's MCP servers is called; None where the client has to allow
@@ -400,7 +428,8 @@ class SessionTools:
         """answering: the call itself, where something comes before it."""
         arguments = self.secrets.reveal_in(call.arguments, tool.from_slots)
         call = replace(call, arguments=arguments)
-        answer = tool.answer(arguments) if answering is None else None
+        is_known = answering is None and self.check is None
+        answer = tool.answer(arguments) if is_known else None
         if answer is None and self._n_open < MAX_OPEN and self.allowance.take_tool_call():
             self._n_open += 1
             answering = answering or self._answer(tool, call)
@@ -417,12 +446,28 @@ class SessionTools:
 
     async def _answer(self, tool: AgentTool, call: ToolCall) -> ToolResult:
         try:
+            told = await self._check(tool, call)
+            if told is not None and told.is_answer:
+                return ToolResult(told.text, Fate.REFUSED)
+            call = replace(call, arguments=told.text) if told is not None else call
             if isinstance(tool, SessionTool):
                 return await self._own.answer(tool.served, call, NOBODY)
             return await self._toolbox.call(tool, call, self.caller)
         except Exception as error:  # a bug costs a result, not the call on the line
             error_of(error)
             return BROKEN
+
+    async def _check(self, tool: AgentTool, call: ToolCall) -> Returned | None:
+        """What the agent's class makes of it. Raises: BackendError: nobody knows whether it may be
+        made.
+        """
+        if self.check is None:
+            return None
+        try:
+            arguments = read_arguments(call.arguments)
+        except ToolFailed:
+            return None  # the call itself will say so
+        return await self.check(tool.name, arguments)
 
     def _one_is_over(self, task: asyncio.Task[ToolResult]) -> None:
         self._n_open -= 1

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from voiceloop.python_agent import HandOff
+
 HEADER_BYTES = 4  # the length of what follows, big-endian
 # Of one message, before `keep` and `max_result_chars`; the same bound as an HTTP answer has.
 MAX_MESSAGE_BYTES = 2**20
@@ -41,7 +43,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 class Returned(msgspec.Struct, frozen=True, tag="returned"):
     """The call is over. problem: why it has no result. is_none: it returned None. is_answer: of a
-    hook, it returned an `Answer`.
+    hook, it returned an `Answer`. hand_off: of a tool, it returned that.
     """
 
     number: int
@@ -49,6 +51,7 @@ class Returned(msgspec.Struct, frozen=True, tag="returned"):
     problem: str = ""
     is_none: bool = False
     is_answer: bool = False
+    hand_off: HandOff | None = None
 
 
 Request = Call | Abandon

@@ -22,6 +22,7 @@ from uuid import uuid4
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import ToolCall
 from voiceloop.errors import ConfigError
+from voiceloop.python_agent import HandOff
 from voiceloop.tools.agent_class import AgentClass
 from voiceloop.tools.arguments import read_arguments
 from voiceloop.tools.caller import NOBODY, Caller
@@ -60,15 +61,19 @@ class Fate(Enum):
     FAILED = "failed"
     LATE = "late"
     ASKED = "asked"  # not made: somebody has to allow it first
+    REFUSED = "refused"  # not made: the agent's class said what stands in its place
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a call came to. text: for the model. took_s: from asked to answered."""
+    """What a call came to. text: for the model. took_s: from asked to answered. hand_off: whom
+    the class's method hands the call to.
+    """
 
     text: str
     fate: Fate
     took_s: float = 0.0
+    hand_off: HandOff | None = None
 
     @property
     def is_error(self) -> bool:
@@ -224,7 +229,7 @@ class Toolbox:
 
     async def _call(self, served: ServedTool, call: ToolCall, caller: Caller) -> ToolResult:
         tool, started_s = served.tool, self.clock()
-        fate, has_begun = Fate.CALLED, False
+        fate, has_begun, hand_off = Fate.CALLED, False, None
         try:
             async with asyncio.timeout(tool.deadline_ms / 1000) as limit:
                 arguments = checked(read_arguments(call.arguments), tool.parameters)
@@ -232,7 +237,11 @@ class Toolbox:
                     has_begun = True
                     if not served.is_read:
                         limit.reschedule(asyncio.get_running_loop().time() + MAX_EFFECT_S)
-                    text = await self._run(served, arguments, caller)
+                    found = await self._run(served, arguments, caller)
+            if isinstance(found, HandOff):
+                hand_off, text = found, json.dumps({"status": f"the caller goes to {found.to}"})
+            else:
+                text = found
         except TimeoutError:
             fate = Fate.LATE
             late = LATE_READ if served.is_read else LATE_WRITE if has_begun else NOT_BEGUN
@@ -243,17 +252,21 @@ class Toolbox:
             fate = Fate.FAILED
             text = _error(failure.told)
             log.warning("a call of %s failed: %s", tool.name, failure.message)
-        return ToolResult(text, fate, self.clock() - started_s)
+        return ToolResult(text, fate, self.clock() - started_s, hand_off)
 
-    async def _run(self, served: ServedTool, arguments: Mapping[str, Any], caller: Caller) -> str:
+    async def _run(
+        self, served: ServedTool, arguments: Mapping[str, Any], caller: Caller
+    ) -> str | HandOff:
         tool = served.tool
         # Not the model's id of the call: many a model counts from 0 again in every call on the
         # line, and a service that knows the key would answer one caller with another's order.
         key = uuid4().hex
         for pause_s in (RETRY_PAUSE_S, None):
             try:
-                text = await served.run(key, arguments, caller)
-                return shaped(text, tool.keep, tool.max_result_chars)
+                found = await served.run(key, arguments, caller)
+                if isinstance(found, HandOff):
+                    return found
+                return shaped(found, tool.keep, tool.max_result_chars)
             except ToolFailed as failure:
                 may_repeat = failure.may_help and (served.is_read or failure.is_unsent)
                 if pause_s is None or not may_repeat:

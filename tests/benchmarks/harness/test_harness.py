@@ -13,7 +13,7 @@ from clients.report.call_summary import summary_of
 from clients.report.waterfall import STAGES, waterfall_of
 
 WATERFALL = waterfall_of(
-    {"marks": {mark: 0.025 * i for i, (mark, _) in enumerate(STAGES)}}, 0.0, 0.3, 0.3
+    {"marks": {mark: 0.023 * i for i, (mark, _) in enumerate(STAGES)}}, 0.0, 0.3, 0.3
 )
 TURN = TurnResult(
     "a", "", "", "latte", (("latte",),), (), 0.0, 1.0, 1.3, 2.0, 300.0, 340.0,

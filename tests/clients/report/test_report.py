@@ -22,7 +22,7 @@ from clients.report.waterfall_png import draw_waterfall
 
 RATE_HZ = 24_000
 WATERFALL = waterfall_of(
-    {"marks": {mark: 10.0 + 0.025 * i for i, (mark, _) in enumerate(STAGES)}}, 9.98, 10.31, 10.312
+    {"marks": {mark: 10.0 + 0.023 * i for i, (mark, _) in enumerate(STAGES)}}, 9.98, 10.31, 10.312
 )
 TURN = TurnResult(
     name="order",
@@ -126,7 +126,7 @@ def test_the_summary_counts_failures_and_never_averages_them_in() -> None:
     assert summary["gap_ms"]["n"] == 1
     assert summary["gap_ms"]["p50"] == 332.0
     assert summary["turns_with_words_found"] == 1
-    assert summary["stage_p50_ms"]["silence wait"] == 25.0
+    assert summary["stage_p50_ms"]["silence wait"] == 23.0
     assert "lead-in silence" in summary["stage_p50_ms"]
     json.dumps(summary)
 
@@ -146,7 +146,7 @@ def test_the_terminal_shows_gap_words_and_stages() -> None:
         console.print(turn_summary(turn))
     text = out.getvalue()
     assert "332 ms gap" in text
-    assert "silence wait 25" in text
+    assert "silence wait 23" in text
     assert "✗ missing muffin" in text
     assert "no answer" in text
 

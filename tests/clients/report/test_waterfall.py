@@ -9,7 +9,7 @@ from clients.report.waterfall import REQUIRED_MARKS, STAGES, stage_names, waterf
 from clients.report.waterfall_svg import shared_scale_ms, ticks
 
 END, FIRST, AUDIBLE = 100.0, 100.400, 100.420
-MARKS = {mark: 100.030 + 0.030 * index for index, (mark, _) in enumerate(STAGES)}
+MARKS = {mark: 100.030 + 0.028 * index for index, (mark, _) in enumerate(STAGES)}
 
 
 def test_stages_add_up_to_the_gap_and_follow_each_other() -> None:

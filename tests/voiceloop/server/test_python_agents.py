@@ -11,15 +11,17 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+from websockets.asyncio.client import ClientConnection
 
 import voiceloop
-from tests.fakes import FakeLanguageModel, instant_backends
+from tests.fakes import FakeLanguageModel, Reply, instant_backends
 from tests.voiceloop.server.test_app import Running, running, until
 from tests.voiceloop.server.test_resume import say
 from tests.waiting import is_running
 from tests.waiting import until as waited
+from voiceloop.agent import AgentConfig
 from voiceloop.agent_file import load_agent
-from voiceloop.backends import ChatMessage
+from voiceloop.backends import ChatMessage, ToolCall
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.reply import agent_hooks
@@ -92,6 +94,7 @@ def notes(said: Sequence[ChatMessage]) -> str:
 def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each hook that returns is waited for, however busy this machine is."""
     monkeypatch.setattr(agent_hooks, "ON_TURN_MS", 1000.0)
+    monkeypatch.setattr(agent_hooks, "IN_TURN_S", 1.0)
     monkeypatch.setattr(agent_hooks, "ON_CALL_S", 10.0)
 
 
@@ -250,3 +253,150 @@ async def test_the_class_of_the_page_is_served(tmp_path: Path) -> None:
     async with serving(tmp_path) as server, server.connect() as client:
         assert await say(client, "I have chest pain") == "Please hang up and call 112 now."
         assert "Doctor Lind is away this week." in await say(client, "is Doctor Lind there")
+
+
+GUARD = '''
+import time
+from voiceloop.python_agent import Agent, Answer, HandOff, tool
+
+class Desk(Agent):
+    name = "Desk"
+    instructions = "You sit at the desk."
+    fallback = "Once more, please."
+    tools = [{
+        "name": "price",
+        "parameters": {"type": "object", "properties": {"of": {"type": "string"}}},
+        "table": {"tea": "2 euros", "*": "unknown"},
+    }]
+    transfers = [{"name": "billing", "to": "agent:bills"}]
+
+    def on_call(self):
+        self.n_turns = 0
+
+    def bad(self, words):
+        if "raise" in words:
+            raise ValueError
+        while "loop" in words:
+            time.sleep(0.01)
+
+    def before_reply(self, words):
+        self.n_turns += 1
+        self.bad(words if "before" in words else "")
+        if "how many" in words:
+            return Answer(f"{self.n_turns} turns.")
+        return "Tea is out." if "tea" in words else None
+
+    def on_sentence(self, sentence):
+        self.bad(sentence if "sentence" in sentence else "")
+        return {"Secret.": "", "One.": "1."}.get(sentence)
+
+    def on_tool(self, name, arguments):
+        self.bad(arguments.get("of", ""))
+        if arguments.get("of") == "coffee":
+            return {"of": "tea"}
+        return Answer("not today") if arguments.get("of") == "wine" else None
+
+    @tool
+    def bill(self) -> HandOff:
+        """Bills."""
+        return HandOff("billing", summary="a bill", say="Off you go.")
+'''
+
+
+def guarded(said: Sequence[ChatMessage]) -> Reply:
+    """Says after "say", asks the price after "price", calls for the bill; else tells its notes."""
+    last = said[-1]
+    verb, _, rest = last.content.partition(" ")
+    if last.role == "tool":
+        return Reply(f"It is {last.content}.")
+    if verb == "price":
+        return Reply("", (ToolCall("c1", "price", json.dumps({"of": rest})),))
+    if verb == "bill":
+        return Reply("", (ToolCall("c2", "bill", "{}"),))
+    return Reply(rest if verb == "say" else notes(said))
+
+
+@asynccontextmanager
+async def guarding(folder: Path) -> AsyncIterator[Running]:
+    desk = load_agent(written(folder, GUARD))
+    bills = AgentConfig(instructions="the bills", greeting="Billing here.")
+    (folder / "desk.toml").write_text('python = "desk:Desk"')
+    backends = instant_backends(language_model=FakeLanguageModel(guarded))
+    others = {"desk": desk, "bills": bills}
+    config = Config(agents=folder)
+    async with running(config, backends, agent=desk, others=others) as server:
+        toolbox = server.gateway.calls.toolbox
+        await toolbox.start()
+        try:
+            yield server
+        finally:
+            await toolbox.close()
+
+
+async def ask(client: ClientConnection, words: str, modality: str) -> None:
+    content = [{"type": "input_text", "text": words}]
+    item = {"type": "message", "role": "user", "content": content}
+    await client.send(json.dumps({"type": "conversation.item.create", "item": item}))
+    asked = {"type": "response.create", "response": {"output_modalities": [modality]}}
+    await client.send(json.dumps(asked))
+
+
+async def ended(client: ClientConnection, words: str) -> str:
+    """A typed turn whose reply may fail; how it ended."""
+    await ask(client, words, "text")
+    while True:
+        done = (await until(client, "response.done"))["response"]
+        if not any(one["type"] == "function_call" for one in done["output"]):
+            return str(done["status"])
+
+
+async def test_a_class_hears_a_turn_before_its_reply_and_once(tmp_path: Path) -> None:
+    async with guarding(tmp_path) as server, server.connect("?voiceloop.timeline=1") as client:
+        assert "Tea is out." in await say(client, "is there tea")
+        assert await say(client, "hello") == "nothing known"
+        assert await say(client, "before raise") == "nothing known"
+        assert await say(client, "how many") == "4 turns."
+        told = (await until(client, "voiceloop.timeline"))["timeline"]
+        (use,) = told["hooks"]
+        assert (use["name"], use["fate"]) == ("before_reply", "answered")
+        assert told["answered_by"] == "python"
+
+
+async def test_a_class_has_sentences_said_otherwise(tmp_path: Path) -> None:
+    async with guarding(tmp_path) as server, server.connect() as client:
+        assert await say(client, "say One. Secret. And two.") == "1. And two."
+        assert await ended(client, "say A raise of a sentence.") == "failed"
+        await ask(client, "say A raise of a sentence.", "audio")
+        said = await until(client, "response.output_audio_transcript.done")
+        assert said["transcript"] == "Once more, please."
+
+
+async def test_a_class_changes_a_call_of_a_tool_or_answers_it(tmp_path: Path) -> None:
+    async with guarding(tmp_path) as server, server.connect() as client:
+        assert await say(client, "price tea") == "It is 2 euros."
+        assert await say(client, "price coffee") == "It is 2 euros."
+        assert await say(client, "price wine") == "It is not today."
+        assert await say(client, "price raise") == 'It is {"error": "failed"}.'
+
+
+@pytest.mark.parametrize("words", ["before loop", "say A loop of a sentence.", "price loop"])
+async def test_a_hook_that_blocks_costs_its_turn_and_no_other_call(
+    tmp_path: Path, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with guarding(tmp_path) as server:
+        async with server.connect() as client, server.connect() as other:
+            await ended(client, words)
+            assert await say(other, "price tea") == "It is 2 euros."
+            assert "of desk:Desk: no answer in" in caplog.text
+            await waited(lambda: "a new instance" in caplog.text)
+            assert await say(client, "price tea") == "It is 2 euros."
+
+
+async def test_a_method_hands_the_call_to_another_agent(tmp_path: Path) -> None:
+    async with guarding(tmp_path) as server, server.connect("?agent=desk") as client:
+        assert await say(client, "bill please") == "Off you go."
+        greeted = await until(client, "response.output_audio_transcript.done")
+        assert greeted["transcript"] == "Billing here."
+        await until(client, "response.done")
+        assert await say(client, "say hello") == "hello"

@@ -44,14 +44,16 @@ def remembering() -> Backends:
 
 
 async def say(client: ClientConnection, text: str) -> str:
-    """A turn in text; returns what is answered."""
+    """A turn in text; returns what is answered, behind the calls that the server makes."""
     content = [{"type": "input_text", "text": text}]
     item = {"type": "message", "role": "user", "content": content}
     await client.send(json.dumps({"type": "conversation.item.create", "item": item}))
     asked = {"type": "response.create", "response": {"output_modalities": ["text"]}}
     await client.send(json.dumps(asked))
-    done = await until(client, "response.done")
-    return str(done["response"]["output"][0]["content"][0]["text"])
+    while True:
+        output = (await until(client, "response.done"))["response"]["output"]
+        if not any(item["type"] == "function_call" for item in output):
+            return str(output[0]["content"][0]["text"])
 
 
 async def ticket_of(server: Running, client: ClientConnection, n_items: int) -> dict[str, Any]:

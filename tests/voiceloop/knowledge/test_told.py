@@ -1,0 +1,83 @@
+"""Which sentence of an agent's instructions answers a question, and which questions are a model's.
+
+The business is of these tests alone: `benchmarks/strangers.py` measures on others.
+"""
+
+import pytest
+
+from voiceloop.knowledge.told import DONT_KNOW, hours_on, quoted, said_of
+
+SHOP = (
+    "You are Tomas, the voice assistant of Wheelhouse, a bicycle shop. You help callers with "
+    "repairs. We are open Tuesday to Friday from 10 am to 6 pm, Saturday from 9 am to 1 pm and "
+    "closed on Sunday and Monday. You find us on River Road, behind the mill. Prices: a puncture "
+    "$15, a tune-up $60, new brake pads $22. A tune-up takes two days. We do not repair scooters. "
+    "Mr. Adler builds the wheels. Used bikes come with a warranty of six months. If you do not "
+    "know something, say so. Answer in short sentences."
+)
+TOOLS = "repair status How far a repair is."
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("What's your name?", "I'm Tomas."),
+        ("how much is a tune-up", "A tune-up: $60."),
+        ("What do new brake pads cost?", "New brake pads: $22."),
+        ("How long does a tune-up take?", "A tune-up takes two days."),
+        ("okay and are you open on monday", "No, we're closed on Monday."),
+        ("Are you open on Saturday?", "Yes, on Saturday we're open from 9 am to 1 pm."),
+        ("When do you close on Wednesday?", "On Wednesday we're open from 10 am to 6 pm."),
+        ("Where are you?", "You find us on River Road, behind the mill."),
+        ("Do you repair scooters?", "We do not repair scooters."),
+        ("Who builds the wheels?", "Mr Adler builds the wheels."),
+        ("Do used bikes have a warranty?", "Used bikes come with a warranty of six months."),
+        ("What prices do you have?", None),
+        ("Do you sell helmets?", DONT_KNOW),
+        ("Who is the president of France?", DONT_KNOW),
+    ],
+)
+def test_a_question_gets_the_sentence_that_answers_it(asked: str, said: str | None) -> None:
+    found = quoted(asked, SHOP, TOOLS)
+    assert found == said if said is not None else found is not None and "$15" in found
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "How far is my repair?",  # a tool's
+        "Can you repeat that?",
+        "How are you?",
+        "I'd like a tune-up on Friday, please.",  # asks nothing
+        "How much is it?",  # of what was said before
+        "My bike makes a strange sound when I ride it up the hill behind our house in the rain?",
+        "",
+    ],
+)
+def test_what_is_the_models_stays_the_models(asked: str) -> None:
+    assert quoted(asked, SHOP, TOOLS) is None
+
+
+def test_an_agent_with_documents_may_know_what_its_instructions_do_not_say() -> None:
+    assert quoted("Do you sell helmets?", SHOP, knows_all=False) is None
+    pages = ("Helmets are in the back room. We have them from $30.", "Locks hang at the door.")
+    assert (
+        said_of("do you sell helmets", pages)
+        == "Helmets are in the back room. We have them from $30."
+    )
+    assert said_of("i am looking for a helmet", pages) is None
+    assert said_of("do you sell helmets", ()) is None
+
+
+@pytest.mark.parametrize(
+    ("day", "text", "hours"),
+    [
+        ("monday", "Open Monday and Tuesday from 9 am to noon.", "from 9 am to noon"),
+        ("friday", "Closed Friday to Sunday, else open daily from 8 am to 4 pm.", None),
+        ("sunday", "From 9:30 am to 5 pm Monday to Saturday.", None),
+        ("tuesday", "We work 9 am to 5 pm, Monday to Friday.", "from 9 am to 5 pm"),
+        ("sunday", "Closed on Saturday and Sunday.", None),
+    ],
+)
+def test_the_hours_of_a_day(day: str, text: str, hours: str | None) -> None:
+    assert hours_on(day, text) == hours

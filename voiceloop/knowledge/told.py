@@ -1,0 +1,381 @@
+"""What an agent's instructions say of its business, and the sentence that answers a question.
+
+Owns which sentences are facts, and when one of them is an answer: its words are most of those that
+the question turns on. A small model garbles what it is asked to repeat; a sentence that its author
+wrote is right. English. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import log
+
+from voiceloop.knowledge.passages import SENTENCE_END
+from voiceloop.knowledge.words import words_of
+
+# Of the words that a question turns on, by how rare they are, so many stand in the sentence that
+# answers it. Chosen: one of two is as often another subject.
+LEAST_SHARE = 0.6
+MAX_QUESTION_WORDS = 16  # a longer turn is a story, and the model's
+MAX_PASSAGE_WORDS = 40  # of one that is said whole: some 15 s
+DONT_KNOW = "I'm sorry, I don't know that. What else can I do for you?"
+
+DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+DAY = rf"(?:{'|'.join(DAYS)})"
+SPAN = re.compile(rf"({DAY})s?(?:\s*(?:to|through|until|-|–)\s*({DAY})s?)?|every day|daily", re.I)
+TIME = r"(?:\d{1,2}(?::\d\d)?\s?(?:[ap]\.?m\.?)|noon|midnight|half past \w+)"
+HOURS = re.compile(rf"(?:from )?{TIME} (?:to|until|till|-|–) {TIME}", re.I)
+ALWAYS = re.compile(r"\b(?:any hour|around the clock|24 hours|day and night)\b", re.I)
+CLOSED = re.compile(r"\b(?:closed|rests?|not open|no .{1,12} on)\b", re.I)
+PRICE = re.compile(r"[$€£] ?\d+(?:\.\d+)?|\d+(?:\.\d+)? (?:dollars?|euros?|cents?|pounds?)\b", re.I)
+# What tells the agent how to be and what to do, and no caller anything.
+ORDER = re.compile(
+    r"(?:you are|you're|you (?:help|answer|take|sit|talk|speak|work|book|look|say|never|must)|"
+    r"(?:answer|ask|do not|don't|never|always|be|keep|use|speak|say|tell|offer|look|add|repeat|"
+    r"confirm|once|before|if (?:you|the|a|they|somebody))\b)",
+    re.I,
+)
+NAME = re.compile(r"\bYou(?: a|')re ([A-Z][\w'-]*)")
+TITLE = re.compile(r"\b(Mr|Mrs|Ms|Dr|St|No)\.\s")
+ASKS = frozenset(
+    "what what's whats when when's where where's who who's whose which how how's why is are am do "
+    "does did can could may will would have has must should isn't aren't don't from until".split()
+)
+# Begin a turn without being of it.
+LEADS = frozenset("and so but well okay ok um uh hi hello hey please also then yes no".split())
+EMPTY = frozenset(
+    "a an the i i'd i'm i've me my mine you you're your yours we us our they them their it "
+    "its it's he she his her this that these those there here what what's whats when when's "
+    "where where's who who's whose which how how's why is are am was were be been do does did "
+    "done can could may might will would shall should must have has had of to in on at by for "
+    "with from until till about into over up out off and or but so if as than then not no any "
+    "some all every each one ones please thanks thank just also still really again now get "
+    "got go going goes come comes need want like tell know say let take takes long much many "
+    "often far old time day kind sort don't doesn't isn't aren't can't okay ok hi hello hey "
+    "um uh well yes ma'am sir ahead".split()
+)
+OPEN = frozenset("open opens opening close closes closed closing hours".split())
+# What a turn about hours may hold besides.
+OF_HOURS = OPEN | frozenset(
+    "today tomorrow weekend weekends morning evening afternoon night late early business work "
+    "works working there usually".split()
+)
+COST = frozenset("cost costs price prices charge charges fee fees pay expensive dollars".split())
+PLACE = frozenset("where where's address located location".split())
+OF_PLACE = re.compile(
+    r"\b(?:street|avenue|road|square|lane|near|next to|behind|above|across|opposite|beside|corner|"
+    r"find (?:us|you)|between .+ and)\b",
+    re.I,
+)
+# Asked of what there is: a sentence that names it need not say so.
+OFFERS = frozenset("sell sells offer offers give gives rent teach make buy have got".split())
+SELLS = re.compile(rf"\b(?:you|they) (?:also |still )?(?:{'|'.join(sorted(OFFERS))})\b")
+# Such a question asks for all that there is.
+ALL_OF_IT = frozenset("services products things menu offer sell else courses prices".split())
+# How a question begins, and what an answer to it has in it.
+LASTS = r"\b(?:minute|hour|day|week|month|year|evening)s?\b"
+KINDS = tuple(
+    (re.compile(rf"\b(?:{asked})\b"), re.compile(answer))
+    for asked, answer in (
+        ("how long|how fast|how soon|how quickly", LASTS),
+        ("how often", r"\b(?:every|once|twice|times|daily|weekly|a (?:day|week|month|year))\b"),
+        ("how old|what age|which age", r"\b(?:age|ages|aged|years?|old)\b"),
+        ("how far", r"\b(?:miles?|kilomet\w+|km|minutes?|far)\b"),
+        ("who|who's", r"(?<=[a-z,] )(?:Mr|Mrs|Ms|Dr|[A-Z][a-z]+)\b"),
+        ("when|what time|which day|what day", rf"(?i:{DAY}|{TIME})|\d(?:st|nd|rd|th)\b|{LASTS}"),
+    )
+)
+OF_KINDS = frozenset("fast soon quickly often age".split())
+TALK = frozenset(
+    "hear help repeat mean understand speak talk person human robot real name wait moment sorry "
+    "question ask order book appointment call".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A sentence that may be said, or one entry of a list of prices. is_list: of several prices."""
+
+    text: str
+    stems: frozenset[str]
+    is_list: bool = False
+    is_price: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The facts of one text. known: stems of all its words."""
+
+    name: str
+    facts: tuple[Fact, ...]
+    hours: tuple[Fact, ...]
+    known: frozenset[str]
+
+    def weight(self, stem: str) -> float:
+        """How much a word of a question tells: the fewer sentences have it, the more."""
+        n_with = sum(stem in fact.stems for fact in self.facts if not fact.is_price)
+        return log(2.0 + len(self.facts)) - log(1.0 + n_with)
+
+    def share(self, wanted: Iterable[str], fact: Fact) -> float:
+        """How much of what the question turns on stands in this sentence."""
+        weights = {stem: self.weight(stem) for stem in wanted}
+        whole = sum(weights.values())
+        return (
+            sum(one for stem, one in weights.items() if stem in fact.stems) / whole if whole else 0
+        )
+
+
+@lru_cache(maxsize=64)
+def told_by(instructions: str) -> Told:
+    """What these instructions say."""
+    facts: list[Fact] = []
+    for sentence in SENTENCE_END.split(TITLE.sub(r"\1 ", " ".join(instructions.split()))):
+        if ORDER.match(sentence) and not OF_PLACE.search(sentence):
+            continue
+        n_prices = len(PRICE.findall(sentence))
+        facts.append(Fact(sentence, stems_of(sentence), is_list=n_prices > 1))
+        if n_prices > 2:
+            facts += _entries(sentence)
+    hours = tuple(
+        fact for fact in facts
+        if SPAN.search(fact.text) and not fact.is_list
+        and (HOURS.search(fact.text) or CLOSED.search(fact.text) or ALWAYS.search(fact.text))
+    )  # fmt: skip
+    name = NAME.search(instructions)
+    return Told(name[1] if name else "", tuple(facts), hours, stems_of(instructions))
+
+
+def _entries(sentence: str) -> list[Fact]:
+    """Each thing of a list with its price, as a sentence."""
+    found = []
+    head, colon, rest = sentence.partition(": ")
+    for piece in re.split(r"[,;]\s+(?:and )?|\s+and (?=an? )", rest if colon else sentence):
+        if (price := PRICE.search(piece)) is None:
+            continue
+        thing = re.sub(r"\b(?:is|are|costs?|at|for)\s*$", "", piece[: price.start()]).strip(" ,-")
+        behind = piece[price.end() :].rstrip(" .")
+        if thing:
+            text = f"{thing[0].upper()}{thing[1:]}: {price[0]}{behind}."
+            found.append(Fact(text, stems_of(thing), is_price=True))
+    return found
+
+
+def quoted(
+    question: str, instructions: str, other: str = "", *, knows_all: bool = True
+) -> str | None:
+    """What is said to a question whose answer stands in the instructions; None where that is the
+    model's. other: what else the model knows, as what its tools are for. knows_all: the agent has
+    no documents that may know more.
+    """
+    if not (words := _words_of(question)):
+        return None
+    told = told_by(instructions)
+    if "name" in words and "your" in words and told.name:
+        return f"I'm {told.name}."
+    wanted = frozenset(map(stem, (word for word in words if word not in EMPTY)))
+    for found in (_of_hours(words, told), _of_price(words, told), _of_place(words, wanted, told)):
+        if found is not None:
+            return found
+    of_tools = stems_of(other)
+    if (best := _of_subject(words, wanted, told)) is not None:
+        is_of_tools = len(wanted & best.stems) <= len(wanted & of_tools)
+        return None if is_of_tools else best.text
+    if knows_all and told.facts and _is_unknown(words, wanted, told.known | of_tools):
+        return DONT_KNOW
+    return None
+
+
+def said_of(question: str, passages: Sequence[str]) -> str | None:
+    """What is said to a question about which these passages were found, the best first: the
+    sentence that answers it, else the first of the best passage.
+    """
+    if not passages or not asks(question):
+        return None
+    found = quoted(question, " ".join(passages), knows_all=False)
+    if found is not None:
+        return found
+    whole: list[str] = []
+    for sentence in SENTENCE_END.split(passages[0]):
+        if whole and len(" ".join(whole).split()) + len(sentence.split()) > MAX_PASSAGE_WORDS:
+            break
+        whole.append(sentence)
+    return " ".join(whole)
+
+
+def asks(question: str) -> bool:
+    """Whether this is a plain question."""
+    return bool(_words_of(question))
+
+
+def _words_of(question: str) -> list[str]:
+    """Its words without what leads in to it; none where it is no question, or a long one."""
+    words = words_of(question)
+    while words and words[0] in LEADS:
+        del words[0]
+    is_question = bool(words) and (words[0] in ASKS or question.rstrip().endswith("?"))
+    return words if is_question and len(words) <= MAX_QUESTION_WORDS else []
+
+
+def _of_subject(words: list[str], wanted: frozenset[str], told: Told) -> Fact | None:
+    """The sentence that has what the question turns on, and what its kind of answer has."""
+    text = " ".join(words)
+    if words[0] in ("what", "which") and wanted and wanted <= set(map(stem, ALL_OF_IT)):
+        return next((fact for fact in told.facts if fact.is_list), None)
+    kind = next((answer for asked, answer in KINDS if asked.search(text)), None)
+    wanted = wanted - OF_KINDS if kind else wanted
+    offers = SELLS.search(text) is not None
+    fitting = [
+        fact
+        for fact in told.facts
+        if (kind is None or kind.search(fact.text)) and not (offers and not fact.is_price)
+    ]
+    if kind is not None and not wanted and len(fitting) == 1:
+        return fitting[0]
+    is_doubt = words[0] in ("do", "does", "can", "could", "is", "are", "have")
+    for fact in sorted(fitting, key=lambda fact: (-told.share(wanted, fact), fact.is_price)):
+        share = told.share(wanted - {stem(word) for word in OFFERS}, fact)
+        is_whole = share > 0.99 and (len(wanted) > 1 or is_doubt)
+        if share < LEAST_SHARE:
+            return None
+        if is_whole or not (fact.is_list or fact.is_price):
+            return replace(fact, text=f"Yes. {fact.text}") if fact.is_price else fact
+    return None
+
+
+def _is_unknown(words: list[str], wanted: frozenset[str], known: frozenset[str]) -> bool:
+    """Whether nothing that the question turns on is anywhere in what the agent was told."""
+    verbs = {stem(word) for word in OFFERS & set(words)}
+    things = wanted - verbs - OF_KINDS
+    if not things or things & stems_of(" ".join(TALK)):
+        return False
+    # Of what is offered only the things count, unless nobody said that any is sold.
+    return not things & known or bool(
+        verbs - {"hav", "got"} and not verbs & known and wanted & verbs
+    )
+
+
+def _of_hours(words: list[str], told: Told) -> str | None:
+    """When it is open: on a day, or at all."""
+    days = [word.removesuffix("'s").rstrip("s") for word in words]
+    day = next((one for one in days if one in DAYS), None)
+    asked = set(words) & OPEN or (day is not None and set(words) & {"work", "there", "come"})
+    if not told.hours or not asked:
+        return None
+    left = frozenset(
+        stem(word) for word in words
+        if word not in EMPTY | OF_HOURS and word.removesuffix("'s").rstrip("s") not in DAYS
+    )  # fmt: skip
+    verbs = set(words) & {"come", "work"}
+    fact = max(
+        told.hours,
+        key=lambda one: (len(left & one.stems), len(verbs & set(words_of(one.text)))),
+    )
+    if day is not None and ALWAYS.search(fact.text):
+        return fact.text
+    if not left <= fact.stems:
+        return None
+    if day is None:
+        return fact.text
+    shown, is_doubt = day.capitalize(), words[0] in ("are", "is", "do", "does", "can", "will")
+    hours = hours_on(day, fact.text)
+    if hours is None:
+        return f"{'No, we' if is_doubt else 'We'}'re closed on {shown}."
+    return f"{'Yes, on' if is_doubt else 'On'} {shown} we're open {hours}."
+
+
+def hours_on(day: str, text: str) -> str | None:
+    """When it is open on this day, as `from 8 am to 6 pm`; None: closed, or not named."""
+    spans = list(SPAN.finditer(text))
+    ends = [*(span.start() for span in spans[1:]), len(text)]
+    begins = [0, *(span.end() for span in spans[:-1])]
+    found: str | None = None
+    for index, span in enumerate(spans):
+        if not _covers(span, day):
+            continue
+        if CLOSED.search(text, begins[index], span.start()) or (
+            index and text[begins[index] : span.start()].strip() in ("and", "to", ",")
+            and CLOSED.search(text, begins[index - 1], spans[index - 1].start())
+            and HOURS.search(text, span.end(), ends[index]) is None
+        ):  # fmt: skip
+            return None
+        # Behind the day, else of those that follow in the same list, else before the first.
+        hours = next(
+            (one for at in range(index, len(spans))
+             if (one := HOURS.search(text, spans[at].end(), ends[at]))), None
+        ) or HOURS.search(text)  # fmt: skip
+        if hours is not None:
+            found = hours[0] if hours[0].startswith("from") else f"from {hours[0]}"
+    return found
+
+
+def _covers(span: re.Match[str], day: str) -> bool:
+    if span[1] is None:
+        return True
+    first = DAYS.index(span[1].lower())
+    last = DAYS.index(span[2].lower()) if span[2] else first
+    at = DAYS.index(day)
+    return first <= at <= last if first <= last else at >= first or at <= last
+
+
+def _of_price(words: list[str], told: Told) -> str | None:
+    """What something costs."""
+    text = " ".join(words)
+    if "how much" not in text and not set(words) & COST:
+        return None
+    wanted = frozenset(stem(word) for word in words if word not in EMPTY | COST)
+    priced = [fact for fact in told.facts if fact.is_price or PRICE.search(fact.text)]
+    entries = [fact for fact in priced if fact.is_price]
+    for facts in (entries, [fact for fact in priced if not fact.is_price]):
+        best = max(facts, key=lambda fact: _fit(wanted, fact), default=None)
+        if best is not None and wanted and len(wanted & best.stems) >= LEAST_SHARE * len(wanted):
+            return best.text
+    return None
+
+
+def _fit(wanted: frozenset[str], fact: Fact) -> tuple[int, int]:
+    """More of the question's words, then fewer of its own."""
+    return len(wanted & fact.stems), -len(fact.stems)
+
+
+def _of_place(words: list[str], wanted: frozenset[str], told: Told) -> str | None:
+    """Where it is."""
+    text = " ".join(words)
+    is_asked = bool(set(words) & PLACE) or "find you" in text or "get to you" in text
+    left = wanted - {stem(word) for word in (*PLACE, "find")}
+    places = [fact for fact in told.facts if OF_PLACE.search(fact.text) and left <= fact.stems]
+    if not is_asked or not places:
+        return None
+    ours = ("find us", "find you", "we are", "we're", "is at", "is on", "is above", "is in")
+    first = next((one for one in places if any(mark in one.text.lower() for mark in ours)), None)
+    return (first or places[0]).text.replace("You find you", "You find us")
+
+
+def stems_of(text: str) -> frozenset[str]:
+    """The words of a text that a question could turn on."""
+    return frozenset(stem(word) for word in words_of(text) if word not in EMPTY)
+
+
+def stem(word: str) -> str:
+    """Without what English puts behind a word: park and parking are one."""
+    word = word.removesuffix("'s")
+    for ending in (
+        "ments",
+        "ment",
+        "ings",
+        "ing",
+        "ers",
+        "er",
+        "ies",
+        "ied",
+        "es",
+        "ed",
+        "s",
+        "e",
+        "y",
+    ):
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            return word[: -len(ending)].rstrip("e")
+    return word
