@@ -235,7 +235,7 @@ async def test_what_a_class_starts_ends_with_its_call(tmp_path: Path) -> None:
     await waited(lambda: not any(map(is_running, pids[0][:2])))
     assert all(map(is_running, (*pids[1], *pids[2])))
     os.kill(pids[0][2], signal.SIGKILL)  # the class's own process
-    await waited(lambda: not is_running(pids[1][0]))
+    await waited(lambda: not is_running(pids[1][0]) and of._calls["goes on"].has_ended)
     renewed = await of.run("on_call", {}, callers[1])
     own, started, first = map(int, renewed.text.split())
     assert first != pids[0][2] and is_running(own)
