@@ -116,7 +116,8 @@ class Prepared:
     def _quotable(self) -> str:
         """The session's instructions, where their sentences are said in the model's place."""
         now, quote = self._protocol.settings.instructions, self._agent.quote
-        is_garbled = bool(self._made_for) and now != self._made_for
+        is_own = self._agent.llm_adapter is None  # an adapter is made for its agent
+        is_garbled = is_own and bool(self._made_for) and now != self._made_for
         return now if quote == "always" or (quote == "auto" and is_garbled) else ""
 
     def late_answer(self, response: ResponseHandle) -> FixedAnswer | None:
