@@ -105,9 +105,12 @@ class Evidence:
 
     @property
     def is_dictation(self) -> bool:
-        """Whether the words are dictated: a number, letters, an address."""
+        """Whether the words are dictated: a number, letters, an address, a date in its parts."""
         counted = self.progress
-        return counted is not None and counted.kind in DICTATED
+        if counted is None:
+            return False
+        is_part_of_date = counted.kind is SlotKind.DATE and counted.answer is Answer.UNDER_WAY
+        return counted.kind in DICTATED or is_part_of_date
 
     @property
     def is_under_way(self) -> bool:
@@ -210,7 +213,11 @@ def terms(evidence: Evidence) -> dict[str, float]:
     found["dictated_so_far" if dictates else "words_so_far"] = math.log(1 + len(evidence.words))
     if evidence.speech_ms < BRIEF_MS:
         found["brief_speech"] = 1.0
-    for name in (_asked(evidence.slot), _of_answer(counted), _kind_of_tail(evidence)):
+    for name in (
+        _asked(evidence.slot, dictates=dictates),
+        _of_answer(counted),
+        _kind_of_tail(evidence),
+    ):
         if name is not None:
             found[name] = 1.0
     asked = evidence.slot.kind if evidence.slot is not None else None
@@ -225,13 +232,14 @@ def terms(evidence: Evidence) -> dict[str, float]:
     return found
 
 
-def _asked(slot: Slot | None) -> str | None:
-    """The term of what was asked for."""
+def _asked(slot: Slot | None, *, dictates: bool) -> str | None:
+    """The term of what was asked for. dictates: the answer comes in parts."""
     if slot is None:
         return None
     if slot.kind in (SlotKind.YES_NO, SlotKind.OPEN):
         return f"asked_{slot.kind.value}"
-    return "asked_dictation" if slot.kind in DICTATED else "asked_detail"
+    is_dictated = slot.kind in DICTATED or (dictates and slot.kind is SlotKind.DATE)
+    return "asked_dictation" if is_dictated else "asked_detail"
 
 
 def _of_answer(counted: Progress | None) -> str | None:

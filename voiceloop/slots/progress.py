@@ -155,7 +155,8 @@ def _address(words: Sequence[str], *, is_asked: bool) -> Progress | None:
 def _unasked_email(words: Sequence[str]) -> Progress | None:
     """One that is known by its signs: "meet me at noon" has none of them."""
     said = " ".join(words)
-    is_address = EMAIL_SIGNS.search(said) is not None and EMAIL_AT.search(said) is not None
+    has_at = EMAIL_AT.search(said) is not None or "underscore" in words
+    is_address = has_at and EMAIL_SIGNS.search(said) is not None
     return Progress(SlotKind.EMAIL, _email(signs_of(words))) if is_address else None
 
 
@@ -164,8 +165,9 @@ def _email(parts: Sequence[str]) -> Answer:
     if "@" not in parts:
         return Answer.UNDER_WAY
     host = parts[len(parts) - list(parts)[::-1].index("@") :]
-    if "." not in host:
-        return Answer.UNDER_WAY
+    if "." not in host:  # recognizers lose a "dot"
+        is_whole = len(host) > 1 and host[-1] in MAIL_ENDS
+        return Answer.COMPLETE if is_whole else Answer.UNDER_WAY
     end = "".join(host[len(host) - list(host)[::-1].index(".") :])  # "c o m" is one name
     if end in MAIL_ENDS:
         return Answer.COMPLETE

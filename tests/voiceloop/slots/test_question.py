@@ -199,6 +199,8 @@ def test_digits_are_counted_in_any_grouping(said: str, n_digits: int) -> None:
         (None, "it is klara underscore k at gmail", "email under_way"),
         (None, "klara dot k at example dot com", "email complete"),
         (None, "my email is klara dot", "email under_way"),
+        (EMAIL, "klara at gmail com", "email complete"),
+        (None, "it's klara underscore k", "email under_way"),
         (None, "meet me at noon", None),
         (None, "at this point", None),
         (Slot(SlotKind.DATE), "march", "date under_way"),

@@ -19,7 +19,6 @@ from voiceloop.listening.endpointing import P_END, P_VOICE, TERMS, UNKNOWN_WORD,
 from voiceloop.listening.evidence import Evidence, terms
 from voiceloop.listening.recipes.pause_evidence import HeardPause, HeardTurn
 from voiceloop.listening.release import KNOTS_MS, Rise
-from voiceloop.slots.question import DICTATED
 
 MOMENTS_MS = (
     80, 100, 125, 150, 175, 200, 250, 300, 375, 450, 575, 700, 850, 1000, 1300, 1600, 1900,
@@ -99,9 +98,8 @@ def samples_of(heard: Sequence[HeardTurn], witnesses: frozenset[str]) -> Samples
                 seen = None if evidence is None else seen_by(evidence, witnesses)
                 if seen is None:
                     continue
-                rise, counted, values = ramps(silence_ms / seen.pace), seen.progress, terms(seen)
-                dictates = counted is not None and counted.kind in DICTATED
-                both = (*none, *rise) if dictates else (*rise, *none)
+                rise, values = ramps(silence_ms / seen.pace), terms(seen)
+                both = (*none, *rise) if seen.is_dictation else (*rise, *none)
                 rows.append([1.0, *both, *(values.get(name, 0.0) for name in TERMS)])
                 over.append(float(at_ms >= turn.turn.end_ms))
                 weights.append(weight)
