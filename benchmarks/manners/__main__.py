@@ -139,6 +139,10 @@ def figures_of(measured: Measured) -> dict[str, Any]:
         "gap_ms": asdict(Distribution.of(gaps)),
         "interrupts": percent(len(over), len(turns)),
         "cut": percent(sum(turn.cut for turn in turns), len(turns)),
+        "cut_hard": percent(sum(turn.is_cut_hard for turn in turns), len(turns)),
+        "cut_over_ms": asdict(
+            Distribution.of([turn.over_ms for turn in turns if turn.over_ms is not None])
+        ),
     }
     for part in PARTS:
         of_it = [outcome for outcome in measured.outcomes if outcome.part == part]
@@ -169,14 +173,26 @@ def bars_of(figures: Mapping[str, Any]) -> list[Bar]:
 
 
 def print_table(figures: Mapping[str, Mapping[str, Any]]) -> None:
-    heads = ("responds", "gap", "interr.", "yields", "silent", *(p[:8] for p in PARTS[1:]))
+    heads = (
+        "responds",
+        "gap",
+        "interr.",
+        "cut",
+        "hard",
+        "over",
+        "yields",
+        "silent",
+        *(p[:8] for p in PARTS[1:]),
+    )
     print(f"\n{'':<18}" + "".join(f"{head:>10}" for head in heads))
     for name, row in figures.items():
-        cells = [row["responds"], row["gap_ms"]["p50"], row["interrupts"], row["yields"],
+        cells = [row["responds"], row["gap_ms"]["p50"], row["interrupts"], row["cut"],
+                 row["cut_hard"], row["cut_over_ms"]["p95"], row["yields"],
                  row["silent_ms"]["p95"], *(row[part] for part in PARTS[1:])]  # fmt: skip
         told = ["-" if cell is None else f"{cell:.0f}" for cell in cells]
         print(f"{name:<18}" + "".join(f"{cell:>10}" for cell in told))
-    print("shares in percent, gap p50 and silence p95 in ms; from ignores on: the more the better")
+    print("shares in percent; gap p50, silence and over the caller (of cut turns) p95 in ms")
+    print("interr.: heard over the caller for more than 100 ms; after silent: the more the better")
     for part, source in SOURCES.items():
         print(f"  {part}: {source}")
 

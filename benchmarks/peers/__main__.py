@@ -223,6 +223,9 @@ def figures_of(turns: Sequence[MeasuredTurn]) -> dict[str, Any]:
             "over_1_s": percent(sum(gap > SLOW_MS for gap in gaps), len(gaps)),
             "cut": percent(sum(turn.cut for turn in of_it), len(of_it)),
             "cut_hard": percent(sum(turn.is_cut_hard for turn in of_it), len(of_it)),
+            "cut_over_ms": asdict(
+                Distribution.of([turn.over_ms for turn in of_it if turn.over_ms is not None])
+            ),
             "unanswered": sum(not turn.answered for turn in of_it),
         }
     for key in ("wire_ms", "audible_ms"):
@@ -271,13 +274,14 @@ def judged_of(variants: Sequence[str]) -> list[str]:
 
 
 def print_table(figures: dict[str, dict[str, Any]]) -> None:
-    heads = ("n", "p50", "p90", "p95", "most", ">1 s", "cut", "hard", "silent")
+    heads = ("n", "p50", "p90", "p95", "most", ">1 s", "cut", "hard", "over", "silent")
     for kind in ("plain", "hesitation"):
         print(f"\n{kind + ', ms':<22}" + "".join(f"{head:>8}" for head in heads))
         for name, row in figures.items():
             part, gap = row[kind], row[kind]["gap_ms"]
             text = [f"{part['n_turns']}", *(cell(gap[key]) for key in heads[1:5])]
             text += [cell(part[key], "%") for key in ("over_1_s", "cut", "cut_hard")]
+            text.append(cell(part["cut_over_ms"]["p95"]))
             text.append(str(part["unanswered"]))
             print(f"{name:<22}" + "".join(f"{cell:>8}" for cell in text))
     print(f"\n{'barge-in, ms':<22}{'n':>8}{'wire p50':>10}{'p95':>8}{'audible':>10}{'p95':>8}")
@@ -288,6 +292,7 @@ def print_table(figures: dict[str, dict[str, Any]]) -> None:
             f"{cell(audible['p50']):>10}{cell(audible['p95']):>8}"
         )
     print(f"\nhard: of the cut, heard for over {SOFT_CUT_MS:g} ms once the caller went on")
+    print("over: of those cut, for how long the agent was heard over the caller (p95)")
     print("silent: turns without an answer within 6 s. What each was given:")
     for name in figures:
         print(f"  {name}: {GIVEN[name]}")
