@@ -33,6 +33,13 @@ REPEATS = {"double": 2, "triple": 3}
 MAGNITUDES = {"hundred": 2, "thousand": 3}  # zeros that they add
 # "That one", "I have one": no digit.
 BEFORE_A_ONE = frozenset("have got that this which another the".split())
+# Words that a recognizer writes where a digit was said, in a number whose other words are digits:
+# of 39 people who said one over G.711, and English homophones.
+SOUND_ALIKE = {
+    "to": "two", "too": "two", "do": "two", "tree": "three", "free": "three", "for": "four",
+    "fore": "four", "high": "five", "by": "five", "i've": "five", "hick": "six", "heaven": "seven",
+    "ate": "eight", "won": "one",
+}  # fmt: skip
 # Said between groups of digits or letters.
 JOINTS = FILLERS | frozenset("and then dash hyphen space area code plus".split())
 ORDINALS = {
@@ -146,7 +153,8 @@ def digits_in(words: Sequence[str], n_digits: int | None = None) -> str:
     """The number that these words give, "" where there is none.
 
     n_digits: how many it has, where that is known: the newest run of so many, else all runs
-    together where they are so many, else the longest run.
+    together where they are so many, else the one that words which sound like digits complete, else
+    the longest run.
     """
     runs = digit_runs(words)
     if not runs:
@@ -157,6 +165,9 @@ def digits_in(words: Sequence[str], n_digits: int | None = None) -> str:
             return run
     if n_digits is not None and len(whole.replace("+", "")) == n_digits:
         return whole[0] + whole[1:].replace("+", "")
+    alike = digit_runs([SOUND_ALIKE.get(word, word) for word in words])
+    if n_digits is not None and [len(run.lstrip("+")) for run in alike] == [n_digits]:
+        return alike[0]
     # The groups of one number, with words between that are no digits ("then the rest is").
     if n_digits is None and all(len(run) >= LEAST_RUN for run in runs):
         return whole[0] + whole[1:].replace("+", "")
