@@ -34,11 +34,16 @@ FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 READY_S, LINE_S = 60.0, 180.0
 SERVERS = re.compile(r"(?:\. \S+ && )?(?:\w+=\S+ )*voiceloop (?:serve|gateway|worker)\b")
 
+# What goes on over lines: a text that is handed in, and a loop.
+LONG = (
+    re.compile(r"(<<'?(\w+)'?\n.*?^\2$)", re.MULTILINE | re.DOTALL),
+    re.compile(r"^(for .*?^done$)", re.MULTILINE | re.DOTALL),
+)
 # What is no command: an exchange of events, an output, a part of a prompt.
 SHOWN = re.compile(r"  \.\.\.|[<>] \w|ok    |how long can I")
 # Who runs these lines, or why nobody does here. Of each at least one line is on a page.
 ELSEWHERE = {
-    r"sudo apt-get ": "changes the machine",
+    r"sudo apt": "changes the machine",
     r"make demo": "installs all of it; CI does, on a clean clone",
     r"(?:\S*/)?pip install|python3 -m venv": "installs; test_packaging.py tries the installation",
     r"install -|systemctl|journalctl": "changes the machine; test_deploy.py reads the unit",
@@ -50,7 +55,7 @@ ELSEWHERE = {
     r"voiceloop serve --preset (?:cpu|gpu)": "wants weights of gigabytes",
     r"python -m engine\.recipes|python -m benchmarks": "takes minutes of computing",
     r"voiceloop cluster |python -m clients\.loadgen|sleep 15": "wants Ray: tests/voiceloop/cluster",
-    r"ffmpeg |mkdir -p ~/sip-test|echo '<sip|baresip": "wants a telephone: tests/voiceloop/doors",
+    r"for who in |baresip ": "wants a telephone: tests/voiceloop/doors/sip/test_peers.py",
     r"voiceloop demo": "takes half a minute in real time: CI runs it, and tests/clients",
     r"voiceloop bench wss://": "wants a key of OpenAI",
     r"voiceloop bench ws://": "takes a minute a call: tests/clients/bench",
@@ -83,7 +88,8 @@ def lines() -> Iterator[Line]:
             if language not in ("", "sh"):
                 continue
             whole = re.sub(r"\\\n\s*", " ", re.sub(rf"^{indent}", "", block, flags=re.MULTILINE))
-            whole = re.sub(r"(<<'(\w+)'\n.*?^\2$)", _as_one, whole, flags=re.MULTILINE | re.DOTALL)
+            for form in LONG:
+                whole = form.sub(_as_one, whole)
             if SHOWN.match(whole):
                 continue
             open_text = ""
@@ -182,6 +188,7 @@ class Terminal:
             "--scenarios FILE": "--scenarios FILE.toml",
             "voiceloop talk --wav": f"voiceloop talk ws://{here} --wav",
             "port = 5070": f"port = {free_port()}",
+            "/tmp/caller.wav": str(self.folder / "caller.wav"),
             "--host 0.0.0.0": "--host 127.0.0.1",
         }.items():
             text = text.replace(theirs, ours)
