@@ -2,7 +2,8 @@
 
 A variant's figure is all of its time over all of its tokens, so that replies in which a try lost
 count in full. Replies are the same with drafters and without; only the time is not. A caller's
-words are staged before they are committed, as in a call, and drafters read them then.
+words are staged before they are committed, as in a call, and drafters read them then. Two and four
+callers who are answered at once are told of beside the bars.
 """
 
 from __future__ import annotations
@@ -66,6 +67,10 @@ def drafting(setting: Setting) -> list[Bar]:
     engines = _engines(setting)
     calls = _ms_per_token(setting, engines, _call, "calls")
     repeated = _ms_per_token(setting, engines, _repetition, "read-backs and tool calls")
+    both = {name: engines[name] for name in ("off", "as served")}
+    for n_together in (2, 4):
+        for ask, name in ((_call, "calls"), (_repetition, "read-backs and tool calls")):
+            _ms_per_token(setting, both, ask, f"{n_together} at once, {name}", n_together)
     worst = max(calls["wrong"] / calls["off"], repeated["wrong"] / repeated["off"])
     gains = [ms["off"] / ms["as served"] for ms in (calls, repeated)]
     return [
@@ -113,23 +118,28 @@ def _ms_per_token(
     engines: Mapping[str, Engine],
     ask: Callable[[Setting, Engine, int], Asked],
     name: str,
+    n_together: int = 1,
 ) -> dict[str, float]:
-    """By variant, of the tokens after the first."""
+    """By variant, of the tokens after the first; of several replies at once the last one's."""
     decode_ms, n_tokens = dict.fromkeys(engines, 0.0), dict.fromkeys(engines, 0)
     guessed, stood = dict.fromkeys(engines, 0), dict.fromkeys(engines, 0)
     for turn in interleaved(list(engines), 4 * setting.repeats, warm_up=1):
         engine = engines[turn.variant]
-        branch = engine.branch(f"b{turn.index}{turn.is_warm_up}")
-        prompt, params = ask(setting, engine, turn.index)
-        stage_words(engine, branch, prompt)
-        branch.commit(prompt, params)
-        done = next(event for event in drain(engine) if isinstance(event, Done))
-        branch.close()
+        asked = [ask(setting, engine, n_together * turn.index + i) for i in range(n_together)]
+        branches = [engine.branch(f"b{turn.index}{turn.is_warm_up}-{i}") for i in range(n_together)]
+        for branch, (prompt, _) in zip(branches, asked, strict=True):
+            stage_words(engine, branch, prompt)
+        for branch, (prompt, params) in zip(branches, asked, strict=True):
+            branch.commit(prompt, params)
+        done = [event for event in drain(engine) if isinstance(event, Done)]
+        for branch in branches:
+            branch.close()
         if not turn.is_warm_up:
-            decode_ms[turn.variant] += done.timings.total_ms - done.timings.ttft_ms
-            n_tokens[turn.variant] += done.usage.output_tokens - 1
-            guessed[turn.variant] += done.usage.guessed_tokens
-            stood[turn.variant] += done.usage.confirmed_tokens
+            decode_ms[turn.variant] += max(one.timings.total_ms for one in done)
+            decode_ms[turn.variant] -= max(one.timings.ttft_ms for one in done)
+            n_tokens[turn.variant] += sum(one.usage.output_tokens - 1 for one in done)
+            guessed[turn.variant] += sum(one.usage.guessed_tokens for one in done)
+            stood[turn.variant] += sum(one.usage.confirmed_tokens for one in done)
     ms = {variant: decode_ms[variant] / max(1, n_tokens[variant]) for variant in engines}
     for variant in engines:
         setting.tell(

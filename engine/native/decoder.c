@@ -1152,30 +1152,56 @@ typedef struct {
     int n_rows, rank;
 } Adding;
 
+enum { ADDED_TOGETHER = 4 }; /* rows that share the reading of an adapter; each has sums of its own */
+
+INLINE void down_rows(const Adding *a, int N, int r, int row) {
+    const uint16_t *down = a->down + r * a->n_in;
+    const float *x = a->x + row * a->x_stride;
+    vf sums[ADDED_TOGETHER] = {{0}};
+    for (size_t i = 0; i < a->n_in; i += LANES) {
+        vf weight = from_bf16s(down + i);
+#pragma GCC unroll 4
+        for (int n = 0; n < N; n++) sums[n] = muladd(load(x + n * a->x_stride + i), weight, sums[n]);
+    }
+    for (int n = 0; n < N; n++) a->inner[(row + n) * a->rank + r] = sum_of(sums[n]);
+}
+
+INLINE void up_rows(const Adding *a, int N, size_t i, int row) {
+    const float *inner = a->inner + row * a->rank;
+    float *y = a->y + row * a->y_stride + i;
+    vf totals[ADDED_TOGETHER];
+#pragma GCC unroll 4
+    for (int n = 0; n < N; n++) totals[n] = load(y + n * a->y_stride);
+    for (int r = 0; r < a->rank; r++) {
+        vf weight = from_bf16s(a->up + r * a->n_out + i);
+#pragma GCC unroll 4
+        for (int n = 0; n < N; n++) totals[n] = muladd(splat(inner[n * a->rank + r]), weight, totals[n]);
+    }
+#pragma GCC unroll 4
+    for (int n = 0; n < N; n++) store(y + n * a->y_stride, totals[n]);
+}
+
+#define BY_ROWS(rows_of, at) \
+    for (int row = 0, left = a->n_rows; left > 0; row += ADDED_TOGETHER, left -= ADDED_TOGETHER) \
+        switch (left) { \
+        case 1: rows_of(a, 1, at, row); break; \
+        case 2: rows_of(a, 2, at, row); break; \
+        case 3: rows_of(a, 3, at, row); break; \
+        default: rows_of(a, 4, at, row); \
+        }
+
 static void add_down(void *context, int r, int thread) {
     const Adding *a = context;
-    const uint16_t *down = a->down + r * a->n_in;
     (void)thread;
-    for (int row = 0; row < a->n_rows; row++) {
-        const float *x = a->x + row * a->x_stride;
-        vf sum = {0};
-        for (size_t i = 0; i < a->n_in; i += LANES) sum = muladd(load(x + i), from_bf16s(down + i), sum);
-        a->inner[row * a->rank + r] = sum_of(sum);
-    }
+    BY_ROWS(down_rows, r)
 }
 
 static void add_up(void *context, int panel, int thread) {
     const Adding *a = context;
     (void)thread;
-    for (int row = 0; row < a->n_rows; row++)
-        for (int i = panel * PANEL; i < (panel + 1) * PANEL; i += LANES) {
-            float *to = a->y + row * a->y_stride + i;
-            vf total = load(to);
-            for (int r = 0; r < a->rank; r++)
-                total = muladd(splat(a->inner[row * a->rank + r]), from_bf16s(a->up + r * a->n_out + i), total);
-            store(to, total);
-        }
+    for (size_t i = (size_t)panel * PANEL; i < ((size_t)panel + 1) * PANEL; i += LANES) BY_ROWS(up_rows, i)
 }
+#undef BY_ROWS
 
 /* Add to a product of rows first..last - 1 what their adapters ask for. The rows lie in `narrow` as
  * they were quantized; both strides are of floats. */
