@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import numpy as np
 import pytest
@@ -16,9 +17,18 @@ from scipy.signal import butter, resample_poly, sosfilt
 
 from audio.frames import RECOGNIZER_HZ
 from audio.recipes.offset_windows import over_u_law
+from benchmarks.backchannels import Ear, frames_of
 from benchmarks.harness.data_folder import data_folder
-from voiceloop.call.barge_in import FAR_LOG_ODDS, LEAST_TURN_MS, SOFT_LOG_ODDS, CallerLevel
+from voiceloop.agent import BargeIn
+from voiceloop.call.barge_in import (
+    FAR_LOG_ODDS,
+    LEAST_TURN_MS,
+    SOFT_LOG_ODDS,
+    BargeInJudge,
+    CallerLevel,
+)
 from voiceloop.listening.prosody import LoudnessTrack
+from voiceloop.listening.recipes.heard_turn import Listening
 
 SPEECH = data_folder() / "speech"
 LISTED = SPEECH / "orders.jsonl"
@@ -28,6 +38,7 @@ N_CALLERS, N_TURNS = 8, 6
 SECOND_DB = -12.0  # of the next speaker, or the next device
 
 
+@cache
 def speakers() -> list[list[Wave]]:
     """Of the people who order, the first who have said enough: their turns."""
     found: dict[str, list[Wave]] = {}
@@ -104,3 +115,36 @@ def test_who_takes_the_telephone_over_is_adopted_within_two_turns(change: str) -
         out = list(kept_out(level, later[2:]))
         n_out, n = n_out + sum(out), n + len(out)
     assert n_out <= 0.1 * n
+
+
+def music(seed: int, seconds: float = 8.0) -> NDArray[np.int16]:
+    """On hold: chords of four voices, a melody and a beat, as loud as a caller."""
+    rng = np.random.default_rng(seed)
+    t = np.arange(int(seconds * RECOGNIZER_HZ)) / RECOGNIZER_HZ
+    wave = np.zeros(len(t))
+    for bar in range(int(seconds / 0.5)):
+        here = (t >= 0.5 * bar) & (t < 0.5 * (bar + 1))
+        root = 220.0 * 2 ** (rng.choice([0, 5, 7, 9]) / 12)
+        for step in (0, 4, 7, 12 + rng.choice([0, 2, 4])):
+            hz = root * 2 ** (step / 12)
+            wave[here] += sum(np.sin(2 * np.pi * k * hz * t[here]) / k for k in (1, 2, 3))
+        beat = (t >= 0.5 * bar) & (t < 0.5 * bar + 0.05)
+        wave[beat] += 3.0 * rng.standard_normal(int(beat.sum()))
+    return (wave * 1800.0 / np.sqrt(np.mean(wave**2))).astype(np.int16)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_music_on_hold_does_not_stop_the_agent(seed: int) -> None:
+    ear, judge, probabilities = Ear(), BargeInJudge(BargeIn()), list[float]()
+    for frame, now_ms in frames_of(music(seed)):
+        ear.hear(frame)
+        if ear.listening.onset_ms is None or ear.probability is None:
+            continue
+        probabilities += [] if ear.listening.paused else [ear.probability]
+        speech_ms = ear.listening.last_sound_ms - ear.listening.onset_ms
+        silence_ms = now_ms - ear.listening.last_sound_ms if ear.listening.paused else 0.0
+        voice = float(np.mean(probabilities or [1.0]))
+        verdict = judge.judge(speech_ms, silence_ms, reply_ends_soon=False, voice=voice)
+        assert verdict != "stop"
+        if verdict == "resume":
+            ear.listening, probabilities = Listening(ear.onset), []
