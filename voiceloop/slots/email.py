@@ -15,8 +15,11 @@ SIGNS = {
     "dot": ".", "period": ".", "point": ".", "underscore": "_", "dash": "-", "hyphen": "-",
     "minus": "-", "plus": "+",
 }  # fmt: skip
-# Both stand in an address that nobody asked for.
-EMAIL_SIGNS = re.compile(r"\b(?:dot|underscore|gmail|yahoo|hotmail|outlook|icloud|gmx)\b|@")
+# Both stand in an address that nobody asked for. Recognizers lose a "dot".
+EMAIL_SIGNS = re.compile(
+    r"\b(?:dot|underscore|com|org|net|gmail|yahoo|hotmail|outlook|icloud|gmx)\b|@"
+    r"|\be-?mail (?:address )?(?:is|it's)\b.*\bat\b"
+)
 EMAIL_AT = re.compile(r"\bat\b|@|\be-?mail\b")
 # Said about the address, not of it.
 ASIDES = re.compile(
