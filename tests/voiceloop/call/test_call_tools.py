@@ -58,7 +58,7 @@ async def test_the_agent_hangs_up_after_its_goodbye_was_heard(
 
 
 async def test_who_speaks_against_the_goodbye_keeps_the_line(clock: Clock) -> None:
-    backends = ending("Thank you for calling, and goodbye to you.", "that is all", "wait please")
+    backends = ending("Thank you for calling, and goodbye to you.", "that is all", "not yet please")
     async with Caller(clock, backends, AGENT) as caller:
         await caller.say(700)
         await caller.listen_until("response.output_audio.delta")
