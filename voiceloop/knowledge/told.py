@@ -44,6 +44,7 @@ ASKS = frozenset(
     "what what's whats when when's where where's who who's whose which how how's why is are am do "
     "does did can could may will would have has must should isn't aren't don't from until".split()
 )
+REQUESTS = frozenset("can could would will may should".split())  # to do something, perhaps
 # Begin a turn without being of it.
 LEADS = frozenset("and so but well okay ok um uh hi hello hey please also then yes no".split())
 EMPTY = frozenset(
@@ -180,6 +181,8 @@ def quoted(
         if found is not None:
             return found
     of_tools = stems_of(other)
+    if _asks_price(words):
+        return None  # who has no price written down is not to be told another sentence
     if (best := _of_subject(words, wanted, told)) is not None:
         is_of_tools = len(wanted & best.stems) <= len(wanted & of_tools)
         return None if is_of_tools else best.text
@@ -188,11 +191,12 @@ def quoted(
     return None
 
 
-def said_of(question: str, passages: Sequence[str]) -> str | None:
+def said_of(question: str, passages: Sequence[str], other: str = "") -> str | None:
     """What is said to a question about which these passages were found, the best first: the
-    sentence that answers it, else the first of the best passage.
+    sentence that answers it, else the first of the best passage. other: as of `quoted`.
     """
-    if not passages or not asks(question):
+    words = frozenset(map(stem, _words_of(question)))
+    if not passages or not words or words & stems_of(other):
         return None
     found = quoted(question, " ".join(passages), knows_all=False)
     if found is not None:
@@ -203,11 +207,6 @@ def said_of(question: str, passages: Sequence[str]) -> str | None:
             break
         whole.append(sentence)
     return " ".join(whole)
-
-
-def asks(question: str) -> bool:
-    """Whether this is a plain question."""
-    return bool(_words_of(question))
 
 
 def _words_of(question: str) -> list[str]:
@@ -249,6 +248,8 @@ def _is_unknown(words: list[str], wanted: frozenset[str], known: frozenset[str])
     """Whether nothing that the question turns on is anywhere in what the agent was told."""
     verbs = {stem(word) for word in OFFERS & set(words)}
     things = wanted - verbs - OF_KINDS
+    if words[0] in REQUESTS and words[1:2] not in (["you"], ["i"], ["we"]):
+        return False
     if not things or things & stems_of(" ".join(TALK)):
         return False
     # Of what is offered only the things count, unless nobody said that any is sold.
@@ -320,10 +321,13 @@ def _covers(span: re.Match[str], day: str) -> bool:
     return first <= at <= last if first <= last else at >= first or at <= last
 
 
+def _asks_price(words: list[str]) -> bool:
+    return "how much" in " ".join(words) or bool(set(words) & COST)
+
+
 def _of_price(words: list[str], told: Told) -> str | None:
     """What something costs."""
-    text = " ".join(words)
-    if "how much" not in text and not set(words) & COST:
+    if not _asks_price(words):
         return None
     wanted = frozenset(stem(word) for word in words if word not in EMPTY | COST)
     priced = [fact for fact in told.facts if fact.is_price or PRICE.search(fact.text)]

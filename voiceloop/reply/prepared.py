@@ -23,6 +23,7 @@ from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.response import ResponseHandle
 from voiceloop.reply.agent_hooks import AgentHooks, as_hit
 from voiceloop.reply.answerers import FixedAnswer, Heard, SaidWithCall, answerers
+from voiceloop.reply.answers.quote import of_tools
 from voiceloop.reply.plan import ReplyPlan
 from voiceloop.slots.form import Filled, Form, Forms, SlotState, exchanges
 from voiceloop.slots.form import notes_of as slot_notes_of
@@ -94,10 +95,9 @@ class Prepared:
             return self._read_out(turn, self._retrieval.passages(turn))
         return None
 
-    @staticmethod
-    def _read_out(turn: str, passages: Sequence[str]) -> FixedAnswer | None:
+    def _read_out(self, turn: str, passages: Sequence[str]) -> FixedAnswer | None:
         """What was found for the turn, where the model would garble it."""
-        said = said_of(turn, passages)
+        said = said_of(turn, passages, of_tools(self._agent))
         return FixedAnswer(said, "quote") if said else None
 
     async def ask_before(self, hooks: AgentHooks, words: str, turn_id: str | None) -> None:
