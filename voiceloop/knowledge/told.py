@@ -181,7 +181,7 @@ def quoted(
         if found is not None:
             return found
     of_tools = stems_of(other)
-    if _asks_price(words):
+    if _asks_price(words) and wanted - set(map(stem, COST)):
         return None  # who has no price written down is not to be told another sentence
     if (best := _of_subject(words, wanted, told)) is not None:
         is_of_tools = len(wanted & best.stems) <= len(wanted & of_tools)
