@@ -129,7 +129,7 @@ export class Call {
     }
     this.configure();
     this.view.connected(isReconnect, this.isRtc);
-    for (const text of this.unsent.splice(0)) this.say(text);
+    for (const [id, text] of this.unsent.splice(0)) this.say(text, id);
   }
 
   lost(seconds, reason) {
@@ -139,20 +139,21 @@ export class Call {
     this.view.waiting(seconds, reason);
   }
 
-  /** A typed message: it takes the floor, and is answered aloud. */
-  say(text) {
+  /** A typed message: it takes the floor, and is answered aloud. shownAs: its id, where it is shown. */
+  say(text, shownAs = null) {
+    const id = shownAs ?? `typed_${++this.nTyped}_${Math.random().toString(36).slice(2, 10)}`;
     if (!this.isReady) {
-      this.unsent.push(text);
+      this.view.captions.callerSaid(id, text); // it waits for the line, and is not lost
+      this.unsent.push([id, text]);
       return;
     }
     this.turns.callerStarted(); // a typed message has no last sound to count from
     this.takeFloor(null);
-    const id = `typed_${++this.nTyped}_${Math.random().toString(36).slice(2, 10)}`;
     const content = [{ type: "input_text", text }];
     const item = { id, type: "message", role: "user", content };
     this.connection.send({ type: "conversation.item.create", item });
     this.connection.send({ type: "response.create" });
-    this.view.captions.callerSaid(id, text);
+    if (shownAs === null) this.view.captions.callerSaid(id, text);
     this.view.phase("thinking");
   }
 
