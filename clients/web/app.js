@@ -47,7 +47,7 @@ const view = {
     status(`${wasOpen ? "The call ended" : "The call cannot start"}: ${reason}`, true);
     if (needsKey) askForKey(reason);
   },
-  conversation: () => captions.asItems(),
+  conversation: (without) => captions.asItems(without),
   level: (peak) => meter("level", peak),
   agentLevel: (peak) => meter("agent-level", peak),
 

@@ -123,7 +123,8 @@ export class Call {
     this.nResumed += isResumed ? 1 : 0;
     if (isReconnect && !isResumed) {
       // Before the settings: a server with a greeting must see that one is under way.
-      for (const item of this.view.conversation()) {
+      const unsent = new Set(this.unsent.map(([id]) => id)); // said again below, to be answered
+      for (const item of this.view.conversation(unsent)) {
         this.connection.send({ type: "conversation.item.create", item });
       }
     }

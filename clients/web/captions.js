@@ -90,10 +90,10 @@ export class Captions {
   }
 
   /** The conversation as items: what a new session is given after a broken line. */
-  asItems() {
-    return [...this.lines.values()]
-      .filter((line) => line.isFinal && line.text && line.role !== "tool")
-      .map(({ role, text }) => ({
+  asItems(without = new Set()) {
+    return [...this.lines]
+      .filter(([id, line]) => line.isFinal && line.text && line.role !== "tool" && !without.has(id))
+      .map(([, { role, text }]) => ({
         type: "message",
         role: role === "caller" ? "user" : "assistant",
         content: [{ type: role === "caller" ? "input_text" : "output_text", text }],
