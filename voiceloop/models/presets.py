@@ -58,9 +58,10 @@ AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 SPEECH: Sequence[RoleName] = ("recognizer", "voice")
 
 EMBEDDED_LIMITS = (
-    "{agent} is answered by the embedded model (13M): it takes orders and bookings. Plain questions "
-    "get the sentence of the instructions that answers them (`quote`); it gets others wrong, makes "
-    "things up, and calls tools it should not. For more: --llm-url URL, or voiceloop models pull cpu"
+    "{agent} is answered by the embedded model (13M): it takes orders and bookings. Plain "
+    "questions get the sentence of the instructions that answers them (`quote`); it gets others "
+    "wrong, makes things up, and calls tools it should not. For more: --llm-url URL, or voiceloop "
+    "models pull cpu"
 )
 
 # Of a language model that a person names in a preset which has no bounds for it: the cpu preset's.
