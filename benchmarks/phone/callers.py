@@ -62,6 +62,6 @@ def _utterance(file: Path, record: dict[str, object]) -> Utterance:
 
 
 def digits_of(text: str) -> str:
-    """The digits that a text says, as figures or as words."""
-    words: Sequence[str] = re.findall(r"[a-z]+|\d", text.lower())
+    """The digits that a text says, as figures or as words; a late agent's "One moment" has none."""
+    words: Sequence[str] = re.findall(r"[a-z]+|\d", text.lower().replace("one moment", ""))
     return "".join(DIGITS.get(word, word if word.isdecimal() else "") for word in words)
