@@ -276,9 +276,9 @@ class RemoteBranch(TaskStream[LanguageEvent]):
             return False
         self._turn.end(tail[0].content if tail else "")
         attempt = self._attempt
-        if attempt is not None and (attempt.turn, attempt.params) == (tail, params):
+        if attempt is not None and attempt.answers(tail, params):
             self._attempt = None
-            self._messages += tail
+            self._messages += attempt.turn
             self._task = attempt.task
             attempt.commit(self)
             return True
@@ -429,6 +429,13 @@ class _Attempt:
     @property
     def is_committed(self) -> bool:
         return self.committed.is_set()
+
+    def answers(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
+        """Whether it is the reply to these words. Sound that came since held none of them: a
+        breath, a click.
+        """
+        mine = tuple(replace(message, sound=()) for message in self.turn)
+        return params == self.params and mine == tuple(replace(m, sound=()) for m in tail)
 
     def add(self, text: str, branch: RemoteBranch) -> None:
         self.pieces.append(text)

@@ -12,12 +12,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from tests.callers import Caller
-from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
+from tests.fakes import (
+    FakeLanguageModel,
+    FakeRecognizer,
+    FakeVoice,
+    instant_backends,
+    utterance,
+)
 from tests.remote_service import Answer, Service, scripted_remote
 from voiceloop.agent import AgentConfig, AgentSlot, Waiting
-from voiceloop.backends import OWN_MODEL, Backends, Cascade, NamedModel
+from voiceloop.backends import (
+    OWN_MODEL,
+    Backends,
+    Cascade,
+    ChatMessage,
+    GenerateParams,
+    NamedModel,
+)
 from voiceloop.config import load_config
 from voiceloop.errors import ConfigError
 from voiceloop.listening.turn_sound import MOST_BYTES, TurnSound
@@ -26,6 +40,7 @@ from voiceloop.remote.language import RemoteLanguageModel
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
 AGENT = AgentConfig(instructions="Be kind.", waiting=Waiting(say=()))
+LOUD = utterance(500, 16_000).astype("<i2").tobytes()
 WORDS = "what time do you close today"
 
 
@@ -127,6 +142,19 @@ async def test_sound_before_a_pause_is_a_part_of_its_own_and_read_ahead(clock: C
     first = next(sounds_of(body) for body in service.bodies if sounds_of(body))
     [*_, body] = service.replies
     assert len(sounds_of(body)) == 2 and sounds_of(body)[0] == first[0]
+
+
+async def test_a_reply_begun_in_a_pause_stands_where_no_word_followed(clock: Clock) -> None:
+    service, params = HearingService(), GenerateParams(max_tokens=40)
+    said = ChatMessage("user", "Yes, please.", sound=(LOUD,))
+    async with hearing(clock, service) as backends:
+        branch = await backends.language_model.branch("s.b1", ())
+        branch.begin_preemptive(1, (said,), params)
+        await service.wait_asked("/chat/completions", 1)
+        coughed = replace(said, sound=(LOUD, LOUD[:3200]))
+        assert branch.commit((coughed,), params)
+        await branch.close()
+    assert len(service.replies) == 1
 
 
 @pytest.mark.parametrize(("most_parts", "wanted"), [(1, 1), (0, 0)])
