@@ -131,8 +131,8 @@ async def call(
     address: str, voice: str, seed: int, line: str, echo_ms: float = 0.0, sip_port: int = 0
 ) -> dict[str, Any]:
     """One call in a process of its own. Raises: ClientError."""
-    options = ("--voice", voice, "--seed", str(seed), "--line", line, "--echo-ms", str(echo_ms))
-    options += ("--sip-port", str(sip_port))
+    options = ["--voice", voice, "--seed", str(seed), "--line", line, "--echo-ms", str(echo_ms)]
+    options += ["--sip-port", str(sip_port)]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "benchmarks.phone.call", address, *options,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,

@@ -141,21 +141,27 @@ async def said_beside(line: Line, text: str) -> None:
 
 @needs_baresip
 @needs_sipp
-@pytest.mark.parametrize("scenario", ["uas", "busy"])
 async def test_baresip_takes_its_caller_to_whoever_answers_and_back_from_who_does_not(
-    scenario: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
+    async with asyncio.TaskGroup() as calls_at_once:  # each speaks for seconds, by the clock
+        calls_at_once.create_task(hands_over(tmp_path, "taken", "-sn", "uas"))
+        busy = str(SCENARIOS / "busy.xml")
+        calls_at_once.create_task(hands_over(tmp_path, "busy", "-sf", busy, comes_back=True))
+
+
+async def hands_over(folder: Path, name: str, *there: str, comes_back: bool = False) -> None:
+    """name: of the caller's folder. there: the scenario of SIPp that it is connected with."""
     port = free_port()
-    there = ("-sn", "uas") if scenario == "uas" else ("-sf", str(SCENARIOS / f"{scenario}.xml"))
-    desk = asyncio.create_task(sipp(0, tmp_path, *there, "-p", str(port), "-m", "1"))
+    desk = asyncio.create_task(sipp(0, folder, *there, "-p", str(port), "-m", "1"))
     to = Transfer("desk", f"sip:desk@127.0.0.1:{port}", words=("a person",))
     agent = AgentConfig(greeting="Good day.", transfers=(to,))
     backends = instant_backends(recognizer=FakeRecognizer(["i want a person please"]))
     async with (
         dialled(backends, agent=agent) as (door, _),
-        baresip(tmp_path / "caller", door, silence_s=10.0) as caller,
+        baresip(folder / name, door, silence_s=10.0) as caller,
     ):
-        if scenario == "busy":
+        if comes_back:
             await said_beside(line_of(door), CallManners().not_transferred)
             assert n_legs(door) == 1
         else:
@@ -270,24 +276,31 @@ async def test_a_warm_transfer_by_linphone_connects_the_caller_with_who_was_told
 
 @needs_baresip
 async def test_a_caller_at_baresip_hangs_up_in_the_greeting_and_in_a_tool(tmp_path: Path) -> None:
+    async with asyncio.TaskGroup() as calls_at_once:
+        calls_at_once.create_task(hangs_up_in_the_greeting(tmp_path / "greeting"))
+        calls_at_once.create_task(hangs_up_in_a_tool(tmp_path / "tool"))
+
+
+async def hangs_up_in_the_greeting(folder: Path) -> None:
     async with (
         dialled(agent=AgentConfig(greeting=LONG)) as (door, _),
-        baresip(tmp_path / "greeting", door) as caller,
+        baresip(folder, door) as caller,
     ):
         leg = leg_of(door)
         await until(lambda: leg.media._sender.n_packets > 20)
         await hangs_up(caller)
         await until(lambda: n_legs(door) == 0 and not door._tasks)
+
+
+async def hangs_up_in_a_tool(folder: Path) -> None:
     order = AgentTool("order", "", ANY, url="https://shop.test/")
     service = Service(takes_s=1.0)
     agent = AgentConfig(greeting="Good day.", tools=(order,))
-    async with (
-        dialled(calling("order", "{}"), agent=agent) as (door, _),
-    ):
+    async with dialled(calling("order", "{}"), agent=agent) as (door, _):
         gateway = door._server
         assert isinstance(gateway, Gateway)
         gateway.calls.toolbox = box(asyncio.get_running_loop().time, order=(order, service))
-        async with baresip(tmp_path / "tool", door) as caller:
+        async with baresip(folder, door) as caller:
             await until(lambda: service.n_begun)
             await hangs_up(caller)
             await until(lambda: n_legs(door) == 0 and not door._tasks)
