@@ -282,13 +282,11 @@ class Engine:
     # -- the step --------------------------------------------------------------------------------
 
     def _draft(self, interrupted: Interrupted | None) -> list[Reply]:
-        """Let drafters guess at replies; where steps are apart, at a lone one. Returns which.
+        """Let drafters guess at the replies of the next step. Returns which these are.
 
         interrupted: asked before each, so that no commit waits for a drafter.
         """
         decoding = list(decoded_next(self._branches.values()))
-        if len(decoding) > 1 and not self.config.share_steps:
-            return []
         for branch_id, sequence, reply in decoding:
             # What is left to verify of a preemptive reply goes before other guesses.
             if not reply.proposals and not (interrupted is not None and interrupted()):

@@ -412,7 +412,7 @@ def test_a_branch_refuses_what_its_state_forbids(make_engine: MakeEngine) -> Non
     with pytest.raises(InvalidRequest, match="at least one token"):
         branch.stage([])
     branch.commit([5, 6], GREEDY)
-    with pytest.raises(InvalidRequest, match="no reply under way"):
+    with pytest.raises(InvalidRequest, match="has a reply under way"):
         branch.stage([5])
     branch.close()
     with pytest.raises(InvalidRequest, match="closed"):
