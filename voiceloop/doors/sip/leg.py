@@ -29,7 +29,7 @@ from voiceloop.doors.sip.description import LocalSound, answer, offer, parse
 from voiceloop.doors.sip.dialog import SDP, SipDialog
 from voiceloop.doors.sip.endpoint import METHODS, Endpoint, Headers, Key, NoAnswer
 from voiceloop.doors.sip.media import Media
-from voiceloop.errors import InvalidRequest, TransferFailed
+from voiceloop.errors import InvalidRequest, NotOnThisLine, TransferFailed
 from voiceloop.telephony import KEYS, Announcement
 
 log = logging.getLogger(__name__)
@@ -382,8 +382,13 @@ class Leg:
 
     async def transfer(self, target: str, announcement: Announcement | None = None) -> None:
         """Have the far end call somebody else in our place. Whoever is told first is called by us;
-        a far end that cannot take our place with them calls them anew. Raises: TransferFailed.
+        a far end that cannot take our place with them calls them anew. Raises: TransferFailed;
+        NotOnThisLine: we cannot call there.
         """
+        if announcement is not None and target.startswith("sips:"):
+            raise NotOnThisLine(
+                "expected a warm transfer without TLS, found one to a sips: address"
+            )
         number = target.removeprefix("tel:")
         uri = f"sip:{number}@{self._domain}" if number != target else target
         is_moved = False

@@ -33,7 +33,7 @@ from voiceloop.doors.sip import door as door_module
 from voiceloop.doors.sip import media as media_module
 from voiceloop.doors.sip.door import SipDoor, listening_host
 from voiceloop.doors.sip.leg import Leg, LegState
-from voiceloop.errors import InvalidRequest, NotAnswered, TransferFailed
+from voiceloop.errors import InvalidRequest, NotAnswered, NotOnThisLine, TransferFailed
 from voiceloop.phone_settings import PhoneSettings
 from voiceloop.sip_settings import SipSettings, TrunkSettings
 from voiceloop.telephony import Announcement, PhoneCall
@@ -537,6 +537,9 @@ async def test_a_warm_transfer_that_fails_leaves_the_caller_here(how: str) -> No
         with pytest.raises(TransferFailed):
             await moving
         assert n_legs(door) == 1
+        with pytest.raises(NotOnThisLine):  # the caller's end may be able to, ours is not
+            (leg,) = {leg for leg in door._legs.values() if leg.state is LegState.LIVE}
+            await leg.transfer("sips:desk@pbx.test", Announcement("Wants a refund."))
 
 
 async def test_who_moves_the_call_elsewhere_leaves_the_agent_with_the_new_far_end() -> None:
