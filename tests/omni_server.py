@@ -26,7 +26,6 @@ from tests.fakes import tone
 
 RATE_HZ = 24_000
 MS_PER_LETTER = 70.0
-SILENCE_MS = 500.0  # that ends a turn, where the server detects it
 LOUD = 300.0  # of a sample, for a voice
 Event = dict[str, Any]
 
@@ -67,6 +66,8 @@ class OmniServer:
     has_transcript: bool = True
     drop_after: int | None = None
     refuses: str = ""  # a code, of every response
+    silence_ms: float = 500.0  # that ends a turn, where the server detects it
+    detects_always: bool = False  # turns, whatever the session says
     says_session: Event = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
     url: str = ""
@@ -133,7 +134,8 @@ class _Line:
             case "session.update":
                 self.server.sessions.append(event["session"])
                 told = event["session"]
-                self._detects = told["audio"]["input"].get("turn_detection", 1) is not None
+                is_on = told["audio"]["input"].get("turn_detection", 1) is not None
+                self._detects = is_on or self.server.detects_always
                 self._session = {"model": "omni", **told, **self.server.says_session}
                 await self.tell("session.updated", session=self._session)
             case "input_audio_buffer.append":
@@ -180,7 +182,7 @@ class _Line:
         loud = np.abs(np.frombuffer(samples, "<i2").astype(float)).max(initial=0.0) > LOUD
         self._quiet_ms = 0.0 if loud else self._quiet_ms + 500.0 * len(samples) / RATE_HZ
         self._was_loud = self._was_loud or bool(loud)
-        if self._was_loud and self._quiet_ms >= SILENCE_MS:
+        if self._was_loud and self._quiet_ms >= self.server.silence_ms:
             self._was_loud = False
             await self._commit()
             await self._ask({"response": {}})

@@ -13,6 +13,7 @@ import base64
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,6 +38,7 @@ PART_BYTES = 1 << 20  # of a turn that is sent at once: below what a server take
 # For a response that nobody reads any more to end, behind its `response.cancel`. A server that goes
 # on is left, and another connection made. Chosen: callers speak for longer than that.
 CANCEL_S = 1.0
+IS_BUSY = "conversation_already_has_active_response"  # as OpenAI's servers and ours say it
 
 
 def instructions_of(messages: Sequence[ChatMessage]) -> str:
@@ -164,8 +166,8 @@ class UpstreamCall:
             self._clear_input()
 
     def _clear_input(self) -> None:
-        if self._input is not None and self._input.n_bytes and self._socket is not None:
-            self._socket.send({"type": "input_audio_buffer.clear"})
+        if self._input is not None and self._input.n_bytes:
+            self._tell({"type": "input_audio_buffer.clear"})
         self._input = None
 
     def _append(self, current: _Input, samples: bytes, *, is_last: bool = False) -> None:
@@ -279,14 +281,14 @@ class UpstreamCall:
         if response.is_cancelled or response.ended.is_set():
             return
         response.is_cancelled = True
+        named = {"response_id": response.id} if response.id else {}
+        self._tell({"type": "response.cancel", "event_id": "leave", **named})
+
+    def _tell(self, event: Event) -> None:
+        """What may be lost: a server that takes nothing is left in the end."""
         if self._socket is not None and self._socket.live:
-            cancel: Event = {"type": "response.cancel", "event_id": "leave"}
-            if response.id:
-                cancel["response_id"] = response.id
-            try:
-                self._socket.send(cancel)
-            except Overloaded:
-                pass  # it is waited for, and then the connection is left
+            with suppress(Overloaded):
+                self._socket.send(event)
 
     # --- told ---
 
@@ -319,10 +321,8 @@ class UpstreamCall:
         if mine is not None:
             mine.id = str(told["id"])
             return
-        log.warning("%s answers unasked: it is told to stop", self._service)
-        assert self._socket is not None
-        stop = {"type": "response.cancel", "event_id": "leave", "response_id": told["id"]}
-        self._socket.send(stop)
+        self._session.note("responses", "as asked", "others too")
+        self._tell({"type": "response.cancel", "event_id": "leave", "response_id": told["id"]})
 
     def _pass_on(self, event: Event) -> None:
         told = event.get("response")
@@ -343,7 +343,9 @@ class UpstreamCall:
         if event_id == SETTINGS:
             raise BackendRefused(f"{self._service} refused the session: {code}")
         asked = next((r for r in self._responses if event_id == f"ask_{r.number}"), None)
-        if asked is not None:
+        if asked is not None and code == IS_BUSY:
+            self._on_lost(BackendError(f"{self._service} speaks unasked, and does not stop"))
+        elif asked is not None:
             self._responses.remove(asked)
             asked.fail(BackendError(f"{self._service} refused a response: {code}"))
         elif event_id in ("bring", "leave"):

@@ -82,16 +82,17 @@ class Session:
             raise BackendRefused(f"expected audio/pcm of {self._service}, found {found}"[:200])
         if is_told:
             self.rate_hz = int(rate_hz)
-            self._note("rate", VOICE_HZ, self.rate_hz)
+            self.note("rate", VOICE_HZ, self.rate_hz)
             if heard.get("turn_detection"):
-                self._note("turn detection", "none", "its own")
+                self.note("turn detection", "none", "its own")
         wanted = {"voice": self._voice if is_told else "", "model": ""}
         for name, now in (("voice", output.get("voice")), ("model", told.get("model"))):
             if isinstance(now, str) and now:
-                self._note(name, wanted[name] or self._known.get(name, now), now)
+                self.note(name, wanted[name] or self._known.get(name, now), now)
                 self._known[name] = now
 
-    def _note(self, name: str, wanted: object, found: object) -> None:
+    def note(self, name: str, wanted: object, found: object) -> None:
+        """Log what the server does by itself, once a name."""
         if wanted != found and name not in self._has_changed:
             self._has_changed.add(name)
             log.warning(

@@ -175,6 +175,19 @@ async def test_an_upstream_that_changes_its_session_is_told_once(
     assert any("model omni, found another" in line for line in told)
 
 
+@pytest.mark.parametrize("speed", [20.0, 0.5])
+async def test_a_server_that_answers_unasked_is_stopped_and_not_heard(
+    clock: Clock, caplog: pytest.LogCaptureFixture, speed: float
+) -> None:
+    server = OmniServer(["It is noon."], detects_always=True, silence_ms=100.0, speed=speed)
+    with caplog.at_level(logging.WARNING):
+        async with calling(server, clock) as caller:
+            await turn(caller)
+            await caller.wait_quietly(3000)
+            assert caller.transcript() == "It is noon."  # once
+    assert [r.message for r in caplog.records if "others too" in r.message]
+
+
 async def test_sound_that_cannot_be_read_is_refused_at_the_start(clock: Clock) -> None:
     server = OmniServer()
     output = {"format": {"type": "audio/pcmu"}}
