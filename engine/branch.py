@@ -11,7 +11,7 @@ from itertools import count
 from typing import Protocol
 
 from .reply import Reply
-from .sequence import Sequence
+from .sequence import Sequence, common_prefix
 from .text.tool_calls import ParsedCall
 from .types import (
     MAX_SALVAGED,
@@ -22,10 +22,12 @@ from .types import (
     PreemptiveDelta,
     PreemptiveDone,
     PromptTooLong,
+    RouteSigns,
     SamplingParams,
     Staged,
     TextDelta,
     ToolCall,
+    Verified,
 )
 
 
@@ -73,6 +75,7 @@ class PreemptiveReply:
     sequence: Sequence | None = None
     prompt: list[int] = field(default_factory=list)
     is_active: bool = True
+    draft: list[int] = field(default_factory=list)  # another engine's, not yet told of
 
     def start(self, staged: Sequence) -> Sequence:
         """Fork what is staged, as far as the prompt begins with it."""
@@ -183,13 +186,43 @@ class Branch:
         self.preemptive = PreemptiveReply(attempt, list(tail_tokens), n_cut, reply)
         return attempt
 
+    def verify(self, attempt: int, tokens: Tokens[int]) -> None:
+        """Have the attempt's next pass verify these tokens of it, another engine's -> `Verified`.
+
+        The text is the same with them and without. What came too late, or is beside what the
+        attempt has to verify already, is left out. Raises: InvalidRequest.
+        """
+        ahead = self.preemptive
+        if ahead is None or ahead.attempt != attempt or ahead.reply.proposals:
+            return
+        said = ahead.reply.tokens
+        draft = list(tokens[: min(ahead.reply.params.max_tokens - 1, MAX_SALVAGED)])
+        self._require_known(draft)
+        ahead.draft = draft
+        if ahead.is_active and ahead.draft[: len(said)] == said:
+            ahead.reply.proposals = ahead.draft[len(said) :]
+        self._tell_verified(is_over=not ahead.is_active)
+
+    def _tell_verified(self, *, is_over: bool = False) -> None:
+        """How much of another's draft stands, once that is known. is_over: no more will."""
+        ahead = self.preemptive
+        if ahead is None or not ahead.draft:
+            return
+        n_kept = common_prefix(ahead.reply.tokens, ahead.draft)
+        if is_over or n_kept < len(ahead.reply.tokens) or n_kept == len(ahead.draft):
+            self._home.outbox.append(Verified(self.branch_id, ahead.attempt, n_kept))
+            ahead.draft = []
+
     def stop_preemptive(self, reason: str = "cancelled") -> None:
         """No further tokens for it; what it has stays, to be adopted or salvaged."""
         ahead = self.preemptive
         if ahead is not None and ahead.is_active:
             ahead.is_active = False
-            n_tokens = len(ahead.reply.tokens)
-            done = PreemptiveDone(self.branch_id, ahead.attempt, reason, n_tokens)
+            if ahead.draft:  # what is not verified was never said
+                ahead.reply.proposals = []
+            self._tell_verified(is_over=True)
+            said = tuple(ahead.reply.tokens)
+            done = PreemptiveDone(self.branch_id, ahead.attempt, reason, said)
             self._home.outbox.append(done)
 
     def commit(
@@ -262,7 +295,9 @@ class Branch:
 
     # -- what a step reports ---------------------------------------------------------------------
 
-    def prefilled(self, n_tokens: int, p_end_of_turn: float | None) -> None:
+    def prefilled(
+        self, n_tokens: int, p_end_of_turn: float | None, route: RouteSigns | None = None
+    ) -> None:
         """Note that staged tokens were computed; p_end_of_turn: None before the last of them."""
         self.staged.n_prefilled += n_tokens
         if not self._is_history_published:  # what there is of it: others need not compute it too
@@ -271,7 +306,9 @@ class Branch:
         if p_end_of_turn is not None:
             n_resident, n_prefilled = self.sequence.n_resident, self.staged.n_prefilled
             self.staged.is_due, self.staged.n_prefilled = False, 0
-            self._home.outbox.append(Staged(self.branch_id, n_resident, n_prefilled, p_end_of_turn))
+            self._home.outbox.append(
+                Staged(self.branch_id, n_resident, n_prefilled, p_end_of_turn, route)
+            )
 
     def made_ahead(self, n_tokens: int, output: list[str | ParsedCall]) -> None:
         """The preemptive reply has new tokens, which may have completed some output."""
@@ -287,6 +324,7 @@ class Branch:
             for piece in output
             if isinstance(piece, ParsedCall)
         ]
+        self._tell_verified()
         if reply.finish_reason is not None:
             self.stop_preemptive(reply.finish_reason)
 
@@ -363,6 +401,7 @@ class Branch:
     def _adopt(self, ahead: PreemptiveReply, asked: Reply) -> None:
         """Make what was made ahead for this very prompt the committed reply."""
         assert ahead.sequence is not None
+        self._tell_verified(is_over=True)
         reply = ahead.reply
         self.sequence.release()
         self.sequence, self.preemptive, self.reply = ahead.sequence, None, reply
@@ -391,5 +430,5 @@ def _said_in(ahead: PreemptiveReply | None, reply: Reply) -> list[int]:
     """List an attempt's tokens and proposals, for `reply` to verify in its first pass."""
     if ahead is None:
         return []
-    said = ahead.reply.tokens + ahead.reply.proposals
+    said = ahead.reply.tokens + ([] if ahead.draft else ahead.reply.proposals)
     return said[: min(reply.params.max_tokens - 1, MAX_SALVAGED)]

@@ -364,7 +364,7 @@ class Engine:
             self._totals["staged_tokens"] += extension.n_known
             self.speculation.words_staged()
             p_end_of_turn = outcome.probability if extension.n_logits else None
-            task.branch.prefilled(extension.n_known, p_end_of_turn)
+            task.branch.prefilled(extension.n_known, p_end_of_turn, outcome.route)
         if computed:
             self._measure([task for task, _ in computed], (self.clock() - started) * 1e3)
         self._check_numbers()
@@ -458,7 +458,9 @@ class Engine:
             reply.finish_reason = "error"
         if task.service is Service.PREEMPTIVE:
             # What an attempt before it said counts once; what was guessed is new.
-            n_old = 0 if has_guesses else task.n_accepted
+            ahead = task.branch.preemptive
+            is_guess = has_guesses or (ahead is not None and bool(ahead.draft))
+            n_old = 0 if is_guess else task.n_accepted
             n_new = max(0, len(reply.tokens) - n_before - n_old)
             self._totals["speculated_tokens"] += n_new
             task.branch.made_ahead(n_new, output)

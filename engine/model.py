@@ -18,6 +18,7 @@ from .layer import PRODUCTS, Layer, Norm, Rope, residual_dtype
 from .linear import INT4_GROUP, Linear, MakeLinear, lay_together, make_linear
 from .load.loader import TORCH_DTYPES, Checkpoint, ModelConfig
 from .load.packed import HoldsInt4
+from .route import RouteHead
 
 if TYPE_CHECKING:
     from .adapters import Adapters
@@ -92,6 +93,7 @@ class Decoder:
         self.config, self.device, self.end_head = config, device, end_head
         self.eagle: EagleHead | None = None  # drafts from the states of some layers
         self.adapters: Adapters | None = None  # that rows may name
+        self.route_head: RouteHead | None = None  # reads them beside `end_head`
         self.dtype = TORCH_DTYPES[dtype]
         shape = (config.vocab_size, config.hidden_size)
         kept = packed if packed is not None and packed.is_here else None

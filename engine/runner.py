@@ -14,8 +14,9 @@ from .attention import compact, plan_step
 from .end_of_turn import probability
 from .kv_cache import KvPool
 from .model import Decoder, Interrupted
+from .route import signs_of
 from .sequence import Sequence
-from .types import SamplingParams
+from .types import RouteSigns, SamplingParams
 
 if TYPE_CHECKING:
     from .text.grammar import Grammar
@@ -40,13 +41,15 @@ class Outcome:
     logits: [n_logits, vocab], None inside a prompt; where a runner draws, only for who is told of
     them. chosen: what it drew at those rows, up to the first that differs from `proposals` (its own
     guesses, where it drafted itself).
-    probability: of the end of the caller's turn after the last row, for staged words.
+    probability: of the end of the caller's turn after the last row, for staged words. route: what
+    a head reads there, where there is one.
     """
 
     logits: Tensor | None = None
     chosen: list[int] | None = None
     proposals: list[int] = field(default_factory=list)
     probability: float = 0.0
+    route: RouteSigns | None = None
 
 
 @dataclass(slots=True)
@@ -97,7 +100,10 @@ class Runner:
         # A head reads the states: staged words then need no logits.
         head, read = self.decoder.end_head, list[tuple[Extension, Outcome, Tensor]]()
         rows_of = states.split([extension.n_logits for extension in extensions])
+        route = self.decoder.route_head
         for extension, outcome, rows in zip(extensions, outcomes, rows_of, strict=True):
+            if route is not None and extension.is_staged and len(rows):
+                outcome.route = signs_of(route(rows)[0])
             if head is not None and extension.is_staged and len(rows):
                 outcome.probability = float(head(rows))
             elif len(rows):

@@ -132,6 +132,7 @@ class EngineConfig:
     adapters: PEFT folders that branches name: such changes beside the weights, the rows of several
         in one step. With one chat template together, if they have any, and no `adapter_dir`.
     draft_dir: folder of a small model with the same tokenizer, for speculative decoding.
+    route_file: a head that reads of staged words which model their answer needs; None: none does.
     eagle_dir: folder of an EAGLE-3 head that was trained for the model; it alone drafts, beside
         what grammars force.
     ngram_draft: draft from the conversation itself.
@@ -166,6 +167,7 @@ class EngineConfig:
     adapters: tuple[Path, ...] = ()
     draft_dir: Path | None = None
     eagle_dir: Path | None = None
+    route_file: Path | None = None
     ngram_draft: bool = False
     max_draft_tokens: int = 7
     kernels: bool = True
@@ -288,18 +290,33 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class RouteSigns:
+    """What the answer to the staged turn will need, as a head reads it.
+
+    large_rank: a large model, as the share of calibrated turns that need one less. tool, retrieval:
+    the probability that a tool is called, and that nothing in the prompt answers.
+    """
+
+    large_rank: float
+    tool: float
+    retrieval: float
+
+
+@dataclass(frozen=True, slots=True)
 class Staged:
     """The newest staged turn is resident.
 
     n_prefilled: tokens computed for it since the staging before (the rest was already there).
     p_end_of_turn: probability that the caller's turn ends after the last staged token; see
         `end_of_turn` for how it is read.
+    route: None where no head reads it.
     """
 
     branch_id: str
     n_resident: int
     n_prefilled: int
     p_end_of_turn: float
+    route: RouteSigns | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +349,20 @@ class PreemptiveDone:
     branch_id: str
     attempt: int
     finish_reason: str
-    n_tokens: int
+    tokens: tuple[int, ...]
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Of what another engine drafted of a preemptive reply, it begins with `n_kept` tokens."""
+
+    branch_id: str
+    attempt: int
+    n_kept: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,4 +420,13 @@ class Done:
         return sum(self.timings.token_gaps_ms) / n_behind
 
 
-Event = Staged | PreemptiveDelta | PreemptiveCall | PreemptiveDone | TextDelta | ToolCall | Done
+Event = (
+    Staged
+    | PreemptiveDelta
+    | PreemptiveCall
+    | PreemptiveDone
+    | Verified
+    | TextDelta
+    | ToolCall
+    | Done
+)

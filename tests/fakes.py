@@ -8,6 +8,7 @@ server in benchmarks ("the runtime alone": every model answers at once).
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from voiceloop.backends import (
     PreemptiveDone,
     RecognizerEvent,
     RecognizerOptions,
+    RouteSigns,
     Speech,
     SpeechEnd,
     SpokenWord,
@@ -40,6 +42,7 @@ from voiceloop.backends import (
     ToolCall,
     Transcript,
     Usage,
+    Verified,
     VoiceEvent,
     VoiceOptions,
     Word,
@@ -301,6 +304,7 @@ class FakeBranch:
         self.tools = tools
         self.staged: list[str] = []
         self.attempts: list[str] = []
+        self.drafts: list[str] = []
         self.committed: list[GenerateParams] = []
         self._attempt: Attempt | None = None
         self._n_discarded = 0
@@ -313,7 +317,7 @@ class FakeBranch:
         self.staged.append(user_text)
         n = len(user_text.split())
         p = self._owner.p_end_of_turn(user_text)
-        self._pipe.put(Staged(stage_id, n, 1, p), self._owner.stage_delay_ms)
+        self._pipe.put(Staged(stage_id, n, 1, p, self._owner.route), self._owner.stage_delay_ms)
 
     def begin_preemptive(
         self, attempt: int, tail: tuple[ChatMessage, ...], params: GenerateParams
@@ -339,6 +343,27 @@ class FakeBranch:
             delay_ms = self._owner.ttft_ms + index * self._owner.ms_per_token
             loop = asyncio.get_running_loop()
             made.timers.append(loop.call_later(delay_ms / 1000.0, self._deliver, made))
+
+    def draft(self, attempt: int, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
+        """Its words are its tokens, and come when the last of them is there."""
+        self.drafts.append(tail[0].content)
+        reply = self._owner.reply_to((*self.messages, *tail), len(self._owner.prompts))
+        tokens = tuple(map(_token, _tokens(reply.text)))
+        delay_ms = self._owner.ttft_ms + len(tokens) * self._owner.ms_per_token
+        self._pipe.put(PreemptiveDone(attempt, "stop", tokens), delay_ms)
+
+    def verify(self, attempt: int, tokens: tuple[int, ...]) -> None:
+        """What stands of them is there at once."""
+        made = self._attempt
+        assert made is not None and made.number == attempt, "a stale draft was sent"
+        own = [_token(piece) for piece in _tokens(made.reply.text)]
+        pairs = enumerate(zip(own, tokens, strict=False))
+        n_kept = next((i for i, (a, b) in pairs if a != b), min(len(own), len(tokens)))
+        for timer in made.timers[made.n_made : n_kept]:
+            timer.cancel()
+        while made.n_made < n_kept:
+            self._deliver(made)
+        self._pipe.put(Verified(attempt, n_kept))
 
     def _deliver(self, attempt: Attempt) -> None:
         """The next event: timers that are due together fire in any order."""
@@ -440,6 +465,10 @@ class Attempt:
         return next((i for i, (old, new) in enumerate(pairs) if old != new), self.n_made)
 
 
+def _token(piece: str) -> int:
+    return zlib.crc32(piece.encode())
+
+
 def _tokens(text: str) -> list[str]:
     pieces = text.split(" ")
     return [piece if i == 0 else " " + piece for i, piece in enumerate(pieces)] if text else []
@@ -448,7 +477,7 @@ def _tokens(text: str) -> list[str]:
 class FakeLanguageModel:
     """Answers each commit with the next scripted reply, a word per token.
 
-    replies: cycled, or a function of all messages. p_end_of_turn: of the staged text.
+    replies: cycled, or a function of all messages. p_end_of_turn, route: of the staged text.
     loses_attempts: one that is stopped before it is whole is lost, as with a remote service.
     """
 
@@ -460,6 +489,7 @@ class FakeLanguageModel:
         ms_per_token: float = 0.0,
         stage_delay_ms: float = 0.0,
         p_end_of_turn: Callable[[str], float | None] = lambda text: None,
+        route: RouteSigns | None = None,
         loses_attempts: bool = False,
         faults: Sequence[Fault] = (),
     ) -> None:
@@ -470,6 +500,7 @@ class FakeLanguageModel:
         self.ms_per_token = ms_per_token
         self.stage_delay_ms = stage_delay_ms
         self.p_end_of_turn = p_end_of_turn
+        self.route = route
         self.plan = FaultPlan(faults)
         self.utilization = 0.0
         self.prompts: list[tuple[ChatMessage, ...]] = []  # what each commit answered to

@@ -412,6 +412,11 @@ class AgentRoute:
         1, "The first turn of the caller to which the rule applies.", ge=1, le=10_000
     )
     to_turn: int = key(0, "Not after this one. 0: to the end.", ge=0, le=10_000)
+    likely: Literal["", "tool", "retrieval"] = key(
+        "",
+        "The route head reads that the turn calls a tool, or that nothing in the prompt answers "
+        "it. It is read where `cascade.large_share` is below 1.",
+    )
     language: str = key(
         "",
         "The call is in this language, as `de`.",
@@ -428,7 +433,7 @@ class AgentRoute:
     @property
     def is_empty(self) -> bool:
         """Whether it has no condition."""
-        named = (self.words, self.tools, self.language, self.hours, self.to_turn)
+        named = (self.words, self.tools, self.likely, self.language, self.hours, self.to_turn)
         return not any(named) and self.from_turn == 1
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -192,6 +192,18 @@ class GenerateParams(msgspec.Struct, frozen=True):
     begins_with: str = ""
 
 
+class RouteSigns(msgspec.Struct, frozen=True):
+    """What the answer to the staged words will need, as the model's route head reads it.
+
+    large_rank: a large model, as the share of calibrated turns that need one less. tool, retrieval:
+    P(a tool is called), P(nothing in the prompt answers).
+    """
+
+    large_rank: float
+    tool: float
+    retrieval: float
+
+
 class Staged(msgspec.Struct, frozen=True, tag="staged", omit_defaults=True):
     """Answer to ``stage``: tokens of this prompt now in the cache, and P(end of turn) after them.
 
@@ -204,6 +216,7 @@ class Staged(msgspec.Struct, frozen=True, tag="staged", omit_defaults=True):
     n_resident: int
     n_prefilled: int
     p_end_of_turn: float | None
+    route: RouteSigns | None = None
 
 
 class PreemptiveDelta(msgspec.Struct, frozen=True, tag="preemptive_delta"):
@@ -221,15 +234,24 @@ class PreemptiveCall(msgspec.Struct, frozen=True, tag="preemptive_call"):
     arguments: str
 
 
-class PreemptiveDone(msgspec.Struct, frozen=True, tag="preemptive_done"):
+class PreemptiveDone(msgspec.Struct, frozen=True, tag="preemptive_done", omit_defaults=True):
     """The attempt is as long as it gets.
 
     It is whole (``stop``, ``length``), stopped (``cancelled``), or ``lost``: given up for want of
-    room, or to be made anew. Whether the reply will begin with it, ``commit`` tells.
+    room, or to be made anew. Whether the reply will begin with it, ``commit`` tells. tokens: of one
+    that was drafted for another model.
     """
 
     attempt: int
     finish_reason: str
+    tokens: tuple[int, ...] = ()
+
+
+class Verified(msgspec.Struct, frozen=True, tag="verified"):
+    """Of the tokens that another model drafted of an attempt, it begins with so many."""
+
+    attempt: int
+    n_kept: int
 
 
 class Thinks(msgspec.Struct, frozen=True, tag="thinks", omit_defaults=True):
@@ -297,6 +319,7 @@ LanguageEvent = (
     | PreemptiveDelta
     | PreemptiveCall
     | PreemptiveDone
+    | Verified
     | Thinks
     | TextDelta
     | ToolCall
@@ -359,6 +382,17 @@ class SpeakingBranch(Branch, Protocol):
 
 
 BESIDE = ".beside"  # ends the id of a branch that is no part of the call's conversation
+
+
+@runtime_checkable
+class DraftedBranch(Branch, Protocol):
+    """A branch of an engine: what one drafts, another of the same tokens may verify."""
+
+    def draft(self, attempt: int, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
+        """As ``begin_preemptive``, but nothing is told of it but the tokens, at its end."""
+
+    def verify(self, attempt: int, tokens: tuple[int, ...]) -> None:
+        """Have the attempt verify these tokens in one pass: Verified. Its text stays the same."""
 
 
 class LanguageModel(Protocol):
@@ -465,10 +499,14 @@ class NamedModel:
 
 @dataclass(frozen=True, slots=True)
 class Cascade:
-    """Names of `Backends.models`, of which one is `OWN_MODEL`."""
+    """Names of `Backends.models`, of which one is `OWN_MODEL`; large_share: as configured.
+
+    verifies: whether the large model can verify what the small one drafts, token by token."""
 
     small: str
     large: str
+    large_share: float = 1.0
+    verifies: Callable[[], bool] = lambda: False
 
 
 def hears(model: LanguageModel) -> bool:

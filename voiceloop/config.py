@@ -103,7 +103,7 @@ Tokens = Annotated[
 
 AheadPart = Literal[
     "prefill", "retrieval", "p_end", "p_voice", "speculative_reply", "held_clause", "early_start",
-    "prefix_cache", "tool_calls", "slide",
+    "prefix_cache", "tool_calls", "slide", "verify",
 ]  # fmt: skip
 
 
@@ -195,8 +195,10 @@ class FurtherModel:
         pattern=r"(?!main$)[A-Za-z0-9][A-Za-z0-9_.-]{0,63}",
         wanted="1 to 64 letters, digits, _ . or -, and not main",
     )
-    url: Annotated[tuple[str, ...], Meta(extra={"schemes": WEB, "providers": SOCKETS})] = key(
-        (), "An OpenAI-compatible service, or several of one model. Or a provider, as of `stt_url`."
+    url: Urls = key(
+        (),
+        "An OpenAI-compatible service, or several of one model. Or a provider, as of `stt_url`. Or "
+        "`worker://HOST:PORT`, an engine of another VoiceLoop.",
     )
     model: ModelName = key(
         "",
@@ -215,7 +217,11 @@ class FurtherModel:
     tools: bool = key(True, "It calls tools. Without, a call that has tools does not get it.")
     prices: TokenPrices = key((), "What its tokens cost, as `prices.tokens`.")
     # The last: from here on the name is no longer the function's.
-    key: Secrets = key((), "The key of the service." + KEY_RULES, secret=True)
+    key: Secrets = key(
+        (),
+        "The key of the service. Of a worker the one in place of `workers.key`." + KEY_RULES,
+        secret=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +235,20 @@ class CascadeSettings:
     )
     large: str = key(
         "", "The same of the large one; the server's own is then the small one. Name one of both."
+    )
+
+    large_share: float = key(
+        1.0,
+        "The share of turns that the large model answers where nothing else decides. The route "
+        "head of the server's own model ranks them by how much they need it. 1: all, and no head "
+        "is read.",
+        ge=0,
+        le=1,
+    )
+    route_head: Path | None = key(
+        None,
+        "The head of a model of your own, as `python -m engine.recipes.train_route` writes it. "
+        "Without it the file `route.safetensors` in the folder of the server's own model is read.",
     )
 
     @property
@@ -559,13 +579,18 @@ def _with_workers(config: Config) -> Config:
     urls: dict[str, Any] = {}
     named: dict[str, Any] = {}
     for name, role in (("llm_url", "engine"), ("stt_url", "recognizer"), ("tts_url", "voice")):
-        marks = [url.partition("://") for url in getattr(config, name)]
-        n_workers = sum(mark[0] == WORKER for mark in marks)
-        if 0 < n_workers < len(marks):
-            raise ConfigError(f"{name}: expected services or {WORKER}://HOST:PORT, found both")
-        if n_workers:
-            urls[name], named[role] = (), tuple(mark[2] for mark in marks)
+        if found := workers_of(name, getattr(config, name)):
+            urls[name], named[role] = (), found
     return replace(config, **urls, workers=replace(config.workers, **named))
+
+
+def workers_of(name: str, urls: Sequence[str]) -> tuple[str, ...]:
+    """HOST:PORT of workers; none where these are services. Raises: ConfigError on both."""
+    marks = [url.partition("://") for url in urls]
+    found = tuple(mark[2] for mark in marks if mark[0] == WORKER)
+    if 0 < len(found) < len(marks):
+        raise ConfigError(f"{name}: expected services or {WORKER}://HOST:PORT, found both")
+    return found
 
 
 def _with_service_keys(config: Config, environ: Mapping[str, str]) -> Config:
@@ -716,6 +741,7 @@ def _check_models(config: Config) -> None:
         where = f"models[{index}]"
         if one.name in names[:index]:
             raise ConfigError(f"{where}.name: expected each name once, found {one.name!r} twice")
+        workers_of(f"{where}.url", one.url)
         if not (one.url or one.model):
             raise ConfigError(f"{where}: expected url or model, found neither in {one.name!r}")
         if one.hears and not one.url:
@@ -724,6 +750,12 @@ def _check_models(config: Config) -> None:
     if cascade.small and cascade.large:
         raise ConfigError(
             "cascade: expected small or large, for the server's own model is the other, found both"
+        )
+    if cascade.large_share < 1 and (config.llm_url or not cascade.further):
+        found = "llm_url" if config.llm_url else "no cascade"
+        raise ConfigError(
+            "cascade.large_share: expected a cascade whose own language model runs here, for that "
+            f"has the route head, found {found}"
         )
     if cascade.further and cascade.further not in names:
         part = "small" if cascade.small else "large"

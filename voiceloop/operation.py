@@ -140,6 +140,13 @@ class KeyQuota:
         ge=0,
         le=10**9,
     )
+    large_tokens: int = key(
+        0,
+        "Tokens an hour that the large model of a cascade writes. Beyond them the small one "
+        "answers, where neither a rule of the agent nor the session's effort asks for the other.",
+        ge=0,
+        le=10**12,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,7 @@ class Scripted:
     rate_hz = RATE_HZ
     detail = "scripted"
     tokenizer = b""
+    tokens = ""
     served: Mapping[str, str] = {}
 
     def __init__(self) -> None:

@@ -6,6 +6,8 @@ as unsteady and as breakable as each part says. All figures are of served calls.
 opener     the bundled call on large models of 400, 800 and 1,500 ms to the first token: the gap,
            the hole behind the opener, and how often there is one
 link       typed turns with spoken answers whose large model is cut in the middle of a clause
+head       some 270 questions of businesses: whether the route head knows which go wrong
+verify     the bundled call at an edge whose drafts a cloud verifies, links of 30, 80 and 150 ms
 heard      the bundled call on a service that is sent words, and on the same that hears
 upstream   the bundled call through a speech-to-speech server that ignores interruptions and sends
            20 times faster than real time, and to it alone; replies cut, and its history of them
@@ -23,10 +25,12 @@ from benchmarks.any_brain.served import Found
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import Bar
 from benchmarks.two_models.calls import longest_hole_ms, play, said_twice, server
+from benchmarks.two_models.head import measure as head
 from benchmarks.two_models.heard import measure as heard
 from benchmarks.two_models.link import measure as link
 from benchmarks.two_models.service import LargeModel, served
 from benchmarks.two_models.upstream import measure as upstream
+from benchmarks.two_models.verify import measure as verify
 from clients.report.percentiles import Distribution, percentile
 
 TTFTS_MS = (400.0, 800.0, 1500.0)
@@ -93,7 +97,8 @@ async def switch(found: Found, *, is_quick: bool, n_calls: int, seed: int) -> No
 
 
 PARTS: Mapping[str, Part] = {
-    "opener": opener, "link": link, "switch": switch, "heard": heard, "upstream": upstream,
+    "opener": opener, "link": link, "head": head, "verify": verify, "switch": switch,
+    "heard": heard, "upstream": upstream,
 }  # fmt: skip
 
 
@@ -107,7 +112,7 @@ async def measure(
 def main() -> int:
     command = Benchmark(
         "two_models",
-        "Two language models in one call: opener, link, switch; models that hear.",
+        "Two language models in one call: opener, link, head, drafts, switch; models that hear.",
         seed="the calls",
     )
     command.several("--part", tuple(PARTS), "(default: all)")

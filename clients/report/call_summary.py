@@ -107,4 +107,6 @@ def turn_json(turn: TurnResult) -> dict[str, Any]:
             "sum_error_ms": round(turn.waterfall.sum_error_ms, 3),
             "missing_marks": list(turn.waterfall.missing_marks),
         }
+        if turn.waterfall.speakers:
+            data["speakers"] = list(turn.waterfall.speakers)
     return data

@@ -164,7 +164,10 @@ def _turn(number: int, turn: TurnResult, agent: str, scale_ms: float) -> str:
     if turn.heard:
         said += f'<span class="heard">heard: {escape(turn.heard)}</span>'
     answer = _marked(turn) if turn.answer else '<span class="none">no answer</span>'
-    drawing = waterfall_svg(turn.waterfall, scale_ms) if turn.waterfall is not None else ""
+    drawing = ""
+    if turn.waterfall is not None:
+        drawing = waterfall_svg(turn.waterfall, scale_ms)
+        drawing += "".join(f"<p>{escape(line)}</p>" for line in turn.waterfall.speakers)
     return (
         f'<li class="turn"><div><h2>{number} &nbsp;{escape(turn.name)}</h2>{gap}{button}</div>'
         f"<div>{_says('caller', 'Caller', said)}{_says('agent', agent, answer)}"

@@ -68,12 +68,13 @@ class Waterfall:
     """Stages of one turn in order.
 
     ``sum_error_ms`` is how far their sum is from the measured gap; ``missing_marks`` what the
-    server should have reported and did not.
+    server should have reported and did not. ``speakers``: as of `who_spoke`.
     """
 
     stages: tuple[Stage, ...]
     sum_error_ms: float
     missing_marks: tuple[str, ...] = ()
+    speakers: tuple[str, ...] = ()
 
     @property
     def total_ms(self) -> float:
@@ -106,4 +107,17 @@ def waterfall_of(
         at = marks[mark]
     measured_ms = 1000.0 * (audible_at - end_at)
     sum_error_ms = sum(stage.ms for stage in stages) - measured_ms
-    return Waterfall(tuple(stages), sum_error_ms, missing)
+    return Waterfall(tuple(stages), sum_error_ms, missing, who_spoke(timeline))
+
+
+def who_spoke(timeline: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of a server with several language models, a line for each part of the reply."""
+    told = [f"opener: {timeline['opener']}"] if timeline.get("opener") else []
+    for one in timeline.get("speakers", ()):
+        part = f"{one['part']} model" if one["part"] else "model"
+        begins = f" from character {one['from_char']}" if one["from_char"] else ""
+        told.append(f"{part} {one['model'] or 'main'}{begins}: {one['reason']}")
+    if (draft := timeline.get("draft")) is not None:
+        kept = "?" if draft["n_kept"] is None else draft["n_kept"]
+        told.append(f"drafted ahead: {kept} of {draft['n_tokens']} tokens kept")
+    return tuple(told)

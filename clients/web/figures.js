@@ -35,6 +35,7 @@ function turnCard(turn, number, scaleMs, isLive) {
   if (turn.stages.length) card.append(waterfallSvg(turn.stages, scaleMs));
   else if (isLive) card.append(element("p", "soft", "the stages come when the reply is over"));
   if (turn.why) card.append(element("p", "soft", `Why it waited: ${turn.why}.`));
+  card.append(...turn.speakers.map((line) => element("p", "soft", line)));
   return card;
 }
 

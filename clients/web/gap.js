@@ -95,6 +95,7 @@ export class Turns {
       gapMs: 1000 * (at - this.callerEnd),
       stages: [],
       why: "", // what the silence before it was made of
+      speakers: [],
     };
     this.callerEnd = null;
     this.finished.push(turn);
@@ -107,6 +108,7 @@ export class Turns {
     if (!turn) return null;
     turn.stages = this.stagesOf(turn, timeline);
     turn.why = timeline.endpoint?.why ?? "";
+    turn.speakers = whoSpoke(timeline);
     return turn;
   }
 
@@ -135,6 +137,18 @@ export class Turns {
   get medianSilenceMs() {
     return median(this.silences);
   }
+}
+
+/** Who spoke, where a server has several language models: a line for each part of the reply. */
+export function whoSpoke(timeline) {
+  const told = (timeline.speakers ?? []).map(({ model, part, reason, from_char }) => {
+    const from = from_char ? ` from character ${from_char}` : "";
+    return `${part ? `${part} model` : "model"} ${model || "main"}${from}: ${reason}`;
+  });
+  if (timeline.opener) told.unshift(`opener: ${timeline.opener}`);
+  const draft = timeline.draft;
+  if (draft) told.push(`drafted ahead: ${draft.n_kept ?? "?"} of ${draft.n_tokens} tokens kept`);
+  return told;
 }
 
 function sumOf(stages) {

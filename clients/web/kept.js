@@ -4,6 +4,7 @@
 // what was heard and said, the stages of its gap, why the server waited, what was made ahead, and
 // where a cut came from. Another run of the same call (`voiceloop replay --out`) stands beside it.
 
+import { whoSpoke } from "./gap.js";
 import { waterfallSvg } from "./waterfall.js";
 
 const MAX_NOTES = 64 * 1024 * 1024;
@@ -147,6 +148,7 @@ function why(turn, notes) {
   }
   const ahead = turn.anticipation;
   if (ahead) told.push(`ahead: draft ${ahead.draft}, ${ahead.n_discarded_tokens} tokens thrown away`);
+  told.push(...whoSpoke(turn));
   if (turn.answered_by) told.push(`answered by ${turn.answered_by}, without the model`);
   for (const call of notes.calls.filter((one) => during(one, turn))) {
     told.push(`called ${call.name}(${call.arguments})`);

@@ -22,8 +22,9 @@ from ..kernels.decoder import NO_TAPS, KernelDecoder
 from ..kernels.places import Places
 from ..kernels.rows import Fed
 from ..kernels.sample import STAGED, Draws, Ends, SampleSpace
+from ..route import N_SIGNS
 from ..runner import Draw, Extension, Outcome
-from ..types import MAX_SALVAGED, EngineConfig, SamplingParams
+from ..types import MAX_SALVAGED, EngineConfig, RouteSigns, SamplingParams
 from .part import FEW_ROWS, MAX_SEQUENCES, MAX_SPLIT_ROWS, MAX_WANTED, Part
 
 STEP_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -187,6 +188,8 @@ class StepGraph:
             self.results.add(name, self.n_sequences)
         self.results.add("chosen", self.n_wanted)
         self.results.add("probability", self.n_wanted, torch.float64)
+        if shared.model.decoder.route_head is not None:
+            self.results.add("route", self.n_wanted * N_SIGNS, torch.float64)
         self.fed = torch.zeros(self.inputs.n_words, dtype=torch.int64, device=device)
         self.found = torch.zeros(self.results.n_words, dtype=torch.int64, device=device)
         self._lay_out(device, n_pieces)
@@ -299,6 +302,9 @@ class StepGraph:
                 outcome.logits = kept[part.kept_at : part.kept_at + part.n_kept].clone()
             if extension.is_staged and part.n_wanted:
                 outcome.probability = float(arrays["probability"][part.wanted_at])
+                if "route" in arrays:
+                    at = part.wanted_at * N_SIGNS
+                    outcome.route = RouteSigns(*arrays["route"][at : at + N_SIGNS].tolist())
             part.outcome = outcome
 
     # -- the device's side -----------------------------------------------------------------------
@@ -327,6 +333,8 @@ class StepGraph:
             eagle.keep(tokens, self._positions, self._kv_slots, self._before)
         if len(shared.end_ids) and model.decoder.end_head is not None:
             found["probability"].copy_(model.decoder.end_head(states))
+        if model.decoder.route_head is not None:
+            found["route"].view(-1, N_SIGNS).copy_(model.decoder.route_head(states))
         call.sample(
             self._logits, self._draws, self._space, found["chosen"], self._asked, self._ends
         )

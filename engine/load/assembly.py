@@ -16,6 +16,7 @@ from ..drafting.drafters import (
 )
 from ..end_of_turn import read_head
 from ..model import Decoder
+from ..route import read_route_head
 from ..text.text import Text
 from ..types import (
     CheckpointError,
@@ -67,6 +68,11 @@ def read_model(
         context_length=length, make_linear=device.make_linear,
         end_head=head, int4_head=device.int4_head, packed=packed,
     )  # fmt: skip
+    if config.route_file is not None and not is_draft:
+        with _named_by("route_file"):
+            decoder.route_head = read_route_head(
+                config.route_file, model.hidden_size, device.torch_name
+            )
     if packed is not None and not packed.is_here:
         packed.keep(decoder.products(), decoder.embedding)
     if beside:

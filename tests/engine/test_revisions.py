@@ -5,12 +5,13 @@ Few revisions by default; VOICELOOP_FUZZ_EXAMPLES=10000 gives the long run.
 
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engine.engine import Engine
-from engine.types import EngineConfig, SamplingParams
+from engine.types import EngineConfig, Event, SamplingParams, Verified
 
 N_REVISIONS = int(os.environ.get("VOICELOOP_FUZZ_EXAMPLES", "120"))
 WORDS = "i would like to book a table for four five eleven on friday evening please no wait".split()
@@ -79,3 +80,48 @@ def test_revised_transcripts_answer_as_if_asked_at_once(tiny_model: Path, kv_for
         branch.close()
         fresh.close()
         cold.tree.evict(len(cold.tree))
+
+
+@pytest.mark.parametrize("params", PARAMS[:2], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("n_steps", [0, 3, 40])
+def test_what_another_engine_drafts_is_verified_and_changes_no_token(
+    tiny_model: Path, params: SamplingParams, n_steps: int
+) -> None:
+    params = replace(params, max_tokens=12, ignore_eos=True)
+    engine = Engine.load(tiny_model, EngineConfig(dtype="fp64", kv_tokens=1024, poison=True))
+    said = [*SYSTEM, {"role": "user", "content": "a table for four please"}]
+    history = engine.text.encode_chat(SYSTEM)
+    turn = engine.text.encode_chat(SYSTEM, open_user=said[1]["content"])[len(history) :]
+    whole = engine.text.encode_chat(said, add_generation_prompt=True)[len(history) :]
+    alone = engine.branch("alone", history)
+    alone.commit(whole, params)
+    run(engine)
+    reply = alone.sequence.tokens[len(history) + len(whole) :]
+    alone.close()
+    wrong = (reply[5] + 1) % engine.vocab_size
+    for name, draft, n_kept in (
+        ("right", reply[:8], 8),
+        ("right to its fifth", [*reply[:5], wrong, *reply[6:8]], 5),
+        ("wrong", [(reply[0] + 1) % engine.vocab_size, 3], 0),
+    ):
+        branch = engine.branch(name, history)
+        branch.stage(turn)
+        run(engine)
+        attempt = branch.begin_preemptive(whole[len(turn) :], params)
+        for _ in range(n_steps):
+            engine.step()
+        branch.verify(attempt + 1, draft)  # of one that has not begun
+        branch.verify(attempt, draft)
+        n_before, events = engine.metrics().get("steps", 0), list[Event]()
+        while engine.has_work():
+            events += engine.step()
+        if n_steps < 40:  # whole by then
+            n_passes = engine.metrics()["steps"] - n_before
+            assert n_passes == 12 - min(n_steps, 12) - max(0, n_kept - n_steps)
+        branch.commit(whole, params, attempt)
+        run(engine)
+        assert branch.sequence.tokens[len(history) + len(whole) :] == reply, name
+        assert [e.n_kept for e in events if isinstance(e, Verified)] == [n_kept], name
+        branch.close()
+    engine.check_integrity()
+    assert engine.metrics().get("discarded_tokens", 0) == 0

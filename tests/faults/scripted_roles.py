@@ -47,6 +47,7 @@ class EchoRole:
     rate_hz = 24_000
     detail = "scripted"
     tokenizer = b""
+    tokens = ""
     served: Mapping[str, str] = {}
 
     def __init__(self, raise_at_steps: Sequence[int] = ()) -> None:

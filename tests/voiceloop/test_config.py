@@ -89,6 +89,7 @@ def test_the_environment_is_read_by_type() -> None:
     ("[prices]\ntokens = [3.0, 15.0]", "prices.tokens: expected prices of prompts, cached prompts"),
     ("[prices]\ntokens = [1, -1, 1]", "prices.tokens[1]: expected 0 to 1000000, found -1"),
     ("[[models]]\nname = 'a'\nmodel = 'b'\nprices = [1.0]", "models[0].prices: expected prices of"),
+    ("[[models]]\nname = 'a'\nurl = ['worker://b:1', 'http://b']", "models[0].url: expected"),
     ("port = ", "expected TOML, found an error"),
 ])  # fmt: skip
 def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:

@@ -1,6 +1,8 @@
-"""What the calls of one key use up while they go on: calls of tools, an hour's, filled evenly.
+"""What the calls of one key use up while they go on: calls of tools, and tokens of the large model.
+Each is an hour's, filled evenly.
 
-No call is cut off. Where they are spent, tools are no longer called until some have come back.
+No call is cut off. Where they are spent, tools are no longer called, and the small model answers,
+until some have come back.
 Pure: the clock is passed in.
 """
 
@@ -29,6 +31,7 @@ class Allowance:
     ) -> None:
         self._on_spent = on_spent
         self._tool_calls = Bucket(quota.tool_calls, quota.tool_calls / HOUR_S, clock)
+        self._large_tokens = Bucket(quota.large_tokens, quota.large_tokens / HOUR_S, clock)
 
     def may_call_ahead(self) -> bool:
         """Whether a tool may be called for a reply that is made ahead."""
@@ -41,6 +44,17 @@ class Allowance:
             return False
         self._tool_calls.take()
         return True
+
+    def may_use_large(self) -> bool:
+        """Whether the large model of a cascade may answer."""
+        return not self._large_tokens.is_empty
+
+    def take_large_tokens(self, n_tokens: int) -> None:
+        """The large model has written so many, on credit if need be."""
+        if self._large_tokens.is_bounded and n_tokens:
+            self._large_tokens.take(n_tokens)
+            if self._large_tokens.is_empty:
+                self._on_spent("large_tokens")
 
 
 UNBOUNDED = Allowance(KeyQuota(), lambda: 0.0)

@@ -422,6 +422,7 @@ class Replies:
         )
         if (hooks := self._context.hooks) is not None:
             reply.record.facts.hooks = hooks.take_uses() or None
+        self._context.charge(reply.used)
         reply.record.finish(end)
         for observe in self._observers:
             observe(reply.record)

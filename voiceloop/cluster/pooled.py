@@ -101,6 +101,11 @@ class PooledWorkers:
         return bool(self._taking())
 
     @property
+    def is_heard(self) -> bool:
+        """Whether one that takes new streams has been heard of lately."""
+        return any(one.silence_s < DOUBTFUL_S for one in self._taking().values())
+
+    @property
     def utilization(self) -> float:
         """Share of its time that the least busy one computes, 0 to 1."""
         return min((one.utilization for one in self._taking().values()), default=0.0)

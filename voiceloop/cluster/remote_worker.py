@@ -68,9 +68,10 @@ class RemoteWorker:
         *,
         objection: Callable[[RemoteWorker, Ready], str | None] = lambda worker, ready: None,
         on_resumed: Callable[[CallResumed], None] = lambda call: None,
+        silent_s: float = SILENT_S,
     ) -> None:
         """objection: why a worker that says this of itself is not joined. on_resumed: as of
-        `WorkerConnection`.
+        `WorkerConnection`. silent_s: after which its line is given up.
         """
         self.address = address
         self.roles = roles
@@ -83,6 +84,7 @@ class RemoteWorker:
         self._n_refused = 0  # keys, one after the other
         self._objection = objection
         self._on_resumed = on_resumed
+        self._silent_s = silent_s
         self._clock = clock
 
     async def run(self) -> None:
@@ -181,8 +183,9 @@ class RemoteWorker:
                 async with asyncio.timeout(WATCH_EVERY_S):
                     await connection.lost.wait()
             except TimeoutError:
-                if connection.pulse.silence_s(self._clock()) > SILENT_S:
-                    log.error("worker %s has said nothing for %.0f s", self.client.name, SILENT_S)
+                if connection.pulse.silence_s(self._clock()) > self._silent_s:
+                    told = "worker %s has said nothing for %.0f s"
+                    log.error(told, self.client.name, self._silent_s)
                     return
 
     def _tell_trouble(self, trouble: str) -> None:

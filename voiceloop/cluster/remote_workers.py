@@ -18,8 +18,8 @@ from voiceloop.canary.trial import Trial
 from voiceloop.cluster.address import Address, read_address
 from voiceloop.cluster.handshake import LEAST_KEY_BYTES, stretched
 from voiceloop.cluster.hello import disagreement, role_of
-from voiceloop.cluster.pooled import PooledWorkers
-from voiceloop.cluster.remote_worker import Credentials, RemoteWorker
+from voiceloop.cluster.pooled import DOUBTFUL_S, PooledWorkers
+from voiceloop.cluster.remote_worker import SILENT_S, Credentials, RemoteWorker
 from voiceloop.cluster.tls import client_context
 from voiceloop.cluster.worker_list import (
     WorkerList,
@@ -52,7 +52,9 @@ def check_keys(settings: WorkerAddresses) -> tuple[str, ...]:
 class RemoteWorkers:
     """Enter it to join them, leave it to leave them; they go on.
 
-    roles: those that are elsewhere, whether or not anybody has them yet.
+    roles: those that are elsewhere, whether or not anybody has them yet. is_dispensable: another
+    model answers in their place. So no start waits for them, and a line that is silent for as long
+    as makes a worker doubtful is given up.
     """
 
     def __init__(
@@ -61,6 +63,8 @@ class RemoteWorkers:
         roles: Collection[RoleName] | None = None,
         clock: Callable[[], float] = monotonic,
         trial: Trial | None = None,
+        *,
+        is_dispensable: bool = False,
     ) -> None:
         """trial: of the versions of workers; what a file names is tried there.
 
@@ -70,6 +74,8 @@ class RemoteWorkers:
         self._settings = settings
         self._named = addresses_of(settings)
         self._clock = clock
+        self._start_wait_s = 0.0 if is_dispensable else START_WAIT_S
+        self._silent_s = DOUBTFUL_S if is_dispensable else SILENT_S
         elsewhere = self._named.keys() if roles is None else roles
         self._trial = trial if trial is not None else Trial()
         if self._trial.own_share is not None and not elsewhere:
@@ -94,7 +100,7 @@ class RemoteWorkers:
             watching = watch_worker_list(self._settings.list, self._update)
             self._watch = asyncio.create_task(watching, name="worker list")
         try:
-            async with asyncio.timeout(START_WAIT_S):
+            async with asyncio.timeout(self._start_wait_s):
                 for role in self._named_roles():
                     await self._pools[role].alive()
         except TimeoutError:
@@ -186,6 +192,7 @@ class RemoteWorkers:
         worker = RemoteWorker(
             address, roles, self._credentials, self._clock,
             objection=self._objection, on_resumed=lambda call: self._heard(call.call_id, call.by),
+            silent_s=self._silent_s,
         )  # fmt: skip
         for role in roles:
             self._pools[role].add(worker.client)

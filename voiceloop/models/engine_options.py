@@ -36,7 +36,10 @@ KEYS = {
     "eagle_dir": "engine.drafter",
     "adapter_dir": "llm_adapter",
     "adapters": "llm_adapter",  # of agents
+    "route_file": "cascade.route_head",
 }
+# As `engine.route.ROUTE_FILE`.
+ROUTE_FILE = "route.safetensors"
 # Of the disk, for the weights of large models as a CPU reads them: five of 1.5B, two of 4B.
 PACKED_FILE_BYTES = 8 * 1024 * MIB
 DENSE = "bf16"  # what is not quantized
@@ -63,7 +66,7 @@ def engine_options(
 
     Raises:
         ConfigError: `engine.drafter` names what the device cannot run; `engine.kv_tokens` cannot
-            hold the context that is asked for.
+            hold the context that is asked for; a route head is wanted, and none is there.
     """
     engine = config.engine
     options: dict[str, Any] = {
@@ -79,6 +82,8 @@ def engine_options(
         options["model_dir"] = str(model)
     if adapter is not None:
         options["adapter_dir"] = str(adapter)
+    if config.cascade.large_share < 1:
+        options["route_file"] = str(_route_head(config.cascade.route_head, adapter or model))
     if engine.weights != AUTO:
         options["quant"] = None if engine.weights == DENSE else engine.weights
     if engine.kv != AUTO:
@@ -125,6 +130,17 @@ def with_adapters(
     return tuple(
         replace(spec, roles=tuple(of_role(role, model) for role in spec.roles)) for spec in specs
     )
+
+
+def _route_head(named: Path | None, folder: Path | None) -> Path:
+    """Raises: ConfigError."""
+    found = named or (folder / ROUTE_FILE if folder is not None else None)
+    if found is None or not found.is_file():
+        raise ConfigError(
+            "cascade.large_share: expected cascade.route_head, or a model whose folder has "
+            f"{ROUTE_FILE}, found no file {found or ''}".rstrip()
+        )
+    return found
 
 
 def room_for(context_tokens: int) -> int:

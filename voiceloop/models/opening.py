@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -34,7 +34,7 @@ from voiceloop.canary.trial import Trial
 from voiceloop.capabilities import Capabilities
 from voiceloop.cluster.placed_models import PlacedModels, TokenCounting
 from voiceloop.cluster.remote_workers import RemoteWorkers
-from voiceloop.config import AUTO, Config, LanguageRequests
+from voiceloop.config import AUTO, CascadeSettings, Config, LanguageRequests, workers_of
 from voiceloop.errors import BackendError, ConfigError
 from voiceloop.models.end_judges import end_judges, end_reader_spec, voice_reader_spec
 from voiceloop.models.engine_options import with_adapters
@@ -223,7 +223,7 @@ async def open_backends(
             hear_resumed=elsewhere.hear_resumed,
             count_tokens=counting.counter,
             models=named,
-            cascade=cascade_of(config),
+            cascade=cascade_of(config, named),
         )
         if agents:
             check = partial(_check_models, agents, backends, config)
@@ -239,8 +239,12 @@ async def open_backends(
 
 
 def _reader_loads(*readers: Supervisor | None) -> list[WorkerLoad]:
-    """Of the readers that run. What one owes keeps nobody waiting: a call goes on without it."""
-    loads = (load for reader in readers if reader is not None for load in reader.loads())
+    """Of the readers that run."""
+    return _dispensed(load for one in readers if one is not None for load in one.loads())
+
+
+def _dispensed(loads: Iterable[WorkerLoad]) -> list[WorkerLoad]:
+    """What one owes keeps nobody waiting: a call goes on without it."""
     return [msgspec.structs.replace(load, overdue_s={}) for load in loads]
 
 
@@ -375,6 +379,7 @@ class Further:
         self._config, self._connect, self._stack = config, connect, stack
         self._on_progress = on_progress
         self._engines: list[Supervisor] = []
+        self._elsewhere: list[RemoteWorkers] = []
 
     async def open(
         self,
@@ -400,8 +405,7 @@ class Further:
             config = replace(
                 self._config, llm_url=one.url, llm_key=one.key, llm_model=one.model,
                 llm_service=one.service, llm_adapter=None, llm=LanguageRequests(),
-                llm_hears=one.hears,
-                workers=WorkerAddresses(),
+                llm_hears=one.hears, workers=WorkerAddresses(), cascade=CascadeSettings(),
             )  # fmt: skip
             try:
                 made = await self._one(one.name, config)
@@ -411,6 +415,8 @@ class Further:
         return named
 
     async def _one(self, name: str, config: Config) -> NamedModel:
+        if workers := workers_of("url", config.llm_url):
+            return await self._on_workers(workers, config.llm_key)
         if config.llm_url:
             urls = (config.llm_url, config.llm_key, config.llm_model)
             service = await open_provider("engine", *urls, self._stack)
@@ -424,8 +430,23 @@ class Further:
         self._engines.append(engine)
         return NamedModel(engine.language_model(), engine.ready, has_end_head(taken))
 
+    async def _on_workers(self, engine: tuple[str, ...], keys: tuple[str, ...]) -> NamedModel:
+        """An engine of another VoiceLoop, over TLS. It is no evidence of where a turn ends."""
+        settings = replace(
+            self._config.workers, engine=engine, recognizer=(), voice=(), list=None,
+            key=tuple(dict.fromkeys(keys)) or self._config.workers.key,
+        )  # fmt: skip
+        role: RoleName = "engine"
+        elsewhere = RemoteWorkers(settings, (role,), is_dispensable=True)
+        await self._stack.enter_async_context(elsewhere)
+        self._elsewhere.append(elsewhere)
+        pool = elsewhere.of_role(role)
+        assert pool is not None
+        return NamedModel(WorkerLanguageModel(pool), lambda: pool.is_heard, reads_ends=False)
+
     def loads(self) -> list[WorkerLoad]:
-        return [load for engine in self._engines for load in engine.loads()]
+        own = [load for engine in self._engines for load in engine.loads()]
+        return own + _dispensed(load for one in self._elsewhere for load in one.loads())
 
 
 def _is_there(model: Any) -> bool:
@@ -443,12 +464,35 @@ def unpriced(config: Config) -> list[str]:
     return [f"the model {name} has no price: its tokens count as free" for name in lacking]
 
 
-def cascade_of(config: Config) -> Cascade | None:
+def cascade_of(config: Config, models: Mapping[str, NamedModel]) -> Cascade | None:
     """Which two models share a call, by their names."""
     chosen = config.cascade
     if not chosen.further:
         return None
-    return Cascade(chosen.small or OWN_MODEL, chosen.large or OWN_MODEL)
+    small, large = chosen.small or OWN_MODEL, chosen.large or OWN_MODEL
+    verifies = Alike(models[small].model, models[large].model)
+    return Cascade(small, large, chosen.large_share, verifies)
+
+
+class Alike:
+    """Whether the large model verifies what the small one drafts: both are engines, and make the
+    same tokens of a conversation, whatever their weights. It is said once where they do not.
+    """
+
+    def __init__(self, small: LanguageModel, large: LanguageModel) -> None:
+        self._small, self._large = small, large
+        self._is_told = False
+
+    def __call__(self) -> bool:
+        small, large = (getattr(one, "tokens", "") for one in (self._small, self._large))
+        if small and large and small != large and not self._is_told:
+            self._is_told = True
+            log.warning(
+                "the large model verifies nothing that the small one drafts, and answers whole "
+                "turns: expected one tokenizer and chat template of both (%s), found another (%s)",
+                small, large,
+            )  # fmt: skip
+        return bool(small) and small == large
 
 
 @asynccontextmanager

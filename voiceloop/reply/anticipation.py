@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import cast
 
 from msgspec.structs import replace
@@ -22,6 +24,7 @@ from voiceloop.backends import (
     OWN_MODEL,
     Branch,
     ChatMessage,
+    DraftedBranch,
     Generated,
     GenerateParams,
     HearingBranch,
@@ -31,15 +34,18 @@ from voiceloop.backends import (
     PreemptiveCall,
     PreemptiveDelta,
     PreemptiveDone,
+    RouteSigns,
     Staged,
     TextDelta,
     Thinks,
     Tool,
     ToolCall,
+    Verified,
     hears,
 )
 from voiceloop.config import Ahead, AheadPart
 from voiceloop.errors import BackendError, Overloaded, VoiceLoopError, error_of
+from voiceloop.telemetry.record import Draft
 
 NOTHING_SAID = ChatMessage("user", "")  # of the open turn, before it
 PreemptiveEvent = PreemptiveDelta | PreemptiveCall | PreemptiveDone
@@ -75,7 +81,8 @@ class LiveBranch:
     sound_before: and their sound.
 
     model: whose it is, as of `Backends.models`. beside: the same on another model, which reads what
-    this one reads, until either is taken; it is closed with this one.
+    this one reads, until either is taken; it is closed with this one. draft: the other's, of the
+    preemptive reply that was asked for last.
     """
 
     def __init__(
@@ -91,6 +98,8 @@ class LiveBranch:
     ) -> None:
         self.model = model
         self.beside: LiveBranch | None = None
+        self.draft: Draft | None = None
+        self._on_drafted: Callable[[tuple[int, ...]], None] | None = None
         self.context = context
         self.said_before = said_before
         self.preemptive = Preemptive.NONE
@@ -107,6 +116,7 @@ class LiveBranch:
         self._stages: dict[int, tuple[str, ...]] = {}  # under way, by request
         self._n_stages = 0
         self._p_end: KnownEnd | None = None  # as it came last
+        self.signs: tuple[str, RouteSigns] | None = None  # of the turn with these words
         self._n_preemptive = 0
         self._events: asyncio.Queue[ReplyEvent | VoiceLoopError] = asyncio.Queue(MAX_UNREAD_EVENTS)
         self._failure: VoiceLoopError | None = None
@@ -147,12 +157,17 @@ class LiveBranch:
             async for event in self._branch.events():
                 if isinstance(event, Staged):
                     self._observe(event)
+                elif isinstance(event, Verified):
+                    self._note_verified(event)
                 elif self._is_wanted(event):
                     if isinstance(event, PreemptiveDone):
                         if event.finish_reason == "lost":
                             self.preemptive = Preemptive.LOST
                         elif self.preemptive is Preemptive.WANTED:
                             self.preemptive = Preemptive.MADE
+                        if self._on_drafted is not None:  # nobody waits for its text
+                            self._on_drafted(event.tokens)
+                            continue
                     await self._events.put(event)
             raise BackendError("The language model closed before the end of its reply.")
         except Exception as error:  # a bug costs a turn, not the call
@@ -207,6 +222,8 @@ class LiveBranch:
         if words is None:
             return
         self._p_end = words, staged.p_end_of_turn
+        if staged.route is not None:
+            self.signs = self.turn_text(words), staged.route
         if words == self.staged_words and self._on_p_end is not None:
             self._on_p_end(*self._p_end)
 
@@ -262,9 +279,41 @@ class LiveBranch:
             self._branch.begin_preemptive(self._n_preemptive + 1, self._heard(tail), params)
         except (BackendError, Overloaded):
             return False
+        self._begin_attempt()
+        return True
+
+    def _begin_attempt(self) -> None:
         self._n_preemptive += 1
         self.preemptive = Preemptive.WANTED
-        return True
+        self.draft = self._on_drafted = None
+
+    def draft_for(
+        self, large: LiveBranch, tail: tuple[ChatMessage, ...], params: GenerateParams
+    ) -> None:
+        """Draft the preemptive reply that the other was asked for last. It writes it by itself all
+        the same, and verifies in one pass what is drafted once that is there.
+        """
+        if self.has_failed or not isinstance(self._branch, DraftedBranch):
+            return
+        try:
+            self._branch.draft(self._n_preemptive + 1, tail, params)
+        except (BackendError, Overloaded):
+            return
+        self._begin_attempt()
+        self._on_drafted = partial(large._verify, large.newest_attempt)
+
+    def _verify(self, attempt: int, tokens: tuple[int, ...]) -> None:
+        """Of a preemptive reply that is not made yet, have these tokens verified."""
+        is_due = attempt == self._n_preemptive and self.preemptive is Preemptive.WANTED
+        if not (tokens and is_due and isinstance(self._branch, DraftedBranch)) or self.has_failed:
+            return
+        with suppress(BackendError, Overloaded):  # it is written without
+            self._branch.verify(attempt, tokens)
+            self.draft = Draft(len(tokens))
+
+    def _note_verified(self, verified: Verified) -> None:
+        if self.draft is not None and verified.attempt == self._n_preemptive:
+            self.draft = Draft(self.draft.n_tokens, verified.n_kept)
 
     def stop_preemptive(self) -> None:
         """The caller goes on: generate no more of it for now."""
@@ -405,6 +454,11 @@ class Anticipation:
     @property
     def live(self) -> LiveBranch | None:
         return self._live
+
+    def signs(self, turn_text: str) -> RouteSigns | None:
+        """What the route head has read of the open turn with these words; None: nothing."""
+        known = self._live.signs if self._live is not None else None
+        return known[1] if known is not None and known[0] == turn_text else None
 
     @property
     def has_time(self) -> bool:

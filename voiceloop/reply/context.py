@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Self
@@ -12,7 +12,14 @@ from typing import Self
 from audio.frames import Samples
 from voiceloop.admission.overload import Level
 from voiceloop.agent import AgentConfig, Waiting
-from voiceloop.backends import Backends, ChatMessage, GenerateParams, VoiceOptions, speaks
+from voiceloop.backends import (
+    Backends,
+    ChatMessage,
+    GenerateParams,
+    Usage,
+    VoiceOptions,
+    speaks,
+)
 from voiceloop.config import Config
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.knowledge.retrieval import LOOK_UP_MS, Retrieval
@@ -117,7 +124,10 @@ class ReplyContext:
             backends.capabilities.made_for if not backends.cascade else "",
         )  # fmt: skip
         self.has_several_models = bool(backends.models)
-        self.router = Router(backends.models, backends.cascade, agent, services.level)
+        self.router = Router(
+            backends.models, backends.cascade, agent, services.level,
+            tools.allowance.may_use_large, lambda words: self.anticipation.signs(words),
+        )  # fmt: skip
         self.anticipation = Anticipation(
             backends.language_model, protocol.session_id, tasks, on_p_end, self.ahead, tenant,
             services.level, backends.models, lambda: self.router.staged,
@@ -172,6 +182,12 @@ class ReplyContext:
         """The text as the agent says it, of LINE_FORMAT. Raises: as the voice."""
         options = voice_options_of(self.protocol.settings)
         return (await self.voice.spoken(text, options, LINE_FORMAT.rate)).tobytes()
+
+    def charge(self, used: Mapping[str, Usage]) -> None:
+        """Take what the large model wrote from the key's quota. used: as of `Reply`."""
+        cascade = self._backends.cascade
+        if cascade is not None and (usage := used.get(cascade.large)) is not None:
+            self.tools.allowance.take_large_tokens(usage.n_reply_tokens + usage.n_discarded_tokens)
 
     def end(self) -> None:
         """The call is over: nothing is kept of it."""

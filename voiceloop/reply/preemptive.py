@@ -166,6 +166,8 @@ class PreemptiveReplies:
             self.drop()
         if not live.begin_preemptive(plan.prompt[-1:], plan.params):
             return
+        if (drafter := self._drafter(open_turn, plan)) is not None:
+            drafter.draft_for(live, plan.prompt[-1:], plan.params)
         self._n_begun += 1
         self._words = words
         if self._reply is not None:
@@ -185,9 +187,16 @@ class PreemptiveReplies:
         openers = self._context.openers
         if not openers.may_open:
             return False
-        small, turn = open_turn.on(plan.route.other or ""), plan.prompt[-1]
+        drafter, turn = self._drafter(open_turn, plan), plan.prompt[-1]
+        # One that drafts does not choose: what it drafts makes the opener the rarer.
+        small = open_turn.on(plan.route.other or "") if drafter is None else None
         openers.begin(small, (turn,), self._context.prepared.slot_of(turn.content))
         return openers.goes_first
+
+    def _drafter(self, open_turn: LiveBranch, plan: ReplyPlan) -> LiveBranch | None:
+        """The small model's branch, where it drafts what the large one verifies."""
+        verifies = self._ahead.does("verify") and self._context.router.verifies(plan.route)
+        return open_turn.on(plan.route.other or "") if verifies else None
 
     def rest(self) -> None:
         """The caller goes on: keep what there is of the reply, and generate no more of it."""
@@ -300,6 +309,7 @@ class PreemptiveReplies:
             self._live.drop_preemptive()
         self._metrics.drafts.labels(fate="dropped").inc()
         self._metrics.observe_work(reply.usage, reply.speech.wasted_ms, reply.used)
+        self._context.charge(reply.used)
         self._book(reply.usage, reply.speech.wasted_ms)
 
     def observe_turn(self, record: TurnRecord) -> None:

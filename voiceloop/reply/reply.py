@@ -144,7 +144,9 @@ class Reply:
 
     def _answer_in(self, response: ResponseHandle) -> None:
         if self.fixed_text is None and self._first_route is None:
-            self._first_route = self.plan.route
+            self._first_route = route = self.plan.route
+            if route.signs is not None:
+                self.record.facts.route = route.signs
             self._note_speaker(0)
         self._response = response
         self.record.note_response(response.id)
@@ -399,6 +401,8 @@ class Reply:
         """Tell that nothing more comes, once."""
         if self.phase.now is not ReplyPhase.DONE and self.on_done is not None:
             self._note_opener()
+            if (live := self.generation.live) is not None and live.draft is not None:
+                self.record.facts.draft = live.draft
             self.phase.change(PhaseEvent.END)
             self.record.mark(Mark.TURN_END, self._context.clock())
             self.on_done(self)

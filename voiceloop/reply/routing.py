@@ -1,15 +1,16 @@
 """Which of a server's language models answers a turn of one call, and why.
 
 Owns the order in which that is decided: what the session or the agent names, else of a cascade the
-agent's `[[route]]`, the session's effort, the load. A model that would not be asked now is passed
-over. It knows nothing of replies: a plan holds the `Route`, and whoever speaks follows it.
+agent's `[[route]]`, the session's effort, the key's quota, the load, the route head. A model that
+would not be asked now is passed over. It knows nothing of replies: a plan holds the `Route`, and
+whoever speaks follows it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, time
 from typing import Literal
 
@@ -21,6 +22,7 @@ from voiceloop.backends import (
     Cascade,
     ChatMessage,
     NamedModel,
+    RouteSigns,
     Tool,
 )
 from voiceloop.day_hours import lies_within
@@ -31,6 +33,7 @@ Part = Literal["small", "large"]
 PART_OF_EFFORT: Mapping[str, Part] = {
     "none": "small", "minimal": "small", "low": "small", "high": "large", "xhigh": "large",
 }  # fmt: skip
+LIKELY = 0.5  # what is as likely as not, or more
 FAILED = "failed"  # the reason of a part that went on for the other
 
 
@@ -40,12 +43,14 @@ class Route:
 
     model, other: names of `Backends.models`; other: who goes on where the model fails, None where
     nobody does. part: the model's in the cascade, None where there is none. reason: what decided.
+    signs: what the route head has read of the turn.
     """
 
     model: str = OWN_MODEL
     other: str | None = None
     part: Part | None = None
     reason: str = ""
+    signs: RouteSigns | None = field(default=None, compare=False)
 
     @property
     def may_open(self) -> bool:
@@ -57,8 +62,9 @@ OWN_ALONE = Route()
 
 
 class Router:
-    """Of one call. models, cascade: as of `Backends`. level: of the server's load. now: the clock
-    on the wall.
+    """Of one call. models, cascade: as of `Backends`. level: of the server's load. may_use_large:
+    whether the key's quota has some of the large model left. signs: what the route head has read
+    of these words. now: the clock on the wall.
     """
 
     def __init__(
@@ -67,12 +73,16 @@ class Router:
         cascade: Cascade | None,
         agent: AgentConfig,
         level: Callable[[], Level] = lambda: Level.NORMAL,
+        may_use_large: Callable[[], bool] = lambda: True,
+        signs: Callable[[str], RouteSigns | None] = lambda words: None,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         self._models = models
         self._cascade = cascade
         self._agent = agent
         self._level = level
+        self._may_use_large = may_use_large
+        self._signs = signs
         self._now = now
         self._alone: str | None = None  # the one model that is named
         self._refused: set[str] = set()  # further models that do not serve this call
@@ -127,6 +137,11 @@ class Router:
         named = self._models.get(self.staged[0])
         return named is None or named.reads_ends
 
+    def verifies(self, route: Route) -> bool:
+        """Whether the large model, which answers, is to verify what the small one drafts."""
+        pair = self._pair if route.part == "large" else None
+        return pair is not None and pair.verifies()
+
     def is_there(self, name: str) -> bool:
         """Whether this model would be asked now."""
         named = self._models.get(name)
@@ -136,28 +151,47 @@ class Router:
         """Who answers this prompt."""
         if (pair := self._pair) is None:
             return OWN_ALONE if self._alone is None else Route(self._alone, reason="session")
-        part, reason = self._part(pair, prompt, effort, language or self._agent.language)
+        is_turn = bool(prompt) and prompt[-1].role == "user"
+        signs = self._signs(prompt[-1].content) if is_turn else None
+        part, reason = self._part(pair, prompt, effort, language or self._agent.language, signs)
         names: dict[Part, str] = {"small": pair.small, "large": pair.large}
         other: Part = "large" if part == "small" else "small"
         if not self.is_there(names[part]) and self.is_there(names[other]):
             part, other, reason = other, part, "link"
-        return Route(names[part], names[other], part, reason)
+        return Route(names[part], names[other], part, reason, signs)
 
     def _part(
-        self, pair: Cascade, prompt: Sequence[ChatMessage], effort: str | None, language: str
+        self,
+        pair: Cascade,
+        prompt: Sequence[ChatMessage],
+        effort: str | None,
+        language: str,
+        signs: RouteSigns | None,
     ) -> tuple[Part, str]:
         for index, rule in enumerate(self._agent.route):
-            if fits(rule, prompt, language, self._now().time()):
+            if fits(rule, prompt, language, self._now().time(), signs):
                 return rule.model, f"route {index + 1}"
         if (wanted := PART_OF_EFFORT.get(effort or "")) is not None:
             return wanted, "effort"
+        if not self._may_use_large():
+            return "small", "quota"
         if self._level() is not Level.NORMAL:
             return "small", "load"
+        if signs is not None and pair.large_share < 1:
+            return ("large" if signs.large_rank >= 1 - pair.large_share else "small"), "head"
         return "large", "default"
 
 
-def fits(rule: AgentRoute, prompt: Sequence[ChatMessage], language: str, now: time) -> bool:
+def fits(
+    rule: AgentRoute,
+    prompt: Sequence[ChatMessage],
+    language: str,
+    now: time,
+    signs: RouteSigns | None = None,
+) -> bool:
     """Whether all conditions of a rule hold for the reply to this prompt."""
+    if rule.likely and (signs is None or getattr(signs, rule.likely) < LIKELY):
+        return False
     turns = [message.content for message in prompt if message.role == "user"]
     if not rule.from_turn <= len(turns) <= (rule.to_turn or len(turns)):
         return False

@@ -93,11 +93,16 @@ class Metrics:
         self.answered_by = counter(
             "voiceloop_answered_by",
             "Replies by the language model that ended them, where the server has several, and why "
-            "it did: session, route, effort, head, load, link, default or failed.",
+            "it did: session, route, effort, quota, load, head, default, link or failed.",
             ["model", "reason"],
         )
         self.openers = counter(
             "voiceloop_openers", "Replies that an opener of the small model began."
+        )
+        self.verified = counter(
+            "voiceloop_verified_tokens",
+            "Tokens that the small model drafted for the large one, by fate: kept, dropped.",
+            ["fate"],
         )
         self.kept = counter(
             "voiceloop_promises",
@@ -230,6 +235,9 @@ class Metrics:
         if (endpoint := record.facts.endpoint) is not None:
             for judge in endpoint.late or ():
                 self.late_judgements.labels(judge=judge).inc()
+        if (draft := record.facts.draft) is not None and draft.n_kept is not None:
+            self.verified.labels(fate="kept").inc(draft.n_kept)
+            self.verified.labels(fate="dropped").inc(draft.n_tokens - draft.n_kept)
         for call in record.facts.tools or ():
             self.tool_calls.labels(fate=call.fate).inc()
         for stage, ms in record.stages():

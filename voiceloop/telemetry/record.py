@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from voiceloop.backends import Usage
+from voiceloop.backends import RouteSigns, Usage
 
 Outcome = Literal["completed", "incomplete", "failed", "cancelled"]
 
@@ -124,6 +124,16 @@ class Speaker(msgspec.Struct, frozen=True):
     from_char: int
 
 
+class Draft(msgspec.Struct, frozen=True):
+    """Tokens of the reply that the small model drafted, and how many of them the large one kept.
+
+    n_kept: None while it has not verified them.
+    """
+
+    n_tokens: int
+    n_kept: int | None = None
+
+
 class WindowSlide(msgspec.Struct, frozen=True):
     """The window of the conversation moved on before this turn, or in it.
 
@@ -207,6 +217,8 @@ class TurnFacts:
     tools: tuple[ToolUse, ...] | None = None
     hooks: tuple[HookUse, ...] | None = None  # of the agent's class, since the turn before
     speakers: tuple[Speaker, ...] = ()
+    route: RouteSigns | None = None  # as the route head of a cascade has read the turn
+    draft: Draft | None = None  # by the small model of a cascade, for the large one to verify
     cut: Literal["soft", "hard"] | None = None  # the caller had not finished
     cut_over_ms: float | None = None  # of the reply, heard over the caller who goes on
     outcome: Outcome | None = None

@@ -141,6 +141,8 @@ class SdkCallTrace(CallTrace):
             told["voiceloop.models"] = ", ".join(one.model or MAIN_MODEL for one in speakers)
             told["voiceloop.route"] = ", ".join(one.reason for one in speakers)
             told["voiceloop.has_opener"] = record.facts.opener is not None
+            if (draft := record.facts.draft) is not None:
+                told["voiceloop.verified_tokens"] = draft.n_kept
         if self._with_words:
             told["voiceloop.pii.heard"], told["voiceloop.pii.said"] = end.heard, end.said
         for name, value in told.items():

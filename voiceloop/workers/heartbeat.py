@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from msgspec import structs
+
 from voiceloop.workers.messages import Heartbeat
 
 LOAD_SMOOTHING = 0.3  # per heartbeat, of which there are four a second
@@ -55,6 +57,8 @@ class Pulse:
             share = min(1.0, (beat.busy_ms - self.last.busy_ms) / passed_ms)
             self.average += LOAD_SMOOTHING * (share - self.average)
         self.n_beats += 1
+        if not beat.totals and self.last is not None:
+            beat = structs.replace(beat, totals=self.last.totals)
         self.last, self.last_at_s = beat, now_s
 
 

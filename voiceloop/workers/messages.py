@@ -156,6 +156,18 @@ class BeginPreemptive(msgspec.Struct, frozen=True, tag="begin_preemptive"):
     params: GenerateParams
 
 
+class Draft(BeginPreemptive, frozen=True, tag="draft"):
+    """The same for another model to verify: its tokens are told at its end, and nothing before."""
+
+
+class Verify(msgspec.Struct, frozen=True, tag="verify"):
+    """Tokens that another model has drafted of this attempt."""
+
+    stream_id: str
+    attempt: int
+    tokens: tuple[int, ...]
+
+
 class StopPreemptive(msgspec.Struct, frozen=True, tag="stop_preemptive"):
     stream_id: str
 
@@ -218,7 +230,9 @@ class Settle(msgspec.Struct, frozen=True, tag="settle"):
 
 
 ToRecognizer = OpenRecognizer | FeedAudio | Flush | Finalize | SetOptions
-ToEngine = OpenBranch | ReadAhead | Stage | BeginPreemptive | StopPreemptive | Commit
+ToEngine = (
+    OpenBranch | ReadAhead | Stage | BeginPreemptive | Draft | Verify | StopPreemptive | Commit
+)
 ToVoice = OpenVoice | FeedText | FinishText | Pause
 ToRole = ToRecognizer | ToEngine | ToVoice
 ToWorker = ToRole | Close | Drain | CallResumed | Settle
@@ -267,9 +281,10 @@ class RoleReady(msgspec.Struct, frozen=True):
     """A loaded role: how long it took and what the gateway needs to know of it.
 
     ``rate_hz`` is the voice's sample rate (0 elsewhere); ``detail`` is for a person to read;
-    ``tokenizer`` the language model's, as JSON, packed by zlib (empty elsewhere). ``served``: what
-    of it is served, for a metric's labels. ``after``: the failure after which it serves, in place
-    of what was planned.
+    ``tokenizer`` the language model's, as JSON, packed by zlib (empty elsewhere). ``tokens``: the
+    digest of how it makes tokens of a conversation: tokenizer and template. ``served``: what of it
+    is served, for a metric's labels. ``after``: the failure after which it serves, in place of what
+    was planned.
     """
 
     role: RoleName
@@ -277,6 +292,7 @@ class RoleReady(msgspec.Struct, frozen=True):
     rate_hz: int = 0
     detail: str = ""
     tokenizer: bytes = b""
+    tokens: str = ""
     model: HeldModel = HeldModel()
     served: dict[str, str] = {}
     after: Fault | None = None
@@ -304,10 +320,11 @@ class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
     message: str
 
 
-class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat", omit_defaults=True):
     """The step loop turns: steps taken so far, and time spent in them.
 
-    ``totals``: what the models of the worker count, by name. ``n_streams``: open, of all gateways.
+    ``totals``: what the models of the worker count, by name; none: as they were told last, for they
+    are most of what an idle line carries. ``n_streams``: open, of all gateways.
     ``n_calls``: calls of theirs that have a stream, or had one lately.
     """
 

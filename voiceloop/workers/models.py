@@ -59,6 +59,12 @@ class WorkerBranch(WorkerStream[LanguageEvent]):
         self.send(messages.BeginPreemptive(self.stream_id, attempt, tail, params))
         self._answered_ahead = tail, params
 
+    def draft(self, attempt: int, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
+        self.send(messages.Draft(self.stream_id, attempt, tail, params))
+
+    def verify(self, attempt: int, tokens: tuple[int, ...]) -> None:
+        self.send(messages.Verify(self.stream_id, attempt, tokens))
+
     def stop_preemptive(self) -> None:
         self.send(messages.StopPreemptive(self.stream_id))
 
@@ -153,6 +159,13 @@ class WorkerLanguageModel(_WorkerModel):
         opened = messages.OpenBranch(stream.stream_id, history, tools, tenant, self._adapter)
         stream.send(opened)
         return stream
+
+    @property
+    def tokens(self) -> str:
+        """As of `RoleReady`; "" while no worker has said it."""
+        ready = self._client.ready
+        roles = ready.roles if ready is not None else ()
+        return next((role.tokens for role in roles if role.tokens), "")
 
     @property
     def is_ready(self) -> bool:

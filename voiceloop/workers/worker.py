@@ -61,6 +61,7 @@ from voiceloop.workers.roles.role import Role, RoleBroken, RoleError, StreamErro
 
 log = logging.getLogger(__name__)
 
+TOTALS_EVERY = 16  # heartbeats: for gateways of other processes, which only show them
 HEARTBEAT_S = 0.25  # eight of them fit in the 2 s after which the supervisor calls it hung
 EXIT_LOAD_FAILED = 3
 MAX_TOLD_CHARACTERS = 200  # of an error that a driver or a compiler raised
@@ -114,6 +115,7 @@ class Worker:
         self._n_steps = 0
         self._busy_s = 0.0
         self._next_heartbeat = 0.0
+        self._n_beats = 0
         self._backlog = Backlog(clock)
         self._failed_steps = FailedSteps(clock)
 
@@ -383,8 +385,11 @@ class Worker:
         busy_ms, n_streams = 1000 * self._busy_s, len(self._streams)
         n_calls = sum(peer.n_calls() for peer in self._peers)
         beat = Heartbeat(self._n_steps, busy_ms, has_work, now, totals, n_streams, n_calls)
+        self._n_beats += 1
+        is_short = self._n_beats % TOTALS_EVERY != 1
+        short = msgspec.structs.replace(beat, totals={}) if is_short else beat
         for peer in self._peers:
-            peer.send([beat])
+            peer.send([beat if peer.is_parent else short])
 
 
 def _told(error: Exception) -> str:

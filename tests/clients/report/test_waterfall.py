@@ -67,3 +67,22 @@ def test_the_scale_is_round_and_holds_the_longest() -> None:
     assert shared_scale_ms([]) == 100
     for scale in (50.0, 450.0, 1234.0, 30_000.0):
         assert 2 <= len(ticks(scale)) <= 16
+
+
+def test_of_two_models_each_part_of_the_reply_says_who_made_it() -> None:
+    timeline = {
+        "marks": MARKS,
+        "opener": "Let me look.",
+        "speakers": [
+            {"model": "big", "part": "large", "reason": "default", "from_char": 0},
+            {"model": "", "part": "small", "reason": "failed", "from_char": 34},
+        ],
+        "draft": {"n_tokens": 12, "n_kept": 9},
+    }
+    waterfall = waterfall_of(timeline, END, FIRST, AUDIBLE)
+    assert waterfall is not None and waterfall.speakers == (
+        "opener: Let me look.",
+        "large model big: default",
+        "small model main from character 34: failed",
+        "drafted ahead: 9 of 12 tokens kept",
+    )

@@ -185,6 +185,20 @@ def unheard_address() -> str:
         return f"127.0.0.1:{free.getsockname()[1]}"
 
 
+async def test_no_start_waits_for_workers_that_another_model_stands_in_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with hosted(monkeypatch) as one:
+        settings = replace(KEY, voice=(unheard_address(), str(one.address)))
+        async with RemoteWorkers(settings, is_dispensable=True) as workers:
+            pool = workers.of_role("voice")
+            assert pool is not None and not pool.is_heard
+            await until(lambda: pool.is_heard)
+            for worker in workers.workers:
+                monkeypatch.setattr(worker, "_silent_s", -1.0)  # as where a line is dead
+            await until(lambda: workers.workers[1].n_lost == 1)
+
+
 async def test_a_gateway_with_another_key_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_workers, "START_WAIT_S", 0.1)
     other = replace(KEY, key=("a key of another cluster",))

@@ -156,7 +156,7 @@ def test_the_gate_that_is_told_of_a_server_is_that_of_what_runs_the_layers_in_th
 
     def told(layers: str) -> dict[str, str]:
         role = SimpleNamespace(
-            totals=dict, rate_hz=0, detail="", tokenizer=b"", served={"layers": layers}
+            totals=dict, rate_hz=0, detail="", tokenizer=b"", tokens="", served={"layers": layers}
         )
         return served_of(Ready((ready_of(engine, cast(Role, role), 1.0),)))
 
@@ -165,7 +165,7 @@ def test_the_gate_that_is_told_of_a_server_is_that_of_what_runs_the_layers_in_th
     }  # fmt: skip
     assert told("torch")["gate"] == "none"  # where no compiler is
     assert served_of(None) == {}
-    silent = SimpleNamespace(totals=dict, rate_hz=0, detail="", tokenizer=b"", served={})
+    silent = SimpleNamespace(totals=dict, rate_hz=0, detail="", tokenizer=b"", tokens="", served={})
     assert served_of(Ready((ready_of(RoleSpec("voice"), cast(Role, silent), 1.0),))) == {}
 
 

@@ -7,12 +7,23 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeVoice, Fault, instant_backends
+from voiceloop.admission.allowance import Allowance
 from voiceloop.agent import AgentConfig, AgentRoute, Waiting
-from voiceloop.backends import OWN_MODEL, Backends, Cascade, NamedModel
+from voiceloop.backends import (
+    OWN_MODEL,
+    Backends,
+    Cascade,
+    NamedModel,
+    RouteSigns,
+)
+from voiceloop.call.connection import Hello
+from voiceloop.config import Ahead, Config
+from voiceloop.operation import KeyQuota
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
@@ -207,3 +218,111 @@ async def test_wherever_a_link_is_cut_nothing_is_said_twice_or_lost(
     words = [word.strip(",.") for word in said.split()]
     assert words[:6] == ["We", "close", "at", "six", "on", "Saturday"][: len(words)]
     assert words.count("Saturday") == 1 and said.endswith("and so on.")
+
+
+DRAFTS = {
+    "kept": ("Yes, we open on Sunday.", {"n_tokens": 5, "n_kept": 4}),
+    "wrong": ("No, never on a Sunday.", {"n_tokens": 5, "n_kept": 0}),
+}
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+async def test_what_the_small_model_drafts_in_the_pause_the_large_one_verifies(
+    clock: Clock, draft: str
+) -> None:
+    said, told = DRAFTS[draft]
+    small = FakeLanguageModel([said], p_end_of_turn=lambda text: 0.9)
+    text = "Yes, we open on Saturday, and I am glad."
+    large = FakeLanguageModel([text], ttft_ms=700, ms_per_token=90)
+    backends = cascade(large, small)
+    verified = Cascade(OWN_MODEL, "big", verifies=lambda: True)
+    gaps = {}
+    for name, pair in (("alone", backends.cascade), ("verified", verified)):
+        backends = dataclasses.replace(backends, cascade=pair)
+        async with Caller(clock, backends, AGENT) as caller:
+            await caller.say(800)
+            await caller.listen_until("response.done")
+            timeline = (await caller.wait_for("voiceloop.timeline")).event["timeline"]
+        assert caller.transcript() == text
+        assert timeline.get("draft") == (told if name == "verified" else None)
+        assert timeline["speakers"][0]["model"] == "big"
+        gaps[name] = timeline["gap_ms"]
+    drafted = [one.drafts for one in small.branches]
+    assert sum(map(len, drafted)) == 1
+    assert gaps["verified"] < gaps["alone"] - 100 if draft == "kept" else not told["n_kept"]
+
+
+async def test_nothing_is_drafted_where_verifying_is_off_or_the_small_model_answers(
+    clock: Clock,
+) -> None:
+    small = FakeLanguageModel(SMALL, p_end_of_turn=lambda text: 0.9)
+    backends = cascade(FakeLanguageModel(LARGE), small)
+    backends = dataclasses.replace(
+        backends, cascade=Cascade(OWN_MODEL, "big", verifies=lambda: True)
+    )
+    by_rule = AgentConfig(waiting=QUIET, route=(AgentRoute("small"),))
+    for agent, off in ((AGENT, ("verify",)), (by_rule, ())):
+        config = Config(anticipation=Ahead(off))
+        async with Caller(clock, backends, agent, config=config) as caller:
+            await caller.say(800)
+            await caller.listen_until("response.done")
+    assert not any(one.drafts for one in small.branches)
+
+
+async def test_a_draft_to_words_that_have_changed_is_not_sent(clock: Clock) -> None:
+    # The fake refuses a stale one.
+    small = FakeLanguageModel(SMALL, p_end_of_turn=lambda text: 0.9, ms_per_token=60)
+    backends = cascade(FakeLanguageModel(LARGE, ms_per_token=90), small)
+    backends = dataclasses.replace(
+        backends, cascade=Cascade(OWN_MODEL, "big", verifies=lambda: True)
+    )
+    config = Config(anticipation=Ahead(("early_start",)))
+    async with Caller(clock, backends, AGENT, config=config) as caller:
+        await caller.say(800)
+        await caller.wait_quietly(200)
+        await caller.say(600)
+        await caller.listen_until("response.done")
+        assert caller.transcript() == LARGE[0]
+
+
+@pytest.mark.parametrize(
+    ("signs", "rules", "who"),
+    [
+        (RouteSigns(0.3, 0.1, 0.1), (), (OWN_MODEL, "head")),
+        (RouteSigns(0.7, 0.1, 0.1), (), ("big", "head")),
+        (None, (), ("big", "default")),
+        (RouteSigns(0.3, 0.8, 0.1), (AgentRoute("large", likely="tool"),), ("big", "route 1")),
+        (RouteSigns(0.7, 0.2, 0.1), (AgentRoute("small", likely="tool"),), ("big", "head")),
+    ],
+)
+async def test_the_route_head_says_who_answers_what_nothing_else_decides(
+    clock: Clock, signs: RouteSigns | None, rules: tuple[AgentRoute, ...], who: tuple[str, str]
+) -> None:
+    small = FakeLanguageModel(SMALL, p_end_of_turn=lambda text: 0.9, route=signs)
+    backends = cascade(FakeLanguageModel(LARGE), small)
+    backends = dataclasses.replace(backends, cascade=Cascade(OWN_MODEL, "big", large_share=0.4))
+    agent = dataclasses.replace(AGENT, route=rules)
+    async with Caller(clock, backends, agent) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done")
+        assert await speakers(caller) == [who]
+        timeline = caller.of("voiceloop.timeline")[0].event["timeline"]
+    assert timeline["anticipation"]["draft"] == "released"  # it was held on the one that answers
+    assert timeline.get("route") == (None if signs is None else msgspec.to_builtins(signs))
+
+
+async def test_where_a_keys_quota_of_the_large_model_is_spent_the_small_one_answers(
+    clock: Clock,
+) -> None:
+    spent = list[str]()
+    allowance = Allowance(KeyQuota(large_tokens=10), clock, spent.append)
+    backends = cascade(FakeLanguageModel(LARGE))
+    hello = Hello(timeline=True, allowance=allowance)
+    async with Caller(clock, backends, AGENT, hello=hello) as caller:
+        await answered(caller)
+        assert await speakers(caller) == [("big", "default")]  # eleven words, on credit
+        assert spent == ["large_tokens"]
+        await answered(caller, 2)
+        assert await speakers(caller, 2) == [(OWN_MODEL, "quota")]
+        await answered(caller, 3, reasoning={"effort": "high"})
+        assert await speakers(caller, 3) == [("big", "effort")]

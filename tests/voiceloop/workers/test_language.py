@@ -22,21 +22,25 @@ from voiceloop.backends import (
     GenerateParams,
     PreemptiveCall,
     PreemptiveDelta,
+    PreemptiveDone,
     Staged,
     TextDelta,
     Thinks,
     Tool,
     ToolCall,
+    Verified,
 )
-from voiceloop.config import Config, EngineSettings
+from voiceloop.config import CascadeSettings, Config, EngineSettings
 from voiceloop.models.engine_options import KEYS
 from voiceloop.workers.messages import (
     BeginPreemptive,
     Commit,
+    Draft,
     OpenBranch,
     Stage,
     StreamEvent,
     StreamFailed,
+    Verify,
 )
 from voiceloop.workers.roles import language
 from voiceloop.workers.roles.language import LanguageRole
@@ -60,6 +64,7 @@ class LetterText:
     n_written = 0
     n_encoded = 0
     tokenizer = SimpleNamespace(to_str=lambda: "letters")
+    template_source = "<role:content>"
 
     def encode_chat(
         self,
@@ -143,6 +148,9 @@ class RecordingBranch:
     ) -> int:
         self._log("begin_preemptive", tail, *([n_cut] if n_cut else []))
         return 1
+
+    def verify(self, attempt: int, tokens: Sequence[int]) -> None:
+        self._log("verify", tokens, attempt)
 
     def stop_preemptive(self) -> None:
         self._log("stop")
@@ -595,6 +603,24 @@ def test_a_reply_made_ahead_stops_behind_its_first_clause_or_where_it_has_none_a
     assert model.calls[-1][0] == "1 stop"
 
 
+def test_of_a_draft_the_tokens_are_told_alone_and_another_model_verifies_them(
+    role: LanguageRole, model: RecordingEngine
+) -> None:
+    role.receive(OpenBranch("s", ()))
+    role.receive(Draft("s", 4, HI, PARAMS))
+    model.due += [
+        engine_types.PreemptiveDelta("s#1", 1, "Sure, one ", 3),
+        engine_types.PreemptiveDone("s#1", 1, "cancelled", (7, 8, 9)),
+    ]
+    assert answers(role)[1:] == [PreemptiveDone(4, "cancelled", (7, 8, 9))]  # behind `Staged`
+    role.receive(BeginPreemptive("s", 5, HI, PARAMS))
+    role.receive(Verify("s", 4, (65,)))  # of one that was replaced
+    role.receive(Verify("s", 5, (66, 67)))
+    assert [call for call in model.calls if call[0] == "1 verify"] == [("1 verify", "BC", 1)]
+    model.due.append(engine_types.Verified("s#1", 1, 2))
+    assert answers(role)[-1] == Verified(5, 2)
+
+
 @pytest.mark.parametrize(
     ("refused", "told"),
     [
@@ -620,7 +646,7 @@ def test_every_field_of_the_engine_that_has_another_key_there_is() -> None:
     assert KEYS.keys() <= {field.name for field in fields(engine_types.EngineConfig)}
     for key in KEYS.values():
         table, _, name = key.rpartition(".")
-        known = EngineSettings if table == "engine" else Config
+        known = {"engine": EngineSettings, "cascade": CascadeSettings}.get(table, Config)
         assert name in {field.name for field in fields(known)}
 
 
@@ -631,7 +657,7 @@ def test_no_thought_of_the_model_leaves_the_worker(
     role.receive(OpenBranch("s", (SYSTEM,)))
     role.receive(BeginPreemptive("s", 4, HI, PARAMS))
     model.due += [engine_types.PreemptiveDelta("s#1", 1, piece, 1) for piece in pieces]
-    model.due.append(engine_types.PreemptiveDone("s#1", 1, "stop", 5))
+    model.due.append(engine_types.PreemptiveDone("s#1", 1, "stop", (1,) * 5))
     assert [event for event in answers(role) if isinstance(event, PreemptiveDelta)] == [
         PreemptiveDelta(4, text) for text in ("A latte", ".", "<")
     ]

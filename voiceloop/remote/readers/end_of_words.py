@@ -15,6 +15,7 @@ from typing import Any, cast
 from voiceloop.backends import (
     Branch,
     ChatMessage,
+    DraftedBranch,
     GenerateParams,
     HearingBranch,
     LanguageEvent,
@@ -74,6 +75,11 @@ class EndReadingModel:
         """As `WorkerLanguageModel.adapted`, of the model that answers."""
         answering: Any = self._answering
         return EndReadingModel(answering.adapted(adapter), self._reading, self._is_ready)
+
+    @property
+    def tokens(self) -> str:
+        """As of `WorkerLanguageModel`."""
+        return str(getattr(self._answering, "tokens", ""))
 
     async def branch(
         self,
@@ -141,6 +147,15 @@ class EndReadingBranch(TaskStream[LanguageEvent]):
     ) -> None:
         self._answering.begin_preemptive(attempt, tail, params)
 
+    def draft(self, attempt: int, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
+        """Of models that make the same tokens alone."""
+        assert isinstance(self._answering, DraftedBranch)
+        self._answering.draft(attempt, tail, params)
+
+    def verify(self, attempt: int, tokens: tuple[int, ...]) -> None:
+        assert isinstance(self._answering, DraftedBranch)
+        self._answering.verify(attempt, tokens)
+
     def stop_preemptive(self) -> None:
         self._answering.stop_preemptive()
 
@@ -183,4 +198,4 @@ class EndReadingBranch(TaskStream[LanguageEvent]):
 
     def _staged(self, stage_id: int, p_end_of_turn: float | None) -> Staged:
         known = self._resident if self._resident.stage_id == stage_id else Staged(0, 0, 0, None)
-        return Staged(stage_id, known.n_resident, known.n_prefilled, p_end_of_turn)
+        return Staged(stage_id, known.n_resident, known.n_prefilled, p_end_of_turn, known.route)

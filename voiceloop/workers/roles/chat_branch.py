@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from itertools import count
 from typing import Any
 
@@ -29,12 +29,14 @@ from voiceloop.backends import (
     PreemptiveCall,
     PreemptiveDelta,
     PreemptiveDone,
+    RouteSigns,
     Staged,
     TextDelta,
     Thinks,
     TokenLogprob,
     ToolCall,
     Usage,
+    Verified,
 )
 from voiceloop.thoughts import Thoughts, opens_thought
 from voiceloop.workers.messages import OpenBranch, StreamEvent, StreamFailed
@@ -53,7 +55,10 @@ N_END_TOKENS = 16  # of a prompt: more than a mark that opens a thought, and lin
 ENOUGH_TO_HOLD = re.compile(r"^.{8,}?[.,;:?!]\s.{6}|^.{64}.*?\s", re.DOTALL)
 
 FromPreemptive = (
-    engine_types.PreemptiveDelta | engine_types.PreemptiveCall | engine_types.PreemptiveDone
+    engine_types.PreemptiveDelta
+    | engine_types.PreemptiveCall
+    | engine_types.PreemptiveDone
+    | engine_types.Verified
 )
 FromReply = engine_types.TextDelta | engine_types.ToolCall | engine_types.Done
 
@@ -71,12 +76,13 @@ class Staging:
 @dataclass(slots=True)
 class PreemptiveReply:
     """A reply made ahead: the gateway's number of it, the engine's, the turn that it answers, and
-    its text so far.
+    its text so far. is_draft: another model is to verify it, and its tokens alone are told.
     """
 
     number: int
     attempt: int
     turn: CountedTurn
+    is_draft: bool = False
     text: str = ""
     thoughts: Thoughts = field(default_factory=Thoughts)
 
@@ -92,7 +98,9 @@ class PreemptiveReply:
                 yield PreemptiveCall(self.number, name, self.turn.settle(name, arguments))
             case engine_types.PreemptiveDone(finish_reason=reason):
                 yield from self._said(self.thoughts.finish(is_cut=reason != "stop"))
-                yield PreemptiveDone(self.number, reason)
+                yield PreemptiveDone(self.number, reason, event.tokens if self.is_draft else ())
+            case engine_types.Verified(n_kept=n_kept):
+                yield Verified(self.number, n_kept)
 
     def _said(self, text: str) -> Iterator[LanguageEvent]:
         if text:
@@ -198,7 +206,12 @@ class ChatBranch:
         return len(tail) == 1 and tail[0].content == self._staging.user_text
 
     def begin_preemptive(
-        self, number: int, tail: Sequence[ChatMessage], params: GenerateParams
+        self,
+        number: int,
+        tail: Sequence[ChatMessage],
+        params: GenerateParams,
+        *,
+        is_draft: bool = False,
     ) -> None:
         """Raises: RequestError, TemplateError."""
         self.stop_preemptive()
@@ -217,7 +230,13 @@ class ChatBranch:
         behind, n_cut = whole[n_common:], len(staged) - n_common
         attempt = self._branch.begin_preemptive(behind, self._sampling(params), n_cut)
         answered = CountedTurn(_last_words(tail, self._said), self._history.tools)
-        self._ahead = PreemptiveReply(number, attempt, answered, thoughts=self._thoughts(whole))
+        thoughts = self._thoughts(whole)
+        self._ahead = PreemptiveReply(number, attempt, answered, is_draft, thoughts=thoughts)
+
+    def verify(self, number: int, tokens: Sequence[int]) -> None:
+        """Another model's tokens of the reply made ahead. Raises: RequestError."""
+        if self._ahead is not None and self._ahead.number == number:
+            self._branch.verify(self._ahead.attempt, tokens)
 
     def stop_preemptive(self) -> None:
         if self._ahead is not None:
@@ -260,14 +279,17 @@ class ChatBranch:
         """What the gateway is told of an engine event."""
         told: list[LanguageEvent] = []
         match event:
-            case engine_types.Staged(_, n_resident, n_prefilled, p_end):
-                told = [Staged(self._staging.stage_id, n_resident, n_prefilled, p_end)]
+            case engine_types.Staged(_, n_resident, n_prefilled, p_end, signs):
+                route = RouteSigns(*astuple(signs)) if signs is not None else None
+                told = [Staged(self._staging.stage_id, n_resident, n_prefilled, p_end, route)]
             case engine_types.Done(finish_reason="error"):
                 return [StreamFailed(self.stream_id, event.error or "the reply failed", True)]
             case engine_types.TextDelta() | engine_types.ToolCall() | engine_types.Done():
                 told = [*self._reply.told(event)] if self._reply is not None else []
             case _ if self._ahead is not None and event.attempt == self._ahead.attempt:
                 told = [*self._ahead.told(event)]
+                if self._ahead.is_draft:
+                    told = [one for one in told if isinstance(one, PreemptiveDone)]
                 if self._ahead.is_enough_to_hold:
                     self.stop_preemptive()  # the rest costs little once it is wanted
         return [StreamEvent(self.stream_id, each) for each in told]

@@ -33,6 +33,7 @@ class EndOfWordsRole:
 
     rate_hz = 0
     tokenizer = b""
+    tokens = ""
     served: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, reader: EndReader) -> None:

@@ -6,6 +6,7 @@ of one conversation is in `chat_branch.py`.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ from voiceloop.backends import ChatMessage, Generated, GenerateParams, Staged
 from voiceloop.workers.messages import (
     BeginPreemptive,
     Commit,
+    Draft,
     OpenBranch,
     ReadAhead,
     Stage,
@@ -38,6 +40,7 @@ from voiceloop.workers.messages import (
     StreamEvent,
     StreamFailed,
     ToRole,
+    Verify,
 )
 from voiceloop.workers.roles.chat_branch import ChatBranch
 from voiceloop.workers.roles.chat_template import History, RoleOrder, TurnFrame
@@ -87,7 +90,10 @@ class LanguageRole:
     ) -> None:
         """files: where the operator's prefix is kept; None: in memory alone."""
         self.detail, self.served = detail, served or {}
-        packed = zlib.compress(model.text.tokenizer.to_str().encode(), level=1)
+        vocabulary = model.text.tokenizer.to_str().encode()
+        packed = zlib.compress(vocabulary, level=1)
+        told = vocabulary + b"\0" + model.text.template_source.encode()
+        self.tokens = hashlib.blake2b(told, digest_size=16).hexdigest()
         self.tokenizer = packed if len(packed) <= MAX_TOKENIZER_BYTES else b""
         self._model, self._files = model, files
         self._public: PublicPrefix | None = None
@@ -130,8 +136,11 @@ class LanguageRole:
                     self._due.setdefault(message.stream_id, stream)
                 case BeginPreemptive():
                     self._streams[message.stream_id].begin_preemptive(
-                        message.attempt, message.tail, message.params
-                    )
+                        message.attempt, message.tail, message.params,
+                        is_draft=isinstance(message, Draft),
+                    )  # fmt: skip
+                case Verify():
+                    self._streams[message.stream_id].verify(message.attempt, message.tokens)
                 case StopPreemptive():
                     self._streams[message.stream_id].stop_preemptive()
                 case Commit():
@@ -251,7 +260,7 @@ def load(
     fields of the options, the operator's, as an error is to name them.
     Raises: RoleError.
     """
-    for key in ("draft_dir", "eagle_dir", "adapter_dir"):
+    for key in ("draft_dir", "eagle_dir", "adapter_dir", "route_file"):
         if options.get(key) is not None:
             options[key] = Path(options[key])
     options["adapters"] = tuple(map(Path, options.get("adapters", ())))

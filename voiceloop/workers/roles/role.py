@@ -77,6 +77,7 @@ class Role(Protocol):
     rate_hz: int
     detail: str
     tokenizer: bytes  # of a language model: for the gateway to count tokens with; else empty
+    tokens: str  # of a language model: as of `RoleReady`; else empty
     served: Mapping[str, str]  # of a language model: its formats, layers and drafter; else empty
 
     def warm_up(self) -> None:
@@ -133,8 +134,9 @@ def ready_of(spec: RoleSpec, role: Role, load_ms: float) -> RoleReady:
     if spec.after is not None:
         detail += f"; it serves one step lower since the device failed: {spec.after.message}"
     return RoleReady(
-        spec.role, load_ms, role.rate_hz, detail, role.tokenizer, held, served, spec.after
-    )
+        spec.role, load_ms, role.rate_hz, detail, role.tokenizer, role.tokens, held, served,
+        spec.after,
+    )  # fmt: skip
 
 
 def model_name(folder: str) -> str:

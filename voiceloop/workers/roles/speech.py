@@ -65,6 +65,7 @@ class SpeechRole(ABC, Generic[ModelT]):
 
     rate_hz = 0
     tokenizer = b""
+    tokens = ""
     served: Mapping[str, str] = {}
     name: str  # in a sentence, as is what it is tried with
     trial: str

@@ -1,0 +1,72 @@
+"""What a route head reads of staged words."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from engine.engine import Engine
+from engine.types import CheckpointError, RouteSigns, Staged, WrongShape
+
+MakeEngine = Callable[..., Engine]
+HIDDEN = 32
+
+
+def head_file(folder: Path, hidden: int = HIDDEN, n_ranks: int = 50) -> Path:
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"inner.weight": (8, hidden), "inner.bias": (8,), "outer.weight": (3, 8)}
+    tensors = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    ranks = torch.linspace(0, 1, n_ranks)
+    save_file({**tensors, "outer.bias": torch.zeros(3), "ranks": ranks}, folder / "head")
+    return folder / "head"
+
+
+def staged(engine: Engine) -> list[RouteSigns | None]:
+    branch, found = engine.branch("b", range(5, 40)), []
+    for words in (list(range(40, 60)), list(range(40, 61)), [40, 41]):
+        branch.stage(words)
+        while engine.has_work():
+            found += [e.route for e in engine.step() if isinstance(e, Staged)]
+    return found
+
+
+def test_the_head_reads_the_state_behind_the_words_beside_the_end(
+    make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    assert staged(make_engine()) == [None] * 3
+    engine = make_engine(route_file=head_file(tmp_path))
+    found, again = staged(engine), staged(make_engine(route_file=tmp_path / "head"))
+    assert found == again and len(set(found)) == 3
+    for one in found:
+        assert one is not None
+        assert 0.0 <= one.large_rank <= 1.0 and 0.0 < one.tool < 1.0 and 0.0 < one.retrieval < 1.0
+
+
+def test_a_rank_is_the_share_of_calibrated_turns_below(
+    make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    head = make_engine(route_file=head_file(tmp_path, n_ranks=1000)).runner.decoder.route_head
+    assert head is not None
+    states = torch.randn(20, HIDDEN)
+    inner = torch.nn.functional.gelu(states @ head.inner_weight.T + head.inner_bias)
+    p_large = (inner @ head.outer_weight[0] + head.outer_bias[0]).sigmoid()
+    assert torch.allclose(head(states)[:, 0], p_large, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "n_ranks", "error", "words"),
+    [
+        (HIDDEN + 1, 50, WrongShape, r"route_file: .*inner.weight of shape \[1 or more, 32\]"),
+        (HIDDEN, 20_000, WrongShape, "expected 1 to 10000 ranks"),
+        (0, 0, CheckpointError, "route_file: expected a route head, found no file"),
+    ],
+)
+def test_a_head_that_does_not_fit_is_refused_by_name(
+    make_engine: MakeEngine, tmp_path: Path, hidden: int, n_ranks: int,
+    error: type[CheckpointError], words: str,
+) -> None:  # fmt: skip
+    path = head_file(tmp_path, hidden, n_ranks) if hidden else tmp_path / "nowhere"
+    with pytest.raises(error, match=words):
+        make_engine(route_file=path)
