@@ -340,7 +340,7 @@ class BargeIn:
         "tenths of `stop_ms`. Words that may be a listener's, a bystander's or an echo's wait "
         "until the sound is over or has lasted `stop_ms`, twice that where it plainly is one of "
         "these. Without words such a sound is talked over. Stop words count at once. In any "
-        "language: once a caller has said two turns, a voice that is plainly softer does "
+        "language: once a caller has said a turn, a voice that is plainly softer does "
         "not stop the agent, unless its words come again within 4 s and it sounds meant for the "
         "agent.",
     )

@@ -307,7 +307,7 @@ def _normalized(words: Iterable[str]) -> tuple[str, ...]:
 # telephone 8 % of the shorter ones lie 8 dB below their median, and 2 % of the others (LOG.md,
 # 2026-11-24, "a caller by the level").
 LEAST_TURN_MS = 900.0
-LEAST_TURNS = 2
+ADOPTED_TURNS = 2  # of another caller, or device: the latest are all as soft
 # Around the median of their earlier turns people's turns of that length lie by 2.2 dB (551 turns of
 # 92 people, LOG.md as above), and here by a little more; two in a hundred are taken to lie
 # anywhere, as after a step aside.
@@ -346,17 +346,18 @@ class CallerLevel:
         logarithm, 0 or less. 0 where the caller's level is not known yet, or the sound is the
         second try of one that was kept out. onset_ms: where it begins.
         """
-        is_known = len(self._levels) >= LEAST_TURNS
-        if level_db is None or not is_known or self.is_second_try(onset_ms):
+        if level_db is None or not self._levels or self.is_second_try(onset_ms):
             return 0.0
         # Who takes the telephone over, or another microphone, has said two turns as soft as this.
-        known_db = min(median(self._levels), max(list(self._levels)[-LEAST_TURNS:]))
-        return log_odds_of(known_db - level_db)
+        known_db = min(median(self._levels), max(list(self._levels)[-ADOPTED_TURNS:]))
+        # One turn alone lies as far from the caller's median as this one does.
+        is_alone = len(self._levels) == 1
+        return log_odds_of(known_db - level_db, SPREAD_DB * (math.sqrt(2.0) if is_alone else 1.0))
 
 
-def log_odds_of(below_db: float) -> float:
-    """Of a sound that is so much softer than the caller."""
+def log_odds_of(below_db: float, spread_db: float = SPREAD_DB) -> float:
+    """Of a sound that is so much softer than the caller, whose turns lie so far apart."""
     elsewhere = 1.0 / ELSEWHERE_RANGE_DB
-    normal = math.exp(-0.5 * (below_db / SPREAD_DB) ** 2) / (SPREAD_DB * math.sqrt(2.0 * math.pi))
+    normal = math.exp(-0.5 * (below_db / spread_db) ** 2) / (spread_db * math.sqrt(2.0 * math.pi))
     callers = (1.0 - OUTLIERS) * normal + OUTLIERS * elsewhere
     return min(0.0, math.log(callers / elsewhere)) if below_db > 0.0 else 0.0

@@ -32,12 +32,18 @@ def known(*levels_db: float) -> CallerLevel:
 
 
 def test_nothing_is_said_of_a_caller_who_has_hardly_spoken() -> None:
-    assert known(70.0).log_odds(40.0, 0.0) == 0.0
-    level = known(70.0)
+    assert known().log_odds(40.0, 0.0) == 0.0
+    level = known()
     level.take(70.0, LEAST_TURN_MS - 1.0)
     assert level.log_odds(40.0, 0.0) == 0.0
     assert known(70.0, 70.0).log_odds(None, 0.0) == 0.0
     assert known(70.0, 70.0).log_odds(40.0, 0.0) < -3.5
+
+
+def test_after_one_turn_only_what_is_far_softer_is_somebody_elses() -> None:
+    once, twice = known(70.0), known(70.0, 70.0)
+    assert once.log_odds(64.0, 0.0) > -1.0 > twice.log_odds(64.0, 0.0)
+    assert once.log_odds(58.0, 0.0) < -3.5
 
 
 def test_a_caller_who_has_stepped_back_is_known_anew_after_two_turns() -> None:
