@@ -182,7 +182,7 @@ def test_the_names_that_contributors_are_told_are_in_the_code() -> None:
     files = [path for room in ROOMS for path in (ROOT / room).rglob("*.*")]
     known = {path.name for path in files} | {path.name for path in ROOT.iterdir()}
     for path in files:
-        if path.suffix == ".py":
+        if path.suffix in (".py", ".c"):
             known.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
     for code in CODE.findall(text_of("CONTRIBUTING.md")):
         if re.fullmatch(r"\w+\.(py|md|toml)", code):

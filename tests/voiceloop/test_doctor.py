@@ -338,7 +338,7 @@ def test_each_setting_that_is_not_the_default_is_explained_and_no_secret_is_show
     flags = {"pacing_lead_ms": 150, "keys": ["secret-key-1"], "engine.kv": "int8"}
     found = {one.subject: one.found for one in explain_settings(load_config(flags=flags))}
     assert found.keys() == {"setting keys", "setting pacing_lead_ms", "setting engine.kv"}
-    lead = "150 (default 60). How far ahead of its playing sound is sent"
+    lead = "150 (default 60). How far ahead of its playing the server sends sound"
     assert found["setting pacing_lead_ms"] == lead
     assert found["setting keys"].startswith("set, not shown. API keys")
     assert list(explain_settings(Config())) == []

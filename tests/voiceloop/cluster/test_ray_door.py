@@ -52,7 +52,7 @@ def test_up_draws_a_token_that_only_its_user_reads_and_others_find_it(home: Path
 
 
 def test_a_command_without_a_token_is_told_where_it_would_be(home: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"in RAY_AUTH_TOKEN, or in {home}/.ray/auth_token"):
+    with pytest.raises(ConfigError, match=rf"in RAY_AUTH_TOKEN or {home}/.ray/auth_token"):
         close_door({}, is_new=False)
     for own in ({MODE: "disabled"}, {TOKEN: "from elsewhere"}):
         close_door(environ := dict(own), is_new=False)
