@@ -53,6 +53,7 @@ ELSEWHERE = {
     r"voiceloop models (?:pull|path)": "wants a model hub; tests/voiceloop/models does, of its own",
     r"voiceloop models gate": "takes minutes; tests/voiceloop/models runs it on a small model",
     r"voiceloop serve --preset (?:cpu|gpu)": "wants weights of gigabytes",
+    r"voiceloop worker .*--llm-model \./large": "wants a large model of the reader's",
     r"python -m engine\.recipes|python -m benchmarks": "takes minutes of computing",
     r"voiceloop cluster |python -m clients\.loadgen|sleep 15": "wants Ray: tests/voiceloop/cluster",
     r"for who in |baresip ": "wants a telephone: tests/voiceloop/doors/sip/test_peers.py",
