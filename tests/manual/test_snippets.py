@@ -29,7 +29,9 @@ PAGES = [
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Of a cluster, a package, scenarios and a benchmark: other readers', with tests of their own.
 OTHERS = ("# cluster.toml", "# pyproject.toml", "[budgets]", "title =")
-NO_KEYS = {"tools.py", "call.wav", "mcp.shop.example", "route.safetensors"}  # files and a host, named as keys are
+NO_KEYS = {  # files and a host, named as keys are
+    "tools.py", "call.wav", "mcp.shop.example", "route.safetensors",
+}  # fmt: skip
 # What stands on a page in place of a value of the reader's.
 PLACES = {"URL": "http://127.0.0.1:8000/v1", "FILE": "file.toml", "N": "8", "SECONDS": "2"}
 
