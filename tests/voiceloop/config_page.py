@@ -52,9 +52,12 @@ BASIC = {
     *("tools.result", "tools.table", "tools.url", "tools.python", "mcp.name", "mcp.url"),
     *("slots.asked", "slots.kind", "slots.name", "transfers.name", "transfers.to", "call.end_call"),
 }
-# Nobody has run it where it is made for (a carrier, a GPU), or no measurement sets its value.
+# Nobody has run it with what it is for (a carrier, a GPU, a model that hears), or no measurement
+# sets its value.
 EXPERIMENTAL = {
     *("canary.version", "canary.share", "speech_device", "llm_adapter"),
+    *("llm_hears", "models.hears", "realtime_url", "realtime_key", "realtime_model"),
+    *("realtime_voice", "cascade.large_share", "cascade.route_head"),
     *("phone.twilio", "phone.signalwire", "phone.telnyx", "phone.plivo", "phone.vonage"),
     *("phone.asterisk", "phone.audiosocket", "phone.audiosocket_at"),
     *("sip.trunk.uri", "sip.trunk.user", "sip.trunk.password", "sip.trunk.dial_to"),
