@@ -7,6 +7,7 @@ wrote is right. English. Pure.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from voiceloop.knowledge.words import words_of
 # answers it. Chosen: one of two is as often another subject.
 LEAST_SHARE = 0.6
 MAX_QUESTION_WORDS = 16  # a longer turn is a story, and the model's
+MAX_TOLD = 3  # values of a tool's result
 MAX_PASSAGE_WORDS = 40  # of one that is said whole: some 15 s
 DONT_KNOW = "I'm sorry, I don't know that. What else can I do for you?"
 
@@ -355,6 +357,22 @@ def _of_place(words: list[str], wanted: frozenset[str], told: Told) -> str | Non
     ours = ("find us", "find you", "we are", "we're", "is at", "is on", "is above", "is in")
     first = next((one for one in places if any(mark in one.text.lower() for mark in ours)), None)
     return (first or places[0]).text.replace("You find you", "You find us")
+
+
+def line_of(result: str) -> str | None:
+    """A tool's result as it is said, where it is a text or a few of them by name; None: it is the
+    model's to tell.
+    """
+    try:
+        found = json.loads(result)
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or not 1 <= len(found) <= MAX_TOLD or "error" in found:
+        return None
+    if not all(isinstance(value, str | int | float) and str(value) for value in found.values()):
+        return None
+    told = (f"{name.replace('_', ' ').capitalize()}: {value}." for name, value in found.items())
+    return " ".join(told)
 
 
 def stems_of(text: str) -> frozenset[str]:

@@ -504,8 +504,8 @@ class Generation:
 
         Then the round that follows is drafted, as soon as the results are there.
         """
-        if self._text_of(attempt).has_given:
-            return False
+        if self._text_of(attempt).has_given or self._context.prepared.quotes:
+            return False  # or what comes of the calls is said without the model
         new_id = self._context.protocol.new_id
         return self.tools.draft_behind(attempt, new_id, lambda: self._begin_draft(attempt))
 

@@ -16,7 +16,7 @@ from voiceloop.backends import ToolCall
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.knowledge.placement import notes_of
 from voiceloop.knowledge.retrieval import Retrieval, Settled
-from voiceloop.knowledge.told import said_of
+from voiceloop.knowledge.told import line_of, said_of
 from voiceloop.listening.events import UserTurn
 from voiceloop.realtime.events import Source
 from voiceloop.realtime.protocol import Protocol
@@ -31,6 +31,7 @@ from voiceloop.slots.question import PHONE_DIGITS, asked_in, named_in
 from voiceloop.slots.secrets import Secrets
 from voiceloop.telemetry.record import Mark, TurnRecord
 from voiceloop.telemetry.tap import NO_CONSENT, Consent
+from voiceloop.tools.pending import PendingCall
 
 BY_CLASS = "python"  # in `answered_by`: the agent's class
 
@@ -111,6 +112,19 @@ class Prepared:
         self._told_before = turn_id, text
         if text and turn_id is not None:
             self._protocol.shown.add_notes(turn_id, self._own_notes(self._form()[1], turn_id))
+
+    @property
+    def quotes(self) -> bool:
+        """Whether what is known is said word for word, in the model's place."""
+        return bool(self._quotable)
+
+    def result_line(self, calls: Sequence[PendingCall]) -> FixedAnswer | None:
+        """What came of these calls, where the model would garble it."""
+        is_read = all(call.is_made and call.tool.side_effect_free for call in calls)
+        if not self.quotes or not is_read:
+            return None
+        lines = [line_of(call.text) for call in calls]
+        return FixedAnswer(" ".join(map(str, lines)), "quote") if all(lines) else None
 
     @property
     def _quotable(self) -> str:

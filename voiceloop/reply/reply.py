@@ -448,6 +448,11 @@ class Reply:
                 self.act = act  # nothing follows: it is done when this has been heard
                 self._end(outcome)
                 return
+            if (told := self._context.prepared.result_line(calls)) is not None:
+                self.record.facts.answered_by = told.table
+                await self._add_line(told.text)
+                self._end(outcome)
+                return
             self._go_on(self._own_voice)
 
     async def _ask(self, pending: PendingCall) -> None:

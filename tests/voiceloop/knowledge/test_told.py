@@ -5,7 +5,7 @@ The business is of these tests alone: `benchmarks/strangers.py` measures on othe
 
 import pytest
 
-from voiceloop.knowledge.told import DONT_KNOW, hours_on, quoted, said_of
+from voiceloop.knowledge.told import DONT_KNOW, hours_on, line_of, quoted, said_of
 
 SHOP = (
     "You are Tomas, the voice assistant of Wheelhouse, a bicycle shop. You help callers with "
@@ -81,3 +81,18 @@ def test_an_agent_with_documents_may_know_what_its_instructions_do_not_say() -> 
 )
 def test_the_hours_of_a_day(day: str, text: str, hours: str | None) -> None:
     assert hours_on(day, text) == hours
+
+
+@pytest.mark.parametrize(
+    ("result", "line"),
+    [
+        ('{"slots": "10 am"}', "Slots: 10 am."),
+        ('{"price": "$90", "lasts_min": 30}', "Price: $90. Lasts min: 30."),
+        ('{"error": "no such day"}', None),
+        ('{"slots": ["10 am"]}', None),
+        ("{}", None),
+        ("10 am", None),
+    ],
+)
+def test_a_short_result_is_said_as_it_stands(result: str, line: str | None) -> None:
+    assert line_of(result) == line
