@@ -60,6 +60,9 @@ COUNTED = (  # of a reply's usage, over all replies
 MAX_TOLD_CHARACTERS = 200  # of an error that somebody else raised
 # Replies without numbers within so many seconds, after which the device is at fault.
 NAN_STORM, NAN_WITHIN_S = 3, 60.0
+# Replies of a CPU's step that are guessed at: rows cost there, and of four a 1.5B model lost a
+# quarter where of two it gained (benchmarks/LOG.md).
+MOST_DRAFTED = 2
 GRAMMAR_WAIT_S = 0.002  # of a step without anything else to do; whoever drives it looks in between
 
 
@@ -287,6 +290,8 @@ class Engine:
         interrupted: asked before each, so that no commit waits for a drafter.
         """
         decoding = list(decoded_next(self._branches.values()))
+        if len(decoding) > MOST_DRAFTED and not self.config.share_steps:
+            return []
         for branch_id, sequence, reply in decoding:
             # What is left to verify of a preemptive reply goes before other guesses.
             if not reply.proposals and not (interrupted is not None and interrupted()):
