@@ -218,12 +218,12 @@ class LiveBranch:
         return " ".join((self.said_before, *words) if self.said_before else words)
 
     def _observe(self, staged: Staged) -> None:
+        if staged.route is not None and staged.stage_id == self._n_stages:
+            self.signs = self.turn_text(self.staged_words), staged.route
         words = self._stages.pop(staged.stage_id, None)
         if words is None:
             return
         self._p_end = words, staged.p_end_of_turn
-        if staged.route is not None:
-            self.signs = self.turn_text(words), staged.route
         if words == self.staged_words and self._on_p_end is not None:
             self._on_p_end(*self._p_end)
 

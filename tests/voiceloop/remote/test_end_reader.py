@@ -14,8 +14,11 @@ from voiceloop.backends import (
     Generated,
     GenerateParams,
     LanguageModel,
+    PreemptiveDone,
+    RouteSigns,
     Staged,
     TextDelta,
+    Verified,
 )
 from voiceloop.errors import BackendError
 from voiceloop.remote.readers.end_of_words import MAX_HISTORY_CHARACTERS, EndReadingModel, recent
@@ -45,6 +48,23 @@ async def test_both_are_staged_one_reads_the_end_and_the_other_answers() -> None
     assert (len(answering.prompts), len(reader.prompts)) == (1, 0)
     assert answering.branches[0].staged == reader.branches[0].staged == ["a table"]
     assert not answering.open_branches and not reader.open_branches
+
+
+async def test_the_answering_model_drafts_and_verifies_and_its_route_head_is_heard() -> None:
+    answering, reader = models()
+    answering.stage_delay_ms, answering.route = 5.0, RouteSigns(0.5, 0.1, 0.2)
+    branch = await EndReadingModel(answering, reader).branch("b1", ())
+    events = branch.events()
+    branch.stage(1, "a table")
+    assert await anext(events) == Staged(1, 0, 0, 0.07)
+    assert await anext(events) == Staged(1, 2, 1, None, answering.route)
+    branch.draft(1, USER, GenerateParams())
+    draft = await anext(events)
+    assert isinstance(draft, PreemptiveDone) and len(draft.tokens) == 1
+    branch.begin_preemptive(2, USER, GenerateParams())
+    branch.verify(2, draft.tokens)
+    assert Verified(2, 1) in [await anext(events) for _ in range(3)]
+    await branch.close()
 
 
 async def test_the_end_is_told_before_the_answering_model_has_read_the_words() -> None:
