@@ -17,6 +17,16 @@ NAMES = frozenset(
     "honey hun sweetie sweetheart darling dear baby babe buddy kiddo kids mom mommy mum mummy mama "
     "dad daddy papa grandma grandpa".split()
 )
+# Before such a word they are talked of ("it's for my dad", "extra honey"), not called.
+TALKED_OF = frozenset(
+    "a an the my our your his her their its this that for to with without of from and or by at in "
+    "on about like is are was be no some any more extra much many call called name named".split()
+)
+# Behind a call at the beginning: "mom, I'm on the phone", but not "mom is ill", "kids menu".
+CALLED_TO = frozenset(
+    "i i'm i'll not no wait stop come go can could would will do don't did please look listen what "
+    "where who are you it's that's just one give ask put get turn leave be".split()
+)
 # Said to somebody who does not hear the call. What an agent may be told as well ("leave it at the
 # door", "tell her I called") is not among it.
 ASIDE = re.compile(
@@ -25,31 +35,39 @@ ASIDE = re.compile(
     r"ask your (?:mother|father|mom|mum|dad|sister|brother))\b"
 )
 # An answer to a question of the agent's, unless it is said over the agent.
-OVER_AGENT = re.compile(r"\b(?:not (?:right )?now|come here)\b")
+OVER_AGENT = re.compile(r"\bnot (?:right )?now\b|^(?:\w+ )?come here\b")
 LONGEST_ASIDE = 10  # words: who says more to somebody else has put the telephone down
 # All that stands beside a request to wait: nothing of its own, or what the caller goes to do.
 SOFTENERS = (
     FILLERS
     | NAMES
     | frozenset(
-        "a an the for me please ok okay sorry oh no yes yeah can could would you second seconds "
-        "sec minute minutes moment so there just give and".split()
+        "a an the for me please ok okay sure alright sorry oh no yes yeah can could would you "
+        "second seconds sec minute minutes moment so there just give and".split()
     )
 )
+# What the caller goes to do, of their own: "I need to find my card", but not "can I get a large
+# one", "I think it's Tuesday", "I want to check my balance", which are for the agent.
 FETCHES = re.compile(
-    r"^(?:and |while )?(?:i|i'm|i'll|i am|let me)\b.*\b"
-    r"(?:find|get|grab|check|look|ask|see|pull|open|think)(?:ing)?\b"
+    r"\b(?:let me|i'll|i will|i'm|i am|while i|i (?:just |really )?(?:need|have|got) to|i must)"
+    r"(?: just)? (?:(?:find|get|grab|fetch|pull|open|check|ask|look|see)(?:[tb]?ing)?"
+    r"(?: (?:up|out|for|at|in|on))? (?:it|that|them|him|her|my (?!balance|order|account)\w+|"
+    r"a pen|a pencil|some paper|something to write)\b(?: \w+){0,2}|"
+    r"(?:think|look|check|see)(?: quick| quickly)?)$"
 )
 
 
 def asks_to_wait(words: Sequence[str], hold_words: Sequence[str]) -> bool:
     """Whether these words (small letters) are a request to wait and hardly more."""
-    line = f" {' '.join(words)} "
-    asked = [phrase for phrase in hold_words if f" {phrase} " in line]
+    said = " ".join(words)
+    asked = [phrase for phrase in hold_words if f" {phrase} " in f" {said} "]
+    if not asked:
+        return False
+    fetches = FETCHES.search(said.removesuffix(" please"))
+    beside = f" {said if fetches is None else said[: fetches.start()]} "
     for phrase in sorted(asked, key=len, reverse=True):
-        line = line.replace(f" {phrase} ", " ")
-    beside = [word for word in line.split() if word not in SOFTENERS]
-    return bool(asked) and (not beside or FETCHES.search(" ".join(beside)) is not None)
+        beside = beside.replace(f" {phrase} ", " ")
+    return SOFTENERS.issuperset(beside.split())
 
 
 def is_aside(words: Sequence[str], *, over_agent: bool) -> bool:
@@ -58,5 +76,12 @@ def is_aside(words: Sequence[str], *, over_agent: bool) -> bool:
     if not said or len(said) > LONGEST_ASIDE:
         return False
     line = " ".join(said)
-    calls = not NAMES.isdisjoint((said[0], said[-1])) or OVER_AGENT.search(line) is not None
+    calls = _calls_somebody(said) or OVER_AGENT.search(line) is not None
     return (over_agent and calls) or ASIDE.search(line) is not None
+
+
+def _calls_somebody(said: Sequence[str]) -> bool:
+    if len(said) < 2:  # an answer as well: "adults or kids?"
+        return False
+    begins = said[0] in NAMES and said[1] in CALLED_TO
+    return begins or (said[-1] in NAMES and said[-2] not in TALKED_OF)

@@ -62,6 +62,7 @@ class BargeInJudge:
     """Judges one segment of speech over the agent; `reset` when it is over."""
 
     options: BargeIn
+    language: str = "en"  # of the caller
     state: Literal["idle", "ducked", "paused", "talking_over", "stopped"] = "idle"
     words: tuple[str, ...] = ()
     for_agent: float | None = None  # by the sound of it; None: nobody can tell
@@ -197,7 +198,12 @@ class BargeInJudge:
         at_once = self.options.stop_words
         waits_for = [words for words in self.options.hold_words if words not in at_once]
         may_be = not is_over and asks_to_wait(self.words, waits_for)
-        return may_be or is_aside(self.words, over_agent=True)
+        return may_be or self._is_aside(self.words, over_agent=True)
+
+    def _is_aside(self, words: tuple[str, ...], *, over_agent: bool) -> bool:
+        """By its words, which are English."""
+        is_english = self.language.lower().startswith("en")
+        return is_english and is_aside(words, over_agent=over_agent)
 
     def asks_to_wait(self, words: Iterable[str]) -> bool:
         """Whether a turn of these words is left unanswered: the agent is to wait, or somebody else
@@ -206,7 +212,7 @@ class BargeInJudge:
         said = _normalized(words)
         hold_words = self.options.hold_words
         is_asked = asks_to_wait(said, hold_words)
-        return is_asked or (bool(hold_words) and is_aside(said, over_agent=False))
+        return is_asked or (bool(hold_words) and self._is_aside(said, over_agent=False))
 
     def _give_back(self) -> Verdict | None:
         self.hears_itself = self.hears_itself or self.is_echo()

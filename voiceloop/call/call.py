@@ -107,7 +107,7 @@ class Call:
         if hello.phone is not None and silence_s and agent.call.still_there:
             watching = self._acts.watch_silence(silence_s, lambda: self._replies.n_turns)
             tasks.create_task(watching, name="silence")
-        self._turn_taking = TurnTaking(agent.barge_in)
+        self._turn_taking = TurnTaking(agent.barge_in, agent.language)
         self._keys = KeysTurn(self.advance, services.clock)
         self._open_item_id = ""  # the user's, while the caller has the floor
         self._item_ids: dict[int, str] = {}  # by segment: whose words are still to come
@@ -141,7 +141,7 @@ class Call:
         self._answer_by(answering, self._replies.n_turns)
         self._context.on_sound = self._listener.observe_played
         self._listener.take(agent.slots, agent.recognizer_options(settings))
-        self._turn_taking.take(agent.barge_in)
+        self._turn_taking.take(agent.barge_in, agent.language)
         self._acts.take(agent.call)
 
     # --- what the session asks ---

@@ -208,12 +208,12 @@ class TurnTaking:
 
     is_strict: ClassVar[bool] = False
 
-    def __init__(self, options: BargeIn) -> None:
+    def __init__(self, options: BargeIn, language: str = "en") -> None:
         self.caller = Caller.SILENT
         self.agent = Agent.IDLE
         self.interrupted_id: str | None = None  # the response of the reply that may resume
         self._transition: tuple[Caller, Agent, told.CallEvent, list[do.Action]] | None = None
-        self._judge = BargeInJudge(options)
+        self._judge = BargeInJudge(options, language)
         self._level = CallerLevel()
         self._activity: Activity | None = None  # of the open segment, the latest
         self._pending: dict[int, PendingTranscript] = {}  # by segment
@@ -224,9 +224,9 @@ class TurnTaking:
         self._has_news = False  # to be answered when nobody speaks: of tools, of a call resumed
         self.is_over = False  # the session ends: nothing is answered any more
 
-    def take(self, options: BargeIn) -> None:
+    def take(self, options: BargeIn, language: str) -> None:
         """Another agent goes on with the call, by these manners."""
-        self._judge = BargeInJudge(options)
+        self._judge = BargeInJudge(options, language)
 
     @property
     def is_idle(self) -> bool:

@@ -29,6 +29,10 @@ BACK = "Are you still there?"
         "hold on i need to find my card",
         "let me check",
         "give me one second",
+        "sure one moment",
+        "hold on while i get my card please",
+        "wait a second i'll ask my wife",
+        "let me check my calendar",
     ],
 )
 def test_a_request_to_wait_is_known_by_its_words(said: str) -> None:
@@ -37,7 +41,18 @@ def test_a_request_to_wait_is_known_by_its_words(said: str) -> None:
 
 @pytest.mark.parametrize(
     "said",
-    ["wait what", "hold on what about gluten", "let me see pizza please", "wait for the check", ""],
+    [
+        "wait what",
+        "hold on what about gluten",
+        "let me see pizza please",
+        "wait for the check",
+        "hold on can i get a large instead",
+        "wait i think it's tuesday",
+        "wait i want to check my balance",
+        "hold on i didn't ask for that",
+        "let me see i'll get the soup",
+        "",
+    ],
 )
 def test_who_says_more_than_that_is_answered(said: str) -> None:
     assert not asks_to_wait(said.split(), HOLD_WORDS)
@@ -54,6 +69,13 @@ def test_who_says_more_than_that_is_answered(said: str) -> None:
         ("not now", True, False),  # "Would you like to hear our specials?"
         ("can i order on the phone", False, False),
         ("leave it at the door", False, False),
+        ("mom i'm talking to somebody", True, True),
+        ("honey come here", True, False),
+        ("the appointment is for my dad", False, False),
+        ("dad needs an appointment", False, False),
+        ("no extra honey", False, False),
+        ("can i come here tomorrow", False, False),
+        ("kids", False, False),  # "For adults, or for kids?"
         ("tell her i called", False, False),
         ("", False, False),
     ],
@@ -84,6 +106,14 @@ def test_an_aside_over_the_agent_gives_the_floor_back(
     assert judge.judge(700, 0, reply_ends_soon=False) == while_it_sounds
     if when_over is not None:
         assert judge.judge(700, 250, reply_ends_soon=False) == when_over
+
+
+def test_english_asides_are_none_in_another_language() -> None:
+    judge = BargeInJudge(BargeIn(), language="de")
+    for ms in range(32, 700, 32):
+        judge.judge(ms, 0, reply_ends_soon=False)
+    judge.observe_words("milch und brei für mein baby".split())
+    assert judge.judge(700, 250, reply_ends_soon=False) == "stop"
 
 
 def caller(clock: Clock, *words: str, agent: AgentConfig | None = None) -> Caller:
