@@ -148,17 +148,21 @@ class CallActs:
         if await self.idleness.stays_idle(GOODBYE_HEARD_S):
             self._end(Ending.AGENT)
 
-    async def watch_silence(self, after_s: float, n_turns: Callable[[], int]) -> None:
+    async def watch_silence(
+        self, after_s: float, n_turns: Callable[[], int], waits: Callable[[], bool]
+    ) -> None:
         """Ask whether anybody is there after so long a silence, and end the call after two more.
 
-        n_turns: the agent's so far.
+        n_turns: the agent's so far. waits: whether the caller has asked it to wait, and is asked
+        back by turn-taking first.
         """
         n_asked: int | None = None  # turns of the agent, the question among them
         while True:
             await self.idleness.wait()
             is_asked = n_asked is not None and n_turns() <= n_asked
             n_silences = 2 if is_asked else 1
-            if not await self.idleness.stays_idle(n_silences * after_s) or self.is_away:
+            is_quiet = await self.idleness.stays_idle(n_silences * after_s)
+            if not is_quiet or self.is_away or waits():
                 n_asked = None if not self.is_away else n_asked
                 await asyncio.sleep(1.0 if self.is_away else 0.0)
                 continue

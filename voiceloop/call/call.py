@@ -105,7 +105,9 @@ class Call:
         self.idleness = self._acts.idleness
         silence_s = services.config.phone.silence_s
         if hello.phone is not None and silence_s and agent.call.still_there:
-            watching = self._acts.watch_silence(silence_s, lambda: self._replies.n_turns)
+            watching = self._acts.watch_silence(
+                silence_s, lambda: self._replies.n_turns, lambda: self._turn_taking.waits
+            )
             tasks.create_task(watching, name="silence")
         self._turn_taking = TurnTaking(agent.barge_in, agent.language)
         self._keys = KeysTurn(self.advance, services.clock)

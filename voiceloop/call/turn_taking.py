@@ -220,7 +220,7 @@ class TurnTaking:
         self._deferred: list[ResponseHandle] = []  # asked for before the caller's words were known
         self._owed: UserTurn | None = None  # to be answered when nobody speaks
         self._behind_line: do.FailReply | Step | None = None  # follows the line that is being said
-        self._waits = False  # the caller asked for it, and is to speak first
+        self.waits = False  # the caller asked for it, and is to speak first
         self._has_news = False  # to be answered when nobody speaks: of tools, of a call resumed
         self.is_over = False  # the session ends: nothing is answered any more
 
@@ -364,8 +364,8 @@ class TurnTaking:
                 is_free = status.reply is None and not status.is_answering
                 if is_free and self.caller not in HAS_FLOOR:
                     yield from self._begin(do.SpeakFirst(text))
-            case told.CallerIdle() if self._waits:
-                self._waits = False
+            case told.CallerIdle() if self.waits:
+                self.waits = False
                 yield Step.ASK_BACK
             case told.CallerIdle(since_ms=since_ms):
                 if self.caller is Caller.SILENT and not status.is_answering:
@@ -486,7 +486,7 @@ class TurnTaking:
             heard_ms = None if retracts else reply.item_heard_ms
             yield do.InterruptReply(heard_ms, may_resume, activity.onset_ms)
         self._judge.reset()  # where the reply ended under the sound, too
-        self._waits = False
+        self.waits = False
         yield Step.DROP_PREEMPTIVE
         yield do.WatchIdleness(is_idle=False)
         yield Step.PREFILL
@@ -619,8 +619,8 @@ class TurnTaking:
             yield Step.DROP_INTERRUPTED
         if has_item:
             yield do.SendTranscript(turn)
-            self._waits = pending.is_to_be_answered and self._judge.asks_to_wait(turn.words)
-            if self._waits:
+            self.waits = pending.is_to_be_answered and self._judge.asks_to_wait(turn.words)
+            if self.waits:
                 self._owed = None  # what was owed before waits as well
                 yield Step.LEAVE_UNANSWERED
             elif pending.is_to_be_answered:
@@ -693,7 +693,7 @@ class TurnTaking:
             elif self._has_news and status.creates_responses:
                 self._has_news = False
                 yield do.SpeakFirst()
-        timeout_ms = ASKS_BACK_MS if self._waits else status.idle_timeout_ms
+        timeout_ms = ASKS_BACK_MS if self.waits else status.idle_timeout_ms
         yield do.WatchIdleness(self.is_idle, timeout_ms)
 
     def _begin(self, action: do.Action, response: ResponseHandle | None = None) -> Actions:
@@ -701,7 +701,7 @@ class TurnTaking:
         yield action
         if response is None or not response.is_out_of_band:
             self._owed, self._behind_line, self._has_news = None, None, False
-            self._waits = False
+            self.waits = False
             yield do.WatchIdleness(is_idle=False)
 
     def _let_agent_go_on(self, status: CallStatus) -> Actions:

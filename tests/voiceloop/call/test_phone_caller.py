@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from tests.callers import Caller
-from tests.fakes import instant_backends
+from tests.fakes import FakeRecognizer, instant_backends
 from tests.voiceloop.call.test_call_tools import PHONE, MemoryPhone, phoned
 from tests.voiceloop.call.test_sound_line import MemoryLine
 from voiceloop.agent import AgentConfig, CallManners
+from voiceloop.call.turn_taking import ASKS_BACK_MS
 from voiceloop.telephony import NO_PHONE, PhoneCall
 
 pytestmark = pytest.mark.virtual_time
@@ -60,6 +61,18 @@ async def test_who_says_nothing_is_asked_and_then_let_go(clock: Clock) -> None:
         assert 20.0 < clock() - asked_s < 24.0
     assert caller.transcript() == "Hello.Are you still there?Goodbye."
     assert caller.transport.closed == (1000, "nobody spoke any more")
+
+
+async def test_who_asked_to_wait_has_the_time_for_it(clock: Clock) -> None:
+    backends = instant_backends(recognizer=FakeRecognizer(["hold on"], ms_per_word=200))
+    agent = AgentConfig(greeting="Hello.")
+    async with phoned(clock, MemoryPhone(clock), backends, agent) as caller:
+        await caller.listen_until("output_audio_buffer.stopped")
+        await caller.say(600)
+        await caller.wait_quietly(ASKS_BACK_MS - 1000)
+        assert caller.transcript() == "Hello."
+        await caller.listen_until("output_audio_buffer.stopped", count=2, limit_ms=5000)
+    assert caller.transcript() == "Hello.Are you still there?"
 
 
 async def test_who_answers_the_question_is_asked_anew_later(clock: Clock) -> None:
