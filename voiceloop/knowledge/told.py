@@ -284,9 +284,10 @@ def _of_hours(words: list[str], told: Told) -> str | None:
         return fact.text
     shown, is_doubt = day.capitalize(), words[0] in ("are", "is", "do", "does", "can", "will")
     hours = hours_on(day, fact.text)
-    if hours is None:
-        return f"{'No, we' if is_doubt else 'We'}'re closed on {shown}."
-    return f"{'Yes, on' if is_doubt else 'On'} {shown} we're open {hours}."
+    is_so = (hours is None) == bool({"close", "closed"} & set(words))
+    lead = ("Yes, " if is_so else "No, ") if is_doubt else ""
+    said = f"we're closed on {shown}" if hours is None else f"on {shown} we're open {hours}"
+    return f"{lead}{said}." if lead else f"{said[0].upper()}{said[1:]}."
 
 
 def hours_on(day: str, text: str) -> str | None:

@@ -27,6 +27,8 @@ TOOLS = "repair status How far a repair is."
         ("How long does a tune-up take?", "A tune-up takes two days."),
         ("okay and are you open on monday", "No, we're closed on Monday."),
         ("Are you open on Saturday?", "Yes, on Saturday we're open from 9 am to 1 pm."),
+        ("Are you closed on Monday?", "Yes, we're closed on Monday."),
+        ("Do you close on Saturday?", "No, on Saturday we're open from 9 am to 1 pm."),
         ("When do you close on Wednesday?", "On Wednesday we're open from 10 am to 6 pm."),
         ("Where are you?", "You find us on River Road, behind the mill."),
         ("Do you repair scooters?", "We do not repair scooters."),
