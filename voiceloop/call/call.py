@@ -142,7 +142,10 @@ class Call:
         self._tools.take(answering.services.toolbox, agent.tool_timeout_ms, agent.language)
         self._answer_by(answering, self._replies.n_turns)
         self._context.on_sound = self._listener.observe_played
-        self._listener.take(agent.slots, agent.recognizer_options(settings))
+        self._listener.take(
+            agent.slots, agent.recognizer_options(settings),
+            tells_groups=bool(agent.waiting.acknowledge),
+        )  # fmt: skip
         self._turn_taking.take(agent.barge_in, agent.language)
         self._acts.take(agent.call)
 

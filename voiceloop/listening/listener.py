@@ -134,8 +134,11 @@ class Listener:
             self._threshold = detection.threshold
             self._onset.want_pre_roll(float(detection.prefix_padding_ms))
 
-    def take(self, slots: Sequence[AgentSlot], options: RecognizerOptions) -> None:
+    def take(
+        self, slots: Sequence[AgentSlot], options: RecognizerOptions, *, tells_groups: bool
+    ) -> None:
         """Another agent goes on with the call: what it asks for, and how its caller is heard."""
+        self._tells_groups = tells_groups
         self._endpointing.take(slots)
         self.set_options(options)
 
