@@ -395,13 +395,14 @@ class SipDoor:
     async def told(self, leg: Leg, uri: str, announcement: Announcement) -> AsyncIterator[str]:
         """As of `leg.Others`. A number is dialled where the call came from."""
         found, flow, trunk = parse_uri(uri), leg.dialog.flow, self._trunk
-        proof = trunk.credentials if trunk is not None and trunk.host == flow.host else None
         try:
             if found.port or found.host.strip("[]") != flow.host:
                 port, transport = found.port or 5060, found.params.get("transport") or "udp"
                 flow = await self._endpoint.reach(found.host.strip("[]"), port, transport)
         except OSError as error:
             raise TransferFailed(f"expected {found.host} to be there, found {error}") from None
+        # The password is the trunk's, and no other host's.
+        proof = trunk.credentials if trunk is not None and trunk.host == flow.host else None
         caller = self._endpoint.contact(flow)[1:-1]
         talk = SipDialog.to(uri, caller, self._endpoint, flow)
         other, _ = self._leg(talk, Hello())

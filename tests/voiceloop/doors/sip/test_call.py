@@ -542,6 +542,23 @@ async def test_a_warm_transfer_that_fails_leaves_the_caller_here(how: str) -> No
             await leg.transfer("sips:desk@pbx.test", Announcement("Wants a refund."))
 
 
+async def test_the_trunks_password_is_proved_to_no_other_host() -> None:
+    trunk = TrunkSettings("sip:127.0.0.1:5070", "shop", "correct horse")
+    async with dialled(trunk=trunk) as (door, phone):
+        assert door._trunk is not None and (await door._trunk.flow()).host == "127.0.0.1"
+        await phone.call()
+        await until(lambda: len(door._calls) == 1)
+        desk = await Telephone(door.port).open("127.0.0.2")
+        target, told = f"sip:desk@127.0.0.2:{desk.at[1]}", Announcement("A refund.", b"")
+        moving = asyncio.create_task(leg_of(door).transfer(target, told))
+        invite = await desk.asked_for("INVITE")
+        asked = 'WWW-Authenticate: Digest realm="shop", nonce="a"'
+        desk.answer(invite, 401, "", asked)
+        with pytest.raises(TransferFailed, match="401"):
+            await moving
+        desk.close()
+
+
 async def test_who_moves_the_call_elsewhere_leaves_the_agent_with_the_new_far_end() -> None:
     async with dialled() as (door, phone):
         await phone.call()
