@@ -69,14 +69,18 @@ async def replies(
     """
     for index in range(asked.n):
         params = replace(asked.params, seed=asked.params.seed + index)
-        branch = await backends.language_model.branch(
-            f"http-{uuid4().hex}", asked.messages[:-1], asked.tools, asked.tenant
-        )
-        async with aclosing(_reply(branch, asked.messages[-1:], params)) as events:
-            async for event in events:
-                if isinstance(event, Generated):
-                    asked.observe(event.usage)
-                yield index, event
+        branch_id = f"http-{uuid4().hex}"
+        try:
+            branch = await backends.language_model.branch(
+                branch_id, asked.messages[:-1], asked.tools, asked.tenant
+            )
+            async with aclosing(_reply(branch, asked.messages[-1:], params)) as events:
+                async for event in events:
+                    if isinstance(event, Generated):
+                        asked.observe(event.usage)
+                    yield index, event
+        finally:
+            backends.end_call(branch_id)
 
 
 async def _reply(

@@ -43,6 +43,18 @@ async def test_a_reply_comes_whole_with_its_usage() -> None:
     assert not model.open_branches
 
 
+@pytest.mark.parametrize(("faults", "n_ended"), [((), 2), ((Fault("branch"),), 1)])
+async def test_nothing_is_kept_of_a_reply_once_it_is_over(
+    faults: tuple[Fault, ...], n_ended: int
+) -> None:
+    ended: list[str] = []
+    model = FakeLanguageModel(("Good morning.",), faults=faults)
+    fakes = Backends(FakeRecognizer(), model, FakeVoice(), end_call=ended.append)
+    async with http_client(fakes) as http:
+        await http.post(URL, json=HELLO | {"n": 2})
+    assert len(ended) == n_ended and all(each.startswith("http-") for each in ended)
+
+
 async def test_what_was_used_over_http_is_counted_apart_from_calls() -> None:
     fakes, _ = backends("Good morning.")
     async with http_client(fakes) as http:
