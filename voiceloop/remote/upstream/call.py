@@ -63,10 +63,6 @@ class UpstreamSocket(SocketStream[Event]):
         """Raises: Overloaded."""
         self._post(event)
 
-    def hold(self, is_held: bool) -> None:
-        """Read nothing more for now, or go on."""
-        self._pause(is_held)
-
     def _observe(self, event: Event) -> None:
         self._handle(event)
 
@@ -217,7 +213,7 @@ class UpstreamCall:
             else:
                 self._bring(owner, history, turn)
             response = UpstreamResponse(
-                self._n_asked, self._service, self._ms_per_letter, deliver, self._socket.hold,
+                self._n_asked, self._service, self._ms_per_letter, deliver,
                 is_beside=is_beside, most_words=params.max_tokens,
             )  # fmt: skip
             self._responses.append(response)

@@ -31,9 +31,10 @@ from voiceloop.remote.upstream.words import WordTimes
 
 log = logging.getLogger(__name__)
 
-# Sound that waits for the playout, which takes 20 s ahead: more of a server that sends faster than
-# real time stays in its socket. Where nobody has asked for the sound, much less is kept.
-MOST_BYTES = 2 * VOICE_HZ * 60
+# Sound that waits for the playout, of a server that sends faster than real time: 14 MB. It is read
+# all the same, for a server whose pings nobody answers hangs up after some 20 s. With more the
+# response is cut. Where nobody has asked for the sound, much less is kept.
+MOST_BYTES = 2 * VOICE_HZ * 300
 MOST_UNTAKEN_BYTES = 2 * VOICE_HZ * 5
 # Said in place of text by a server that sends none: a reply without words would be no reply.
 NO_TRANSCRIPT = "(said without a transcript)"
@@ -45,15 +46,13 @@ TEXT = ("response.output_text.delta", "response.text.delta")
 class ReplySound:
     """Of one response, PCM16 at 24 kHz, until a voice's stream takes it.
 
-    hold: told to have the server wait, or to go on. on_more: called when there is more.
+    on_more: called when there is more.
     """
 
-    def __init__(self, hold: Callable[[bool], None]) -> None:
+    def __init__(self) -> None:
         self.is_over = False
         self.has_begun = False  # to be taken
         self.on_more: Callable[[], None] | None = None
-        self._hold = hold
-        self._is_held = False
         self._is_dropped = False
         self._n_bytes = 0
         self._pieces: deque[tuple[bytes, tuple[SpokenWord, ...]]] = deque()
@@ -89,12 +88,12 @@ class ReplySound:
         self._pieces.clear()
         self._count(-self._n_bytes)
 
+    @property
+    def is_full(self) -> bool:
+        return self._n_bytes > MOST_BYTES
+
     def _count(self, n_bytes: int) -> None:
         self._n_bytes += n_bytes
-        is_full = self._n_bytes > (MOST_BYTES // 2 if self._is_held else MOST_BYTES)
-        if is_full is not self._is_held:
-            self._is_held = is_full
-            self._hold(is_full)
         if self.on_more is not None:
             self.on_more()
 
@@ -102,7 +101,7 @@ class ReplySound:
 class UpstreamResponse:
     """number: of the request. is_beside: it is no part of the conversation there.
 
-    deliver: is given its events. hold: as of `ReplySound`. most_words: with more it is cut; told.
+    deliver: is given its events. most_words: with more it is cut, and 0 is no bound.
     """
 
     def __init__(
@@ -111,7 +110,6 @@ class UpstreamResponse:
         service: str,
         ms_per_letter: float,
         deliver: Callable[[LanguageEvent], None],
-        hold: Callable[[bool], None],
         *,
         is_beside: bool = False,
         most_words: int = 0,
@@ -120,7 +118,7 @@ class UpstreamResponse:
         self.number = number
         self.id = ""  # once the server has begun it
         self.is_beside = is_beside
-        self.sound = ReplySound(hold)
+        self.sound = ReplySound()
         self.words = WordTimes(ms_per_letter)
         self.text = ""  # that was passed on
         self.speaks = False  # its text is that of its sound
@@ -207,7 +205,8 @@ class UpstreamResponse:
         n_chars = len(self.words.text) if is_over else self.words.n_taken
         self.sound.add(samples, words)
         self._pass_on(self.words.text[len(self.text) : n_chars])
-        if self._most_words and len(self.words.words) >= self._most_words and not is_over:
+        is_long = self._most_words and len(self.words.words) >= self._most_words
+        if (is_long or self.sound.is_full) and not is_over:
             self._cut()
 
     def _pass_on(self, text: str) -> None:

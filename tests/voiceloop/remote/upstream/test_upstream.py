@@ -235,6 +235,19 @@ async def test_a_reply_is_cut_at_the_most_words_and_the_upstream_told(clock: Clo
         assert caller.statuses()[1] == "completed"
 
 
+@pytest.mark.parametrize(("speed", "n_words"), [(100.0, 90), (1.0, 40)])
+async def test_a_long_reply_is_heard_to_its_end_however_fast_it_comes(
+    clock: Clock, speed: float, n_words: int
+) -> None:
+    told = " ".join(f"interchangeable{number}" for number in range(n_words))
+    server = OmniServer([told], speed=speed)
+    async with calling(server, clock) as caller:
+        await caller.say(1000)
+        await caller.listen_until("response.done", limit_ms=200_000)
+        assert caller.statuses() == ["completed"]
+        assert caller.transcript() == told
+
+
 async def test_a_client_that_reads_gets_the_text(clock: Clock) -> None:
     server = OmniServer(["It is noon."])
     async with calling(server, clock) as caller:
