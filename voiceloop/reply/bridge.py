@@ -171,12 +171,16 @@ class ModelDeadline:
     """For each round: `round` around it, `ask` when it is asked for, `observe` at what comes.
 
     The deadlines begin with `ask`: those of a reply made ahead with its release. first_s: for the
-    first token. waited_s: how much of that the caller has waited already.
+    first token. waited_s: how much of that the caller has waited already. speaks: the text comes
+    no sooner than its sound, so the deadline is that of the next piece.
     """
 
-    def __init__(self, first_s: float, waited_s: Callable[[], float]) -> None:
+    def __init__(
+        self, first_s: float, waited_s: Callable[[], float], *, speaks: bool = False
+    ) -> None:
         self._first_s = min(first_s, GENERATE_DEADLINE_S)
         self._waited_s = waited_s
+        self._speaks = speaks
         self._due_s = 0.0  # of the deadline that runs, for who is told of it
         self._timeout: asyncio.Timeout | None = None
         self.asked_s: float | None = None  # None: it has begun to answer, or nobody has asked
@@ -205,6 +209,8 @@ class ModelDeadline:
     def observe(self) -> None:
         """Something of what was asked for has come."""
         asked_s, self.asked_s = self.asked_s, None
+        if self._speaks:
+            asked_s = asyncio.get_running_loop().time()
         if asked_s is not None and self._timeout is not None:
             self._due_s = GENERATE_DEADLINE_S
             self._timeout.reschedule(asked_s + GENERATE_DEADLINE_S)

@@ -88,7 +88,9 @@ class Reply:
             context.agent.waiting, context.waiting_lines, context.clock,
             has_spoken=was_asked_to_wait or not plan.speaks,
         )  # fmt: skip
-        deadline = ModelDeadline(plan.params.within_ms / 1000, self._waited_s)
+        deadline = ModelDeadline(
+            plan.params.within_ms / 1000, self._waited_s, speaks=context.model_speaks
+        )
         self.generation = Generation(context, plan, failure, live, deadline)
         self._response: ResponseHandle | None = None
         self._task: asyncio.Task[None] | None = None

@@ -144,6 +144,7 @@ class UpstreamResponse:
         self.is_left = True
         if self.failure is None:
             self.sound.drop()
+            self.sound.end()
 
     def _cut(self) -> None:
         """It is as long as it may be: what has come is said, and the rest is nobody's."""

@@ -235,6 +235,19 @@ async def test_a_reply_is_cut_at_the_most_words_and_the_upstream_told(clock: Clo
         assert caller.statuses()[1] == "completed"
 
 
+async def test_the_fallback_is_said_soon_for_an_upstream_that_begins_too_late(
+    clock: Clock,
+) -> None:
+    server = OmniServer([LONG], first_ms=60_000.0)
+    async with calling(server, clock) as caller:
+        await caller.say(1000)
+        asked_s = clock()
+        await caller.listen_until("response.done", limit_ms=60_000)
+        assert caller.transcript() == "Pardon me?"
+        within_s = AGENT.waiting.first_token_ms / 1000
+        assert caller.of("response.done")[0].at_s - asked_s < within_s + 5.0
+
+
 @pytest.mark.parametrize(("speed", "n_words"), [(100.0, 90), (1.0, 40)])
 async def test_a_long_reply_is_heard_to_its_end_however_fast_it_comes(
     clock: Clock, speed: float, n_words: int
