@@ -78,6 +78,7 @@ FOREIGN = frozenset(
 # A model may be an id `owner/name` as well as a folder, and beside a URL it is the service's own
 # name: it is a path only where it begins with ./ or ../.
 ModelName = Annotated[str, Meta(extra={"not_path": r"(?!\.\.?/).*"})]
+SPEAKS = "realtime"  # the provider of a server that speaks
 WEB, SOCKETS, WORKER = ("http", "https"), ("http", "https", "ws", "wss"), "worker"
 Urls = Annotated[tuple[str, ...], Meta(extra={"schemes": (*WEB, WORKER), "providers": SOCKETS})]
 SpeechUrls = Annotated[
@@ -504,7 +505,7 @@ def _with_realtime(config: Config) -> Config:
     if not config.realtime_url:
         return config
     voice = f"#{quote(config.realtime_voice)}" if config.realtime_voice else ""
-    url = f"realtime+{config.realtime_url[0]}{voice}"
+    url = f"{SPEAKS}+{config.realtime_url[0]}{voice}"
     return replace(
         config, llm_url=(url,), llm_key=config.realtime_key, llm_model=config.realtime_model
     )
@@ -723,6 +724,10 @@ def _check_realtime(config: Config) -> None:
             raise ConfigError(f"realtime_{name}: expected realtime_url beside it, found none")
     if len(config.realtime_url) > 1:
         raise ConfigError(f"realtime_url: expected one URL, found {len(config.realtime_url)}")
+    models = {f"models[{at}].url": one.url for at, one in enumerate(config.models)}
+    for where, urls in {"llm_url": config.llm_url, **models}.items():
+        if any(url.startswith(f"{SPEAKS}+") for url in urls):
+            raise ConfigError(f"{where}: expected a server that speaks in realtime_url, found here")
     beside = ("llm_url", "models", "llm_model", "llm_adapter")
     found = [name for name in beside if config.realtime_url and getattr(config, name)]
     if found:

@@ -296,7 +296,7 @@ class LiveBranch:
         if self.has_failed or not isinstance(self._branch, DraftedBranch):
             return
         try:
-            self._branch.draft(self._n_preemptive + 1, tail, params)
+            self._branch.draft(self._n_preemptive + 1, self._heard(tail), params)
         except (BackendError, Overloaded):
             return
         self._begin_attempt()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -270,7 +271,7 @@ async def test_a_client_that_reads_gets_the_text(clock: Clock) -> None:
         assert [r.event["text"] for r in caller.of("response.output_text.done")] == ["It is noon."]
 
 
-async def test_the_key_of_the_configuration_opens_the_provider(clock: Clock) -> None:
+async def test_the_key_of_the_configuration_opens_the_provider(tmp_path: Path) -> None:
     flags = {"realtime_url": "wss://h/v1", "realtime_voice": "marin", "realtime_model": "m"}
     config = load_config(flags=flags)
     assert config.llm_url == ("realtime+wss://h/v1#marin",)
@@ -278,3 +279,9 @@ async def test_the_key_of_the_configuration_opens_the_provider(clock: Clock) -> 
         load_config(flags={**flags, "llm_url": "http://h/v1"})
     with pytest.raises(ConfigError, match="realtime_voice: expected realtime_url"):
         load_config(flags={"realtime_voice": "marin"})
+    with pytest.raises(ConfigError, match="llm_url: expected a server that speaks in realtime_url"):
+        load_config(flags={"llm_url": "realtime+wss://h/v1"})
+    file = tmp_path / "voiceloop.toml"
+    file.write_text('[[models]]\nname = "omni"\nurl = "realtime+wss://h/v1"\n')
+    with pytest.raises(ConfigError, match=r"models\[0\].url: expected a server that speaks"):
+        load_config(file)
