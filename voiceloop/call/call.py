@@ -220,7 +220,10 @@ class Call:
             case asked.PressKey(key=key):
                 self._press(key)
             case asked.CommitAudio(item_id=item_id):
+                if self._privacy.has_secrets and self._protocol.settings.turn_detection is None:
+                    self._privacy.open_turn(self._replies.saying)
                 segment = self._listener.commit()
+                self._privacy.commit(segment)
                 self._item_ids[segment] = item_id
                 self.advance(told.SegmentCommitted(segment))
             case asked.TruncateItem(item_id=item_id, audio_end_ms=audio_end_ms):
@@ -253,8 +256,11 @@ class Call:
         if self.tap.keeps:
             seconds = len(samples) / (rate * n_sample)
             self.tap.hear(samples, rate, settings.input_format.encoding, seconds)
-        if settings.turn_detection is None and not self._anticipation.is_open:
-            self._prefill()  # nobody tells when the caller begins
+        is_told = settings.turn_detection is not None  # when the caller begins
+        if not is_told and not self._anticipation.is_open:
+            self._prefill()
+        if not is_told and self._listener.sound is not None and self._privacy.has_secrets:
+            self._privacy.open_turn(self._replies.saying)
         for number, start in enumerate(range(0, len(samples), per_slice)):
             if number % N_SLICES == 0:  # also before the first: many frames may wait here
                 await asyncio.sleep(0)

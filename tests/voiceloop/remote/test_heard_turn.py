@@ -198,15 +198,25 @@ async def test_a_typed_turn_has_no_sound(clock: Clock) -> None:
     assert sounds_of(service.replies[-1]) == []
 
 
-async def test_the_answer_to_a_sensitive_question_is_heard_by_no_service(clock: Clock) -> None:
+@pytest.mark.parametrize("is_detected", [True, False])
+async def test_the_answer_to_a_sensitive_question_is_heard_by_no_service(
+    clock: Clock, is_detected: bool
+) -> None:
     service = HearingService()
     service.text = "What is your PIN?"
     slot = AgentSlot(asked="your PIN", kind="number", digits=4, name="pin", sensitive=True)
     agent = AgentConfig(instructions="Be kind.", slots=(slot,), waiting=Waiting(say=()))
     async with hearing(clock, service, [WORDS, "one two three four"]) as backends:
         async with Caller(clock, backends, agent) as caller:
+            if not is_detected:
+                session = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+                caller.send("session.update", session=session)
+                await caller.wait_for("session.updated")
             for count in (1, 2):
                 await caller.say(1000)
+                if not is_detected:
+                    caller.send("input_audio_buffer.commit")
+                    caller.send("response.create")
                 await caller.listen_until("response.done", count=count)
     asked = [body for body in service.bodies if "one two" not in json.dumps(body)]
     assert len(asked) == len(service.bodies)
