@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
-import os
 import re
 import signal
 import sys
@@ -28,6 +27,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from benchmarks.harness.serving import served
+from clients.connection import own_key
 from clients.server_process import running_server
 from voiceloop.remote.heard_turn import RECOGNIZED
 
@@ -70,7 +70,7 @@ class Ear:
 
 
 async def run(brain: str, arguments: list[str]) -> int:
-    key = os.environ.get("VOICELOOP_KEYS", "").split(",")[0]
+    key = own_key("http://127.0.0.1") or ""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "server.toml"
         async with running_server(("--preset", "embedded"), log=Path(folder) / "log") as far:
