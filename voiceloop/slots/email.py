@@ -21,6 +21,12 @@ EMAIL_SIGNS = re.compile(
     r"|\be-?mail (?:address )?(?:is|it's)\b.*\bat\b"
 )
 EMAIL_AT = re.compile(r"\bat\b|@|\be-?mail\b")
+# Behind an "at" that is none of an address: "my e-mail is not working at the moment". With a dot
+# behind it each of them may be a host.
+NO_HOST = re.compile(
+    r"\bat (?:the|an?|my|your|our|their|this|that|all|home|work|least|once|noon|night)\b"
+    r"(?!.*(?:\bdot\b|\.))"
+)
 # Said about the address, not of it.
 ASIDES = re.compile(
     r"\b(?:all )?(?:in )?(?:lower ?case|upper ?case|one word|together|no spaces?|as one word)\b"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from voiceloop.slots.dates import CENTURIES, MONTHS, date_in
-from voiceloop.slots.email import EMAIL_AT, EMAIL_SIGNS, signs_of
+from voiceloop.slots.email import EMAIL_AT, EMAIL_SIGNS, NO_HOST, signs_of
 from voiceloop.slots.letters import letters_at_end
 from voiceloop.slots.numbers import (
     BEFORE_A_ONE,
@@ -156,7 +156,7 @@ def _unasked_email(words: Sequence[str]) -> Progress | None:
     """One that is known by its signs: "meet me at noon" has none of them."""
     said = " ".join(words)
     has_at = EMAIL_AT.search(said) is not None or "underscore" in words
-    is_address = has_at and EMAIL_SIGNS.search(said) is not None
+    is_address = has_at and EMAIL_SIGNS.search(said) is not None and not NO_HOST.search(said)
     return Progress(SlotKind.EMAIL, _email(signs_of(words))) if is_address else None
 
 
