@@ -15,6 +15,7 @@ from voiceloop.agent_file import check_models, embedded_agent, load_agent, shipp
 from voiceloop.capabilities import OPENAI_VOICES, Capabilities
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
+from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.knowledge.documents import read_folder
 from voiceloop.knowledge.index import KnowledgeIndex
 from voiceloop.knowledge.passages import passages_of
@@ -22,6 +23,10 @@ from voiceloop.models import resolve
 from voiceloop.models.catalog import ESPEAK, HIBARI
 from voiceloop.models.presets import resolve_agent
 from voiceloop.realtime.settings import SemanticVad
+from voiceloop.reply.answerers import Heard, SaidWithCall
+from voiceloop.reply.answers.call import answer
+from voiceloop.slots.form import Form
+from voiceloop.tools.call_tools import Act, with_call_tools
 
 SLOT = "[[slots]]\nasked = 'what'\n"
 
@@ -50,6 +55,27 @@ def test_the_example_with_tools_answers_from_its_file() -> None:
     assert price.answer('{"item": "Pepperoni pizza"}') == '{"price": "$11.00"}'
     assert price.answer('{"item": "sushi"}') == '{"error": "not on the menu"}'
     assert hours.answer('{"day": "monday"}') == '{"hours": "11 am to 10 pm"}'
+
+
+@pytest.mark.parametrize(
+    ("said", "is_connected"),
+    [
+        ("Can I speak to a person, please?", True),
+        ("I want to talk to somebody", True),
+        ("Please connect me", True),
+        ("Are you a real person?", False),
+        ("I gave the form to someone yesterday", False),
+        ("Is the reception open on Sunday?", False),
+    ],
+)
+def test_the_clinic_connects_who_asks_for_a_person_and_no_one_else(
+    said: str, is_connected: bool
+) -> None:
+    agent = with_call_tools(
+        load_agent(EXAMPLE.with_name("clinic.toml")), frozenset(Act), lambda to: True
+    )
+    answered = answer(Heard(said, (), agent, Form(), ApprovedAnswers()))
+    assert isinstance(answered, SaidWithCall) == is_connected
 
 
 SHOP = 'name = "shop"\nurl = "https://shop.test/mcp"\ntools = ["search"]\n'
