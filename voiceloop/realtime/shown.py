@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
+from audio.frames import BYTES_PER_SAMPLE, RECOGNIZER_HZ
 from voiceloop.backends import ChatMessage, ToolCall
 from voiceloop.memory.ledger import Ledger
 from voiceloop.realtime.conversation import Conversation
@@ -26,6 +27,10 @@ from voiceloop.realtime.items import (
 )
 from voiceloop.realtime.spoken_replies import SpokenReplies
 from voiceloop.realtime.window import NEARLY_FULL, Slide, TokenCount, Window
+
+# Of all turns that nobody has answered, the latest: as much as is kept of one
+# (`listening/turn_sound.py`). A client that has nobody answer would fill the memory.
+MOST_SOUND_BYTES = 30 * RECOGNIZER_HZ * BYTES_PER_SAMPLE
 
 
 class Shown:
@@ -85,10 +90,14 @@ class Shown:
 
     def add_sound(self, item_id: str, sound: tuple[bytes, ...]) -> None:
         """Show the caller's words with their sound, until they are answered."""
-        unanswered = {item.id for item in self._unanswered()}
-        self._sounds = {key: one for key, one in self._sounds.items() if key in unanswered}
-        if item_id in unanswered:
-            self._sounds[item_id] = sound
+        known, n_bytes = {**self._sounds, item_id: sound}, 0
+        self._sounds = {}
+        for item in self._unanswered():
+            n_bytes += sum(map(len, known.get(item.id, ())))
+            if n_bytes > MOST_SOUND_BYTES:
+                return
+            if item.id in known:
+                self._sounds[item.id] = known[item.id]
 
     def _unanswered_sound(self) -> tuple[bytes, ...]:
         sounds = [self._sounds.get(item.id, ()) for item in self._unanswered()]

@@ -185,6 +185,28 @@ async def test_without_turn_detection_the_committed_sound_is_sent(clock: Clock) 
     assert sounds_of(body) == [pytest.approx(1.0, abs=0.1)]
 
 
+async def test_of_turns_that_nobody_answers_the_latest_sound_is_kept(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("voiceloop.realtime.shown.MOST_SOUND_BYTES", 16_000 * 2 * 5 // 2)
+    service = HearingService()
+    said = ["one", "two", "three", "four"]
+    async with hearing(clock, service, said) as backends, Caller(clock, backends, AGENT) as caller:
+        session = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
+        caller.send("session.update", session=session)
+        await caller.wait_for("session.updated")
+        for count in range(1, 5):
+            await caller.say(1000)
+            caller.send("input_audio_buffer.commit")
+            await caller.wait_for("input_audio_buffer.committed", count=count)
+            await caller.wait_quietly(200)
+        caller.send("response.create")
+        await caller.wait_for("response.done")
+    [body] = service.replies
+    assert 1.5 < sum(sounds_of(body)) < 2.5
+    assert "one two three four" in json.dumps(body)
+
+
 async def test_a_typed_turn_has_no_sound(clock: Clock) -> None:
     service = HearingService()
     async with hearing(clock, service) as backends, Caller(clock, backends, AGENT) as caller:
