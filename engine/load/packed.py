@@ -140,6 +140,8 @@ def _grouped(
     them ("act-order"): neighbours then have no scale together, as in every format here.
     """
     scale, (n_in, n_groups) = scale.float(), (codes.shape[1], scale.shape[1])
+    if not 1 <= n_groups <= n_in:
+        raise WrongShape(f"expected 1 to {n_in} groups of inputs, found {n_groups}")
     in_order = torch.arange(n_in) // (n_in // n_groups)
     index = in_order if index is None else index.long()
     if index.shape != (n_in,) or index.min() < 0 or index.max() >= n_groups:
@@ -228,8 +230,11 @@ def _read_compressed(
     weight = checkpoint.tensor(f"{name}.weight", shape)
     if weight.dtype in (torch.int8, torch.float8_e4m3fn) and scale.numel() in (1, shape[0]):
         return ScaledWeight(weight, scale.flatten().expand(shape[0]).contiguous())
-    groups = quantization.get("config_groups") or {}
-    block = next((one["weights"].get("block_structure") for one in groups.values()), None)
+    try:
+        groups = iter(quantization["config_groups"].values())
+        block = next(groups)["weights"].get("block_structure")
+    except (AttributeError, KeyError, StopIteration, TypeError):
+        block = None
     if weight.dtype == torch.float8_e4m3fn and block is not None:
         return _by_blocks(checkpoint, name, weight, scale, block)
     raise UnsupportedQuantization(

@@ -315,6 +315,8 @@ def test_what_no_four_bits_hold_is_read_as_it_is_and_kept_in_eight(format_name: 
     [
         ({"g_idx": torch.full((64,), 9)}, "groups of inputs from 0 to 3"),
         ({"g_idx": torch.zeros(3, dtype=torch.int32)}, "expected 64 groups"),
+        ({"scales": torch.ones(0, 64)}, "expected 1 to 64 groups of inputs, found 0"),
+        ({"scales": torch.ones(65, 64)}, "expected 1 to 64 groups of inputs, found 65"),
     ],
 )
 def test_an_order_of_inputs_that_leads_outside_is_refused(changed: Packed, says: str) -> None:
@@ -330,6 +332,15 @@ def test_blocks_that_are_none_of_its_own_are_refused(block: Any) -> None:
     named = {f"a.{suffix}": part for suffix, part in packed.items()}
     quantization = {"quant_method": "fp8", "weight_block_size": block}
     with pytest.raises(CheckpointError, match="by blocks of two sizes|the scales of a"):
+        read_weight(_Tensors(named), "a", (64, 64), quantization)
+
+
+@pytest.mark.parametrize("groups", [[1], {"a": None}, {"a": {}}, {"a": {"weights": None}}])
+def test_groups_that_name_no_blocks_are_refused_by_name(groups: Any) -> None:
+    packed, _ = pack_compressed_blocks(torch.randn(64, 64))
+    named = {f"a.{suffix}": part for suffix, part in packed.items()}
+    quantization = {"quant_method": "compressed-tensors", "config_groups": groups}
+    with pytest.raises(UnsupportedQuantization, match="fp8 with one per block, found"):
         read_weight(_Tensors(named), "a", (64, 64), quantization)
 
 
