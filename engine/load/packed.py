@@ -228,7 +228,8 @@ def _read_compressed(
         in_groups = checkpoint.tensor(index) if index in checkpoint else None
         return _grouped(codes, scale, zero_code, index=in_groups)
     weight = checkpoint.tensor(f"{name}.weight", shape)
-    if weight.dtype in (torch.int8, torch.float8_e4m3fn) and scale.numel() in (1, shape[0]):
+    is_by_output = scale.numel() == 1 or scale.shape in ((shape[0],), (shape[0], 1))
+    if weight.dtype in (torch.int8, torch.float8_e4m3fn) and is_by_output:
         return ScaledWeight(weight, scale.flatten().expand(shape[0]).contiguous())
     try:
         groups = iter(quantization["config_groups"].values())

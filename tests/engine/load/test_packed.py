@@ -335,6 +335,18 @@ def test_blocks_that_are_none_of_its_own_are_refused(block: Any) -> None:
         read_weight(_Tensors(named), "a", (64, 64), quantization)
 
 
+def test_as_many_blocks_as_outputs_are_no_scales_of_outputs() -> None:
+    """So it is where a layer of 128 x 128 blocks has 16,384 inputs."""
+    codes = torch.randn(8, 16).to(torch.float8_e4m3fn)
+    scale = torch.arange(1, 9).float().view(2, 4)
+    groups = {"a": {"weights": {"block_structure": [4, 4]}}}
+    quantization = {"quant_method": "compressed-tensors", "config_groups": groups}
+    named = {"a.weight": codes, "a.weight_scale": scale}
+    found = read_weight(_Tensors(named), "a", (8, 16), quantization)
+    meant = codes.float() * scale.repeat_interleave(4, 0).repeat_interleave(4, 1)
+    assert torch.equal(dense(found), meant)
+
+
 @pytest.mark.parametrize("groups", [[1], {"a": None}, {"a": {}}, {"a": {"weights": None}}])
 def test_groups_that_name_no_blocks_are_refused_by_name(groups: Any) -> None:
     packed, _ = pack_compressed_blocks(torch.randn(64, 64))
