@@ -150,10 +150,17 @@ class Adapters:
     def _hold(self, folder: Path) -> Adapter:
         """Raises: CheckpointError, OutOfMemory."""
         key = _key_of(folder)
+        before = [held for held in self._held if held.rpartition("@")[0] == str(folder)]
         if key not in self._held:
-            slot = self._free_slot()
-            self._read(folder, slot)
-            self._held[key] = Adapter(key, slot)
+            try:
+                slot = self._free_slot()
+            except OutOfMemory:
+                if not before:
+                    raise
+                key = before[-1]  # its file was written anew, and calls still use this one
+            else:
+                self._read(folder, slot)
+                self._held[key] = Adapter(key, slot)
         self._held.move_to_end(key)
         self._uses[key] += 1
         return self._held[key]

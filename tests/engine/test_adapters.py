@@ -244,6 +244,22 @@ def test_a_file_that_was_written_anew_is_another_adapter(
     assert cached(found, str(one)) == 16  # of the new one
 
 
+def test_a_file_written_anew_waits_for_the_calls_of_the_one_before(
+    tiny_model: Path, write_adapter: WriteAdapter
+) -> None:
+    """Else new calls would be refused until the last of those is over."""
+    one = write_adapter(tiny_model, "one")
+    found = load(tiny_model, one)
+    before = replies(found, [str(one)])
+    held = found.branch("held", adapter=str(one))
+    path = one / "adapter_model.safetensors"
+    tensors = load_file(path)
+    save_file({n: -t if "lora_A" in n else t for n, t in tensors.items()}, path)
+    assert replies(found, [str(one)]) == before
+    held.close()
+    assert replies(found, [str(one)]) != before
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
