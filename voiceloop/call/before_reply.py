@@ -6,6 +6,7 @@ late with, so that whatever happens meanwhile is known to turn-taking; what is p
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 
 from voiceloop.call.events import CallEvent, TurnPassed
@@ -32,6 +33,8 @@ class BeforeReply:
         self._protocol = protocol
         self._clock = clock
         self._advance = advance
+        # Of which turn's item it was asked last, for it is asked once, and the asking.
+        self._asked: tuple[str | None, asyncio.Task[None] | None] = None, None
 
     def holds(self, event: CallEvent, item_ids: Mapping[int, str]) -> bool:
         """Whether this is a turn's words, of which the class is to hear first: they come again, as
@@ -41,14 +44,14 @@ class BeforeReply:
         if hooks is None or not isinstance(event, TurnTranscribed) or not event.turn.words:
             return False
         turn, transcribed = event.turn, event
+        item_id = item_ids.get(turn.segment)
 
         async def ask() -> None:
-            item_id = item_ids.get(turn.segment)
             await self._context.prepared.ask_before(hooks, turn.text, item_id)
             turn.record.mark(Mark.CLASS_ASKED, self._clock())
             self._advance(TurnPassed(transcribed))
 
-        self._begin(ask())
+        self._begin(ask(), item_id)
         return True
 
     def respond(self, command: CreateResponse) -> None:
@@ -58,17 +61,23 @@ class BeforeReply:
             return
         last = response.messages()[-1:]
         is_turn = bool(last) and last[0].role == "user" and response.request.input is None
-        if hooks is None or not is_turn or response.is_out_of_band:
+        item_id, (asked_of, asking) = self._protocol.conversation.newest_turn_id, self._asked
+        is_asked = item_id is not None and item_id == asked_of
+        is_over = is_asked and (asking is None or asking.done())
+        if hooks is None or not is_turn or response.is_out_of_band or is_over:
             self._advance(command)
             return
-        words, item_id = last[0].content, self._protocol.conversation.newest_turn_id
+        words = last[0].content
 
         async def ask() -> None:
-            await self._context.prepared.ask_before(hooks, words, item_id)
+            if is_asked and asking is not None:
+                await asyncio.wait({asking})
+            else:
+                await self._context.prepared.ask_before(hooks, words, item_id)
             if not response.closed:
                 self._advance(command)
 
-        self._begin(ask())
+        self._begin(ask(), item_id)
 
-    def _begin(self, asking: Coroutine[None, None, None]) -> None:
-        self._context.tasks.create_task(asking, name="before_reply")
+    def _begin(self, asking: Coroutine[None, None, None], item_id: str | None) -> None:
+        self._asked = item_id, self._context.tasks.create_task(asking, name="before_reply")

@@ -362,6 +362,17 @@ async def test_a_class_hears_a_turn_before_its_reply_and_once(tmp_path: Path) ->
         assert told["answered_by"] == "python"
 
 
+async def test_a_class_hears_a_turn_once_though_two_answers_are_asked_for(tmp_path: Path) -> None:
+    async with guarding(tmp_path) as server, server.connect() as client:
+        await ask(client, "how many", "text")
+        await client.send('{"type": "response.cancel"}')
+        assert (await until(client, "response.done"))["response"]["status"] == "cancelled"
+        await client.send(
+            '{"type": "response.create", "response": {"output_modalities": ["text"]}}'
+        )
+        assert (await until(client, "response.output_text.done"))["text"] == "1 turns."
+
+
 async def test_a_class_has_sentences_said_otherwise(tmp_path: Path) -> None:
     async with guarding(tmp_path) as server, server.connect() as client:
         assert await say(client, "say One. Secret. And two.") == "1. And two."
