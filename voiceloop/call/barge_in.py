@@ -71,10 +71,17 @@ class BargeInJudge:
     _agent_words: tuple[str, ...] = ()
     hears_itself: bool = False  # what it hears is the agent: only words may duck that
     _backchannel_words: frozenset[str] = field(init=False)
+    _stop_words: tuple[str, ...] = field(init=False)
+    _hold_words: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        listed = " ".join(self.options.backchannels).replace("-", " ")
-        self._backchannel_words = frozenset(listed.split()) | FILLERS
+        """A file may write them as its language does ("Einen Moment")."""
+        options = self.options
+        self._backchannel_words = frozenset(_normalized(options.backchannels)) | FILLERS
+        self._stop_words, self._hold_words = (
+            tuple(filter(None, (" ".join(_normalized((phrase,))) for phrase in phrases)))
+            for phrases in (options.stop_words, options.hold_words)
+        )
 
     def reset(self) -> None:
         self.state, self.words, self.for_agent, self.by_level = "idle", (), None, 0.0
@@ -193,10 +200,9 @@ class BargeInJudge:
         """Whether the words show that somebody else is spoken to, or may before they are over:
         behind "one moment" comes "please" or "honey", and the agent is silent by now.
         """
-        if self._asks_for_floor(content) or not self.options.hold_words:
+        if self._asks_for_floor(content) or not self._hold_words:
             return False
-        at_once = self.options.stop_words
-        waits_for = [words for words in self.options.hold_words if words not in at_once]
+        waits_for = [words for words in self._hold_words if words not in self._stop_words]
         may_be = not is_over and asks_to_wait(self.words, waits_for)
         return may_be or self._is_aside(self.words, over_agent=True)
 
@@ -210,9 +216,8 @@ class BargeInJudge:
         was spoken to.
         """
         said = _normalized(words)
-        hold_words = self.options.hold_words
-        is_asked = asks_to_wait(said, hold_words)
-        return is_asked or (bool(hold_words) and self._is_aside(said, over_agent=False))
+        is_asked = asks_to_wait(said, self._hold_words)
+        return is_asked or (bool(self._hold_words) and self._is_aside(said, over_agent=False))
 
     def _give_back(self) -> Verdict | None:
         self.hears_itself = self.hears_itself or self.is_echo()
@@ -294,7 +299,7 @@ class BargeInJudge:
 
     def _asks_for_floor(self, content: tuple[str, ...]) -> bool:
         said = f" {' '.join(content)} "
-        return any(said.startswith(f" {phrase} ") for phrase in self.options.stop_words)
+        return any(said.startswith(f" {phrase} ") for phrase in self._stop_words)
 
     def is_echo(self) -> bool:
         """Most of the words are what the agent has just said."""

@@ -116,6 +116,18 @@ def test_english_asides_are_none_in_another_language() -> None:
     assert judge.judge(700, 250, reply_ends_soon=False) == "stop"
 
 
+def test_a_file_writes_its_words_as_its_language_does() -> None:
+    options = BargeIn(
+        hold_words=("Einen Moment, bitte",), stop_words=("Halt!",), backchannels=("Ja", "M-hm")
+    )
+    judge = BargeInJudge(options, language="de")
+    assert judge.asks_to_wait(["Einen", "Moment,", "bitte."])
+    judge.observe_words(["Ja", "m-hm"])
+    assert not judge.takes_floor(700)
+    judge.observe_words(["halt", "bitte"])
+    assert judge.takes_floor(100)
+
+
 def caller(clock: Clock, *words: str, agent: AgentConfig | None = None) -> Caller:
     backends = instant_backends(
         recognizer=FakeRecognizer(list(words), ms_per_word=200),
