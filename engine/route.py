@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu, linear
 
+from .load.adapter import fingerprint
 from .load.loader import FolderCheckpoint
 from .types import CheckpointError, RouteSigns, WrongShape
 
@@ -45,12 +46,19 @@ def signs_of(row: Tensor) -> RouteSigns:
     return RouteSigns(*row.tolist())
 
 
-def read_route_head(path: Path, hidden_size: int, device: str) -> RouteHead:
-    """Raises: CheckpointError."""
+def base_of(norm: Tensor) -> Tensor:
+    """Tells models of one width apart, by the scale of the final norm: uint8 [32]."""
+    return torch.tensor(list(bytes.fromhex(fingerprint(norm))), dtype=torch.uint8)
+
+
+def read_route_head(path: Path, norm: Tensor, device: str) -> RouteHead:
+    """norm: the scale of the model's final norm. Raises: CheckpointError."""
     if not path.is_file():
         raise CheckpointError(f"expected a route head, found no file {path}")
     stored = FolderCheckpoint(path.parent, path.name)
-    inner = stored.tensor("inner.weight")
+    if "base" in stored and not torch.equal(stored.tensor("base"), base_of(norm)):
+        raise CheckpointError(f"{path}: expected a head of this model, found another's")
+    inner, hidden_size = stored.tensor("inner.weight"), len(norm)
     if inner.dim() != 2 or len(inner) == 0 or inner.shape[1] != hidden_size:
         raise WrongShape(
             f"{path}: expected inner.weight of shape [1 or more, {hidden_size}], as wide as the "

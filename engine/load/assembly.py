@@ -71,7 +71,7 @@ def read_model(
     if config.route_file is not None and not is_draft:
         with _named_by("route_file"):
             decoder.route_head = read_route_head(
-                config.route_file, model.hidden_size, device.torch_name
+                config.route_file, decoder.norm.weight, device.torch_name
             )
     if packed is not None and not packed.is_here:
         packed.keep(decoder.products(), decoder.embedding)

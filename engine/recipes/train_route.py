@@ -30,7 +30,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ..branch import Branch
 from ..engine import Engine
-from ..route import N_SIGNS, ROUTE_FILE
+from ..route import N_SIGNS, ROUTE_FILE, base_of
 from ..types import Done, EngineConfig, EngineError, SamplingParams, Staged, TextDelta, ToolCall
 from .conversations.dialogues import data_directory
 from .conversations.wording import STOP_WORDS
@@ -267,19 +267,22 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
+    folder = given.adapter or given.model
+    if given.out is None and not folder.is_dir():
+        parser.error("--out: expected a file for the head of a model in one file, found none")
     config = EngineConfig(
         quant=None if given.quant == "none" else given.quant, threads=given.threads,
         adapter_dir=given.adapter, ngram_draft=True,
     )  # fmt: skip
     try:
-        folder = data_directory(given.data)
+        data = data_directory(given.data)
         engine = Engine.load(given.model, config)
     except (EngineError, OSError) as error:
         sys.exit(f"train_route: {error}")
     answerer, read = Answerer(engine), list[Turns]()
     sizes = {"train": given.turns, "valid": int(HELD_SHARE * given.turns)}
     for split, n_turns in {**sizes, "test": sizes["valid"]}.items():
-        drawn = turns(Corpus(folder, split), random.Random(f"{split}/{given.seed}"))
+        drawn = turns(Corpus(data, split), random.Random(f"{split}/{given.seed}"))
         parts, n_read = list[Turns](), 0
         while n_read < n_turns:
             parts.append(answerer.read([next(drawn) for _ in range(N_AT_ONCE)]))
@@ -289,8 +292,9 @@ def main() -> None:
         read.append(Turns(states, labels))
     learned, held_out, tested = read
     head = train(learned, held_out, given.inner, given.seed)
-    path = given.out or (given.adapter or given.model) / ROUTE_FILE
-    save_file({**head.tensors(), "ranks": ranks_of(head, held_out)}, path)
+    path = given.out or folder / ROUTE_FILE
+    base = base_of(engine.runner.decoder.norm.weight)
+    save_file({**head.tensors(), "ranks": ranks_of(head, held_out), "base": base}, path)
     path.chmod(0o644)  # safetensors writes files only their owner can read
     show("")
     with torch.no_grad():

@@ -8,18 +8,23 @@ import torch
 from safetensors.torch import save_file
 
 from engine.engine import Engine
+from engine.recipes import train_route
+from engine.route import base_of
 from engine.types import CheckpointError, RouteSigns, Staged, WrongShape
 
 MakeEngine = Callable[..., Engine]
 HIDDEN = 32
 
 
-def head_file(folder: Path, hidden: int = HIDDEN, n_ranks: int = 50) -> Path:
+def head_file(
+    folder: Path, hidden: int = HIDDEN, n_ranks: int = 50, base: torch.Tensor | None = None
+) -> Path:
     generator = torch.Generator().manual_seed(0)
     shapes = {"inner.weight": (8, hidden), "inner.bias": (8,), "outer.weight": (3, 8)}
     tensors = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
     ranks = torch.linspace(0, 1, n_ranks)
-    save_file({**tensors, "outer.bias": torch.zeros(3), "ranks": ranks}, folder / "head")
+    more = {} if base is None else {"base": base}
+    save_file({**tensors, "outer.bias": torch.zeros(3), "ranks": ranks, **more}, folder / "head")
     return folder / "head"
 
 
@@ -70,3 +75,22 @@ def test_a_head_that_does_not_fit_is_refused_by_name(
     path = head_file(tmp_path, hidden, n_ranks) if hidden else tmp_path / "nowhere"
     with pytest.raises(error, match=words):
         make_engine(route_file=path)
+
+
+def test_a_head_of_another_model_of_the_same_width_is_refused(
+    make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    own = base_of(make_engine().runner.decoder.norm.weight)
+    assert None not in staged(make_engine(route_file=head_file(tmp_path, base=own)))
+    with pytest.raises(CheckpointError, match="expected a head of this model, found another's"):
+        make_engine(route_file=head_file(tmp_path, base=own + 1))
+
+
+def test_where_the_head_of_a_single_file_goes_is_asked_before_it_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.gguf").touch()
+    monkeypatch.setattr("sys.argv", ["train_route", "--model", str(tmp_path / "model.gguf")])
+    with pytest.raises(SystemExit):
+        train_route.main()
+    assert "--out: expected a file for the head of a model in one file" in capsys.readouterr().err
