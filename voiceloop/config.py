@@ -746,11 +746,11 @@ def _check_models(config: Config) -> None:
         where = f"models[{index}]"
         if one.name in names[:index]:
             raise ConfigError(f"{where}.name: expected each name once, found {one.name!r} twice")
-        workers_of(f"{where}.url", one.url)
+        is_engine = bool(workers_of(f"{where}.url", one.url)) or not one.url
         if not (one.url or one.model):
             raise ConfigError(f"{where}: expected url or model, found neither in {one.name!r}")
-        if one.hears and not one.url:
-            raise ConfigError(f"{where}.hears: expected url, for a model here reads, found none")
+        if one.hears and is_engine:
+            raise ConfigError(f"{where}.hears: expected the url of a service, for an engine reads")
     cascade = config.cascade
     if cascade.small and cascade.large:
         raise ConfigError(

@@ -8,6 +8,7 @@ import json
 import wave
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -275,6 +276,11 @@ def test_of_a_long_turn_the_latest_sound_is_kept() -> None:
     assert sound.since(sound.n_bytes - 4) == b"\x27" * 4
 
 
-def test_hearing_needs_a_service() -> None:
+def test_hearing_needs_a_service(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="llm_hears: expected llm_url"):
         load_config(flags={"llm_hears": "true"})
+    file = tmp_path / "voiceloop.toml"
+    for where in ('model = "qwen"', 'url = "worker://cloud:9001"'):
+        file.write_text(f'[[models]]\nname = "ears"\nhears = true\n{where}\n')
+        with pytest.raises(ConfigError, match=r"models\[0\].hears: expected the url of a service"):
+            load_config(file)
