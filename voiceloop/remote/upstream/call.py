@@ -12,8 +12,8 @@ import asyncio
 import base64
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -122,8 +122,8 @@ class UpstreamCall:
                     self.call_id, self._service, socket, self._on_event, self._on_lost
                 )
         if (settings := self._session.settings(instructions, tools)) != self._told:
-            self._told = settings
             self._socket.send({**settings, "event_id": SETTINGS})
+            self._told = settings
 
     async def close(self) -> None:
         self._is_over = True
@@ -195,7 +195,7 @@ class UpstreamCall:
         owner: the branch, whose turn was heard. is_beside: neither is to be part of the
         conversation. Raises: BackendError, Overloaded.
         """
-        async with self._one_at_a_time:
+        async with self._one_at_a_time, self._left_where_full():
             await self._until_free()
             instructions = instructions_of(messages)
             await self.open(instructions, tools)
@@ -220,6 +220,15 @@ class UpstreamCall:
             event_id = f"ask_{self._n_asked}"
             self._socket.send({"type": "response.create", "event_id": event_id, "response": asked})
             return response
+
+    @asynccontextmanager
+    async def _left_where_full(self) -> AsyncIterator[None]:
+        """Raises: Overloaded, within: nobody knows then what the conversation there holds."""
+        try:
+            yield
+        except Overloaded as error:
+            self._on_lost(error)
+            raise
 
     async def _until_free(self) -> None:
         """The response before is over. One that was left and goes on costs the connection."""

@@ -18,7 +18,8 @@ from tests.tool_service import ANY, Service, box
 from voiceloop.agent import AgentConfig, AgentTool, Waiting
 from voiceloop.backends import Backends
 from voiceloop.config import load_config
-from voiceloop.errors import BackendRefused, ConfigError
+from voiceloop.errors import BackendRefused, ConfigError, Overloaded
+from voiceloop.remote.upstream.call import UpstreamSocket
 from voiceloop.remote.upstream.model import UpstreamModel
 
 pytestmark = pytest.mark.virtual_time
@@ -213,6 +214,31 @@ async def test_a_typed_turn_goes_as_text_and_out_of_band_beside_the_conversation
     assert server.texts() == [("user", "What time is it?"), ("assistant", "It is noon.")]
     assert server.asked[-1]["conversation"] == "none"
     assert [item["role"] for item in server.asked[-1]["input"]] == ["user", "assistant"]
+
+
+async def test_a_line_that_takes_nothing_is_left_with_what_it_was_to_be_told(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, send, full = OmniServer(["It is noon."]), UpstreamSocket.send, [True]  # the line, once
+
+    def send_or_refuse(socket: UpstreamSocket, event: dict[str, Any]) -> None:
+        if full and event["type"] == "conversation.item.create":
+            full.clear()
+            raise Overloaded("expected a server that takes what is sent, found 500 waiting")
+        send(socket, event)
+
+    monkeypatch.setattr(UpstreamSocket, "send", send_or_refuse)
+    async with calling(server, clock) as caller:
+        for count, words in enumerate(("What time is it?", "And now?"), 1):
+            said = [{"type": "input_text", "text": words}]
+            item = {"type": "message", "role": "user", "content": said}
+            caller.send("conversation.item.create", item=item)
+            caller.send("response.create")
+            await caller.listen_until("response.done", count=count)
+        assert caller.statuses() == ["failed", "completed"]
+    told = " ".join(text for _, text in server.texts())
+    assert "What time is it?" in told and "And now?" in told
+    assert server.n_connections == 3
 
 
 async def test_a_server_that_tells_no_transcript_is_heard_all_the_same(clock: Clock) -> None:
