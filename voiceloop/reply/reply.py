@@ -450,6 +450,10 @@ class Reply:
                 self.act = act  # nothing follows: it is done when this has been heard
                 self._end(outcome)
                 return
+            if any(call.hand_off is not None for call in calls):  # nobody whom this line reaches
+                await self._add_line(self._context.agent.call.not_transferred)
+                self._end(outcome)
+                return
             if (told := self._context.prepared.result_line(calls)) is not None:
                 self.record.facts.answered_by = told.table
                 await self._add_line(told.text)

@@ -116,7 +116,8 @@ def act_of(calls: Iterable[PendingCall], agent: AgentConfig) -> CallAct | None:
             to = next((one for one in agent.transfers if one.name == wanted.to), None)
             if to is not None:
                 lines = wanted.say or agent.call.transferring, agent.call.not_transferred
-                return CallAct(Act.TRANSFER, *lines, to=to, summary=wanted.summary)
+                summary = wanted.summary[:MAX_SUMMARY_CHARS]
+                return CallAct(Act.TRANSFER, *lines, to=to, summary=summary)
             log.error("%s handed the call to %r: no transfer here", pending.tool.name, wanted.to)
     return None
 

@@ -8,7 +8,9 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.asyncio.client import ClientConnection
@@ -19,7 +21,7 @@ from tests.voiceloop.server.test_app import Running, running, until
 from tests.voiceloop.server.test_resume import say
 from tests.waiting import is_running
 from tests.waiting import until as waited
-from voiceloop.agent import AgentConfig
+from voiceloop.agent import AgentConfig, CallManners, Transfer
 from voiceloop.agent_file import load_agent
 from voiceloop.backends import ChatMessage, ToolCall
 from voiceloop.config import Config
@@ -317,8 +319,8 @@ def guarded(said: Sequence[ChatMessage]) -> Reply:
 
 
 @asynccontextmanager
-async def guarding(folder: Path) -> AsyncIterator[Running]:
-    desk = load_agent(written(folder, GUARD))
+async def guarding(folder: Path, **changes: Any) -> AsyncIterator[Running]:
+    desk = replace(load_agent(written(folder, GUARD)), **changes)
     bills = AgentConfig(instructions="the bills", greeting="Billing here.")
     (folder / "desk.toml").write_text('python = "desk:Desk"')
     backends = instant_backends(language_model=FakeLanguageModel(guarded))
@@ -402,6 +404,17 @@ async def test_a_hook_that_blocks_costs_its_turn_and_no_other_call(
             assert "of desk:Desk: no answer in" in caplog.text
             await waited(lambda: "a new instance" in caplog.text)
             assert await say(client, "price tea") == "It is 2 euros."
+
+
+async def test_a_method_that_hands_the_call_to_nobody_leaves_it_and_the_caller_is_told(
+    tmp_path: Path,
+) -> None:
+    """As to a telephone, in a call that came by a page."""
+    person = (Transfer("billing", "tel:+49301234567"),)
+    async with guarding(tmp_path, transfers=person) as server:
+        async with server.connect("?agent=desk") as client:
+            assert await say(client, "bill please") == CallManners().not_transferred
+            assert await say(client, "say hello") == "hello"
 
 
 async def test_a_method_hands_the_call_to_another_agent(tmp_path: Path) -> None:
