@@ -171,7 +171,7 @@ def note_on_agent(config: Config) -> str | None:
     """What whoever names an agent should know of the embedded model; None where it is none.
 
     The cafe is the one agent that this model was made for. Of those that ship beside it the
-    pizzeria has 10 of 12 plain turns right, the clinic one of four scenarios (RESULTS.md).
+    pizzeria has 10 of 12 plain turns right, the dentist 9 (RESULTS.md).
     """
     _, _, taken = plan(config)
     is_embedded = "engine" in taken and taken["engine"].model == EMBEDDED_AGENT
