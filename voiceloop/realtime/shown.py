@@ -140,6 +140,8 @@ class Shown:
         if item_id == self._oldest_id:  # its successor takes over
             after = self._items[1:]
             self._oldest_id = after[0].id if after else None
+            if item_id == self.begins_at:
+                self.begins_at = self._oldest_id or ""
         if self._ledger is not None and self._ledger.forget(item_id) and self._recall:
             self._read_ledger()
 

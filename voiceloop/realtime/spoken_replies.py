@@ -118,9 +118,10 @@ class SpokenReplies:
             return reply.heard_text()
         return item.text if isinstance(item, Message) else ""
 
-    def said(self) -> tuple[tuple[Role, str], ...]:
-        """Who said what in the whole conversation: role and words, in order."""
-        messages = (i for i in self._conversation.items() if isinstance(i, Message))
+    def said(self, begins_at: str = "") -> tuple[tuple[Role, str], ...]:
+        """Who said what in the conversation, from this item on: role and words, in order."""
+        start = self._conversation.index(begins_at) if begins_at else None
+        messages = (i for i in self._conversation.items(start or 0) if isinstance(i, Message))
         said = ((i.role, self.text_of(i)) for i in messages if i.status != "in_progress")
         return tuple((role, text) for role, text in said if text and role != "system")
 

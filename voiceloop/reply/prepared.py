@@ -296,7 +296,8 @@ class Prepared:
         if not self._forms.has_names:
             return Form(), Form()
         reveal = self.secrets.reveal
-        said = [(role, reveal(text)) for role, text in self._protocol.spoken.said()]
+        spoken, begins_at = self._protocol.spoken, self._protocol.shown.begins_at
+        said = [(role, reveal(text)) for role, text in spoken.said(begins_at)]
         words = []
         while said and said[-1][0] == "user":
             words.append(said.pop()[1])

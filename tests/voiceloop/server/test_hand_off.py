@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection
 from tests.fakes import FakeLanguageModel, Reply, instant_backends
 from tests.voiceloop.server.test_app import Running, event, running, until
 from tests.voiceloop.server.test_resume import say
-from voiceloop.agent import AgentConfig, AgentTool, Transfer
+from voiceloop.agent import AgentConfig, AgentSlot, AgentTool, Transfer
 from voiceloop.backends import ChatMessage, ToolCall
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
@@ -97,6 +97,26 @@ async def test_the_other_agent_is_shown_of_the_call_what_the_file_says(
             told = await say(client, "how much is it")
             assert "4711" not in told and "handed to you" in told and shown in told
             assert ("May" in told) == bool(shown)
+
+
+async def test_the_other_agents_slots_know_no_more_than_it_is_shown(tmp_path: Path) -> None:
+    def asks(said: Sequence[ChatMessage]) -> Reply:
+        if "bill" in said[-1].content or said[0].content == "the bills":
+            return (
+                model(said) if said[0].content == "the desk" else Reply(said[-1].behind or "none")
+            )
+        return Reply("What is your phone number?")
+
+    slots = (AgentSlot(asked="phone number", kind="number", name="phone"),)
+    desk = replace(DESK, slots=slots, transfers=(replace(TO_BILLING, history="none"),))
+    others = {"desk": desk, "bills": replace(BILLS, slots=slots)}
+    backends = instant_backends(language_model=FakeLanguageModel(asks))
+    async with running(Config(agents=tmp_path), backends, agent=desk, others=others) as server:
+        async with server.connect("?agent=desk") as client:
+            await say(client, "hello")
+            await say(client, "five five five oh one four two one one two")
+            await handed(client, "this is about my bill")
+            assert await say(client, "how much is it") == "none"
 
 
 async def test_a_call_that_was_handed_on_is_resumed_with_the_agent_it_was_handed_to(
