@@ -98,7 +98,7 @@ async def test_a_call_is_driven_by_commands(
     async with running_server(command=FAKE_SERVER, log=tmp_path / "log") as server:
         started = await voiceloop("start", server.url, "--out", str(tmp_path / "out"))
         assert started["call"] == "call"
-        assert "found 'call'" in (await voiceloop("start", server.url, code=2))["error"]
+        assert "named 'call' is open" in (await voiceloop("start", server.url, code=2))["error"]
         assert (await voiceloop("say", "--typed", "Hello."))["answer"].startswith(REPLY[:9])
         recording = load_call().folder / "heart" / load_call().turns[0].file
         told = await voiceloop("say", "--wav", str(recording))

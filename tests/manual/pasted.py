@@ -62,6 +62,8 @@ ELSEWHERE = {
     r"voiceloop bench ws://": "takes a minute a call: tests/clients/bench",
     r"voiceloop replay": "wants kept calls: tests/voiceloop/replay",
     r"voiceloop talk$|voiceloop talk ws|SSL_CERT_FILE=": "wants a microphone",
+    r"voiceloop evaluate cafe": "plays all scenarios of an agent: tests/clients/evaluate",
+    r"voiceloop evaluate agent\.toml .*--spoken": "a page of its own has the same of another file",
     r"python -m voiceloop\.agents\.clinic_service|voiceloop evaluate clinic": "one port; evaluate/",
 }
 # Followed step by step, with the model that ships and with one that can.
