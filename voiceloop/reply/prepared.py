@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 
@@ -295,7 +296,9 @@ class Prepared:
         """Where the slots stand before the caller's turn, and with it; None: the newest words."""
         if not self._forms.has_names:
             return Form(), Form()
-        reveal = self.secrets.reveal
+        # Not those of an agent before, to whom they were sensitive and to this one are not.
+        names = [slot.name for slot in self._agent.slots if slot.sensitive and slot.name]
+        reveal = partial(self.secrets.reveal, names=names)
         spoken, begins_at = self._protocol.spoken, self._protocol.shown.begins_at
         said = [(role, reveal(text)) for role, text in spoken.said(begins_at)]
         words = []

@@ -32,11 +32,16 @@ class Secrets:
             self._values[mark] = value
         return mark
 
-    def reveal(self, text: str) -> str:
-        """The text with the answers in the places of their marks."""
+    def reveal(self, text: str, names: Collection[str]) -> str:
+        """The text with the answers to these slots in the places of their marks."""
         if not self._values:
             return text
-        return MARK.sub(lambda found: self._values.get(found[0], found[0]), text)
+
+        def told(found: re.Match[str]) -> str:
+            is_theirs = found[0][1:].partition(" ")[0] in names
+            return self._values.get(found[0], found[0]) if is_theirs else found[0]
+
+        return MARK.sub(told, text)
 
     def reveal_in(self, arguments: str, names: Collection[str]) -> str:
         """A call's arguments (JSON) with the answers in these parameters, and in no others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -135,3 +136,18 @@ async def test_a_sensitive_answer_stands_nowhere_but_in_the_tools_arguments(
         assert secret not in everywhere
     assert not caller.of("input_audio_buffer.dtmf_event_received")
     assert users(caller)[1] == "[pin a]"
+
+
+async def test_what_was_sensitive_to_an_agent_is_told_to_no_agent_after_it(clock: Clock) -> None:
+    """To which the same value is not: its model reads what its slots hold."""
+    backends = echoing("hello", "four seven one one", "thanks", first="What is your pin?")
+    agent, after = (AgentConfig(slots=(slot,)) for slot in (PIN, replace(PIN, sensitive=False)))
+    async with Caller(clock, backends, agent) as caller:
+        for count, ms in ((1, 400), (2, 900)):
+            await caller.say(ms)
+            await caller.listen_until("response.done", count=count)
+        caller.session._call.hand_to(caller.session._answering._replace(agent=after))
+        await caller.say(400)
+        await caller.listen_until("response.done", count=3)
+        messages = caller.session.protocol.shown.messages()
+    assert "[pin a]" in str(messages) and "4711" not in str(messages)
