@@ -32,8 +32,12 @@ CALLED_TO = frozenset(
 ASIDE = re.compile(
     r"\b(?:(?:i'm|i am|we're|we are) (?:still )?(?:on the (?:phone|telephone)|on a call)|"
     r"(?:i'm|i am) talking to (?:someone|somebody)|(?:i'll|i will) be right (?:there|over)|"
-    r"ask your (?:mother|father|mom|mum|dad|sister|brother))\b"
+    r"ask your (?:mother|father|mom|mum|dad|sister|brother)\b.*)(?= |$)"
 )
+# Behind it: "with the bank", "right now, honey". Whoever says more there has a wish of their own
+# ("I'll be right there, what's the address?").
+BEHIND_ASIDE = NAMES | frozenset("now right please okay ok in a second minute moment".split())
+LONGEST_WITH = 4
 # An answer to a question of the agent's, unless it is said over the agent.
 OVER_AGENT = re.compile(r"\bnot (?:right )?now\b|^(?:\w+ )?come here\b")
 LONGEST_ASIDE = 10  # words: who says more to somebody else has put the telephone down
@@ -77,7 +81,13 @@ def is_aside(words: Sequence[str], *, over_agent: bool) -> bool:
         return False
     line = " ".join(said)
     calls = _calls_somebody(said) or OVER_AGENT.search(line) is not None
-    return (over_agent and calls) or ASIDE.search(line) is not None
+    if over_agent and calls:
+        return True
+    if (aside := ASIDE.search(line)) is None:
+        return False
+    behind = line[aside.end() :].split()
+    is_with = behind[:1] == ["with"] and len(behind) <= LONGEST_WITH
+    return is_with or BEHIND_ASIDE.issuperset(behind)
 
 
 def _calls_somebody(said: Sequence[str]) -> bool:

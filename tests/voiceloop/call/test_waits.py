@@ -65,6 +65,11 @@ def test_who_says_more_than_that_is_answered(said: str) -> None:
         ("not now i'm on the phone", True, True),
         ("i will be right there", True, True),
         ("ask your mother", True, True),
+        ("ask your mother if she wants fries", True, True),
+        ("i'm on the phone with the bank", True, True),
+        ("i'll be right there in a minute honey", True, True),
+        ("i'll be right there what's the address", False, False),
+        ("i'm on the phone with my bank about a letter", False, False),
         ("no the other one darling", True, False),
         ("not now", True, False),  # "Would you like to hear our specials?"
         ("can i order on the phone", False, False),
