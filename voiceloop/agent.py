@@ -297,8 +297,8 @@ class BargeIn:
             "bear with me",
         ),
         "A turn of hardly more than such words is not answered. The agent waits for the caller to "
-        "speak again, and asks back once after 20 s (`call.still_there`). So it does after a turn "
-        'that is plainly for somebody else, as "I am on the phone". None: every turn is answered.',
+        "speak again, and asks back once after 20 s (`call.still_there`). So it does, in English, "
+        'after what is plainly for others, as "I am on the phone". None: every turn is answered.',
     )
     backchannels: tuple[Words, ...] = key(
         (
