@@ -42,7 +42,8 @@ unit: setup
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not call"
 
 calls: setup
-	$(BIN)/pytest -q -n 2 --dist loadfile -m call   # whole files: some go on from test to test
+	# Whole files, for some go on from test to test; three at once, for they wait more than they compute.
+	$(BIN)/pytest -q -n 3 --dist loadfile -m call
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache out
