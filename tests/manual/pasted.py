@@ -30,6 +30,7 @@ from voiceloop.new_agent.options import wanted_of
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "voiceloop" / "docs"
 PAGES = [*sorted(DOCS.glob("*.md")), ROOT / "README.md", ROOT / "SECURITY.md"]
+SAID = ROOT / "clients/call/heart/1_hours.flac"  # a question that a caller speaks
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 READY_S, LINE_S = 60.0, 180.0
 SERVERS = re.compile(r"(?:\. \S+ && )?(?:\w+=\S+ )*voiceloop (?:serve|gateway|worker)\b")
@@ -173,7 +174,7 @@ class Terminal:
              "-subj", "/CN=localhost", "-keyout", "key.pem", "-out", "cert.pem"],
             cwd=self.folder, check=True, capture_output=True,
         )  # fmt: skip
-        samples, rate_hz = soundfile.read(ROOT / "clients/call/heart/1_hours.flac", dtype="int16")
+        samples, rate_hz = soundfile.read(SAID, dtype="int16")
         write_wav(self.folder / "question.wav", (samples,), rate_hz)
 
     def _of_here(self, text: str) -> str:

@@ -7,11 +7,11 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import numpy as np
 import pytest
+import soundfile
 
 from tests.dialect_service import streamed
-from tests.manual.pasted import ELSEWHERE, OF_OTHERS, Terminal, lines, to_run
+from tests.manual.pasted import ELSEWHERE, OF_OTHERS, SAID, Terminal, lines, to_run
 from tests.remote_service import Answer, Service, scripted_remote
 
 # A scripted model answers: what it says is not what scenarios want, and a machine lacks something.
@@ -22,11 +22,13 @@ MAY_FAIL = re.compile(r"voiceloop (?:evaluate|doctor)|.*python test_agent\.py")
 async def terminal(tmp_path: Path) -> AsyncIterator[Terminal]:
     """Beside a service that hears, thinks and speaks, each always the same."""
     service = Service()
-    tone = (8000 * np.sin(np.arange(24_000) * 0.06)).astype("<i2").tobytes()
+    said, _ = soundfile.read(
+        SAID, dtype="int16"
+    )  # `call say` has a server hear it: no tone is speech
     service.say("/models", Answer([json.dumps({"data": [{"id": "qwen3:8b"}]}).encode()]))
     service.say("/chat/completions", streamed({"content": "We open at seven."}))
     service.say("/audio/transcriptions", Answer([b'{"text": "What are your hours?"}']))
-    service.say("/audio/speech", Answer([tone], content_type="audio/pcm"))
+    service.say("/audio/speech", Answer([said.tobytes()], content_type="audio/pcm"))
     async with scripted_remote(service) as remote:
         terminal = Terminal(tmp_path, remote.service.port)
         try:
