@@ -10,6 +10,7 @@ PAGE = (ROOT / "voiceloop" / "docs" / "ERRORS.md").read_text(encoding="utf-8")
 CODE = re.compile(
     r"\bcode(?:: ClassVar\[str\])?\s*=\s*\"([a-z_]+)\"(?: if .*? else \"([a-z_]+)\")?"
     r"|_refused\(\s*\"(resume_[a-z_]+)\""
+    r"|_known\([\w.]+, \"([a-z_]+)\""
 )
 
 
