@@ -632,7 +632,7 @@ def _secret(text: str, name: str) -> str:
     try:
         found = Path(text.removeprefix(FILE)).expanduser().read_text(encoding="utf-8").strip()
     except (OSError, ValueError, RuntimeError):
-        raise ConfigError(f"{name}: expected a readable file behind file:, found none") from None
+        raise ConfigError(f"{name}: expected a readable file, found none at {text}") from None
     if not found:
         raise ConfigError(f"{name}: expected a key in the file behind file:, found it empty")
     return found

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from voiceloop.config import Config, load_config
+from voiceloop.errors import ConfigError
 from voiceloop.models.presets import resolve_agent
 from voiceloop.replay.clock import SkippingLoop
 from voiceloop.replay.compare import ASPECTS, Comparison, Pair, compare
@@ -27,23 +28,41 @@ def run_replay(chosen: argparse.Namespace) -> int:
     """Returns the exit code: 1 where something differs. Raises: ConfigError, BackendError."""
     flags = {"agent": chosen.agent, "preset": chosen.preset}
     config = load_config(chosen.config, environ=os.environ, flags=flags)
-    calls = [read_kept(path) for path in _paths(chosen.calls)]
+    calls, left_out = read_all(chosen.calls)
     with tempfile.TemporaryDirectory() as folder:
         out = chosen.out if chosen.out is not None else Path(folder)
         with asyncio.Runner(loop_factory=SkippingLoop) as runner:
             comparison, took_s = runner.run(_played(config, calls, out, is_aa=chosen.aa))
+    for reason in left_out:
+        print(f"left out: {reason}", file=sys.stderr)
     told = comparison.told()
     spoken_s = sum(float(call.notes.get("seconds", 0.0)) for call in calls) * (1 + chosen.aa)
     told |= {"calls": len(calls), "spoken_s": round(spoken_s, 1), "took_s": round(took_s, 1)}
+    told["left_out"] = len(left_out)
     told["clock"] = "skips" if may_skip(config) else "real: services elsewhere compute"
     print(json.dumps(told, indent=1) if chosen.json else _table(told, is_aa=chosen.aa))
     return EXIT_DIFFERS if told["any"]["n_differ"] else 0
 
 
-def _paths(given: Sequence[Path]) -> list[Path]:
-    return [
-        one for path in given for one in (sorted(path.glob("*.json")) if path.is_dir() else [path])
-    ]
+def read_all(given: Sequence[Path]) -> tuple[list[KeptFiles], list[str]]:
+    """The calls, and why others of a folder are none: in some nobody spoke, one may be open yet.
+
+    Raises: ConfigError: a call that was named is none, or no folder has one.
+    """
+    calls: list[KeptFiles] = []
+    left_out: list[str] = []
+    for path in given:
+        if not path.is_dir():
+            calls.append(read_kept(path))
+            continue
+        for one in sorted(path.glob("*.json")):
+            try:
+                calls.append(read_kept(one))
+            except ConfigError as error:
+                left_out.append(str(error))
+    if not calls:
+        raise ConfigError(left_out[0] if left_out else "expected kept calls, found none")
+    return calls, left_out
 
 
 async def _played(

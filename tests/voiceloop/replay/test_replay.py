@@ -22,6 +22,7 @@ from voiceloop.operation import RecordingSettings
 from voiceloop.recording.recorder import Recorder
 from voiceloop.replay import player
 from voiceloop.replay.clock import SkippingLoop
+from voiceloop.replay.command import read_all
 from voiceloop.replay.compare import Comparison, compare
 from voiceloop.replay.kept import read_kept
 from voiceloop.tools.executor import ToolFailed
@@ -150,3 +151,16 @@ def test_files_that_are_no_kept_call_are_refused_by_what_was_found(
         (tmp_path / "sess_1~.json").write_text(text)
     with pytest.raises(ConfigError, match=found):
         read_kept(tmp_path / "sess_1~.json")
+
+
+def test_a_folder_is_played_without_the_calls_in_which_nobody_spoke(tmp_path: Path) -> None:
+    in_skipped_time(lambda: a_kept_call(tmp_path))
+    (spoken,) = tmp_path.glob("*.json")
+    typed = tmp_path / "sess_typed.json"
+    typed.write_bytes(spoken.read_bytes())
+    typed.with_suffix(".flac").write_bytes(b"fLaC" + bytes(22))
+    calls, left_out = read_all([tmp_path])
+    assert [call.name for call in calls] == [spoken.stem.partition(".")[0]]
+    assert len(left_out) == 1 and "sess_typed.flac" in left_out[0]
+    with pytest.raises(ConfigError, match="sess_typed"):
+        read_all([typed])
