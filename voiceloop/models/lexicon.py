@@ -69,7 +69,7 @@ def refuse_sounds(lexicon: Mapping[str, str]) -> None:
     for word, spoken in lexicon.items():
         if spoken.startswith(OPENS):
             raise ConfigError(
-                f"lexicon.{word}: expected a spelling, for the voice is a service, found phonemes"
+                f"lexicon: the voice is a service: expected a spelling of {word!r}, found sounds"
             )
 
 

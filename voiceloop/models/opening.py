@@ -99,6 +99,11 @@ async def open_backends(
         ConfigError: the preset is incomplete.
         BackendError: a model cannot be loaded, or a remote service does not answer.
     """
+    # Of several agents each speaks its own words, which the gateway adds.
+    lexicon = lexicon_of(config, agents[0] if len(agents) == 1 else None)
+    if config.tts_url:
+        for words in (lexicon, *(lexicon_of(config, agent) for agent in agents)):
+            refuse_sounds(words)
     async with AsyncExitStack() as stack:
         specs = with_adapters(worker_specs(config), agents)
         supervisor = Supervisor(specs, on_progress=on_progress)
@@ -192,11 +197,6 @@ async def open_backends(
             name = getattr(service, "name", config.llm_model)
             return with_service(found, name, getattr(service, "context_tokens", 0))
 
-        # Of several each speaks its own words, which the gateway adds.
-        lexicon = lexicon_of(config, agents[0] if len(agents) == 1 else None)
-        if voice is not None:
-            for words in (lexicon, *(lexicon_of(config, agent) for agent in agents)):
-                refuse_sounds(words)
         voice = voice or own.voice()
         if lexicon:
             voice = LexiconVoice(voice, lexicon)
