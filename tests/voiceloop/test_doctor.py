@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tests.passage_service import PassageService
 from voiceloop.agent import AgentConfig, AgentTool, McpServer
-from voiceloop.config import Config, load_config
+from voiceloop.config import Config, FurtherModel, load_config
 from voiceloop.doctor import report as doctor
 from voiceloop.doctor.agent_knowledge import check_agent_knowledge
 from voiceloop.doctor.agent_tools import check_agent_tools
@@ -315,6 +315,23 @@ async def test_services_in_the_place_of_models_are_asked_as_a_server_would() -> 
     assert all(one.remedy for one in found)
 
 
+async def test_the_service_of_each_further_model_is_asked_and_named() -> None:
+    dead, busy = "http://127.0.0.1:9/v1", "http://127.0.0.1:9/v2"
+    models = (
+        FurtherModel("big", url=(dead, busy)),
+        FurtherModel("odd", url=("nowhere:",)),
+        FurtherModel("far", url=("worker://127.0.0.1:9",)),
+        FurtherModel("own", model="owner/name"),
+    )
+    found = [one async for one in check_services(Config(models=models))]
+    assert [(one.subject, one.level) for one in found] == [
+        (f"model big at {dead}", "problem"),
+        (f"model big at {busy}", "problem"),
+        ("model odd by nowhere:", "problem"),
+    ]
+    assert all("[[models]]" in one.remedy for one in found)
+
+
 def test_a_servers_own_settings_are_what_is_looked_at(tmp_path: Path) -> None:
     found = looked_at("embedded", machine(), tmp_path, llm_url="http://127.0.0.1:9/v1")
     assert "engine" not in [one.subject for one in found]
@@ -342,3 +359,16 @@ def test_each_setting_that_is_not_the_default_is_explained_and_no_secret_is_show
     assert found["setting pacing_lead_ms"] == lead
     assert found["setting keys"].startswith("set, not shown. API keys")
     assert list(explain_settings(Config())) == []
+
+
+def test_a_further_models_keys_are_told_plainly_and_its_secret_is_not() -> None:
+    url = "http://127.0.0.1:9/v1"
+    big = FurtherModel("big", url=(url,), tools=False, key=("secret-key-1",))
+    found = [
+        (one.subject, one.found)
+        for one in explain_settings(Config(models=(big, FurtherModel("own", model="owner/name"))))
+    ]
+    assert found == [
+        ("setting models[0]", f"name = big, url = {url}, tools = False, key = set, not shown"),
+        ("setting models[1]", "name = own, model = owner/name"),
+    ]

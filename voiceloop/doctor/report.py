@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -164,9 +164,32 @@ def explain_settings(config: Config) -> Iterator[Finding]:
         value = attrgetter(path)(config)
         if value == one.default:
             continue
-        shown = "set, not shown" if one.is_secret else f"{value}"[:SHOWN_CHARACTERS]
+        if isinstance(value, tuple) and value and is_dataclass(value[0]):
+            for index, table in enumerate(value):
+                yield Finding("ok", f"setting {path}[{index}]", _keys_told(table))
+            continue
         default = "" if one.default in (None, "", (), {}) else f" (default {one.default})"
-        yield Finding("ok", f"setting {path}", f"{shown}{default}. {one.summary}")
+        yield Finding(
+            "ok", f"setting {path}", f"{_shown(value, one.is_secret)}{default}. {one.summary}"
+        )
+
+
+def _keys_told(table: Any) -> str:
+    """Those of one `[[table]]` that are not at their default, with their values."""
+    values = ((path, one, attrgetter(path)(table)) for path, one in all_keys(type(table)).items())
+    return ", ".join(
+        f"{path} = {_shown(value, one.is_secret)}"
+        for path, one, value in values
+        if value != one.default
+    )
+
+
+def _shown(value: Any, is_secret: bool) -> str:
+    """A setting's value as far as it is shown."""
+    if is_secret:
+        return "set, not shown"
+    told = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return told[:SHOWN_CHARACTERS]
 
 
 def check_python() -> Iterator[Finding]:

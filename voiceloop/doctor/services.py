@@ -6,11 +6,12 @@ The doctor asks each what a server asks at its start, by the same code.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 from voiceloop.backends import RoleName
-from voiceloop.config import AUTO, Config
+from voiceloop.config import AUTO, Config, workers_of
 from voiceloop.doctor.finding import Finding
 from voiceloop.errors import VoiceLoopError
 from voiceloop.models.opening import REMOTE_RECOGNIZER, REMOTE_VOICE, keyed
@@ -23,39 +24,71 @@ MODELS = {"stt": REMOTE_RECOGNIZER, "llm": "", "tts": REMOTE_VOICE}  # where non
 REMEDY = (
     "start it, or mend its address, its key (stt_key, llm_key, tts_key) or the name of its model"
 )
+REMEDY_OF_FURTHER = "start it, or mend its url, key, service or model in [[models]]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One address. subject: what answers there. kind: of language service, "" for any."""
+
+    role: RoleName
+    subject: str
+    url: str
+    key: str
+    model: str
+    kind: str = ""
+    remedy: str = REMEDY
 
 
 async def check_services(config: Config) -> AsyncIterator[Finding]:
     """Every service of the configuration."""
-    for role, key in ROLE_KEYS.items():
-        model: str = getattr(config, f"{key}_model") or MODELS[key]
-        for url, secret in keyed(getattr(config, f"{key}_url"), getattr(config, f"{key}_key")):
-            kind = config.llm_service if key == "llm" and config.llm_service != AUTO else ""
-            if provider_of(url) is None:
-                yield await _check(f"{role} at {url}", url, model, secret, kind)
-            else:
-                named = getattr(config, f"{key}_model")
-                yield await _check_provider(role, url, secret, named)
+    for asked in (*_of_roles(config), *_of_further(config)):
+        if provider_of(asked.url) is None:
+            yield await _check(asked)
+        else:
+            yield await _check_provider(asked)
     for one in broken():
         yield Finding("note", "providers", one, "mend the package, or remove it")
 
 
-async def _check_provider(role: RoleName, url: str, key: str, model: str) -> Finding:
+def _of_roles(config: Config) -> Iterator[_Asked]:
+    for role, key in ROLE_KEYS.items():
+        model: str = getattr(config, f"{key}_model")
+        for url, secret in keyed(getattr(config, f"{key}_url"), getattr(config, f"{key}_key")):
+            kind = config.llm_service if key == "llm" and config.llm_service != AUTO else ""
+            named = model if provider_of(url) is not None else model or MODELS[key]
+            yield _Asked(role, role, url, secret, named, kind)
+
+
+def _of_further(config: Config) -> Iterator[_Asked]:
+    """Of `[[models]]`. Workers elsewhere are not asked, nor are the server's own."""
+    for one in config.models:
+        if workers_of("url", one.url):
+            continue
+        kind = "" if one.service == AUTO else one.service
+        for url, secret in keyed(one.url, one.key):
+            subject = f"model {one.name}"
+            yield _Asked("engine", subject, url, secret, one.model, kind, REMEDY_OF_FURTHER)
+
+
+async def _check_provider(asked: _Asked) -> Finding:
+    subject = f"{asked.subject} by {asked.url}"
     try:
         async with AsyncExitStack() as stack:
-            await open_provider(role, [url], [key], model, stack)
+            await open_provider(asked.role, [asked.url], [asked.key], asked.model, stack)
     except VoiceLoopError as error:
-        return Finding("problem", f"{role} by {url}", error.message, REMEDY)
-    return Finding("ok", f"{role} by {url}", "it starts")
+        return Finding("problem", subject, error.message, asked.remedy)
+    return Finding("ok", subject, "it starts")
 
 
-async def _check(subject: str, url: str, model: str, key: str, kind: str) -> Finding:
+async def _check(asked: _Asked) -> Finding:
+    subject, url, model = f"{asked.subject} at {asked.url}", asked.url, asked.model
     began_s, spoken = time.monotonic(), ""
     try:
         if url.startswith(("ws://", "wss://")):
-            await RemoteTranscriber(url, model=model, key=key).start()
+            await RemoteTranscriber(url, model=model, key=asked.key).start()
         else:
-            service = RemoteService(url, model=model, key=key, kind=kind)
+            service = RemoteService(url, model=model, key=asked.key, kind=asked.kind)
             try:
                 await service.start()
                 model = service.model
@@ -65,7 +98,7 @@ async def _check(subject: str, url: str, model: str, key: str, kind: str) -> Fin
             finally:
                 await service.close()
     except VoiceLoopError as error:
-        return Finding("problem", subject, error.message, REMEDY)
+        return Finding("problem", subject, error.message, asked.remedy)
     took_ms = 1000 * (time.monotonic() - began_s)
     told = f"answers after {took_ms:.0f} ms; asked for {model}{spoken}"
     return Finding("ok", subject, told)
