@@ -79,6 +79,7 @@ FOREIGN = frozenset(
 # name: it is a path only where it begins with ./ or ../.
 ModelName = Annotated[str, Meta(extra={"not_path": r"(?!\.\.?/).*"})]
 SPEAKS = "realtime"  # the provider of a server that speaks
+REALTIME_FILLS = frozenset({"llm_url", "llm_key", "llm_model"})  # nobody sets these beside it
 WEB, SOCKETS, WORKER = ("http", "https"), ("http", "https", "ws", "wss"), "worker"
 Urls = Annotated[tuple[str, ...], Meta(extra={"schemes": (*WEB, WORKER), "providers": SOCKETS})]
 SpeechUrls = Annotated[

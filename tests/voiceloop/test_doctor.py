@@ -312,7 +312,20 @@ async def test_services_in_the_place_of_models_are_asked_as_a_server_would() -> 
         ("engine at http://127.0.0.1:9/v1", "problem"),
         ("recognizer at ws://127.0.0.1:9", "problem"),
     ]
-    assert all(one.remedy for one in found)
+    assert [one.remedy for one in found] == [
+        "start it, or mend llm_url, llm_key or llm_model",
+        "start it, or mend stt_url, stt_key or stt_model",
+    ]
+
+
+async def test_a_server_that_speaks_is_told_by_the_keys_that_the_user_wrote() -> None:
+    flags = {"realtime_url": "ws://127.0.0.1:9/v1", "realtime_key": "s3cret", "realtime_model": "m"}
+    config = load_config(flags=flags)
+    told = {one.subject for one in explain_settings(config)}
+    assert told == {f"setting {name}" for name in flags}
+    [found] = [one async for one in check_services(config)]
+    assert found.level == "problem"
+    assert found.remedy == "start it, or mend realtime_url, realtime_key or realtime_model"
 
 
 async def test_the_service_of_each_further_model_is_asked_and_named() -> None:

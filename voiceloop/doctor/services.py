@@ -21,9 +21,6 @@ from voiceloop.remote.service import RemoteService
 from voiceloop.remote.transcriber import RemoteTranscriber
 
 MODELS = {"stt": REMOTE_RECOGNIZER, "llm": "", "tts": REMOTE_VOICE}  # where none is named
-REMEDY = (
-    "start it, or mend its address, its key (stt_key, llm_key, tts_key) or the name of its model"
-)
 REMEDY_OF_FURTHER = "start it, or mend its url, key, service or model in [[models]]"
 
 
@@ -36,8 +33,8 @@ class _Asked:
     url: str
     key: str
     model: str
-    kind: str = ""
-    remedy: str = REMEDY
+    kind: str
+    remedy: str
 
 
 async def check_services(config: Config) -> AsyncIterator[Finding]:
@@ -54,10 +51,12 @@ async def check_services(config: Config) -> AsyncIterator[Finding]:
 def _of_roles(config: Config) -> Iterator[_Asked]:
     for role, key in ROLE_KEYS.items():
         model: str = getattr(config, f"{key}_model")
+        written = "realtime" if key == "llm" and config.realtime_url else key
+        remedy = f"start it, or mend {written}_url, {written}_key or {written}_model"
         for url, secret in keyed(getattr(config, f"{key}_url"), getattr(config, f"{key}_key")):
             kind = config.llm_service if key == "llm" and config.llm_service != AUTO else ""
             named = model if provider_of(url) is not None else model or MODELS[key]
-            yield _Asked(role, role, url, secret, named, kind)
+            yield _Asked(role, role, url, secret, named, kind, remedy)
 
 
 def _of_further(config: Config) -> Iterator[_Asked]:
