@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,8 @@ IDLE_S = 900.0  # a person's coffee; a call that a program forgot is not held fo
 MAX_EVENTS = 20_000  # of an hour's call some 5,000 without sound
 TOOL_TIMEOUT_S = 60.0  # as long as a server goes on with a tool
 TYPED_TIMEOUT_S = 60.0
+# A server hands a call on right behind the response that a tool ended: time for the network.
+HAND_OFF_S = 0.25
 UNTOLD = frozenset({"response.output_audio.delta"})
 
 
@@ -65,6 +67,7 @@ class HeldCall:
         self._asked: asyncio.Queue[tuple[Say, asyncio.Future[dict[str, Any]]] | None]
         self._asked = asyncio.Queue(2)  # a turn, and the end behind it
         self._is_in_turn = False
+        self._handed_at: float | None = None  # in the turn under way, to another agent
         self._sending: set[asyncio.Task[None]] = set()
         self.greeted = asyncio.Event()
 
@@ -104,7 +107,7 @@ class HeldCall:
 
     @property
     def greeting(self) -> str:
-        return " ".join(reply.text.strip() for reply in self.call.record.replies)
+        return _text_of(self.call.record.replies)
 
     # --- as an observer of the call ---
 
@@ -120,6 +123,8 @@ class HeldCall:
                 self._calls.append(call)
             case "conversation.item.added" if item.get("type") == "function_call_output":
                 self._outputs[item["call_id"]] = item.get("output", "")
+            case "session.updated":  # asked for once, before the first turn: it is another agent's
+                self._handed_at = received.at
             case "response.output_text.delta" if self._first_text_at is None:
                 self._first_text_at = received.at
         for answer in self._tools.observe(received):
@@ -154,8 +159,10 @@ class HeldCall:
             done.set_result(told)
 
     async def _one_turn(self, turn: Say) -> dict[str, Any]:
+        if turn.after_s is None:
+            await self.call.agent_finished()
         begins_at, n_errors = self._clock(), len(self.call.record.errors)
-        self._calls, self._first_text_at = [], None
+        self._calls, self._first_text_at, self._handed_at = [], None, None
         if turn.utterance is None:
             told = await self._type(turn.text)
         else:
@@ -213,14 +220,23 @@ class HeldCall:
         await self._settled()
         first_at = self._first_text_at
         return {
-            "answer": " ".join(one.text.strip() for one in self.call.record.replies[n_before:]),
+            "answer": _text_of(self.call.record.replies[n_before:]),
             "first_token_ms": None if first_at is None else round(1000 * (first_at - began_at), 1),
         }
 
     async def _settled(self) -> None:
-        """Return once nothing follows: no tool is waited for, and all was heard."""
+        """Return once nothing follows: no tool or other agent is waited for, and all was heard."""
         if not self._tools.is_settled:
             await self.call.until(lambda: self._tools.is_settled, self._clock() + TOOL_TIMEOUT_S)
+            await self.call.agent_finished()
+        if self._calls:
+            await self.call.until(lambda: self._handed_at is not None, self._clock() + HAND_OFF_S)
+        if (handed_at := self._handed_at) is not None:
+
+            def speaks() -> bool:
+                return any(one.created_at >= handed_at for one in self.call.record.replies)
+
+            await self.call.until(speaks, self._clock() + self.call.options.answer_timeout_s)
             await self.call.agent_finished()
 
     def _timeline(self, turn: TurnResult) -> Mapping[str, Any]:
@@ -230,3 +246,8 @@ class HeldCall:
             if reply.created_at - started >= turn.onset_at and reply.timeline is not None:
                 return reply.timeline
         return {}
+
+
+def _text_of(replies: Sequence[Reply]) -> str:
+    """What they say; one that only called a tool says nothing."""
+    return " ".join(text for reply in replies if (text := reply.text.strip()))

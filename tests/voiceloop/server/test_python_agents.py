@@ -1,5 +1,6 @@
 """Agents that are Python classes, served: real processes, real sockets."""
 
+import asyncio
 import json
 import logging
 import os
@@ -16,6 +17,9 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 
 import voiceloop
+from clients.call.open_call import CallOptions
+from clients.connection import RealtimeConnection
+from clients.console.held_call import HeldCall, Say
 from tests.fakes import FakeLanguageModel, Reply, instant_backends
 from tests.voiceloop.server.test_app import Running, running, until
 from tests.voiceloop.server.test_resume import say
@@ -424,3 +428,19 @@ async def test_a_method_hands_the_call_to_another_agent(tmp_path: Path) -> None:
         assert greeted["transcript"] == "Billing here."
         await until(client, "response.done")
         assert await say(client, "say hello") == "hello"
+
+
+async def test_a_driven_call_tells_a_turn_once_the_agent_that_took_over_has_spoken(
+    tmp_path: Path,
+) -> None:
+    async with guarding(tmp_path) as server:
+        url = f"ws://127.0.0.1:{server.port}/v1/realtime?agent=desk"
+        call = HeldCall(await RealtimeConnection.open(url), {}, CallOptions(greeting_wait_s=0.0))
+        running = asyncio.create_task(call.run())
+        await call.greeted.wait()
+        handed = await call.say(Say("bill please", None))
+        told = await call.say(Say("say hello", None))
+        call.stop()
+        await running
+    assert handed["answer"] == "Off you go. Billing here."
+    assert (told["answer"], told["errors"]) == ("hello", [])
