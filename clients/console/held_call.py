@@ -69,6 +69,7 @@ class HeldCall:
         self._is_in_turn = False
         self._handed_at: float | None = None  # in the turn under way, to another agent
         self._sending: set[asyncio.Task[None]] = set()
+        self.typed: list[dict[str, Any]] = []  # what was told of each typed turn
         self.greeted = asyncio.Event()
 
     async def run(self) -> CallResult:
@@ -168,7 +169,7 @@ class HeldCall:
         else:
             told = await self._speak(turn, turn.utterance)
         replies = [one for one in self.call.record.replies if one.created_at >= begins_at]
-        return {
+        whole = {
             "said": turn.text,
             **told,
             "tools": [
@@ -179,6 +180,9 @@ class HeldCall:
             "failed": [reply.status for reply in replies if reply.status == "failed"],
             "errors": self.call.record.errors[n_errors:],
         }
+        if turn.utterance is None:
+            self.typed.append(whole)
+        return whole
 
     async def _speak(self, turn: Say, utterance: Utterance) -> dict[str, Any]:
         if turn.after_s is not None and self.call.record.spoken:

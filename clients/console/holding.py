@@ -63,11 +63,14 @@ class Holder:
         result = result or self._call.call.so_far()
         if result is not None:
             turns = [turn_json(turn) for turn in result.turns]
-            figures = summary_of([result])
+            figures, typed = summary_of([result]), self._call.typed
+            figures["n_turns"] += len(typed)
+            figures["unanswered"] += sum(not one["answer"] for one in typed)
             kept = ("n_turns", "unanswered", "hard_cuts", "soft_cuts", "gap_ms", "errors")
             self._summary = {"ended": True} | {name: figures[name] for name in kept}
             if self._out is not None:
-                self._write(self._out, {"greeting": result.greeting, **figures, "turns": turns})
+                told = {"greeting": result.greeting, **figures, "turns": turns, "typed": typed}
+                self._write(self._out, told)
         self._over.set()
 
     def _write(self, out: Path, results: dict[str, Any]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from clients.call.result import CallResult
 from clients.console.held_call import HeldCall, Say
+from clients.console.holding import Holder
 from clients.console.line import MAX_REQUEST_BYTES, Answer, ask, serve, socket_of
 from clients.errors import ClientError, ConnectionFailed
 from tests.clients.call.test_simulated_call import says, voice
@@ -42,6 +44,33 @@ async def test_a_turn_tells_what_was_heard_answered_and_waited_for(clock: Clock)
         assert told["errors"] == []
         call.stop()
     assert len(running.result().turns) == 1
+
+
+@pytest.mark.virtual_time
+async def test_the_figures_at_the_end_count_typed_turns_beside_spoken_ones(
+    clock: Clock, tmp_path: Path
+) -> None:
+    async with memory_call(clock) as (connection, session):
+        call = HeldCall(connection, {}, clock=clock)
+        holder = Holder(call, "", None, {"voice": "default", "out": tmp_path})
+        running = asyncio.create_task(call.run())
+        await call.greeted.wait()
+        await call.say(WORDS)
+        typing = asyncio.create_task(call.say(Say("and this", None)))
+        await asyncio.sleep(0.1)
+        await session.answer("Six, please.")  # the mock answers sound alone
+        assert (await typing)["answer"] == "Six, please."
+        call.stop()
+        holder.end(await running)
+    answers: list[dict[str, Any]] = []
+
+    async def answer(one: Mapping[str, Any]) -> None:
+        answers.append(dict(one))
+
+    await holder.obey({"verb": "stop"}, answer)
+    assert (answers[0]["n_turns"], answers[0]["unanswered"]) == (2, 0)
+    kept = json.loads((tmp_path / "turns.json").read_text())
+    assert (len(kept["turns"]), [one["said"] for one in kept["typed"]]) == (1, ["and this"])
 
 
 @pytest.mark.virtual_time
