@@ -105,6 +105,6 @@ async def test_a_call_is_driven_by_commands(
         assert told["answer"].startswith(REPLY[:9])
         assert told["gap_ms"] > 0
         ended = await voiceloop("stop")
-    assert ended["n_turns"] == 1
+    assert ended["n_turns"] == 2  # one typed, one spoken
     assert {Path(file).name for file in ended["wrote"]} == {"conversation.wav", "turns.json"}
     assert "call start" in (await voiceloop("stop", code=2))["error"]
