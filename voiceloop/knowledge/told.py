@@ -92,6 +92,11 @@ KINDS = tuple(
     )
 )
 OF_KINDS = frozenset("fast soon quickly often age".split())
+# Who orders wants the thing, and is not to be read its price.
+ORDERS = re.compile(
+    r"(?:can|could|may|might) (?:i|we) (?:(?:please|also|just) )*(?:have|get|order) "
+    r"(?:an?|the|one|two|three|four|another|some)\b"
+)
 TALK = frozenset(
     "hear help repeat mean understand speak talk person human robot real name wait moment sorry "
     "question ask order book appointment call".split()
@@ -212,10 +217,12 @@ def said_of(question: str, passages: Sequence[str], other: str = "") -> str | No
 
 
 def _words_of(question: str) -> list[str]:
-    """Its words without what leads in to it; none where it is no question, or a long one."""
+    """Its words without what leads in to it; none where it is no question, an order, or long."""
     words = words_of(question)
     while words and words[0] in LEADS:
         del words[0]
+    if ORDERS.match(" ".join(words)):
+        return []
     is_question = bool(words) and (words[0] in ASKS or question.rstrip().endswith("?"))
     return words if is_question and len(words) <= MAX_QUESTION_WORDS else []
 

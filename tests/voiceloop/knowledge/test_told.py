@@ -51,6 +51,8 @@ def test_a_question_gets_the_sentence_that_answers_it(asked: str, said: str | No
         "Can you repeat that?",
         "How are you?",
         "I'd like a tune-up on Friday, please.",  # asks nothing
+        "Could I have a tune-up please?",  # an order
+        "Okay, can we get two new brake pads?",
         "How much is it?",  # of what was said before
         "My bike makes a strange sound when I ride it up the hill behind our house in the rain?",
         "",
@@ -58,6 +60,11 @@ def test_a_question_gets_the_sentence_that_answers_it(asked: str, said: str | No
 )
 def test_what_is_the_models_stays_the_models(asked: str) -> None:
     assert quoted(asked, SHOP, TOOLS) is None
+
+
+def test_an_order_is_not_read_a_passage() -> None:
+    assert said_of("Could I have a new saddle please?", ["A saddle: $30. A bell: $5."]) is None
+    assert said_of("Can I get something for a flat tire?", ["A repair kit is $9."]) is not None
 
 
 def test_an_agent_with_documents_may_know_what_its_instructions_do_not_say() -> None:
