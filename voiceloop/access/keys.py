@@ -45,14 +45,18 @@ class Entry:
 
         Raises: Forbidden: the key opens others.
         """
-        if self.agent:
-            opened: tuple[str, ...] = (self.agent,)
-        elif not (opened := self.agents):
-            return asked
-        name = asked or opened[0]
-        if name not in opened:
+        name = asked or next(iter(self._opened), "")
+        if not self.opens(name):
             raise Forbidden(f"agent: expected one that the key opens, found {asked[:80]!r}")
         return name
+
+    def opens(self, name: str) -> bool:
+        """Whether the agent of this name answers whoever has the key."""
+        return not self._opened or name in self._opened
+
+    @property
+    def _opened(self) -> tuple[str, ...]:
+        return (self.agent,) if self.agent else self.agents
 
 
 class KeyRing:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from dataclasses import replace as with_fields
@@ -40,15 +40,19 @@ from voiceloop.realtime.settings import Json
 ReplyEvent = TextDelta | ToolCall | Generated
 
 
-def chat_routes(door: Door) -> list[Route]:
+def chat_routes(door: Door, agents: Sequence[str]) -> list[Route]:
+    """agents: names of those that may be asked for as models, or by the address."""
+
     async def generate(request: Request) -> Response:
         asked = parse_chat(await read_json(request, MAX_JSON_BYTES))
-        tenant = tenant_of(client_key(request.headers))
-        asked = with_fields(asked, tenant=tenant, observe=door.observe_usage)
+        key = client_key(request.headers)
+        asked = with_fields(asked, tenant=tenant_of(key), observe=door.observe_usage)
+        agent = request.query_params.get("agent") or (asked.model if asked.model in agents else "")
+        models = door.models(door.keys.check(key).named(agent) if agent else "")
         if asked.streams:
-            pieces = await started(_server_sent(_chunks(door.models(), asked)))
+            pieces = await started(_server_sent(_chunks(models, asked)))
             return Stream(pieces, "text/event-stream")
-        return JSONResponse(await _whole(door.models(), asked))
+        return JSONResponse(await _whole(models, asked))
 
     return [Route("/v1/chat/completions", door.guard(generate), methods=["POST"])]
 

@@ -74,7 +74,8 @@ def check_is_here(request: Request) -> None:
 class Door:
     """``not_ready``: one sentence that says what keeps requests out, None when nothing does.
 
-    ``observe_usage``: told of each answer of the language model.
+    ``observe_usage``: told of each answer of the language model. ``answered_by``: the models as the
+    agent of a name has them, with its own adapter.
     """
 
     keys: KeyRing
@@ -84,6 +85,7 @@ class Door:
     backends: Callable[[], Backends | None]
     admission: Admission
     observe_usage: Callable[[Usage], None] = lambda usage: None
+    answered_by: Callable[[str, Backends], Backends] = lambda name, backends: backends
 
     def check(self, request: Request, *, takes_secrets: bool = False) -> None:
         """takes_secrets: a client secret opens this too. Raises: Forbidden, Unauthorized."""
@@ -92,12 +94,15 @@ class Door:
         check = self.keys.check if takes_secrets else self.keys.check_lasting
         check(client_key(request.headers))
 
-    def models(self) -> Backends:
-        """Raises: Overloaded while they are not there."""
+    def models(self, agent: str = "") -> Backends:
+        """The models, of an agent that is named with its adapter.
+
+        Raises: Overloaded while they are not there; InvalidRequest: there is no such agent.
+        """
         reason, backends = self.not_ready(), self.backends()
         if reason is not None or backends is None:
             raise Overloaded(f"This server is not ready: {reason}.")
-        return backends
+        return self.answered_by(agent, backends) if agent else backends
 
     def keyed(self, handler: Handler, *, takes_secrets: bool = False) -> Handler:
         """The handler behind `check` alone, with its errors as answers."""

@@ -1,7 +1,8 @@
 """The HTTP routes: those that stock OpenAI clients know, probes, the page, and what has no route.
 
 Owns which of them there are, the list of models (any model name is accepted by the other routes,
-since a server has one model of each kind), and what a client may know of the agent before it calls.
+since a server has one model of each kind; an agent's is that one with its adapter), and what a
+client may know of the agent before it calls.
 """
 
 from __future__ import annotations
@@ -52,22 +53,27 @@ def http_routes(
     report: Callable[[], Json],
     registry: CollectorRegistry,
     observe_usage: Callable[[Usage], None],
+    answered_by: Callable[[str, Backends], Backends],
 ) -> list[BaseRoute]:
     """All that is answered over plain HTTP; the arguments: see `Door` and `Health`.
 
     agent: the first; agent_named: of several that of a name, "" the first; names: theirs.
     """
     origins, settings = config.allowed_origins, agent.session_settings()
-    door = Door(keys, origins, not_ready, quotas, backends, admission, observe_usage)
+    door = Door(keys, origins, not_ready, quotas, backends, admission, observe_usage, answered_by)
+
+    def adapted() -> list[str]:
+        return [name for name in names if agent_named(name).llm_adapter is not None]
+
     max_s = 60.0 * config.limits.uncommitted_audio_minutes
     return [
         *health_routes(Health(not_ready_for_calls, report, registry, keys, config.metrics_key)),
         *realtime_routes(door, lambda name: agent_named(name).session_settings()),
         *site_routes(door, settings),
         openapi_route(),
-        *model_routes(door, config),
+        *model_routes(door, config, adapted),
         *agent_routes(door, config, agent_named, names),
-        *chat_routes(door),
+        *chat_routes(door, names),
         *speech_routes(door, settings),
         *transcription_routes(door, max_s=max_s, language=agent.language),
         *page_routes(),
@@ -101,22 +107,29 @@ def model_names(config: Config) -> tuple[str, ...]:
     return tuple(dict.fromkeys([OWN_NAME, *named]))
 
 
-def model_routes(door: Door, config: Config) -> list[Route]:
-    """The list and each model alone. A client secret may read it, as it may open a session."""
+def model_routes(door: Door, config: Config, adapted: Callable[[], Sequence[str]]) -> list[Route]:
+    """The list and each model alone. A client secret may read it, as it may open a session.
+
+    adapted: agents with an adapter of their own, of which a key lists those that it opens.
+    """
     created = int(time.time())
+
+    def named(request: Request) -> list[str]:
+        entry = door.keys.check(client_key(request.headers))
+        return [*model_names(config), *(name for name in adapted() if entry.opens(name))]
 
     def card(name: str) -> Json:
         return {"id": name, "object": "model", "created": created, "owned_by": "voiceloop"}
 
     async def models(request: Request) -> Response:
-        data = [card(name) for name in model_names(config)]
+        data = [card(name) for name in named(request)]
         return JSONResponse({"object": "list", "data": data})
 
     async def model(request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in model_names(config):
+        if name not in named(request):
             missing = InvalidRequest(
-                f"expected one of {', '.join(model_names(config))}, found {name[:80]!r}",
+                f"expected one of {', '.join(named(request))}, found {name[:80]!r}",
                 param="model",
                 code="model_not_found",
             )
@@ -162,8 +175,8 @@ def agent_routes(
         return JSONResponse(body)
 
     async def several(request: Request) -> Response:
-        opened = door.keys.check(client_key(request.headers)).agents
-        data = [{"name": name} for name in names if not opened or name in opened]
+        entry = door.keys.check(client_key(request.headers))
+        data = [{"name": name} for name in names if entry.opens(name)]
         return JSONResponse({"object": "list", "data": data})
 
     return [

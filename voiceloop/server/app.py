@@ -324,6 +324,7 @@ def build_app(gateway: Gateway) -> Starlette:
         report=gateway.report,
         registry=gateway.metrics.registry,
         observe_usage=lambda usage: gateway.metrics.model.observe(usage, "http"),
+        answered_by=lambda name, backends: gateway.agents.named(name).answered_by(backends),
     )
     return Starlette(
         routes=[

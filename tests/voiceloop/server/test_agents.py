@@ -65,6 +65,38 @@ async def test_each_agent_is_answered_by_its_own_adapter(tmp_path: Path) -> None
                 assert await say(client, "hello") == said
 
 
+async def test_a_request_is_answered_by_the_adapter_of_the_agent_that_it_names(
+    tmp_path: Path,
+) -> None:
+    adapted = {"shop": replace(SHOP, llm_adapter=tmp_path / "one"), "clinic": CLINIC}
+    backends = instant_backends(language_model=Adapted(lambda said: "by none"))
+    config = Config(keys=(f"{KEYS[0]} clinic", "every-agent-key"), agents=tmp_path)
+    asked = {"messages": [{"role": "user", "content": "hello"}]}
+    async with (
+        running(config, backends, others=adapted) as server,
+        httpx.AsyncClient(base_url=server.http) as http,
+    ):
+        every, clinic = bearer("every-agent-key"), bearer(KEYS[0])
+
+        async def said(path: str, model: str, key: dict[str, str] = every) -> httpx.Response:
+            path += "/v1/chat/completions"
+            return await http.post(path, json=asked | {"model": model}, headers=key)
+
+        for path, model, expected in (
+            ("", "shop", "by one"), ("/agents/shop", "any", "by one"), ("", "any", "by none"),
+            ("", "clinic", "by none"), ("/agents/clinic", "shop", "by none"),
+        ):  # fmt: skip
+            body = (await said(path, model)).json()
+            assert body["choices"][0]["message"]["content"] == expected, (path, model)
+        assert (await said("", "shop", clinic)).status_code == 403
+        assert (await said("/agents/shopp", "any")).status_code == 400
+        for key, listed in ((every, ["voiceloop", "shop"]), (clinic, ["voiceloop"])):
+            models = (await http.get("/v1/models", headers=key)).json()["data"]
+            assert [one["id"] for one in models] == listed
+            found = await http.get("/v1/models/shop", headers=key)
+            assert found.status_code == (200 if "shop" in listed else 404)
+
+
 async def test_an_agent_that_is_not_there_is_named_with_the_nearest(tmp_path: Path) -> None:
     async with running(folder(tmp_path), others=BOTH) as server:
         with pytest.raises(InvalidStatus) as refused:
