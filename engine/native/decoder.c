@@ -95,8 +95,10 @@ typedef enum { KV_PLAIN, KV_INT8 } KvFormat;
 /* What may be wrong with a step, as `runner.py` spells it out. */
 typedef enum { STEP_OK, BAD_ROWS, BAD_TOKEN, BAD_POSITION, BAD_SEQUENCE, BAD_BLOCK, BAD_LAYER } Fault;
 
-/* Of weights: int8 with a scale an output; int8 or int4 with one for each group of inputs. */
-typedef enum { BY_OUTPUT, GROUPED8, GROUPED4 } Format;
+/* Of weights: int8 with a scale an output; int8 or int4 with one for each group of inputs; int4 whose
+ * zeros are all 0, which lie nowhere then. */
+typedef enum { BY_OUTPUT, GROUPED8, GROUPED4, SYMMETRIC4 } Format;
+INLINE int has_four_bits(int format) { return format >= GROUPED4; }
 
 /* y = W x + bias. weights: of every panel and `group` inputs, in the order in which they are read,
  * bf16 scales [PANEL] (not BY_OUTPUT) and zeros [PANEL] (GROUPED4) of the outputs, and their codes
@@ -536,7 +538,7 @@ INLINE vi add_dots(vi sum, Weights weights, const Code *from) {
  * codes, scales, zeros: of these outputs; first: of the lines; totals: [rows][PANEL]. */
 INLINE void add_group(int M, int T, Format format, const uint8_t *codes, const uint16_t *scales,
                       const uint16_t *zeros, const Rows *rows, size_t first, float *totals) {
-    const int is_int4 = format == GROUPED4;
+    const int is_int4 = has_four_bits(format);
     const Code *x = rows->codes + first * GROUP;
     vi sums[MOST_TOGETHER][MOST_VECTORS];
 #pragma GCC unroll 6
@@ -562,7 +564,8 @@ INLINE void add_group(int M, int T, Format format, const uint8_t *codes, const u
     for (int t = 0; t < T; t++) {
         vf scale = {0}, zero = {0};
         if (format != BY_OUTPUT) scale = from_bf16s(scales + t * LANES);
-        if (is_int4) zero = muladd(scale, splat(-8), from_bf16s(zeros + t * LANES));
+        if (is_int4) zero = scale * -8.0f;
+        if (format == GROUPED4) zero = muladd(scale, splat(-8), from_bf16s(zeros + t * LANES));
 #pragma GCC unroll 6
         for (int m = 0; m < M; m++) {
             float *total = totals + rows->row_of[first + m] * PANEL + t * LANES;
@@ -586,9 +589,9 @@ typedef struct {
 /* Of a panel's weights the bytes of a group's scales and zeros, of GROUP inputs' codes, of all. */
 INLINE size_t scale_bytes(Format format) {
     const size_t each = PANEL * sizeof(uint16_t);
-    return format == GROUPED4 ? 2 * each : format == GROUPED8 ? each : 0;
+    return format == GROUPED4 ? 2 * each : format == BY_OUTPUT ? 0 : each;
 }
-INLINE size_t group_bytes(Format format) { return (size_t)GROUP * PANEL >> (format == GROUPED4); }
+INLINE size_t group_bytes(Format format) { return (size_t)GROUP * PANEL >> has_four_bits(format); }
 INLINE size_t panel_bytes(int n_in, int group, Format format) {
     const size_t n_groups = groups_of(n_in), n_shared = group / GROUP;
     return n_groups * group_bytes(format) + (n_groups + n_shared - 1) / n_shared * scale_bytes(format);
@@ -653,6 +656,7 @@ static void multiply_panel(void *context, int panel, int thread) {
     switch (m->product->format) {
     case BY_OUTPUT: multiply_as(BY_OUTPUT, m, panel); break;
     case GROUPED8: multiply_as(GROUPED8, m, panel); break;
+    case SYMMETRIC4: multiply_as(SYMMETRIC4, m, panel); break;
     default: multiply_as(GROUPED4, m, panel);
     }
 }
@@ -1430,7 +1434,7 @@ EXPORT void native_pack(const Product *p, const int8_t *codes, const uint16_t *s
                 const size_t out = panel * PANEL + at / STEP, in = (size_t)g * GROUP + step * STEP + at % STEP;
                 const int is_one = out < (size_t)p->n_out && in < (size_t)p->n_in;
                 const int code = is_one ? codes[out * p->n_in + in] : 0;
-                if (p->format != GROUPED4) packed[place] = (uint8_t)(code + OFFSET);
+                if (!has_four_bits(p->format)) packed[place] = (uint8_t)(code + OFFSET);
                 else packed[step / 2 * PANEL * STEP + at] |= (uint8_t)(code << step % 2 * 4);
             }
             packed += group_bytes(p->format);

@@ -7,7 +7,7 @@ from ..types import IntegrityError
 
 PANEL = 64  # outputs whose codes lie together, and what every row is padded to
 GROUP = 32  # inputs of a row that share a scale; those of weights are multiples of it
-BY_OUTPUT, GROUPED8, GROUPED4 = range(3)  # the library's Format
+BY_OUTPUT, GROUPED8, GROUPED4, SYMMETRIC4 = range(4)  # the library's Format
 MOST_INPUTS = 65536  # of a product: its sums fit 32 bits
 MOST_THREADS = 64
 MOST_HEAD = 256  # entries of a head

@@ -13,7 +13,16 @@ from torch import Tensor
 from ..linear import Streamed
 from ..load.packed import Int4Weight, ScaledWeight, format_of
 from ..types import IntegrityError
-from .layout import BY_OUTPUT, GROUP, GROUPED4, GROUPED8, MOST_INPUTS, ProductLayout, padded
+from .layout import (
+    BY_OUTPUT,
+    GROUP,
+    GROUPED4,
+    GROUPED8,
+    MOST_INPUTS,
+    SYMMETRIC4,
+    ProductLayout,
+    padded,
+)
 
 
 def as_float(tensor: Tensor, size: int) -> Tensor:
@@ -24,7 +33,10 @@ def as_float(tensor: Tensor, size: int) -> Tensor:
 
 
 class NativeLinear(Streamed):
-    """y = W x + bias by the library: int8 by groups of inputs or by outputs, int4 by groups."""
+    """y = W x + bias by the library: int8 by groups of inputs or by outputs, int4 by groups.
+
+    int4 without zeros (Q4_0, symmetric GPTQ) takes 18 bytes of each 32 inputs where others take 20.
+    """
 
     has_kernel = True
 
@@ -37,7 +49,9 @@ class NativeLinear(Streamed):
         layout = ProductLayout(n_in=n_in, n_out=n_out, group=GROUP)
         scale = as_float(weight.scale, n_out) if weight.scale.dim() == 1 else None
         if scale is None:
-            layout.format = GROUPED4 if isinstance(weight, Int4Weight) else GROUPED8
+            layout.format = GROUPED8
+            if isinstance(weight, Int4Weight):
+                layout.format = GROUPED4 if weight.zero.any() else SYMMETRIC4
             layout.group = n_in // weight.scale.shape[1]
         padded_bias = None if bias is None else as_float(bias, n_out)
         self._take(library, layout, format_of(weight), scale, padded_bias)

@@ -1,6 +1,7 @@
 """Products of the library against float64, for every instruction set that this CPU has."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -90,7 +91,23 @@ def test_int8_products_by_groups_of_inputs_are_exact_to_the_rounding_of_rows(
 def test_int4_products_are_exact_to_the_rounding_of_rows(libraries: Libraries) -> None:
     for n_out, n_in, group in ((64, 64, 32), (5, 32, 32), (130, 256, 128), (70, 96, 96)):
         for n_rows in (1, 3, 4, 9):
-            check(libraries, quantize_int4(weight(n_out, n_in), group), n_rows)
+            asymmetric = quantize_int4(weight(n_out, n_in), group)
+            check(libraries, asymmetric, n_rows)
+            check(libraries, replace(asymmetric, zero=asymmetric.zero * 0), n_rows)
+
+
+def test_int4_without_zeros_takes_a_tenth_less_and_gives_the_same_bits(
+    libraries: Libraries,
+) -> None:
+    with_zeros = quantize_int4(weight(128, 256), 32)
+    without = replace(with_zeros, zero=with_zeros.zero * 0)
+    # A single zero elsewhere has the others kept, and their products are the same.
+    kept = replace(without, zero=without.zero.clone())
+    kept.zero[127] = 1.0
+    for library in libraries.values():
+        small, large = (NativeLinear(library, one, None, torch.float32) for one in (without, kept))
+        assert len(small.weight) == len(large.weight) * 18 // 20
+        assert torch.equal(small(rows(5, 256))[:, :127], large(rows(5, 256))[:, :127])
 
 
 @pytest.mark.parametrize("bits", [8, 4])
