@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import tomllib
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -12,6 +13,7 @@ from engine.device import open_device
 from engine.native.build import NotBuilt, compile_level, open_level
 from engine.native.layout import declare
 from engine.types import EngineConfig
+from tests.release import ROOT, platform_tag
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
 
@@ -139,3 +141,13 @@ def test_what_is_checked_is_what_is_loaded_whatever_its_path_comes_to_mean(
 
     monkeypatch.setattr(build, "_whole", swapped)
     assert open_level("plain").native_runs_here()
+
+
+def test_a_wheel_carries_what_was_compiled_and_its_name_says_for_which_machines() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert f"{build.SHIPPED.relative_to(ROOT)}/*" in wheel["artifacts"]
+    arm, x86 = (machine.to_bytes(2, "little") for machine in (183, 62))
+    libraries = [bytes(18) + x86 + b"GLIBC_2.2.5 GLIBC_2.34", bytes(18) + arm + b"GLIBC_2.17"]
+    assert platform_tag(libraries) == "manylinux_2_34_aarch64.manylinux_2_34_x86_64"
+    assert platform_tag(libraries[1:]) == "manylinux_2_17_aarch64"
