@@ -1,25 +1,28 @@
 """The families, the kinds of GGUF and the bound tool calls that the engine reads.
 
-    python -m benchmarks.models_people_have [--check]
+    python -m benchmarks.models_people_have [--check] [--replies 1000]
 
 Of each family a tiny random checkpoint of the true architecture: tokens against transformers in
 fp32 (the first bar), the same from a GGUF file, its chat template with a turn that is still open,
 its own notation of tool calls parsed and bound, and the tokens that end its replies. It prints the
-table of `voiceloop/docs/MODELS.md`, which a test holds.
+table of `voiceloop/docs/MODELS.md`, which a test holds. Then so many replies of each in int8, by
+the layers that serve it: drafted for, in any company, and beside them the same alone.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.engine.rows import parted
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import Bar
 from engine.engine import Engine
@@ -44,6 +47,8 @@ N_TOKENS = 40
 CLOSE = 1e-3  # of log probabilities: both compute in fp32, in another order
 LEAST = {"families": 9, "bound notations": 6, "GGUF kinds": 9}
 CONFIG = EngineConfig(dtype="fp32", kv_tokens=1024)
+SERVED = EngineConfig(quant="int8", kv_tokens=2048)
+MOST_WORDS = 60  # of a caller's
 CALL = ParsedCall("book_table", '{"people": 4}')
 
 
@@ -153,6 +158,24 @@ def _obeys(engine: Engine, is_bare: bool, offered: SamplingParams, written: str)
     return True
 
 
+def parting(row: Row, folder: Path, n_replies: int) -> int:
+    """How many replies of this family part by what else is computed; tells it."""
+    n_vocab = write_text(row, folder)
+    reference(row.model, folder, [1], vocab_size=n_vocab)
+    chance = random.Random(row.name)
+    prompts = [
+        [chance.randrange(20, n_vocab) for _ in range(chance.randint(1, MOST_WORDS))]
+        for _ in range(n_replies)
+    ]
+    plain, drafted = (
+        Engine.load(folder, replace(SERVED, max_draft_tokens=n, ngram_draft=n > 0))
+        for n in (0, SERVED.max_draft_tokens)
+    )
+    n_parted, told = parted(plain, drafted, prompts, 0, ignore_eos=True)
+    print(f"{row.name}: {told}", flush=True)
+    return n_parted
+
+
 def table(found: Iterable[Found]) -> str:
     """The lines of MODELS.md."""
     lines = [
@@ -180,12 +203,16 @@ def notations(found: Iterable[Found]) -> set[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     command = Benchmark("models_people_have", "Families, kinds of GGUF and bound calls.")
-    command.parse(arguments)
-    found = []
+    command.count("--replies", 1000, "of each family, drafted for and in company", at_least=0)
+    chosen = command.parse(arguments)
+    found, n_parted = [], dict[str, int]()
     for row in ROWS:
         with tempfile.TemporaryDirectory() as folder:
             found.append(check(row, Path(folder)))
         print(*found[-1].wrong or [f"{row.name}: all as expected"], sep="\n", flush=True)
+        if chosen.replies:
+            with tempfile.TemporaryDirectory() as folder:
+                n_parted[row.name] = parting(row, Path(folder), chosen.replies)
     print(table(found))
     counts = {
         # Phi-4-mini is Phi by its class.
@@ -195,7 +222,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     bars = [Bar(name, counts[name], least, "", at_least=True) for name, least in LEAST.items()]
     bars.append(Bar("wrong", sum(len(one.wrong) for one in found), 0, ""))
-    return command.finish({}, bars, table=table(found).splitlines())
+    if n_parted:
+        most = max(n_parted.values())
+        bars.append(Bar("replies that part, of the worst family", most, 0, "", n=chosen.replies))
+    told = table(found).splitlines()
+    return command.finish({"replies": chosen.replies}, bars, table=told, parted=n_parted)
 
 
 if __name__ == "__main__":

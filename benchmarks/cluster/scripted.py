@@ -3,9 +3,9 @@
     python -m benchmarks.cluster.scripted worker --role engine --listen 127.0.0.1:0 --json
 
 The recognizer hears one question in whatever is said, the engine is sure that it is over and
-answers at once, after two seconds where it is asked slowly, and the voice is a tone. The engine
-remembers which messages it has read, as a prefix cache would, and writes a line for each branch
-into the folder that ``CLUSTER_BENCH_FOLDER`` names.
+answers at once, after two seconds where it is asked slowly, and the voice is a tone. Where
+``CLUSTER_BENCH_FOLDER`` names a folder, the engine writes a line for each branch there, of which
+messages it has read, as a prefix cache would.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -48,6 +48,7 @@ from voiceloop.workers.messages import (
     Flush,
     HeldModel,
     OpenBranch,
+    RoleName,
     RoleSpec,
     Stage,
     StreamEvent,
@@ -65,7 +66,7 @@ P_END = 0.98
 ANSWER = "Certainly, that is noted."
 TONE_HZ, TONE_S = 220, 0.3
 SLOWLY, SLOWLY_S = "slowly", 2.0  # about as long as a caller keeps a branch open in each turn
-HELD = {
+HELD: dict[RoleName, HeldModel] = {
     "engine": HeldModel("scripted engine", context_tokens=4096),
     "recognizer": HeldModel("scripted ears", languages=("en",)),
     "voice": HeldModel("scripted voice", voices=("ava",)),
@@ -98,10 +99,13 @@ class Scripted:
     tokens = ""
     served: Mapping[str, str] = {}
 
-    def __init__(self) -> None:
+    def __init__(self, n_tones: int = 1) -> None:
+        """n_tones: of each text that is spoken."""
+        self._n_tones = n_tones
         self._due: list[tuple[float, StreamEvent | StreamFailed]] = []
         self._segments = Counter[str]()
-        self._log = Path(os.environ[FOLDER]) / f"engine-{os.getpid()}.jsonl"
+        folder = os.environ.get(FOLDER)
+        self._log = Path(folder) / f"engine-{os.getpid()}.jsonl" if folder else None
 
     def warm_up(self) -> None:
         pass
@@ -109,9 +113,10 @@ class Scripted:
     def receive(self, message: ToRole) -> None:
         match message:
             case OpenBranch():
-                line = [time.time(), message.stream_id, chain_of(message.history)]
-                with self._log.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
+                if self._log is not None:
+                    line = [time.time(), message.stream_id, chain_of(message.history)]
+                    with self._log.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(line) + "\n")
             case Flush():
                 segment = self._segments[message.stream_id]
                 self._answer(message.stream_id, Partial(segment, HEARD, (), True))
@@ -127,7 +132,8 @@ class Scripted:
                 self._answer(message.stream_id, TextDelta(ANSWER), wait_s)
                 self._answer(message.stream_id, Generated("stop", Usage()), wait_s)
             case FeedText():
-                self._answer(message.stream_id, Speech(tone(), RATE_HZ))
+                for _ in range(self._n_tones):
+                    self._answer(message.stream_id, Speech(tone(), RATE_HZ))
             case FinishText():
                 self._answer(message.stream_id, SpeechEnd(0))
 
@@ -153,19 +159,23 @@ class Scripted:
         return due
 
 
-def load() -> Scripted:
-    return Scripted()
+def load(**options: int) -> Scripted:
+    return Scripted(**options)
+
+
+def roles(names: Iterable[RoleName], **options: int) -> tuple[RoleSpec, ...]:
+    """What a process is to hold; options: of each `Scripted`."""
+    factory = "benchmarks.cluster.scripted:load"
+    return tuple(RoleSpec(name, options, factory, HELD[name]) for name in names)
 
 
 def main(arguments: Sequence[str]) -> int:
     if arguments[0] != "worker":
         return voiceloop(arguments)
     given = build_parser().parse_args(list(arguments))
-    factory = "benchmarks.cluster.scripted:load"
-    roles = tuple(RoleSpec(role, {}, factory, HELD[role]) for role in given.role)
     asyncio.run(
         host_worker(
-            WorkerSpec("scripted", roles, version=given.version),
+            WorkerSpec("scripted", roles(given.role), version=given.version),
             read_address("--listen", given.listen),
             load_config(environ=os.environ).workers,
             drain_s=20.0,

@@ -30,6 +30,7 @@ KINDS = {"Q4_0": "int4", "Q4_K_M": "int4", "Q8_0": "int8"}  # of files, and what
 OF_BYTES = {"4 bits": ("Q4_0", "Q4_K_M"), "8 bits": ("Q8_0",)}
 N_PROMPT, N_CLAUSE, N_STAGED = 256, 10, 60
 TOGETHER = (1, 4, 8)  # replies at once
+N_EACH = 32  # tokens of the prompts of several, whose steps alone are timed
 PACKED_BYTES = 8 << 30
 
 
@@ -95,7 +96,8 @@ def _beside(setting: Setting, path: Path, quant: str, n_threads: int) -> Both:
     with TemporaryDirectory() as folder, _closing(LlamaCpp(path, Path(folder), n_threads)) as peer:
         for turn in interleaved(variants, setting.repeats, warm_up=1):
             who, _, n = turn.variant.rpartition(" ")
-            prompts = [setting.words(N_PROMPT, 10 * turn.index + i) for i in range(int(n))]
+            n_words = N_PROMPT if n == "1" else N_EACH
+            prompts = [setting.words(n_words, 10 * turn.index + i) for i in range(int(n))]
             ours = who == "engine"
             timed = _of_engine(engine, prompts) if ours else peer.timed(prompts, N_REPLY)
             if not turn.is_warm_up:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
+from operator import ne
 
 from benchmarks.engine.models import embedded_model
 from benchmarks.engine.setting import Setting, drain, median, paired
@@ -17,6 +19,7 @@ N_BEFORE = 300  # tokens before the rows: instructions and some turns of a call
 ROWS = (1, 2, 3, 5, 8)
 N_REPLIES = 1000
 N_TOKENS = 16  # of each of those: a sentence
+MOST_TOGETHER = 4
 
 
 def rows(setting: Setting) -> list[Bar]:
@@ -45,43 +48,65 @@ def rows(setting: Setting) -> list[Bar]:
 
 
 def same_replies(setting: Setting) -> list[Bar]:
-    """1,000 short replies with the drafters that are served and without: how many part.
-
-    How much is drafted changes at random from step to step; half of the replies are greedy, half
-    drawn with a seed.
-    """
+    """1,000 short replies, as served and drafted for, beside the same alone and undrafted."""
     is_embedded = setting.model_dir == embedded_model()
     plain = setting.engine(max_draft_tokens=0)
     drafted = setting.engine(
         ngram_draft=True, draft_dir=embedded_model("draft") if is_embedded else None
     )
-    chance = random.Random(setting.seed)
-    n_most = drafted.config.max_draft_tokens
-    for _, length in drafted.speculation._drafters:
-        length.choose = lambda *_: chance.randint(1, n_most)  # type: ignore[method-assign]
-    n_parted = 0
-    for i in range(N_REPLIES):
-        params = SamplingParams(
-            max_tokens=N_TOKENS,
-            ignore_eos=not setting.is_trained,
-            temperature=0.7 * (i % 2),
-            seed=i,
-        )
-        prompt = setting.question(plain, i)
-        said = [_reply(engine, prompt, params) for engine in (plain, drafted)]
-        n_parted += said[0] != said[1]
-    totals = drafted.metrics()
-    setting.tell(
-        f"{totals['accepted_tokens']:.0f} of {totals['drafted_tokens']:.0f} guesses stood, "
-        f"{n_parted} of {N_REPLIES} replies part"
+    prompts = [setting.question(plain, i) for i in range(N_REPLIES)]
+    n_parted, told = parted(
+        plain, drafted, prompts, setting.seed, ignore_eos=not setting.is_trained
     )
+    setting.tell(told)
     return [Bar("drafted and undrafted replies that part", n_parted, 0, "", n=N_REPLIES)]
 
 
-def _reply(engine: Engine, prompt: list[int], params: SamplingParams) -> list[int]:
-    branch = engine.branch("b")
-    branch.commit(prompt, params)
+def parted(
+    plain: Engine, drafted: Engine, prompts: Sequence[list[int]], seed: int, *, ignore_eos: bool
+) -> tuple[int, str]:
+    """How many replies differ, and a sentence on them. plain: an engine without drafters.
+
+    There each is made alone. Of the other engine's up to four run at once, half of the time beside
+    words that are read meanwhile; how much is drafted changes at random from step to step. Half of
+    the replies are greedy, half drawn with a seed.
+    """
+    chance, n_most = random.Random(seed), drafted.config.max_draft_tokens
+    for _, length in drafted.speculation._drafters:
+        length.choose = lambda *_: chance.randint(1, n_most)  # type: ignore[method-assign]
+    asked = [
+        (prompt, SamplingParams(N_TOKENS, temperature=0.7 * (i % 2), seed=i, ignore_eos=ignore_eos))
+        for i, prompt in enumerate(prompts)
+    ]
+    n_parted = first = 0
+    while first < len(asked):
+        together = asked[first : first + chance.randint(1, MOST_TOGETHER)]
+        first += len(together)
+        alone = [_replies(plain, [one])[0] for one in together]
+        beside = chance.choice(prompts)[::-1] if chance.random() < 0.5 else []
+        n_parted += sum(map(ne, alone, _replies(drafted, together, beside)))
+    totals = drafted.metrics()
+    return n_parted, (
+        f"{totals['accepted_tokens']:.0f} of {totals['drafted_tokens']:.0f} guesses stood, "
+        f"{n_parted} of {len(asked)} replies part"
+    )
+
+
+def _replies(
+    engine: Engine, asked: Sequence[tuple[list[int], SamplingParams]], beside: Sequence[int] = ()
+) -> list[list[int]]:
+    """All at once. beside: words that somebody else's branch reads meanwhile."""
+    branches = [engine.branch(f"b{i}") for i in range(len(asked))]
+    if beside:
+        branches.append(engine.branch("beside"))
+        branches[-1].stage(beside)
+    for branch, (prompt, params) in zip(branches, asked, strict=False):
+        branch.commit(prompt, params)
     drain(engine)
-    tokens = branch.sequence.tokens[len(prompt) :]
-    branch.close()
-    return tokens
+    said = [
+        branch.sequence.tokens[len(prompt) :]
+        for branch, (prompt, _) in zip(branches, asked, strict=False)
+    ]
+    for branch in branches:
+        branch.close()
+    return said
