@@ -105,7 +105,7 @@ Tokens = Annotated[
 
 AheadPart = Literal[
     "prefill", "retrieval", "p_end", "p_voice", "speculative_reply", "held_clause", "early_start",
-    "prefix_cache", "tool_calls", "slide", "verify",
+    "prefix_cache", "tool_calls", "slide",
 ]  # fmt: skip
 
 
@@ -238,7 +238,12 @@ class CascadeSettings:
     large: str = key(
         "", "The same of the large one; the server's own is then the small one. Name one of both."
     )
-
+    verify: bool = key(
+        False,
+        "The small model drafts the first clause in the pause, and a large one with the same "
+        "tokenizer verifies it ([TWO_MODELS.md](TWO_MODELS.md#an-edge-and-a-cloud)). Off: the "
+        "large one writes it alone.",
+    )
     large_share: float = key(
         1.0,
         "The share of turns that the large model answers where nothing else decides. The route "

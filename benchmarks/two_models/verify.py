@@ -135,9 +135,8 @@ async def edge(folder: Path, port: int, *, verifies: bool = True) -> AsyncIterat
     agent, config = folder / "agent.toml", folder / "edge.toml"
     text = AGENT.format(first_token_ms=5000, more="openers = ['-']")
     agent.write_text(text, encoding="utf-8")
-    off = "" if verifies else "'verify'"
     config.write_text(
-        f'[anticipation]\noff = [{off}]\n[cascade]\nlarge = "cloud"\n'
+        f'[cascade]\nlarge = "cloud"\nverify = {str(verifies).lower()}\n'
         f"[workers]\nca = '{folder / 'cert.pem'}'\n"
         f'[[models]]\nname = "cloud"\nurl = "worker://127.0.0.1:{port}"\nkey = "{KEY}"\n',
         encoding="utf-8",

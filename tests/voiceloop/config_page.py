@@ -58,6 +58,7 @@ EXPERIMENTAL = {
     *("canary.version", "canary.share", "speech_device", "llm_adapter"),
     *("llm_hears", "models.hears", "realtime_url", "realtime_key", "realtime_model"),
     *("realtime_voice", "cascade.large_share", "cascade.route_head"),
+    "cascade.verify",
     *("phone.twilio", "phone.signalwire", "phone.telnyx", "phone.plivo", "phone.vonage"),
     *("phone.asterisk", "phone.audiosocket", "phone.audiosocket_at"),
     *("sip.trunk.uri", "sip.trunk.user", "sip.trunk.password", "sip.trunk.dial_to"),

@@ -470,8 +470,10 @@ def cascade_of(config: Config, models: Mapping[str, NamedModel]) -> Cascade | No
     if not chosen.further:
         return None
     small, large = chosen.small or OWN_MODEL, chosen.large or OWN_MODEL
-    verifies = Alike(models[small].model, models[large].model)
-    return Cascade(small, large, chosen.large_share, verifies)
+    pair = Cascade(small, large, chosen.large_share)
+    if not chosen.verify:
+        return pair
+    return replace(pair, verifies=Alike(models[small].model, models[large].model))
 
 
 class Alike:

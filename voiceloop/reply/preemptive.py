@@ -195,7 +195,7 @@ class PreemptiveReplies:
 
     def _drafter(self, open_turn: LiveBranch, plan: ReplyPlan) -> LiveBranch | None:
         """The small model's branch, where it drafts what the large one verifies."""
-        verifies = self._ahead.does("verify") and self._context.router.verifies(plan.route)
+        verifies = self._context.router.verifies(plan.route)
         return open_turn.on(plan.route.other or "") if verifies else None
 
     def rest(self) -> None:

@@ -105,8 +105,7 @@ def test_a_server_takes_every_switch_and_every_switch_is_tried() -> None:
     for variants in ABLATIONS.values():
         for variant in variants.values():
             tried |= set(load_config(environ=dict(variant.environment)).anticipation.off)
-    # Drafts want two machines: `benchmarks.two_models --part verify` plays calls without them.
-    assert tried | {"verify"} == set(get_args(AheadPart))
+    assert tried == set(get_args(AheadPart))
 
 
 def test_three_brains_are_tried_each_with_every_switch_that_acts_on_it(tmp_path: Path) -> None:

@@ -256,14 +256,13 @@ async def test_nothing_is_drafted_where_verifying_is_off_or_the_small_model_answ
     clock: Clock,
 ) -> None:
     small = FakeLanguageModel(SMALL, p_end_of_turn=lambda text: 0.9)
-    backends = cascade(FakeLanguageModel(LARGE), small)
-    backends = dataclasses.replace(
-        backends, cascade=Cascade(OWN_MODEL, "big", verifies=lambda: True)
+    as_served = cascade(FakeLanguageModel(LARGE), small)
+    verified = dataclasses.replace(
+        as_served, cascade=Cascade(OWN_MODEL, "big", verifies=lambda: True)
     )
     by_rule = AgentConfig(waiting=QUIET, route=(AgentRoute("small"),))
-    for agent, off in ((AGENT, ("verify",)), (by_rule, ())):
-        config = Config(anticipation=Ahead(off))
-        async with Caller(clock, backends, agent, config=config) as caller:
+    for agent, backends in ((AGENT, as_served), (by_rule, verified)):
+        async with Caller(clock, backends, agent) as caller:
             await caller.say(800)
             await caller.listen_until("response.done")
     assert not any(one.drafts for one in small.branches)
