@@ -14,14 +14,12 @@ import argparse
 import random
 import sys
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch import Tensor
 
 from ..end_of_turn import HEAD_FILE
 from ..engine import Engine
@@ -31,6 +29,7 @@ from ..types import EngineConfig, EngineError
 from .conversations.dialogues import data_directory
 from .measuring.measures import area_under_curve
 from .training.corpus import Corpus
+from .training.state_head import HeadTraining, StateHead, show, trained
 from .training.word_ends import STYLES, WordEnds, conversations
 
 MAX_TOKENS = 512  # of a conversation; later turns of a long one are like those before
@@ -50,31 +49,6 @@ class Places:
     states: Tensor
     is_last: Tensor
     styles: Tensor
-
-
-class Head(nn.Module):
-    """As `engine.end_of_turn.EndHead`, on states of zero mean and unit variance."""
-
-    def __init__(self, mean: Tensor, deviation: Tensor, n_inner: int) -> None:
-        super().__init__()
-        self.mean, self.deviation = mean, deviation
-        self.inner, self.outer = nn.Linear(len(mean), n_inner), nn.Linear(n_inner, 1)
-        self.drop = nn.Dropout(DROPOUT)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Logits [n] of states [n, hidden]."""
-        x = self.drop((states.float() - self.mean) / self.deviation)
-        return self.outer(self.drop(nn.functional.gelu(self.inner(x))))[:, 0]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What the engine reads: mean and variance are folded into the first layer, in 16 bits."""
-        weight = (self.inner.weight.detach() / self.deviation).half()
-        return {
-            "inner.weight": weight,
-            "inner.bias": self.inner.bias.detach() - weight.float() @ self.mean,
-            "outer.weight": self.outer.weight.detach(),
-            "outer.bias": self.outer.bias.detach(),
-        }
 
 
 class Reader:
@@ -118,31 +92,17 @@ class Reader:
         return rows[wanted].half()
 
 
-def train(learned: Places, held_out: Places, n_inner: int, seed: int) -> Head:
-    """The head of the epoch with the least loss on the places held out."""
-    torch.manual_seed(seed)
-    known = learned.states.float()
-    head = Head(known.mean(0), known.std(0) + 1e-6, n_inner)
-    optimizer = torch.optim.AdamW(head.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-    n_steps = N_EPOCHS * -(-len(known) // BATCH_PLACES)
-    fall = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / n_steps)
-    best, least = head, float("inf")
-    for epoch in range(N_EPOCHS):
-        head.train()
-        for places in torch.randperm(len(known)).split(BATCH_PLACES):
-            loss = binary_cross_entropy_with_logits(head(known[places]), learned.is_last[places])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            fall.step()
-        head.eval()
-        with torch.no_grad():
-            found = head(held_out.states)
-        held_loss = float(binary_cross_entropy_with_logits(found, held_out.is_last))
-        show(f"epoch {epoch + 1} of {N_EPOCHS}: loss {held_loss:.4f} on the valid split")
-        if held_loss < least:
-            best, least = deepcopy(head), held_loss
-    return best
+def train(learned: Places, held_out: Places, n_inner: int, seed: int) -> StateHead:
+    how = HeadTraining(n_inner, N_EPOCHS, BATCH_PLACES, LEARNING_RATE, WEIGHT_DECAY, DROPOUT)
+    return trained(
+        (learned.states, learned.is_last[:, None]),
+        (held_out.states, held_out.is_last[:, None]),
+        how,
+        seed,
+        lambda epoch, loss: show(
+            f"epoch {epoch} of {N_EPOCHS}: loss {loss:.4f} on the valid split"
+        ),
+    )
 
 
 def figures(scores: Tensor, places: Places) -> Iterator[tuple[str, float, int]]:
@@ -157,12 +117,6 @@ def figures(scores: Tensor, places: Places) -> Iterator[tuple[str, float, int]]:
         if is_last.any() and not is_last.all():
             area = area_under_curve(found[is_last].tolist(), found[~is_last].tolist())
             yield name, area, len(found)
-
-
-def show(line: str) -> None:
-    """Progress, where somebody looks."""
-    if sys.stderr.isatty():
-        print(f"\r{line:<70}", end="", file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -201,7 +155,7 @@ def main() -> None:
     path.chmod(0o644)  # safetensors writes files only their owner can read
     show("")
     with torch.no_grad():
-        scores = head(held_out.states)
+        scores = head(held_out.states)[:, 0]
     for style, area, n_places in figures(scores, held_out):
         print(f"{style:<12} AUC {area:.3f}  ({n_places} word ends of the valid split)")
 

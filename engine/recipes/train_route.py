@@ -18,15 +18,13 @@ import random
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch import Tensor
 
 from ..branch import Branch
 from ..engine import Engine
@@ -43,6 +41,7 @@ from .measuring.measures import (
     words_of,
 )
 from .training.corpus import Corpus
+from .training.state_head import HeadTraining, StateHead, show, trained
 
 # Conversations per hundred: each kind of business, and lone questions that are to be refused.
 SOURCES = {
@@ -194,65 +193,16 @@ def _object(text: str) -> Any:
         return None
 
 
-class Head(nn.Module):
-    """As `engine.route.RouteHead`, on states of zero mean and unit variance."""
-
-    def __init__(self, mean: Tensor, deviation: Tensor, n_inner: int) -> None:
-        super().__init__()
-        self.mean, self.deviation = mean, deviation
-        self.inner, self.outer = nn.Linear(len(mean), n_inner), nn.Linear(n_inner, N_SIGNS)
-        self.drop = nn.Dropout(DROPOUT)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Logits [n, 3] of states [n, hidden]."""
-        x = self.drop((states - self.mean) / self.deviation)
-        return self.outer(self.drop(nn.functional.gelu(self.inner(x))))
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What the engine reads: mean and variance are folded into the first layer, in 16 bits."""
-        weight = (self.inner.weight.detach() / self.deviation).half()
-        return {
-            "inner.weight": weight,
-            "inner.bias": self.inner.bias.detach() - weight.float() @ self.mean,
-            "outer.weight": self.outer.weight.detach().clone(),
-            "outer.bias": self.outer.bias.detach().clone(),
-        }
+def train(learned: Turns, held_out: Turns, n_inner: int, seed: int) -> StateHead:
+    how = HeadTraining(n_inner, N_EPOCHS, BATCH, LEARNING_RATE, WEIGHT_DECAY, DROPOUT)
+    return trained((learned.states, learned.labels), (held_out.states, held_out.labels), how, seed)
 
 
-def train(learned: Turns, held_out: Turns, n_inner: int, seed: int) -> Head:
-    """The head of the epoch with the least loss on the turns held out."""
-    torch.manual_seed(seed)
-    head = Head(learned.states.mean(0), learned.states.std(0) + 1e-6, n_inner)
-    optimizer = torch.optim.AdamW(head.parameters(), LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-    best, least = head, float("inf")
-    for _ in range(N_EPOCHS):
-        head.train()
-        for places in torch.randperm(len(learned.states)).split(BATCH):
-            found = head(learned.states[places])
-            loss = binary_cross_entropy_with_logits(found, learned.labels[places])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        head.eval()
-        with torch.no_grad():
-            found = head(held_out.states)
-        held_loss = float(binary_cross_entropy_with_logits(found, held_out.labels))
-        if held_loss < least:
-            best, least = deepcopy(head), held_loss
-    return best
-
-
-def ranks_of(head: Head, held_out: Turns) -> Tensor:
+def ranks_of(head: StateHead, held_out: Turns) -> Tensor:
     """P(large) of turns held out, sorted: `N_RANKS` of them."""
     with torch.no_grad():
         found = head(held_out.states)[:, 0].sigmoid()
     return torch.quantile(found, torch.linspace(0, 1, N_RANKS))
-
-
-def show(line: str) -> None:
-    """Progress, where somebody looks."""
-    if sys.stderr.isatty():
-        print(f"\r{line:<70}", end="", file=sys.stderr, flush=True)
 
 
 def main() -> None:

@@ -18,9 +18,10 @@ from engine.end_of_turn import HEAD_FILE, read_head
 from engine.engine import Engine
 from engine.recipes import evaluate_end_of_turn, train_end_of_turn
 from engine.recipes.conversations.calls import generate_call
-from engine.recipes.train_end_of_turn import Head, Places, Reader, figures, train
+from engine.recipes.train_end_of_turn import Places, Reader, figures, train
 from engine.recipes.training import word_ends
 from engine.recipes.training.corpus import Corpus
+from engine.recipes.training.state_head import StateHead
 from engine.recipes.training.word_ends import SOURCES, STYLES, conversations
 from engine.types import EngineConfig, Staged
 
@@ -64,7 +65,9 @@ def test_what_is_learned_from_is_what_the_engine_asks_with(
     folder = tmp_path / "model"
     copytree(model, folder)
     torch.manual_seed(0)
-    save_file(Head(torch.zeros(HIDDEN), torch.ones(HIDDEN), 8).tensors(), folder / HEAD_FILE)
+    save_file(
+        StateHead(torch.zeros(HIDDEN), torch.ones(HIDDEN), 8, 1).tensors(), folder / HEAD_FILE
+    )
     engine = load(folder)
     drawn = conversations(Corpus(dialogues), engine.text, random.Random(1), 400)
     batch = list(islice(drawn, 4))
@@ -95,7 +98,7 @@ def test_a_head_learns_and_the_same_seed_gives_the_same_one() -> None:
     known, held_out = places(0), places(1)
     first, second, other = (train(known, held_out, n_inner=16, seed=s) for s in (0, 0, 1))
     with torch.no_grad():
-        scores = first(held_out.states)
+        scores = first(held_out.states)[:, 0]
     areas = [area for _, area, _ in figures(scores, held_out)]
     assert len(areas) == len(STYLES) + 1 and min(areas) > 0.8
     assert torch.equal(first.inner.weight, second.inner.weight)
