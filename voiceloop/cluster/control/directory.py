@@ -39,7 +39,10 @@ log = logging.getLogger(__name__)
 
 PLACE_WAIT_S = 60.0  # for room beside the old ones; after that one of these makes room
 CANARY = "-canary"  # behind the name of the group that it is tried beside
-SURGE = 2  # processes being started beside those they replace, of one group
+# Of the machines, so many start a process at once beside those it replaces, of whatever group; one
+# at least. What starts takes cores that callers are answered with (LOG.md, 2026-11-28, "what a
+# deploy costs who is in a call").
+SURGE = 0.25
 ANSWER_S = 0.5  # a queue as old as what callers are promised (slo.answer_ms) is a full worker
 
 
@@ -250,10 +253,22 @@ class Directory:
         n_missing = n_wanted - len(good)
         if old:
             self._make_way(good, old, n_wanted)
-            n_missing = min(n_missing, SURGE - sum(not one.is_ready for one in good))
+            n_missing = min(n_missing, self._surge - self._n_starting)
         elif n_missing < 0:
             self._thin_out(good, n_wanted)
         return [self._start(group) for _ in range(n_missing)]
+
+    @property
+    def _surge(self) -> int:
+        return max(1, int(SURGE * len({one.node for one in self.hosts.values() if one.node})))
+
+    @property
+    def _n_starting(self) -> int:
+        """Processes that are getting ready; one that cannot holds up no other group for ever."""
+        return sum(
+            not (one.is_ready or one.drains or one.is_gone) and one.waits_s <= PLACE_WAIT_S
+            for one in self.hosts.values()
+        )
 
     def _thin_out(self, good: Sequence[Host], n_wanted: int) -> None:
         """Drain one that is too many, once the others serve: the youngest where most are."""

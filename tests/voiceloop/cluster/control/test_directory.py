@@ -135,9 +135,29 @@ def test_new_calls_go_to_a_version_before_the_old_one_is_drained() -> None:
     while not cluster.ready(version="two"):
         cluster.run(TICK_S)
     cluster.run(TICK_S)  # its report
-    assert cluster.directory.worker_list().shares["engine"] == {"one": 0.5, "two": 0.5}
+    assert cluster.directory.worker_list().shares["engine"] == {"one": 0.6667, "two": 0.3333}
     cluster.run(SETTLE_S - 3 * TICK_S)
     assert len(cluster.ready(version="one")) == 2
+
+
+@pytest.mark.parametrize(("n_machines", "n_at_once"), [(3, 1), (12, 3)])
+def test_another_version_of_all_groups_starts_on_a_quarter_of_the_machines_at_once(
+    n_machines: int, n_at_once: int
+) -> None:
+    places = {f"m{n}": 10 for n in range(n_machines)}
+    groups = [group(name, least=n_machines, most=n_machines) for name in ("engine", "voice")]
+    cluster = ScriptedCluster(*groups, places=places)
+    cluster.run(30)
+    two = [group(one.name, "two", least=n_machines, most=n_machines) for one in groups]
+    cluster.directory.want(two, {})
+    starting = []
+    for _ in range(1000):
+        cluster.run(TICK_S)
+        hosts = cluster.directory.hosts.values()
+        starting.append(sum(not one.is_ready and not one.drains for one in hosts))
+    assert max(starting) == n_at_once
+    versions = [one.version for one in cluster.directory.hosts.values() if one.is_ready]
+    assert versions == 2 * n_machines * ["two"]
 
 
 def test_settings_that_change_are_rolled_out_and_the_same_ones_are_not() -> None:
