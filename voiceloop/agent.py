@@ -697,6 +697,7 @@ class AgentConfig:
         "auto",
         "A plain question in English gets the sentence of the instructions that answers it, word "
         "for word, without the model; of a list of prices its entry, of opening hours the day. A "
+        "question that names one value of a tool's `table` or `enum` calls that tool. A "
         "question of which no word stands there is not known. `auto`: where the embedded model "
         "(13M) would answer for another agent than the cafe.",
     )

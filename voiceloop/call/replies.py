@@ -143,7 +143,11 @@ class Replies:
         last = response.messages()[-1:]
         if not last or last[0].role != "user":
             return None
-        return self._context.prepared.answer(last[0].content)
+        fixed = self._context.prepared.answer(last[0].content)
+        if fixed is not None and fixed.call is not None and not fixed.text:
+            offered = [tool.name for tool in response.tools if response.tool_choice != "none"]
+            return fixed if fixed.call.name in offered else None
+        return fixed
 
     def acknowledge(self) -> None:
         """Say softly that a group of what the caller dictates was heard."""
@@ -207,7 +211,7 @@ class Replies:
             turn.record.facts.answered_by = fixed.table
             self._context.prepared.note_slots(response)
             plan = self._context.plan_of(response, response.messages())
-            line = self.preemptive.take_line(fixed.text, plan)
+            line = self.preemptive.take_line(fixed, plan)
             self.abandon_preparation()
             if line is None:
                 self._begin(response, turn.record, fixed.text, turn, call=fixed.call)

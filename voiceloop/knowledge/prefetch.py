@@ -199,6 +199,10 @@ class Prefetch:
             return False
         return content != self._searched or now_ms - self._began_ms < most_ms
 
+    def finds_nothing(self, text: str) -> bool:
+        """Whether these are words of which none is in any document, so that nobody searches."""
+        return bool(text.strip()) and not self._content((text,))
+
     def _content(self, words: tuple[str, ...]) -> tuple[str, ...]:
         plain = words_of(" ".join(words))
         return tuple(dict.fromkeys(word for word in plain if self._is_telling(word)))

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from voiceloop.errors import VoiceLoopError
+from voiceloop.knowledge.passages import Passage
 from voiceloop.knowledge.placement import Notes, notes_of
 from voiceloop.knowledge.prefetch import GRACE_MS, Phase, Prefetch, Retrieved, Search
 from voiceloop.knowledge.retriever import Retriever
@@ -51,9 +52,9 @@ class Settled:
         return _answer_in(self.retrieved)
 
     @property
-    def passages(self) -> tuple[str, ...]:
-        """The text of what was found, the best first."""
-        return texts_of(self.retrieved)
+    def passages(self) -> tuple[Passage, ...] | None:
+        """What was found, the best first; None where the search failed."""
+        return _passages_in(self.retrieved)
 
     def lookup(self, decided_s: float | None) -> Lookup:
         """For the turn's record. decided_s: as `Retrieved.fate`."""
@@ -159,11 +160,13 @@ class Retrieval:
         is_to_these = words_of(" ".join(found.words)) == words_of(turn)
         return _answer_in(found) if is_to_these else None
 
-    def passages(self, turn: str) -> tuple[str, ...]:
-        """The text of what was found for these words, as far as is known by now."""
+    def passages(self, turn: str) -> tuple[Passage, ...] | None:
+        """What was found for these words, the best first; None where that is not known by now."""
         found = self._prefetch.retrieved
+        if self._prefetch.finds_nothing(turn):
+            return ()
         is_to_these = words_of(" ".join(found.words)) == words_of(turn)
-        return texts_of(found) if is_to_these else ()
+        return _passages_in(found) if is_to_these else None
 
     def settle(self) -> Settled:
         """What the reply to the open turn is given; from now on the same until words come."""
@@ -266,8 +269,10 @@ class Retrieval:
         return Settled(notes_of(retrieved.hits), retrieved)
 
 
-def texts_of(found: Retrieved) -> tuple[str, ...]:
-    return tuple(hit.passage.text for hit in found.hits if not hit.passage.is_answer)
+def _passages_in(found: Retrieved) -> tuple[Passage, ...] | None:
+    if not found.hits and (found.n_failures or found.is_late):
+        return None
+    return tuple(hit.passage for hit in found.hits if not hit.passage.is_answer)
 
 
 def _answer_in(found: Retrieved) -> str | None:

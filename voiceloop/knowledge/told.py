@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log
@@ -22,7 +22,6 @@ from voiceloop.knowledge.words import words_of
 LEAST_SHARE = 0.6
 MAX_QUESTION_WORDS = 16  # a longer turn is a story, and the model's
 MAX_TOLD = 3  # values of a tool's result
-MAX_PASSAGE_WORDS = 40  # of one that is said whole: some 15 s
 DONT_KNOW = "I'm sorry, I don't know that. What else can I do for you?"
 
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -46,6 +45,7 @@ ASKS = frozenset(
     "what what's whats when when's where where's who who's whose which how how's why is are am do "
     "does did can could may will would have has must should isn't aren't don't from until".split()
 )
+DOUBTS = frozenset("do does can could is are have".split())  # lead to a yes or a no
 REQUESTS = frozenset("can could would will may should".split())  # to do something, perhaps
 # Begin a turn without being of it.
 LEADS = frozenset("and so but well okay ok um uh hi hello hey please also then yes no".split())
@@ -172,13 +172,18 @@ def _entries(sentence: str) -> list[Fact]:
 
 
 def quoted(
-    question: str, instructions: str, other: str = "", *, knows_all: bool = True
+    question: str,
+    instructions: str,
+    other: str = "",
+    *,
+    knows_all: bool = True,
+    knows_prices: bool = True,
 ) -> str | None:
     """What is said to a question whose answer stands in the instructions; None where that is the
-    model's. other: what else the model knows, as what its tools are for. knows_all: the agent has
-    no documents that may know more.
+    model's. other: what else the model knows, as what its tools are for, and may be asked for.
+    knows_all: the agent has no documents that may know more; knows_prices: nor a tool.
     """
-    if not (words := _words_of(question)):
+    if not (words := question_words(question)):
         return None
     told = told_by(instructions)
     if "name" in words and "your" in words and told.name:
@@ -188,35 +193,19 @@ def quoted(
         if found is not None:
             return found
     of_tools = stems_of(other)
-    if _asks_price(words) and wanted - set(map(stem, COST)):
-        return None  # who has no price written down is not to be told another sentence
+    if asks_price(words) and (priced := wanted - set(map(stem, COST))):
+        # Who has no price written down is not to be told another sentence.
+        is_nowhere = is_unknown(words, priced, told.known | of_tools)
+        return DONT_KNOW if knows_all and knows_prices and is_nowhere else None
     if (best := _of_subject(words, wanted, told)) is not None:
         is_of_tools = len(wanted & best.stems) <= len(wanted & of_tools)
         return None if is_of_tools else best.text
-    if knows_all and told.facts and _is_unknown(words, wanted, told.known | of_tools):
+    if knows_all and told.facts and is_unknown(words, wanted, told.known | of_tools):
         return DONT_KNOW
     return None
 
 
-def said_of(question: str, passages: Sequence[str], other: str = "") -> str | None:
-    """What is said to a question about which these passages were found, the best first: the
-    sentence that answers it, else the first of the best passage. other: as of `quoted`.
-    """
-    words = frozenset(map(stem, _words_of(question)))
-    if not passages or not words or words & stems_of(other):
-        return None
-    found = quoted(question, " ".join(passages), knows_all=False)
-    if found is not None:
-        return found
-    whole: list[str] = []
-    for sentence in SENTENCE_END.split(passages[0]):
-        if whole and len(" ".join(whole).split()) + len(sentence.split()) > MAX_PASSAGE_WORDS:
-            break
-        whole.append(sentence)
-    return " ".join(whole)
-
-
-def _words_of(question: str) -> list[str]:
+def question_words(question: str) -> list[str]:
     """Its words without what leads in to it; none where it is no question, an order, or long."""
     words = words_of(question)
     while words and words[0] in LEADS:
@@ -232,7 +221,7 @@ def _of_subject(words: list[str], wanted: frozenset[str], told: Told) -> Fact | 
     text = " ".join(words)
     if words[0] in ("what", "which") and wanted and wanted <= set(map(stem, ALL_OF_IT)):
         return next((fact for fact in told.facts if fact.is_list), None)
-    kind = next((answer for asked, answer in KINDS if asked.search(text)), None)
+    kind = kind_of(words)
     wanted = wanted - OF_KINDS if kind else wanted
     offers = SELLS.search(text) is not None
     fitting = [
@@ -242,7 +231,7 @@ def _of_subject(words: list[str], wanted: frozenset[str], told: Told) -> Fact | 
     ]
     if kind is not None and not wanted and len(fitting) == 1:
         return fitting[0]
-    is_doubt = words[0] in ("do", "does", "can", "could", "is", "are", "have")
+    is_doubt = words[0] in DOUBTS
     for fact in sorted(fitting, key=lambda fact: (-told.share(wanted, fact), fact.is_price)):
         share = told.share(wanted - {stem(word) for word in OFFERS}, fact)
         is_whole = share > 0.99 and (len(wanted) > 1 or is_doubt)
@@ -253,7 +242,13 @@ def _of_subject(words: list[str], wanted: frozenset[str], told: Told) -> Fact | 
     return None
 
 
-def _is_unknown(words: list[str], wanted: frozenset[str], known: frozenset[str]) -> bool:
+def kind_of(words: list[str]) -> re.Pattern[str] | None:
+    """What an answer to this question has in it."""
+    text = " ".join(words)
+    return next((answer for asked, answer in KINDS if asked.search(text)), None)
+
+
+def is_unknown(words: list[str], wanted: frozenset[str], known: frozenset[str]) -> bool:
     """Whether nothing that the question turns on is anywhere in what the agent was told."""
     verbs = {stem(word) for word in OFFERS & set(words)}
     things = wanted - verbs - OF_KINDS
@@ -331,13 +326,14 @@ def _covers(span: re.Match[str], day: str) -> bool:
     return first <= at <= last if first <= last else at >= first or at <= last
 
 
-def _asks_price(words: list[str]) -> bool:
-    return "how much" in " ".join(words) or bool(set(words) & COST)
+def asks_price(words: list[str]) -> bool:
+    text = " ".join(words)
+    return bool(set(words) & COST) or ("how much" in text and "how much time" not in text)
 
 
 def _of_price(words: list[str], told: Told) -> str | None:
     """What something costs."""
-    if not _asks_price(words):
+    if not asks_price(words):
         return None
     wanted = frozenset(stem(word) for word in words if word not in EMPTY | COST)
     priced = [fact for fact in told.facts if fact.is_price or PRICE.search(fact.text)]
@@ -367,9 +363,9 @@ def _of_place(words: list[str], wanted: frozenset[str], told: Told) -> str | Non
     return (first or places[0]).text.replace("You find you", "You find us")
 
 
-def line_of(result: str) -> str | None:
+def line_of(result: str, asked: str = "") -> str | None:
     """A tool's result as it is said, where it is a text or a few of them by name; None: it is the
-    model's to tell.
+    model's to tell. asked: what the tool was asked for, which says of one value what it is of.
     """
     try:
         found = json.loads(result)
@@ -379,6 +375,8 @@ def line_of(result: str) -> str | None:
         return None
     if not all(isinstance(value, str | int | float) and str(value) for value in found.values()):
         return None
+    if len(found) == 1 and asked and not any(map(str.isdigit, asked)):
+        found = {asked: next(iter(found.values()))}
     told = (f"{name.replace('_', ' ').capitalize()}: {value}." for name, value in found.items())
     return " ".join(told)
 

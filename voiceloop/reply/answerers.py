@@ -32,7 +32,7 @@ class Heard:
 
     form: where the slots stand behind these words. approved: the agent's answers, made ready.
     consent: to the call's recording. quotable: instructions whose sentences may be said word for
-    word; "": none.
+    word; "": none. tools: of the agent's, by name, those that the session may call.
     """
 
     turn: str
@@ -42,10 +42,14 @@ class Heard:
     approved: ApprovedAnswers
     consent: Consent = NO_CONSENT
     quotable: str = ""
+    tools: frozenset[str] = frozenset()
 
 
 class SaidWithCall(NamedTuple):
-    """What to say, and the tool of the server's that is called with it."""
+    """What to say, and the tool of the server's that is called with it.
+
+    Without a text what comes of the call is said, as of a call of the model's.
+    """
 
     text: str
     tool: str

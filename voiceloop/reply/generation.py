@@ -269,7 +269,10 @@ class Generation:
         """Ask for the round's reply. Raises: BackendError, Overloaded."""
         if self.tail is None:
             return
-        assert self.live is not None
+        if self.live is None:  # the rounds before this one needed no model
+            prompt, plan = (*self.plan.prompt, *self._behind), self.plan
+            begin = self._context.anticipation.begin
+            self.live, self.tail = begin(prompt, plan.tools, plan.route.model)
         self.deadline.ask()
         try:
             await self.live.commit(self.tail, self._params)

@@ -18,6 +18,7 @@ from voiceloop.backends import ChatMessage, Usage
 from voiceloop.listening.endpointing import FITTED
 from voiceloop.listening.events import PauseWeighed, UserTurn
 from voiceloop.realtime.response import ResponseHandle
+from voiceloop.reply.answerers import FixedAnswer
 from voiceloop.reply.anticipation import LiveBranch, Preemptive
 from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.plan import ReplyPlan, voice_options_of
@@ -81,33 +82,34 @@ class PreemptiveReplies:
         if (live := self._context.anticipation.live) is None:
             return
         fixed = self._context.prepared.answer(text := live.turn_text(words))
-        if fixed is not None and not self._may_speak(fixed.text):
+        if fixed is not None and not self._may_speak(fixed):
             return
         if self._context.is_busy() or self._tokens.is_empty or self._speech_ms.is_empty:
             self._metrics.drafts.labels(fate="forgone").inc()
         elif fixed is not None:
-            self._speak(live, text, fixed.text)
+            self._speak(live, text, fixed)
         else:
             self._begin(live, words, text)
 
     # --- a line that needs no model ---
 
-    def _may_speak(self, line: str) -> bool:
+    def _may_speak(self, fixed: FixedAnswer) -> bool:
         """Whether it may be spoken ahead, and is not already."""
-        settings, ahead = self._context.protocol.settings, self._line
+        settings, ahead, line = self._context.protocol.settings, self._line, fixed.text
         options = voice_options_of(settings)
         if not (settings.speaks and self._ahead.does("held_clause")) or len(line) > MOST_CHARACTERS:
             return False
         if ahead is not None and not ahead.is_failing:
-            if (ahead.fixed_text, ahead.plan.voice_options) == (line, options):
+            if ahead.says(fixed) and ahead.plan.voice_options == options:
                 return False
         return self._context.voice.kept_sound(line, options) is None
 
-    def _speak(self, open_turn: LiveBranch, text: str, line: str) -> None:
+    def _speak(self, open_turn: LiveBranch, text: str, fixed: FixedAnswer) -> None:
         self._drop_line()
         self._n_begun += 1
         plan = self._plan_to(open_turn, text)
-        self._line = Reply(self._context, plan, TurnRecord("preemptive"), fixed_text=line)
+        record, (line, _, call) = TurnRecord("preemptive"), fixed
+        self._line = Reply(self._context, plan, record, fixed_text=line, fixed_call=call)
         self._line.start(self._waste)
 
     def _drop_line(self) -> None:
@@ -115,10 +117,10 @@ class PreemptiveReplies:
         if line is not None:
             line.cancel()
 
-    def take_line(self, text: str, asked: ReplyPlan) -> Reply | None:
-        """The reply of these words that was spoken ahead as it is asked for; None: none was."""
+    def take_line(self, fixed: FixedAnswer, asked: ReplyPlan) -> Reply | None:
+        """The reply that says so, spoken ahead as it is asked for; None: none was."""
         line = self._line
-        if line is None or line.is_failing or line.fixed_text != text:
+        if line is None or line.is_failing or not line.says(fixed):
             return None
         if replace(line.plan, prompt=asked.prompt, params=asked.params, route=asked.route) != asked:
             return None

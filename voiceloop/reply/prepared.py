@@ -6,6 +6,7 @@ came to. A reply asks here before it asks the model.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,9 +16,11 @@ import msgspec
 from voiceloop.agent import AgentConfig, AgentSlot
 from voiceloop.backends import ToolCall
 from voiceloop.knowledge.answers import ApprovedAnswers
+from voiceloop.knowledge.excerpts import said_of
+from voiceloop.knowledge.passages import Passage
 from voiceloop.knowledge.placement import notes_of
 from voiceloop.knowledge.retrieval import Retrieval, Settled
-from voiceloop.knowledge.told import line_of, said_of
+from voiceloop.knowledge.told import line_of
 from voiceloop.listening.events import UserTurn
 from voiceloop.realtime.events import Source
 from voiceloop.realtime.protocol import Protocol
@@ -79,8 +82,9 @@ class Prepared:
         """
         form = self._form(turn)[1]
         heard = Heard(
-            turn, pieces, self._agent, form, self._approved, self._consent, self._quotable
-        )
+            turn, pieces, self._agent, form, self._approved, self._consent, self._quotable,
+            self._callable if self._quotable else frozenset(),
+        )  # fmt: skip
         for table, answerer in self._answerers.items():
             said = answerer.answer(heard)
             if isinstance(said, SaidWithCall):
@@ -97,9 +101,11 @@ class Prepared:
             return self._read_out(turn, self._retrieval.passages(turn))
         return None
 
-    def _read_out(self, turn: str, passages: Sequence[str]) -> FixedAnswer | None:
-        """What was found for the turn, where the model would garble it."""
-        said = said_of(turn, passages, of_tools(self._agent))
+    def _read_out(self, turn: str, found: Sequence[Passage] | None) -> FixedAnswer | None:
+        """What was found for the turn, where the model would garble it; None: not searched yet."""
+        if found is None:
+            return None
+        said = said_of(turn, found, self._quotable, of_tools(self._agent))
         return FixedAnswer(said, "quote") if said else None
 
     async def ask_before(self, hooks: AgentHooks, words: str, turn_id: str | None) -> None:
@@ -124,8 +130,16 @@ class Prepared:
         is_read = all(call.is_made and call.tool.side_effect_free for call in calls)
         if not self.quotes or not is_read:
             return None
-        lines = [line_of(call.text) for call in calls]
+        lines = [line_of(each.text, _asked(each.call)) for each in calls]
         return FixedAnswer(" ".join(map(str, lines)), "quote") if all(lines) else None
+
+    @property
+    def _callable(self) -> frozenset[str]:
+        """Those of the agent's tools that the session has as the agent does."""
+        settings, own = self._protocol.settings, self._agent.session_settings().tools
+        if settings.tool_choice not in ("auto", "required"):
+            return frozenset()
+        return frozenset(tool.name for tool in settings.tools if tool in own)
 
     @property
     def _quotable(self) -> str:
@@ -317,3 +331,13 @@ class Prepared:
         before = told if turn_id is not None and turn_id == told_of else ""
         shown = self._protocol.shown.notes_before()
         return (slot_notes_of(form, shown) if form.filled else "") + before
+
+
+def _asked(call: ToolCall) -> str:
+    """What a tool was asked for, where that is one text."""
+    try:
+        given = json.loads(call.arguments)
+    except ValueError:
+        return ""
+    values = list(given.values()) if isinstance(given, dict) else []
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else ""

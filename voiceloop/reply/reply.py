@@ -24,10 +24,11 @@ from dataclasses import replace
 import msgspec
 
 from audio.codec import encode
-from voiceloop.backends import PreemptiveDone, ToolCall, Usage, Voice
+from voiceloop.backends import PreemptiveCall, PreemptiveDone, ToolCall, Usage, Voice
 from voiceloop.errors import VoiceLoopError, error_of
 from voiceloop.listening.events import UserTurn
 from voiceloop.realtime.response import CloseReason, ResponseHandle, ResponseStatus
+from voiceloop.reply.answerers import FixedAnswer
 from voiceloop.reply.anticipation import LiveBranch
 from voiceloop.reply.bridge import Bridge, Late, ModelDeadline
 from voiceloop.reply.context import ReplyContext
@@ -83,7 +84,7 @@ class Reply:
         self.act: CallAct | None = None  # what it does to the call once it has been heard
         self.on_done: Callable[[Reply], None] | None = None
         self._context = context
-        self.fixed_text, self._fixed_call = fixed_text, fixed_call
+        self.fixed_text, self.fixed_call = fixed_text, fixed_call
         self._bridge = Bridge(
             context.agent.waiting, context.waiting_lines, context.clock,
             has_spoken=was_asked_to_wait or not plan.speaks,
@@ -133,13 +134,19 @@ class Reply:
         self.speech.release()
         return self
 
+    def says(self, fixed: FixedAnswer) -> bool:
+        """Whether it is made to say this, with the same call."""
+        made, asked = ((c.name, c.arguments) if c else None for c in (self.fixed_call, fixed.call))
+        return self.fixed_text == fixed.text and made == asked
+
     def say_line(
         self, response: ResponseHandle, turn: UserTurn, plan: ReplyPlan, call: ToolCall | None
     ) -> None:
         """Its fixed text was spoken ahead, and is what this turn is answered with."""
         self.turn, self.record, self.generation.plan = turn, turn.record, plan
-        self._fixed_call = call
-        self._mark_first_token()
+        self.fixed_call = call
+        if self.fixed_text:
+            self._mark_first_token()
         if self.playout.buffered_ms:
             self._mark_audio(self._context.clock())
         self.release(response)
@@ -459,6 +466,7 @@ class Reply:
                 await self._add_line(told.text)
                 self._end(outcome)
                 return
+            self.fixed_text = self.fixed_call = None  # what follows is the model's
             self._go_on(self._own_voice)
 
     async def _ask(self, pending: PendingCall) -> None:
@@ -512,12 +520,16 @@ class Reply:
         """
         try:
             if self.fixed_text is not None:
-                await self._write(self.fixed_text)
+                if self.fixed_text or self.fixed_call is None:
+                    await self._write(self.fixed_text)
                 if self.phase.is_ahead:
+                    if self.fixed_call is not None:
+                        made = PreemptiveCall(0, self.fixed_call.name, self.fixed_call.arguments)
+                        self.generation.tools.call_ahead(made)
                     self.speech.end_version()  # the voice says all of it
                     await self.phase.answering.wait()
-                if self._fixed_call is not None:
-                    await self._announce(self._fixed_call)
+                if self.fixed_call is not None:
+                    await self._announce(self.fixed_call)
             else:
                 await self._follow_model()
         except Exception as error:  # a bug costs a turn, not the call

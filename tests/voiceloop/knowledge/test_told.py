@@ -5,7 +5,7 @@ The business is of these tests alone: `benchmarks/strangers.py` measures on othe
 
 import pytest
 
-from voiceloop.knowledge.told import DONT_KNOW, hours_on, line_of, quoted, said_of
+from voiceloop.knowledge.told import DONT_KNOW, hours_on, line_of, quoted
 
 SHOP = (
     "You are Tomas, the voice assistant of Wheelhouse, a bicycle shop. You help callers with "
@@ -62,20 +62,14 @@ def test_what_is_the_models_stays_the_models(asked: str) -> None:
     assert quoted(asked, SHOP, TOOLS) is None
 
 
-def test_an_order_is_not_read_a_passage() -> None:
-    assert said_of("Could I have a new saddle please?", ["A saddle: $30. A bell: $5."]) is None
-    assert said_of("Can I get something for a flat tire?", ["A repair kit is $9."]) is not None
-
-
 def test_an_agent_with_documents_may_know_what_its_instructions_do_not_say() -> None:
     assert quoted("Do you sell helmets?", SHOP, knows_all=False) is None
-    pages = ("Helmets are in the back room. We have them from $30.", "Locks hang at the door.")
-    assert (
-        said_of("do you sell helmets", pages)
-        == "Helmets are in the back room. We have them from $30."
-    )
-    assert said_of("i am looking for a helmet", pages) is None
-    assert said_of("do you sell helmets", ()) is None
+
+
+def test_a_price_that_stands_nowhere_is_not_known_unless_a_tool_may_know_it() -> None:
+    assert quoted("How much is a saddle?", SHOP, TOOLS) == DONT_KNOW
+    assert quoted("How much is a saddle?", SHOP, TOOLS, knows_prices=False) is None
+    assert quoted("How much is a saddle?", SHOP, TOOLS, knows_all=False) is None
 
 
 @pytest.mark.parametrize(
@@ -105,3 +99,9 @@ def test_the_hours_of_a_day(day: str, text: str, hours: str | None) -> None:
 )
 def test_a_short_result_is_said_as_it_stands(result: str, line: str | None) -> None:
     assert line_of(result) == line
+
+
+def test_one_value_is_said_with_what_it_was_asked_of() -> None:
+    assert line_of('{"price": "$90"}', "cleaning") == "Cleaning: $90."
+    assert line_of('{"state": "ready"}', "4711") == "State: ready."
+    assert line_of('{"price": "$90", "lasts": 30}', "cleaning") == "Price: $90. Lasts: 30."

@@ -1,0 +1,60 @@
+"""Which tool a plain question asks, and for which of the values that the tool knows.
+
+Owns that rule: the question names one value, and all its other words are those of the tool. A small
+model takes another tool, or another value; the tool's author has written both down. English. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from voiceloop.knowledge.told import COST, EMPTY, asks_price, question_words, stem, stems_of
+
+STEMS_OF_COST = frozenset(map(stem, COST))
+STEMS_OF_ANY = frozenset(map(stem, ("anything", "something", "times")))  # say nothing of the tool
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A tool that takes one of these values as its parameter. about: its name and description."""
+
+    tool: str
+    parameter: str
+    values: tuple[str, ...]
+    about: str
+
+
+def asked_of(question: str, lookups: Iterable[Lookup]) -> tuple[Lookup, str] | None:
+    """The tool and the value; None where the question asks none of them for sure, or several."""
+    words = question_words(question)
+    wanted = frozenset(stem(word) for word in words if word not in EMPTY) - STEMS_OF_ANY
+    found = [
+        (one, value)
+        for one in lookups
+        if (value := _value_in(wanted, one)) is not None
+        and _is_for(words, wanted - stems_of(value), one)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def is_priced(about: str) -> bool:
+    """Whether a tool of this description tells what something costs."""
+    return bool(stems_of(about) & STEMS_OF_COST)
+
+
+def _value_in(wanted: frozenset[str], lookup: Lookup) -> str | None:
+    """The longest of the values that are named; None where none is, or two are apart."""
+    named = [value for value in lookup.values if (of := stems_of(value)) and of <= wanted]
+    best = max(named, key=lambda value: len(stems_of(value)), default=None)
+    if best is None or any(not stems_of(value) <= stems_of(best) for value in named):
+        return None
+    return best
+
+
+def _is_for(words: list[str], left: frozenset[str], lookup: Lookup) -> bool:
+    """Whether what the question asks besides the value is what the tool does."""
+    about = stems_of(lookup.about)
+    if is_priced(lookup.about):
+        return asks_price(words) and left <= about | STEMS_OF_COST
+    return bool(left) and left <= about
