@@ -1,8 +1,9 @@
-"""Many agents on one server, and agents that are Python classes: what they cost.
+"""Many agents on one server, agents that are Python classes, and a file that is saved: the costs.
 
 ``python -m benchmarks.agents --check``: twenty agents beside one, in memory and in the first token
-of each one's first turn; and the first token of a call while another call's hooks sleep, raise and
-loop for ever, beside the same call alone. Typed turns, the embedded preset.
+of each one's first turn; the first token of a call while another call's hooks sleep, raise and
+loop for ever, beside the same call alone; and with ``--reload`` how soon a line that was saved is
+heard in the open call. Typed turns, the embedded preset.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from clients.errors import ConnectionFailed
 from clients.server_process import running_server
 
 N_AGENTS = 20
-MEMORY_MB, SLOWER, BESIDE = 60.0, 1.25, 1.05
+MEMORY_MB, SLOWER, BESIDE, RELOADED_S = 60.0, 1.25, 1.05, 1.0
 ANSWER_S = 30.0
 SETTLED_S = 3.0  # after the start: kept lines are spoken behind it
 
@@ -40,6 +41,16 @@ class Desk(Agent):
             raise ValueError
         while "loop" in words:
             pass
+"""
+
+
+DOORS = ("green", "yellow", "white", "black", "brown", "purple")
+DOOR = """
+name = "Doors"
+instructions = "You stand at the door."
+[[answer]]
+questions = ["which door"]
+text = "Take the {} door."
 """
 
 
@@ -112,6 +123,46 @@ async def hooks(n_turns: int, found: dict[str, Any]) -> None:
             await caller.close()
 
 
+async def reload(found: dict[str, Any]) -> None:
+    """Save another line again and again; until its first sound, in a call that is open."""
+    found["saved to heard, s"] = waits = []
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "doors.toml"
+        file.write_text(DOOR.format("red"))
+        arguments = ("--preset", "embedded", "--agent", str(file), "--reload")
+        async with running_server(arguments, log=RESULTS / "agents-server.log") as server:
+            connection = await RealtimeConnection.open(server.url)
+            for door in DOORS:
+                file.write_text(DOOR.format(door))
+                saved_s = time.perf_counter()
+                while True:
+                    sounded_s, said = await heard(connection, "Which door?")
+                    if door in said:
+                        break
+                    if time.perf_counter() - saved_s > ANSWER_S:
+                        raise ConnectionFailed(f"expected the {door} door, found {said!r}")
+                waits.append(sounded_s - saved_s)
+            await connection.close()
+
+
+async def heard(connection: RealtimeConnection, words: str) -> tuple[float, str]:
+    """When the spoken answer to a typed turn begins, and its words."""
+    content = [{"type": "input_text", "text": words}]
+    item = {"type": "message", "role": "user", "content": content}
+    await connection.send({"type": "conversation.item.create", "item": item})
+    await connection.send({"type": "response.create"})
+    sounded_s, said = 0.0, ""
+    async with asyncio.timeout(ANSWER_S):
+        async for event in connection.events():
+            if event.type == "response.output_audio.delta" and not sounded_s:
+                sounded_s = time.perf_counter()
+            if event.type == "response.output_audio_transcript.done":
+                said = event.event["transcript"]
+            if event.type == "response.done":
+                break
+    return sounded_s, said
+
+
 async def _talk(connection: RealtimeConnection, words: str, stop: asyncio.Event) -> int:
     """Say the same until told to stop; how many turns were answered."""
     n_answered = 0
@@ -128,7 +179,7 @@ def main() -> int:
     chosen = command.parse()
     found: dict[str, Any] = {}
     command.measure(_measure(chosen.turns, found))
-    if "turns of loop" not in found:
+    if len(found.get("saved to heard, s", ())) < len(DOORS):
         return command.without_results()
     one, twenty = found["1 agents"], found[f"{N_AGENTS} agents"]
     more_mb = twenty["resident_mb"] - one["resident_mb"]
@@ -142,12 +193,15 @@ def main() -> int:
         ratio = _p95(found[f"beside {words}"]) / alone
         bars.append(Bar(f"beside hooks that {words}, p95 over alike", ratio, BESIDE, ""))
         bars.append(Bar(f"turns answered there ({words})", found[f"turns of {words}"], 1, "", True))
+    slowest_s = max(found["saved to heard, s"])
+    bars.append(Bar(f"a saved line is heard, slowest of {len(DOORS)}", slowest_s, RELOADED_S, "s"))
     return command.finish({"turns": chosen.turns, "agents": N_AGENTS}, bars, **found)
 
 
 async def _measure(n_turns: int, found: dict[str, Any]) -> None:
     await many(found)
     await hooks(n_turns, found)
+    await reload(found)
 
 
 def _p95(values: list[float]) -> float:
