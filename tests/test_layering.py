@@ -71,9 +71,8 @@ MAY_IMPORT = {
         "tools",
     },
     "agent_file": {
-        "agent", "backends", "capabilities", "child", "config_reader", "errors", "knowledge",
-        "openers",
-        "slots",
+        "agent", "backends", "capabilities", "child", "config", "config_reader", "errors",
+        "knowledge", "openers", "slots",
     },
     "openers": {"errors"},
     "listening": {"agent", "backends", "errors", "realtime", "slots", "telemetry"},

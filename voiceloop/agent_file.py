@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from voiceloop.agent import AgentConfig, AgentTool, McpServer
 from voiceloop.backends import MAX_TOOLS
 from voiceloop.capabilities import Capabilities
 from voiceloop.child import without_settings
-from voiceloop.config_reader import overlay, read_toml, read_toml_text
+from voiceloop.config import Config
+from voiceloop.config_reader import nearest, overlay, read_toml, read_toml_text
 from voiceloop.errors import ConfigError
 from voiceloop.knowledge.answers import ApprovedAnswers
 from voiceloop.knowledge.sources import check_sources
@@ -33,6 +34,8 @@ TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 DESCRIBED_S = 30.0  # an import of a large library from a cold disk
 MAX_TRANSFERS = 32  # the model reads all of their names
 MAX_MCP_SERVERS = 16  # each is a connection, or a process, for as long as the server runs
+
+OF_THE_SERVER = {one.name for one in fields(Config)} - {one.name for one in fields(AgentConfig)}
 
 # Keywords of JSON schema whose value is: one schema, a list of them, or a table of them.
 ONE_SCHEMA = ("items", "additionalProperties", "not", "if", "then", "else", "contains")
@@ -56,6 +59,8 @@ def load_agent(path: Path) -> AgentConfig:
         beside = path.absolute().parent
         return _read(_described(path.stem, str(path), beside), str(path), beside)
     wanted = f"agent: expected an agent file, or one that ships ({', '.join(names)})"
+    if not path.exists():
+        raise ConfigError(f"{wanted}, found none at {path}{nearest(str(path), names)}")
     return _read(read_toml(path, wanted), str(path), path.absolute().parent)
 
 
@@ -82,6 +87,9 @@ def _read(values: dict[str, Any], source: str, beside: Path) -> AgentConfig:
     if isinstance(spec := values.get("python"), str) and source.endswith(SUFFIX):
         own = _described(spec, source, beside)
         values = {**own, **values, "tools": [*own.get("tools", ()), *values.get("tools", ())]}
+    if (stray := next((name for name in values if name in OF_THE_SERVER), None)) is not None:
+        wanted = f"{source}: expected a key of an agent, found {stray!r}"
+        raise ConfigError(f"{wanted}, which the server's file has (voiceloop serve --config FILE)")
     agent = overlay(AgentConfig(), values, source, folder=beside)
     check_agent(agent, source)
     # What is heard comes in small letters, so that is how it is compared.

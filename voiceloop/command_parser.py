@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args, get_origin
+from typing import Any, Literal, NoReturn, TypeAlias, get_args, get_origin
 
 from voiceloop.config import all_keys
 from voiceloop.config_reader import Key, nearest, said
@@ -83,6 +83,10 @@ class CommandParser(argparse.ArgumentParser):
             options = [name for action in self._actions for name in action.option_strings]
             self.error(f"expected a known option, found {unknown[0]}{nearest(unknown[0], options)}")
         return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """One sentence: usage of a hundred options would hide it."""
+        self.exit(2, f"{self.prog}: error: {message} (all options: {self.prog} --help)\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         known = list(action.choices or ())

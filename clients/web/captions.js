@@ -46,6 +46,7 @@ export class Captions {
     const line = this.lines.get(itemId);
     if (!line) return;
     const text = heard.trim();
+    line.isCut = true;
     line.element.classList.add("interrupted");
     this.finish(line, text, `${this.agentName}, interrupted: ${text}`);
     const cut = document.createElement("span");
@@ -104,7 +105,7 @@ export class Captions {
   asTranscript() {
     return [...this.lines.values()]
       .filter((line) => line.text)
-      .map((line) => ({ who: this.nameOf(line.role), text: line.text, gapMs: line.gapMs, why: line.why }));
+      .map((line) => ({ ...line, who: this.nameOf(line.role) }));
   }
 
   nameOf(role) {

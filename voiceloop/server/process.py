@@ -294,7 +294,6 @@ async def serve(
                 await gateway.calls.kept_lines.keep_all(gateway.backends.voice, gateway.agent)
                 for served in gateway.agents:  # those of the first are there
                     served.services.kept_lines.keep_all_soon(gateway.backends.voice, served.agent)
-                    await served.services.toolbox.start()
                 await gateway.doors.open()
                 watching = watch_memory(lambda: gateway.admission.n_inside)
                 models.callback(asyncio.create_task(watching, name="memory").cancel)
@@ -386,6 +385,7 @@ async def _load(
     for one in gateway.agents:
         models.push_async_callback(one.services.toolbox.close)
         await one.services.toolbox.connect()
+        await one.services.toolbox.start()  # a module that is not there is told before models load
     agents = [one.completed for one in gateway.agents]
     trial = gateway.metrics.trial
     opening = open_backends(gateway.config, agents=agents, on_progress=on_progress, trial=trial)

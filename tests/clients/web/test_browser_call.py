@@ -336,6 +336,11 @@ async def test_typed_words_are_answered_aloud_and_an_unanswered_tool_is_told_and
             """import("/web/transcript.js").then(({ transcriptText }) => transcriptText(
                  "Ava", new Date(0), voiceloop.view.captions.asTranscript()))"""
         )
+        cut = await page.evaluate(
+            """import("/web/transcript.js").then(({ transcriptText }) => transcriptText("Ava",
+                 new Date(0), [{ who: "Ava", text: "We close", gapMs: 230, isCut: true }]))"""
+        )
+        assert cut.splitlines()[-1] == "Ava  We close — interrupted   (230 ms)"
         title, _, empty, asked, used, answered = kept.splitlines()
         assert title.startswith("A call with Ava, ") and empty == ""
         assert asked == "You   How much is a latte?" and answered == "Ava   I cannot book that."
