@@ -29,7 +29,10 @@ def write(folder: Path, wanted: Wanted) -> list[Path]:
 
 
 def _known(wanted: Wanted) -> dict[str, str]:
-    """By mark. A name that ends with ``_toml`` is a quoted TOML text, which JSON's texts are."""
+    """By mark. A name that ends with ``_toml`` is a quoted TOML text, which JSON's texts are.
+
+    ``about_lines`` stands within three quotes, a sentence a line.
+    """
     (item, price), *_ = wanted.items
     digits = re.search(r"\d[\d.,]*", price)
     service = f"llm_url = {_quoted(wanted.llm_url)}\n" if wanted.llm_url else ""
@@ -38,15 +41,17 @@ def _known(wanted: Wanted) -> dict[str, str]:
     # Sentences of the shape that the model which ships was trained on: it is a small one.
     about = (
         f"You are {wanted.agent_name}, the friendly voice assistant of {wanted.business}, "
-        f"{wanted.kind}. You help callers with orders and questions about the "
-        f"{wanted.kind.split()[-1]}. We are open {wanted.hours}. You find us {wanted.place}. "
-        "Answer in short sentences."
+        f"{wanted.kind}.",
+        f"You help callers with orders and questions about the {wanted.kind.split()[-1]}.",
+        f"We are open {wanted.hours}.",
+        f"You find us {wanted.place}.",
+        "Answer in short sentences.",
     )
     return {
         "business": wanted.business,
         "name_toml": _quoted(wanted.agent_name),
         "greeting_toml": _quoted(greeting),
-        "about_toml": _quoted(about),
+        "about_lines": " \\\n".join(_quoted(line)[1:-1] for line in about),
         "hours_toml": _quoted(f"We are open {wanted.hours}."),
         "place_toml": _quoted(f"You find us {wanted.place}."),
         "hotwords_toml": _quoted([name for name, _ in wanted.items]),
