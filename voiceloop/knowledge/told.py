@@ -381,6 +381,7 @@ def line_of(result: str, asked: str = "") -> str | None:
     return " ".join(told)
 
 
+@lru_cache(maxsize=4096)
 def stems_of(text: str) -> frozenset[str]:
     """The words of a text that a question could turn on."""
     return frozenset(stem(word) for word in words_of(text) if word not in EMPTY)
