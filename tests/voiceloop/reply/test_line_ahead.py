@@ -13,6 +13,7 @@ from voiceloop.agent import AgentConfig, AgentSlot
 from voiceloop.backends import VoiceOptions
 from voiceloop.config import Ahead, AheadPart, Config
 from voiceloop.knowledge.answers import ApprovedAnswer
+from voiceloop.reply.answerers import FixedAnswer
 from voiceloop.reply.preemptive import MOST_CHARACTERS
 
 pytestmark = pytest.mark.virtual_time
@@ -113,9 +114,11 @@ async def test_only_the_line_that_is_asked_for_in_the_same_voice_is_taken(clock:
         line = preemptive._line
         assert line is not None and line.playout.buffered_ms > 0
         plan = line.plan
-        assert preemptive.take_line("Two.", plan) is None
-        assert preemptive.take_line(WIFI, replace(plan, voice_options=VoiceOptions("b"))) is None
-        assert preemptive.take_line(WIFI, plan) is line and preemptive._line is None
+        wanted, other = FixedAnswer(WIFI, "answer"), FixedAnswer("Two.", "answer")
+        in_another = replace(plan, voice_options=VoiceOptions("b"))
+        assert preemptive.take_line(other, plan) is None
+        assert preemptive.take_line(wanted, in_another) is None
+        assert preemptive.take_line(wanted, plan) is line and preemptive._line is None
         line.cancel()
 
 
