@@ -17,17 +17,15 @@ demo: .venv/.demo
 
 setup: .venv/.installed
 
-.venv/.demo: pyproject.toml constraints.txt
+.venv/.demo: EXTRAS = embedded
+.venv/.installed: EXTRAS = embedded,dev
+.venv/.demo .venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 13) else f"VoiceLoop needs Python 3.11 or 3.12; {sys.executable} is {v.major}.{v.minor}. Try: make demo PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	@if [ -n "$(TORCH_INDEX)" ]; then $(PIP) --no-deps --index-url "$(TORCH_INDEX)" torch; fi
-	$(PIP) -e ".[embedded]"
+	$(PIP) -e ".[$(EXTRAS)]"
 	@$(BIN)/python -m engine.native.build   # with a C compiler; without, it says what that costs
-	@touch $@
-
-.venv/.installed: .venv/.demo
-	$(PIP) -e ".[embedded,dev]"
-	@touch $@
+	@touch .venv/.demo $@
 
 test: setup lint types unit calls
 
@@ -42,8 +40,9 @@ unit: setup
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not call"
 
 calls: setup
-	# Whole files, for some go on from test to test; three at once, for they wait more than they compute.
-	$(BIN)/pytest -q -n 3 --dist loadfile -m call
+	# Whole files, for some go on from test to test, the longest first; three at once, for they wait more
+	# than they compute.
+	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m call `grep -rl mark.call --include=test_*.py tests`
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache out

@@ -102,6 +102,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "real_time: in a module of those, one that runs on no such")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin the files of calls that take longest, for the last to begin keeps all waiting."""
+    taken_s: dict[Path, float] = {}
+    for item in items:
+        if (mark := item.get_closest_marker("call")) is not None:
+            seconds = mark.kwargs.get("seconds", 0.0)
+            taken_s[item.path] = max(taken_s.get(item.path, 0.0), seconds)
+    items.sort(key=lambda item: -taken_s.get(item.path, 0.0))
+
+
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

@@ -19,7 +19,7 @@ pytest.importorskip("hibari", reason="the embedded extra is not installed")
 ROWS = ["kill both", "stop the engine", "no files", "deep JSON"]
 
 
-@pytest.mark.call
+@pytest.mark.call(seconds=40)
 @pytest.mark.timeout(300)
 def test_a_fault_of_each_kind_is_borne() -> None:
     met = {one.fault: one for one in run(ROWS, seed=0, folder=Path("out"))}

@@ -23,7 +23,7 @@ from clients.loadgen import Load, run_load
 from clients.server_process import running_server
 from voiceloop.models.presets import embedded_model_dir
 
-pytestmark = [pytest.mark.call, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.call(seconds=110), pytest.mark.timeout(240)]
 
 FILES = ("conversation.wav", "turns.json", "waterfall.png", "report.html")
 # Longer than the hesitation: a plain timer leaves it alone, so that nothing may cut in.

@@ -8,7 +8,7 @@ from clients.conformance.check import Target
 from clients.conformance.suite import recorded_speech, run_suite
 from clients.server_process import running_server
 
-pytestmark = [pytest.mark.call, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.call(seconds=90), pytest.mark.timeout(300)]
 
 KEY = "conformance-key"
 

@@ -20,7 +20,7 @@ def sample() -> dict[int, str]:
     return {n: FAILURES[n].name for n in sorted({*lanes.values(), *range(0, len(FAILURES), 14)})}
 
 
-@pytest.mark.call
+@pytest.mark.call(seconds=20)
 async def test_no_failure_tells_what_was_said_or_a_key(tmp_path: Path) -> None:
     leaks, chosen = Leaks(), {number: FAILURES[number] for number in sample()}
     await through_services(chosen, leaks, tmp_path / "log")

@@ -17,7 +17,7 @@ from websockets.asyncio.client import connect
 
 from clients.server_process import ServerProcess, running_server
 
-pytestmark = [pytest.mark.call, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.call(seconds=20), pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 N_CONNECTIONS = int(os.environ.get("VOICELOOP_CONNECTIONS", "1000"))

@@ -69,7 +69,7 @@ CALL = """(async () => {{
   return session.transport.constructor.name + " " + session.transport.status;
 }})()"""
 
-pytestmark = [pytest.mark.call, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.call(seconds=17), pytest.mark.timeout(120)]
 
 
 def agent_with_a_tool() -> Gateway:

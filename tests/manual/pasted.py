@@ -64,6 +64,7 @@ ELSEWHERE = {
     r"voiceloop replay": "wants kept calls: tests/voiceloop/replay",
     r"voiceloop talk$|voiceloop talk ws|SSL_CERT_FILE=": "wants a microphone",
     r"voiceloop evaluate cafe": "plays all scenarios of an agent: tests/clients/evaluate",
+    r"voiceloop evaluate my-agent\.toml": "EVALUATE has the same of another file",
     r"voiceloop evaluate agent\.toml .*--spoken": "a page of its own has the same of another file",
     r"python -m voiceloop\.agents\.clinic_service|voiceloop evaluate clinic": "one port; evaluate/",
 }

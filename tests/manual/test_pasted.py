@@ -46,7 +46,7 @@ def test_a_reason_is_of_a_line_that_there_is() -> None:
         assert page in {one.page for one in found} and (Path(__file__).parents[2] / test).exists()
 
 
-@pytest.mark.call
+@pytest.mark.call(seconds=110)
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("page", to_run())
 async def test_the_lines_of_a_page_run_as_pasted(page: str, terminal: Terminal) -> None:

@@ -130,7 +130,7 @@ def test_the_page_has_the_steps_that_are_followed_here() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.call
+@pytest.mark.call(seconds=35)
 @pytest.mark.timeout(300)
 async def test_the_agent_is_served_called_and_tried(folder: Path) -> None:
     if not (embedded_model_dir() / "config.json").exists():
@@ -151,7 +151,7 @@ async def test_the_agent_is_served_called_and_tried(folder: Path) -> None:
     assert re.search(r"^[0-3] of 3 turns right$", printed, re.MULTILINE), printed
 
 
-@pytest.mark.call
+@pytest.mark.call(seconds=35)
 @pytest.mark.timeout(300)
 async def test_with_a_model_that_can_every_turn_is_right(folder: Path) -> None:
     serve, try_it = COMMANDS[3:]

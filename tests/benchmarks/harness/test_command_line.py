@@ -163,7 +163,7 @@ def test_an_early_end_says_why_and_is_not_judged() -> None:
     assert all(data["bars"] == [] for data in written)
 
 
-@pytest.mark.call
+@pytest.mark.call(seconds=20)
 def test_a_command_measures_at_its_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("--fakes", "--most", "1", "--turns", "1", "--times", "2")
     assert call(monkeypatch, overload.main, *arguments) == 0

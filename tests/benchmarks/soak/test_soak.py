@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 
 from benchmarks.soak.__main__ import FEWEST_JUDGED, Soak, bars_of
 from benchmarks.soak.callers import Heard, Silence
@@ -15,6 +20,7 @@ from benchmarks.soak.processes import (
 from clients.server_process import ServerProcess
 from tests.voiceloop.server.test_app import event, running
 
+ROOT = Path(__file__).resolve().parents[3]
 TICK = 60.0
 
 
@@ -67,3 +73,14 @@ async def test_what_a_server_holds_is_read_off_its_metrics() -> None:
     assert before["calls"] == 0.0 and during["calls"] == 1.0
     assert set(before) == set(HELD.values())
     assert await held(there) == {}
+
+
+@pytest.mark.call(seconds=110)
+@pytest.mark.timeout(300)
+def test_over_a_minute_of_calls_and_faults_none_is_lost_and_nothing_is_kept() -> None:
+    """Calls begin for a good minute, which takes two, and processes are killed in them."""
+    command = [sys.executable, "-m", "benchmarks.soak", "--minutes", "1.2", "--faults", "3"]
+    ran = subprocess.run(
+        [*command, "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"[-6000:]

@@ -29,7 +29,7 @@ from voiceloop.server.process import listen
 
 CHROMIUM = find_chromium()
 pytestmark = [
-    pytest.mark.call,
+    pytest.mark.call(seconds=50),
     pytest.mark.timeout(120),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium"),
 ]

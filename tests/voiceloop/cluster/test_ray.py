@@ -16,7 +16,7 @@ from voiceloop.cluster.control.status import ProcessStatus, Status, text_of
 
 pytest.importorskip("ray", reason="pip install 'voiceloop[cluster]'")
 pytestmark = [
-    pytest.mark.call,
+    pytest.mark.call(seconds=110),
     pytest.mark.timeout(180),
     pytest.mark.filterwarnings("ignore"),  # Ray's own
 ]

@@ -126,7 +126,7 @@ def listening(pid: int) -> set[str]:
     return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
 
 
-@pytest.mark.call
+@pytest.mark.call(seconds=45)
 @pytest.mark.timeout(180)
 def test_a_cluster_of_one_machine_listens_at_loopback_alone(up: Up) -> None:
     # 127.0.0.1, plain and within IPv6, in the kernel's order of bytes.
@@ -134,7 +134,7 @@ def test_a_cluster_of_one_machine_listens_at_loopback_alone(up: Up) -> None:
     assert found and found <= {"0100007F", "0000000000000000FFFF00000100007F"}
 
 
-@pytest.mark.call
+@pytest.mark.call(seconds=45)
 @pytest.mark.timeout(180)
 def test_who_has_the_token_of_up_sees_the_cluster_and_nobody_else(up: Up, tmp_path: Path) -> None:
     found = status(up, up.home)  # a second terminal of the same user

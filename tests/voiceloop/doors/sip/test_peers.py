@@ -32,7 +32,9 @@ from voiceloop.doors.sip.leg import LegState
 from voiceloop.server.app import Gateway
 from voiceloop.telephony import Announcement
 
-pytestmark = pytest.mark.call  # real programs by the clock: they wait more than they compute
+pytestmark = pytest.mark.call(
+    seconds=70
+)  # real programs by the clock: they wait more than they compute
 SCENARIOS = Path(__file__).parent / "scenarios"
 KAMAILIO = Path(__file__).parent / "kamailio.cfg"
 CODECS = ("PCMA/8000/1", "PCMU/8000/1", "G722/16000/1", "opus/48000/2")
