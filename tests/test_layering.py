@@ -337,9 +337,9 @@ def test_a_composition_root_imports_few_modules(root: str) -> None:
 def test_the_wheel_holds_no_recipes() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         wheel = tomllib.load(file)["tool"]["hatch"]["build"]["targets"]["wheel"]
-    for recipes in ROOT.rglob("recipes/__init__.py"):
-        folder = recipes.parent.relative_to(ROOT)
-        if folder.parts[0] in wheel["packages"]:
+    for package in wheel["packages"]:
+        for recipes in (ROOT / package).rglob("recipes/__init__.py"):
+            folder = recipes.parent.relative_to(ROOT)
             assert f"{folder}" in wheel["exclude"], f"{folder} would be in the wheel"
 
 

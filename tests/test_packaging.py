@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,9 @@ BROUGHT = {
 }
 
 
+packages_distributions = cache(importlib.metadata.packages_distributions)
+
+
 def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
@@ -49,7 +53,7 @@ def distributions(requirements: list[str]) -> set[str]:
 
 def third_parties(room: str) -> dict[str, set[str]]:
     """Of each file of a room the distributions that it imports, wherever the statement stands."""
-    known = importlib.metadata.packages_distributions()
+    known = packages_distributions()
     found = {}
     for path in python_files(room):
         tops = {name.split(".")[0] for name in imports(path)} - set(ROOMS)
@@ -104,7 +108,7 @@ print(end_judges(config).told)
 
 
 def test_a_server_of_services_reads_the_end_with_what_every_installation_has() -> None:
-    known = importlib.metadata.packages_distributions()
+    known = packages_distributions()
     extras = set().union(*map(distributions, EXTRAS.values()))
     extras -= distributions(PROJECT["dependencies"])
     absent = [top for top, names in known.items() if {normal(one) for one in names} & extras]
