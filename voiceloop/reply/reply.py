@@ -24,7 +24,14 @@ from dataclasses import replace
 import msgspec
 
 from audio.codec import encode
-from voiceloop.backends import PreemptiveCall, PreemptiveDone, ToolCall, Usage, Voice
+from voiceloop.backends import (
+    MAIN_MODEL,
+    PreemptiveCall,
+    PreemptiveDone,
+    ToolCall,
+    Usage,
+    Voice,
+)
 from voiceloop.errors import VoiceLoopError, error_of
 from voiceloop.listening.events import UserTurn
 from voiceloop.realtime.response import CloseReason, ResponseHandle, ResponseStatus
@@ -576,7 +583,8 @@ class Reply:
         """Tell who speaks from here on, where the server has more than one model."""
         route = self.plan.route
         if route.reason:
-            self.record.note_speaker(Speaker(route.model, route.part, route.reason, from_char))
+            model = route.model or MAIN_MODEL
+            self.record.note_speaker(Speaker(model, route.part, route.reason, from_char))
 
     async def _follow_one_model(self) -> None:
         async with self.generation.deadline.round():

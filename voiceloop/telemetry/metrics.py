@@ -12,7 +12,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
-from voiceloop.backends import MAIN_MODEL, Usage
+from voiceloop.backends import Usage
 from voiceloop.canary.trial import Trial
 from voiceloop.operation import NO_CANARY, CanarySettings, Prices, Slo, TokenPrices, WorkerLoad
 from voiceloop.telemetry.canary import CanaryCollector
@@ -229,7 +229,7 @@ class Metrics:
         if (speakers := record.facts.speakers) and end.outcome != "cancelled":
             last = speakers[-1]
             reason = last.reason.partition(" ")[0]  # of several rules there is no label each
-            self.answered_by.labels(model=last.model or MAIN_MODEL, reason=reason).inc()
+            self.answered_by.labels(model=last.model, reason=reason).inc()
         if record.facts.opener is not None:
             self.openers.inc()
         if (endpoint := record.facts.endpoint) is not None:

@@ -115,7 +115,8 @@ class HookUse(msgspec.Struct, frozen=True):
 class Speaker(msgspec.Struct, frozen=True):
     """Who made the reply's text from a character on: where a server has several language models.
 
-    model: of `[[models]]`, or "" for the server's own. part: in the cascade. reason: what chose it.
+    model: of `[[models]]`, or "main", the server's own. part: in the cascade. reason: what chose
+    it.
     """
 
     model: str

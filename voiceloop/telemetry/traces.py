@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from voiceloop.backends import MAIN_MODEL
 from voiceloop.errors import MissingExtra
 from voiceloop.telemetry.record import STAGES, TurnRecord
 
@@ -138,7 +137,7 @@ class SdkCallTrace(CallTrace):
                     told[f"voiceloop.wait.{name}"] = value
         told["voiceloop.cut"] = record.facts.cut
         if speakers := record.facts.speakers:
-            told["voiceloop.models"] = ", ".join(one.model or MAIN_MODEL for one in speakers)
+            told["voiceloop.models"] = ", ".join(one.model for one in speakers)
             told["voiceloop.route"] = ", ".join(one.reason for one in speakers)
             told["voiceloop.has_opener"] = record.facts.opener is not None
             if (draft := record.facts.draft) is not None:

@@ -15,6 +15,7 @@ from tests.fakes import FakeLanguageModel, FakeVoice, Fault, instant_backends
 from voiceloop.admission.allowance import Allowance
 from voiceloop.agent import AgentConfig, AgentRoute, Waiting
 from voiceloop.backends import (
+    MAIN_MODEL,
     OWN_MODEL,
     Backends,
     Cascade,
@@ -81,7 +82,7 @@ async def test_a_rule_of_the_agent_goes_before_the_effort(clock: Clock) -> None:
         said = [{"type": "input_text", "text": "Your opening hours, please?"}]
         caller.send("conversation.item.create", item={**item, "content": said})
         await answered(caller, reasoning={"effort": "high"})
-        assert await speakers(caller) == [(OWN_MODEL, "route 1")]
+        assert await speakers(caller) == [(MAIN_MODEL, "route 1")]
 
 
 async def test_both_models_read_the_turn_as_it_is_spoken(clock: Clock) -> None:
@@ -103,7 +104,7 @@ async def test_a_model_without_a_first_token_in_time_is_gone_on_for(clock: Clock
         asked_s = clock()
         assert await answered(caller) == SMALL[0]
         assert caller.first_audio_s() - asked_s < 1.4
-        assert await speakers(caller) == [("big", "default"), (OWN_MODEL, "failed")]
+        assert await speakers(caller) == [("big", "default"), (MAIN_MODEL, "failed")]
         assert caller.statuses() == ["completed"] and not large.open_branches
 
 
@@ -154,7 +155,7 @@ async def test_a_model_that_is_away_is_passed_over_and_asked_again_once_it_is_ba
     backends = cascade(FakeLanguageModel(LARGE), is_there=lambda: is_there)
     async with Caller(clock, backends, AGENT) as caller:
         await answered(caller)
-        assert await speakers(caller) == [(OWN_MODEL, "link")]
+        assert await speakers(caller) == [(MAIN_MODEL, "link")]
         is_there = True
         await answered(caller, 2)
         assert await speakers(caller, 2) == [("big", "default")]
@@ -168,7 +169,7 @@ async def test_a_session_switches_its_model_between_two_turns(clock: Clock) -> N
         await caller.wait_for("session.updated")
         assert small.branches[-1].messages[-1].role == "assistant"  # it reads before its turn
         await answered(caller, 2)
-        assert await speakers(caller, 2) == [(OWN_MODEL, "session")]
+        assert await speakers(caller, 2) == [(MAIN_MODEL, "session")]
 
 
 async def test_a_call_that_a_model_does_not_serve_is_answered_without_it(clock: Clock) -> None:
@@ -287,7 +288,7 @@ async def test_a_draft_to_words_that_have_changed_is_not_sent(clock: Clock) -> N
 @pytest.mark.parametrize(
     ("signs", "rules", "who"),
     [
-        (RouteSigns(0.3, 0.1, 0.1), (), (OWN_MODEL, "head")),
+        (RouteSigns(0.3, 0.1, 0.1), (), (MAIN_MODEL, "head")),
         (RouteSigns(0.7, 0.1, 0.1), (), ("big", "head")),
         (None, (), ("big", "default")),
         (RouteSigns(0.3, 0.8, 0.1), (AgentRoute("large", likely="tool"),), ("big", "route 1")),
@@ -322,6 +323,6 @@ async def test_where_a_keys_quota_of_the_large_model_is_spent_the_small_one_answ
         assert await speakers(caller) == [("big", "default")]  # eleven words, on credit
         assert spent == ["large_tokens"]
         await answered(caller, 2)
-        assert await speakers(caller, 2) == [(OWN_MODEL, "quota")]
+        assert await speakers(caller, 2) == [(MAIN_MODEL, "quota")]
         await answered(caller, 3, reasoning={"effort": "high"})
         assert await speakers(caller, 3) == [("big", "effort")]
