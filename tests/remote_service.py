@@ -32,6 +32,7 @@ class Service:
         self.answers: dict[str, list[Answer]] = {"/v1/models": [Answer([b"{}"])]}
         self.port = 0
         self.requests: list[tuple[str, bytes]] = []
+        self.heads: list[dict[str, str]] = []  # of each, in lower case
         self.n_connections = 0
         self.hung_up = asyncio.Event()
         self._handlers: set[asyncio.Task[None]] = set()
@@ -68,6 +69,7 @@ class Service:
         fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:-2])
         body = await reader.readexactly(int(fields.get("content-length", 0)))
         self.requests.append((path, body))
+        self.heads.append(fields)
         self._asked.set()
         answer = self.answer_to(path, body)
         if answer.hold is not None:

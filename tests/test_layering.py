@@ -49,8 +49,8 @@ MAY_IMPORT = {
     },
     "new_agent": {"errors"},
     "doctor": {
-        "access", "agent", "backends", "cell", "config", "errors", "knowledge", "models", "remote",
-        "tools", "workers",
+        "access", "agent", "backends", "cell", "config", "errors", "knowledge", "log_form",
+        "models", "remote", "tools", "workers",
     },
     "models": {
         "access", "agent", "agent_file", "backends", "canary", "capabilities", "cluster", "config",
@@ -111,7 +111,7 @@ MAY_IMPORT = {
     "strangers": set(),
     "day_hours": set(),
     "python_agent": set(),
-    "config_reader": {"errors", "removed_keys"},
+    "config_reader": {"errors", "log_form", "removed_keys"},
     "thoughts": set(),
     "cell": set(),
     "log_form": {"errors"},

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from voiceloop.errors import ConfigError
+from voiceloop.log_form import keyless
 from voiceloop.removed_keys import instead_of
 
 T = TypeVar("T")
@@ -358,7 +359,7 @@ class _Reader:
         if key is not None and key.is_secret:
             shown = "another value"
         else:
-            shown = "nothing" if found is None else repr(found)
+            shown = "nothing" if found is None else keyless(repr(found))
         return ConfigError(f"{self.source}: {where}: expected {wanted}, found {shown[:80]}")
 
 

@@ -7,11 +7,18 @@ name is ...")`. Those of our own errors, of imports and of the system hold none.
 from __future__ import annotations
 
 import logging
+import re
 import traceback
 from types import TracebackType
 from typing import TypeAlias
 
 from voiceloop.errors import VoiceLoopError
+
+# An address: its scheme, a name and password, its host and path, and what is asked of it.
+ADDRESS = re.compile(
+    r"""([a-z][a-z0-9+.-]{0,31}://)(?:[^\s/?#@'"]*@)?([^\s?#,'"]*)(?:\?[^\s#,'"]*)?""",
+    re.IGNORECASE,
+)
 
 # How httpx says that nobody answers, or no more; of what it could not read it quotes the bytes.
 IS_GONE = ("All connection attempts failed", "Server disconnected", "peer closed connection")
@@ -50,6 +57,11 @@ def traced(error: BaseException) -> str:
 
 def _framed(error: BaseException) -> str:
     return "".join(traceback.format_tb(error.__traceback__)) + named(error)
+
+
+def keyless(text: str) -> str:
+    """The text, its addresses without a password and without what their question marks ask."""
+    return ADDRESS.sub(r"\1\2", text)
 
 
 def named(error: BaseException) -> str:

@@ -15,8 +15,9 @@ import pytest
 from rich.console import Console
 
 from tests.passage_service import PassageService
+from tests.remote_service import Answer, scripted_remote
 from voiceloop.agent import AgentConfig, AgentTool, McpServer
-from voiceloop.config import Config, FurtherModel, load_config
+from voiceloop.config import Config, FurtherModel, LanguageRequests, load_config
 from voiceloop.doctor import report as doctor
 from voiceloop.doctor.agent_knowledge import check_agent_knowledge
 from voiceloop.doctor.agent_tools import check_agent_tools
@@ -35,6 +36,7 @@ from voiceloop.doctor.report import (
     self_test,
 )
 from voiceloop.doctor.services import check_services
+from voiceloop.errors import ConfigError
 from voiceloop.knowledge.sources import KnowledgeSource
 from voiceloop.models import resolve
 from voiceloop.models.machine import Machine
@@ -318,6 +320,21 @@ async def test_services_in_the_place_of_models_are_asked_as_a_server_would() -> 
     ]
 
 
+async def test_a_service_is_asked_with_the_operators_headers_and_no_key_is_shown() -> None:
+    async with scripted_remote() as remote:
+        remote.service.answers["/v1/models?api-key=s3cret"] = [Answer([b"{}"])]
+        url = f"http://127.0.0.1:{remote.service.port}/v1"
+        config = load_config(flags={"llm_url": f"{url}?api-key=s3cret"})
+        config = replace(config, llm=LanguageRequests(headers={"x-tenant": "shop"}))
+        [found] = [one async for one in check_services(config)]
+        told = [one.found for one in explain_settings(config)]
+    assert (found.subject, found.level) == (f"engine at {url}", "ok")
+    assert remote.service.heads[-1]["x-tenant"] == "shop"
+    assert not [one for one in told if "s3cret" in one]
+    with pytest.raises(ConfigError, match="found 'ftp://here/v1'"):
+        load_config(flags={"llm_url": "ftp://here/v1?api-key=s3cret"})
+
+
 async def test_a_server_that_speaks_is_told_by_the_keys_that_the_user_wrote() -> None:
     flags = {"realtime_url": "ws://127.0.0.1:9/v1", "realtime_key": "s3cret", "realtime_model": "m"}
     config = load_config(flags=flags)
@@ -348,6 +365,7 @@ async def test_the_service_of_each_further_model_is_asked_and_named() -> None:
 def test_a_servers_own_settings_are_what_is_looked_at(tmp_path: Path) -> None:
     found = looked_at("embedded", machine(), tmp_path, llm_url="http://127.0.0.1:9/v1")
     assert "engine" not in [one.subject for one in found]
+    assert found[0].found.startswith("its recognizer and voice alone; the rest is elsewhere;")
     config = load_config(flags={"preset": "embedded", "engine.weights": "int4"})
     [finding] = check_formats(config)
     assert finding.level == "note" and "--weights int4" in finding.remedy

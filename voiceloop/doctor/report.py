@@ -30,6 +30,7 @@ from voiceloop.doctor.agent_tools import check_agent_tools
 from voiceloop.doctor.finding import Finding, Level
 from voiceloop.doctor.services import check_services
 from voiceloop.errors import ConfigError, VoiceLoopError
+from voiceloop.log_form import keyless
 from voiceloop.models.cache import hub_folder
 from voiceloop.models.catalog import PRESETS
 from voiceloop.models.end_judges import end_judges
@@ -41,6 +42,7 @@ from voiceloop.models.preset_check import (
     missing_models,
     missing_pieces,
     replaced_models,
+    summary_of,
 )
 from voiceloop.models.presets import (
     context_tokens,
@@ -189,7 +191,7 @@ def _shown(value: Any, is_secret: bool) -> str:
     if is_secret:
         return "set, not shown"
     told = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return told[:SHOWN_CHARACTERS]
+    return keyless(told)[:SHOWN_CHARACTERS]
 
 
 def check_python() -> Iterator[Finding]:
@@ -254,7 +256,7 @@ def check_preset(config: Config, choice: Choice, machine: Machine, hub: Path) ->
     """The chosen preset: which model has which role, what stands in for another, what it lacks."""
     preset = choice.preset
     taken = resolve_models(config, preset, hub)
-    found = f"{preset.summary}; {choice.reason}"
+    found = f"{summary_of(preset, taken)}; {choice.reason}"
     yield Finding("ok", f"preset {preset.name}", found, choice.better)
     for role, resolved in taken.items():
         voices = sorted(known_voices(resolved)) if role == "voice" else []

@@ -6,14 +6,15 @@ The doctor asks each what a server asks at its start, by the same code.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from voiceloop.backends import RoleName
 from voiceloop.config import AUTO, Config, workers_of
 from voiceloop.doctor.finding import Finding
 from voiceloop.errors import VoiceLoopError
+from voiceloop.log_form import keyless
 from voiceloop.models.opening import REMOTE_RECOGNIZER, REMOTE_VOICE, keyed
 from voiceloop.models.providers import broken, open_provider, provider_of
 from voiceloop.models.resolve import ROLE_KEYS
@@ -35,6 +36,11 @@ class _Asked:
     model: str
     kind: str
     remedy: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> str:
+        return keyless(self.url)
 
 
 async def check_services(config: Config) -> AsyncIterator[Finding]:
@@ -56,7 +62,8 @@ def _of_roles(config: Config) -> Iterator[_Asked]:
         for url, secret in keyed(getattr(config, f"{key}_url"), getattr(config, f"{key}_key")):
             kind = config.llm_service if key == "llm" and config.llm_service != AUTO else ""
             named = model if provider_of(url) is not None else model or MODELS[key]
-            yield _Asked(role, role, url, secret, named, kind, remedy)
+            headers = config.llm.headers if key == "llm" else {}
+            yield _Asked(role, role, url, secret, named, kind, remedy, headers)
 
 
 def _of_further(config: Config) -> Iterator[_Asked]:
@@ -71,7 +78,7 @@ def _of_further(config: Config) -> Iterator[_Asked]:
 
 
 async def _check_provider(asked: _Asked) -> Finding:
-    subject = f"{asked.subject} by {asked.url}"
+    subject = f"{asked.subject} by {asked.shown}"
     try:
         async with AsyncExitStack() as stack:
             await open_provider(asked.role, [asked.url], [asked.key], asked.model, stack)
@@ -81,13 +88,15 @@ async def _check_provider(asked: _Asked) -> Finding:
 
 
 async def _check(asked: _Asked) -> Finding:
-    subject, url, model = f"{asked.subject} at {asked.url}", asked.url, asked.model
+    subject, url, model = f"{asked.subject} at {asked.shown}", asked.url, asked.model
     began_s, spoken = time.monotonic(), ""
     try:
         if url.startswith(("ws://", "wss://")):
             await RemoteTranscriber(url, model=model, key=asked.key).start()
         else:
-            service = RemoteService(url, model=model, key=asked.key, kind=asked.kind)
+            service = RemoteService(
+                url, model=model, key=asked.key, kind=asked.kind, headers=asked.headers
+            )
             try:
                 await service.start()
                 model = service.model

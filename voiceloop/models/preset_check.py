@@ -26,6 +26,10 @@ CPU_BUILD = "a CPU build"
 # PyPI's builds for Linux have CUDA; pip keeps a CPU build that is installed, so that goes first.
 CUDA_TORCH = "pip uninstall -y torch && pip install torch"
 
+# What a preset gives, as people call it.
+PARTS: Mapping[RoleName, str] = {
+    "recognizer": "recognizer", "engine": "language model", "voice": "voice",
+}  # fmt: skip
 REMOTE = Preset("remote", "services and workers of yours, none of them here", "cpu", {}, ())
 
 
@@ -184,6 +188,14 @@ def choose(config: Config, machine: Machine, hub: Path) -> Choice:
             commands = dict.fromkeys(one.remedy for one in lacks)
             better = f"{preset.name} ({preset.summary}): {' && '.join(commands)}"
     return Choice(PRESETS[0], "nothing else can start here", better)
+
+
+def summary_of(preset: Preset, taken: Mapping[RoleName, ResolvedModel]) -> str:
+    """What the preset is; where it gives some of the three parts alone, which these are."""
+    if not taken or len(taken) == len(preset.models):
+        return preset.summary
+    named = [told for role, told in PARTS.items() if role in taken]
+    return f"its {' and '.join(named)} alone; the rest is elsewhere"
 
 
 def _reason(preset: Preset) -> str:

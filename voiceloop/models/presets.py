@@ -39,6 +39,7 @@ from voiceloop.models.preset_check import (
     missing_pieces,
     replaced_models,
     resolve_preset,
+    summary_of,
 )
 from voiceloop.models.resolve import (
     ResolvedModel,
@@ -370,9 +371,11 @@ def with_preset(config: Config) -> tuple[Config, list[str]]:
     """The configuration with its preset chosen, and notes of a line each. Raises: ConfigError."""
     hub, notes = hub_folder(), []
     choice = choose(config, this_machine(), hub)
+    taken = resolve_models(config, choice.preset, hub)
     if config.preset == AUTO:
-        notes.append(f"preset {choice.preset.name}: {choice.reason}")
-    for one in replaced_models(choice.preset, resolve_models(config, choice.preset, hub)):
+        told = summary_of(choice.preset, taken)
+        notes.append(f"preset {choice.preset.name} ({told}): {choice.reason}")
+    for one in replaced_models(choice.preset, taken):
         notes.append(f"without {one.subject}: {one.found}; {one.remedy}")
     if choice.better:
         notes.append(f"a better one: {choice.better}")

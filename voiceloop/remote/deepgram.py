@@ -22,6 +22,7 @@ from websockets.asyncio.client import ClientConnection
 from audio.frames import BYTES_PER_SAMPLE, RECOGNIZER_HZ
 from voiceloop.backends import Partial, RecognizerEvent, RecognizerOptions, Transcript, Word
 from voiceloop.errors import BackendError, ConfigError
+from voiceloop.log_form import keyless
 from voiceloop.remote.circuit_breaker import CircuitBreaker
 from voiceloop.remote.recognizer import is_quiet
 from voiceloop.remote.socket_stream import SocketStream, dial
@@ -69,7 +70,7 @@ class Deepgram:
             ("punctuate", "true"), ("endpointing", ENDPOINTING_MS),
             *(("keyterm", word) for word in options.hotwords[:MAX_KEYTERMS]),
         ]  # fmt: skip
-        with self._breaker.request(self._url):
+        with self._breaker.request(keyless(self._url)):
             return await dial(f"{self._url}?{urlencode(asked)}", self._headers, VENDOR)
 
 

@@ -12,6 +12,8 @@ import asyncio
 import json
 import logging
 import re
+import socket
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from time import monotonic
@@ -27,7 +29,7 @@ from voiceloop.errors import (
     ConfigError,
     PromptTooLong,
 )
-from voiceloop.log_form import named
+from voiceloop.log_form import LONGEST_CHAIN, named
 from voiceloop.remote.circuit_breaker import CircuitBreaker
 from voiceloop.remote.dialect import kind_of
 from voiceloop.trust import trusted
@@ -118,6 +120,7 @@ class RemoteService:
         self.n_open = 0  # requests that are under way
         self._warming: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._told = ""  # why it is away, as the log has it; "" where it is there
 
     @property
     def reachable(self) -> bool:
@@ -133,7 +136,11 @@ class RemoteService:
             BackendError: nobody answers.
             ConfigError: the service has several models, and none of them was named.
         """
-        await self._learn(await self.warm_up())
+        try:
+            await self._learn(await self.warm_up())
+        except (BackendError, ConfigError) as error:
+            self._told = str(error)  # whoever starts it tells
+            raise
         self.watch()
 
     def watch(self) -> None:
@@ -223,7 +230,13 @@ class RemoteService:
             if not self._is_known:
                 await self._learn(response)
         except (BackendError, ConfigError) as error:
-            log.warning("%s", error)  # the request itself will say so to its stream
+            if str(error) != self._told:  # it is asked again every other second
+                log.warning("%s", error)
+            self._told = str(error)
+            return
+        if self._told:
+            log.warning("%s answers again", self.url)
+        self._told = ""
 
     async def close(self) -> None:
         tasks = [task for task in (self._warming, self._watch) if task is not None]
@@ -339,8 +352,23 @@ class RemoteService:
         except (httpx.TransportError, httpx.InvalidURL) as error:
             self._is_there = self._is_there and has_answered
             raise BackendError(
-                f"expected an answer from {self.url}, found: {named(error)}"
+                f"expected an answer from {self.url}, found: {_why(error)}"
             ) from error
+
+
+def _why(error: BaseException) -> str:
+    """As `named`; and of a host that nobody knows, or cannot prove itself, what the system says."""
+    cause: BaseException | None = error
+    for _ in range(LONGEST_CHAIN):
+        match cause:
+            case None:
+                break
+            case socket.gaierror():
+                return f"no host of this name ({cause.strerror})"
+            case ssl.SSLCertVerificationError():
+                return f"a certificate that is not trusted ({cause.verify_message})"
+        cause = cause.__cause__ or cause.__context__
+    return named(error)
 
 
 async def _whole(response: httpx.Response) -> httpx.Response:

@@ -19,6 +19,7 @@ from websockets.protocol import State
 
 from voiceloop.errors import BackendError, BackendRefused, BackendTimeout, Overloaded
 from voiceloop.event_stream import EventT, TaskStream
+from voiceloop.log_form import keyless
 from voiceloop.remote.circuit_breaker import CircuitBreaker
 
 CONNECT_S = 3.0
@@ -31,7 +32,7 @@ async def dial(url: str, headers: Mapping[str, str], what: str) -> ClientConnect
 
     Raises: BackendError (nobody there), BackendTimeout, BackendRefused (key, address).
     """
-    host = url.partition("?")[0]
+    host = keyless(url)
     try:
         async with asyncio.timeout(CONNECT_S):
             return await connect(
@@ -49,7 +50,7 @@ async def dial(url: str, headers: Mapping[str, str], what: str) -> ClientConnect
         wanted = f"expected {what} from {host} in {CONNECT_S:.0f} s, found none"
         raise BackendTimeout(wanted) from error
     except (OSError, InvalidHandshake, InvalidURI, ConnectionClosed) as error:
-        raise BackendError(f"expected {what} at {host}, found: {error}") from error
+        raise BackendError(f"expected {what} at {host}, found: {keyless(str(error))}") from error
 
 
 class Dialler:
@@ -79,7 +80,7 @@ class Dialler:
         if not is_same:
             await _drop(spare)
         if connection is None:
-            with self._breaker.request(url.partition("?")[0]):
+            with self._breaker.request(keyless(url)):
                 connection = await dial(url, self._headers, self._what)
         self.prepare(url)
         return connection

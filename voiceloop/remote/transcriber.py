@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
 from websockets.asyncio.client import ClientConnection
@@ -27,6 +28,7 @@ from audio.frames import BYTES_PER_SAMPLE, RECOGNIZER_HZ, VOICE_HZ
 from audio.resample import Resampler
 from voiceloop.backends import Partial, RecognizerEvent, RecognizerOptions, Transcript, Word
 from voiceloop.errors import BackendError, BackendRefused, BackendTimeout
+from voiceloop.log_form import keyless
 from voiceloop.remote.circuit_breaker import CircuitBreaker
 from voiceloop.remote.pool import first_answer, reachable_first
 from voiceloop.remote.recognizer import (
@@ -82,7 +84,11 @@ class RemoteTranscriber:
     def __init__(
         self, url: str, *, model: str, key: str = "", clock: Callable[[], float] = monotonic
     ) -> None:
-        self.url = url.rstrip("/")
+        parts = urlsplit(url)
+        path = f"{parts.path.rstrip('/')}/realtime"
+        query = "&".join(filter(None, (parts.query, "intent=transcription")))
+        self._address = urlunsplit((parts.scheme, parts.netloc, path, query, ""))
+        self.url = keyless(url).rstrip("/")  # as it is told
         self._model = model
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         self._breaker = CircuitBreaker(clock)
@@ -111,7 +117,7 @@ class RemoteTranscriber:
 
     async def _connect(self, session: dict[str, Any]) -> ClientConnection:
         what = "a transcription session"
-        socket = await dial(f"{self.url}/realtime?intent=transcription", self._headers, what)
+        socket = await dial(self._address, self._headers, what)
         try:
             async with asyncio.timeout(CONNECT_S):
                 await socket.send(json.dumps({"type": "session.update", "session": session}))

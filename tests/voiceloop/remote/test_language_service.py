@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -321,6 +322,45 @@ async def test_a_service_that_comes_back_is_found_without_a_call(
     await service.wait_asked("/models", n_asked + 1)
     while not started.reachable:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
+
+
+async def test_that_a_service_is_away_is_told_once_and_that_it_is_back(
+    service: Service,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(remote, "LOOK_AGAIN_S", 0.0)
+    gone = Answer([], drop_before=True)
+    service.say("/models", Answer([b"{}"]), *[gone] * 5, Answer([b"{}"]))
+    service.say("/chat/completions", gone)
+    started = connect()
+    await started.start()
+    with pytest.raises(BackendError):
+        await generate(started)
+    await service.wait_asked("/models", 7)
+    while not started.reachable:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    told = [one.message for one in caplog.records if one.levelname == "WARNING"]
+    url = f"http://127.0.0.1:{service.port}/v1"
+    away, back = told
+    assert away.startswith(f"expected an answer from {url}, found: ")
+    assert back == f"{url} answers again"
+
+
+async def test_a_host_that_nobody_knows_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown(*place: object, **options: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
+    nowhere = RemoteService("http://llm.nowhere:8000/v1?api-key=s3cret", model="m")
+    with pytest.raises(BackendError) as raised:
+        await nowhere.warm_up()
+    await nowhere.close()
+    assert raised.value.message == (
+        "expected an answer from http://llm.nowhere:8000/v1, "
+        "found: no host of this name (Name or service not known)"
+    )
 
 
 async def test_a_service_that_keeps_failing_is_left_alone_and_the_error_says_so(

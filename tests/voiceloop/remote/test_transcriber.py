@@ -91,6 +91,15 @@ async def server() -> AsyncIterator[Transcriptions]:
         yield transcriptions
 
 
+async def test_a_key_in_the_address_is_sent_and_never_told(server: Transcriptions) -> None:
+    host = server.url.removeprefix("ws://")
+    await RemoteTranscriber(f"ws://{host}?api-key=s3cret", model="m").start()
+    assert server.paths == ["/v1/realtime?api-key=s3cret&intent=transcription"]
+    with pytest.raises(BackendError) as raised:
+        await RemoteTranscriber("ws://me:s3cret@127.0.0.1:9/v1?key=s3cret", model="m").start()
+    assert "127.0.0.1:9/v1" in raised.value.message and "s3cret" not in raised.value.message
+
+
 @pytest.fixture
 async def stream(server: Transcriptions) -> AsyncIterator[RemoteTranscriberStream]:
     options = RecognizerOptions(hotwords=("Zoe",))

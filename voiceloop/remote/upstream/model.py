@@ -35,6 +35,7 @@ from voiceloop.errors import (
     error_of,
 )
 from voiceloop.event_stream import TaskStream
+from voiceloop.log_form import keyless
 from voiceloop.remote.circuit_breaker import CircuitBreaker
 from voiceloop.remote.socket_stream import CONNECT_S, dial, parse
 from voiceloop.remote.upstream.call import UpstreamCall, instructions_of
@@ -56,9 +57,10 @@ class UpstreamModel:
         model: str = "",
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self.url, _, voice = url.partition("#")
+        address, _, voice = url.partition("#")
+        self.url = keyless(address)  # as it is told
         self.name = model
-        self._address = _address(self.url, model)
+        self._address = _address(address, model)
         self._voice = unquote(voice)
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         self._breaker = CircuitBreaker(clock)
