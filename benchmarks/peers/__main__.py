@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pickle
 import sys
 import tempfile
@@ -49,8 +50,7 @@ GIVEN = {
     "the voice from its embedded recognizer, the models being remote",
     "voiceloop-eager": "the same, but semantic_vad of high eagerness",
     "voiceloop-gateway": "the defaults of `voiceloop gateway` beside the same services",
-    "voiceloop-bare": "the defaults without torch, whose reader of words is missing: the voice's "
-    "P(end of turn), prosody and words",
+    "voiceloop-bare": "the defaults without torch, as `pip install voiceloop` brings them",
     "voiceloop-no-reader": "the defaults without either P(end of turn): prosody and words alone",
     "pipecat": f"{PINS['pipecat'][0]}, defaults: Silero VAD, Smart Turn v3.2",
     "pipecat-tuned": "the same; a turn that Smart Turn holds to be unfinished waits 1 s, not 3",
@@ -58,7 +58,8 @@ GIVEN = {
     "livekit-tuned": "the same; min_delay 0.1 s (0.3), max_delay 1 s (2.5), preemptive TTS, "
     "interruption after 0.25 s (0.5)",
 }
-WITHOUT = {"bare": "p_end", "no-reader": "p_end,p_voice"}  # of what is done ahead
+WITHOUT = {"no-reader": "p_end,p_voice"}  # of what is done ahead
+NO_TORCH = "raise ImportError('expected torch, which this variant does without')"
 ASKED_FOR = ("voiceloop-gateway", "voiceloop-bare", "voiceloop-no-reader")
 VARIANTS = tuple(name for name in GIVEN if name not in ASKED_FOR)
 DETECTION = {"voiceloop-eager": {"type": "semantic_vad", "eagerness": "high"}}
@@ -126,6 +127,11 @@ async def start(
         if flavour == "gateway":
             command, options = (*SERVE[:-1], "gateway"), ()
         given = {**named, **off, **settings.environment}
+        if flavour == "bare":
+            hides = Path(running.enter_context(tempfile.TemporaryDirectory()))
+            (hides / "torch.py").write_text(NO_TORCH, encoding="utf-8")
+            paths = filter(None, (str(hides), os.environ.get("PYTHONPATH")))
+            given["PYTHONPATH"] = os.pathsep.join(paths)
         server = running_server(options, command=command, log=log, environment=given)
         return await running.enter_async_context(server)
     command = (str(python_of(peer)), str(HERE / f"{peer}_agent.py"))
