@@ -40,6 +40,11 @@ class Word(msgspec.Struct, frozen=True):
 LANGUAGE = "en"  # spoken where nobody says otherwise
 
 
+def is_english(language: str) -> bool:
+    """Whether a tag, as en-US, is of English: readers and lists of words know it alone."""
+    return language.partition("-")[0].lower() in (LANGUAGE, "")
+
+
 class RecognizerOptions(msgspec.Struct, frozen=True):
     """How one stream recognizes. ``context``: free text of likely words, the agent's instructions;
     ``is_batch``: no turn waits."""

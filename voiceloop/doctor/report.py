@@ -50,6 +50,7 @@ from voiceloop.models.presets import (
     formats_of,
     note_on_agent,
     resolve_agent,
+    resolve_agents,
     worker_specs,
 )
 from voiceloop.models.resolve import known_voices, resolve_models, roles_elsewhere
@@ -302,7 +303,8 @@ def check_formats(config: Config) -> Iterator[Finding]:
 def check_end_judges(config: Config) -> Iterator[Finding]:
     """What judges the end of a caller's turn, and what is lost where a judge is missing."""
     try:
-        judges = end_judges(config)
+        agents = resolve_agents(config).values() or [resolve_agent(config)]
+        judges = end_judges(config, {agent.language for agent in agents})
     except ConfigError:
         return  # told beside the worker specs
     yield Finding("ok", "end of turn", f"judged by {judges.told}")

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from msgspec import UNSET, UnsetType
 
 from voiceloop.agent import AgentSlot
+from voiceloop.backends import is_english
 from voiceloop.listening import release
 from voiceloop.listening.evidence import (
     REMEMBERED_PAUSES,
@@ -250,7 +251,7 @@ class Endpointing:
         In another language every word weighs as one that no list holds, and voice activity,
         silence and pace judge.
         """
-        self._reads_words = language.partition("-")[0].lower() in ("en", "")
+        self._reads_words = is_english(language)
         self._evidence = replace(self._evidence, reads_words=self._reads_words)
 
     def end_turn(self) -> None:

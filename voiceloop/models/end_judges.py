@@ -7,8 +7,10 @@ its own, and a call goes on without it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from voiceloop.backends import LANGUAGE, is_english
 from voiceloop.config import Config
 from voiceloop.models.cache import hub_folder
 from voiceloop.models.catalog import EMBEDDED, MOONSHINE_TINY
@@ -20,6 +22,10 @@ from voiceloop.workers.messages import RoleSpec, WorkerSpec
 VOICE_READER_UPDATE_MS = 10_000.0
 END_READER = "voiceloop.workers.roles.end_of_words:load"
 INSTALL = "pip install 'voiceloop[embedded]'"
+OTHER_LANGUAGE = (
+    "A turn's end in another language than English ({}) is judged by voice activity, silence and "
+    "pace: callers wait longer"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +51,19 @@ class EndJudges:
         return " and ".join(name for name, judged in judges.items() if judged) or "silence alone"
 
 
-def end_judges(config: Config) -> EndJudges:
-    """Who judges the ends of turns in a server of this configuration.
+def end_judges(config: Config, languages: Iterable[str] = (LANGUAGE,)) -> EndJudges:
+    """Who judges the ends of turns in a server of this configuration, of agents that speak these.
 
     Raises: ConfigError as `plan` does.
     """
-    lacking = tuple(filter(None, (_lacks_words(config), _lacks_voice(config))))
-    return EndJudges(_lacks_words(config) is None, _lacks_voice(config) is None, lacking)
+    lacks = [_lacks_words(config), _lacks_voice(config)]
+    known = set(languages)
+    others = sorted(one for one in known if not is_english(one))
+    has_english = len(others) < len(known)
+    by_words, by_voice = (has_english and lack is None for lack in lacks)
+    if others:
+        lacks = [*(lacks if has_english else ()), OTHER_LANGUAGE.format(", ".join(others))]
+    return EndJudges(by_words, by_voice, tuple(filter(None, lacks)))
 
 
 def _lacks_words(config: Config) -> str | None:

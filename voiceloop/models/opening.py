@@ -19,6 +19,7 @@ from voiceloop.access.keys import salts
 from voiceloop.agent import AgentConfig
 from voiceloop.agent_file import check_models
 from voiceloop.backends import (
+    LANGUAGE,
     MAIN_MODEL,
     OWN_MODEL,
     Backends,
@@ -160,7 +161,7 @@ async def open_backends(
         voice_reader, others = await stack.enter_async_context(_reader(voice_reader_spec(config)))
         await stack.enter_async_context(supervisor)
         await stack.enter_async_context(elsewhere)
-        judges = end_judges(config)
+        judges = end_judges(config, [agent.language for agent in agents] or [LANGUAGE])
         log.info("the end of a turn is judged by %s", judges.told)
         for lack in judges.lacking:
             log.warning("%s", lack)

@@ -264,3 +264,7 @@ def test_a_gateway_beside_services_reads_the_ends_of_turns_as_any_server_does() 
     quiet = gateway_config(load_config(flags={**urls, "anticipation.off": ["p_end"]}))
     assert end_judges(quiet).told == "voice"
     assert "p_end" in end_judges(quiet).lacking[0]
+    german, both = end_judges(config, ["de-AT"]), end_judges(config, ["en", "de"])
+    assert (german.told, both.told) == ("silence alone", "words and voice")
+    assert [len(one.lacking) for one in (german, both)] == [1, 1]
+    assert "English (de-AT) is judged" in german.lacking[0]

@@ -19,6 +19,7 @@ from voiceloop.backends import (
     RecognizerEvent,
     RecognizerOptions,
     RecognizerStream,
+    is_english,
 )
 from voiceloop.errors import VoiceLoopError
 from voiceloop.event_stream import TaskStream
@@ -65,7 +66,7 @@ class VoiceReadingRecognizer:
 
 def is_read(options: RecognizerOptions) -> bool:
     """Whether the head knows such voices: it has learned from English of many accents alone."""
-    return options.language.partition("-")[0].lower() in ("en", "")
+    return is_english(options.language)
 
 
 class VoiceReadingStream(TaskStream[RecognizerEvent]):
