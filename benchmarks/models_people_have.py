@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.engine.rows import parted
+from benchmarks.engine.rows import Foretold, parted
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import Bar
 from engine.engine import Engine
@@ -171,7 +171,7 @@ def parting(row: Row, folder: Path, n_replies: int) -> int:
         Engine.load(folder, replace(SERVED, max_draft_tokens=n, ngram_draft=n > 0))
         for n in (0, SERVED.max_draft_tokens)
     )
-    n_parted, told = parted(plain, drafted, prompts, 0, ignore_eos=True)
+    n_parted, told = parted(plain, drafted, prompts, 0, ignore_eos=True, foretold=Foretold(0))
     print(f"{row.name}: {told}", flush=True)
     return n_parted
 

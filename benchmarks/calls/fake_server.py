@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -64,7 +65,6 @@ def place_of(frame: FrameType | None) -> str:
 def sampled(into: Path) -> Iterator[None]:
     """Keep where the main thread was, whenever the process had computed for so long."""
     found = Counter[str]()
-    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it again once it has ended
     signal.signal(signal.SIGPROF, lambda _, frame: found.update((place_of(frame),)))
     signal.setitimer(signal.ITIMER_PROF, SAMPLED_S, SAMPLED_S)
     try:
@@ -92,6 +92,8 @@ async def serve_fakes(
         server = make_server(build_app(gateway), config)
         if profile is not None:
             stack.enter_context(sampled(profile))
+            ends = partial(setattr, server, "should_exit", True)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ends)
         await server.serve(sockets=[listen(config.host, config.port)])
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence as Items
 from operator import ne
 
 from benchmarks.engine.models import embedded_model
 from benchmarks.engine.setting import Setting, drain, median, paired
 from benchmarks.harness.harness import Bar, interleaved
+from engine.drafting.speculation import Speculation
 from engine.engine import Engine
+from engine.reply import Reply
 from engine.runner import Extension
-from engine.sequence import borrowed
+from engine.sequence import Sequence, borrowed
 from engine.types import SamplingParams
 
 N_BEFORE = 300  # tokens before the rows: instructions and some turns of a call
@@ -62,16 +64,45 @@ def same_replies(setting: Setting) -> list[Bar]:
     return [Bar("drafted and undrafted replies that part", n_parted, 0, "", n=N_REPLIES)]
 
 
+class Foretold:
+    """A drafter that knows what replies say: three of its four guesses are right.
+
+    said: by branch. For models that repeat nothing, of which n-grams know nothing either.
+    """
+
+    name = "one that knows"
+
+    def __init__(self, seed: int) -> None:
+        self.said: dict[str, list[int]] = {}
+        self._chance = random.Random(seed)
+
+    def propose(self, branch_id: str, target: Sequence, reply: Reply, n_most: int) -> list[int]:
+        first = len(reply.tokens)
+        coming = self.said[branch_id][first : first + n_most]
+        return [token if self._chance.random() < 0.75 else 0 for token in coming]
+
+    def stage(self, branch_id: str, target: Sequence) -> bool:
+        return False
+
+    def forget(self, branch_id: str, committed: list[int]) -> None:
+        pass
+
+
 def parted(
-    plain: Engine, drafted: Engine, prompts: Sequence[list[int]], seed: int, *, ignore_eos: bool
-) -> tuple[int, str]:
+    plain: Engine, drafted: Engine, prompts: Items[list[int]], seed: int, *, ignore_eos: bool,
+    foretold: Foretold | None = None,
+) -> tuple[int, str]:  # fmt: skip
     """How many replies differ, and a sentence on them. plain: an engine without drafters.
+
+    foretold: to be the other engine's drafter.
 
     There each is made alone. Of the other engine's up to four run at once, half of the time beside
     words that are read meanwhile; how much is drafted changes at random from step to step. Half of
     the replies are greedy, half drawn with a seed.
     """
     chance, n_most = random.Random(seed), drafted.config.max_draft_tokens
+    if foretold is not None:
+        drafted.speculation = Speculation([foretold], n_most, drafted.clock)
     for _, length in drafted.speculation._drafters:
         length.choose = lambda *_: chance.randint(1, n_most)  # type: ignore[method-assign]
     asked = [
@@ -83,6 +114,8 @@ def parted(
         together = asked[first : first + chance.randint(1, MOST_TOGETHER)]
         first += len(together)
         alone = [_replies(plain, [one])[0] for one in together]
+        if foretold is not None:
+            foretold.said = {f"b{i}": said for i, said in enumerate(alone)}
         beside = chance.choice(prompts)[::-1] if chance.random() < 0.5 else []
         n_parted += sum(map(ne, alone, _replies(drafted, together, beside)))
     totals = drafted.metrics()
@@ -93,7 +126,7 @@ def parted(
 
 
 def _replies(
-    engine: Engine, asked: Sequence[tuple[list[int], SamplingParams]], beside: Sequence[int] = ()
+    engine: Engine, asked: Items[tuple[list[int], SamplingParams]], beside: Items[int] = ()
 ) -> list[list[int]]:
     """All at once. beside: words that somebody else's branch reads meanwhile."""
     branches = [engine.branch(f"b{i}") for i in range(len(asked))]
