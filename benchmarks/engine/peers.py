@@ -30,7 +30,9 @@ KINDS = {"Q4_0": "int4", "Q4_K_M": "int4", "Q8_0": "int8"}  # of files, and what
 OF_BYTES = {"4 bits": ("Q4_0", "Q4_K_M"), "8 bits": ("Q8_0",)}
 N_PROMPT, N_CLAUSE, N_STAGED = 256, 10, 60
 TOGETHER = (1, 4, 8)  # replies at once
-N_EACH = 32  # tokens of the prompts of several, whose steps alone are timed
+# Of several replies the steps alone are timed: tokens of their prompts, and steps.
+N_EACH, N_STEPS = 32, 16
+LARGE_SHARE = 0.4  # of the rounds of the small model: one of 1.5B takes eleven times as long
 PACKED_BYTES = 8 << 30
 
 
@@ -79,27 +81,29 @@ def _measured(
             except FileNotFoundError as error:
                 setting.tell(f"not measured: {error}")
                 return found
+            share = 1.0 if weights is SMOLLM2 else LARGE_SHARE
+            n_rounds = max(1, round(share * setting.repeats))
             for n_threads in counts:
-                both = found[kind, n_threads] = _beside(setting, path, quant, n_threads)
+                both = found[kind, n_threads] = _beside(setting, path, quant, n_threads, n_rounds)
                 _tell(setting, f"{name} {kind}, {n_threads} threads", both)
             if path != source:
                 path.unlink()
     return found
 
 
-def _beside(setting: Setting, path: Path, quant: str, n_threads: int) -> Both:
+def _beside(setting: Setting, path: Path, quant: str, n_threads: int, n_rounds: int) -> Both:
     engine = Engine.load(
         path, EngineConfig(quant=quant, threads=n_threads, kv_tokens=8192, max_draft_tokens=0)
     )
     both = {"engine": Found(), "llama.cpp": Found()}
     variants = [f"{who} {n}" for n in TOGETHER for who in both]
     with TemporaryDirectory() as folder, _closing(LlamaCpp(path, Path(folder), n_threads)) as peer:
-        for turn in interleaved(variants, setting.repeats, warm_up=1):
+        for turn in interleaved(variants, n_rounds, warm_up=1):
             who, _, n = turn.variant.rpartition(" ")
-            n_words = N_PROMPT if n == "1" else N_EACH
+            n_words, n_reply = (N_PROMPT, N_REPLY) if n == "1" else (N_EACH, N_STEPS)
             prompts = [setting.words(n_words, 10 * turn.index + i) for i in range(int(n))]
             ours = who == "engine"
-            timed = _of_engine(engine, prompts) if ours else peer.timed(prompts, N_REPLY)
+            timed = _of_engine(engine, prompts, n_reply) if ours else peer.timed(prompts, n_reply)
             if not turn.is_warm_up:
                 both[who].add(timed, int(n))
     return both
@@ -113,8 +117,8 @@ def _closing(peer: LlamaCpp) -> Iterator[LlamaCpp]:
         peer.close()
 
 
-def _of_engine(engine: Engine, prompts: list[list[int]]) -> Timed:
-    params = SamplingParams(max_tokens=N_REPLY, ignore_eos=True)
+def _of_engine(engine: Engine, prompts: list[list[int]], n_reply: int) -> Timed:
+    params = SamplingParams(max_tokens=n_reply, ignore_eos=True)
     branches = [engine.branch(f"p{i}") for i in range(len(prompts))]
     for branch, prompt in zip(branches, prompts, strict=True):
         if len(prompts) > 1:  # all are read before any goes on
