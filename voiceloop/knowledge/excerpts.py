@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from voiceloop.knowledge.passages import SENTENCE_END, Passage
 from voiceloop.knowledge.sounds import sound_key
 from voiceloop.knowledge.told import (
+    ASIDE,
     COST,
     DONT_KNOW,
     DOUBTS,
@@ -39,10 +40,6 @@ MAX_WORDS = 40  # some 15 s of speech
 LEAST_LETTERS = 4  # of a word that is known by its sound: shorter ones sound like too many
 # A sentence with one of these says more of the one before it.
 LEANS = frozenset("it its they them their those these there".split())
-# Of a question: what it does with the thing that it is about, said in an answer in other words.
-ASIDE = frozenset(
-    "happens happen mean bring use keep leave stay pay send see try start lend borrow".split()
-)
 ACTS = frozenset("book order appointment call name".split())  # asked how, or whether the agent will
 PLAIN = frozenset("what is are it be can a the at of".split())  # of a column's name
 SOLD = frozenset(map(stem, ("sell", "sells", "offer", "buy")))  # what has a price is

@@ -32,6 +32,7 @@ HOURS = re.compile(rf"(?:from )?{TIME} (?:to|until|till|-|–) {TIME}", re.I)
 ALWAYS = re.compile(r"\b(?:any hour|around the clock|24 hours|day and night)\b", re.I)
 CLOSED = re.compile(r"\b(?:closed|rests?|not open|no .{1,12} on)\b", re.I)
 PRICE = re.compile(r"[$€£] ?\d+(?:\.\d+)?|\d+(?:\.\d+)? (?:dollars?|euros?|cents?|pounds?)\b", re.I)
+COSTS = re.compile(rf"{PRICE.pattern}|\bfree\b|\bno charge\b", re.I)
 # What tells the agent how to be and what to do, and no caller anything.
 ORDER = re.compile(
     r"(?:you are|you're|you (?:help|answer|take|sit|talk|speak|work|book|look|say|never|must)|"
@@ -73,6 +74,10 @@ OF_PLACE = re.compile(
     r"find (?:us|you)|between .+ and)\b",
     re.I,
 )
+PAYS_BY = re.compile(
+    r"\b(?:cards?|cash|che(?:ck|que)s?|credit)\b|^how (?:can|do) (?:i|we) pay", re.I
+)
+HOW_PAID = re.compile(rf"(?=.*\b(?:pay|payment|accept|take)\b)(?=.*{PAYS_BY.pattern})", re.I)
 # Asked of what there is: a sentence that names it need not say so.
 OFFERS = frozenset("sell sells offer offers give gives rent teach make buy have got".split())
 SELLS = re.compile(rf"\b(?:you|they) (?:also |still )?(?:{'|'.join(sorted(OFFERS))})\b")
@@ -84,12 +89,17 @@ KINDS = tuple(
     (re.compile(rf"\b(?:{asked})\b"), re.compile(answer))
     for asked, answer in (
         ("how long|how fast|how soon|how quickly", LASTS),
+        ("how far ahead|how far in advance|how early", LASTS),
         ("how often", r"\b(?:every|once|twice|times|daily|weekly|a (?:day|week|month|year))\b"),
         ("how old|what age|which age", r"\b(?:age|ages|aged|years?|old)\b"),
         ("how far", r"\b(?:miles?|kilomet\w+|km|minutes?|far)\b"),
         ("who|who's", r"(?<=[a-z,] )(?:Mr|Mrs|Ms|Dr|[A-Z][a-z]+)\b"),
         ("when|what time|which day|what day", rf"(?i:{DAY}|{TIME})|\d(?:st|nd|rd|th)\b|{LASTS}"),
     )
+)
+# What a question does with the thing that it is about; an answer says it in other words.
+ASIDE = frozenset(
+    "happens happen mean bring use keep leave stay pay send see try start lend borrow".split()
 )
 OF_KINDS = frozenset("fast soon quickly often age".split())
 # Who orders wants the thing, and is not to be read its price.
@@ -115,12 +125,13 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The facts of one text. known: stems of all its words."""
+    """The facts of one text. known: stems of all its words; own: of what the agent is of."""
 
     name: str
     facts: tuple[Fact, ...]
     hours: tuple[Fact, ...]
     known: frozenset[str]
+    own: frozenset[str]
 
     def weight(self, stem: str) -> float:
         """How much a word of a question tells: the fewer sentences have it, the more."""
@@ -153,7 +164,8 @@ def told_by(instructions: str) -> Told:
         and (HOURS.search(fact.text) or CLOSED.search(fact.text) or ALWAYS.search(fact.text))
     )  # fmt: skip
     name = NAME.search(instructions)
-    return Told(name[1] if name else "", tuple(facts), hours, stems_of(instructions))
+    first = stems_of(SENTENCE_END.split(" ".join(instructions.split()))[0])
+    return Told(name[1] if name else "", tuple(facts), hours, stems_of(instructions), first)
 
 
 def _entries(sentence: str) -> list[Fact]:
@@ -178,10 +190,12 @@ def quoted(
     *,
     knows_all: bool = True,
     knows_prices: bool = True,
+    prices: str = "",
 ) -> str | None:
     """What is said to a question whose answer stands in the instructions; None where that is the
     model's. other: what else the model knows, as what its tools are for, and may be asked for.
-    knows_all: the agent has no documents that may know more; knows_prices: nor a tool.
+    knows_all: the agent has no documents that may know more; knows_prices: nor a tool. prices:
+    as `other`, of tools that are asked for prices alone.
     """
     if not (words := question_words(question)):
         return None
@@ -189,18 +203,22 @@ def quoted(
     if "name" in words and "your" in words and told.name:
         return f"I'm {told.name}."
     wanted = frozenset(map(stem, (word for word in words if word not in EMPTY)))
-    for found in (_of_hours(words, told), _of_price(words, told), _of_place(words, wanted, told)):
+    for found in (
+        _of_hours(words, told), _of_price(words, told), _of_place(words, wanted, told),
+        _of_payment(words, told),
+    ):  # fmt: skip
         if found is not None:
             return found
     of_tools = stems_of(other)
+    known = told.known | of_tools | stems_of(prices)
     if asks_price(words) and (priced := wanted - set(map(stem, COST))):
         # Who has no price written down is not to be told another sentence.
-        is_nowhere = is_unknown(words, priced, told.known | of_tools)
+        is_nowhere = is_unknown(words, priced, known)
         return DONT_KNOW if knows_all and knows_prices and is_nowhere else None
     if (best := _of_subject(words, wanted, told)) is not None:
-        is_of_tools = len(wanted & best.stems) <= len(wanted & of_tools)
+        is_of_tools = 0 < len(wanted & of_tools) >= len(wanted & best.stems)
         return None if is_of_tools else best.text
-    if knows_all and told.facts and is_unknown(words, wanted, told.known | of_tools):
+    if knows_all and told.facts and is_unknown(words, wanted, known):
         return DONT_KNOW
     return None
 
@@ -223,6 +241,8 @@ def _of_subject(words: list[str], wanted: frozenset[str], told: Told) -> Fact | 
         return next((fact for fact in told.facts if fact.is_list), None)
     kind = kind_of(words)
     wanted = wanted - OF_KINDS if kind else wanted
+    if "how long" in text:
+        wanted = wanted - STEMS_ASIDE or wanted
     offers = SELLS.search(text) is not None
     fitting = [
         fact
@@ -313,7 +333,8 @@ def hours_on(day: str, text: str) -> str | None:
              if (one := HOURS.search(text, spans[at].end(), ends[at]))), None
         ) or HOURS.search(text)  # fmt: skip
         if hours is not None:
-            found = hours[0] if hours[0].startswith("from") else f"from {hours[0]}"
+            found = hours[0].rstrip(".")
+            found = found if found.startswith("from") else f"from {found}"
     return found
 
 
@@ -328,15 +349,16 @@ def _covers(span: re.Match[str], day: str) -> bool:
 
 def asks_price(words: list[str]) -> bool:
     text = " ".join(words)
-    return bool(set(words) & COST) or ("how much" in text and "how much time" not in text)
+    costs = set(words) & COST - ({"pay"} if words[0] != "what" else set())  # "can I pay by card"
+    return bool(costs) or ("how much" in text and "how much time" not in text)
 
 
 def _of_price(words: list[str], told: Told) -> str | None:
     """What something costs."""
     if not asks_price(words):
         return None
-    wanted = frozenset(stem(word) for word in words if word not in EMPTY | COST)
-    priced = [fact for fact in told.facts if fact.is_price or PRICE.search(fact.text)]
+    wanted = frozenset(stem(word) for word in words if word not in EMPTY | COST | {"extra"})
+    priced = [fact for fact in told.facts if fact.is_price or COSTS.search(fact.text)]
     entries = [fact for fact in priced if fact.is_price]
     for facts in (entries, [fact for fact in priced if not fact.is_price]):
         best = max(facts, key=lambda fact: _fit(wanted, fact), default=None)
@@ -354,13 +376,20 @@ def _of_place(words: list[str], wanted: frozenset[str], told: Told) -> str | Non
     """Where it is."""
     text = " ".join(words)
     is_asked = bool(set(words) & PLACE) or "find you" in text or "get to you" in text
-    left = wanted - {stem(word) for word in (*PLACE, "find")}
+    left = wanted - {stem(word) for word in (*PLACE, "find")} - told.own
     places = [fact for fact in told.facts if OF_PLACE.search(fact.text) and left <= fact.stems]
     if not is_asked or not places:
         return None
     ours = ("find us", "find you", "we are", "we're", "is at", "is on", "is above", "is in")
     first = next((one for one in places if any(mark in one.text.lower() for mark in ours)), None)
     return (first or places[0]).text.replace("You find you", "You find us")
+
+
+def _of_payment(words: list[str], told: Told) -> str | None:
+    """How it may be paid."""
+    if not {"pay", "accept", "take"} & set(words) or not PAYS_BY.search(" ".join(words)):
+        return None
+    return next((fact.text for fact in told.facts if HOW_PAID.search(fact.text)), None)
 
 
 def line_of(result: str, asked: str = "") -> str | None:
@@ -408,3 +437,6 @@ def stem(word: str) -> str:
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             return word[: -len(ending)].rstrip("e")
     return word
+
+
+STEMS_ASIDE = frozenset(map(stem, ASIDE))

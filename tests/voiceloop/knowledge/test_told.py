@@ -66,6 +66,29 @@ def test_an_agent_with_documents_may_know_what_its_instructions_do_not_say() -> 
     assert quoted("Do you sell helmets?", SHOP, knows_all=False) is None
 
 
+LENDS = (
+    "You are Mara at Lindwood, a town library. You find us on Elm Square. Books are lent for three "
+    "weeks. You can pay in cash only. A tour takes 90 minutes. Tours are cancelled one day before. "
+    "Guests are at least sixteen years old. Headphones are free. Open every day from 9 am to 8 pm."
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("Where is the library?", "You find us on Elm Square."),
+        ("How long can I keep a book?", "Books are lent for three weeks."),
+        ("Can I pay by card?", "You can pay in cash only."),
+        ("How old must I be?", "Guests are at least sixteen years old."),
+        ("Do headphones cost extra?", "Headphones are free."),
+        ("When do you close on Sunday?", "On Sunday we're open from 9 am to 8 pm."),
+        ("How long does a tour take?", "A tour takes 90 minutes."),  # a tool has its price alone
+    ],
+)
+def test_what_is_asked_in_other_words_than_it_is_told(asked: str, said: str) -> None:
+    assert quoted(asked, LENDS, prices="get price Price of one item. tour") == said
+
+
 def test_a_price_that_stands_nowhere_is_not_known_unless_a_tool_may_know_it() -> None:
     assert quoted("How much is a saddle?", SHOP, TOOLS) == DONT_KNOW
     assert quoted("How much is a saddle?", SHOP, TOOLS, knows_prices=False) is None

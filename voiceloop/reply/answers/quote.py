@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.knowledge.lookups import Lookup, asked_of, is_priced
@@ -20,15 +20,21 @@ def answer(heard: Heard) -> SaidWithCall | str | None:
         arguments = json.dumps({lookup.parameter: value}, ensure_ascii=False)
         return SaidWithCall("", lookup.tool, arguments)
     agent = heard.agent
+    priced = [one for one in agent.tools if is_priced(_about(one))]
+    others = [one for one in agent.tools if one not in priced]
     return quoted(
-        heard.turn, heard.quotable, of_tools(agent), knows_all=not agent.knowledge,
-        knows_prices=all(_choice(one)[1] for one in agent.tools if is_priced(_about(one))),
+        heard.turn, heard.quotable, _words_of(others), prices=_words_of(priced),
+        knows_all=not agent.knowledge, knows_prices=all(_choice(one)[1] for one in priced),
     )  # fmt: skip
 
 
 def of_tools(agent: AgentConfig) -> str:
     """What the agent's tools are for, as far as words tell."""
-    return " ".join(f"{_about(one)} {' '.join(_choice(one)[1])}" for one in agent.tools)
+    return _words_of(agent.tools)
+
+
+def _words_of(tools: Iterable[AgentTool]) -> str:
+    return " ".join(f"{_about(one)} {' '.join(_choice(one)[1])}" for one in tools)
 
 
 def _lookups(heard: Heard) -> Iterator[Lookup]:
