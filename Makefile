@@ -20,7 +20,7 @@ setup: .venv/.installed
 .venv/.demo: EXTRAS = embedded
 .venv/.installed: EXTRAS = embedded,dev
 .venv/.demo .venv/.installed: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 13) else f"VoiceLoop needs Python 3.11 or 3.12; {sys.executable} is {v.major}.{v.minor}. Try: make demo PYTHON=python3.11")'
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 14) else f"VoiceLoop needs Python 3.11, 3.12 or 3.13; {sys.executable} is {v.major}.{v.minor}. Try: make demo PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	@if [ -n "$(TORCH_INDEX)" ]; then $(PIP) --no-deps --index-url "$(TORCH_INDEX)" torch; fi
 	$(PIP) -e ".[$(EXTRAS)]"

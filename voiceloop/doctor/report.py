@@ -197,8 +197,8 @@ def _shown(value: Any, is_secret: bool) -> str:
 
 def check_python() -> Iterator[Finding]:
     found = f"{platform.python_version()} at {sys.executable}"
-    if sys.version_info >= (3, 13):
-        yield Finding("note", "Python", found, "voiceloop is tested with 3.11 and 3.12")
+    if sys.version_info >= (3, 14):
+        yield Finding("note", "Python", found, "voiceloop is tested with 3.11 to 3.13")
     else:
         yield Finding("ok", "Python", found)
 
