@@ -40,7 +40,7 @@ def check_device(device: str) -> None:
 
 
 def check_index(device: str, n_devices: int) -> int:
-    """Which of so many CUDA devices is named. Raises: AudioError if it is not there."""
+    """Return which of so many CUDA devices is named. Raises: AudioError if it is not there."""
     if not n_devices:
         raise AudioError("expected a CUDA device, found none; remedy: use device cpu")
     index = int(device.partition(":")[2] or 0)

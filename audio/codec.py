@@ -1,4 +1,4 @@
-"""What audio looks like on the wire: little-endian PCM16 and G.711, to and from int16 samples.
+"""Audio as it is on the wire: little-endian PCM16 and G.711, to and from int16 samples.
 
 Decoding is strict: anything that is not exactly the named encoding raises `AudioError`, so that
 noise never reaches a recognizer in the guise of speech.

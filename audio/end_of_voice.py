@@ -59,7 +59,9 @@ class EndOfVoice:
         self.width = len(self._weights["mean"])
 
     def log_odds(self, rows: Rows) -> float:
-        """That the voice has finished, of an encoder's rows [n, width] up to now: the mean."""
+        """Return the log odds that the voice has finished, from an encoder's rows [n, width] up to
+        now: the mean.
+        """
         return float(np.mean(self.of_folds(rows)))
 
     def unheard_log_odds(self, rows: Rows, speaker: str) -> float:

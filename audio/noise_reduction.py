@@ -51,7 +51,9 @@ class NoiseReduction:
         self._pending: Samples = np.zeros(0, np.int16)
 
     def push(self, samples: Samples) -> Samples:
-        """What samples [n] complete, int16 [m]: less than 10 ms are withheld for the next."""
+        """Return what samples [n] complete, int16 [m]: less than 10 ms are withheld for the
+        next.
+        """
         pending = np.concatenate((self._pending, samples))
         n_whole = len(pending) // FRAME * FRAME
         self._pending = pending[n_whole:]

@@ -114,7 +114,7 @@ class OpusDecoder:
         self._samples = np.zeros(samples_in(LONGEST_MS, rate_hz), np.int16)
 
     def decode(self, packet: bytes) -> Samples:
-        """What a packet holds: 2.5 to 120 ms. Raises: AudioError where it is no Opus."""
+        """Return what a packet holds: 2.5 to 120 ms. Raises: AudioError where it is no Opus."""
         if not packet:  # libopus would conceal a loss
             raise AudioError("expected a packet of Opus, found 0 bytes")
         return self._decode(packet, len(self._samples), False)

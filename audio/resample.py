@@ -128,7 +128,8 @@ class Resampler:
 
 @lru_cache(maxsize=32)  # pairs of rates; every call has the same few
 def _taps_of(up: int, down: int, bandwidth: float, half: int) -> NDArray[np.float64]:
-    """What a group's inputs weigh in each of its `up` outputs, [inputs, up]: not to be written to.
+    """Return what a group's inputs weigh in each of its `up` outputs, [inputs, up]: not to be
+    written to.
 
     Output p of a group stands p * down / up inputs behind the first. The rest: `_filter_bank`.
     """

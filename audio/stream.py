@@ -93,7 +93,7 @@ class SpeechEnd:
 
 @dataclass(frozen=True, slots=True)
 class StreamFailed:
-    """This stream is over, others are not; retryable: a new stream may well succeed."""
+    """The failure of one stream alone; retryable: a new stream may well succeed."""
 
     stream_id: str
     message: str
@@ -117,7 +117,7 @@ Event: TypeAlias = Partial | Transcript | Speech | SpeechEnd | StreamFailed
 
 @dataclass(frozen=True, slots=True)
 class RecognizerOptions:
-    """What a recognizer may know of the call.
+    """Facts about the call that a recognizer may know.
 
     hotwords: words or phrases to expect. context: system prompt, for its names and menu items.
     """

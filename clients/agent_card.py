@@ -1,4 +1,4 @@
-"""Who answers a call: the agent's name and the three models, as a server tells them.
+"""The answering agent's name and its three models, as a server reports them.
 
 ``GET /v1/agent`` is VoiceLoop's own route; another server has none.
 """

@@ -57,7 +57,7 @@ def _has_lost_its_reader() -> bool:
 
 
 def _without_reader() -> int:
-    """What is still to be flushed goes nowhere."""
+    """Send what is still to be flushed nowhere."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number in OUTPUTS:
         os.dup2(nowhere, number)

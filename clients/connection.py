@@ -195,13 +195,15 @@ class RealtimeConnection:
 
 
 def _how(closed: ConnectionClosed) -> str:
-    """Who closed a connection, by which codes; of a line that broke, what the system says."""
+    """Return who closed a connection, by which codes; of a line that broke, what the system
+    says.
+    """
     broke = closed.__cause__
     return str(closed) if broke is None else f"{closed} ({broke!r})"
 
 
 def _refusal(url: str, status: int) -> str:
-    """What a server that answers over HTTP, but not with a session, says by it."""
+    """Return what a server that answers over HTTP, but not with a session, says by it."""
     refused = f"{url} refused the call with HTTP {status}"
     match status:
         case 401:

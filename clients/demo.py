@@ -48,7 +48,7 @@ TOO_EARLY = "[red]ended before the call began[/red]: nothing was recorded"
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What the command line asks for. ``wav``: a recording that speaks instead of our caller."""
+    """The options of the command line. ``wav``: a recording that speaks instead of our caller."""
 
     out: Path
     wav: Path | None = None

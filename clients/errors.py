@@ -1,4 +1,4 @@
-"""What can go wrong on the caller's side of the wire.
+"""Errors on the caller's side of the wire.
 
 ``clients`` meets the server only over its socket and imports nothing of it, so it has its own
 small tree. Each message is one sentence naming what was expected and what was found; the command
@@ -17,7 +17,7 @@ class RecordingError(ClientError):
 
 
 class OutputError(ClientError):
-    """What was asked for cannot be written where it was asked for."""
+    """A result that cannot be written to the chosen place."""
 
 
 class CallScriptError(ClientError):

@@ -1,4 +1,4 @@
-"""Where results go: looked at before the work begins, not when it is done.
+"""The files of results: checked before the work begins, not when it is done.
 
 A call is played in real time and a benchmark takes minutes: a folder that is not there or a disk
 that may not be written is told first. What fails all the same while it is written is told as one

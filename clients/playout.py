@@ -1,4 +1,4 @@
-"""What a caller's loudspeaker would have played: the client side's model of its jitter buffer.
+"""A caller's loudspeaker, modelled: what the jitter buffer of a client would have played.
 
 Received audio is laid on the monotonic clock: playing starts 40 ms after the first piece arrives,
 goes on without a break while pieces arrive in time, and starts again with the same buffer after
@@ -32,7 +32,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """What a flush cut off: the item that was playing and how much of it was heard."""
+    """The part of an item that a flush cut off, and how much of it was heard."""
 
     item_id: str
     played_ms: float
@@ -75,13 +75,15 @@ class Playout:
 
     @property
     def idle_at(self) -> float:
-        """When the last queued sample will have been played; 0.0 where nothing ever was."""
+        """Return when the last queued sample will have been played; 0.0 where nothing ever was."""
         return self._pieces[-1].ends_at(self.rate_hz) if self._pieces else 0.0
 
     def first_audible_at(
         self, after: float = 0.0, item_ids: frozenset[str] | None = None
     ) -> float | None:
-        """When the first sample above -45 dBFS plays at or after ``after``, of these items."""
+        """Return when the first sample above -45 dBFS plays at or after ``after``, of these
+        items.
+        """
         for piece in self._pieces:
             if item_ids is not None and piece.item_id not in item_ids:
                 continue
@@ -92,7 +94,7 @@ class Playout:
         return None
 
     def last_audible_at(self, item_ids: frozenset[str] | None = None) -> float | None:
-        """When the last sample above -45 dBFS plays, of these items."""
+        """Return when the last sample above -45 dBFS plays, of these items."""
         for piece in reversed(self._pieces):
             if item_ids is not None and piece.item_id not in item_ids:
                 continue
@@ -102,7 +104,9 @@ class Playout:
         return None
 
     def render(self, starts_at: float, n_samples: int) -> Samples:
-        """What was heard from ``starts_at`` on: ``n_samples`` int16, silence where none played."""
+        """Return what was heard from ``starts_at`` on: ``n_samples`` int16, silence where none
+        played.
+        """
         track = np.zeros(n_samples, dtype=np.int16)
         for piece in self._pieces:
             position = round((piece.starts_at - starts_at) * self.rate_hz)

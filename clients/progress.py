@@ -31,7 +31,7 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def spinner(what: str, console: Console) -> Iterator[None]:
-    """For work whose length is unknown: a spinner and the time that has passed."""
+    """Show progress of unknown length: a spinner and the time that has passed."""
     bar = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),

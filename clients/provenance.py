@@ -1,4 +1,4 @@
-"""Where figures come from: the commit, the machine and the moment, for every file of results."""
+"""The origin of figures: the commit, the machine and the moment, for every file of results."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Uplink:
         return self.position < self._utterance_at + len(self._utterance)
 
     def sent_at(self, position: int) -> float:
-        """When the frame that holds this sample was sent (monotonic seconds)."""
+        """Return when the frame that holds this sample was sent (monotonic seconds)."""
         return self.sent_times[position // N_FRAME]
 
     def recorded(self) -> Samples:

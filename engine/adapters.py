@@ -39,7 +39,7 @@ class Adapter:
 
 
 class Change:
-    """What the adapters add to one product: y += up (down x), of each slot its own.
+    """The change that adapters make to one product: y += up (down x), each slot with its own.
 
     down: [slots, rank, inputs], up: [slots, rank, outputs]; ranks: int32 [slots], how much of that
     its adapter fills, 0 where it leaves this product alone. The rest is zeros.
@@ -61,7 +61,7 @@ class Change:
 
 
 class RowSlots:
-    """Of each row of the step under way its slot: int64 [rows]; None where all have none."""
+    """The slot of each row of the step under way: int64 [rows]; None where all have none."""
 
     slots: Tensor | None = None
 
@@ -92,7 +92,7 @@ class AdaptedLinear:
 
 
 class Adapters:
-    """Those that a server's branches may name, by their folders."""
+    """The adapters that a server's branches may name, by their folders."""
 
     def __init__(
         self, base: Checkpoint, layers: Sequence[Layer], folders: Sequence[Path],

@@ -89,7 +89,7 @@ def plan_step(
 
 
 def _batched(parts: Sequence[Part]) -> set[int]:
-    """Which sequences attend together: those of one row, if padding them costs little."""
+    """Return which sequences attend together: those of one row, if padding them costs little."""
     single = [i for i, (_, n_rows, _) in enumerate(parts) if n_rows == 1]
     lengths = [parts[i][0] + 1 for i in single]
     if len(single) < 2 or sum(lengths) < LEAST_FILLED * len(lengths) * max(lengths):

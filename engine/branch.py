@@ -282,7 +282,7 @@ class Branch:
         self.phase = Phase.REPLYING
 
     def yield_room(self) -> None:
-        """Somebody more urgent needs the blocks; a reply under way waits and is computed again."""
+        """Give blocks to somebody more urgent; a reply under way waits and is computed again."""
         if self.phase is Phase.REPLYING:
             self.phase = Phase.WAITING
         self.sequence.release()

@@ -32,8 +32,8 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found of a format. layers: what ran it. n_calls: that were made, 0 where the model
-    has no notation for calls; n_same: of those the same as in bf16.
+    """The findings about one format. layers: what ran it. n_calls: that were made, 0 where the
+    model has no notation for calls; n_same: of those the same as in bf16.
     """
 
     layers: str

@@ -47,7 +47,7 @@ def model_files(model: Path) -> list[Path]:
 
 
 def digest(paths: Iterable[Path]) -> str:
-    """Of names and contents; reads them all."""
+    """Return the digest of names and contents; reads them all."""
     found = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:

@@ -152,7 +152,9 @@ class KvPool:
         (self._scales if self.format.is_scaled else self._codes)[:, block] = value
 
     def find_spoilt(self, blocks: Iterable[int]) -> list[int]:
-        """Of these the ones that hold NaN or infinity; they are cleared once nobody has them."""
+        """Return the blocks among these that hold NaN or infinity; they are cleared once nobody has
+        them.
+        """
         part = self._scales if self.format.is_scaled else self._codes
         found = [block for block in blocks if not part[:, block].isfinite().all()]
         self.spoilt.update(found)

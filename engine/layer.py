@@ -18,8 +18,8 @@ from .load.quant import join, with_rows
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a product is made of: weights by their names, one below the other, and their outputs;
-    then the order of all outputs, and what each is times, where it is not as stored.
+    """The parts of a product: weights by their names, one below the other, and their outputs; then
+    the order of all outputs, and what each is times, where it is not as stored.
     """
 
     names: list[str]
@@ -81,7 +81,8 @@ def _yarn_ramp(rope: RopeConfig, n: int) -> Tensor:
 
 
 def head_order(rope: RopeConfig, head_dim: int) -> list[int] | None:
-    """Of a head's entries, so that halves are partners where only the first `rotated` are turned.
+    """Return the order of a head's entries, so that halves are partners where only the first
+    `rotated` are turned.
 
     None where they are. Queries and keys in the same order have the same products.
     """
@@ -112,7 +113,9 @@ class Rope:
 
 
 def rotate_(x: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """In place; x: [rows, heads, head_dim] with halves as partners (the Hugging Face layout)."""
+    """Rotate in place; x: [rows, heads, head_dim] with halves as partners (the Hugging Face
+    layout).
+    """
     torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin, out=x)
 
 

@@ -59,7 +59,9 @@ LONG_STEP_ROWS = 64
 
 
 def unheeded(interrupted: Interrupted | None, n_rows: int) -> Interrupted | None:
-    """For a step that gives way to nobody: a long one asks still, and so tells that it goes on."""
+    """Ask for a step that gives way to nobody: a long one asks still, and so tells that it goes
+    on.
+    """
     if interrupted is None or n_rows < LONG_STEP_ROWS:
         return None
     asked = interrupted

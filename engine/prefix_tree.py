@@ -328,7 +328,7 @@ class PrefixTree:
 
 
 def _path_to(node: Node) -> list[Node]:
-    """It and all above it, from the top."""
+    """Return the node and all above it, from the top."""
     path = list[Node]()
     while node.parent is not None:
         path.append(node)

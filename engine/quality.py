@@ -33,7 +33,7 @@ LOGIT_ROWS = 128  # at a time: of 152,000 words these are 78 MB
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Of one format against bf16 on one text."""
+    """The quality of one format against bf16 on one text."""
 
     n_tokens: int
     perplexity: float
@@ -77,7 +77,9 @@ BF16, FP32 = Format(), Format(dtype="fp32")
 
 
 def log_probabilities(engine: Engine, tokens: Tokens[int]) -> Tensor:
-    """Of every next token after every prefix of `tokens`: fp32 [n, vocab]."""
+    """Return the log probability of every next token after every prefix of `tokens`: fp32 [n,
+    vocab].
+    """
     with borrowed(engine.pool, engine.tree, list(tokens)) as sequence:
         logits = engine.runner.run([Extension(sequence, len(tokens), n_logits=len(tokens))])
     assert logits is not None
@@ -140,7 +142,9 @@ def read(engine: Engine, windows: Tokens[Window]) -> Iterator[tuple[Tensor, Tens
 
 
 class Reference:
-    """What bf16 says at every place, kept in a file: two large models are never here at once."""
+    """The predictions of bf16 at every place, kept in a file: two large models are never here at
+    once.
+    """
 
     def __init__(self, engine: Engine, passages: Iterable[Passage], folder: Path) -> None:
         """folder: for a file of 4 bytes a place and word."""
@@ -204,7 +208,7 @@ def row(name: str, quality: Quality) -> str:
 
 
 def spoken(engine: Engine, prompts: Tokens[list[int]]) -> list[Passage]:
-    """What a model answers to each prompt itself, greedily; its answers alone count."""
+    """Return what a model answers to each prompt itself, greedily; its answers alone count."""
     passages = []
     for prompt, reply in zip(prompts, answers(engine, prompts), strict=True):
         counts = torch.zeros(len(prompt) + len(reply), dtype=torch.bool)

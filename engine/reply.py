@@ -216,7 +216,7 @@ class Reply:
         return n_new
 
     def adopt(self, clock: ReplyClock, n_resident: int) -> None:
-        """From a preemptive reply become the committed one asked for at `clock.asked`.
+        """Become, from a preemptive reply, the committed one asked for at `clock.asked`.
 
         n_resident: tokens whose KV is there.
         """

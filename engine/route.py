@@ -42,7 +42,7 @@ class RouteHead:
 
 
 def signs_of(row: Tensor) -> RouteSigns:
-    """Of one row of what the head reads."""
+    """Return the signs in one row of what the head reads."""
     return RouteSigns(*row.tolist())
 
 

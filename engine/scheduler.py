@@ -334,7 +334,8 @@ class Scheduler:
         return self.tree.can_evict(n_blocks + self._promised(branches) - self.pool.n_free)
 
     def _admit(self, branches: list[Branch]) -> None:
-        """In turns of tenants and callers; nobody of a later one overtakes who waits for memory.
+        """Admit in turns of tenants and callers; nobody of a later one overtakes who waits for
+        memory.
 
         Who waits moves a round ahead every `ROUND_WAIT_S`, so that newcomers' first replies do not
         keep somebody's second one waiting for ever.
@@ -363,7 +364,9 @@ class Scheduler:
         return True
 
     def _make_room(self, n_blocks: int, branches: list[Branch]) -> None:
-        """For an admitted branch; promised, so it can only be preemptible work in the way."""
+        """Make room for an admitted branch; promised, so it can only be preemptible work in the
+        way.
+        """
         while not self.tree.can_evict(n_blocks - self.pool.n_free):
             if not self._reclaim(branches, None):
                 raise OutOfMemory(

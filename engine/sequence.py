@@ -42,7 +42,7 @@ class Sequence:
 
     @property
     def slot(self) -> int:
-        """Of its adapter; -1 where it has none."""
+        """Return the slot of its adapter; -1 where it has none."""
         return -1 if self.adapter is None else self.adapter.slot
 
     @property

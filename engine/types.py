@@ -87,7 +87,8 @@ class NotANumber(EngineError):
 
 
 class DeviceFault(EngineError):
-    """What runs the model has failed, at load or in service; nothing it holds may be used.
+    """A failure of the device that runs the model, at load or in service; nothing it holds may be
+    used.
 
     kind: "launch" (what a compiler, a launch, a capture or a kernel raised), "memory" or "nan"
     (reply after reply is no number).
@@ -281,7 +282,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """When things happened to one reply, in milliseconds after `commit`."""
+    """The moments of one reply, in milliseconds after `commit`."""
 
     queue_ms: float = 0.0  # until the first of its tokens was in a step
     ttft_ms: float = 0.0  # until the first token was sampled
@@ -291,7 +292,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class RouteSigns:
-    """What the answer to the staged turn will need, as a head reads it.
+    """The needs of the answer to the staged turn, as a head reads them.
 
     large_rank: a large model, as the share of calibrated turns that need one less. tool, retrieval:
     the probability that a tool is called, and that nothing in the prompt answers.
@@ -358,7 +359,9 @@ class PreemptiveDone:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Of what another engine drafted of a preemptive reply, it begins with `n_kept` tokens."""
+    """The verdict on another engine's draft: the preemptive reply begins with `n_kept` of its
+    tokens.
+    """
 
     branch_id: str
     attempt: int

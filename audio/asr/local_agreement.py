@@ -60,7 +60,7 @@ class LocalAgreement:
 
     @property
     def tail(self) -> tuple[HypothesisWord, ...]:
-        """What the newest hypothesis says after the committed words."""
+        """Return what the newest hypothesis says after the committed words."""
         return self._tail
 
     @property
@@ -109,7 +109,7 @@ def window_cut(
     *,
     is_crowded: bool = False,
 ) -> WindowCut | None:
-    """Where to cut a window of window_ms, or None while it may stay as it is.
+    """Return where to cut a window of window_ms, or None while it may stay as it is.
 
     words, word_ends_ms: the committed words in the window and when each ends, in ms from the
     window's start. is_crowded: its words fill the decoder's context, so it is long however short.

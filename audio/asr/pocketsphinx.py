@@ -165,7 +165,7 @@ class PocketsphinxRecognizer(QueuedRecognizer[_Stream]):
         return any(stream.has_work for stream in self._streams.values())
 
     def step(self) -> list[Event]:
-        """At most STEP_MS of audio and the requests behind it, of each stream."""
+        """Advance each stream by at most STEP_MS of audio and the requests behind it."""
         events: list[Event] = []
         for stream in self._streams.values():
             stream.absorb()
@@ -200,7 +200,7 @@ class PocketsphinxRecognizer(QueuedRecognizer[_Stream]):
 
 
 class _Stability:
-    """Which words of a growing hypothesis will stand."""
+    """The words of a growing hypothesis that are expected to stay."""
 
     def __init__(self) -> None:
         self.words: tuple[str, ...] = ()

@@ -44,7 +44,7 @@ def session_phrases(options: RecognizerOptions) -> tuple[tuple[str, ...], ...]:
 
 
 def _priced(context: str) -> Iterator[str]:
-    """What stands before each price."""
+    """Yield what stands before each price."""
     last_end = 0
     for price in _PRICE.finditer(context):
         first = max(last_end, price.start() - _BEFORE_PRICE_CHARS)

@@ -34,7 +34,7 @@ LANGUAGE_TAG = re.compile(r"<[a-z]{2,3}(?:-[A-Za-z]{2,4})?>")  # what 3.5 says a
 
 @dataclass(frozen=True, slots=True)
 class _EarlyFinal:
-    """What the segment says if only silence came after position."""
+    """The segment's words if only silence came after position."""
 
     position: int
     tokens: tuple[EmittedToken, ...]
@@ -145,7 +145,9 @@ class TransducerRecognizer(QueuedRecognizer[_Stream]):
         return len(due) == len(self._streams) or self._clock() - self._ticked_s >= TICK_S
 
     def _next(self, stream: _Stream) -> _Hearing | None:
-        """What of the stream has a whole chunk to decode: the stream itself, then its trial."""
+        """Return what of the stream has a whole chunk to decode: the stream itself, then its
+        trial.
+        """
         hearing = stream.hearing
         if hearing.mels.has(self._model.n_mels(hearing.state)):
             return hearing

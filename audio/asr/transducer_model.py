@@ -25,7 +25,7 @@ CLASSES = {
 
 @dataclass(frozen=True, slots=True)
 class TransducerState:
-    """What one stream has heard; tensors without a batch axis, never written to.
+    """Everything that one stream has heard; tensors without a batch axis, never written to.
 
     subsampling: left context of each strided convolution, None before the first chunk.
     context: [n_layers, hidden, kernel - 1]. keys, values: [n_layers, heads, n_cached_max,

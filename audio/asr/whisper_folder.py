@@ -1,4 +1,5 @@
-"""From a folder on disk to a Whisper decoder: which library, which device, and what is missing.
+"""The way from a folder on disk to a Whisper decoder: which library, which device, and what is
+missing.
 
 CTranslate2 is the choice wherever it runs. It still links CUDA 12's cuBLAS while torch moves to
 CUDA 13, so its libraries are looked for before the first decode would crash on them.

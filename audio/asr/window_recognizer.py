@@ -217,7 +217,9 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
             return error
 
     def _decode_end(self, stream: WindowStream) -> int:
-        """Where this decode ends: all there is for a request, else a whole update interval."""
+        """Return where this decode ends: all there is for a request, else a whole update
+        interval.
+        """
         segment = stream.segment
         is_whole = stream.request is not None or segment.is_full or self._is_fall(stream)
         if is_whole or self._is_lasting(stream):

@@ -26,7 +26,7 @@ CROWDED_TOKENS = MAX_TOKENS - 48
 
 
 class VoiceRead(Enum):
-    """What has become of the judgement of a voice that fell silent."""
+    """The state of the judgement of a voice that fell silent."""
 
     UNASKED = "unasked"
     TOLD = "told"  # with the answer to a flush
@@ -35,7 +35,7 @@ class VoiceRead(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EarlyFinal:
-    """What the segment says if only silence came after position; p_voice: as of `DecodedWindow`."""
+    """The segment's words if only silence came after position; p_voice: as of `DecodedWindow`."""
 
     position: int
     words: tuple[Word, ...]

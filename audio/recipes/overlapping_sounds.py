@@ -71,7 +71,7 @@ Wave = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """What somebody says, [n] at 16 kHz from its first sound on; is_passing: a backchannel."""
+    """Speech of one person, [n] at 16 kHz from its first sound on; is_passing: a backchannel."""
 
     name: str
     speaker: str

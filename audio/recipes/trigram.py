@@ -38,7 +38,7 @@ class TrigramModel:
         return self.backoffs.get(history, 0.0) + self.log_probability(word, history[1:])
 
     def perplexity(self, sentences: Iterable[Sequence[str]]) -> float:
-        """Of sentences, words outside the vocabulary left out."""
+        """Return the perplexity of sentences, words outside the vocabulary left out."""
         total, n_words = 0.0, 0
         for sentence in sentences:
             history: Gram = (START,)

@@ -37,7 +37,9 @@ class ClauseAudio(Generic[TimesT]):
         self.n_misses = 0
 
     def get(self, key: Hashable) -> SpokenClause[TimesT] | None:
-        """What was kept. The samples cannot be written to: a voice that fades them must copy."""
+        """Return what was kept. The samples cannot be written to: a voice that fades them must
+        copy.
+        """
         found = self._clauses.get(key)
         if found is None:
             self.n_misses += 1

@@ -35,7 +35,7 @@ _Word: TypeAlias = tuple[str, FragmentWord | None]
 
 @dataclass(slots=True)
 class _Progress:
-    """Of one stream. pieces: of the clause under way, each short enough for a step."""
+    """The progress of one stream. pieces: of the clause under way, each short enough for a step."""
 
     pieces: deque[list[_Word]] = field(default_factory=deque)
     goes_on: bool = False  # more of the sentence comes behind the clause under way
@@ -176,7 +176,9 @@ def _speed(reply: Reply) -> float:
 
 
 def _audible_range(wave: Waveform, quiet: float) -> tuple[int, int]:
-    """What to keep of a clause, for a wave float32 [n]: (first, last), 0 0 where all is silent."""
+    """Return what to keep of a clause, for a wave float32 [n]: (first, last), 0 0 where all is
+    silent.
+    """
     audible = np.flatnonzero(np.abs(wave) > quiet)
     if len(audible) == 0:
         return 0, 0

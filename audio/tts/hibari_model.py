@@ -61,7 +61,7 @@ def _field(number: int, payload: bytes) -> bytes:
 
 
 def as_output(name: str) -> bytes:
-    """What makes a value of a graph one more output of it, behind the bytes of its file.
+    """Return what makes a value of a graph one more output of it, behind the bytes of its file.
 
     Protobuf merges what stands behind a message into it: ModelProto.graph (7) gets one more
     GraphProto.output (12), a ValueInfoProto with this name (1).
@@ -140,7 +140,9 @@ class PhonemeModel(ABC):
         return found
 
     def _word_phonemes(self, word: str) -> str:
-        """Of one word by itself; a word the phonemizer stumbles over is not said."""
+        """Return the phonemes of one word by itself; a word the phonemizer stumbles over is not
+        said.
+        """
         try:
             return str(self._phonemizer(word, normalize_text=False))
         except Exception:

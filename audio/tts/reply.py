@@ -35,7 +35,7 @@ class FragmentWord:
 
 
 class Fragment:
-    """What a model is given at a time: the text of a clause as it is read, and the words in it."""
+    """One input of a voice model: the text of a clause as it is read, and the words in it."""
 
     def __init__(self, clause: Clause, phonemes: Spelling, *, is_english: bool = True) -> None:
         self._clause = clause
@@ -160,7 +160,7 @@ class Reply:
         return self._give(self._resampler.push(whole))
 
     def end(self) -> list[Event]:
-        """What the resampler withheld, the last words, and `SpeechEnd`."""
+        """Return what the resampler withheld, the last words, and `SpeechEnd`."""
         events = self._give(self._resampler.flush(), is_last=True)
         return [*events, SpeechEnd(self.stream_id, self._n_given)]
 

@@ -104,7 +104,7 @@ class ChatEndpoint:
 
 
 class _Reply:
-    """What the lines of one reply amount to."""
+    """The sum of the lines of one reply."""
 
     def __init__(self) -> None:
         self._token_times: list[float] = []

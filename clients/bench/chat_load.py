@@ -32,7 +32,9 @@ class ChatLoad:
 
 @dataclass(slots=True)
 class ChatResult:
-    """Of one setting. ``failed``: why, one each. ``elapsed_s``: without the uncounted request."""
+    """The figures of one setting. ``failed``: why, one each. ``elapsed_s``: without the uncounted
+    request.
+    """
 
     load: ChatLoad
     samples: list[ChatSample] = field(default_factory=list)

@@ -221,7 +221,7 @@ def _print_plot(title: str, rows: Sequence[tuple[str, Sequence[float]]]) -> None
 
 
 def _shown(url: str) -> str:
-    """Without a name and password that may stand in it."""
+    """Return it without a name and password that may stand in it."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 

@@ -11,7 +11,7 @@ LEGEND = "─ least to most   ━ p5 to p95   ● p50"
 
 
 def range_plot(rows: Sequence[tuple[str, Sequence[float]]], unit: str = "ms") -> list[str]:
-    """Of each label its values: their range, the middle nine tenths, the median.
+    """Return a plot of each label's values: their range, the middle nine tenths, the median.
 
     The axis begins at 0, so that lengths may be compared. Rows without a value say so.
     """

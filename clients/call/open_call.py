@@ -43,7 +43,9 @@ class CallOptions:
 
 
 class Observer(Protocol):
-    """Who watches a call while it runs. Called on the event loop: must return at once."""
+    """An object that is told of a call while it runs. Called on the event loop: must return at
+    once.
+    """
 
     def received(self, received: Received) -> None: ...
 
@@ -101,7 +103,8 @@ class OpenCall:
         return call_result(self.record, self._voice)
 
     def so_far(self) -> CallResult | None:
-        """What there was of a call that was not brought to its end: the turns that were over.
+        """Return what there was of a call that was not brought to its end: the turns that were
+        over.
 
         None where nothing had been said or heard. The agent's sound that had come and was not
         played yet is none of the recording.
@@ -207,7 +210,7 @@ class OpenCall:
             raise ConnectionFailed("The server did not answer session.update within 10 s.")
 
     def _last_end_at(self) -> float:
-        """When the last sample of what the caller said last was sent."""
+        """Return when the last sample of what the caller said last was sent."""
         last = self.record.spoken[-1]
         return self.uplink.sent_at(last.position + last.utterance.end - 1)
 
@@ -216,7 +219,7 @@ class OpenCall:
 
 
 def _told(event: Mapping[str, Any]) -> str:
-    """What an error event says."""
+    """Return what an error event says."""
     error = event.get("error")
     return str(error.get("message") if isinstance(error, Mapping) else error)
 

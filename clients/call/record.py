@@ -1,4 +1,4 @@
-"""What happened in one call, as the client saw it: the raw record that all figures come from.
+"""The raw record of one call, as the client saw it; all figures come from it.
 
 ``CallRecord.receive`` takes every server event with its arrival time and keeps what matters:
 replies with their audio, the recognizer's words, when the server noticed speech. It plays the
@@ -133,7 +133,9 @@ class CallRecord:
 
     @property
     def starts_at(self) -> float:
-        """When the line's first sample was recorded: one frame before that frame was sent."""
+        """Return when the line's first sample was recorded: one frame before that frame was
+        sent.
+        """
         return self.sent_at[0] - FRAME_MS / 1000.0
 
     def channels(self, line: Samples) -> tuple[Samples, Samples]:

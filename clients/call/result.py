@@ -39,7 +39,7 @@ STILL_TALKING_S = 0.5  # a pause of the agent between two words; what ended befo
 
 @dataclass(frozen=True, slots=True)
 class BargeIn:
-    """From the caller's onset to silence; None where the agent had finished by itself.
+    """The time from the caller's onset to silence; None where the agent had finished by itself.
 
     ``heard_ms``: of the item, where the client had something to flush. ``ducked_ms``: until the
     last sound as loud as the agent had been before, in a client without a buffer that does not
@@ -114,7 +114,7 @@ class TurnResult:
 
     @property
     def n_words_lost(self) -> int:
-        """Of what was said: words for which the transcript has none, not even another one."""
+        """Count the spoken words for which the transcript has none, not even another one."""
         return words_lost(self.said, self.heard)
 
 
@@ -155,7 +155,9 @@ def call_result(record: CallRecord, voice: str, n_turns: int | None = None) -> C
 
 
 def _sent_at(record: CallRecord, spoken: Spoken, sample: int) -> float:
-    """When the frame with that sample of the utterance was sent; the newest where it was not."""
+    """Return when the frame with that sample of the utterance was sent; the newest where it was
+    not.
+    """
     frame = (spoken.position + sample) // N_FRAME
     return record.sent_at[min(frame, len(record.sent_at) - 1)]
 
@@ -221,7 +223,8 @@ def _turn(record: CallRecord, spoken: Spoken, onset_at: float, next_at: float) -
 
 
 def _silent_ms(record: CallRecord, onset_at: float, end_at: float, next_at: float) -> float | None:
-    """From the caller's end to a sound before the next turn, of a reply not heard before.
+    """Return the time from the caller's end to a sound before the next turn, of a reply not heard
+    before.
 
     So also of an answer to the turn before that was still under way.
     """
@@ -250,7 +253,7 @@ def words_lost(said: str, heard: str) -> int:
 
 
 def _endpoint(replies: Sequence[Reply]) -> Mapping[str, Any] | None:
-    """What the first of the replies whose server told it says of the turn's end."""
+    """Return what the first of the replies whose server told it says of the turn's end."""
     told = ((reply.timeline or {}).get("endpoint") for reply in replies)
     return next((facts for facts in told if facts is not None), None)
 
@@ -274,7 +277,7 @@ def _ahead(reply: Reply) -> Ahead | None:
 
 
 def _prefetched(timeline: Mapping[str, Any]) -> int:
-    """Of the turn's calls and searches, those that had begun before it was over."""
+    """Return the turn's calls and searches that had begun before it was over."""
     calls = sum(call["hidden_ms"] > 0.0 for call in timeline.get("tools") or ())
     return calls + ((timeline.get("retrieval") or {}).get("fate") == "hidden")
 
@@ -291,13 +294,15 @@ def _lead_in_ms(reply: Reply) -> float:
 
 
 def _faded_ms(reply: Reply) -> float:
-    """From its first sample above -45 dBFS to half of the fade-in that its server told of."""
+    """Return the time from its first sample above -45 dBFS to half of the fade-in that its
+    server told of.
+    """
     half_ms = (reply.timeline or {}).get("fade_in_ms", 0.0) / 2.0
     return max(0.0, half_ms - _lead_in_ms(reply)) if half_ms else 0.0
 
 
 def _heard_over_ms(record: CallRecord, spoken: Spoken, early: Sequence[Reply]) -> float:
-    """For how long an agent that began too early was heard once the caller went on."""
+    """Return for how long an agent that began too early was heard once the caller went on."""
     items = frozenset(reply.item_id for reply in early)
     begins_at = record.playout.first_audible_at(0.0, items)
     ends_at = record.playout.last_audible_at(items)
@@ -314,7 +319,9 @@ def _heard_over_ms(record: CallRecord, spoken: Spoken, early: Sequence[Reply]) -
 
 
 def _first_audible_arrival(reply: Reply, since: float = 0.0) -> float | None:
-    """When the message with the reply's first sample above -45 dBFS arrived, of those ``since``."""
+    """Return when the message with the reply's first sample above -45 dBFS arrived, of those
+    ``since``.
+    """
     for piece in reply.audio:
         if piece.at >= since and first_audible(piece.samples) is not None:
             return piece.at
@@ -355,7 +362,8 @@ def _barge_in(record: CallRecord, onset_at: float, next_at: float) -> BargeIn | 
 
 
 def ducked_ms(pieces: Sequence[Arrived], onset_at: float, buffer_ms: float = 0.0) -> float | None:
-    """From the onset until a client plays no more sound as loud as what it played before it.
+    """Return the time from the onset until a client plays no more sound as loud as what it played
+    before it.
 
     None where it played nothing before the onset, or nothing that loud after it.
     """
@@ -390,7 +398,7 @@ def _spurious_speech(record: CallRecord) -> int:
 
 
 def _speaking(record: CallRecord) -> list[tuple[float, float]]:
-    """From when until when the caller spoke, turn by turn."""
+    """Return from when until when the caller spoke, turn by turn."""
     return [
         (
             _sent_at(record, spoken, spoken.utterance.onset),

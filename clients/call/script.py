@@ -60,7 +60,7 @@ class CallScript:
 
     @property
     def voices(self) -> tuple[str, ...]:
-        """Of the cast that is played where none is named."""
+        """Return the voices of the cast that is played where none is named."""
         return self.casts[DEFAULT_CAST] if self.casts else (OWN_VOICE,)
 
 
@@ -214,7 +214,7 @@ def missing_words(expect: tuple[tuple[str, ...], ...], answer: str) -> list[str]
 
 
 def words_found(expect: tuple[tuple[str, ...], ...], answer: str) -> list[str]:
-    """Those of the expected words that ``answer`` contains, in the order of ``expect``."""
+    """Return those of the expected words that ``answer`` contains, in the order of ``expect``."""
     words = re.findall(r"[a-z']+|\d+", answer.lower())
     digits = "".join(_DIGITS.get(word, word if word.isdigit() else " ") for word in words)
     spoken = {*words, *(word.removesuffix("s") for word in words)}

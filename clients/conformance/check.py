@@ -1,4 +1,4 @@
-"""What a check is: a named rule, a function that tries it on one server, and its outcome.
+"""A check: a named rule, a function that tries it on one server, and its outcome.
 
 Owns the list of all checks, and the two ways a check ends early (`Failed`, `Skipped`). A check's
 first docstring line is the rule in one sentence; it is what the table prints.

@@ -153,7 +153,7 @@ async def beta_names(target: Target) -> None:
 
 @checks("sessions-apart")
 async def sessions_apart(target: Target) -> None:
-    """What is said in one session is not to be had in another."""
+    """An item of one session is not to be had in another."""
     async with session(target) as one, session(target) as other:
         await say(one, "The word is heron.", id="item_of_one")
         await other.send("conversation.item.retrieve", item_id="item_of_one")

@@ -194,7 +194,7 @@ async def done_whole(target: Target) -> None:
 
 @checks("response-overrides")
 async def overrides(target: Target) -> None:
-    """What response.create names holds for that response alone; the session keeps its own."""
+    """The fields of response.create hold for that response alone; the session keeps its own."""
     async with session(target, output_modalities=["audio"]) as line:
         reply = await ask(line, output_modalities=["text"])
         expect("response.output_text.delta" in reply.types, "a reply in text", "none")

@@ -49,7 +49,7 @@ class Reply:
         expect_answered(self.done)
 
     def of(self, kind: str) -> list[Json]:
-        """Its events of one type. Raises: Failed: there is none."""
+        """Return its events of one type. Raises: Failed: there is none."""
         found = [event for event in self.events if event["type"] == kind]
         expect(bool(found), f"{kind} in the response", "none")
         return found
@@ -66,7 +66,9 @@ class Reply:
 
 
 def expect_answered(response: Json) -> None:
-    """It came to its end; a model may be cut at its own limit of tokens. Raises: Failed."""
+    """Expect that it came to its end; a model may be cut at its own limit of tokens. Raises:
+    Failed.
+    """
     status = of(response, "status")
     expect(status in ("completed", "incomplete"), "the response to be completed", status)
 
@@ -126,7 +128,7 @@ async def call_tool(line: Line, **response: Any) -> Reply:
 
 
 def _belongs(event: Json, response_id: str) -> bool:
-    """Of this response, or of the conversation while it ran."""
+    """Return whether the event is of this response, or of the conversation while it ran."""
     body = event.get("response")
     own = body.get("id") if isinstance(body, dict) else event.get("response_id", response_id)
     return bool(own == response_id)

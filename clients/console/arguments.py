@@ -9,9 +9,9 @@ from clients.arguments import DEFAULT_URL, number
 
 DESCRIPTION = (
     "Drives a call turn by turn, by hand or from a program. `start` opens a call in the "
-    "background. `say` says one turn and prints the answer. `events` prints what the server sent. "
-    "`stop` hangs up. Each prints JSON, one object a line. A call without a turn for 15 minutes "
-    "ends."
+    "background. `say` says one turn and prints the answer. `events` prints what the server "
+    "sent. `stop` hangs up. Each command prints JSON, one object a line. A call ends after 15"
+    " minutes without a turn."
 )
 
 

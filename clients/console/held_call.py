@@ -84,7 +84,9 @@ class HeldCall:
     # --- what is asked for ---
 
     async def say(self, turn: Say) -> dict[str, Any]:
-        """What became of the turn. Raises: ClientError: another is under way, or the call ended."""
+        """Return what became of the turn. Raises: ClientError: another is under way, or the call
+        ended.
+        """
         if self._is_in_turn:
             raise ClientError("Another turn is under way. Wait for its end.")
         done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -103,7 +105,7 @@ class HeldCall:
             self._asked.put_nowait(None)
 
     def events(self, since: int) -> list[dict[str, Any]]:
-        """Those from that number on, as far as they are kept."""
+        """Return the events from that number on, as far as they are kept."""
         return [{"n": n, **event} for n, event in self._events if n >= since]
 
     @property
@@ -244,7 +246,7 @@ class HeldCall:
             await self.call.agent_finished()
 
     def _timeline(self, turn: TurnResult) -> Mapping[str, Any]:
-        """What the server told of the reply to this turn."""
+        """Return what the server told of the reply to this turn."""
         started = self.call.record.starts_at
         for reply in self.call.record.replies:
             if reply.created_at - started >= turn.onset_at and reply.timeline is not None:
@@ -253,5 +255,5 @@ class HeldCall:
 
 
 def _text_of(replies: Sequence[Reply]) -> str:
-    """What they say; one that only called a tool says nothing."""
+    """Return what they say; one that only called a tool says nothing."""
     return " ".join(text for reply in replies if (text := reply.text.strip()))

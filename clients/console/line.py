@@ -25,7 +25,7 @@ Answer = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 def socket_of(name: str) -> Path:
-    """Where the call of this name is reached; its folder is made.
+    """Return where the call of this name is reached; its folder is made.
 
     Raises:
         ConnectionFailed: the name is none, or the folder is not this user's alone.

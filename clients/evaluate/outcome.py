@@ -1,4 +1,4 @@
-"""What an agent did in one scenario, and what the rules make of it.
+"""The record of one scenario, judged by its rules.
 
 Owns the record of a played scenario and the rules that judge it. Phrases are looked for as whole
 words, in any case; alternatives are parted by "|".
@@ -16,7 +16,7 @@ from clients.evaluate.scenario import ANY, ExpectedCall, Scenario, ScenarioTurn
 
 
 class Surface(Enum):
-    """Where a caller waits: what a latency budget is of."""
+    """A kind of wait that a latency budget bounds."""
 
     CHAT = "chat"
     VOICE = "voice"
@@ -77,7 +77,9 @@ class Played:
 
 
 def failures(played: Played) -> list[str]:
-    """What was expected and was not so, one sentence each; empty where the scenario passes."""
+    """Return what was expected and was not so, one sentence each; empty where the scenario
+    passes.
+    """
     found = [f"the call broke off: {played.broken}"] if played.broken else []
     for number, one in enumerate(played.turns, 1):
         where, expected = f"turn {number} ({one.turn.say[:40]!r})", one.turn.expected

@@ -102,7 +102,8 @@ def _turn(turn: PlayedTurn) -> dict[str, Any]:
 
 
 def _latency(played: Sequence[Played], budgets: Budgets) -> dict[str, dict[str, Any]]:
-    """By surface. held: None where there is no budget, or no turn was to be held against it.
+    """Return the latency by surface. held: None where there is no budget, or no turn was to be held
+    against it.
 
     A budget is missed where there were such turns and none of them has a wait.
     """

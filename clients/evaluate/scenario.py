@@ -36,7 +36,7 @@ class ExpectedCall:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Of one answer, or of all: each of ``contains`` must stand there, none of ``lacks`` may.
+    """The rule for one answer, or for all: it has each of ``contains`` and none of ``lacks``.
 
     Alternatives are parted by "|". ``calls``: tools that must be called, each at least once.
     """
@@ -48,7 +48,9 @@ class Expectation:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioTurn:
-    """What the caller says, and when: phrases of the agent's last answer; none: in any case."""
+    """One turn of the caller, and its condition: phrases of the agent's last answer; none: in any
+    case.
+    """
 
     say: str
     when: tuple[str, ...] = ()

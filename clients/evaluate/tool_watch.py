@@ -24,7 +24,7 @@ class ToolWatch:
         self._in_response = False  # whether the response that is under way has called something
 
     def take_calls(self) -> list[Called]:
-        """Those since this was last called."""
+        """Return the calls since this was last called."""
         taken, self._called = self._called, []
         return taken
 

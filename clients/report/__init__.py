@@ -1,4 +1,4 @@
-"""What a call or a benchmark shows for itself: waterfall, percentiles, report page.
+"""The views of a call or a benchmark: waterfall, percentiles, report page.
 
 Start reading at ``waterfall.py``.
 """

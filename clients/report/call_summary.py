@@ -52,12 +52,12 @@ def summary_of(calls: Sequence[CallResult]) -> dict[str, Any]:
 
 
 def _known(values_ms: Sequence[float | None]) -> dict[str, Any]:
-    """Of those that could be told; ``n`` says how many these are."""
+    """Return the figures of those that are known; ``n`` says how many these are."""
     return asdict(Distribution.of([ms for ms in values_ms if ms is not None]))
 
 
 def _ahead(turns: Sequence[Ahead]) -> dict[str, Any]:
-    """What was done before the turns were over; shares of 1, None where no server told."""
+    """Return what was done before the turns were over; shares of 1, None where no server told."""
     n_turn_tokens = sum(turn.turn_tokens for turn in turns)
     generated = sum(turn.reply_tokens + turn.discarded + turn.unheard for turn in turns)
     return {

@@ -111,7 +111,7 @@ def waterfall_of(
 
 
 def who_spoke(timeline: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of a server with several language models, a line for each part of the reply."""
+    """Return for a server with several language models a line for each part of the reply."""
     told = [f"opener: {timeline['opener']}"] if timeline.get("opener") else []
     for one in timeline.get("speakers", ()):
         part = f"{one['part']} model" if one["part"] else "model"

@@ -7,8 +7,9 @@ from pathlib import Path
 
 DESCRIPTION = (
     "Talks to a running server. With the extra talk, echo cancellation keeps the agent from "
-    "hearing itself; without it wear headphones. It sends the first key of VOICELOOP_KEYS to this "
-    "machine alone. With --wav it exits with 1 if the recording got no answer."
+    "hearing itself; without it wear headphones. The command sends the first key of "
+    "VOICELOOP_KEYS only to a server on this machine. With --wav the command exits with 1 if "
+    "the recording got no answer."
 )
 
 

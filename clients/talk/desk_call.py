@@ -21,7 +21,7 @@ TALK_KEYS = (" ", "\n", "\r")
 
 
 class Line(Enum):
-    """Where the microphone's sound goes."""
+    """A line that takes the microphone's sound."""
 
     OPEN = auto()  # all of it to the server
     RESTING = auto()  # nowhere, until a key is pressed

@@ -41,7 +41,9 @@ class DeskLine(ResumingConnection):
                     await self._refuse_calls(received.event["response"])
 
     async def _refuse_calls(self, response: dict[str, Any]) -> None:
-        """Of calls of both kinds in one response a client answers all."""
+        """Answer every call of a response that has one for this client: nobody is here who can do
+        it.
+        """
         output = response.get("output") or ()
         calls = [item for item in output if item["type"] == "function_call"]
         is_ours = any(call["name"] in self.client_tools for call in calls)

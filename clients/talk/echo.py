@@ -53,7 +53,7 @@ class EchoCanceller:
         self._lock = threading.Lock()
 
     def play(self, samples: Samples) -> None:
-        """This is what the loudspeaker plays next."""
+        """Take in what the loudspeaker plays next."""
         with self._lock:
             for start in range(0, len(samples) - N_FRAME + 1, N_FRAME):
                 self._apm.process_reverse_stream(self._framed(samples, start))

@@ -28,7 +28,7 @@ class KernelEagle:
     def __init__(
         self, head: EagleHead, model: KernelDecoder, places: Places, *, n_rows: int
     ) -> None:
-        """For steps of up to `n_rows` rows."""
+        """Make room for steps of up to `n_rows` rows."""
         self.head, self.model, self.places = head, model, places
         device, dtype = head.ids.device, head.embedding.dtype
         hidden, head_dim = model.config.hidden_size, model.config.head_dim

@@ -30,7 +30,8 @@ class Drafter(Protocol):
     def propose(
         self, branch_id: str, target: Sequence, reply: Reply, n_most: int
     ) -> list[int] | None:
-        """Up to `n_most` guesses at what follows the target's tokens (prompt and reply so far).
+        """Propose up to `n_most` guesses at what follows the target's tokens (prompt and reply so
+        far).
 
         None where it has no say in such a reply, and has spent no time on it.
         """

@@ -26,7 +26,7 @@ erf = np.frompyfunc(math.erf, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of a decoder of the Llama family with one rotation, as the embedded model is."""
+    """The shape of a decoder of the Llama family with one rotation, as the embedded model is."""
 
     hidden: int
     inner: int
@@ -106,7 +106,8 @@ class Arrays:
 
 
 def _entries(path: Path) -> list[tuple[str, dict[str, Any], int]]:
-    """Of a safetensors file: names, entries, and where the tensor begins. Raises: CheckpointError.
+    """Return the entries of a safetensors file: names, entries, and where the tensor begins.
+    Raises: CheckpointError.
 
     Source: https://huggingface.co/docs/safetensors, the format.
     """

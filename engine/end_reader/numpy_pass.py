@@ -68,7 +68,7 @@ class NumpyPass:
         return self._normed(x[rows.wanted], self._norm)
 
     def _slots(self, rows: StepRows, sequence: int) -> Places:
-        """Where in the pool the sequence's tokens lie, up to the last of its rows."""
+        """Return where in the pool the sequence's tokens lie, up to the last of its rows."""
         first, last = rows.table_starts[sequence : sequence + 2]
         blocks = np.array(rows.tables[first:last], np.int64)
         of_sequence = [p for p, s in zip(rows.positions, rows.sequences, strict=True)

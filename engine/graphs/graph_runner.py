@@ -215,7 +215,8 @@ class GraphRunner:
         sequence.n_resident = n_before
 
     def _narrow(self, extension: Extension) -> None:
-        """To as many guesses as there is room for the logits of, where the reply is told of them.
+        """Narrow the guesses to as many as there is room for the logits of, where the reply is told
+        of them.
 
         The others are dropped, as after a wrong one: what was made ahead may be longer.
         """
@@ -263,7 +264,7 @@ class GraphRunner:
         return rest
 
     def _going_on(self, answered: Iterable[tuple[Extension, Part]]) -> Iterator[Part]:
-        """For each reply that the coming results let go on by itself, its next rows."""
+        """Yield for each reply that the coming results let go on by itself its next rows."""
         going = [
             (extension, part)
             for extension, part in answered
@@ -389,7 +390,7 @@ class GraphRunner:
 
 
 def _as_asked(extension: Extension, outcome: Outcome | None) -> Outcome | None:
-    """Nothing is chosen inside a prompt."""
+    """Return the draws as asked, and nothing inside a prompt."""
     if outcome is not None and not extension.n_logits:
         return Outcome()
     return outcome

@@ -129,7 +129,7 @@ def write_columns(
 
 
 def _line(part: Part, n_fed: int) -> tuple[float, ...]:
-    """What a step is told of a sequence, in the order of `_PLACED` and `DRAWN`."""
+    """Return what a step is told of a sequence, in the order of `_PLACED` and `DRAWN`."""
     extension, is_late = part.extension, part.is_late
     return (
         part.start, max(0, part.first), n_fed or part.width, part.n_known, extension.index,
@@ -139,7 +139,9 @@ def _line(part: Part, n_fed: int) -> tuple[float, ...]:
 
 
 def _wanted(part: Part, line: int) -> Iterator[tuple[float, ...]]:
-    """Of each row that is drawn from: the row, its offset, its owner, its line of kept logits."""
+    """Yield each row that is drawn from: the row, its offset, its owner, its line of kept
+    logits.
+    """
     n, end = part.n_wanted, part.start + part.width
     # Of staged words the probability alone is asked: nobody draws. Nor here, who draws late.
     owner = -1 if part.is_late else STAGED if part.extension.is_staged else line

@@ -134,7 +134,7 @@ class KernelDecoder:
         self, decoder: Decoder, pool: KvPool, kernels: KernelSet, *, n_rows: int, n_split: int,
         n_tokens: int,
     ) -> None:  # fmt: skip
-        """For steps of up to `n_rows` rows and sequences of up to `n_tokens`.
+        """Make room for steps of up to `n_rows` rows and sequences of up to `n_tokens`.
 
         n_split: most rows of a step whose attention is split over the KV.
         """

@@ -91,7 +91,7 @@ class CudaGraphs:
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """While a runner is made its kernels may compile; from then on one that would is refused.
+    """Allow kernels to compile while a runner is made; from then on one that would is refused.
 
     It would hold up every reply for a second. What others launch in this process is theirs.
     """

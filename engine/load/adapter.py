@@ -36,7 +36,7 @@ _NAME = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<part>[AB])\.weig
 
 
 class LowRank:
-    """What a folder of PEFT's changes: of each of its weights B A, times one scale."""
+    """The change of a folder of PEFT's: to each of its weights B A, times one scale."""
 
     def __init__(self, base: Checkpoint, folder: Path) -> None:
         """base: the model that it is for. Raises: CheckpointError."""

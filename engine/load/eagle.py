@@ -97,7 +97,7 @@ def make_eagle(
 
 
 def _taps(values: dict[str, Any], n_layers: int, path: Path) -> tuple[int, ...]:
-    """After how many of the target's layers states are taken.
+    """Return after how many of the target's layers states are taken.
 
     `eagle_config` names layers whose output they are, a speculator those whose input they are;
     without either it is the paper's choice: low, middle, high.

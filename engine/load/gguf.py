@@ -29,7 +29,7 @@ SUFFIX = ".gguf"
 
 @dataclass(frozen=True, slots=True)
 class Arch:
-    """What llama.cpp's converter makes of a family.
+    """A family's name and tensors as llama.cpp's converter writes them.
 
     family: the class of config.json. is_interleaved: rows of q and k are reordered. tensors: names
     other than those of `TENSORS`. words: keys of the metadata, and what config.json calls them.
@@ -168,7 +168,7 @@ def read_gguf_config(file: GgufFile) -> ModelConfig:
 
 
 def _rope_scaling(file: GgufFile, name: str) -> dict[str, Any] | None:
-    """What config.json has at this key."""
+    """Return what config.json has at this key."""
     scaling = file.text(f"{name}.rope.scaling.type") or "none"
     original = file.integer(f"{name}.rope.scaling.original_context_length")
     parts: dict[str, Any] = {}

@@ -36,7 +36,7 @@ def free_bytes(
 
 
 def _left_of_container(cgroup: Path) -> float:
-    """By version 2 of control groups; infinite where there is no bound."""
+    """Return what version 2 of control groups leaves; infinite where there is no bound."""
     try:
         most = (cgroup / "memory.max").read_text(encoding="ascii").strip()
         used = (cgroup / "memory.current").read_text(encoding="ascii")

@@ -96,7 +96,7 @@ class ModelConfig:
 
     @property
     def ropes(self) -> tuple[RopeConfig, ...]:
-        """Of each layer."""
+        """Return the rotation of each layer."""
         return self.layer_ropes or (self.rope,) * self.n_layers
 
 
@@ -286,7 +286,9 @@ def _divisors(rope: _Fields, key: str, rotated: int) -> tuple[float, ...]:
 
 
 def _rope_scale(rope: _Fields, kind: str, context: int, original: int) -> float:
-    """Of cosines and sines. Source: YaRN (arXiv:2309.00071), LongRoPE (arXiv:2402.13753)."""
+    """Return the scale of cosines and sines. Source: YaRN (arXiv:2309.00071), LongRoPE
+    (arXiv:2402.13753).
+    """
     if "attention_factor" in rope.values:
         return float(rope.number("attention_factor"))
     if kind == "longrope":

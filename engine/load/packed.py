@@ -68,7 +68,9 @@ def dense(weight: Stored) -> Tensor:
 
 
 def format_of(weight: Weight) -> str:
-    """In what a product keeps it: "int4", "int8", "fp8"; "dense" for plain floats."""
+    """Return the form in which a product keeps it: "int4", "int8", "fp8"; "dense" for plain
+    floats.
+    """
     match weight:
         case Int4Weight():
             return "int4"
@@ -136,8 +138,9 @@ def _unpack(words: Tensor, bits: int, dim: int) -> Tensor:
 def _grouped(
     codes: Tensor, scale: Tensor, zero_code: Tensor, bits: int = 4, index: Tensor | None = None
 ) -> Int4Weight | FinerWeight:
-    """From w = (codes - zero_code) * scale. index: the group of each input, where quantizers sorted
-    them ("act-order"): neighbours then have no scale together, as in every format here.
+    """Return the groups of w = (codes - zero_code) * scale. index: the group of each input,
+    where quantizers sorted them ("act-order"): neighbours then have no scale together, as in
+    every format here.
     """
     scale, (n_in, n_groups) = scale.float(), (codes.shape[1], scale.shape[1])
     if not 1 <= n_groups <= n_in:

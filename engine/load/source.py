@@ -42,7 +42,8 @@ def open_source(path: Path) -> ModelSource:
 
 
 def adapted(source: ModelSource, folder: Path) -> ModelSource:
-    """With an adapter merged; its chat template is the one that it was trained with.
+    """Return the source with an adapter merged; its chat template is the one that it was trained
+    with.
 
     The end-of-turn head is the adapter's alone: the model's own was made for other states.
     Raises: CheckpointError.
@@ -52,7 +53,7 @@ def adapted(source: ModelSource, folder: Path) -> ModelSource:
 
 
 def taught_by(source: ModelSource, folders: Sequence[Path]) -> ModelSource:
-    """With the chat template that adapters have together, where they have one.
+    """Return the source with the chat template that adapters have together, where they have one.
 
     Raises: CheckpointError where they have several.
     """

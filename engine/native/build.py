@@ -54,7 +54,7 @@ COST_OF_TORCH = "without the library a token takes two to four times as long"
 
 
 class NotBuilt(Exception):
-    """There is no library for this machine; the message says why."""
+    """The error that there is no library for this machine; the message says why."""
 
 
 def levels() -> Mapping[str, tuple[str, ...]]:

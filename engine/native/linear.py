@@ -93,7 +93,7 @@ class NativeLinear(Streamed):
         return self
 
     def facts(self) -> dict[str, int]:
-        """What `restored` makes the product's struct of."""
+        """Return what `restored` makes the product's struct of."""
         return {name: getattr(self.layout, name) for name in ("n_in", "n_out", "group", "format")}
 
     def parts(self) -> dict[str, Tensor]:

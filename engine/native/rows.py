@@ -7,7 +7,7 @@ from .layout import StepLayout
 
 
 class StepRows:
-    """What stands in a step, as lists; keeps the arrays that its layout points into."""
+    """The rows of a step, as lists; keeps the arrays that its layout points into."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []

@@ -15,7 +15,7 @@ TURNS_OF_A_DIALOGUE = 3  # that are answered, the first ones
 
 
 def reply_places(text: Text, tokens: Tokens[int]) -> Tensor:
-    """Which of `tokens` the assistant says, its end of turn included: bool [n].
+    """Return which of `tokens` the assistant says, its end of turn included: bool [n].
 
     All of them in a text without the checkpoint's assistant header.
     """
@@ -35,7 +35,7 @@ def reply_places(text: Text, tokens: Tokens[int]) -> Tensor:
 
 
 def passage(text: Text, tokens: Tokens[int]) -> Passage:
-    """Of a text as it is written, where the assistant speaks."""
+    """Return the passage of a text as it is written, and where the assistant speaks."""
     return Passage(list(tokens), reply_places(text, tokens))
 
 
@@ -53,7 +53,7 @@ def _dialogues(n_dialogues: int) -> list[list[dict[str, str]]]:
 
 
 def peoples_replies(text: Text, n_dialogues: int, n_most: int) -> list[Passage]:
-    """What people answered in dialogues of at most so many tokens together.
+    """Return what people answered in dialogues of at most so many tokens together.
 
     Raises: FileNotFoundError, TemplateError.
     """
@@ -69,7 +69,8 @@ def peoples_replies(text: Text, n_dialogues: int, n_most: int) -> list[Passage]:
 def own_replies(
     engine: Engine, n_dialogues: int, n_most: int, instructions: str = ""
 ) -> list[Passage]:
-    """What a model answers itself, greedily, to the first turns of callers in such dialogues.
+    """Return what a model answers itself, greedily, to the first turns of callers in such
+    dialogues.
 
     n_most: tokens to be read, prompts included. instructions: a system message before each.
     Raises: FileNotFoundError, TemplateError.

@@ -106,7 +106,8 @@ def train(learned: Places, held_out: Places, n_inner: int, seed: int) -> StateHe
 
 
 def figures(scores: Tensor, places: Places) -> Iterator[tuple[str, float, int]]:
-    """Of each style, and of all: its name, the area under the curve, the number of word ends.
+    """Yield the figures of each style, and of all: its name, the area under the curve, the number
+    of word ends.
 
     scores: [places], the higher the likelier the end. Styles of which all or none end are left out.
     """

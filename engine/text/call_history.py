@@ -26,7 +26,9 @@ PROBE = "zqprobe"  # a name that no template writes by itself
 
 @dataclass(frozen=True, slots=True)
 class CallHistory:
-    """What one template wants. writes_by: how its calls are written where it leaves them out."""
+    """The form of a call that one template wants. writes_by: how its calls are written where it
+    leaves them out.
+    """
 
     takes_tools_in_system: bool = False
     has_short_ids: bool = False

@@ -31,7 +31,7 @@ UNCOUNTED = frozenset({"type", "items", "title", "description", "examples", "def
 
 @dataclass(frozen=True, slots=True)
 class CountedTurn:
-    """What a caller's turn says of the lists in the calls that answer it.
+    """A caller's turn, read for the lists in the calls that answer it.
 
     tools: those that may be called, as chat templates take them.
     """

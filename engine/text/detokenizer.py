@@ -13,7 +13,7 @@ MAX_PENDING_TOKENS = 8
 
 
 class Decoder(Protocol):
-    """What of a `text.Text` is needed here. special: texts of special tokens by id."""
+    """The part of a `text.Text` that is needed here. special: texts of special tokens by id."""
 
     special: dict[int, str]
 

@@ -192,7 +192,7 @@ class GrammarCompiler:
         return OfferedCalls(open_id, bool(notation.close), coming(False), lambda: coming(True))
 
     def _compile_offer(self, tools: str, notation: Notation, is_forced: bool) -> "LLMatcher | None":
-        """With arguments by their schemas, else as any JSON object, else None."""
+        """Compile the offer with arguments by their schemas, else as any JSON object, else None."""
         for by_schema in (True, False):
             try:
                 if self._spelling is not Spelling.OTHER or is_forced or not by_schema:
@@ -310,7 +310,8 @@ class Grammar:
         return masks
 
     def forced(self, n_most: int) -> list[int]:
-        """Up to `n_most` tokens that come next whatever the model would say: keys, names, marks.
+        """Return up to `n_most` tokens that come next whatever the model would say: keys, names,
+        marks.
 
         As the tokenizer spells them by itself; a model may choose another spelling of the bytes.
         """
@@ -359,7 +360,7 @@ class Grammar:
 
     @property
     def is_over(self) -> bool:
-        """Nothing but the end can follow."""
+        """Whether nothing but the end can follow."""
         return self._matcher is not None and bool(self._matcher.is_stopped())
 
 

@@ -55,7 +55,7 @@ class TextSource:
 
 
 def read_text_source(model_dir: Path) -> TextSource:
-    """From a model folder's tokenizer and chat template. Raises: CheckpointError."""
+    """Read a model folder's tokenizer and chat template. Raises: CheckpointError."""
     path = model_dir / "tokenizer.json"
     if not path.is_file():
         raise CheckpointError(f"expected a file tokenizer.json in {model_dir}, found none")

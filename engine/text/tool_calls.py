@@ -38,7 +38,7 @@ class Notation:
 
     @property
     def marks(self) -> frozenset[str]:
-        """What of a reply is no text, and has to be seen to find the calls in it."""
+        """Return what of a reply is no text, and has to be seen to find the calls in it."""
         return frozenset({self.open, self.close, self.arguments_mark, self.id_mark} - {""})
 
 

@@ -45,7 +45,7 @@ class MoonshineNetwork(Protocol):
     """The model without its rules. What `encode` and `step` return is passed on as it is."""
 
     def encode(self, wave: NDArray[np.float32]) -> Any:
-        """What the decoder is given of the sound, a wave float32 [n] at 16 kHz."""
+        """Return what the decoder is given of the sound, a wave float32 [n] at 16 kHz."""
 
     def rows(self, context: Any) -> NDArray[np.float32]:
         """The encoder's rows [n, width] in it, 24 ms of sound each."""

@@ -91,7 +91,7 @@ class MoonshineOnnxRecognizer(WindowRecognizer):
 
 
 def packaged_folder() -> Path:
-    """Where the package's model lies, found without importing it. Raises: MissingExtra."""
+    """Return where the package's model lies, found without importing it. Raises: MissingExtra."""
     spec = find_spec(PACKAGE)
     for place in (spec.submodule_search_locations or ()) if spec else ():
         if (folder := Path(place) / FOLDER_IN_PACKAGE).is_dir():
@@ -118,7 +118,8 @@ def checked_folder() -> Path:
 
 
 def vocabulary_folder(folder: Path) -> Path:
-    """Where a folder's tokenizer lies: in itself, else the package's, which is that of all sizes.
+    """Return where a folder's tokenizer lies: in itself, else the package's, which is that of all
+    sizes.
 
     Raises: MissingExtra if neither is there.
     """

@@ -304,7 +304,7 @@ def films_sentence(rng: random.Random, place: Business) -> str:
 
 
 def category_words(group: str) -> tuple[str, ...]:
-    """What a caller calls a category."""
+    """Return what a caller calls a category."""
     return {
         "drinks": ("drinks", "to drink"),
         "pastries": ("pastries", "cakes", "baked goods"),

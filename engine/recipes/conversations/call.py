@@ -14,7 +14,7 @@ from .wording import expand
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What the assistant message at `index` must show: words, or one tool call.
+    """The words or the one tool call that the assistant message at `index` must show.
 
     `kind` names the row of the evaluation it belongs to: fact, tool, tool_result, refusal, domain.
     """

@@ -1,4 +1,4 @@
-"""What callers ask about places besides hours and prices, from `places.toml`.
+"""Questions of callers about places besides hours and prices, from `places.toml`.
 
 The card's calls draw from the facts and stay as they are; practice adds topics, wordings, things
 that a prompt denies, and things that it is silent about.

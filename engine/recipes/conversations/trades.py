@@ -290,7 +290,7 @@ class _Booking:
         return field is not None and bool(field.values) and all(v in _NUMBERS for v in field.values)
 
     def _value(self, name: str) -> str:
-        """What the caller says of an argument."""
+        """Return what the caller says of an argument."""
         rng, place = self._call.rng, self._call.place
         assert place is not None
         if name == "day":

@@ -1,1 +1,1 @@
-"""What the model card says: cases, measures, and the figures taken with them."""
+"""The measurements of the model card: cases, measures, and the figures taken with them."""

@@ -114,7 +114,7 @@ def repeated_words(gold: str, reply: str, caller: Iterable[str]) -> tuple[int, i
 
 
 def accepted_drafts(matches: Sequence[bool], k: int) -> tuple[int, int]:
-    """Of the drafted tokens with an accepted prefix: how many match, and how many there are.
+    """Return of the drafted tokens with an accepted prefix how many match, and how many there are.
 
     matches: for each token of a greedy reply, whether the draft would have said it there. A block
     drafts k tokens; after it, or at its first mismatch, the target says one itself.

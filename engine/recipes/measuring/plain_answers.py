@@ -24,7 +24,7 @@ Reply = Callable[[Messages, list[dict[str, Any]]], str]  # messages, tool schema
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a question got: the words that were spoken, and the tools called."""
+    """The answer to one question: the words that were spoken, and the tools called."""
 
     question: Question
     reply: str
@@ -81,7 +81,9 @@ def _schema(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def _result(tools: list[dict[str, Any]], call: dict[str, Any]) -> str:
-    """What the agent file's tool answers; the runtime refuses a call without its arguments."""
+    """Return what the agent file's tool answers; the runtime refuses a call without its
+    arguments.
+    """
     arguments = call["arguments"]
     for tool in tools:
         if tool["name"] != call["name"]:

@@ -40,7 +40,7 @@ class ServedAgent:
         self._engine = Engine.load(folder, config)
 
     def reply(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
-        """What is said, and the calls behind it as the model's template writes them.
+        """Return what is said, and the calls behind it as the model's template writes them.
 
         tools: as chat templates take them. Raises: EngineError, of the request.
         """

@@ -112,7 +112,7 @@ def _centered(reader: Tensor, x: Tensor) -> Tensor:
 
 
 def _token_reader(model: AgentModel) -> Tensor:
-    """What the first layer's value projection knows of the current token."""
+    """Return what the first layer's value projection knows of the current token."""
     first = model.model.layers[0]
     dim = model.config.head_dim
     return first.self_attn.v_proj.weight[:dim] * first.input_layernorm.weight

@@ -1,4 +1,4 @@
-"""What an adapter learns from: the agent's data in ChatML, one conversation after the other."""
+"""The text an adapter learns from: the agent's data in ChatML, one conversation after the other."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class AdapterData:
         ]
 
     def _family(self, drawn: list[Conversation]) -> Family:
-        """What conversations begin with alike, prompt and tools, comes once."""
+        """Return the conversations with their common beginning, prompt and tools, once."""
         encoded = [
             (tokens[:MAX_TOKENS], weights[:MAX_TOKENS])
             for tokens, weights in self.encoder.encode_batch(drawn)

@@ -33,7 +33,7 @@ LOGITS_AT_ONCE = 128  # rows of the vocabulary's size in fp32: 25 MB, which a CP
 
 @dataclass(frozen=True, slots=True)
 class AdapterOptions:
-    """What the command line sets."""
+    """The options of the command line."""
 
     base: Path
     out: Path

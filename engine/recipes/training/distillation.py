@@ -60,8 +60,9 @@ def prune(target: AgentModel, config: AgentConfig) -> AgentModel:
 
 
 def layers_kept(n_target: int, n_draft: int) -> list[int]:
-    """Which layers of the target a draft starts from: every other one from the start (the pairs
-    that copying needs), and the last."""
+    """Return which layers of the target a draft starts from: every other one from the start (the
+    pairs that copying needs), and the last.
+    """
     found = [min(2 * index, n_target - 1) for index in range(n_draft - 1)]
     return [*found, n_target - 1]
 

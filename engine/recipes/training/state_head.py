@@ -42,7 +42,9 @@ class StateHead(nn.Module):
         return logits
 
     def tensors(self) -> dict[str, Tensor]:
-        """What the engine reads: mean and variance are folded into the first layer, in 16 bits."""
+        """Return what the engine reads: mean and variance are folded into the first layer, in 16
+        bits.
+        """
         weight = (self.inner.weight.detach() / self.deviation).half()
         return {
             "inner.weight": weight,

@@ -1,4 +1,4 @@
-"""What a training run is told, and its schedule of learning rates."""
+"""The options of a training run, and its schedule of learning rates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SHARD_CONVERSATIONS = 6000
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """What the command line sets."""
+    """The options of the command line."""
 
     data: Path | None
     out: Path

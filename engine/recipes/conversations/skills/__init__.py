@@ -1,1 +1,1 @@
-"""What a caller and an agent do next: the moves that calls are put together from."""
+"""The moves of caller and agent that generated calls are put together from."""

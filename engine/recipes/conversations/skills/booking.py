@@ -304,7 +304,7 @@ def home_request(call: Call, states: dict[str, str]) -> None:
 
 
 def home_list(call: Call, states: dict[str, str]) -> None:
-    """Which things are on."""
+    """Ask which things are on."""
     active = [device for device, state in states.items() if state == "on"]
     call.user("what('s| is) (on|turned on|running)|which (devices|things) are on|is anything on")
     if active:

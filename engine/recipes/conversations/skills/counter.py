@@ -233,7 +233,7 @@ def closed_day(call: Call) -> None:
 
 
 def closed_days(call: Call) -> None:
-    """Which days are closed, or whether every day is open."""
+    """Ask which days are closed, or whether every day is open."""
     place, rng = _place(call), call.rng
     closed = [day for day in DAYS if place.hours[day] is None]
     call.user(
