@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -67,7 +68,7 @@ class ServedAgent:
 class Agents:
     """first: who answers where nobody is named. others: by name; `first` may be among them.
 
-    serve: makes what the calls of another share. Raises what that does.
+    serve: makes what the calls of another share. Raises what that does. file_of: an agent's file.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Agents:
         services: CallServices,
         others: Mapping[str, AgentConfig],
         serve: Callable[[str, AgentConfig], CallServices],
+        file_of: Callable[[AgentConfig], Path | None],
     ) -> None:
         self.first = ServedAgent(first, services)
         services.name = next((name for name, agent in others.items() if agent is first), "")
@@ -84,14 +86,14 @@ class Agents:
             for name, agent in others.items()
         }
         for one in self:
-            self._check_transfers(one.agent)
+            self._check_transfers(one.agent, file_of(one.agent))
 
-    def _check_transfers(self, agent: AgentConfig) -> None:
+    def _check_transfers(self, agent: AgentConfig, file: Path | None) -> None:
         """Raises: ConfigError: it hands calls to an agent that is not here."""
         for index, to in enumerate(agent.transfers):
             if to.agent and to.agent not in self.others:
                 named = ", ".join(self.others) or "none: --agents names a folder of several"
-                where = f"{agent.name}: transfers[{index}].to"
+                where = f"{file or agent.name}: transfers[{index}].to"
                 raise ConfigError(f"{where}: expected an agent of {named}; found {to.agent!r}")
 
     def __iter__(self) -> Iterator[ServedAgent]:
@@ -101,7 +103,7 @@ class Agents:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What a call may ask for besides nobody."""
+        """Return what a call may ask for besides nobody."""
         return tuple(self.others)
 
     def named(self, name: str) -> ServedAgent:

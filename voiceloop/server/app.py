@@ -87,7 +87,7 @@ class Gateway:
             config=config,
             metrics=self.metrics,
             clock=self.clock,
-            toolbox=self._toolbox(self.agent, self._first_file),
+            toolbox=self._toolbox(self.agent),
             level=lambda: self.load_watch.level,
             traces=self.observers.traces,
             tickets=Tickets(self.keys, time.time),
@@ -97,7 +97,7 @@ class Gateway:
             agent_names=lambda: self.agents.names,
             another=self._answering,
         )
-        self.agents = Agents(self.agent, self.calls, self.others, self._services)
+        self.agents = Agents(self.agent, self.calls, self.others, self._services, self._file_of)
         emptied = self._one_is_empty.set
         self.admission = CallAdmission(
             config.limits, config.slo.answer_ms / 1000.0,
@@ -112,25 +112,24 @@ class Gateway:
             self.admission.n_talking, self.admission.room, self.metrics, self.clock,
         )  # fmt: skip
 
-    @property
-    def _first_file(self) -> Path | None:
-        """Of the agent of who names none; `agent` may be its name in the folder of several."""
-        folder, others = self.config.agents, self.others
-        name = next((name for name, one in others.items() if one is self.agent), None)
-        return self.config.agent if folder is None or name is None else folder / name
+    def _file_of(self, agent: AgentConfig) -> Path | None:
+        """Return the agent's file; None of one that ships."""
+        folder = self.config.agents
+        name = next((name for name, one in self.others.items() if one is agent), None)
+        return self.config.agent if folder is None or name is None else folder / f"{name}.toml"
 
-    def _toolbox(self, agent: AgentConfig, file: Path | None) -> Toolbox:
-        """file: the agent's, beside which its Python modules may stand."""
+    def _toolbox(self, agent: AgentConfig) -> Toolbox:
+        """Return the agent's tools, beside whose file its Python modules may stand."""
+        file = self._file_of(agent)
         folder = str(file.resolve().parent) if file is not None else ""
         return toolbox_of(agent, self.clock, folder=folder)
 
     def _services(self, name: str, agent: AgentConfig) -> CallServices:
-        """What the calls of one of several agents share; the first has `calls`."""
-        assert self.config.agents is not None
-        return self.calls.of_another(name, self._toolbox(agent, self.config.agents / name))
+        """Return what the calls of one of several agents share; the first has `calls`."""
+        return self.calls.of_another(name, self._toolbox(agent))
 
     def not_ready(self) -> str | None:
-        """What keeps calls out, None when nothing does."""
+        """Return what keeps calls out, None when nothing does."""
         if self.admission.is_draining:
             return "the server is shutting down"
         if self.backends is None:
@@ -146,11 +145,11 @@ class Gateway:
         return self.backends.workers() if self.backends is not None else ()
 
     def not_ready_for_calls(self) -> str | None:
-        """What keeps a new caller out at this moment, None when nothing does."""
+        """Return what keeps a new caller out at this moment, None when nothing does."""
         return self.not_ready() or self.admission.lack()
 
     def report(self) -> dict[str, Any]:
-        """What an operator asks first; the same as in `/metrics`, for a person to read."""
+        """Return what an operator asks first; the same as in `/metrics`, for a person to read."""
         return {
             "level": self.load_watch.level.name.lower(),
             "calls": self.n_sessions,
@@ -192,7 +191,7 @@ class Gateway:
         return sum(session.place_share for session in self._sessions)
 
     def _giving_way(self) -> Callable[[], None] | None:
-        """Of the calls whose clients have said nothing the first gives way to another caller."""
+        """Return the first call whose client has said nothing: it gives way to another caller."""
         silent = next((one for one in self._sessions if one.gives_way), None)
         if silent is None:
             return self.doors.giving_way()
@@ -241,7 +240,7 @@ class Gateway:
             self.admission.late_calls.add(session.tenant, session.protocol.session_id)
 
     def _answering(self, name: str) -> Answering:
-        """Who answers a call that asks for this agent. Raises: InvalidRequest."""
+        """Return who answers a call that asks for this agent. Raises: InvalidRequest."""
         assert self.backends is not None
         served = self.agents.named(name)
         backends = served.answered_by(self.backends)
@@ -268,7 +267,9 @@ class Gateway:
                 session.end(Ending.REVOKED)
 
     def _goes_on(self, call_id: str, by: str) -> None:
-        """This call was resumed here: what is left of it on a line that broke is over."""
+        """Go on with a call that was resumed here: what is left of it on a line that broke is
+        over.
+        """
         self.metrics.resumed.inc()
         for session in self._sessions:
             if call_id in (session.protocol.session_id, session.resumed_id):
@@ -277,7 +278,7 @@ class Gateway:
             self.backends.tell_resumed(call_id, by)
 
     def resumed_elsewhere(self, call_id: str, by: str) -> None:
-        """This call was resumed at another gateway: it goes on once.
+        """Take in that a call was resumed at another gateway: it goes on once.
 
         Where it was resumed at both at the same time, one of the two keeps it.
         """
@@ -288,7 +289,7 @@ class Gateway:
 
     @property
     def tickets(self) -> Tickets:
-        """Of calls, to be resumed after a line has broken."""
+        """Return the tickets of calls, to be resumed after a line has broken."""
         assert self.calls.tickets is not None
         return self.calls.tickets
 

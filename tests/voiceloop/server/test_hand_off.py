@@ -162,7 +162,9 @@ async def test_no_agent_hands_on_a_caller_who_has_not_spoken_to_it(tmp_path: Pat
 
 async def test_an_agent_that_is_not_here_ends_the_start(tmp_path: Path) -> None:
     lost = replace(DESK, transfers=(Transfer("x", "agent:nobody"),))
-    with pytest.raises(ConfigError, match=r"transfers\[0\].to: expected an agent of desk, bills"):
+    with pytest.raises(
+        ConfigError, match=r"desk.toml: transfers\[0\].to: expected an agent of desk, bills"
+    ):
         async with running(Config(agents=tmp_path), others={"desk": lost, "bills": BILLS}):
             pass
     with pytest.raises(ConfigError, match="--agents names a folder"):
