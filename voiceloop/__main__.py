@@ -1,4 +1,4 @@
-"""Where the process begins: the command ``voiceloop``, and ``python -m voiceloop``.
+"""The entry point: the command ``voiceloop``, and ``python -m voiceloop``.
 
 The rooms are found before the command line imports any of them.
 """

@@ -52,14 +52,14 @@ class AgentTool:
     description: str = key("", "Tells the model what it does.")
     parameters: Mapping[str, Any] = key(
         {},
-        "A JSON schema of type `object`. Left out: it takes none. The server makes no call that"
-        " the schema does not allow, and none with other arguments, unless it says "
-        "`additionalProperties = true`.",
+        "A JSON schema of type `object`. Left out: it takes none. The server refuses a call "
+        "that the schema does not allow, or that has further arguments, unless the schema "
+        "says `additionalProperties = true`.",
     )
     side_effect_free: bool = key(
         False,
-        "A call changes nothing. The server may then call it for a prepared reply that is never"
-        " said, and again after a failure.",
+        "A call changes nothing. The server may then call the tool for a prepared reply that "
+        "is never said, and call it again after a failure.",
     )
     confirm: bool = key(
         False,
@@ -68,8 +68,9 @@ class AgentTool:
     )
     trusted: bool = key(
         False,
-        "The answers of `url` or `mcp` hold no words of strangers. If it is off, calls that "
-        "change something need a yes after such an answer, until the caller speaks again.",
+        "The answers of `url` or `mcp` hold no words of strangers. If `trusted` is off, calls"
+        " that change something need a yes after such an answer, until the caller speaks "
+        "again.",
     )
     result: str | None = key(None, "The server's answer to every call.")
     table: Mapping[str, Any] = key(
@@ -99,14 +100,15 @@ class AgentTool:
     caller_key: str = key(
         "",
         "Tell the service of `url` who calls, in the header `VoiceLoop-Caller`, signed with "
-        'this key. It names a variable, as `"${SHOP_CALLER_KEY}"`, of at least 16 characters.',
+        "this key. Name an environment variable whose value has at least 16 characters, as "
+        '`"${SHOP_CALLER_KEY}"`.',
         secret=True,
     )
     python: str | None = key(
         None,
         '`"module:function"`, called with the arguments by name, in a process of its own. It '
-        "may be `async def`. A parameter `caller` gets who calls. The module is a file beside "
-        "the agent's, or installed.",
+        "may be `async def`. A parameter named `caller` receives who is calling. The module "
+        "is a file beside the agent's, or installed.",
         pattern=r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*",
         wanted="module:function",
     )
@@ -117,15 +119,15 @@ class AgentTool:
     )
     mcp: str | None = key(
         None,
-        "The `[[mcp]]` server that has a tool of this `name`. The server describes it where "
-        "`description` or `parameters` are left out. While the server does not list it, it is not"
-        " offered.",
+        "The `[[mcp]]` server that has a tool of this `name`. If you leave out `description` "
+        "or `parameters`, the MCP server's own are used. While the MCP server does not list "
+        "the tool, the model is not offered it.",
     )
     deadline_ms: int = key(
         3000,
-        "How long the server waits for a call by `url`, `python` or `mcp`. A call that is "
-        "`side_effect_free` then ends without an answer, and the model learns that. Any other "
-        "goes on for up to 60 s. The agent tells its result as soon as all are silent.",
+        "How long the server waits for a call by `url`, `python` or `mcp`. After this time a "
+        "`side_effect_free` call ends without an answer, and the model is told so. Any other "
+        "call continues for up to 60 s. The agent tells its result in the next silence.",
         ge=1,
         le=MINUTE_MS,
     )
@@ -138,16 +140,16 @@ class AgentTool:
     max_result_chars: int = key(4000, "A longer result is cut.", ge=1, le=MAX_RESULT_CHARS)
     say: str = key(
         "",
-        'The line that asks the caller to wait, as "Let me see.". The agent says it after the '
-        "turn if the result is not there 100 ms after the call began, at most once a reply. "
-        "Without it the caller hears nothing until the answer, or for `waiting.say_after_ms`. "
-        "It is for tools with `url`, `python` or `mcp`.",
+        'The line that asks the caller to wait, as "Let me see.". The agent says the line '
+        "after the turn if the result is not there 100 ms after the call began, at most once "
+        "a reply. Without `say` the caller hears nothing until the answer, or until "
+        "`waiting.say_after_ms`. `say` is for tools with `url`, `python` or `mcp`.",
     )
     from_slots: tuple[str, ...] = key(
         (),
-        "Parameters, of type string, that are taken from the named `[[slots]]`, as the caller "
-        "confirmed them. The model cannot change them. One that is not confirmed counts as left "
-        "out, so that a required one is asked for first.",
+        "Parameters, of type string, that are taken from the named `[[slots]]`, as the caller"
+        " confirmed them. The model cannot change these values. A value that is not confirmed"
+        " counts as missing, so the agent asks for a required one first.",
     )
 
     @property
@@ -230,14 +232,15 @@ class McpServer:
     tools: tuple[str, ...] = key(
         (),
         'The tools of it that the agent offers. `["*"]`: all that it lists. Tools in '
-        "`[[tools]]` that name the server are offered in any case. There `side_effect_free` "
-        "says what changes nothing: the server's own claim does not count.",
+        "`[[tools]]` that name the server are offered in any case. Say there with "
+        "`side_effect_free` which tools change nothing: the MCP server's own claim does not "
+        "count.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class BargeIn:
-    """What happens when the caller speaks while the agent does.
+    """The settings for a caller who speaks while the agent does.
 
     The times count the sound that leads into a voice, too ("st" in "stop"). With ``stop_ms`` at
     250 the caller would hear nothing sooner, but nearly every "yeah" would end the reply.
@@ -254,8 +257,8 @@ class BargeIn:
     )
     hold_ms: int = key(
         128,
-        "After this much of it the agent falls silent. If it was only a sound, the agent goes "
-        "on where it stopped.",
+        "After this much of it the agent falls silent. If it was only a noise, the agent "
+        "continues where it stopped.",
         ge=0,
         le=MINUTE_MS,
     )
@@ -296,9 +299,10 @@ class BargeIn:
             "let me look",
             "bear with me",
         ),
-        "A turn of hardly more than such words is not answered. The agent waits for the caller to "
-        "speak again, and asks back once after 20 s (`call.still_there`). So it does, in English, "
-        'after what is plainly for others, as "I am on the phone". None: every turn is answered.',
+        "A turn of hardly more than such words is not answered. The agent waits for the "
+        "caller to speak again, and asks back once after 20 s (`call.still_there`). In "
+        'English the agent also waits after words that are clearly for others, such as "I am '
+        'on the phone". None: the agent answers every turn.',
     )
     backchannels: tuple[Words, ...] = key(
         (
@@ -322,40 +326,40 @@ class BargeIn:
     )
     echo_guard: bool = key(
         True,
-        "The agent's own voice out of the caller's loudspeaker does not count. The server knows "
-        "what it plays, finds the delay (up to 800 ms), and hears such a sound as silence. The "
-        "first of it in a call may still pause the agent. Nor do words that the "
-        "agent has just spoken.",
+        "The agent's own voice out of the caller's loudspeaker does not count. The server "
+        "knows what it plays, finds the delay (up to 800 ms), and hears such a sound as "
+        "silence. The first echo in a call may still pause the agent. The agent's own words, "
+        "heard again, do not stop it either.",
     )
     speakers: Literal["caller", "any"] = key(
         "caller",
-        "Who may interrupt. With `caller` a voice that is plainly softer than the turns so far may "
-        "not, until it has said two turns. With `any` nobody is left out for being softer: several "
+        "Who may interrupt. `caller`: a voice that is clearly softer than the turns so far "
+        "may not, until it has said two turns. `any`: softer voices may too, because several "
         "people share the call.",
     )
     by_sound: bool = key(
         True,
         "What the sound is like counts too. It needs English, and Moonshine tiny as the "
-        "recognizer or beside another. A plain caller takes the turn after six "
-        "tenths of `stop_ms`. Words that may be a listener's, a bystander's or an echo's wait "
-        "until the sound is over or has lasted `stop_ms`, twice that where it plainly is one of "
-        "these. Without words such a sound is talked over. Stop words count at once. In any "
-        "language: once a caller has said a turn, a voice that is plainly softer does "
-        "not stop the agent, unless its words come again within 4 s and it sounds meant for the "
-        "agent.",
+        "recognizer or beside another. A clear caller stops the agent after six tenths of "
+        "`stop_ms`. Words that may be a listener's, a bystander's or an echo's count only "
+        "when the sound ends or has lasted `stop_ms`, or twice that if it clearly is one of "
+        "these. If such a sound has no words, the agent continues to speak. Stop words count "
+        "at once. In any language: once the caller has said a turn, a clearly softer voice "
+        "does not stop the agent, unless its words come again within 4 s and sound meant for "
+        "the agent.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a caller hears where the model or a tool takes its time."""
+    """The lines that a caller hears while the model or a tool is late."""
 
     say_after_ms: int = key(
         1500,
-        "The silence after which one line is said, at most one a reply. It counts from the "
-        "caller's last sound where the model has not begun to answer or the caller's words are "
-        "missing, and from the call where a tool is slow. A lost or late voice counts too, also "
-        "in the middle of a reply. A reply in text has no such line.",
+        "The silence after which one line is said, at most one a reply. The time counts from "
+        "the caller's last sound if the model or the recognizer is late, and from the tool's "
+        "call if a tool is slow. The line also covers a late voice in the middle of a reply. "
+        "Replies in text have no such line.",
         ge=0,
         le=MINUTE_MS,
     )
@@ -365,35 +369,37 @@ class Waiting:
     )
     acknowledge: tuple[Words, ...] = key(
         (),
-        'Said softly between the groups of a value that a caller dictates, as "Mm-hm.", in turn. '
-        "Once a pause, after 450 ms, where more must follow. None: the agent only listens.",
+        'Said softly between the groups of a value that a caller dictates, as "Mm-hm.", in '
+        "turn. At most once in a pause, after 450 ms, if more must follow. None: the agent "
+        "only listens.",
     )
     openers: tuple[Words, ...] = key(
         (),
-        "With two models in a call: lines for a late large model, in the words of `language`. "
-        "Each has at most eight words that commit to nothing: no yes, no, number or name. "
-        "`{slot}` stands for the named slot that the caller spoke of. Empty: the lines that "
-        'ship for the language (English, German, Spanish, French). `["-"]` says nothing.',
+        "With two models in a call: lines for a late large model, in the words of `language`."
+        " Each has at most eight words that commit to nothing: no yes, no, number or name. "
+        "`{slot}` stands for the named slot that the caller spoke of. Empty: VoiceLoop's own "
+        'lines for the language (English, German, Spanish, French). `["-"]` says nothing.',
     )
     first_token_ms: int = key(
         5000,
         "How long a spoken reply waits for its first token, from the caller's last sound on. "
-        "The model has two seconds at the least. Then the agent says its `fallback`, or the other "
-        "model of a cascade answers. Set more for a large model on a CPU.",
+        "The model always has two seconds at least. After the limit the agent says its "
+        "`fallback`, or the other model of a cascade answers. Set more for a large model on a"
+        " CPU.",
         ge=500,
         le=30_000,
     )
     budget_ms: int = key(
         8000,
-        "How long a reply waits for its tools, over all of its rounds. Then the agent answers "
-        "without the late results, and tells them in the next silence.",
+        "How long a reply waits for its tools, over all of its rounds. After this time the "
+        "agent answers without the late results, and tells them in the next silence.",
         ge=0,
         le=MINUTE_MS,
     )
 
     @property
     def late_s(self) -> float | None:
-        """When a caller is asked to wait, since their last sound; None: never."""
+        """Return when a caller is asked to wait, since their last sound; None: never."""
         return self.say_after_ms / 1000 if self.say else None
 
 
@@ -414,8 +420,8 @@ class AgentRoute:
     to_turn: int = key(0, "Not after this one. 0: to the end.", ge=0, le=10_000)
     likely: Literal["", "tool", "retrieval"] = key(
         "",
-        "The route head reads that the turn calls a tool, or that nothing in the prompt answers "
-        "it. It is read where `cascade.large_share` is below 1.",
+        "The route head reads that the turn calls a tool, or that nothing in the prompt "
+        "answers it. The route head is read only if `cascade.large_share` is below 1.",
     )
     language: str = key(
         "",
@@ -442,7 +448,7 @@ AGENT = "agent:"  # before the name of another of the server's agents, in `trans
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Somebody whom the agent may hand a call to: a person, or another agent of the server."""
+    """A target that the agent may hand a call to: a person, or another agent of the server."""
 
     name: str = key(
         ...,
@@ -508,10 +514,10 @@ class CallManners:
     )
     machine: Literal["ignore", "tell", "message", "hang_up"] = key(
         "ignore",
-        "What the server does if a machine answers a call that it placed. `tell`: it tells the "
-        "client (`voiceloop.answered_by`). `message`: it says `call.message` after the tone, "
-        "and hangs up. `hang_up`: it hangs up at once. All but `ignore` give the model the tool"
-        " `voicemail`, for a machine that the model recognizes first.",
+        "What the server does if a machine answers a call that it placed. `tell`: it tells "
+        "the client (`voiceloop.answered_by`). `message`: it says `call.message` after the "
+        "tone, and hangs up. `hang_up`: it hangs up at once. With all values but `ignore` the"
+        " model has the tool `voicemail`, which it calls if it recognizes a machine first.",
     )
     message: str = key("", "Said to a machine, after its tone.")
     screening: str = key(
@@ -527,7 +533,7 @@ class CallManners:
 
 @dataclass(frozen=True, slots=True)
 class AgentSlot:
-    """What one question of the agent asks for, and what becomes of the answer."""
+    """One value that the agent asks for, and what becomes of the answer."""
 
     asked: Words = key(..., "Words of the question, in any case.")
     kind: Literal[
@@ -568,10 +574,10 @@ class AgentSlot:
     )
     sensitive: bool = key(
         False,
-        "Keep the answer out of transcripts, logs and the model, and do not read it back. Tools"
-        " get it by `from_slots`. A recording leaves it out ([RECORDING.md](RECORDING.md)): "
-        "neither voice is kept, nor a word, from the question until the value is settled. It "
-        "needs a `name`.",
+        "Keep the answer out of transcripts, logs and the model, and do not read it back. "
+        "Tools get the value by `from_slots`. A recording leaves the value out "
+        "([RECORDING.md](RECORDING.md)): neither voice is kept, nor a word, from the question"
+        " until the value is settled. It needs a `name`.",
     )
 
     @property
@@ -674,8 +680,8 @@ class AgentConfig:
     # Pipecat's default for the same: who is on the telephone waits no longer for a word.
     tool_timeout_ms: int = key(
         10_000,
-        "How long the server waits for a client to answer a tool. Then it tells the model that "
-        "there is no answer. 0: without end.",
+        "How long the server waits for a client to answer a tool. After that time the server "
+        "tells the model that there is no answer. 0: wait without end.",
         ge=0,
         le=600_000,
     )
@@ -695,21 +701,22 @@ class AgentConfig:
     )
     quote: Literal["auto", "always", "never"] = key(
         "auto",
-        "A plain question in English gets the sentence of the instructions that answers it, word "
-        "for word, without the model; of a list of prices its entry, of opening hours the day. A "
-        "question that names one value of a tool's `table` or `enum` calls that tool. A "
-        "question of which no word stands there is not known. `auto`: where the embedded model "
-        "(13M) would answer for another agent than the cafe.",
+        "A plain question in English gets the sentence of the instructions that answers it, "
+        "word for word, without the model; of a list of prices its entry, of opening hours "
+        "the day. A question that names one value of a tool's `table` or `enum` calls that "
+        "tool. If the texts contain no word of the question, the agent says that it does not "
+        "know. `auto`: on if the embedded model (13M) would answer for another agent than the"
+        " cafe.",
     )
     try_saying: tuple[Words, ...] = key(
         (), "Up to six sentences of 100 characters that the page at `/` offers a caller."
     )
     noise_reduction: Literal["none", "near_field", "far_field"] = key(
         "none",
-        "Takes steady noise out of the caller's sound. `near_field` is for a microphone at the "
-        "mouth (about 9 dB), `far_field` for one in the room (12 dB). Use it where the detector "
-        "takes a fan for speech: words are not heard better, and worse among other voices. A "
-        "session may choose otherwise. Needs the extra `noise`.",
+        "Takes steady noise out of the caller's sound. `near_field` is for a microphone at "
+        "the mouth (about 9 dB), `far_field` for one in the room (12 dB). Use it if the voice"
+        " detector takes a fan for speech. It does not improve recognition, and makes it "
+        "worse among other voices. A session may set another value. Needs the extra `noise`.",
     )
     eagerness: Literal["auto", "low", "medium", "high"] = key(
         SemanticVad().eagerness, "How eagerly the agent takes the turn in a silence, see below."
@@ -751,7 +758,7 @@ class AgentConfig:
 
     @property
     def kept_lines(self) -> tuple[str, ...]:
-        """What must be said at once, or even where the voice is lost: it is kept as sound.
+        """Return what must be said at once, or even where the voice is lost: it is kept as sound.
 
         The last is the last to be given up where there are too many."""
         beside = (*self.waiting.say, *self.waiting.acknowledge)
@@ -760,7 +767,7 @@ class AgentConfig:
         return tuple(filter(None, (*of_call, *asking_to_wait, self.fallback, self.crisis.answer)))
 
     def recognizer_options(self, settings: SessionSettings) -> RecognizerOptions:
-        """What the recognizer is told of a session with these settings."""
+        """Return what the recognizer is told of a session with these settings."""
         asked = settings.transcription
         language = asked.language if asked is not None and asked.language else self.language
         prompt = asked.prompt if asked is not None and asked.prompt else ""

@@ -183,7 +183,7 @@ def _check_tools(tools: tuple[AgentTool, ...], source: str) -> None:
 
 
 def _check_call(agent: AgentConfig, source: str) -> None:
-    """Whom a call may be handed to, and what a machine is told."""
+    """Check the places that a call may be handed to, and the words for a machine."""
     if len(agent.transfers) > MAX_TRANSFERS:
         most = f"at most {MAX_TRANSFERS} of them"
         raise _wrong(source, "transfers", most, str(len(agent.transfers)))
@@ -262,7 +262,7 @@ def _check_required(schema: Mapping[str, Any], where: str, source: str) -> None:
 
 
 def _check_answer(tool: AgentTool, where: str, source: str) -> None:
-    """What the server would answer by itself."""
+    """Check the answers that the server gives by itself."""
     if tool.result is not None and tool.table:
         raise _wrong(source, where, "result or table", f"both in {tool.name!r}")
     if not tool.table:
@@ -278,7 +278,7 @@ def _check_answer(tool: AgentTool, where: str, source: str) -> None:
 
 
 def _check_execution(tool: AgentTool, where: str, source: str) -> None:
-    """What the server calls for an answer, and the bounds on that."""
+    """Check the tools that the server calls for an answer, and their bounds."""
     ways = {
         "result or table": tool.result is not None or bool(tool.table),
         "url": tool.url is not None,
@@ -310,7 +310,9 @@ def _check_execution(tool: AgentTool, where: str, source: str) -> None:
 
 
 def _check_mcp(agent: AgentConfig, source: str) -> None:
-    """Where each server is, which of its tools are offered, and that tools name servers."""
+    """Check that each MCP server has an address, which of its tools are offered, and that tools
+    name servers.
+    """
     if len(agent.mcp) > MAX_MCP_SERVERS:
         most = f"at most {MAX_MCP_SERVERS} servers"
         raise _wrong(source, "mcp", most, str(len(agent.mcp)))

@@ -1,4 +1,4 @@
-"""What the gateway asks of a recognizer, a language model and a voice.
+"""The contracts between the gateway and a recognizer, a language model and a voice.
 
 Three protocols, message level, each implemented three times: by a proxy to a worker process
 (``workers/client.py``), by a remote OpenAI-compatible service (``remote/``) and by a scripted fake
@@ -198,7 +198,7 @@ class GenerateParams(msgspec.Struct, frozen=True):
 
 
 class RouteSigns(msgspec.Struct, frozen=True):
-    """What the answer to the staged words will need, as the model's route head reads it.
+    """The needs of the answer to the staged words, as the model's route head reads them.
 
     large_rank: a large model, as the share of calibrated turns that need one less. tool, retrieval:
     P(a tool is called), P(nothing in the prompt answers).
@@ -253,7 +253,7 @@ class PreemptiveDone(msgspec.Struct, frozen=True, tag="preemptive_done", omit_de
 
 
 class Verified(msgspec.Struct, frozen=True, tag="verified"):
-    """Of the tokens that another model drafted of an attempt, it begins with so many."""
+    """The verdict on another model's draft of an attempt: it begins with so many of its tokens."""
 
     attempt: int
     n_kept: int
@@ -364,7 +364,7 @@ class OpenSound(Protocol):
 
     @property
     def pieces(self) -> tuple[bytes, ...]:
-        """Up to the last pause, cut at pauses."""
+        """Return the sound up to the last pause, cut at pauses."""
 
     @property
     def n_bytes(self) -> int: ...
@@ -383,7 +383,9 @@ class SpeakingBranch(Branch, Protocol):
     """The branch of a model that has `speaks`: it brings the sound of its text."""
 
     def speak(self, stream_id: str, options: VoiceOptions, beside: Voice) -> VoiceStream:
-        """Of the reply that is asked for next, at 24 kHz. beside: says what the model has not."""
+        """Return the stream of the reply that is asked for next, at 24 kHz. beside: says what the
+        model has not.
+        """
 
 
 BESIDE = ".beside"  # ends the id of a branch that is no part of the call's conversation
@@ -567,7 +569,9 @@ class Backends:
         return any(hears(model) for model in models)
 
     def utilization(self) -> float:
-        """Of the busiest process that holds one of them, 0 to 1; 0 where none can tell."""
+        """Return the load of the busiest process that holds one of them, 0 to 1; 0 where none can
+        tell.
+        """
         further = (one.model for one in self.models.values())
         models: tuple[Any, ...] = (self.language_model, self.voice, *further)
         return max(float(getattr(model, "utilization", 0.0)) for model in models)

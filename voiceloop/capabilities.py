@@ -1,4 +1,4 @@
-"""What this server's own models speak and hear, as far as that is known before they are asked.
+"""The languages of this server's own models, as far as they are known before the models are asked.
 
 Owns the comparison of a voice's or a language's name with that, for the agent file at the start and
 for a session's settings. Pure.
@@ -41,7 +41,7 @@ class Capabilities:
     made_for: str = ""
 
     def voice_expected(self, voice: str) -> str | None:
-        """What was expected in this voice's place; None where nothing speaks against it."""
+        """Return what was expected in this voice's place; None where nothing speaks against it."""
         if not self.voices or voice in {"default", *self.voices, *OPENAI_VOICES}:
             return None
         return f"a voice of {self.voice_model} ({', '.join(sorted(self.voices))})"

@@ -85,7 +85,8 @@ def end_with_parent() -> None:
 
 
 def only_compute() -> bool:
-    """From here on compute with what is open, and write to standard output. Starts nothing more.
+    """Lock this process down: it computes with what is open, and writes to standard output. Starts
+    nothing more.
 
     Returns False where this kernel filters no system calls.
     """
@@ -95,7 +96,8 @@ def only_compute() -> bool:
 
 
 def run_for_an_author(*, has_network: bool) -> bool:
-    """From here on reach into no other process; without the network have no socket of it.
+    """Lock this process down: it reaches into no other process; without the network it has no
+    socket of it.
 
     What it starts is bound by this as well, and gets no rights that it has not (`sudo`). Sockets of
     this machine alone (AF_UNIX) stay. Returns as `only_compute`.

@@ -26,7 +26,7 @@ def restart_pause_s(n_failures: int, least_s: float = 0.0) -> float:
 
 
 def without_settings() -> dict[str, str]:
-    """This process's environment without VoiceLoop's own variables, keys above all."""
+    """Return this process's environment without VoiceLoop's own variables, keys above all."""
     return {name: text for name, text in os.environ.items() if not name.startswith(SETTINGS)}
 
 

@@ -136,9 +136,9 @@ def _add_init(commands: Commands) -> None:
     init = commands.add_parser(
         "init",
         help="Writes the folder of an agent of your own, which runs at once.",
-        description="Writes a folder for an agent of your own: its file, a tool, scenarios, a test "
-        "and a container file. In a terminal it asks. Each question is also a flag. Without a "
-        "terminal a flag that you leave out has its default.",
+        description="Writes a folder for an agent of your own: its file, a tool, scenarios, a"
+        " test and a container file. In a terminal the command asks questions. Each question "
+        "is also a flag. Without a terminal a flag that you leave out has its default.",
         examples=("voiceloop init my-agent", "voiceloop init my-shop --defaults"),
     )
     init.add_argument(
@@ -175,7 +175,7 @@ def _add_serve(commands: Commands) -> None:
 
 
 def _add_place(server: argparse.ArgumentParser) -> None:
-    """Where a server listens, who may come in, and which agent answers."""
+    """Add the flags for the address, the callers who may come in, and the agent."""
     server.add_argument(
         "--config",
         type=Path,
@@ -305,9 +305,9 @@ def _add_models(commands: Commands) -> None:
     models = commands.add_parser(
         "models",
         help="Lists, fetches, finds and checks the models of each preset.",
-        description="Lists, fetches, finds and checks the models of each preset. They are kept in "
-        "the Hugging Face cache, which other programs share. HF_HOME, HF_ENDPOINT, HF_TOKEN and "
-        "HF_HUB_OFFLINE have their usual effect.",
+        description="Lists, fetches, finds and checks the models of each preset. The models "
+        "are kept in the Hugging Face cache, which other programs share. HF_HOME, "
+        "HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE have their usual effect.",
     )
     models.set_defaults(run=_models)
     verbs = models.add_subparsers(title="verbs", metavar="VERB", dest="verb", required=True)
@@ -326,7 +326,8 @@ def _add_models(commands: Commands) -> None:
         "gate",
         help="Compares a model in 8 or 4 bits with itself in bf16.",
         description="Compares a model in 8 or 4 bits with itself in bf16: likeliest tokens, "
-        "divergence, fifty tool calls. It takes minutes. `serve` and `doctor` report the result.",
+        "divergence, fifty tool calls. The comparison takes minutes. `serve` and `doctor` "
+        "report the result.",
         examples=("voiceloop models gate smollm2-135m --weights int8 --kv int8",),
     )
     gate.add_argument(
@@ -412,7 +413,7 @@ def _gateway(arguments: argparse.Namespace) -> int:
 
 
 def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What was named on the command line; None: it was not."""
+    """Return what was named on the command line; None: it was not."""
     others = ("run", "config", "json", "share_port")
     return {key: value for key, value in vars(arguments).items() if key not in others}
 

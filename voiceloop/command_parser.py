@@ -39,7 +39,7 @@ METAVARS: Mapping[Any, str] = {
 
 
 def remedy_for(error: ModuleNotFoundError) -> str | None:
-    """What brings a module that is missing; None where nothing that can be named does."""
+    """Return what brings a module that is missing; None where nothing that can be named does."""
     extra = EXTRAS.get((error.name or "").split(".")[0])
     if extra is None:
         return None
@@ -54,7 +54,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 class Subcommands(argparse._SubParsersAction):  # type: ignore[type-arg]  # no generic at run time
-    """What a command says of itself in the list stands in its own help too."""
+    """Commands whose line in the list stands in their own help too."""
 
     def add_parser(self, name: str, **options: Any) -> Any:
         return super().add_parser(name, **{"description": options.get("help"), **options})

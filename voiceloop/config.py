@@ -89,8 +89,8 @@ Secrets = Annotated[
     tuple[str, ...], Meta(extra={"not_path": r"(?s)(?!file:).*", "one_or_list": True})
 ]
 KEY_RULES = (
-    " It is sent to no other host. If the URLs name several hosts, name one key for each, in "
-    "their order. `file:PATH` reads it from a file."
+    " The key is sent to no other host. If the URLs name several hosts, name one key for "
+    "each, in their order. `file:PATH` reads it from a file."
 )
 LanguageServices = Literal[
     "auto", "vllm", "sglang", "llama.cpp", "ollama", "lm-studio", "litellm", "openai", "azure",
@@ -111,7 +111,7 @@ AheadPart = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What is done for a reply before the caller has finished."""
+    """The work done for a reply before the caller has finished."""
 
     off: tuple[AheadPart, ...] = key(
         (), 'The parts that are switched off, as `["early_start"]`. None: all of them work.'
@@ -128,12 +128,13 @@ class EngineSettings:
 
     weights: Literal["auto", "bf16", "int8", "int4"] = key(
         "auto",
-        "How the language model's weights are kept. A checkpoint in full precision is rounded "
-        "to this format. From a GGUF file `int4` and `int8` keep codes of four bits (Q4_0, "
+        "How the language model's weights are kept. A checkpoint in full precision is rounded"
+        " to this format. From a GGUF file `int4` and `int8` keep codes of four bits (Q4_0, "
         "Q4_1, Q4_K) as they are, and the rest in eight bits. Every format has one bar: the "
-        "likeliest token agrees with bf16 in 99.4 %, and KL divergence is 0.01 nats at most, on"
-        " the model's own replies (`voiceloop models gate MODEL --weights int8`). You may serve"
-        " a format that has not passed. The server's start and `voiceloop doctor` then say so.",
+        "likeliest token agrees with bf16 in 99.4 %, and KL divergence is 0.01 nats at most, "
+        "on the model's own replies (`voiceloop models gate MODEL --weights int8`). You may "
+        "serve a format that has not passed this check; the server's start and `voiceloop "
+        "doctor` then warn you.",
     )
     kv: Literal["auto", "bf16", "int8"] = key(
         "auto",
@@ -142,19 +143,20 @@ class EngineSettings:
     )
     kv_tokens: Tokens = key(
         0,
-        "Room for the keys and values of all calls together, in tokens. It is taken at the start, "
-        "and the start's lines tell it. Without it the preset `gpu` takes 60 % of the memory that "
-        "is free once the weights are read. One context needs up to 47 tokens more than its "
-        "length. A preset's context is cut to what fits; `context_tokens` that do not fit are "
-        "refused.",
+        "Room for the keys and values of all calls together, in tokens. The server reserves "
+        "this memory at its start, and prints how much. Without it the preset `gpu` takes 60 "
+        "% of the memory that is free after the weights are loaded. One context needs up to "
+        "47 tokens more than its length. If a preset's context does not fit, the server "
+        "shortens it; if your `context_tokens` do not fit, it does not start.",
     )
     drafter: str = key(
         AUTO,
         "What guesses tokens ahead, for the language model to verify. `ngram` guesses what "
-        "followed the same tokens before. `auto` is n-grams, and on a CPU the draft model where "
-        "the language model brings one. A folder: of a small model with the same tokenizer, which "
-        "drafts beside n-grams, or of an EAGLE-3 head, which drafts alone on a GPU "
-        "([MODELS.md](MODELS.md#an-eagle-3-head)). A reply is the same with each of them.",
+        "followed the same tokens before. `auto` uses n-grams, and on a CPU also the draft "
+        "model if the language model has one. A folder: of a small model with the same "
+        "tokenizer, which drafts beside n-grams, or of an EAGLE-3 head, which drafts alone on"
+        " a GPU ([MODELS.md](MODELS.md#an-eagle-3-head)). The reply's text is the same with "
+        "every drafter.",
         not_path="auto|ngram|none",
     )
     device: Device = key(
@@ -165,9 +167,10 @@ class EngineSettings:
     )
     host_tier_mb: int = key(
         512,
-        "MiB of memory for conversations that leave the KV cache. They come "
-        "back when the caller is next heard, faster than they are read again. On a CPU the memory"
-        " is taken as it fills, on a GPU at the start (pinned). 0: forgotten at once.",
+        "MiB of memory for conversations that leave the KV cache. When the caller speaks "
+        "again, copying them back is faster than reading the prompt again. On a CPU this "
+        "memory fills as needed; on a GPU it is reserved at the start (pinned). 0: keep "
+        "nothing.",
         ge=0,
         le=10**6,
     )
@@ -175,7 +178,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class LanguageRequests:
-    """What every request to the services at `llm_url` carries besides."""
+    """Fields and headers that every request to the services at `llm_url` carries besides."""
 
     request: Mapping[str, Any] = key(
         {}, "Fields of the body, as the service names them. They replace VoiceLoop's own."
@@ -199,8 +202,8 @@ class FurtherModel:
     )
     url: Urls = key(
         (),
-        "An OpenAI-compatible service, or several of one model. Or a provider, as of `stt_url`. Or "
-        "`worker://HOST:PORT`, an engine of another VoiceLoop.",
+        "An OpenAI-compatible service, or several of one model. Or a provider, as of "
+        "`stt_url`. `worker://HOST:PORT` is the engine of another VoiceLoop.",
     )
     model: ModelName = key(
         "",
@@ -232,8 +235,8 @@ class CascadeSettings:
 
     small: str = key(
         "",
-        "The model that answers what is easy, and what is left when the large one fails: a name "
-        "of `[[models]]`. The server's own is then the large one.",
+        "The model that answers what is easy, and what is left when the large one fails: a "
+        "name of `[[models]]`. The server's own model is then the large one.",
     )
     large: str = key(
         "", "The same of the large one; the server's own is then the small one. Name one of both."
@@ -246,32 +249,34 @@ class CascadeSettings:
     )
     large_share: float = key(
         1.0,
-        "The share of turns that the large model answers where nothing else decides. The route "
-        "head of the server's own model ranks them by how much they need it. 1: all, and no head "
-        "is read.",
+        "The share of turns that the large model answers where nothing else decides. The "
+        "route head of the server's own model ranks turns by how much they need the large "
+        "model. 1: the large model answers all, and no head is used.",
         ge=0,
         le=1,
     )
     route_head: Path | None = key(
         None,
-        "The head of a model of your own, as `python -m engine.recipes.train_route` writes it. "
-        "Without it the file `route.safetensors` in the folder of the server's own model is read.",
+        "The head of a model of your own, as `python -m engine.recipes.train_route` writes "
+        "it. If you name no file, the server reads `route.safetensors` in the folder of its "
+        "own model.",
     )
 
     @property
     def further(self) -> str:
-        """Which of `[[models]]` it has; "": there is no cascade."""
+        """Return which of `[[models]]` it has; "": there is no cascade."""
         return self.small or self.large
 
 
 @dataclass(frozen=True, slots=True)
 class VoiceSettings:
-    """What holds for every voice, here or behind a service."""
+    """Settings for every voice, here or behind a service."""
 
     lexicon: Mapping[str, Any] = key(
         {},
         'Words that the voice would misread, and how it is to read them: `Nguyen = "win"`. '
-        "Upper and lower case are alike. What is shown and remembered stays as it was written.",
+        "Upper and lower case are alike. Captions and the history keep the word as it was "
+        "written.",
     )
 
 
@@ -303,22 +308,23 @@ class Config:
     )
     agents: Path | None = key(
         None,
-        "A folder of agent files, each served under its file's name. A caller names one by the "
-        "address `/agents/NAME/v1/realtime`, by `?agent=NAME`, or by a client secret. A caller "
-        "who names none gets `agent`, else the first by name. The models are the same for all. "
-        "Tools, documents, answers and kept lines are each agent's own.",
+        "A folder of agent files, each served under its file's name. A caller names one by "
+        "the address `/agents/NAME/v1/realtime`, by `?agent=NAME`, or by a client secret. A "
+        "caller who names no agent gets `agent`, else the first in alphabetical order. All "
+        "agents use the same models. Each agent has its own tools, documents, answers and "
+        "pre-synthesized lines.",
     )
     reload: bool = key(
         False,
         "Read the agent's file again each time that it is saved. Use it while you write one. "
         "Open calls have the new instructions, voice and speed in their next turn; new calls "
-        "have the rest too. Tools, documents and slots wait for the next start.",
+        "have the rest too. Changed tools, documents and slots take effect at the next start.",
     )
     keys: tuple[str, ...] = key(
         (),
         "API keys that let a client in, 8 characters or more each. After a key, and a space, "
-        "may come names of `agents`: the key opens these alone, and the first unless its caller"
-        " names one. No keys: everybody who reaches the port.",
+        "may come names of `agents`: the key opens these alone, and the first unless its "
+        "caller names one. No keys: everybody who reaches the port may call.",
         secret=True,
     )
     keys_file: Path | None = key(
@@ -329,19 +335,20 @@ class Config:
     )
     metrics_key: str = key(
         "",
-        "Opens `/metrics` to a client that sends it as a bearer token, from anywhere. No other key "
-        "does. 16 characters or more. Without it "
-        "only clients on this machine read `/metrics`, with one of `keys` where there are any.",
+        "Opens `/metrics` to a client that sends it as a bearer token, from anywhere. No "
+        "other key does. 16 characters or more. Without `metrics_key` only clients on this "
+        "machine can read `/metrics`, with one of `keys` if there are keys.",
         secret=True,
     )
     secret_key: Annotated[tuple[str, ...], Meta(extra={"one_or_list": True})] = key(
         (),
         "The secret of servers that take over each other's calls "
-        "([PROTOCOL.md](PROTOCOL.md#a-call-that-goes-on-elsewhere)). 16 characters or more, as "
-        "`openssl rand -hex 32` makes it. With several, the server signs with the first and "
-        "accepts all. To change it, put the new one first, and take the old one out two hours "
-        "later. Without it, servers with the same caller's key among their `keys` share the "
-        "call. A server without keys resumes only its own calls, until it ends.",
+        "([PROTOCOL.md](PROTOCOL.md#a-call-that-goes-on-elsewhere)). 16 characters or more, "
+        "as `openssl rand -hex 32` makes it. If you name several, the server signs with the "
+        "first and accepts all. To change it, put the new one first, and take the old one out"
+        " two hours later. Without `secret_key`, servers that have the caller's key among "
+        "their `keys` can resume each other's calls. A server without keys resumes only its "
+        "own calls, until it ends.",
         secret=True,
     )
     allowed_origins: tuple[str, ...] = key(
@@ -354,9 +361,9 @@ class Config:
     )
     stt_url: SpeechUrls = key(
         (),
-        "A service in place of the preset's recognizer. Several may be named, with commas between"
-        " them; a call goes on with the next where one fails. `NAME:` is a provider, ours or a "
-        "package's; `NAME+wss://HOST` is the provider at that address "
+        "A service in place of the preset's recognizer. You may name several, with commas "
+        "between them; if one fails, the call continues with the next. `NAME:` is a provider,"
+        " ours or a package's; `NAME+wss://HOST` is the provider at that address "
         "([MODELS.md](MODELS.md#a-provider-of-your-own)).",
     )
     llm_url: Urls = key(
@@ -383,8 +390,8 @@ class Config:
     tts_model: ModelName = key("", "Another voice, as `stt_model`.")
     speech_device: Device = key(
         AUTO,
-        "The device of a recognizer or a voice from a folder. `cpu`, `cuda`, `cuda:1`; `auto` "
-        "is the preset's. Those in packages run on the CPU.",
+        "The device of a recognizer or a voice from a folder. `cpu`, `cuda`, `cuda:1`; `auto`"
+        " is the preset's. Recognizers and voices that come in packages run on the CPU.",
     )
     llm_adapter: Path | None = key(
         None,
@@ -408,10 +415,10 @@ class Config:
     )
     realtime_url: Annotated[tuple[str, ...], Meta(extra={"schemes": ("ws", "wss")})] = key(
         (),
-        "A server that answers in sound, over the Realtime protocol, as `wss://api.openai.com/v1`. "
-        "It takes the place of the language model and of its replies' voice "
-        "([HEARING_MODELS.md](HEARING_MODELS.md#a-server-that-speaks)). Not beside `llm_url` or "
-        "`[[models]]`.",
+        "A server that answers in sound, over the Realtime protocol, as "
+        "`wss://api.openai.com/v1`. This server replaces the language model and the voice of "
+        "its replies ([HEARING_MODELS.md](HEARING_MODELS.md#a-server-that-speaks)). It cannot"
+        " be combined with `llm_url` or `[[models]]`.",
     )
     realtime_key: Secrets = key(
         (),
@@ -422,10 +429,11 @@ class Config:
     realtime_voice: str = key("", "That server's own name of a voice. Empty: its choice.")
     context_tokens: int = key(
         0,
-        "How many tokens the language model takes, prompt and reply. A longer call is shown to it"
-        " from its later turns on ([`[memory]`](#what-it-keeps-of-a-long-call-the-table-memory))."
-        " A preset's model is given a longer context than the preset's where you ask for one. "
-        "More than the checkpoint takes is refused. A service has no bound of its own here.",
+        "How many tokens the language model takes, prompt and reply. In a longer call the "
+        "model sees only the later turns "
+        "([`[memory]`](#what-it-keeps-of-a-long-call-the-table-memory)). You may ask for a "
+        "longer context than the preset's, up to the checkpoint's. For a service no limit is "
+        "set here.",
         ge=LEAST_CONTEXT_TOKENS,
         le=MOST_CONTEXT_TOKENS,
         zero="the model's own",
@@ -433,7 +441,8 @@ class Config:
     pacing_lead_ms: int = key(
         60,
         "How far ahead of its playing the server sends sound. 60 suits a LAN, 150 to 200 the "
-        "internet. When a caller interrupts, the agent gets quieter that much later.",
+        "internet. When a caller interrupts, the caller hears the agent get quieter that much"
+        " later.",
         ge=20,
         le=5000,
     )
@@ -441,9 +450,9 @@ class Config:
         (),
         "Hosts whose MCP servers a session may name among its tools "
         "([PROTOCOL.md](PROTOCOL.md#mcp-servers-of-a-session)). As `mcp.shop.example` or "
-        "`mcp.shop.example:8443`, over https and at that port alone (443 where none is named); "
-        "plain http where it is written, `http://10.0.0.7:8000`. None: such tools are accepted "
-        "and left out. Needs the extra `mcp`.",
+        "`mcp.shop.example:8443`, over https and at that port alone (443 where none is "
+        "named); plain http where it is written, `http://10.0.0.7:8000`. None: the server "
+        "accepts such tools but does not use them. Needs the extra `mcp`.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = key(
         "info", "How much is logged. No level logs what is said, heard or generated."
@@ -560,7 +569,7 @@ def check_keys(keys: Sequence[str]) -> None:
 
 
 def read_keys_file(path: Path) -> tuple[str, ...]:
-    """Its keys: one a line, ``#`` comments. Raises: ConfigError."""
+    """Read the file's keys: one a line, ``#`` comments. Raises: ConfigError."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # not UTF-8, or no path at all: both are ValueErrors
@@ -582,7 +591,7 @@ def _with_key_file(config: Config) -> Config:
 
 
 def _with_workers(config: Config) -> Config:
-    """What the URLs name as workers on the network, apart from services."""
+    """Return what the URLs name as workers on the network, apart from services."""
     urls: dict[str, Any] = {}
     named: dict[str, Any] = {}
     for name, role in (("llm_url", "engine"), ("stt_url", "recognizer"), ("tts_url", "voice")):

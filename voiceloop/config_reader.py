@@ -131,7 +131,7 @@ def _bare(hint: Any) -> tuple[Any, tuple[Meta, ...]]:
 
 
 def said(metas: Iterable[Meta], name: str) -> Any:
-    """What ``extra`` says under this name; None: nothing."""
+    """Return what ``extra`` says under this name; None: nothing."""
     return next((meta.extra[name] for meta in metas if meta.extra and name in meta.extra), None)
 
 
@@ -374,7 +374,7 @@ def _from_text(text: str, kind: Any) -> Any:
 
 
 def _is_url(url: str, schemes: Iterable[str]) -> bool:
-    """Before any model is loaded: a service's address must be one."""
+    """Check before any model is loaded that a service's address is one."""
     try:
         parts = urlsplit(url)
         return parts.scheme in schemes and bool(parts.hostname) and parts.port != 0

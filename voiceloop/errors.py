@@ -88,7 +88,9 @@ class CallRejected(VoiceLoopError):
 
 
 class TransferFailed(VoiceLoopError):
-    """Nobody answered where the caller was to be connected; the call goes on here."""
+    """The error that nobody answered where the caller was to be connected; the call goes on
+    here.
+    """
 
     code = "transfer_failed"
     http_status = 502
@@ -191,7 +193,9 @@ class BackendRefused(BackendError):
 
 
 class RequestUnserved(BackendRefused):
-    """This model cannot serve this request: too long, or tools for a template that has none."""
+    """The error that this model cannot serve this request: too long, or tools for a template
+    that has none.
+    """
 
     type = "invalid_request_error"
     code = "not_served_by_model"

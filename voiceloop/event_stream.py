@@ -85,7 +85,7 @@ class EventStream(ABC, Generic[EventT]):
             self._arrived.set()
 
     def _count_sound(self, event: EventT, sign: int) -> None:
-        """This event waits from now on, or no longer."""
+        """Count that this event waits from now on, or no longer."""
         if not isinstance(event, Speech):
             return
         self._sound_bytes += sign * len(event.samples)

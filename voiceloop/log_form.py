@@ -43,7 +43,7 @@ def log_in_form(form: str, level: int | str = logging.WARNING) -> None:
 
 
 def traced(error: BaseException) -> str:
-    """Where an exception came from, with those that led to it."""
+    """Return where an exception came from, with those that led to it."""
     chain, one = [], error
     for _ in range(LONGEST_CHAIN):
         inner = one.exceptions[:LONGEST_CHAIN] if isinstance(one, BaseExceptionGroup) else ()
@@ -65,7 +65,7 @@ def keyless(text: str) -> str:
 
 
 def named(error: BaseException) -> str:
-    """Of what kind an exception is, and its words where they hold none of a caller's."""
+    """Return the kind of an exception, and its words where they hold none of a caller's."""
     kind = type(error).__qualname__
     is_systems = isinstance(error, OSError) and error.errno is not None
     is_ours = isinstance(error, VoiceLoopError | ImportError)

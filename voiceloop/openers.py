@@ -75,7 +75,7 @@ WORD = re.compile(r"[\w'’-]+")
 
 
 def words_of(line: str) -> list[str]:
-    """Its words in small letters."""
+    """Return its words in small letters."""
     return WORD.findall(line.lower().replace("’", "'"))
 
 

@@ -1,4 +1,6 @@
-"""What an operator allows and promises callers, pays for, and sees of the models' processes."""
+"""Settings of the operator: allowances, promises to callers, prices, and the view of the models'
+processes.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ class Limits:
 
     max_sessions: int = key(
         64,
-        "Calls at a time. One more gets 503. A tenth of them is kept for callers whose call has "
-        "just ended.",
+        "Calls at a time. One more gets 503. The server keeps a tenth of these places for "
+        "callers whose call has just ended.",
         ge=1,
         le=100_000,
     )
@@ -52,9 +54,10 @@ class Limits:
     )
     admit_by_load: bool = key(
         True,
-        "A call that would break the gap of the others is refused with 503. The server judges by "
-        "what this machine has shown ([OPERATIONS.md](OPERATIONS.md#how-many-calls-are-let-in)). "
-        "Off: only `limits.max_sessions` counts.",
+        "A call that would break the gap of the others is refused with 503. The server learns"
+        " from the calls so far how many this machine carries "
+        "([OPERATIONS.md](OPERATIONS.md#how-many-calls-are-let-in)). Off: only "
+        "`limits.max_sessions` counts.",
     )
 
     @property
@@ -94,8 +97,8 @@ class WebRtcSettings:
 
     port: int = key(
         0,
-        "UDP port of all WebRTC calls, at `host`. If it is taken, one of the next 15. Open it "
-        "in the firewall. 0: any free one.",
+        "UDP port of all WebRTC calls, at `host`. If it is taken, one of the next 15. Open "
+        "this port in the firewall. 0: any free port.",
         ge=0,
         le=65535,
     )
@@ -112,21 +115,22 @@ class WebRtcSettings:
     )
     turn_secret: str = key(
         "",
-        "The secret of those TURN servers (coturn's `static-auth-secret`). The page is given a "
-        "name and a password that hold for one call.",
+        "The secret of those TURN servers (coturn's `static-auth-secret`). The page gets a "
+        "name and a password that are valid for one call.",
         secret=True,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class KeyQuota:
-    """What each key may use, its client secrets included; 0: no bound."""
+    """Bounds on the use of each key, its client secrets included; 0: no bound."""
 
     calls: int = key(0, "Calls at a time.", ge=0, le=100_000)
     call_minutes: float = key(
         0.0,
-        "Minutes of calls an hour, which come back evenly. Calls under way are not cut off. If "
-        "they use more, the key's next call waits until that has come back.",
+        "Minutes of calls an hour, which come back evenly. Calls under way are not cut off. "
+        "If a key's calls use more, its next call must wait until the minutes have been "
+        "refilled.",
         ge=0,
         le=10**6,
     )
@@ -134,16 +138,17 @@ class KeyQuota:
     requests: ClassVar[int] = 12
     tool_calls: int = key(
         0,
-        "Calls of tools an hour that the server makes. While half of them are left, the server "
-        "calls tools before the end of a turn too. Beyond them it tells the model that it is "
-        "too busy.",
+        "Calls of tools an hour that the server makes. While half of the quota is left, the "
+        "server also calls tools before the end of a turn. Above the quota it tells the model"
+        " that the server is too busy.",
         ge=0,
         le=10**9,
     )
     large_tokens: int = key(
         0,
-        "Tokens an hour that the large model of a cascade writes. Beyond them the small one "
-        "answers, where neither a rule of the agent nor the session's effort asks for the other.",
+        "Tokens an hour that the large model of a cascade writes. Above the quota the small "
+        "model answers, unless a rule of the agent or the session's effort asks for the large"
+        " one.",
         ge=0,
         le=10**12,
     )
@@ -151,13 +156,14 @@ class KeyQuota:
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """What the operator promises callers; turns are counted against it."""
+    """The operator's promises to callers; turns are counted against them."""
 
     gap_ms: int = key(
         800,
         "The longest gap. It runs from the caller's last sound to the agent's first, as the "
-        "server sees it. The time from the end of the turn to the answer may take five eighths "
-        "of it. If its p95 takes longer under load, the server lets in fewer calls.",
+        "server sees it. From the end of the turn to the answer the server may use five "
+        "eighths of this time. If the p95 is longer under load, the server lets in fewer "
+        "calls.",
         ge=100,
         le=60_000,
     )
@@ -165,7 +171,7 @@ class Slo:
 
     @property
     def answer_ms(self) -> float:
-        """Of the gap, the part after the decision that the caller has finished."""
+        """Return the part of the gap after the decision that the caller has finished."""
         return ANSWER_SHARE * self.gap_ms
 
 
@@ -179,19 +185,19 @@ N_TOKEN_PRICES = 3
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What tokens and the server cost, in whatever currency."""
+    """The prices of tokens and of the server, in whatever currency."""
 
     tokens: TokenPrices = key(
         (),
-        "The price of a million tokens, as `[3.0, 0.3, 15.0]`. The three are for prompts that "
-        "the model computes, prompts that it finds in a cache, and replies, heard or not.",
+        "The price of a million tokens, as `[3.0, 0.3, 15.0]`. The three prices are for "
+        "computed prompt tokens, cached prompt tokens, and reply tokens, heard or not.",
     )
     server_hour: float = key(0.0, "An hour of the machine.", ge=0, le=10**6)
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSettings:
-    """Where traces go."""
+    """The destination of traces."""
 
     url: str | None = key(
         None,
@@ -204,7 +210,7 @@ class TraceSettings:
 
 @dataclass(frozen=True, slots=True)
 class RecordingSettings:
-    """Which calls are kept, and what of them (`voiceloop/recording/`)."""
+    """The choice of calls that are kept, and of what is kept of them (`voiceloop/recording/`)."""
 
     folder: Path | None = key(
         None,
@@ -233,9 +239,9 @@ class RecordingSettings:
     )  # fmt: skip
     words: Literal["kept", "without_figures", "none"] = key(
         "kept",
-        "The words that are kept with the sound. `without_figures` leaves out numbers of four "
-        "digits or more, and mail addresses. It leaves the sound as it was: for that use "
-        "`sensitive` of an agent's slot. `none`: times and counts alone.",
+        "The words that are kept with the sound. `without_figures` leaves out numbers of four"
+        " digits or more, and mail addresses. This does not change the sound: to silence "
+        "sound, set `sensitive` on the agent's slot. `none`: times and counts alone.",
     )
     age_key: str = key(
         "",
@@ -276,8 +282,9 @@ class WorkerAddresses:
     )
     ca: Path | None = key(
         None,
-        "PEM of the authority that signs the other end's certificate, which is then required. "
-        "Without it the proof of `workers.key` tells whose certificate it is.",
+        "PEM of the authority that signs the other end's certificate, which is then required."
+        " Without `workers.ca` the proof of `workers.key` also proves the worker's "
+        "certificate.",
     )
     certfile: Path | None = key(
         None, "PEM of this end's certificate. A worker without one draws its own at the start."
@@ -285,9 +292,9 @@ class WorkerAddresses:
     keyfile: Path | None = key(None, "PEM of this end's private key.")
     key: Annotated[tuple[str, ...], Meta(extra={"one_or_list": True})] = key(
         (),
-        "The secret of servers and workers, of at least 16 bytes. Each proves to the other that"
-        " it has it. With several, a worker accepts each, and a server tries them in order ([a "
-        "new key](CLUSTER.md#a-new-key)).",
+        "The secret of servers and workers, of at least 16 bytes. Each proves to the other "
+        "that it has it. If you name several keys, a worker accepts each, and a server tries "
+        "them in order ([a new key](CLUSTER.md#a-new-key)).",
         secret=True,
     )
 

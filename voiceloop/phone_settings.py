@@ -19,7 +19,7 @@ CARRIERS = ("twilio", "signalwire", "telnyx", "plivo", "vonage")
 
 @dataclass(frozen=True, slots=True)
 class PhoneNumber:
-    """What differs for calls to one of our numbers."""
+    """Settings that differ for calls to one of our numbers."""
 
     number: str = key(..., "The number that is called, as the carrier writes it.", pattern=".+")
     agent: str = key(
@@ -51,9 +51,9 @@ class PhoneSettings:
     )
     transfer_to: tuple[str, ...] = key(
         (),
-        "Where calls may be transferred, as `tel:+4930*` or `sip:*@pbx.example.com`; `*` stands for"
-        " any run of characters but `@`, `;`, `?` and `,`. Empty: only where the agent's "
-        "`[[transfers]]` lead.",
+        "Where calls may be transferred, as `tel:+4930*` or `sip:*@pbx.example.com`; `*` "
+        "stands for any run of characters but `@`, `;`, `?` and `,`. Empty: only the targets "
+        "of the agent's `[[transfers]]`.",
     )
     webhook_url: str = key(
         "",
@@ -137,20 +137,20 @@ class PhoneSettings:
     )
     audiosocket: str = key(
         "",
-        "The password with which a dial plan asks `POST /v1/phone/audiosocket` for a call's UUID. "
-        "With it AudioSocket is served, which has neither keys nor encryption.",
+        "The password with which a dial plan asks `POST /v1/phone/audiosocket` for a call's "
+        "UUID. Setting it switches AudioSocket on, which has neither keys nor encryption.",
         secret=True,
     )
     audiosocket_at: str = key(
         "127.0.0.1:9092",
-        "The address and TCP port of AudioSocket. It has to be a private one, or this machine's. "
-        "It opens with the first UUID.",
+        "The address and TCP port of AudioSocket. It has to be a private one, or this "
+        "machine's. The port opens when the server hands out the first UUID.",
         pattern=r"\S+:[1-9]\d{0,4}",
         wanted="HOST:PORT",
     )
 
     def of(self, called: str) -> PhoneNumber | None:
-        """What differs for calls to this number."""
+        """Return what differs for calls to this number."""
         return next((one for one in self.number if one.number == called), None)
 
     def allows(self, target: str) -> bool:
@@ -163,8 +163,8 @@ class PhoneSettings:
 
     @property
     def carriers(self) -> Mapping[str, str]:
-        """Those that are served, with their secrets. They ask this server over HTTP, and so sign an
-        address of it.
+        """Return the carriers that are served, with their secrets. They ask this server over
+        HTTP, and so sign an address of it.
         """
         all_of_them = {name: getattr(self, name) for name in CARRIERS}
         return {name: secret for name, secret in all_of_them.items() if secret}

@@ -18,13 +18,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Answer(str):
-    """Of `Agent.on_user_turn` and `before_reply`: what is said in the model's place, word for
-    word.
+    """The answer of `Agent.on_user_turn` and `before_reply`: what is said in the model's place,
+    word for word.
     """
 
 
 class HandOff(msgspec.Struct, frozen=True):
-    """What a tool returns to hand the caller on. to: the name of one of `transfers`. summary: for
+    """A tool's result that hands the caller on. to: the name of one of `transfers`. summary: for
     who takes the call. say: before it goes; "": `call.transferring`.
     """
 
@@ -52,7 +52,7 @@ class Agent:
         """
 
     def on_user_turn(self, words: str) -> str | None:
-        """What the agent should know or say of these words of the caller, within 150 ms.
+        """Return what the agent should know or say of these words of the caller, within 150 ms.
 
         Returns an `Answer`, which is said; or notes, which stand behind the words for the model; or
         None. It is asked while the caller speaks, of words that may yet change, and again: it must

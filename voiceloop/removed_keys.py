@@ -140,7 +140,8 @@ _INDEX = re.compile(r"\[\d+\]")
 
 
 def instead_of(path: str) -> str | None:
-    """What to do instead of a key that is gone; None where none of this name was ever removed.
+    """Return what to do instead of a key that is gone; None where none of this name was ever
+    removed.
 
     path: as an error names it: ``engine.kv``, ``tools[0].late``.
     """

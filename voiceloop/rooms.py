@@ -31,6 +31,8 @@ class OwnRooms(MetaPathFinder):
 
 
 def prefer_own_rooms() -> None:
-    """For a process of VoiceLoop's own, before it imports one of them. May be called twice."""
+    """Prefer the rooms of this copy for a process of VoiceLoop's own, before it imports one of
+    them. May be called twice.
+    """
     if not any(isinstance(finder, OwnRooms) for finder in sys.meta_path):
         sys.meta_path.insert(0, OwnRooms(HOME))

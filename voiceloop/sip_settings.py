@@ -26,8 +26,8 @@ class TrunkSettings:
     dial_to: tuple[str, ...] = key(
         (),
         "Numbers and addresses that `POST /v1/phone/calls` may call, as `tel:+49*` or "
-        "`sip:*@example.com`; `*` stands for any run of characters but `@`, `;`, `?` and `,`. "
-        "Without one none is called.",
+        "`sip:*@example.com`; `*` stands for any run of characters but `@`, `;`, `?` and `,`."
+        " Without an entry the server calls no number.",
     )
     register: bool = key(
         False,
@@ -43,8 +43,8 @@ class SipSettings:
     port: int = key(
         0,
         "UDP and TCP port for calls by SIP, mostly 5060, at the server's `host`, or at all "
-        "addresses where `sip.address` is set. 0: none are taken. Sound comes at UDP ports 20000 "
-        "to 20400, two a call.",
+        "addresses where `sip.address` is set. 0: the server takes no SIP calls. Sound uses "
+        "the UDP ports 20000 to 20400, two for each call.",
         ge=0,
         le=65535,
     )

@@ -1,4 +1,4 @@
-"""What anybody can do from outside, and what it counts for: networks, lines of the log.
+"""The acts that anybody can do from outside, and their counting: networks, lines of the log.
 
 Those are told apart who could be somebody else: not by address, of which one customer has 2^64.
 """
@@ -30,7 +30,7 @@ def network_of(address: str) -> str:
 
 
 class OnceAMinute(logging.Filter):
-    """Of warnings that anybody can bring about, one line of each kind a minute."""
+    """The warnings that anybody can bring about: one line of each kind a minute."""
 
     def __init__(self) -> None:
         super().__init__()

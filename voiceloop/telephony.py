@@ -19,7 +19,7 @@ MAX_VALUE_CHARS = 200  # of a header in a text of the agent's
 
 @dataclass(frozen=True, slots=True)
 class PhoneCall:
-    """Who calls whom, as the carrier or the PBX tells it.
+    """A telephone's call: who calls whom, as the carrier or the PBX tells it.
 
     door: ``twilio``, ``asterisk``, ``sip`` and so on. caller, called: a number, mostly as E.164
     writes it, or a SIP address; WITHHELD where it is not told. headers: those of `phone.headers`,
@@ -48,7 +48,7 @@ class PhoneCall:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What whoever takes a transferred call hears before the caller is there.
+    """The words that whoever takes a transferred call hears before the caller is there.
 
     sound: the text in the agent's voice, PCM16 at 24 kHz; a line may say the text itself.
     """
@@ -58,7 +58,7 @@ class Announcement:
 
 
 class PhoneLine(Protocol):
-    """What can be done with a call whose far end is a telephone.
+    """The line of a call whose far end is a telephone, and what can be done with it.
 
     What a line cannot do raises `NotOnThisLine`, and nothing has happened.
     """

@@ -74,7 +74,7 @@ class Thoughts:
         return self._read(is_end=False)
 
     def begin_answer(self) -> None:
-        """What has been thought came apart from the text: the text begins with no thought."""
+        """Begin the answer: thoughts came apart from the text, so the text begins with none."""
         if not self._assumed:
             self._assumed = None
 

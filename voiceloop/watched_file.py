@@ -11,7 +11,9 @@ NEVER: Stamp = (-1, -1, -1)  # before the first writing
 
 
 def stamp_of(path: Path) -> Stamp:
-    """What tells one writing of a file from the next; an editor may take it away for a moment."""
+    """Return what tells one writing of a file from the next; an editor may take it away for a
+    moment.
+    """
     try:
         found = path.stat()
     except OSError:

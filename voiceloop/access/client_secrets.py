@@ -34,7 +34,7 @@ CREDENTIALS = ("authorization", "headers")  # of an MCP server among the tools
 
 
 class Claims(msgspec.Struct, frozen=True, array_like=True):
-    """What a secret says; expires_at: epoch seconds; session None: its gateway holds it.
+    """The contents of a secret; expires_at: epoch seconds; session None: its gateway holds it.
 
     lock: what its holder may not change. asserted: what the issuer says of its holder. agent: the
     one that answers its holder, of several.
@@ -68,7 +68,9 @@ class ClientSecrets:
         self._held = {key: HeldSessions() for key in keys}
 
     def take(self, keys: Sequence[bytes]) -> None:
-        """These may sign from now on; what one of them issued before is good as it was."""
+        """Take the keys that may sign from now on; what one of them issued before is good as it
+        was.
+        """
         self._held = {key: self._held.get(key) or HeldSessions() for key in keys}
 
     def issue(

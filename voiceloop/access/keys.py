@@ -25,7 +25,7 @@ KEY_SUBPROTOCOL = "openai-insecure-api-key."  # a browser's WebSocket cannot set
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a key opens: for whom, with which session, and for how long (None: the server's).
+    """The rights of a key: for whom, with which session, and for how long (None: the server's).
 
     secret: the id of the client secret, "" of a lasting key. lock, asserted, agent: as its
     `Claims`. agents: the names of those that the key opens; none: all.
@@ -41,7 +41,8 @@ class Entry:
     agents: tuple[str, ...] = ()
 
     def named(self, asked: str) -> str:
-        """Which agent the call is for, where the caller asks for this one; "": the server's first.
+        """Return which agent the call is for, where the caller asks for this one; "": the server's
+        first.
 
         Raises: Forbidden: the key opens others.
         """
@@ -96,7 +97,8 @@ class KeyRing:
         self._sites.derive(digests)
 
     def take(self, keys: Sequence[str]) -> frozenset[str]:
-        """These alone open the door from now on; the tenants whose keys are gone.
+        """Take the only keys that open the door from now on; returns the tenants whose keys are
+        gone.
 
         Raises: ValueError: there are none, with which the door would be open.
         """
@@ -111,7 +113,7 @@ class KeyRing:
         return frozenset(gone | changed)
 
     def _read(self, keys: Sequence[str]) -> tuple[bytes, ...]:
-        """Their digests; what each opens is noted."""
+        """Read the keys' digests; what each opens is noted."""
         read = [(_digest(key_of(one)), tuple(one.split()[1:])) for one in keys]
         self._agents = {_tenant(digest): agents for digest, agents in read if agents}
         return tuple(digest for digest, _ in read)
@@ -141,7 +143,7 @@ class KeyRing:
         return self.is_open or any(_tenant(digest) == tenant for digest in self._digests)
 
     def check(self, key: str | None) -> Entry:
-        """What the key opens: of a client secret its own session, as its issuer's tenant.
+        """Return what the key opens: of a client secret its own session, as its issuer's tenant.
 
         Raises:
             Unauthorized: the key is not one of ours or has expired; it does not say which.
@@ -185,11 +187,11 @@ class KeyRing:
         return self.secrets.issue(issuer, seconds, session, max_session_s, lock, asserted, agent)
 
     def sign_site(self, key: str | None, body: bytes) -> bytes:
-        """By a key that has been checked: the site's id is good for as long as that is."""
+        """Sign by a key that has been checked: the site's id is good for as long as that is."""
         return self._sites.sign(self._issuer(key), body)
 
     def issuer_of_site(self, body: bytes, mac: bytes) -> bytes:
-        """Who has signed it, for ``secrets.issue``. Raises: Unauthorized: no key of ours."""
+        """Return who has signed it, for ``secrets.issue``. Raises: Unauthorized: no key of ours."""
         issuer = self._sites.signed_by(self._digests or (self._own,), body, mac)
         if issuer is None:
             raise Unauthorized("This site id is of another server or of a removed key.")
@@ -200,7 +202,9 @@ class KeyRing:
 
 
 def salts(keys: Sequence[str], shared: Sequence[str]) -> Callable[[str], str]:
-    """What tenants are called at somebody else's service, on all servers that are told the same."""
+    """Return what tenants are called at somebody else's service, on all servers that are told the
+    same.
+    """
     digests = sorted(_digest(key_of(key)) for key in keys)
     secret = _digest(shared[0]) if shared else hashlib.sha256(b"".join(digests)).digest()
     return Salts(secret if shared or keys else b"").of
@@ -220,7 +224,7 @@ def client_key(headers: Mapping[str, str], subprotocols: Sequence[str] = ()) -> 
 
 
 def is_same_key(found: str | None, wanted: str) -> bool:
-    """In the same time whatever is found."""
+    """Compare in the same time whatever is found."""
     return found is not None and hmac.compare_digest(_digest(found), _digest(wanted))
 
 
@@ -230,7 +234,7 @@ def key_of(text: str) -> str:
 
 
 def tenant_of(key: str | None) -> str:
-    """Whose conversations these are, as a name that tells nothing of the key."""
+    """Return whose conversations these are, as a name that tells nothing of the key."""
     return "" if key is None else _tenant(_digest(key))
 
 

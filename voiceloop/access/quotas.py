@@ -25,7 +25,7 @@ SECRETS_PER_S, SECRETS_AT_ONCE = 10.0, 100.0
 
 @dataclass(slots=True)
 class _Use:
-    """Of one tenant. call_s: of its minutes; secrets: that it may have issued."""
+    """The use of one tenant. call_s: of its minutes; secrets: that it may have issued."""
 
     call_s: Bucket
     allowance: Allowance
@@ -49,7 +49,7 @@ class Quotas:
         self._uses: dict[str, _Use] = {}
 
     def allowance(self, tenant: str) -> Allowance:
-        """What all calls of this tenant share."""
+        """Return what all calls of this tenant share."""
         return self._of(tenant).allowance
 
     @contextmanager

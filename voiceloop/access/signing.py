@@ -78,12 +78,12 @@ def from_text(text: str) -> bytes:
 
 
 def written(prefix: str, body: bytes, mac: bytes) -> str:
-    """What is handed out: what was signed, and its signature."""
+    """Return what is handed out: what was signed, and its signature."""
     return f"{prefix}{to_text(body)}.{to_text(mac)}"
 
 
 def read(prefix: str, value: str, n_most: int) -> tuple[bytes, bytes]:
-    """What was signed, and its signature, of a text as `written`. Raises: ValueError."""
+    """Return what was signed, and its signature, of a text as `written`. Raises: ValueError."""
     if not value.startswith(prefix) or len(value) > n_most:
         raise ValueError(f"expected {prefix} and at most {n_most} characters, found another text")
     body, mac = map(from_text, value.removeprefix(prefix).split("."))
@@ -91,7 +91,7 @@ def read(prefix: str, value: str, n_most: int) -> tuple[bytes, bytes]:
 
 
 def unpacked(packed: bytes, n_most: int) -> bytes:
-    """What zlib has packed, of at most so many bytes. Raises: ValueError."""
+    """Return what zlib has packed, of at most so many bytes. Raises: ValueError."""
     unpacking = zlib.decompressobj()
     try:
         found = unpacking.decompress(packed, n_most)

@@ -37,7 +37,7 @@ class Site(msgspec.Struct, frozen=True, array_like=True):
 
 
 def pack(site: Site) -> bytes:
-    """What is signed. Raises: InvalidRequest: it is longer than an id may be."""
+    """Return what is signed. Raises: InvalidRequest: it is longer than an id may be."""
     plain = msgspec.msgpack.encode(site)
     body = zlib.compress(plain, 9)
     if len(plain) > MAX_BYTES or len(body) > MAX_CHARACTERS * 5 // 8:
@@ -49,7 +49,7 @@ def pack(site: Site) -> bytes:
 
 
 def read(value: str) -> tuple[bytes, bytes]:
-    """What was signed, and its signature. Raises: Unauthorized."""
+    """Return what was signed, and its signature. Raises: Unauthorized."""
     try:
         return signing.read(PREFIX, value, MAX_CHARACTERS)
     except ValueError:
@@ -57,7 +57,9 @@ def read(value: str) -> tuple[bytes, bytes]:
 
 
 def unpack(body: bytes) -> Site:
-    """Of a body whose signature holds. Raises: Unauthorized: it is no site all the same."""
+    """Return the fields of a body whose signature holds. Raises: Unauthorized: it is no site all
+    the same.
+    """
     try:
         return msgspec.msgpack.decode(signing.unpacked(body, MAX_BYTES), type=Site)
     except (ValueError, msgspec.DecodeError):

@@ -1,4 +1,4 @@
-"""Which callers are let in, and what is left out while the machine has too much to do.
+"""Admission of callers, and the work that is left out while the machine is overloaded.
 
 Owns the places of a server and who has one kept (`places`), how many calls this machine carries,
 learnt while it serves (`room`, over the workers of each role together, `pools`), the three levels

@@ -1,4 +1,4 @@
-"""What the calls of one key use up while they go on: calls of tools, and tokens of the large model.
+"""The allowances that the calls of one key use up: calls of tools, and tokens of the large model.
 Each is an hour's, filled evenly.
 
 No call is cut off. Where they are spent, tools are no longer called, and the small model answers,
@@ -24,7 +24,7 @@ KEPT_FOR_REPLIES = 0.5
 
 
 class Allowance:
-    """What the calls of one key use up while they go on."""
+    """The allowances that the calls of one key use up while they go on."""
 
     def __init__(
         self, quota: KeyQuota, clock: Callable[[], float], on_spent: OnSpent = lambda what: None

@@ -24,7 +24,7 @@ class Bucket:
         return self.is_bounded and self.left() <= 0.0
 
     def left(self, drained_per_s: float = 0.0) -> float:
-        """What is in it, if so much has run out of it in each second since the last look."""
+        """Return what is in it, if so much has run out of it in each second since the last look."""
         now_s = self._clock()
         gained = (now_s - self._at_s) * (self._per_s - drained_per_s)
         self._left = min(self._most, self._left + gained)

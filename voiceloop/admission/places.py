@@ -78,7 +78,7 @@ class Admission:
                 self._on_empty()
 
     def lack(self, *, is_returning: bool = False) -> str | None:
-        """Why there is no place at this moment; None where there is one."""
+        """Return why there is no place at this moment; None where there is one."""
         if self.is_draining:
             return "the server is shutting down"
         n_most = self._n_most_of(is_returning=is_returning)
@@ -94,8 +94,8 @@ class Admission:
 
 
 class Beginnings:
-    """When callers who are let in begin: half of the places at once, the others one by one, as many
-    as there are places in FILLED_IN_S.
+    """The pace at which admitted callers begin: half of the places at once, the others one by one,
+    as many as there are places in FILLED_IN_S.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -139,7 +139,9 @@ class LateCalls:
         return ended_at is not None and self._clock() - ended_at <= self.KEPT_S
 
     def take(self, tenant: str, call_id: str) -> None:
-        """Its caller is back: the id counts once. One that is not known is ignored."""
+        """Take a place; its caller is back: the id counts once. One that is not known is
+        ignored.
+        """
         self._ended_at.pop((tenant, call_id), None)
 
 
@@ -172,7 +174,7 @@ class CallAdmission(Admission):
         self._is_by_load = limits.admit_by_load
 
     def lacks_room(self, is_returning: bool = False) -> str | None:
-        """Why this machine carries no more calls at the moment; None where it does."""
+        """Return why this machine carries no more calls at the moment; None where it does."""
         if not self._is_by_load:
             return None
         n_calls = self.taken() + self._beginnings.n_waiting

@@ -59,7 +59,7 @@ def _pool(name: str, workers: Sequence[WorkerLoad]) -> PoolLoad:
 
 
 def _own_share(worker: WorkerLoad) -> float:
-    """Of a worker's streams those that are ours; its news of all may be a moment old."""
+    """Return our streams among a worker's; its news of all may be a moment old."""
     if not worker.n_streams_of_all:
         return 1.0
     return min(1.0, worker.n_streams / worker.n_streams_of_all)

@@ -117,13 +117,13 @@ class Room:
 
     @property
     def costs(self) -> dict[str, float]:
-        """Of one talking call, the share of each process's time."""
+        """Return the cost of one talking call, as the share of each process's time."""
         known_s = self._call_s + PRIOR_CALL_S
         prior_s = COST_PRIOR * PRIOR_CALL_S
         return {name: (spent_s + prior_s) / known_s for name, spent_s in self._busy_s.items()}
 
     def _free(self, name: str) -> float:
-        """What others leave of a process or pool."""
+        """Return what others leave of a process or pool."""
         return max(0.0, BUSY_MOST - self._others_busy.get(name, 0.0))
 
     @property
@@ -143,7 +143,7 @@ class Room:
 
 
 def lack_of_room(level: Level, n_places: int, n_talking: float, is_returning: bool) -> str | None:
-    """Why a call is not let in under this load; None where it is.
+    """Return why a call is not let in under this load; None where it is.
 
     n_places: `Room.n_calls`. is_returning: it was here before, or at another gateway.
     """
@@ -155,7 +155,9 @@ def lack_of_room(level: Level, n_places: int, n_talking: float, is_returning: bo
 
 
 def for_new_callers(n_places: int) -> int:
-    """Of so many places those for callers who were not here before; a tenth is for the others."""
+    """Return how many of these places are for callers who were not here before; a tenth is for the
+    others.
+    """
     return n_places - int(RESERVED * n_places)
 
 

@@ -32,14 +32,14 @@ FIELDS = ("day", "time", "name")
 
 
 class Diary:
-    """What is free, and who has come to have what."""
+    """The free times, and the appointments made."""
 
     def __init__(self) -> None:
         self._free = {day: list(times) for day, times in DIARY.items()}
         self._booked: dict[str, dict[str, Any]] = {}  # answers by the key of the call
 
     def free(self, day: str) -> str:
-        """In words, for an agent to say."""
+        """Return the free times in words, for an agent to say."""
         times = self._free.get(day.strip().lower())
         if times is None:
             return "none, we are closed"

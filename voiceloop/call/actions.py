@@ -1,4 +1,4 @@
-"""What turn-taking decides: each action is done by the call at once, in order.
+"""The decisions of turn-taking: the call does each at once, in order.
 
 Owns these messages. They name what is to be done and nothing of how; immutable.
 """
@@ -162,7 +162,7 @@ class SpeakFirst(Order, frozen=True):
 
 
 class FailReply(Order, frozen=True):
-    """There is no reply to this turn, for this reason. is_told: the fallback is said."""
+    """The failure of the reply to this turn, with its reason. is_told: the fallback is said."""
 
     turn: UserTurn
     error: BackendError
@@ -189,7 +189,7 @@ class WatchIdleness(Order, frozen=True):
 
 
 class CountBargeIn(Order, frozen=True):
-    """What a sound over the agent came to, and when its onset arrived. kept_out: words that would
+    """The outcome of a sound over the agent, and when its onset arrived. kept_out: words that would
     have counted, but for their level; second_try: let in soon after one of those.
     """
 
@@ -201,7 +201,7 @@ Action = Step | Order
 
 
 def name_of(action: Action) -> str:
-    """For a log or a table: what it is, with what its reader tells apart."""
+    """Return the name for a log or a table: what it is, with what its reader tells apart."""
     match action:
         case Step():
             return action.value

@@ -1,4 +1,4 @@
-"""What a reply asks to be done to the call, done once the caller has heard the reply.
+"""Acts that a reply asks of the call, done once the caller has heard the reply.
 
 Owns the hanging up after a goodbye, with the caller's chance to speak against it; the keys that are
 pressed for the agent; and a transfer from the first ring to its end, or back to the caller.
@@ -40,7 +40,7 @@ HandOn = Callable[[Transfer, str], bool]  # to another agent, with a summary; wh
 
 
 class CallActs:
-    """Of one call.
+    """The acts that replies ask of one call.
 
     advance: has turn-taking act on events. end: ends the call. phone: the far end, where that is a
     telephone. spoken: a text as the agent says it. hand_on: has another agent go on.
@@ -204,7 +204,9 @@ class CallActs:
         self._end(Ending.HANDED_OVER)
 
     async def _announcement(self, act: CallAct) -> Announcement | None:
-        """What is said to who takes the call; None where there is nothing, or no voice for it."""
+        """Return what is said to who takes the call; None where there is nothing, or no voice for
+        it.
+        """
         if not act.summary:
             return None
         try:

@@ -1,4 +1,5 @@
-"""Whom a caller's words are for: the agent, who is asked to wait, or somebody in the room.
+"""The addressee of a caller's words: the agent, the agent who is asked to wait, or somebody in the
+room.
 
 Owns the wording: English beside the words of the agent's file. How loud a voice is and what it
 sounds like is judged elsewhere. Pure.

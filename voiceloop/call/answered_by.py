@@ -1,4 +1,5 @@
-"""Who has answered a call that we placed: a person, a machine, or one that asks who calls.
+"""The kind of party that answered a call we placed: a person, a machine, or one that asks who
+calls.
 
 Owns how a machine is known: by its phrases, by a tone, by a greeting that no person would say
 without a pause. Nobody waits for it: the agent speaks and answers as always meanwhile. Pure.
@@ -108,7 +109,9 @@ class Tone:
 
 
 class AnsweredBy:
-    """Of one call that we placed. Tells who has answered once, and `person` when time is up."""
+    """The judgement of who answered one call that we placed. Tells who has answered once, and
+    `person` when time is up.
+    """
 
     def __init__(self) -> None:
         self.tone = Tone()

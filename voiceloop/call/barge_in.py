@@ -95,17 +95,17 @@ class BargeInJudge:
             self.for_agent = for_agent
 
     def observe_level(self, log_odds: float) -> None:
-        """What the level of this segment says, as `CallerLevel.log_odds`."""
+        """Take in the level of this segment, as `CallerLevel.log_odds`."""
         if self.options.by_sound and self.options.speakers == "caller":
             self.by_level = log_odds
 
     def observe_agent(self, text: str) -> None:
-        """What the caller has just heard of the agent; an echo repeats it."""
+        """Take in what the caller has just heard of the agent; an echo repeats it."""
         self._agent_words = tuple(normalize(word) for word in text.replace("-", " ").split())
 
     def suspect(self, lasting_ms: float, sign: Sign = "loud") -> Verdict | None:
-        """What to do at the beginning of a sound that is not yet known to be speech: it changes no
-        state, and is taken back where no speech comes of it.
+        """Return what to do at the beginning of a sound that is not yet known to be speech: it
+        changes no state, and is taken back where no speech comes of it.
 
         lasting_ms: so long the sound has lasted by its loudness. sign: why it may be speech; only
         the first loud window of the voice detector may silence the agent.
@@ -125,7 +125,7 @@ class BargeInJudge:
         voice: float = 1.0,
         led_in_ms: float = 0.0,
     ) -> Verdict | None:
-        """What to do now, or None.
+        """Return what to do now, or None.
 
         speech_ms: speech of this segment so far; silence_ms: since its last sound (0 while it
         lasts). reply_ends_soon: the agent has nearly finished, so a "yeah" is an answer to it.
@@ -207,7 +207,7 @@ class BargeInJudge:
         return may_be or self._is_aside(self.words, over_agent=True)
 
     def _is_aside(self, words: tuple[str, ...], *, over_agent: bool) -> bool:
-        """By its words, which are English."""
+        """Whether the words, which are English, are an aside."""
         is_english = self.language.lower().startswith("en")
         return is_english and is_aside(words, over_agent=over_agent)
 
@@ -353,7 +353,7 @@ class CallerLevel:
         return 0.0 <= onset_ms - self._kept_out_ms < SECOND_TRY_MS
 
     def log_odds(self, level_db: float | None, onset_ms: float) -> float:
-        """What a sound's level says of whether it is the caller's, and never for it: natural
+        """Return what a sound's level says of whether it is the caller's, and never for it: natural
         logarithm, 0 or less. 0 where the caller's level is not known yet, or the sound is the
         second try of one that was kept out. onset_ms: where it begins.
         """
@@ -367,7 +367,9 @@ class CallerLevel:
 
 
 def log_odds_of(below_db: float, spread_db: float = SPREAD_DB) -> float:
-    """Of a sound that is so much softer than the caller, whose turns lie so far apart."""
+    """Return the log odds of a sound that is so much softer than the caller, whose turns lie so far
+    apart.
+    """
     elsewhere = 1.0 / ELSEWHERE_RANGE_DB
     normal = math.exp(-0.5 * (below_db / spread_db) ** 2) / (spread_db * math.sqrt(2.0 * math.pi))
     callers = (1.0 - OUTLIERS) * normal + OUTLIERS * elsewhere

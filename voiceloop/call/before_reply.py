@@ -18,7 +18,9 @@ from voiceloop.telemetry.record import Mark
 
 
 class BeforeReply:
-    """Of the agent that `context` is of. advance: of the call's one loop."""
+    """The hook `before_reply` of the agent that `context` is of. advance: of the call's one
+    loop.
+    """
 
     def __init__(
         self,

@@ -322,7 +322,7 @@ class Call:
             self.advance(told.AnswerOwed())
 
     def status(self) -> CallStatus:
-        """What turn-taking must know of the call at this moment."""
+        """Return what turn-taking must know of the call at this moment."""
         preemptive, active = self._replies.preemptive, self._protocol.active_response
         early = preemptive.early
         return CallStatus(

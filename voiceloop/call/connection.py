@@ -39,7 +39,7 @@ class Disconnected(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What the client asked for when it connected.
+    """The client's requests as it connected.
 
     ``model`` is any string, echoed in the session object. ``beta`` is set by the header
     ``OpenAI-Beta: realtime=v1``: beta event names on this connection only. ``timeline``,
@@ -108,7 +108,7 @@ class Hello:
         return self.locks(()).checked(settings, merge(settings, self.asked))
 
     def told(self) -> dict[str, object]:
-        """What a recording keeps of it, by which a replay begins."""
+        """Return what a recording keeps of it, by which a replay begins."""
         names = ("door", "model", "intent", "greeting", "session", "asked")
         return {name: getattr(self, name) for name in names}
 
@@ -118,7 +118,9 @@ class Hello:
         return Caller(self.key, self.secret, number, self.claims, call_id)
 
     def locks(self, served: Iterable[str]) -> Locks:
-        """What the client may not change. served: names of the tools that the server answers."""
+        """Return what the client may not change. served: names of the tools that the server
+        answers.
+        """
         return Locks(self.lock, frozenset(served))
 
     def longest_s(self, server_s: float) -> float:

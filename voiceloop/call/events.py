@@ -1,4 +1,4 @@
-"""What turn-taking is told beside what was heard and what the client asked for.
+"""Events for turn-taking beside those of listening and of the client.
 
 Owns these events of the call itself, and the union of all that turn-taking answers.
 """
@@ -58,7 +58,7 @@ class TurnPassed(msgspec.Struct, frozen=True):
 
 
 class GreetingDue(msgspec.Struct, frozen=True):
-    """Nobody speaks, and the agent begins by itself in these words: a greeting, or a question
+    """A silence in which the agent begins by itself in these words: a greeting, or a question
     whether anybody is there.
     """
 
@@ -66,14 +66,14 @@ class GreetingDue(msgspec.Struct, frozen=True):
 
 
 class CallerIdle(msgspec.Struct, frozen=True):
-    """Nobody has spoken since this point of the audio clock, for as long as the settings allow."""
+    """A silence since this point of the audio clock, for as long as the settings allow."""
 
     since_ms: float
 
 
 class AnswerOwed(msgspec.Struct, frozen=True):
-    """There is something in the conversation to be answered: a result that its reply had to do
-    without, calls that nobody answered, or what the caller said in a call that broke off elsewhere.
+    """An answer that the agent owes: to a result that its reply had to do without, to calls that
+    nobody answered, or to what the caller said in a call that broke off elsewhere.
     """
 
 

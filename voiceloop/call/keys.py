@@ -22,7 +22,9 @@ MENU = re.compile(r"\bpress (?:\d|one|two|three|four|five|six|seven|eight|nine|z
 
 
 class KeysTurn:
-    """Those of one call. deliver: tells turn-taking. clock: of the session, in seconds."""
+    """The turn of keys of one call. deliver: tells turn-taking. clock: of the session, in
+    seconds.
+    """
 
     def __init__(
         self, deliver: Callable[[KeysPressed | KeysEntered], None], clock: Callable[[], float]

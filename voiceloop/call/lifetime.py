@@ -1,4 +1,4 @@
-"""When a call begins, rests and ends.
+"""The beginning, the pauses and the end of a call.
 
 Owns the wait in which it is decided who speaks first, the moments in which nobody speaks and
 nothing is owed (for who waits for one, or prompts a silent caller, and for the place that a call
@@ -34,7 +34,7 @@ EXPIRY_WARNING_S = 60.0
 
 
 class Opening(Enum):
-    """Who begins the call."""
+    """The party that begins the call."""
 
     OPEN = "open"  # the client has said nothing yet
     AGENT = "agent"
@@ -101,7 +101,7 @@ class Idleness:
 
     @property
     def place_share(self) -> float:
-        """What the call takes of a place: all of it, or `SILENT_SHARE`."""
+        """Return what the call takes of a place: all of it, or `SILENT_SHARE`."""
         now_s, since_s = self._clock(), self._quiet_since_s
         if not self.has_begun:
             return 1.0 if now_s < self._begins_by_s else SILENT_SHARE
@@ -171,7 +171,7 @@ class SessionOver(Exception):
 
 
 class Ending(Enum):
-    """Why a session is to end, and what its close frame says."""
+    """A reason to end a session, and the text of its close frame."""
 
     EXPIRED = 1001, "session expired"
     DRAINED = 1012, "the server restarts"
@@ -228,7 +228,7 @@ class Lifetime:
         self._changed.set()
 
     def error_of(self, ending: Ending) -> VoiceLoopError | None:
-        """What the client is told before the line closes; None where it need not be."""
+        """Return what the client is told before the line closes; None where it need not be."""
         match ending:
             case Ending.EXPIRED:
                 return SessionExpired(

@@ -1,4 +1,4 @@
-"""What the caller answers to a sensitive question: a mark takes its place before anybody sees it.
+"""Privacy of sensitive answers: a mark takes the place of each before anybody sees it.
 
 Owns which turn of the caller is such an answer, spoken or pressed. The values are kept by
 `slots/secrets.py`.
@@ -19,7 +19,7 @@ from voiceloop.slots.values import value_in, words_said
 
 
 class Privacy:
-    """Of one call. slots: of its agent."""
+    """The privacy of one call. slots: of its agent."""
 
     def __init__(self, slots: Sequence[AgentSlot], prepared: Prepared) -> None:
         self.has_secrets = any(slot.sensitive for slot in slots)

@@ -137,7 +137,9 @@ class Replies:
             self._begin(response, record, fixed_text)
 
     def _fixed_answer(self, response: ResponseHandle) -> FixedAnswer | None:
-        """To what the caller has said last, where the client asks for no answer of its own."""
+        """Return the fixed answer to what the caller has said last, where the client asks for no
+        answer of its own.
+        """
         if response.request.instructions is not None:
             return None
         last = response.messages()[-1:]
@@ -236,7 +238,7 @@ class Replies:
         self._take_floor(reply)
 
     def fail(self, turn: UserTurn, error: BackendError, *, is_told: bool) -> None:
-        """There is no reply to this turn; is_told: the fallback is said."""
+        """Fail the reply to this turn; is_told: the fallback is said."""
         response = self._context.protocol.open_response()
         if is_told:
             self._begin(response, turn.record, "", turn, failure=error)

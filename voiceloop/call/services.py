@@ -1,4 +1,4 @@
-"""What one server makes all its calls with."""
+"""The services that one server makes all its calls with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from voiceloop.telemetry.traces import Traces
 
 @dataclass(slots=True, kw_only=True)
 class CallServices(ReplyServices):
-    """Of one server. tickets: None where no call can be resumed.
+    """The services of one server for all its calls. tickets: None where no call can be resumed.
 
     new_vad: makes a voice detector, one for each call. on_resumed: told of a call that was
     resumed here. lacks_place: why a call that said nothing so far may not begin now;
@@ -37,7 +37,7 @@ class CallServices(ReplyServices):
     another: Callable[[str], Answering] = lambda name: no_other(name)
 
     def begin_tap(self, agent: AgentConfig, hello: Hello, call_id: str) -> CallTap:
-        """What keeps this call, as it begins with this agent."""
+        """Return what keeps this call, as it begins with this agent."""
         kept = KeptCall(
             call_id, hello.tenant, self.clock(), agent.name, agent.greeting, agent.language,
             hello.told(),
@@ -46,7 +46,7 @@ class CallServices(ReplyServices):
 
 
 class Answering(NamedTuple):
-    """Who answers a call, and with what."""
+    """The agent that answers a call, and its services."""
 
     agent: AgentConfig
     services: CallServices

@@ -148,12 +148,12 @@ class Session:
 
     @property
     def agent_name(self) -> str:
-        """Of several agents, who answers now."""
+        """Return the name of the agent that answers now, where there are several."""
         return self._handed_to or self._transport.hello.agent
 
     @property
     def tenant(self) -> str:
-        """Whose key opened the door."""
+        """Return whose key opened the door."""
         return self._transport.hello.tenant
 
     @property

@@ -1,4 +1,4 @@
-"""Who speaks now: a pure state machine, events in and actions out.
+"""Turn-taking: a pure state machine, events in and actions out.
 
 Owns every change of speaker in one call: the caller begins, is judged while the agent speaks, ends,
 is answered. It stores the state of both, and says which pairs of states are legal. It holds no
@@ -49,7 +49,7 @@ RETRACT_S = TAKEN_BACK_MS / 1000.0
 
 
 class Caller(Enum):
-    """What the caller does, as far as the call knows."""
+    """The caller's state, as far as the call knows."""
 
     SILENT = "silent"
     OVERLAPPING = "overlapping"  # sounds over the agent, and is judged: the wire knows nothing yet
@@ -60,7 +60,7 @@ class Caller(Enum):
 
 
 class Agent(Enum):
-    """What the agent does in the conversation (replies out of band are nobody's turn)."""
+    """The agent's state in the conversation (replies out of band are nobody's turn)."""
 
     IDLE = "idle"
     PREPARING = "preparing"  # a reply is on its way, and nothing of it can be heard
@@ -131,7 +131,7 @@ class ReplyStatus:
 
 @dataclass(frozen=True, slots=True)
 class CallStatus:
-    """What turn-taking does not own, as it is measured at the moment of an event.
+    """The facts that turn-taking does not own, measured at the moment of an event.
 
     reply: in the conversation, if there is one. is_answering: a response of the conversation is
     open on the wire, other than that of a reply that has started early. held_words: what the caller
@@ -149,7 +149,7 @@ class CallStatus:
 
     @property
     def idle_timeout_ms(self) -> int | None:
-        """After so much silence of both the client wants another turn."""
+        """Return the silence of both after which the client wants another turn."""
         detection = self.settings.turn_detection
         return detection.idle_timeout_ms if isinstance(detection, ServerVad) else None
 
@@ -234,7 +234,7 @@ class TurnTaking:
         return is_quiet and self.agent is Agent.IDLE
 
     def on(self, event: told.CallEvent, status: CallStatus) -> list[do.Action]:
-        """What to do about this event; one that is out of date asks nothing.
+        """Return what to do about this event; one that is out of date asks nothing.
 
         Raises: RuntimeError, where it is strict: caller and agent cannot both be in these states.
         """
@@ -266,7 +266,7 @@ class TurnTaking:
     # --- the agent's state ---
 
     def _decided(self, action: do.Action, status: CallStatus) -> Agent:
-        """What the agent does after this decision."""
+        """Return what the agent does after this decision."""
         reply, agent = status.reply, self.agent
         match action:
             case do.AnswerTurn() | do.AskToWait() | do.SpeakFirst() | do.FailReply(is_told=True):
@@ -425,7 +425,7 @@ class TurnTaking:
         return self._level.log_odds(activity.level_db, activity.onset_ms)
 
     def _leave_out(self, end_ms: float, status: CallStatus) -> Actions:
-        """What was said meanwhile was no turn of the caller's."""
+        """Leave out what was said meanwhile: it was no turn of the caller's."""
         if self._judge.is_kept_out_by_level:
             self._level.keep_out(end_ms)
         yield from self._let_agent_go_on(status)

@@ -41,7 +41,9 @@ MARGINS: Mapping[Measure, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of the canary's mean less the baseline's; `low` and `high` hold at all times at once."""
+    """The difference of the canary's mean less the baseline's; `low` and `high` hold at all times
+    at once.
+    """
 
     estimate: float
     low: float
@@ -65,7 +67,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Worse:
-    """By what a canary is surely worse than its margin allows."""
+    """The measure by which a canary is surely worse than its margin allows."""
 
     measure: Measure
     difference: Difference
@@ -86,7 +88,7 @@ def figure(value: float, sign: str = "") -> str:
 
 
 def judge(turns: Turns, margins: Mapping[Measure, float] = MARGINS) -> Worse | None:
-    """What a canary is to be given up for; None while there is nothing."""
+    """Return what a canary is to be given up for; None while there is nothing."""
     canary, baseline = turns.get(Variant.CANARY, {}), turns.get(Variant.BASELINE, {})
     counted = canary.get(Measure.FAILURES, Sums())  # which every turn has
     if counted.n < LEAST_TURNS or counted.n_calls < LEAST_CALLS:
@@ -146,7 +148,8 @@ def _margin(
 
 
 def _variance(measure: Measure, sums: Sums) -> float:
-    """Of the mean: over calls, and no less than if each value were a call of its own.
+    """Return the variance of the mean: over calls, and no less than if each value were a call of
+    its own.
 
     A share that has never been anything but 0 or 1 is counted as if it had once been the other:
     else one bad turn of the first would be beyond doubt.
@@ -168,7 +171,7 @@ def _variance(measure: Measure, sums: Sums) -> float:
 
 
 def _boundary(information: float, tightest: float) -> float:
-    """What the score of no difference stays below at all times, but for its part of `ALPHA`.
+    """Return what the score of no difference stays below at all times, but for its part of `ALPHA`.
 
     tightest: the information at which the bound is to be closest.
     """

@@ -37,7 +37,7 @@ class Canary(msgspec.Struct, frozen=True):
 
 
 class TrialReport(msgspec.Struct, frozen=True):
-    """What one server has counted in a trial."""
+    """The counts of one server in a trial."""
 
     serial: int
     turns: dict[Variant, dict[Measure, Sums]]
@@ -67,7 +67,7 @@ class _Call:
 
 
 class Trial:
-    """Of one server: `begin`, then what calls were given and what became of their turns.
+    """The trial of one server: `begin`, then what calls were given and what became of their turns.
 
     settings: its own canary, which it judges itself; else who names one by `begin` judges.
     promised: of whose `gap_ms` answers may be so much later before they count as no later still.
@@ -97,18 +97,20 @@ class Trial:
 
     @property
     def versions(self) -> Collection[str]:
-        """Of workers that are tried."""
+        """Return the versions of workers that are tried."""
         return self._canary.versions if self._canary is not None else ()
 
     @property
     def own_share(self) -> float | None:
-        """Of new calls, for the canary of this server's own settings; None where it has none."""
+        """Return the share of new calls for the canary of this server's own settings; None where it
+        has none.
+        """
         if self._own is None or self._canary is not self._own:
             return None
         return 0.0 if self.worse is not None else self.settings.share
 
     def begin(self, named: Canary | None) -> None:
-        """This one is tried now; None: none but that of the settings."""
+        """Begin the trial of this one; None: none but that of the settings."""
         canary = named if named is not None else self._own
         if canary != self._canary:
             self._canary, self.worse = canary, None
@@ -167,7 +169,7 @@ class Trial:
     # --- told ---
 
     def report(self) -> TrialReport | None:
-        """What was counted so far; None while nothing is tried."""
+        """Return what was counted so far; None while nothing is tried."""
         if self._canary is None:
             return None
         return TrialReport(self._canary.serial, self._turns)

@@ -1,4 +1,4 @@
-"""What is counted of turns: for each variant sums that add up over calls and over servers. Pure.
+"""The counts of turns: for each variant sums that add up over calls and over servers. Pure.
 
 Turns of one call are alike: same caller, same subject. What is drawn at random is the call, so the
 error of a mean is taken over calls, from the products of each call's own sums, which are kept as
@@ -17,14 +17,14 @@ import msgspec
 
 
 class Variant(StrEnum):
-    """Which of the two sets of workers a turn is of."""
+    """One of the two sets of workers that a turn may belong to."""
 
     BASELINE = "baseline"
     CANARY = "canary"
 
 
 class Measure(StrEnum):
-    """What variants are compared by."""
+    """A quantity by which variants are compared."""
 
     GAP = "gap_ms"  # of turns that have one
     CUT_INS = "cut_ins"  # of turns: the agent began before the caller had ended
@@ -51,7 +51,7 @@ class TurnFigures:
     token_ms: float | None = None
 
     def values(self, most_gap_ms: float) -> Iterable[tuple[Measure, float, float]]:
-        """Of each measure that the turn has: how many values, and their sum."""
+        """Return for each measure that the turn has how many values, and their sum."""
         if self.gap_ms is not None:
             yield Measure.GAP, 1, min(self.gap_ms, most_gap_ms)
         yield Measure.CUT_INS, 1, 0.0  # a cut is told of by itself
@@ -65,7 +65,7 @@ class TurnFigures:
 
 
 class Sums(msgspec.Struct, array_like=True):
-    """Of one measure, over calls: each has n values that add up to a total.
+    """The sums of one measure, over calls: each has n values that add up to a total.
 
     squares: of single values, where they are not shares.
     """

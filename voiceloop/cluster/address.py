@@ -1,4 +1,4 @@
-"""Where a worker listens: HOST:PORT."""
+"""The address of a worker: HOST:PORT."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ WORKER_DESCRIPTION = (
     "(llm_url = 'worker://HOST:PORT'). Both ends need the same workers.key (VOICELOOP_WORKERS_KEY)."
 )
 GATEWAY_DESCRIPTION = (
-    "Runs a server that holds no models. A service or a worker on the network holds each part, and "
-    "says which voices and languages callers may ask for. Name it by its URL or in workers.list. "
-    "Settings come from --config, then the environment (VOICELOOP_<NAME>), then the flags below. "
-    "The last one wins."
+    "Runs a server that holds no models. A service or a worker on the network holds each "
+    "model, and says which voices and languages callers may ask for. Name services and "
+    "workers by URL or in workers.list. Settings come from --config, then the environment "
+    "(VOICELOOP_<NAME>), then the flags below. The last one wins."
 )
 WORKER_SETTINGS = ("preset", "stt_model", "llm_model", "tts_model")
 
@@ -73,8 +73,9 @@ def add_worker_arguments(worker: argparse.ArgumentParser) -> None:
 
 
 CLUSTER_DESCRIPTION = (
-    "Runs gateways and workers on one machine or many. Ray places and watches them. Calls and "
-    "models talk to each other directly. A file, cluster.toml, says what to run."
+    "Runs gateways and workers on one machine or many. Ray places and watches these "
+    "processes. Calls and models talk to each other directly. A file, cluster.toml, says what"
+    " to run."
 )
 
 
@@ -83,7 +84,8 @@ def add_cluster_arguments(cluster: argparse.ArgumentParser) -> None:
     up = verbs.add_parser(
         "up",
         help="Starts a cluster.",
-        description="Starts a cluster. Without --address it runs here until ctrl-C.",
+        description="Starts a cluster. Without --address the cluster runs on this machine "
+        "until ctrl-C.",
         examples=("voiceloop cluster up --config cluster.toml",),
     )
     _add_plan(up)
@@ -97,7 +99,8 @@ def add_cluster_arguments(cluster: argparse.ArgumentParser) -> None:
     deploy = verbs.add_parser(
         "deploy",
         help="Rolls out another plan, or the one before.",
-        description="Rolls out another plan, or the one before. New calls move first.",
+        description="Rolls out another plan, or goes back to the previous one. New calls move"
+        " first.",
         examples=("voiceloop cluster deploy --config cluster.toml --canary 0.05",),
     )
     _add_plan(deploy)
@@ -110,7 +113,7 @@ def add_cluster_arguments(cluster: argparse.ArgumentParser) -> None:
     )
     drain = verbs.add_parser(
         "drain",
-        help="Leaves a machine: its calls end, or move.",
+        help="Empties a machine: its calls end, or move to others.",
         examples=("voiceloop cluster drain 10.0.0.5",),
     )
     drain.add_argument(

@@ -1,4 +1,4 @@
-"""Where gateways come in to a worker: TCP, TLS unless both are on one machine, proof of the key.
+"""The way of gateways in to a worker: TCP, TLS unless both are on one machine, proof of the key.
 
 Owns the listening socket's threads: a handshake waits for the network, and the worker's loop does
 not wait for anything. What has come in is handed over; a pipe wakes the loop for it.
@@ -73,7 +73,7 @@ class NetworkDoor:
         return self._reading
 
     def take(self) -> list[Peer]:
-        """Who has come in since."""
+        """Return who has come in since."""
         try:
             os.read(self._reading, 4096)
         except BlockingIOError:
@@ -207,7 +207,9 @@ def _say(connection: socket.socket, word: Word) -> None:
 
 
 def set_line_options(connection: socket.socket) -> None:
-    """Of a connection between a gateway and a worker: nothing waits, and a dead line is noticed."""
+    """Set a connection between a gateway and a worker up: nothing waits, and a dead line is
+    noticed.
+    """
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux

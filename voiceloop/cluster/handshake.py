@@ -1,4 +1,4 @@
-"""What a gateway and a worker of another process say before any stream, and the proof in it.
+"""The messages of a gateway and a worker before any stream, and the proof in them.
 
 Each end draws a nonce and proves with it that it holds the shared key, so that the key itself never
 travels and no recording of one connection opens another. The proof covers the channel, which is the
@@ -59,7 +59,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome", forbid_unknown_fields=
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused", forbid_unknown_fields=True):
-    """It does not, and hangs up."""
+    """The error of an end that does not accept, and hangs up."""
 
     message: str
 
@@ -84,7 +84,7 @@ def stretched(text: bytes) -> bytes:
 def proof(
     key: bytes, side: Side, worker_nonce: bytes, gateway_nonce: bytes, channel: bytes
 ) -> bytes:
-    """What only a holder of the key can say; of each side another, so that none is an echo.
+    """Return what only a holder of the key can say; of each side another, so that none is an echo.
 
     channel: of this line, as `tls.channel_of` names it.
     """
@@ -137,7 +137,7 @@ def _check_proof(found: bytes, expected: bytes) -> None:
 
 
 def encode(word: Word) -> bytes:
-    """With its length in front, as all messages of workers."""
+    """Encode it with its length in front, as all messages of workers."""
     body = _encoder.encode(word)
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 

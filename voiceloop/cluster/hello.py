@@ -1,4 +1,4 @@
-"""What a worker says of its models, held against what others of its version have said. Pure.
+"""A worker's report of its models, compared with what others of its version have reported. Pure.
 
 Any of them may take any call, so all must hold the same: a caller would otherwise be told of a
 voice that the next worker does not have, or hear another model after a crash. Workers whose label
@@ -27,7 +27,7 @@ def role_of(ready: Ready, role: RoleName) -> RoleReady | None:
 def disagreement(
     found: Ready, others: Iterable[tuple[str, Ready]], roles: Iterable[RoleName]
 ) -> str | None:
-    """What was expected and found where a worker holds another model than the others.
+    """Return what was expected and found where a worker holds another model than the others.
 
     others: the workers that serve already, by name. None: it agrees with all of them.
     """

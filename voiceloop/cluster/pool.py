@@ -1,4 +1,4 @@
-"""Which of several workers takes a new stream. Pure.
+"""The choice among several workers for a new stream. Pure.
 
 A language model keeps what it has read: callers of one agent go to the worker that has read that
 agent's prompt, by rendezvous hashing, unless it has so much more than its share already that with
@@ -58,7 +58,7 @@ def _weight(prompt: bytes, name: str) -> bytes:
 
 
 def less_behind(members: Sequence[Member], draw: random.Random) -> Member:
-    """Of two at random the one that answers sooner; members: not empty."""
+    """Return of two at random the one that answers sooner; members: not empty."""
     two = draw.sample(members, 2) if len(members) > 1 else members
     return min(two, key=lambda member: (member.oldest_s, member.n_held))
 
@@ -111,14 +111,14 @@ def _has_room(
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Where a call's last stream went."""
+    """The worker of a call's last stream."""
 
     name: str
     version: str
 
 
 class Pins:
-    """Where each call's conversation lies, and which version it has.
+    """The worker that holds each call's conversation, and its version.
 
     tried: versions whose calls are compared with the others': these keep them whatever comes.
     """
@@ -127,7 +127,7 @@ class Pins:
         self._of_call: OrderedDict[str, Pin] = OrderedDict()
 
     def of(self, call: str) -> Pin | None:
-        """Where it was last; None where that is not known."""
+        """Return where it was last; None where that is not known."""
         return self._of_call.get(call)
 
     def choose(
@@ -157,8 +157,9 @@ class Pins:
         shares: Mapping[str, float],
         tried: Collection[str],
     ) -> Sequence[Member]:
-        """Those of the call's version; others where it has none any more, or its worker is gone
-        and those that are left are full."""
+        """Return the workers of the call's version; others where it has none any more, or its
+        worker is gone and those that are left are full.
+        """
         pin = self._of_call.get(call)
         alike = [one for one in members if pin is not None and one.version == pin.version]
         if pin is not None and alike:

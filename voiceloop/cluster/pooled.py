@@ -42,13 +42,13 @@ class _Placed:
 
 
 def _streams_of(connection: WorkerConnection) -> int:
-    """Of all gateways, as of its last heartbeat."""
+    """Return its streams of all gateways, as of its last heartbeat."""
     last = connection.pulse.last
     return max(connection.n_streams, last.n_streams if last is not None else 0)
 
 
 def _calls_of(connection: WorkerConnection, placed: _Placed) -> int:
-    """Of all gateways: a quarter more than one's own few is soon passed.
+    """Return its calls of all gateways: a quarter more than one's own few is soon passed.
 
     34 gateways of 23 calls each at 18 engines, simulated: by their own
     counts the prompts of 80 in 100 new calls had been read where they went; by these of 85. Calls,
@@ -84,14 +84,14 @@ class PooledWorkers:
         self._heard: messages.Ready | None = None
 
     def add(self, client: WorkerClient) -> None:
-        """It takes new streams from now on, once it is joined."""
+        """Add a worker: it takes new streams from now on, once it is joined."""
         self._clients[client.name] = client
         if self._first is not None:
             client.tell_each(self._first)
         self._grown.set()
 
     def remove(self, client: WorkerClient) -> None:
-        """Nothing new goes to it; what is open there goes on."""
+        """Remove a worker: nothing new goes to it; what is open there goes on."""
         self._clients.pop(client.name, None)
         self._placed.forget(client.name)
 
@@ -112,7 +112,8 @@ class PooledWorkers:
 
     @property
     def ready(self) -> messages.Ready | None:
-        """What workers say that new calls go to; while there are none, what the last one said.
+        """Return what workers say that new calls go to; while there are none, what the last one
+        said.
 
         Of several versions, that with the largest share of new calls.
         """
@@ -162,7 +163,7 @@ class PooledWorkers:
         return _streams_of(connection)
 
     def _shares_of(self, counts: Mapping[str, int]) -> Mapping[str, float]:
-        """Of new calls, by version; counts: workers of each."""
+        """Return the shares of new calls, by version; counts: workers of each."""
         share = self._trial.own_share
         others = {v: n for v, n in counts.items() if v not in self._trial.versions}
         if share is None or not others or len(others) == len(counts):

@@ -60,7 +60,7 @@ PLAIN_LOG = {"RAY_COLOR_PREFIX": "0", "RAY_DEDUP_LOGS": "0"}
 
 
 class ClusterError(VoiceLoopError):
-    """There is no cluster, or it does not answer."""
+    """The error that there is no cluster, or that it does not answer."""
 
     code = "cluster_unreachable"
 
@@ -110,7 +110,7 @@ class _Host:
 
 
 def _own_address() -> str:
-    """This machine's, as the others of the cluster know it."""
+    """Return this machine's address, as the others of the cluster know it."""
     own = ray.get_runtime_context().get_node_id()
     return str(next(node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == own))
 
@@ -203,7 +203,7 @@ class _Directory:
         return bool(is_token_auth_enabled())
 
     async def _store(self) -> None:
-        """What a person was told is done, and what is placed, outlives this directory."""
+        """Store what a person was told is done, and what is placed: both outlive this directory."""
         record = self._directory.record
         if record != self._stored:
             await asyncio.to_thread(_keep_record, record)

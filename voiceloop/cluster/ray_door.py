@@ -1,4 +1,4 @@
-"""Who may drive Ray: who holds its token.
+"""The right to drive Ray: it belongs to the holders of its token.
 
 Without one whoever reaches Ray's ports runs code as this user. Ray reads its mode from the
 environment as it is imported, so this comes before `ray.py`, and imports nothing of Ray's.

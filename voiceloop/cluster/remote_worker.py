@@ -44,7 +44,7 @@ UNANSWERED = f"expected an answer within {JOIN_S:g} s, found none: it loads its 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a gateway shows to workers.
+    """The proof that a gateway shows to workers.
 
     keys: as `handshake.stretched` makes each; shown one after the other. tls: of a line to another
     machine; of every line where seals_all.

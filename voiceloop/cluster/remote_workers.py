@@ -139,7 +139,7 @@ class RemoteWorkers:
             pool.shares = (shares or {}).get(role, {})
 
     def of_role(self, role: RoleName) -> PooledWorkers | None:
-        """Who has this role; None where it is not elsewhere."""
+        """Return who has this role; None where it is not elsewhere."""
         return self._pools.get(role)
 
     def ready(self) -> bool:
@@ -152,7 +152,7 @@ class RemoteWorkers:
             await pool.alive()
 
     def held(self) -> dict[RoleName, HeldModel]:
-        """What workers say of the model of each role, as far as any has been heard of."""
+        """Return what workers say of the model of each role, as far as any has been heard of."""
         told = {role: pool.ready for role, pool in self._pools.items()}
         found = {role: role_of(ready, role) for role, ready in told.items() if ready is not None}
         return {role: one.model for role, one in found.items() if one is not None}
@@ -164,7 +164,7 @@ class RemoteWorkers:
         return [*(worker.load() for worker in self.workers), *nobody]
 
     def take_answers(self) -> list[tuple[str, float]]:
-        """What callers waited for since this was last called, with the seconds each took."""
+        """Return what callers waited for since this was last called, with the seconds each took."""
         return answers_of(worker.client.connection for worker in self.workers)
 
     def tell_resumed(self, call_id: str, by: str) -> None:
@@ -206,7 +206,7 @@ class RemoteWorkers:
         task.add_done_callback(lambda ended: self._tasks.pop(worker, None))
 
     def _objection(self, worker: RemoteWorker, ready: Ready) -> str | None:
-        """Why it cannot serve beside the others."""
+        """Return why it cannot serve beside the others."""
         others = [
             (one.client.name, one.client.ready)
             for one in self.workers

@@ -56,7 +56,7 @@ def given_seal(certfile: Path, keyfile: Path, client_ca: Path | None) -> Seal:
 
 
 def drawn_seal() -> Seal:
-    """With a certificate of its own, which ends with the process."""
+    """Return a seal with a certificate of its own, which ends with the process."""
     pem, der = draw_certificate()
     context = _server_context()
     with tempfile.TemporaryDirectory(prefix="voiceloop-") as folder:  # ssl loads from files alone

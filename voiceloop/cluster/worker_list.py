@@ -46,7 +46,7 @@ class WorkerList(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def addresses_of(named: WorkerList | WorkerAddresses) -> dict[RoleName, tuple[str, ...]]:
-    """Of each role that is named."""
+    """Return the addresses of each role that is named."""
     return {role: found for role in ROLES if (found := getattr(named, role))}
 
 

@@ -99,7 +99,7 @@ async def _check_servers(agent: AgentConfig, box: Toolbox) -> AsyncIterator[Find
 
 
 def _missing(agent: AgentConfig, server: McpServer, listed: set[str]) -> Iterator[str]:
-    """What the file wants of this server, and the server has not."""
+    """Yield what the file wants of this server, and the server has not."""
     wanted = [tool.name for tool in agent.tools if tool.mcp == server.name]
     wanted += [name for name in server.tools if name != "*"]
     return (name for name in dict.fromkeys(wanted) if name not in listed)

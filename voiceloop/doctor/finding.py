@@ -1,4 +1,4 @@
-"""What one check of the doctor found, and its remedy."""
+"""The finding of one check of the doctor, and its remedy."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def explain_settings(config: Config) -> Iterator[Finding]:
 
 
 def _keys_told(table: Any) -> str:
-    """Those of one `[[table]]` that are not at their default, with their values."""
+    """Return the keys of one `[[table]]` that are not at their default, with their values."""
     values = ((path, one, attrgetter(path)(table)) for path, one in all_keys(type(table)).items())
     return ", ".join(
         f"{path} = {_shown(value, one.is_secret)}"
@@ -277,7 +277,7 @@ def check_preset(config: Config, choice: Choice, machine: Machine, hub: Path) ->
 
 
 def check_agent(config: Config) -> Iterator[Finding]:
-    """What is to be expected of the language model with this agent."""
+    """Yield what is to be expected of the language model with this agent."""
     if (note := note_on_agent(config)) is not None:
         yield Finding("note", "agent", note)
 
@@ -301,7 +301,7 @@ def check_formats(config: Config) -> Iterator[Finding]:
 
 
 def check_end_judges(config: Config) -> Iterator[Finding]:
-    """What judges the end of a caller's turn, and what is lost where a judge is missing."""
+    """Yield what judges the end of a caller's turn, and what is lost where a judge is missing."""
     try:
         agents = resolve_agents(config).values() or [resolve_agent(config)]
         judges = end_judges(config, {agent.language for agent in agents})

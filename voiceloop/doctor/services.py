@@ -67,7 +67,9 @@ def _of_roles(config: Config) -> Iterator[_Asked]:
 
 
 def _of_further(config: Config) -> Iterator[_Asked]:
-    """Of `[[models]]`. Workers elsewhere are not asked, nor are the server's own."""
+    """Yield the findings about `[[models]]`. Workers elsewhere are not asked, nor are the server's
+    own.
+    """
     for one in config.models:
         if workers_of("url", one.url):
             continue

@@ -13,7 +13,7 @@ from voiceloop.errors import CallElsewhere, UnknownCall
 
 
 class Calls:
-    """Of one gateway. is_shared: its port is others' too, and each has its own calls."""
+    """The calls of one gateway. is_shared: its port is others' too, and each has its own calls."""
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
@@ -25,7 +25,7 @@ class Calls:
         return len(self._calls)
 
     def new_id(self) -> str:
-        """Of a call; nobody can guess it."""
+        """Return a new id of a call; nobody can guess it."""
         return f"{self._own}{secrets.token_hex(12)}"
 
     def add(self, line: Line, call_id: str = "") -> str:
@@ -35,7 +35,7 @@ class Calls:
         return call_id
 
     def drop(self, call_id: str) -> None:
-        """It is over."""
+        """Drop a call that is over."""
         del self._calls[call_id]
 
     def _of_carrier(self, call_id: str) -> Line | None:

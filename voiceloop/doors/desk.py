@@ -1,4 +1,4 @@
-"""What is decided about a telephone's call before it is answered.
+"""Decisions about a telephone's call before it is answered.
 
 Owns the order of that: its limits, then, where the configuration asks somebody, the webhook and the
 wait for `accept` or `reject`, while the call rings. No model is asked and no place is taken yet.
@@ -59,7 +59,7 @@ class Ringing:
 
 
 class Desk:
-    """Of one gateway."""
+    """The desk of one gateway."""
 
     def __init__(self, settings: PhoneSettings, webhook: Webhook | None = None) -> None:
         self._limits = PhoneLimits(settings, time.time)

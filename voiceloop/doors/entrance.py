@@ -50,7 +50,9 @@ class Server(Protocol):
 
 
 def check_key(server: Server, connection: HTTPConnection, offered: Sequence[str] = ()) -> Entry:
-    """What the caller's key opens; offered: subprotocols. Raises: Forbidden, Unauthorized."""
+    """Return what the caller's key opens; offered: subprotocols. Raises: Forbidden,
+    Unauthorized.
+    """
     is_keyed = not server.keys.is_open
     check_origin(connection.headers, server.config.allowed_origins, is_keyed=is_keyed)
     return server.keys.check(client_key(connection.headers, offered))
@@ -96,12 +98,12 @@ def check_session(server: Server, hello: Hello) -> None:
 
 
 def returns_of(connection: HTTPConnection) -> str:
-    """What a caller shows of a call that it comes back to, for `let_in`."""
+    """Return what a caller shows of a call that it comes back to, for `let_in`."""
     return connection.query_params.get("voiceloop.returns", "")
 
 
 def hello_of(connection: HTTPConnection, entry: Entry, door: Door) -> Hello:
-    """What the caller's address and key say. Raises: Forbidden, InvalidRequest."""
+    """Return what the caller's address and key say. Raises: Forbidden, InvalidRequest."""
     query = connection.query_params
     greeting = query.get("greeting")
     if greeting not in (None, "0", "1"):

@@ -1,4 +1,4 @@
-"""What one caller, one number and one day may cost: calls, minutes, and calls that we place.
+"""Limits for one caller, one number and one day: calls, minutes, and calls that we place.
 
 Owns the counts. Who is over a limit is refused before anything is answered, and no model is asked.
 Pure: times are passed in, in seconds of the day's own clock (`time.time()`).
@@ -32,7 +32,7 @@ class _Caller:
     spent: deque[tuple[float, float]] = field(default_factory=deque)
 
     def minutes(self, now_s: float) -> float:
-        """Of the last day, those of calls that go on among them."""
+        """Return the minutes of the last day, those of calls that go on among them."""
         spent_s = sum(seconds for _, seconds in self.spent)
         return (spent_s + sum(now_s - began_s for began_s in self.open_s)) / 60.0
 
@@ -44,7 +44,7 @@ class _Caller:
 
 
 class PhoneLimits:
-    """Of one gateway. now: epoch seconds."""
+    """The limits of one gateway. now: epoch seconds."""
 
     def __init__(self, settings: PhoneSettings, now: Callable[[], float]) -> None:
         self._settings = settings
@@ -76,7 +76,9 @@ class PhoneLimits:
                 del self._n_open[call.called]
 
     def _caller(self, number: str) -> _Caller:
-        """Those who withhold their number are many people: nothing is counted of them."""
+        """Return the caller to count by; callers who withhold their number are many people, so
+        they are not counted.
+        """
         if number == WITHHELD:
             return _Caller()
         caller = self._callers.setdefault(number, _Caller())

@@ -56,7 +56,7 @@ class Side:
             self._frames.put_nowait(event)
 
     def end(self) -> None:
-        """Nothing more comes; what waits still does, unless too much did."""
+        """End: nothing more comes; what waits still does, unless too much did."""
         if not self.is_over:
             self.is_over = True
             if self._frames.full():

@@ -188,7 +188,9 @@ class Doors:
         )
 
     async def _ice_servers(self, request: Request, entry: Entry) -> Response:
-        """Where a page behind a firewall finds a way to us, and what opens it for a while."""
+        """Return where a page behind a firewall finds a way to us, and what opens it for a
+        while.
+        """
         webrtc, limits = self._server.config.webrtc, self._server.config.limits
         if not webrtc.ice_servers:
             return JSONResponse({"ice_servers": []})
@@ -206,7 +208,7 @@ def _no_telephone(verb: str) -> InvalidRequest:
 
 
 def turn_credentials(secret: str, expires_at: int) -> dict[str, str]:
-    """What a TURN server that has the same secret takes until then (epoch seconds).
+    """Return what a TURN server that has the same secret takes until then (epoch seconds).
 
     Source: draft-uberti-behave-turn-rest-00; coturn's `use-auth-secret`.
     """
@@ -237,7 +239,7 @@ def _checked(server: Server, handler: Handler) -> Callable[[Request], Awaitable[
 
 
 def _cors(request: Request) -> dict[str, str]:
-    """For a page whose origin is allowed, so that it may read the answer."""
+    """Return the headers for a page whose origin is allowed, so that it may read the answer."""
     origin = request.headers.get("origin")
     if origin is None:
         return {}

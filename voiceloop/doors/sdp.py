@@ -46,7 +46,7 @@ class MediaLine:
 
 
 def read(text: str) -> tuple[MediaLine, list[MediaLine]]:
-    """What holds for the whole session, and its media. Raises: InvalidRequest."""
+    """Return what holds for the whole session, and its media. Raises: InvalidRequest."""
     if len(text) > MAX_OFFER_BYTES:
         raise wanted(f"at most {MAX_OFFER_BYTES} characters", f"{len(text)}")
     lines = text.split("\n")
@@ -73,7 +73,7 @@ def read(text: str) -> tuple[MediaLine, list[MediaLine]]:
 
 
 def direction_of(attributes: dict[str, list[str]]) -> str:
-    """Which way its sound goes, as the offerer sees it."""
+    """Return which way its sound goes, as the offerer sees it."""
     return next((name for name in DIRECTIONS if name in attributes), DIRECTIONS[0])
 
 

@@ -1,4 +1,4 @@
-"""Beside a call: a WebSocket that reads its events and writes events as its client does.
+"""A second WebSocket on a call: it reads the call's events and writes events as its client does.
 
 Owns the two directions of such a seat, and its end: with the call, or by itself, which ends nothing
 else. Sound does not come here.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Telephones:
-    """Of one gateway."""
+    """The telephones of one gateway."""
 
     def __init__(self, server: Server, calls: Calls) -> None:
         self._server = server

@@ -62,7 +62,9 @@ def signed(secret: str, event_id: str, at_s: int, body: bytes) -> Mapping[str, s
 
 
 class Webhook:
-    """Where this server tells of calls that ring. transport: in tests, instead of the network."""
+    """The address to which this server reports calls that ring. transport: in tests, instead of the
+    network.
+    """
 
     def __init__(
         self, url: str, secret: str, transport: httpx.AsyncBaseTransport | None = None

@@ -42,7 +42,7 @@ BIT_RATE = 48_000  # one voice needs no more at any of them
 
 
 class Why(Enum):
-    """Why a file is refused: none of its own words, nor a library's, is in it."""
+    """The reason why a file is refused: none of its own words, nor a library's, is in it."""
 
     FORMAT = "other bytes than those of flac, m4a, mp3, mp4, ogg, wav or webm"
     NO_TRACK = "no audio track in it"

@@ -186,7 +186,7 @@ async def started(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, 
 
 
 async def unless_left(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
-    """What comes of the work; it ends where the client leaves, whose body has been read.
+    """Return what comes of the work; it ends where the client leaves, whose body has been read.
 
     Raises: ClientDisconnect.
     """

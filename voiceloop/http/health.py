@@ -33,7 +33,8 @@ MAX_BODY_BYTES = 512 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What the routes tell. not_ready: what keeps a new caller out; report: the server's state.
+    """The state of the server, as the routes show it. not_ready: what keeps a new caller out;
+    report: the server's state.
 
     metrics_key: the one that opens the metrics and the report, "" where only this machine may read
     them, with one of the keys where there are any: a plain proxy on it says nothing of whom it asks
@@ -47,7 +48,8 @@ class Health:
     metrics_key: str = ""
 
     def check_metrics(self, request: Request) -> None:
-        """They are sums over all tenants: where they have a key, no tenant's opens them.
+        """Check the key of metrics: they are sums over all tenants, so where they have a key, no
+        tenant's opens them.
 
         Raises: Forbidden, Unauthorized.
         """
@@ -113,12 +115,12 @@ SessionSeconds = Annotated[int, Meta(ge=1, le=24 * 60 * 60)]
 
 
 def told(description: str) -> Meta:
-    """What `/openapi.json` and HTTP.md say of a field."""
+    """Return what `/openapi.json` and HTTP.md say of a field."""
     return Meta(description=description)
 
 
 class SecretBody(msgspec.Struct, frozen=True):
-    """What a client secret is asked for with."""
+    """The body of a request for a client secret."""
 
     expires_after: Annotated[Expiry, told("How long it opens calls: `seconds`, 10 to 7200.")] = (
         Expiry()

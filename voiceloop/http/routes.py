@@ -150,7 +150,9 @@ def model_routes(door: Door, config: Config, adapted: Callable[[], Sequence[str]
 def agent_routes(
     door: Door, config: Config, agent_named: Callable[[str], AgentConfig], names: Sequence[str]
 ) -> list[Route]:
-    """Not OpenAI's. A client secret may read it, as it may open a session."""
+    """Return the routes that are not OpenAI's. A client secret may read it, as it may open a
+    session.
+    """
 
     async def card(request: Request) -> Response:
         entry = door.keys.check(client_key(request.headers))

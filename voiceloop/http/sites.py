@@ -40,7 +40,7 @@ CallsPerHour = Annotated[int, Meta(ge=1, le=1000)]
 
 
 class SiteBody(msgspec.Struct, frozen=True):
-    """What an id for a page is asked for with."""
+    """The body of a request for an id of a page."""
 
     origins: Annotated[Origins, told("Where the page lies, as `https://shop.example`.")]
     session: Annotated[Json, told("What each call begins with. It holds no tools.")] = {}
@@ -49,7 +49,7 @@ class SiteBody(msgspec.Struct, frozen=True):
 
 
 class VisitorBody(msgspec.Struct, frozen=True):
-    """What a visitor of such a page asks with."""
+    """The body of a request by a visitor of such a page."""
 
     site: Annotated[str, told("The id, `site_...`.")]
 

@@ -1,4 +1,5 @@
-"""What an agent answers from besides its model: documents of the operator, and approved answers.
+"""The sources of an agent's answers besides its model: documents of the operator, and approved
+answers.
 
 Owns reading a folder (`documents.py`), cutting it into passages (`passages.py`), the sound of a
 word as a key (`sounds.py`), the index (`index.py`) and who asks it off the event loop

@@ -34,9 +34,9 @@ class ApprovedAnswer:
 
     questions: tuple[str, ...] = key(
         ...,
-        "Up to 50 wordings of one question, compared without case, marks, and courtesies at their"
-        ' ends ("hello", "please"). In a wording `*` stands for one word and `...` for up to six,'
-        " none included.",
+        "Up to 50 wordings of one question, compared without case, marks, and courtesies at "
+        'their ends ("hello", "please"). In a question `*` stands for one word, and `...` for'
+        " none to six words.",
     )
     text: str = key(..., "What is said.")
 

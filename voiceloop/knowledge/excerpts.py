@@ -1,4 +1,4 @@
-"""What is said of passages that were found, where a small model would garble them.
+"""The sentences said of passages that were found, where a small model would garble them.
 
 Owns which sentence of them, or which column of a row, answers a question, and how far it is read
 on; and where none does, that the agent says so. English. Pure.
@@ -69,8 +69,8 @@ class Sentence:
 def said_of(
     question: str, found: Sequence[Passage], instructions: str, other: str = ""
 ) -> str | None:
-    """What is said to a question for which these passages were found, the best first; None where
-    that is the model's. other: as of `quoted`.
+    """Return what is said to a question for which these passages were found, the best first; None
+    where that is the model's. other: as of `quoted`.
     """
     words = question_words(question)
     of_tools = stems_of(other)
@@ -101,8 +101,8 @@ def _of_texts(question: str, words: list[str], found: Sequence[Passage]) -> str 
 
 
 def _nearest(words: list[str], found: Sequence[Passage]) -> tuple[Sentence | None, Sentence | None]:
-    """What stands under a heading that is the question; and of the first passage that has one the
-    sentence with most of what the question turns on.
+    """Return what stands under a heading that is the question; and of the first passage that has
+    one the sentence with most of what the question turns on.
     """
     telling = [word for word in words if word not in EMPTY | OF_KINDS | OFFERS]
     wanted = [_marks(word) for word in telling if word not in ASIDE] or list(map(_marks, telling))
@@ -167,7 +167,9 @@ def _all_marks(text: str) -> frozenset[str]:
 
 
 def _marks(word: str) -> frozenset[str]:
-    """What a word is known by: its stem, and how it sounds, for it may have been misheard."""
+    """Return what a word is known by: its stem, and how it sounds, for it may have been
+    misheard.
+    """
     by_sound = {f"~{sound_key(word)}"} if len(word) >= LEAST_LETTERS else set()
     return frozenset({stem(word), *by_sound})
 

@@ -68,7 +68,7 @@ class FusedRetriever:
 
 
 def _fused(searches: Sequence[asyncio.Future[Hits]], n_most: int) -> Hits:
-    """What those have found that are done, in the order of the sources."""
+    """Return what those have found that are done, in the order of the sources."""
     answers = (one.result() for one in searches if one.done() and one.exception() is None)
     # A passage's number counts within its own source.
     rankings = [[replace(hit.passage, number=0) for hit in answer] for answer in answers]

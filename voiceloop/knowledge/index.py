@@ -183,7 +183,8 @@ class KnowledgeIndex:
         return tuple(Hit(self.passages[rowid], -score) for rowid, score in rows)
 
     def _query(self, words: Sequence[str]) -> str:
-        """In FTS5's language: any of the rarest words, and of the keys that are rare enough.
+        """Return the query in FTS5's language: any of the rarest words, and of the keys that are
+        rare enough.
 
         Words are quoted: a caller who says "not" or "near" asks for no operator.
         """
@@ -201,7 +202,7 @@ def _words(question: str | Sequence[str]) -> list[str]:
 
 
 def _title(passage: Passage) -> str:
-    """What the passage is about: the name of its file, and the headings above it."""
+    """Return what the passage is about: the name of its file, and the headings above it."""
     return f"{PurePosixPath(passage.path).stem} {passage.heading}"
 
 
@@ -216,7 +217,7 @@ def _without_plural(word: str) -> str:
 
 
 def _joined_keys(words: Sequence[str]) -> list[str]:
-    """Of each two neighbours as one word: "re fund" was one."""
+    """Return the keys of each two neighbours as one word: "re fund" was one."""
     pairs = zip(words, words[1:], strict=False)
     return _keys(first + second for first, second in pairs)
 

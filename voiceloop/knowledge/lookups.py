@@ -1,4 +1,4 @@
-"""Which tool a plain question asks, and for which of the values that the tool knows.
+"""The tool that a plain question asks, and for which of the values that the tool knows.
 
 Owns that rule: the question names one value, and all its other words are those of the tool. A small
 model takes another tool, or another value; the tool's author has written both down. English. Pure.

@@ -25,7 +25,7 @@ BRACKETS = str.maketrans("[]{}<>", "()()()")
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What goes behind the caller's words, empty where nothing was found, and what it is of.
+    """The text that goes behind the caller's words, empty where nothing was found, and its sources.
 
     sources: the passages that are in the text, in its order: what a client is told.
     """
@@ -57,7 +57,9 @@ def notes_of(hits: Sequence[Hit], n_most_words: int = MAX_WORDS) -> Notes:
 
 
 def _plain(text: str) -> str:
-    """Without brackets that could end the notes, and without characters that nobody sees."""
+    """Return it without brackets that could end the notes, and without characters that nobody
+    sees.
+    """
     seen = (
         " " if unicodedata.category(letter) in ("Cc", "Cf", "Zl", "Zp") else letter
         for letter in text

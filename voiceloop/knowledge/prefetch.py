@@ -1,4 +1,4 @@
-"""When a search is due while the caller speaks, and which passages the turn ends up with.
+"""The timing of searches while the caller speaks, and the passages that the turn ends up with.
 
 Owns the states of one turn's retrieval. It is told of words as they firm up and of the first quiet
 window; it says what to search for and takes what was found. From the freeze on nothing changes any
@@ -24,7 +24,7 @@ GRACE_MS = 20.0
 
 
 class Phase(Enum):
-    """Of one turn: words come, the last search is under way, the passages are settled."""
+    """The phase of one turn: words come, the last search is under way, the passages are settled."""
 
     LISTENING = "listening"
     CLOSING = "closing"
@@ -40,7 +40,7 @@ class Search:
 
 
 class Fate(Enum):
-    """What a turn's retrieval came to."""
+    """The outcome of a turn's retrieval."""
 
     NONE = "none"  # nothing to search for, or nothing that is about it
     HIDDEN = "hidden"  # passages, settled before the turn had ended
@@ -51,7 +51,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Retrieved:
-    """What a turn was answered with, and what that cost.
+    """The passages that a turn was answered with, and their cost.
 
     words: what the passages were searched with. n_searches: begun in the turn. n_failures: of
     these, failed or too late. is_late: the search for the turn's last words was not done by the
@@ -109,7 +109,7 @@ class Prefetch:
 
     @property
     def retrieved(self) -> Retrieved:
-        """What was found until now; from the freeze on, what the turn is answered with."""
+        """Return what was found until now; from the freeze on, what the turn is answered with."""
         return self._retrieved
 
     def observe_words(self, stable: tuple[str, ...], now_ms: float) -> Search | None:
@@ -175,7 +175,7 @@ class Prefetch:
             self.freeze(now_ms)
 
     def freeze(self, now_ms: float) -> Retrieved:
-        """What the turn is answered with, from now on; idempotent.
+        """Return what the turn is answered with, from now on; idempotent.
 
         Due GRACE_MS after the first quiet window, or where a reply is begun before.
         """

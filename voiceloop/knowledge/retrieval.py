@@ -35,29 +35,29 @@ LAST_WORDS_MS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a turn is answered with, and how that came about."""
+    """The passages or answer of a turn, and how they came about."""
 
     notes: Notes
     retrieved: Retrieved
 
     @property
     def at_s(self) -> float:
-        """When it was settled, on the session's clock."""
+        """Return when it was settled, on the session's clock."""
         assert self.retrieved.settled_ms is not None
         return self.retrieved.settled_ms / 1000.0
 
     @property
     def answer(self) -> str | None:
-        """What is said in the model's place."""
+        """Return what is said in the model's place."""
         return _answer_in(self.retrieved)
 
     @property
     def passages(self) -> tuple[Passage, ...] | None:
-        """What was found, the best first; None where the search failed."""
+        """Return what was found, the best first; None where the search failed."""
         return _passages_in(self.retrieved)
 
     def lookup(self, decided_s: float | None) -> Lookup:
-        """For the turn's record. decided_s: as `Retrieved.fate`."""
+        """Return the lookup for the turn's record. decided_s: as `Retrieved.fate`."""
         found = self.retrieved
         fate = found.fate(None if decided_s is None else 1000.0 * decided_s)
         return Lookup(
@@ -70,7 +70,8 @@ class Settled:
 
 
 class Retrieval:
-    """Of one caller at a time. clock: in seconds, monotonic. deadline_ms: of one search.
+    """The retrieval for one caller at a time. clock: in seconds, monotonic. deadline_ms: of one
+    search.
 
     looks_ahead: words are searched while they are said; else each turn is looked up at its end,
     within look_up_ms.
@@ -102,7 +103,7 @@ class Retrieval:
 
     @property
     def retrieved(self) -> Retrieved:
-        """What the open turn's searches came to until now, and what they cost."""
+        """Return what the open turn's searches came to until now, and what they cost."""
         return self._prefetch.retrieved
 
     @property
@@ -155,13 +156,15 @@ class Retrieval:
             do()
 
     def answer(self, turn: str) -> str | None:
-        """What is said to these words in the model's place, as far as is known by now."""
+        """Return what is said to these words in the model's place, as far as is known by now."""
         found = self._prefetch.retrieved
         is_to_these = words_of(" ".join(found.words)) == words_of(turn)
         return _answer_in(found) if is_to_these else None
 
     def passages(self, turn: str) -> tuple[Passage, ...] | None:
-        """What was found for these words, the best first; None where that is not known by now."""
+        """Return what was found for these words, the best first; None where that is not known by
+        now.
+        """
         found = self._prefetch.retrieved
         if self._prefetch.finds_nothing(turn):
             return ()
@@ -169,7 +172,9 @@ class Retrieval:
         return _passages_in(found) if is_to_these else None
 
     def settle(self) -> Settled:
-        """What the reply to the open turn is given; from now on the same until words come."""
+        """Return what the reply to the open turn is given; from now on the same until words
+        come.
+        """
         self._waiting = None
         retrieved = self._prefetch.freeze(self._now_ms())
         return Settled(notes_of(retrieved.hits), retrieved)
@@ -218,7 +223,7 @@ class Retrieval:
         self._go_on(prefetch)
 
     def _go_on(self, prefetch: Prefetch) -> None:
-        """With what waits for the search of the pause, where that is done."""
+        """Go on with what waits for the search of the pause, where that is done."""
         if prefetch is self._prefetch and prefetch.phase is Phase.FROZEN:
             do, self._waiting = self._waiting, None
             if do is not None:
@@ -253,7 +258,7 @@ class Retrieval:
     # --- when it is over ---
 
     async def look_up(self, text: str, before: Settled | None = None) -> Settled:
-        """What is found for a turn that was not searched for while it was said.
+        """Return what is found for a turn that was not searched for while it was said.
 
         before: what was found for it without its last words; it stays where nobody answers.
         """

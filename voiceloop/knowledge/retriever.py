@@ -1,4 +1,4 @@
-"""Who finds passages for a caller's words, off the event loop: the contract, and folders as one.
+"""The search for passages off the event loop: the contract, and folders as one.
 
 Owns `Retriever`, which a call asks, and the thread that the index of a server's folders is searched
 in. How long an answer is waited for is the affair of who asks.

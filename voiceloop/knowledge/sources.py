@@ -1,4 +1,4 @@
-"""What an agent file names to look things up in, and the retriever that is made of it.
+"""The sources that an agent file names, and the retriever that is made of them.
 
 Owns `KnowledgeSource`, one `[[knowledge]]` of an agent file, and what each of its kinds needs.
 """
@@ -34,16 +34,16 @@ class KnowledgeSource:
 
     folder: Path | None = key(
         None,
-        "A folder of Markdown, text and CSV files (`.md`, `.txt`, `.csv`, UTF-8). Read once at "
-        "the start: up to 10,000 files, 4 MiB each, 64 MiB and 50,000 passages in all. Hidden "
-        "files and links out of the folder are left out.",
+        "A folder of Markdown, text and CSV files (`.md`, `.txt`, `.csv`, UTF-8). Read once "
+        "at the start: up to 10,000 files, 4 MiB each, 64 MiB and 50,000 passages in all. The"
+        " server ignores hidden files and links that lead out of the folder.",
     )
     url: str | None = key(
         None,
         "A service that searches ([KNOWLEDGE.md](KNOWLEDGE.md#a-service-that-searches)). "
-        "`${NAME}` stands for a variable of the environment. Several sources are asked at once, "
-        "and what they find is fused by rank. A service that takes longer than 120 ms costs the "
-        "turn its passages, not those of other sources.",
+        "`${NAME}` stands for a variable of the environment. The server asks all sources at "
+        "once and merges their results by rank. If a service takes longer than 120 ms, the "
+        "turn goes without its passages, but keeps those of other sources.",
     )
     headers: Mapping[str, Any] = key(
         {}, 'Sent along to `url`, as `authorization = "Bearer ${SEARCH_KEY}"`.', secret=True
@@ -71,7 +71,7 @@ async def open_retriever(
     environment: Mapping[str, str],
     service_ms: float = SERVICE_MS,
 ) -> AsyncIterator[Retriever | None]:
-    """What finds passages in an agent's documents; None where it has none.
+    """Return what finds passages in an agent's documents; None where it has none.
 
     All folders are one index, each service is asked for itself, and what they find is fused.
     service_ms: how long one search by a service may take.

@@ -1,4 +1,4 @@
-"""What happens in time although nothing comes: no audio, or no words.
+"""Events of time although nothing comes: no audio, or no words.
 
 Owns the alarm for a point of the audio clock that no chunk has reached yet, the watch for a client
 that stops sending, and the turns whose words are still to come. All run on the event loop, and call
@@ -33,8 +33,8 @@ class Alarm:
         self._rung = (-1, 0.0)  # behind so many samples, for that point
 
     def ring_after(self, wait_ms: float, now_ms: float) -> None:
-        """In place of what was set before. What a chunk will come before is left to that, and so is
-        a point that it has rung for already.
+        """Set the alarm in place of what was set before. What a chunk will come before is left
+        to that, and so is a point that it has rung for already.
         """
         at_ms = now_ms + wait_ms + 0.1  # past it, however rounded
         if wait_ms > UNHEARD_MS or (self._clock.position, at_ms) <= self._rung:
@@ -87,7 +87,7 @@ class AwaitedTurns:
         self._turns: dict[int, tuple[UserTurn, asyncio.TimerHandle | None]] = {}
 
     def add(self, turn: UserTurn, now_s: float) -> None:
-        """Its words follow. now_s: on the session's clock."""
+        """Add a turn whose words follow. now_s: on the session's clock."""
         timer = None
         if self._late_s is not None:
             wait_s = max(FINAL_PASS_S, turn.speech_end_s + self._late_s - now_s)
@@ -95,7 +95,7 @@ class AwaitedTurns:
         self._turns[turn.segment] = turn, timer
 
     def take(self, segment: int) -> UserTurn | None:
-        """Its words are there, or never will be."""
+        """Take a turn whose words are there, or never will be."""
         turn, timer = self._turns.pop(segment, (None, None))
         if timer is not None:
             timer.cancel()

@@ -29,14 +29,16 @@ class CallerAudio:
         self._set_noise(noise_field)
 
     def configure(self, audio_format: AudioFormat, noise_field: NoiseField | None) -> None:
-        """What is pushed from now on is in this format, and cleaned in this way."""
+        """Set the format of what is pushed from now on, and how it is cleaned."""
         if audio_format != self._format:
             self._set_format(audio_format)
         if noise_field != (self._noise.field if self._noise is not None else None):
             self._set_noise(noise_field)
 
     def push(self, data: bytes) -> Samples:
-        """What these bytes, whole samples in the input's format, complete: int16 [n] at 16 kHz."""
+        """Return what these bytes, whole samples in the input's format, complete: int16 [n] at 16
+        kHz.
+        """
         samples = self._resampler.push(decode(data, self._format.encoding))
         if self._noise is not None:
             samples = self._noise.push(samples)
@@ -84,7 +86,9 @@ class AudioClock:
         return 1000.0 * (self._clock() - self._chunks[-1][1]) if self._chunks else 0.0
 
     def arrival_s(self, at_ms: float) -> float:
-        """When the sample at this point of the audio clock came in; now, where it has not yet."""
+        """Return when the sample at this point of the audio clock came in; now, where it has not
+        yet.
+        """
         position = at_ms * RECOGNIZER_HZ / 1000.0
         found_s = self._clock()
         for end, arrival_s in reversed(self._chunks):

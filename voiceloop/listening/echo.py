@@ -116,7 +116,8 @@ class EchoGuard:
         return True
 
     def share(self, delay_ms: float) -> float:
-        """Of the latest sound's energy what a short filter makes of what was played then: 0 to 1.
+        """Return the share of the latest sound's energy that a short filter makes of what was
+        played then: 0 to 1.
 
         delay_ms: at most LONGEST_DELAY_MS.
         """
@@ -153,7 +154,7 @@ class EchoGuard:
 
 
 def _whitened(wave: Wave, size: int) -> NDArray[np.complex128]:
-    """Its spectrum, nearly flat: voices are not, and would fit at many delays."""
+    """Return its spectrum, nearly flat: voices are not, and would fit at many delays."""
     spectrum = np.fft.rfft(wave, size)
     height = np.abs(spectrum)
     flat: NDArray[np.complex128] = spectrum / (height + 1e-3 * height.max() + 1e-9) ** 0.8

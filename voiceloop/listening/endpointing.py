@@ -95,7 +95,7 @@ class Hazard:
         return score
 
     def rise(self, evidence: Evidence) -> Rise:
-        """What silence adds, at the pace of this turn."""
+        """Return what silence adds, at the pace of this turn."""
         rise = self.dictation if evidence.is_dictation else self.talk
         return replace(rise, pace=evidence.pace)
 
@@ -116,7 +116,7 @@ class Hazard:
 
 
 def cut_price(evidence: Evidence) -> float:
-    """What a cut here is worth of one in talk."""
+    """Return what a cut here is worth of one in talk."""
     if not evidence.reads_words:
         return UNREAD_PRICE
     return DICTATED_PRICE if evidence.is_dictation else 1.0
@@ -246,7 +246,8 @@ class Endpointing:
         self._weighed: tuple[Any, float] = (None, 0.0)  # on what, and the wait
 
     def observe_language(self, language: str) -> None:
-        """What the caller speaks: word lists and heads know English alone ("" stands for it).
+        """Take in the caller's language: word lists and heads know English alone ("" stands for
+        it).
 
         In another language every word weighs as one that no list holds, and voice activity,
         silence and pace judge.
@@ -285,7 +286,9 @@ class Endpointing:
         )
 
     def observe_replies(self, *texts: str) -> None:
-        """What the agent has said, the newest last: its question tells what answer to expect."""
+        """Take in what the agent has said, the newest last: its question tells what answer to
+        expect.
+        """
         slot = asked_last(texts, self._slots) if self._reads_words else None
         self._evidence = replace(self._evidence, slot=slot)
 
@@ -389,7 +392,7 @@ class Endpointing:
         return tuple(name for name, p in judged.items() if p is None and has_told[name])
 
     def told(self, end: End) -> Endpoint:
-        """What decided the end, for the turn's record."""
+        """Return what decided the end, for the turn's record."""
         evidence, settings = self._evidence, self._settings
         late: tuple[str, ...] | UnsetType = UNSET
         why: str | UnsetType = UNSET

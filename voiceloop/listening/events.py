@@ -1,4 +1,4 @@
-"""What the listener tells: sounds, speech, words, pauses, and turns of the caller.
+"""The events of the listener: sounds, speech, words, pauses, and turns of the caller.
 
 Owns these messages. They are immutable; whoever asked the listener (or, for what comes by itself,
 whoever it delivers to) gets them in the order in which they happened.
@@ -36,13 +36,13 @@ class Activity:
 
     @property
     def goes_on_ms(self) -> float:
-        """Where its latest window of sound begins."""
+        """Return where its latest window of sound begins."""
         return self.onset_ms + max(0.0, self.speech_ms - VAD_WINDOW_MS)
 
 
 @dataclass(frozen=True, slots=True)
 class UserTurn:
-    """What the caller said in one turn. `segment` is its number in all events.
+    """The caller's words in one turn. `segment` is its number in all events.
 
     speech_end_s: when its last sound arrived; decided_s: when the turn was over; both on the
     session's clock. record: what is measured of it. sound: as of `ChatMessage`.
@@ -172,7 +172,7 @@ class TurnTranscribed(ListenEvent, frozen=True):
 
 
 class TranscriptionFailed(ListenEvent, frozen=True):
-    """There will be no words for this segment."""
+    """The failure of a segment's transcription: it will have no words."""
 
     turn: UserTurn
     error: BackendError

@@ -67,7 +67,7 @@ REMEMBERED_PAUSES = 16  # of a turn, the latest
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known about the open pause of the caller.
+    """The evidence about the open pause of the caller.
 
     words: lower case, the fullest hypothesis so far; words_are_full: it covers all that was said
     before the pause. p_end: end-of-turn (EOT) probability after these words, by the language model.

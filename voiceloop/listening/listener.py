@@ -159,7 +159,9 @@ class Listener:
 
     @property
     def sounding_ms(self) -> float:
-        """For how long the present sound has lasted by its loudness; 0 where that cannot tell."""
+        """Return for how long the present sound has lasted by its loudness; 0 where that cannot
+        tell.
+        """
         return self._onset.lasting_ms()
 
     def feed(self, data: bytes) -> list[ListenEvent]:
@@ -238,7 +240,7 @@ class Listener:
         return segment.activity(now_ms, level_db)
 
     def _tell(self, heard: Heard, end_ms: float) -> list[ListenEvent]:
-        """What was heard outside any segment."""
+        """Return what was heard outside any segment."""
         match heard:
             case "risen" | "likely" | "loud":
                 self._stalls.is_awaited.set()
@@ -349,7 +351,7 @@ class Listener:
         return self._segment.end
 
     def observe_taken_back(self) -> None:
-        """It was: the turn goes on."""
+        """Take in that the early start was taken back: the turn goes on."""
         self._early.take_back()
 
     def settle(self) -> list[ListenEvent]:

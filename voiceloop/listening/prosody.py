@@ -75,7 +75,9 @@ class LoudnessTrack:
         self._rest = np.zeros(0, np.int16)
 
     def loud_level_db(self) -> float | None:
-        """Of the loud parts (90th percentile), above one unit of int16; None in too little."""
+        """Return the level of the loud parts (90th percentile), above one unit of int16; None in
+        too little.
+        """
         if len(self._levels) < LEVEL_MIN_FRAMES:
             return None
         return float(np.percentile(np.array(self._levels), 90))
@@ -204,7 +206,9 @@ def _off_centre(
     after: NDArray[np.float64],
     place: NDArray[np.intp],
 ) -> NDArray[np.float64]:
-    """Where the parabola through a peak and its neighbours is highest, in lags from the peak."""
+    """Return where the parabola through a peak and its neighbours is highest, in lags from the
+    peak.
+    """
     rows = np.arange(len(place))
     left, top, right = before[rows, place], here[rows, place], after[rows, place]
     bend = np.minimum(left - 2.0 * top + right, -1e-9)

@@ -73,7 +73,7 @@ LIKELY_RETURN_MS = 2 * RETURN_MS
 
 
 class Rise(Enum):
-    """What has become of a sound by its loudness."""
+    """The state of a sound by its loudness."""
 
     NONE = "none"
     RISEN = "risen"
@@ -133,7 +133,9 @@ class Onset:
         return kept
 
     def observe_likeness(self, probability: float) -> None:
-        """Of speech, in any window of the detector: those between too, and within a segment."""
+        """Take in the likeness of speech in any window of the detector: those between too, and
+        within a segment.
+        """
         self._likeness.append(probability)
 
     @property
@@ -153,7 +155,7 @@ class Onset:
         return self._n_in_vain < MOST_IN_VAIN
 
     def observe_level(self) -> Heard:
-        """What loudness tells of a sound outside any segment: to be asked with every chunk.
+        """Return what loudness tells of a sound outside any segment: to be asked with every chunk.
 
         "risen": it is plainly louder than the room; "likely": and may be a voice; "lost": it is
         over, or has gone on for LONGEST_RISE_MS. The detector's own "speech" may come of it at any
@@ -179,7 +181,9 @@ class Onset:
 
     @property
     def may_be_back_ms(self) -> float:
-        """For how long the sound that has just begun may be the caller again; 0 where none has."""
+        """Return for how long the sound that has just begun may be the caller again; 0 where
+        none has.
+        """
         if max(list(self._likeness)[-RETURN_WINDOWS:], default=0.0) >= LIKELY:
             return LIKELY_RETURN_MS
         is_risen = self._loudness.n_risen(int(RETURN_MS / LEVEL_MS)) >= RETURN_FRAMES
@@ -281,7 +285,9 @@ class SpeechSegment:
         self.last_sound_ms = min(max(quiet_since_ms, earliest_ms), self.last_sound_ms)
 
     def take_nearly_over(self, missing_ms: float | None) -> list[ListenEvent]:
-        """What was weighed, where it stands and so little silence is missing; once a pause."""
+        """Return what was weighed, where it stands and so little silence is missing; once a
+        pause.
+        """
         weighed, is_near = self.weighed, missing_ms is not None and missing_ms <= NEARLY_OVER_MS
         if weighed is None or not is_near or weighed.words != self.hypothesis:
             return []
@@ -372,7 +378,9 @@ class EarlyStarts:
         return self._start
 
     def left_ms(self, now_ms: float) -> float | None:
-        """For how long it can be taken back, at most 0 where it stays; None where there is none."""
+        """Return for how long it can be taken back, at most 0 where it stays; None where there
+        is none.
+        """
         return None if self._start is None else self._start.from_ms + EARLY_MS - now_ms
 
     def doubt(self, now_ms: float, longest_ms: float) -> bool | None:

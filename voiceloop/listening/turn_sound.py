@@ -39,7 +39,7 @@ class TurnSound:
             del self._open[:n_over]
 
     def pause(self) -> None:
-        """What follows is another piece."""
+        """Pause: what follows is another piece."""
         if self._open:
             self._pieces.append(bytes(self._open))
             self._open_from += len(self._open)
@@ -47,16 +47,16 @@ class TurnSound:
 
     @property
     def pieces(self) -> tuple[bytes, ...]:
-        """Up to the last pause."""
+        """Return the sound up to the last pause."""
         return tuple(self._pieces)
 
     @property
     def n_bytes(self) -> int:
-        """Of the turn so far."""
+        """Return the bytes of the turn so far."""
         return self._open_from + len(self._open)
 
     def since(self, at: int) -> bytes:
-        """What lies behind this position, as far as it is kept."""
+        """Return what lies behind this position, as far as it is kept."""
         if at >= self._open_from:
             return bytes(self._open[at - self._open_from :])
         kept = b"".join((*self._pieces, self._open))

@@ -1,4 +1,4 @@
-"""Why a silence was as long as it was: a sentence of the evidence, and of what it weighed.
+"""The reason of a silence's length: a sentence of the evidence, and of what it weighed.
 
 Owns the wording, for people who read one turn: the page, a recording, a trace. Pure.
 """
@@ -29,7 +29,8 @@ def reason_of(
     eagerness: Eagerness,
     late: Sequence[str] = (),
 ) -> str:
-    """What set the wait: what the caller gave, each sign with its logits, the price of a cut.
+    """Return what set the wait: what the caller gave, each sign with its logits, the price of a
+    cut.
 
     weights: of the set that was asked, by name. late: judges that had not answered by then.
     """

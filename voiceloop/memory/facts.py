@@ -50,7 +50,7 @@ def quote(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Without line ends, brackets, quotation marks and characters that nobody sees."""
+    """Return it without line ends, brackets, quotation marks and characters that nobody sees."""
     seen = (
         " " if unicodedata.category(letter) in ("Cc", "Cf", "Zl", "Zp") else letter
         for letter in text

@@ -23,13 +23,13 @@ CLOSING = "]"
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the model is told of a long call's beginning that its window no longer holds."""
+    """Facts of a long call's beginning that the model's window no longer holds."""
 
     facts: bool = key(
         True,
-        "Names, numbers, answers, read-backs that the caller confirmed, promises, and what tools "
-        "did. They are quoted from the transcript by rules for English "
-        "([`reading.py`](../memory/reading.py)), the newest where one replaces another.",
+        "Names, numbers, answers, read-backs that the caller confirmed, promises, and what "
+        "tools did. Rules for English quote these facts from the transcript "
+        "([`reading.py`](../memory/reading.py)); a newer fact replaces an older one.",
     )
 
 
@@ -64,7 +64,7 @@ class Ledger:
             self._add((fact,), item_id, *(() if fact in said else (self._asked_in,)))
 
     def observe_agent(self, item_id: str, text: str) -> None:
-        """What was heard of a turn of the agent."""
+        """Take in what was heard of a turn of the agent."""
         self._add(facts_of_agent(text), item_id)
         self._asked, self._asked_in = Asked.of(text), item_id
 
@@ -76,7 +76,7 @@ class Ledger:
             del self._calls[next(iter(self._calls))]
 
     def observe_result(self, item_id: str, call_id: str, output: str) -> None:
-        """What came of a call."""
+        """Take in the result of a tool's call."""
         called = self._calls.pop(call_id, None)
         if called is not None and '"error"' not in output:
             told = f"Done: {quote(called.text)} gave {quote(output)}"

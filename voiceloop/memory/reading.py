@@ -1,4 +1,4 @@
-"""Which facts stand in a turn: rules over the words of caller and agent.
+"""The facts in a turn: rules over the words of caller and agent.
 
 Owns those rules. They hold for any model, and they only quote:
 a fact is a stretch of what was said, with the question that it answers. English. Pure.
@@ -98,7 +98,7 @@ class Asked:
 
     @property
     def read_back(self) -> str:
-        """What a yes would confirm, "" where that is nothing which can be told."""
+        """Return what a yes would confirm, "" where that is nothing which can be told."""
         said = self.before if TAG.match(self.last) and not holds_value(self.last) else self.last
         return said if holds_value(said) else ""
 
@@ -132,7 +132,9 @@ def facts_of_caller(text: str, asked: Asked) -> Iterator[Fact]:
 
 
 def _answer(question: str, text: str) -> Fact:
-    """With the question, where the answer alone would not tell what it is about."""
+    """Return the answer with the question, where the answer alone would not tell what it is
+    about.
+    """
     has_one = ONE_ANSWER.search(question) is not None
     is_denial = _words(text)[0] in DENIALS
     told = f"Agent: {quote(question)} Caller: {quote(text)}"
@@ -149,7 +151,7 @@ def _answer(question: str, text: str) -> Fact:
 
 
 def confirmed(text: str, asked: Asked) -> Fact | None:
-    """What the agent read back, where these words of the caller confirm it."""
+    """Return what the agent read back, where these words of the caller confirm it."""
     words, read_back = _words(text), asked.read_back
     said = " ".join(words)
     is_assent = any(said == one or said.startswith(f"{one} ") for one in ASSENTS)
@@ -160,7 +162,7 @@ def confirmed(text: str, asked: Asked) -> Fact | None:
 
 
 def facts_of_agent(text: str) -> Iterator[Fact]:
-    """What it promised, or said that it had done."""
+    """Yield what it promised, or said that it had done."""
     for sentence in SENTENCE_END.split(plain(text)):
         if PROMISED.match(sentence) and not sentence.endswith("?"):
             yield Fact(FactKind.PROMISE, f"Agent: {quote(sentence)}", sentence.lower())
@@ -212,7 +214,7 @@ def _kind_of_statement(sentence: str) -> FactKind | None:
 
 
 def _subject(sentence: str) -> str:
-    """What a statement is about: "my X" where it says so, else all of it."""
+    """Return what a statement is about: "my X" where it says so, else all of it."""
     own = OWN.search(sentence)
     return own["what"].lower() if own is not None else sentence.lower()
 

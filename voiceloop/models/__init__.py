@@ -1,4 +1,4 @@
-"""Which models a server uses, where they lie on disk, and how they get there.
+"""The models of a server, their place on disk, and how they get there.
 
 Owns the catalog, the presets, the cache, and the step from a configuration to running backends.
 Others may use `opening.open_backends`, `preset_check` and the `voiceloop models` commands.

@@ -1,4 +1,4 @@
-"""Where models lie on disk: the Hugging Face cache, or a folder that a user named.
+"""The place of models on disk: the Hugging Face cache, or a folder that a user named.
 
 Owns the answer to "is it here, and whole?" Reads the cache's layout itself (``models--OWNER--NAME``
 with ``refs`` and ``snapshots``), so that models fetched by any other program are found, and the
@@ -70,7 +70,7 @@ def is_wanted(name: str, repo: Repo) -> bool:
 
 
 def absent_patterns(repo: Repo, names: Iterable[str]) -> tuple[str, ...]:
-    """What the repository needs at its top and none of these files is."""
+    """Return what the repository needs at its top and none of these files is."""
     top = [name for name in names if "/" not in name and is_wanted(name, repo)]
     absent = [p for p in repo.needed if not any(fnmatch(name, p) for name in top)]
     if repo.weights and not any(fnmatch(name, p) for p in repo.weights for name in top):
@@ -79,7 +79,7 @@ def absent_patterns(repo: Repo, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def missing_files(folder: Path, repo: Repo) -> tuple[str, ...]:
-    """What the repository needs and the folder lacks, and absent shards by name."""
+    """Return what the repository needs and the folder lacks, and absent shards by name."""
     names = [
         path.name for path in folder.iterdir() if path.is_file() and path.stat().st_size
     ]  # a link whose blob is gone is no file

@@ -28,7 +28,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Which model has which role, on which device, in which processes.
+    """A set of models by role, with their device and their processes.
 
     options: what this preset tells a role's loader. packages: distributions it needs beyond the
     base and its models' own, with the least version ("" for any). extra: the one that brings them.

@@ -1,4 +1,4 @@
-"""Which formats of weights, keys and values still are their model: what was measured of them.
+"""The formats of weights, keys and values that still are their model: what was measured of them.
 
 `voiceloop models gate` runs a format as it is served, beside bf16. What was found of models that
 people are told of stands in ``gates.toml`` with the bar; what somebody found here, of any model, in
@@ -46,7 +46,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What was found of one model, by its name in the catalog, on so many tokens."""
+    """The measurement of one model, by its name in the catalog, on so many tokens."""
 
     model: str
     weights: str
@@ -86,7 +86,9 @@ class Formats:
 
     @classmethod
     def of(cls, model: str, options: Mapping[str, Any]) -> Formats:
-        """By the options that the engine's worker is loaded with, and what its weights are of."""
+        """Return the gate by the options that the engine's worker is loaded with, and what its
+        weights are of.
+        """
         kv = options.get("kv_format", "plain")
         weights = options.get("quant") or DENSE
         is_native = options.get("native", True) and weights in NATIVE_WEIGHTS
@@ -113,13 +115,13 @@ def _table() -> tuple[Bar, Mapping[Formats, Gate]]:
 
 
 def own_file() -> Path:
-    """Where the gates lie that were run here; it may not exist."""
+    """Return where the gates lie that were run here; it may not exist."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "voiceloop" / FILE
 
 
 def own_gates() -> list[Gate]:
-    """Those that were run here, and of models that have not changed since."""
+    """Return the gates that were run here, and of models that have not changed since."""
     path = own_file()
     try:
         rows = tomllib.loads(path.read_text(encoding="utf-8")).get("gate", [])
@@ -159,7 +161,7 @@ def _key(gate: Gate) -> tuple[str, ...]:
 
 
 def bar() -> Bar:
-    """Of every format."""
+    """Return the bar of every format."""
     return _table()[0]
 
 
@@ -173,7 +175,9 @@ def gate_of(formats: Formats) -> Gate | None:
 
 
 def verdicts(formats: Formats) -> dict[str, Verdict]:
-    """Of these formats by what runs the layers in the end, as an engine names it."""
+    """Return the verdicts on these formats by what runs the layers in the end, as an engine names
+    it.
+    """
     return {told: _verdict(replace(formats, layers=layers)) for told, layers in RUN_BY.items()}
 
 
@@ -187,7 +191,7 @@ def _verdict(formats: Formats) -> Verdict:
 
 
 def doubt_of(formats: Formats) -> str | None:
-    """What is to be said of formats that no passing gate stands for; None where one does."""
+    """Return what is to be said of formats that no passing gate stands for; None where one does."""
     if formats.is_dense:
         return None
     gate, expected = gate_of(formats), bar()

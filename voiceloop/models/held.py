@@ -1,4 +1,4 @@
-"""What a worker on the network tells gateways of its models, and what these make of it.
+"""A worker's report of its models to gateways, and what these make of it.
 
 A gateway has none of the files that its own presets would be read from: voices, languages, context
 and the rest come from the worker that has the model.
@@ -57,7 +57,9 @@ def describe_models(config: Config, spec: WorkerSpec) -> WorkerSpec:
 
 
 def with_held(known: Capabilities, held: Mapping[RoleName, HeldModel]) -> Capabilities:
-    """What a server can do beside what its own models can: by the models that workers hold."""
+    """Return what a server can do beside what its own models can: by the models that workers
+    hold.
+    """
     if (voice := held.get("voice")) is not None:
         known = replace(known, voices=frozenset(voice.voices), voice_model=voice.name)
     if (recognizer := held.get("recognizer")) is not None:

@@ -94,7 +94,7 @@ class Spelled:
         self._changed: list[tuple[int, int, int, str]] = []  # spelled end, written begin, end, word
 
     def add(self, delta: str) -> str:
-        """What may be spoken by now."""
+        """Return what may be spoken by now."""
         text = self._kept + delta
         n_whole = len(text)
         while n_whole and not text[n_whole - 1].isspace():

@@ -1,4 +1,4 @@
-"""What this machine has, as far as a preset asks: cores, memory, GPUs, disk, installed packages.
+"""The machine, as far as a preset asks: cores, memory, GPUs, disk, installed packages.
 
 Looked up without importing torch, which takes seconds.
 """
@@ -101,7 +101,7 @@ def satisfies(requirement: str, version: str | None) -> bool:
 
 
 def free_disk_mb(folder: Path) -> int:
-    """Of the file system that ``folder`` will stand in once it is made."""
+    """Return the free space of the file system that ``folder`` will stand in once it is made."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return shutil.disk_usage(folder).free // 1_000_000

@@ -1,4 +1,4 @@
-"""What a model is: where it comes from, at which commit, and what is known of it.
+"""A model: where it comes from, at which commit, and what is known of it.
 
 Owns the shape of a row of ``catalog.py``. Each is pinned: everybody who takes the model by its name
 has the same bytes.

@@ -240,12 +240,12 @@ async def open_backends(
 
 
 def _reader_loads(*readers: Supervisor | None) -> list[WorkerLoad]:
-    """Of the readers that run."""
+    """Return the loads of the readers that run."""
     return _dispensed(load for one in readers if one is not None for load in one.loads())
 
 
 def _dispensed(loads: Iterable[WorkerLoad]) -> list[WorkerLoad]:
-    """What one owes keeps nobody waiting: a call goes on without it."""
+    """Return the loads with nothing overdue: a call goes on without these models."""
     return [msgspec.structs.replace(load, overdue_s={}) for load in loads]
 
 
@@ -282,7 +282,7 @@ async def _checked_once_heard(
 
 
 def _read_ahead(language_model: WorkerLanguageModel, agent: AgentConfig) -> None:
-    """What every session of this agent begins with, as `Conversation.messages` writes it."""
+    """Read what every session of this agent begins with, as `Conversation.messages` writes it."""
     settings = agent.session_settings()
     history = (ChatMessage("system", settings.instructions),) if settings.instructions else ()
     language_model.read_ahead(history, settings.tools)
@@ -466,7 +466,7 @@ def unpriced(config: Config) -> list[str]:
 
 
 def cascade_of(config: Config, models: Mapping[str, NamedModel]) -> Cascade | None:
-    """Which two models share a call, by their names."""
+    """Return which two models share a call, by their names."""
     chosen = config.cascade
     if not chosen.further:
         return None

@@ -1,4 +1,4 @@
-"""What a preset still needs on this machine, and which preset is the best that can start.
+"""The lacks of a preset on this machine, and the best preset that can start.
 
 One look serves both `serve`, which takes the best preset that misses nothing, and `doctor`, which
 tells what the others miss and the command that brings it. Nothing is downloaded.

@@ -1,4 +1,4 @@
-"""From a configuration to the worker processes of a server.
+"""The way from a configuration to the worker processes of a server.
 
 Owns the plan: which process holds which model, with which options, taken from the preset's table in
 ``catalog.py`` and the overrides. A URL, or workers elsewhere, replace that part of the preset. What
@@ -74,7 +74,7 @@ KEEPS_CLAUSES = ("hibari", "kokoro")  # voices by their loaders
 
 
 def embedded_model_dir() -> Path:
-    """Where the embedded agent's model lies. Raises: ConfigError."""
+    """Return where the embedded agent's model lies. Raises: ConfigError."""
     return embedded_folder() / "agent"
 
 
@@ -169,7 +169,7 @@ def _with_voice_of(resolved: ResolvedModel, agent: AgentConfig, source: Path) ->
 
 
 def note_on_agent(config: Config) -> str | None:
-    """What whoever names an agent should know of the embedded model; None where it is none.
+    """Return what whoever names an agent should know of the embedded model; None where it is none.
 
     The cafe is the one agent that this model was made for. Of those that ship beside it the
     pizzeria has 10 of 12 plain turns right, the dentist 9 (RESULTS.md).
@@ -199,12 +199,14 @@ def context_tokens(config: Config) -> int:
 
 
 def prompt_tokens(n_tokens: int) -> int:
-    """Of a context of so many tokens those that leave room for a reply."""
+    """Return how many of a context's tokens a prompt may take, so that a reply has room."""
     return max(0, n_tokens - min(REPLY_TOKENS, n_tokens // 4))
 
 
 def context_length(config: Config, preset: Preset, resolved: ResolvedModel) -> int:
-    """Of the checkpoint or the preset, the shorter; 0 where nothing says it."""
+    """Return the context length of the checkpoint or the preset, the shorter; 0 where nothing says
+    it.
+    """
     folder = model_dir(resolved)
     model = read_json(folder / "config.json") if folder is not None else {}
     options = _role_options(config, preset, resolved, n_threads=1)
@@ -255,8 +257,8 @@ def _role_spec(resolved: ResolvedModel, options: dict[str, Any]) -> RoleSpec:
 def _steps_lower(
     config: Config, resolved: ResolvedModel, options: Mapping[str, Any]
 ) -> Iterator[RoleSpec]:
-    """What serves where the device of a language model fails: plain torch on it, then the `cpu`
-    preset's model where it is on disk.
+    """Yield what serves where the device of a language model fails: plain torch on it, then the
+    `cpu` preset's model where it is on disk.
 
     The embedded one stands in for nobody: a wrong answer is worse than a refused call.
     """
@@ -298,7 +300,7 @@ def _check_speech_device(config: Config, taken: Mapping[RoleName, ResolvedModel]
 
 
 def _without_device(preset: Preset, taken: Mapping[RoleName, ResolvedModel]) -> str:
-    """What to know before gigabytes are fetched for a GPU that is not here, or not used."""
+    """Return what to know before gigabytes are fetched for a GPU that is not here, or not used."""
     if preset.device != "cuda":
         return ""
     lacks = missing_pieces(preset, taken, this_machine(), hub_folder())
@@ -318,14 +320,16 @@ def preset_options(preset: Preset, role: RoleName) -> Mapping[str, Any]:
 
 
 def model_dir(resolved: ResolvedModel) -> Path | None:
-    """Where a model's files lie; None where it has none of its own, or they are not on disk."""
+    """Return where a model's files lie; None where it has none of its own, or they are not on
+    disk.
+    """
     return embedded_model_dir() if resolved.model == EMBEDDED_AGENT else resolved.folder
 
 
 def _role_options(
     config: Config, preset: Preset, resolved: ResolvedModel, n_threads: int
 ) -> dict[str, Any]:
-    """What the role's ``load`` is called with."""
+    """Return what the role's ``load`` is called with."""
     role = resolved.model.role
     options: dict[str, Any] = {**preset_options(preset, role), **resolved.model.options}
     if role == "engine":
@@ -362,7 +366,9 @@ def engine_role_options(
 
 
 def _bounds_of_named(config: Config) -> dict[str, Any]:
-    """What a model without bounds of its own may keep; a longer context has to be asked for."""
+    """Return what a model without bounds of its own may keep; a longer context has to be asked
+    for.
+    """
     length = max(NAMED_CONTEXT_LENGTH, config.context_tokens + REPLY_TOKENS)
     return {"context_length": length, "kv_tokens": NAMED_CONTEXTS * length}
 

@@ -109,7 +109,7 @@ async def open_provider(
 
 
 class Guarded:
-    """What a provider made, its streams too: whatever it raises comes out as a BackendError."""
+    """A provider's object, its streams too: whatever it raises comes out as a BackendError."""
 
     def __init__(self, name: str, made: Any) -> None:
         self._name = name

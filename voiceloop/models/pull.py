@@ -123,7 +123,7 @@ def _deadline_s(environ: Mapping[str, str]) -> float:
 
 
 def _look_up(repo: Repo, hub: Path, endpoint: str, deadline_s: float) -> Order:
-    """What the hub says of a repository. Raises: ModelUnavailable."""
+    """Return what the hub says of a repository. Raises: ModelUnavailable."""
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=endpoint, library_name="voiceloop")
@@ -216,7 +216,7 @@ def _download(order: Order, hub: Path, endpoint: str) -> Path:
 
 
 def _name_revision(place: Path, order: Order) -> None:
-    """Which commit a branch is, as huggingface_hub notes it."""
+    """Note which commit a branch is, as huggingface_hub does."""
     if order.repo.revision != order.commit and REVISION.fullmatch(order.repo.revision):
         ref = place / "refs" / order.repo.revision
         ref.parent.mkdir(exist_ok=True)
@@ -292,7 +292,7 @@ def _held(partial: Path, name: str) -> Iterator[BinaryIO]:
 
 
 def _checksum(path: Path, n_digits: int) -> str:
-    """In hexadecimal: 64 digits of SHA-256, or 40 of a git blob's SHA-1."""
+    """Return the checksum in hexadecimal: 64 digits of SHA-256, or 40 of a git blob's SHA-1."""
     digest = hashlib.sha256() if n_digits == 64 else hashlib.sha1(usedforsecurity=False)
     if n_digits != 64:
         digest.update(b"blob %d\0" % path.stat().st_size)

@@ -1,4 +1,4 @@
-"""Which model has which role in this server, and where it lies.
+"""The model of each role in this server, and its place.
 
 Owns the step from a preset and the overrides of a configuration to models with their folders on
 disk. An override is a name of the catalog, a folder, or the id of any model on disk
@@ -87,7 +87,7 @@ class ResolvedModel:
 
     @property
     def weights_name(self) -> str:
-        """What quality gates call it: with an adapter merged its weights are others."""
+        """Return what quality gates call it: with an adapter merged its weights are others."""
         if self.adapter is None:
             return self.model.name
         is_own = self.adapter == shipped_adapter(self.model)
@@ -95,7 +95,7 @@ class ResolvedModel:
 
 
 def embedded_folder() -> Path:
-    """Where the models lie that ship (found, not imported: they belong to workers).
+    """Return where the models lie that ship (found, not imported: they belong to workers).
 
     Raises:
         ConfigError: there is no engine beside voiceloop.
@@ -158,7 +158,7 @@ def roles_elsewhere(config: Config) -> frozenset[RoleName]:
 
 
 def roles_here(config: Config) -> frozenset[RoleName]:
-    """Those that neither a service nor workers elsewhere have."""
+    """Return the roles that neither a service nor workers elsewhere have."""
     served = {role for role, key in ROLE_KEYS.items() if getattr(config, f"{key}_url")}
     return frozenset(ROLE_KEYS) - served - roles_elsewhere(config)
 
@@ -188,7 +188,7 @@ def _packaged_file(model: Model) -> Path | None:
 
 
 def resolve_named(role: RoleName, name: str, hub: Path) -> ResolvedModel:
-    """What an override means. Raises: ConfigError, naming what was expected and found."""
+    """Return what an override means. Raises: ConfigError, naming what was expected and found."""
     known = catalog_model(name)
     if known is not None and known.role == role:
         return resolve_model(known, hub)
@@ -269,7 +269,7 @@ def _lacks(folder: Path, needed: tuple[str, ...]) -> bool:
 
 
 def capabilities_of(resolved: Mapping[RoleName, ResolvedModel]) -> Capabilities:
-    """Of these models; a role without one is a service's."""
+    """Return the capabilities of these models; a role without one is a service's."""
     voice, recognizer = resolved.get("voice"), resolved.get("recognizer")
     engine = resolved.get("engine")
     return Capabilities(

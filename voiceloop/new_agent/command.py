@@ -35,6 +35,6 @@ def run_init(chosen: argparse.Namespace) -> int:
 
 
 def _ask(option: Option) -> str:
-    """What was typed; nothing: the default."""
+    """Return what was typed; nothing: the default."""
     shown = f" [{option.default}]" if option.default else ""
     return input(f"{option.question}{shown} ").strip() or option.default

@@ -29,7 +29,8 @@ def write(folder: Path, wanted: Wanted) -> list[Path]:
 
 
 def _known(wanted: Wanted) -> dict[str, str]:
-    """By mark. A name that ends with ``_toml`` is a quoted TOML text, which JSON's texts are.
+    """Return the known values by their marks. A name that ends with ``_toml`` is a quoted TOML
+    text, which JSON's texts are.
 
     ``about_lines`` stands within three quotes, a sentence a line.
     """

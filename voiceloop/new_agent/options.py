@@ -1,4 +1,6 @@
-"""What ``voiceloop init`` asks: each a flag of the command line, and a question in a terminal."""
+"""The questions of ``voiceloop init``: each a flag of the command line, and a question in a
+terminal.
+"""
 
 from __future__ import annotations
 

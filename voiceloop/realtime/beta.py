@@ -85,7 +85,7 @@ def _response_to_beta(response: Json) -> Json:
 
 
 def _temperature(ga: Json) -> float:
-    """What was set; a number in any case, since clients of the beta read one."""
+    """Return what was set; a number in any case, since clients of the beta read one."""
     found: float | None = ga.get("temperature")
     return _DEFAULT_TEMPERATURE if found is None else found
 

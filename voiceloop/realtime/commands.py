@@ -1,4 +1,4 @@
-"""What a client asked of its session, after the protocol has acknowledged it.
+"""The client's requests to its session, after the protocol has acknowledged them.
 
 Owns the commands: immutable messages from ``Protocol.receive`` to the session. Pure.
 """

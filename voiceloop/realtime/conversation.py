@@ -32,7 +32,7 @@ class Conversation:
         return tuple(self._items[start:])
 
     def index(self, item_id: str) -> int | None:
-        """Where the item stands; None: there is no such item."""
+        """Return where the item stands; None: there is no such item."""
         places = range(len(self._items) - 1, -1, -1)  # what is asked for is nearly always recent
         return next((at for at in places if self._items[at].id == item_id), None)
 

@@ -18,7 +18,9 @@ Json = dict[str, Any]
 
 
 class ServerEvent(msgspec.Struct, kw_only=True, tag_field="type"):
-    """Not frozen for one reason: the protocol numbers the event as it queues it."""
+    """An event of the server, not frozen for one reason: the protocol numbers it as it queues
+    it.
+    """
 
     event_id: str = ""
 
@@ -162,7 +164,7 @@ class KeyReceived(ServerEvent, kw_only=True, tag="input_audio_buffer.dtmf_event_
 
 
 class AnsweredByTold(ServerEvent, kw_only=True, tag="voiceloop.answered_by"):
-    """On a call that the server placed: who answered, a person or a machine.
+    """The answer to a call that the server placed: who answered, a person or a machine.
 
     at_ms: when that was known, by the audio clock. Sent where the agent's file asks for it.
     """
@@ -172,19 +174,19 @@ class AnsweredByTold(ServerEvent, kw_only=True, tag="voiceloop.answered_by"):
 
 
 class OutputStarted(ServerEvent, kw_only=True, tag="output_audio_buffer.started"):
-    """On a line that carries sound: the first sound of this response has left."""
+    """The first sound of this response has left, on a line that carries sound."""
 
     response_id: str
 
 
 class OutputStopped(ServerEvent, kw_only=True, tag="output_audio_buffer.stopped"):
-    """On a line that carries sound: all sound of this response has been played."""
+    """The sound of this response has all been played, on a line that carries sound."""
 
     response_id: str
 
 
 class OutputCleared(ServerEvent, kw_only=True, tag="output_audio_buffer.cleared"):
-    """On a line that carries sound: the server does not send the rest.
+    """The rest of this response's sound is not sent, on a line that carries sound.
 
     response_id: "" where nothing has been played yet.
     """
@@ -249,7 +251,7 @@ class OutputItemDone(ServerEvent, kw_only=True, tag="response.output_item.done")
 
 
 class PlacedEvent(ServerEvent, kw_only=True):
-    """Where in a response something is."""
+    """An event with its place in a response."""
 
     response_id: str
     item_id: str
@@ -387,7 +389,7 @@ class McpCallFailed(ServerEvent, kw_only=True, tag="response.mcp_call.failed"):
 
 
 class Timeline(ServerEvent, kw_only=True, tag="voiceloop.timeline"):
-    """Where the time of a turn went, after the turn."""
+    """The stages of a turn with their times, sent after the turn."""
 
     timeline: Json
 
@@ -406,7 +408,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sources(ServerEvent, kw_only=True, tag="voiceloop.sources"):
-    """Which passages of the documents the model got for its answer.
+    """The passages of the documents that the model got for its answer.
 
     item_id: the user's message that the response answers.
     """
@@ -417,7 +419,7 @@ class Sources(ServerEvent, kw_only=True, tag="voiceloop.sources"):
 
 
 class SlotFilled(ServerEvent, kw_only=True, tag="voiceloop.slot"):
-    """What the caller's turn made of a named slot.
+    """The value that the caller's turn gave a named slot.
 
     item_id: the user's message.
     """
@@ -440,7 +442,7 @@ class ConfirmationRequested(ServerEvent, kw_only=True, tag="voiceloop.confirmati
 
 
 class ResumeTicket(ServerEvent, kw_only=True, tag="voiceloop.resume_ticket"):
-    """What the client needs to go on with this call elsewhere. The newest counts.
+    """A ticket with which the client continues this call elsewhere. The newest counts.
 
     returns: for the address that it dials then.
     """

@@ -101,7 +101,7 @@ class InputBuffer:
         return data
 
     def count(self, duration_ms: float, *, is_bounded: bool) -> None:
-        """So much more audio waits. Raises InvalidRequest as `append`."""
+        """Count that so much more audio waits. Raises InvalidRequest as `append`."""
         waiting_ms = self._waiting_ms + duration_ms
         if is_bounded and waiting_ms > self._limit_ms:
             raise InvalidRequest(
@@ -127,7 +127,9 @@ class InputBuffer:
         self._item_ms[item_id] = duration_ms
 
     def release_item_audio(self, item_id: str) -> None:
-        """Its words are known, will never be, or nobody wants them; any other item is ignored."""
+        """Release an item's audio: its words are known, will never be, or nobody wants them; any
+        other item is ignored.
+        """
         self._item_ms.pop(item_id, None)
 
     def check_commit(self) -> None:
@@ -140,7 +142,7 @@ class InputBuffer:
             )
 
     def grown(self, stable: str) -> str:
-        """What the stable words of the open turn have gained since the last call."""
+        """Return what the stable words of the open turn have gained since the last call."""
         if not stable.startswith(self._stable):
             return ""  # a new segment of the recognizer; the completed transcript settles it
         delta, self._stable = stable[len(self._stable) :], stable

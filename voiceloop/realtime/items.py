@@ -57,7 +57,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
 
 
 def spoken_item(item_id: str) -> Message:
-    """What a caller has said, its words not known yet."""
+    """Return what a caller has said, its words not known yet."""
     content = (Part(type="input_audio", transcript=None),)
     return Message(id=item_id, role="user", content=content)
 
@@ -98,7 +98,7 @@ class ListedTool(msgspec.Struct, frozen=True, kw_only=True):
 class McpListTools(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="mcp_list_tools"
 ):
-    """What an MCP server of the session lists, as far as the session lets it through."""
+    """The tools of an MCP server of the session, as far as the session lets them through."""
 
     id: str
     server_label: str
@@ -151,7 +151,7 @@ Item = Message | FunctionCall | FunctionCallOutput | McpItem
 
 
 def model_text(item: Item) -> str:
-    """What of an item the language model reads."""
+    """Return what of an item the language model reads."""
     match item:
         case Message():
             return item.text

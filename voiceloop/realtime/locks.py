@@ -1,4 +1,4 @@
-"""What the client secret that opened a session has locked: the client may not change it.
+"""The settings locked by the client secret that opened the session: the client may not change them.
 
 Owns which fields a lock covers, and the refusal that names one. A field with the value that it has
 already passes: stock clients send whole sessions. Pure.

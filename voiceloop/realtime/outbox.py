@@ -96,7 +96,7 @@ class Outbox:
         self.n_done += 1
 
     def cut_short(self, response_id: str) -> None:
-        """This response ended before its end: deltas of it that still wait are stale."""
+        """Cut a response short: deltas of it that still wait are stale."""
         self._cut_short[response_id] = None
         if len(self._cut_short) > N_REMEMBERED:
             del self._cut_short[next(iter(self._cut_short))]

@@ -358,7 +358,7 @@ class Protocol:
     # --- the listener's side ---
 
     def answered_by(self, by: str, at_ms: float) -> None:
-        """Who has answered a call of ours."""
+        """Take in who has answered a call of ours."""
         self.send(events.AnsweredByTold(by=by, at_ms=int(at_ms)))
 
     def cancel_active(self) -> list[Command]:
@@ -414,8 +414,8 @@ class Protocol:
         self._input.reset()
 
     def idle_timeout(self, audio_start_ms: float, audio_end_ms: float) -> str:
-        """Nobody spoke for ``idle_timeout_ms``: queue ``timeout_triggered`` and an empty turn of
-        the caller, as ``commit_input`` does, to be answered. Returns the item's id.
+        """Queue, after nobody spoke for ``idle_timeout_ms``, ``timeout_triggered`` and an empty
+        turn of the caller, as ``commit_input`` does, to be answered. Returns the item's id.
         """
         start_ms, end_ms, item_id = int(audio_start_ms), int(audio_end_ms), self._input.item_id()
         self.send(

@@ -36,7 +36,7 @@ MAX_FRAME_MS = 200.0  # a bigger frame keeps a caller waiting for its end before
 
 
 class Wire(Protocol):
-    """Where a response's events go, and what it needs to know of its session."""
+    """The destination of a response's events, and what it needs to know of its session."""
 
     conversation: Conversation
     spoken: SpokenReplies
@@ -106,7 +106,7 @@ class ResponseHandle:
 
     @property
     def mcp(self) -> McpCalls:
-        """Its calls of the session's MCP servers."""
+        """Return its calls of the session's MCP servers."""
         if self._mcp is None:
             self._mcp = McpCalls(self._add, self._end, self._place, self._wire.send)
         return self._mcp

@@ -1,4 +1,4 @@
-"""What one response was asked to be: the reading of ``response.create``.
+"""A response as it was asked for: the reading of ``response.create``.
 
 Owns ``ResponseRequest``. Pure.
 """
@@ -34,7 +34,7 @@ MAX_METADATA_VALUE_CHARS = 512
 
 
 class ResponseRequest(msgspec.Struct, frozen=True):
-    """What a response was asked to be; None means the session's setting.
+    """A response as it was asked for; None means the session's setting.
 
     ``input`` (item references already resolved) replaces the conversation as the context.
     ``conversation`` "none": out of band, runs beside the default one, leaves no trace in it.

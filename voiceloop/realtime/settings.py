@@ -30,7 +30,7 @@ class AudioFormat(msgspec.Struct, frozen=True):
 
     @property
     def encoding(self) -> Literal["pcm16", "pcmu", "pcma"]:
-        """Its name in ``audio.codec``."""
+        """Return its name in ``audio.codec``."""
         match self.type:
             case "audio/pcm":
                 return "pcm16"

@@ -1,4 +1,4 @@
-"""What the language model is shown of the conversation.
+"""The part of the conversation that the language model is shown.
 
 Owns which items are messages, which of them are one, and that every call is followed by its result;
 the notes behind the user's words, where the window begins, and what the model is told of the items
@@ -125,7 +125,7 @@ class Shown:
         return True
 
     def notes_before(self) -> tuple[str, ...]:
-        """What is shown behind the turns of the user that are answered, oldest first."""
+        """Return what is shown behind the turns of the user that are answered, oldest first."""
         shown = list(self._items)
         while shown and isinstance(last := shown[-1], Message):
             if last.role != "user" and self._spoken.text_of(last):
@@ -183,7 +183,7 @@ class Shown:
 
     @property
     def _start(self) -> int:
-        """Where the items begin that are shown."""
+        """Return where the items begin that are shown."""
         return (self._conversation.index(self._oldest_id) or 0) if self._oldest_id else 0
 
     @property
@@ -213,7 +213,7 @@ class Shown:
         return True
 
     def _next_start(self, instructions: str, *, is_ahead: bool) -> int:
-        """Where they would begin after a slide; as now where none is due."""
+        """Return where they would begin after a slide; as now where none is due."""
         start, window, items = self._start, self.window, self._items
         if window is None or not items:
             return start
@@ -227,7 +227,7 @@ class Shown:
         return self._fitting(start, sizes, goal)
 
     def _fitting(self, start: int, sizes: list[int], goal: float) -> int:
-        """From where on the items fit into `goal`; sizes: of those from `start` on."""
+        """Return from where on the items fit into `goal`; sizes: of those from `start` on."""
         n_tokens, items = sum(sizes), self._conversation.items()
         for size in sizes:
             item = items[start]
@@ -332,7 +332,9 @@ def with_results(messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
 
 
 def _result_of(call: ToolCall, messages: Sequence[ChatMessage], index: int) -> int | None:
-    """Where the result of a call of message `index` stands; a later call may have the same id."""
+    """Return where the result of a call of message `index` stands; a later call may have the same
+    id.
+    """
     for at in range(index + 1, len(messages)):
         message = messages[at]
         if message.role == "tool" and message.tool_call_id == call.call_id:

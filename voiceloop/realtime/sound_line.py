@@ -39,7 +39,7 @@ class Unlocked:
 
 
 class SoundLine(Shape):
-    """What sends the agent's sound. lead_ms: how far ahead of its playing sound is sent."""
+    """A line that sends the agent's sound. lead_ms: how far ahead of its playing sound is sent."""
 
     @property
     def lead_ms(self) -> float: ...
@@ -85,7 +85,7 @@ class OutputBuffer:
 
     @property
     def due_s(self) -> float | None:
-        """When `settle` has something to tell; None while nothing is known to end."""
+        """Return when `settle` has something to tell; None while nothing is known to end."""
         if not self._is_playing or self._is_open(self._response_id):
             return None
         return self._play_end_s

@@ -1,4 +1,4 @@
-"""What the agent said in each item of the conversation, and how much of it the caller heard.
+"""The agent's words in each item of the conversation, and how much of them the caller heard.
 
 Owns the text, the word times and the length of every spoken reply, so that a reply can be cut to
 what was heard. Reads and corrects the conversation's items. Pure: no clock, no I/O.
@@ -19,7 +19,7 @@ from voiceloop.realtime.items import Item, Message, Role
 
 @dataclass(slots=True)
 class SpokenReply:
-    """What the agent said in one item: all its text, when each word sounds, what was heard."""
+    """The agent's words in one item: all its text, when each word sounds, what was heard."""
 
     text: str = ""
     words: list[SpokenWord] = field(default_factory=list)
@@ -119,7 +119,7 @@ class SpokenReplies:
         return item.text if isinstance(item, Message) else ""
 
     def said(self, begins_at: str = "") -> tuple[tuple[Role, str], ...]:
-        """Who said what in the conversation, from this item on: role and words, in order."""
+        """Return who said what in the conversation, from this item on: role and words, in order."""
         start = self._conversation.index(begins_at) if begins_at else None
         messages = (i for i in self._conversation.items(start or 0) if isinstance(i, Message))
         said = ((i.role, self.text_of(i)) for i in messages if i.status != "in_progress")

@@ -62,19 +62,19 @@ class TokenCount:
     ratio: float = 1.0
 
     def __call__(self, text: str) -> int:
-        """What a message of this text takes, its role and markers included."""
+        """Return what a message of this text takes, its role and markers included."""
         if self.exact is None or len(text) > MAX_COUNTED_CHARS:
             return int(guess_tokens(text) * self.ratio)
         return self.exact(text) + TOKENS_PER_MESSAGE
 
     def at_least(self, text: str) -> int:
-        """What it surely takes."""
+        """Return what it surely takes."""
         if self.exact is None or len(text) > MAX_COUNTED_CHARS:
             return int(len(text) / MOST_CHARACTERS_ON_AVERAGE)
         return self(text)
 
     def of_part(self, text: str) -> int:
-        """What a piece of a message takes."""
+        """Return what a piece of a message takes."""
         return self(text) - TOKENS_PER_MESSAGE
 
     def remembering(self) -> TokenCount:

@@ -41,7 +41,9 @@ class CannotWrite(Exception):
 
 @dataclass(slots=True)
 class _Item:
-    """What of an item lies where: (sample of the item, sample of the recording, how many)."""
+    """The pieces of an item with their places: (sample of the item, sample of the recording, how
+    many).
+    """
 
     n_samples: int = 0
     pieces: list[tuple[int, int, int]] = field(default_factory=list)

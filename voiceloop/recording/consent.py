@@ -1,4 +1,4 @@
-"""What a caller is told or asked of the recording, and whether it may be kept.
+"""Consent to a recording: the notice or question to the caller, and the answer.
 
 Owns the states of one call's consent, and the sentences. Pure.
 """
@@ -15,7 +15,7 @@ How = Literal["none", "announced", "asked"]
 
 
 class ConsentState(Enum):
-    """Of one call. Only in `GIVEN` anything is kept."""
+    """The state of one call's consent. Only in `GIVEN` anything is kept."""
 
     OWED = "owed"  # the caller has not been told yet
     ASKED = "asked"
@@ -100,7 +100,7 @@ class CallConsent(Consent):
             self.state = ConsentState.GIVEN if is_told else ConsentState.ASKED
 
     def answer(self, said: str) -> str | None:
-        """What is said to the caller's answer; None where none is waited for."""
+        """Return what is said to the caller's answer; None where none is waited for."""
         if self.state is not ConsentState.ASKED:
             return None
         match self._verdict(said):

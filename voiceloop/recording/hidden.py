@@ -1,4 +1,4 @@
-"""What is left out of an entry: words, or only the numbers and addresses in them.
+"""The parts of an entry that are left out: words, or only the numbers and addresses in them.
 
 What anybody said is under `WORDY` names, so that it can be left out. Pure.
 """

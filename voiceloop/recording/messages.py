@@ -1,4 +1,4 @@
-"""What taps send to the writer's thread, and the inbox between them.
+"""Messages of taps to the writer's thread, and the inbox between them.
 
 Owns the bound on what waits: sound is thrown away before a call is held up. Messages are frozen.
 """
@@ -62,7 +62,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Hide:
-    """From here on, or no more: neither voice is kept."""
+    """The order to keep neither voice from here on, or no more."""
 
     is_on: bool
     at_s: float
@@ -123,7 +123,7 @@ class Inbox:
             return call_id, message
 
     def close(self) -> None:
-        """What waits is still taken, and nothing more put."""
+        """Close: what waits is still taken, and nothing more put."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()

@@ -1,4 +1,4 @@
-"""What stands beside the sound: ``ID.json``, and its lines while the call lasts.
+"""The notes beside the sound: ``ID.json``, and its lines while the call lasts.
 
 Owns the form. A call that is being written has a line of JSON for each entry, so that a process
 that is killed leaves all but the last; closed, it is one object: the head's fields, a list for each

@@ -88,5 +88,5 @@ def deletion_route(
 
 
 def digest_of(config: Config, agent: AgentConfig) -> str:
-    """What tells configurations apart, secrets aside: these are in no `repr`."""
+    """Return what tells configurations apart, secrets aside: these are in no `repr`."""
     return hashlib.sha256(repr((config, agent)).encode()).hexdigest()[:16]

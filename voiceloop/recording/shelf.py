@@ -34,7 +34,8 @@ Seal = Callable[[bytes], bytes]
 
 
 def sealing(recipient: str) -> Seal | None:
-    """What encrypts for this age key; None where there is none. Raises: MissingExtra, ConfigError.
+    """Return what encrypts for this age key; None where there is none. Raises: MissingExtra,
+    ConfigError.
 
     Source: age-encryption.org/v1, by pyrage.
     """

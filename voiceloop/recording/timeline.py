@@ -1,4 +1,4 @@
-"""Where each sample of a call lies on the recording's one clock, which is the session's samples.
+"""The place of each sample of a call on the recording's one clock, which is the session's samples.
 
 Owns that clock: it goes on by the caller's samples, and by silence where the caller's line gave
 none; a moment of the server's clock has its place on it. And the two channels, of which the newest
@@ -37,7 +37,7 @@ class SessionClock:
         self._window_s = 0.0
 
     def at(self, now_s: float) -> float:
-        """Where this moment of the server's clock lies."""
+        """Return where this moment of the server's clock lies."""
         return now_s - self._zero_s
 
     def advance(self, seconds: float, now_s: float) -> float | None:
@@ -59,7 +59,7 @@ class SessionClock:
         return None if now_s - self._late_since_s < SETTLE_S else self.settle()
 
     def settle(self) -> float:
-        """Nothing more is on its way: where all that waits begins."""
+        """Settle: nothing more is on its way, so all that waits has its place."""
         if self._late_since_s is None:  # nothing waits, and nothing is known of a silence
             return self.end_s
         lag_s, self._late_since_s = self._least_lag_s, None
@@ -71,7 +71,7 @@ class SessionClock:
         return self._place(max(0.0, lag_s))
 
     def skip(self, seconds: float) -> None:
-        """So much of the caller's sound was lost on its way here; after `settle`."""
+        """Skip so much of the caller's sound that was lost on its way here; after `settle`."""
         self.end_s += seconds
         self._audio_s += seconds
 
@@ -119,11 +119,11 @@ class Sheet:
         return at
 
     def silence(self, channel: int, begin: int, end: int) -> None:
-        """There is nothing to be heard in between, as far as that is not settled."""
+        """Place silence in between, as far as that is not settled."""
         self._samples[max(0, begin - self.start) : max(0, end - self.start), channel] = 0
 
     def take(self, until: int) -> Samples:
-        """What lies before this place is settled: [n, 2]."""
+        """Return the settled samples before this place: [n, 2]."""
         n_taken = max(0, until - self.start)
         self._extend(until)
         taken, self._samples = self._samples[:n_taken], self._samples[n_taken:].copy()

@@ -146,7 +146,7 @@ class Writer:
             file.leave()
 
     def _shaped(self, entry: dict[str, Any]) -> dict[str, Any]:
-        """What of an entry is kept, as the settings have it."""
+        """Return what of an entry is kept, as the settings have it."""
         match self._settings.words:
             case "none":
                 return without_words(entry)  # type: ignore[no-any-return]

@@ -29,7 +29,7 @@ class _Call:
 
 
 class ChatAnswer:
-    """What the chunks of one answer amount to, its thoughts left out.
+    """The sum of the chunks of one answer, its thoughts left out.
 
     begins_inside: the service's prompt opens a thought (`Thoughts`).
     """

@@ -1,4 +1,4 @@
-"""What a chat service is asked, in the words of ``/v1/chat/completions``. Pure."""
+"""The request to a chat service, in the words of ``/v1/chat/completions``. Pure."""
 
 from __future__ import annotations
 

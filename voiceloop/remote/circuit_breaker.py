@@ -40,7 +40,7 @@ class CircuitBreaker:
         return "half_open" if self.wait_s() == 0.0 else "open"
 
     def wait_s(self) -> float:
-        """Until the next request may pass; 0.0 when one may now."""
+        """Return the time until the next request may pass; 0.0 when one may now."""
         if not self._is_open:
             return 0.0
         return max(0.0, self._opened_at + self._open_s - self._clock())
@@ -87,7 +87,9 @@ class CircuitBreaker:
         self._open_s = FIRST_OPEN_S
 
     def failed(self, reason: str) -> None:
-        """Not answered, or answered with a failure of the service's own (not of the request)."""
+        """Count a request that was not answered, or answered with a failure of the service's own
+        (not of the request).
+        """
         self.reason = reason
         self._n_failures += 1
         if self._is_open:

@@ -137,7 +137,7 @@ class DeepgramStream(SocketStream[RecognizerEvent]):
         self._tell_transcripts()
 
     def set_options(self, options: RecognizerOptions) -> None:
-        """It takes no other settings on an open connection: the call opens another one."""
+        """Refuse other settings on an open connection: the call opens another one."""
         if (options.language, options.hotwords) != (self._options.language, self._options.hotwords):
             self.fail(BackendError(f"expected a connection of {VENDOR} with other settings"))
 

@@ -145,7 +145,8 @@ def kind_of(url: str, owner: str = "", headers: Sequence[str] = (), named: str =
 
 
 class Dialect:
-    """Of one service and model. Writes the body of each request, and learns from refusals.
+    """The dialect of one service and model. Writes the body of each request, and learns from
+    refusals.
 
     added: fields of every body, by the operator (``[llm.request]``). salt_of: what a tenant is
     called there, by which nobody can tell whose key it is.
@@ -248,7 +249,7 @@ class Dialect:
                 self._without.discard(name)
 
     def observe(self, thoughts: Thoughts, *, has_thought: bool) -> None:
-        """What an answer has shown of how the model thinks."""
+        """Take in what an answer has shown of how the model thinks."""
         if has_thought and not self.thinks:
             log.warning("the language model thinks before it answers: callers wait for that")
         self.thinks = self.thinks or has_thought

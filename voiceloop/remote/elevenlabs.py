@@ -50,7 +50,9 @@ class ElevenLabs(StreamingVoice):
 
 
 class ElevenLabsStream(StreamingVoiceStream):
-    """Its times are of characters, and count from the beginning of each piece of sound."""
+    """The stream of ElevenLabs, whose times are of characters, and count from the beginning of
+    each piece of sound.
+    """
 
     def __init__(self, stream_id: str, socket: ClientConnection, speed: float) -> None:
         super().__init__(stream_id, ElevenLabs.vendor, socket)
@@ -77,7 +79,7 @@ class ElevenLabsStream(StreamingVoiceStream):
             self._end_sound()
 
     def _words(self, alignment: Mapping[str, Any]) -> tuple[SpokenWord, ...]:
-        """Those that end in this piece; one may have begun in the piece before."""
+        """Return the words that end in this piece; one may have begun in the piece before."""
         from_ms, found = self._played_ms, list[SpokenWord]()
         durations = alignment.get("charDurationsMs") or alignment.get("charsDurationsMs") or ()
         for character, start, lasts in zip(

@@ -42,7 +42,7 @@ class SoundForm(IntEnum):
 
 
 def read_text(message: ChatMessage) -> str:
-    """What a service reads of a message, its sound as so many characters of its own."""
+    """Return what a service reads of a message, its sound as so many characters of its own."""
     n = RECOGNIZER_HZ * BYTES_PER_SAMPLE // CHARACTERS_PER_S
     sound = (f"{hash(piece):x}".ljust(len(piece) // n, "~") for piece in message.sound)
     return "".join(sound) + message.content
@@ -69,7 +69,7 @@ def with_text(content: str | list[dict[str, Any]], added: str) -> str | list[dic
 def less_sound(
     refusal: str, sent: Sequence[ChatMessage], form: SoundForm, url: str
 ) -> SoundForm | None:
-    """What to send after a refusal; None where the sound was no reason for it."""
+    """Return what to send after a refusal; None where the sound was no reason for it."""
     pieces = [piece for message in sent for piece in message.sound]
     if not pieces or form is SoundForm.NONE or not REFUSES_SOUND.search(_reason(refusal)):
         return None

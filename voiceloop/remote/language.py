@@ -122,7 +122,9 @@ class RemoteLanguageModel:
 
     @property
     def context_tokens(self) -> int:
-        """What every service that tells its window takes of prompt and reply; 0: none tells."""
+        """Return what every service that tells its window takes of prompt and reply; 0: none
+        tells.
+        """
         told = (place.service.context_tokens for place in self.places.values())
         return min((n for n in told if n), default=0)
 
@@ -189,7 +191,7 @@ class RemoteBranch(TaskStream[LanguageEvent]):
     # --- staged ---
 
     def hear(self, sound: OpenSound, before: tuple[bytes, ...]) -> None:
-        """It goes with the words, a piece more at each pause."""
+        """Hear the sound; it goes with the words, a piece more at each pause."""
         self._open_sound, self._sound_before = sound, before
 
     def _open_turn(self, user_text: str) -> tuple[ChatMessage, ...]:
@@ -197,7 +199,7 @@ class RemoteBranch(TaskStream[LanguageEvent]):
         return (ChatMessage("user", user_text or NO_WORDS_YET, sound=self._sound_before + pieces),)
 
     def stage(self, stage_id: int, user_text: str) -> None:
-        """What pays to be read is read: at speech onset the history, later the words."""
+        """Have the service read what pays: at speech onset the history, later the words."""
         if self._model.reads_ahead and self.live:
             self._turn.stage(stage_id, user_text)
         else:
@@ -230,7 +232,9 @@ class RemoteBranch(TaskStream[LanguageEvent]):
             made.task = self._keep(self._write_ahead(made), "attempt")
 
     def stop_preemptive(self) -> None:
-        """What a service began cannot be taken up later: unless it is whole it is given up."""
+        """Stop: what a service began cannot be taken up later, so unless it is whole it is given
+        up.
+        """
         if self._attempt is not None and not self._attempt.is_whole:
             self.deliver(PreemptiveDone(self._attempt.number, "lost"))
             self._give_up_attempt()
@@ -353,7 +357,7 @@ class RemoteBranch(TaskStream[LanguageEvent]):
                 self._place = another
 
     async def _ask_place(self, place: Place, asked: _Request) -> ChatAnswer:
-        """By this service. Raises: as `_ask`."""
+        """Ask this service. Raises: as `_ask`."""
         messages = self._prompt(asked.turn).messages
         dialect, learned = place.dialect, list[str]()
         n_left, begun = MOST_REFUSALS, asked.params.begins_with

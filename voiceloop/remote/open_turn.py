@@ -32,7 +32,7 @@ class _Reading:
 
 
 class OpenTurn:
-    """Of one branch.
+    """The open turn of one branch.
 
     read: asks the service for one token after the history and these words; returns its usage.
     pays: whether that is worth a request. tell: passes `Staged` on. keep: runs a task that ends

@@ -18,7 +18,9 @@ log = logging.getLogger(__name__)
 
 
 class Service(Protocol):
-    """What of a service its choice needs. n_open: requests or streams that it answers now."""
+    """The part of a service that its choice needs. n_open: requests or streams that it answers
+    now.
+    """
 
     @property
     def url(self) -> str: ...
@@ -35,7 +37,9 @@ T = TypeVar("T")
 
 
 def reachable_first(services: Sequence[ServiceT], draw: random.Random) -> list[ServiceT]:
-    """In which order they are asked: of two that are there the less busy one, then the others."""
+    """Return the order in which they are asked: of two that are there the less busy one, then
+    the others.
+    """
     there = [one for one in services if one.reachable]
     rest = [one for one in services if not one.reachable]
     if not there:

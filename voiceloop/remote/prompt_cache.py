@@ -1,4 +1,5 @@
-"""What a service most likely still has of our prompts in its prefix cache, and what reading costs.
+"""A service's prefix cache, guessed: the prompts that it most likely still has, and the cost of
+reading.
 
 Such a service says at most afterwards how much of a prompt it had cached. What it was sent is known
 here, though, and how long its first token took: together they tell whether a request made ahead of
@@ -37,7 +38,7 @@ class Prompt:
     messages: tuple[ChatMessage, ...]
 
     def beginnings(self) -> list[tuple[int, int]]:
-        """Of each beginning, that without a message first: its key, the characters it adds."""
+        """Return each beginning, that without a message first: its key, the characters it adds."""
         found = [(hash((self.tenant, self.tools)), len(self.tools))]
         for message in self.messages:
             n_characters = len(read_text(message)) + len(message.behind)
@@ -88,7 +89,7 @@ class PromptCache:
 
     @property
     def ms_per_character(self) -> float | None:
-        """What reading costs, of the latest requests; None before there was a long one."""
+        """Return what reading costs, of the latest requests; None before there was a long one."""
         short = [ms for n_unread, ms in self._costs if n_unread < SHORT_CHARACTERS]
         base_ms = min(short, default=0.0)
         costs = [

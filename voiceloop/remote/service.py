@@ -148,7 +148,9 @@ class RemoteService:
         self._watch = asyncio.create_task(self._look_again(), name=f"watch {self.url}")
 
     async def _learn(self, response: httpx.Response) -> None:
-        """What it is, which models it has, and how much they read. Raises: ConfigError."""
+        """Learn which service it is, which models it has, and how much they read. Raises:
+        ConfigError.
+        """
         models = _listed_models(response)
         if models and not self._is_named:
             self.model = self._only(list(models))
@@ -396,7 +398,7 @@ class ServiceRefused(BackendRefused):
 
 
 class _Retriable(Exception):
-    """Nothing of the answer has arrived, and asking again may help."""
+    """The error after which asking again may help: nothing of the answer has arrived."""
 
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -423,7 +425,7 @@ def _whole_url(url: str, path: str) -> tuple[str, dict[str, str], tuple[str, str
 
 
 def _listed_models(response: httpx.Response) -> dict[str, dict[str, Any]]:
-    """What a service lists of each of its models; none where it lists none."""
+    """Return what a service lists of each of its models; none where it lists none."""
     try:
         return {str(model["id"]): dict(model) for model in response.json()["data"]}
     except (ValueError, KeyError, TypeError, AttributeError):

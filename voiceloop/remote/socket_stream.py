@@ -97,7 +97,7 @@ class Dialler:
 
 
 async def _ready(spare: asyncio.Task[ClientConnection] | None) -> ClientConnection | None:
-    """What was dialled ahead, unless that failed or the service has hung up since."""
+    """Return what was dialled ahead, unless that failed or the service has hung up since."""
     if spare is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What voices that are fed text and answer with sound over a WebSocket have in common.
+"""The common part of voices that are fed text and answer with sound over a WebSocket.
 
 Owns an utterance's clauses, which go out as soon as they are whole, and where its words lie in the
 sound. A vendor's file says how its messages are written and read.
@@ -59,11 +59,11 @@ class StreamingVoice(ABC):
 
     @abstractmethod
     def _headers(self, key: str) -> Mapping[str, str]:
-        """Of the handshake."""
+        """Return the headers of the handshake."""
 
     @abstractmethod
     def _address(self, voice: str) -> str:
-        """Where this voice is spoken."""
+        """Return where this voice is spoken."""
 
     @abstractmethod
     def _stream(
@@ -105,7 +105,7 @@ class StreamingVoiceStream(SocketStream[VoiceEvent]):
 
     @property
     def _played_ms(self) -> float:
-        """Of the sound that has come."""
+        """Return the length of the sound that has come."""
         return self._n_bytes / BYTES_PER_MS
 
     def _play(self, sound: str, words: tuple[SpokenWord, ...] = ()) -> None:

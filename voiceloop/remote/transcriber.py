@@ -160,7 +160,7 @@ class Transcribers:
 
 
 async def _await_settings(socket: ClientConnection, url: str) -> None:
-    """Until the session is as asked. Raises: BackendRefused, ConnectionClosed."""
+    """Wait until the session is as asked. Raises: BackendRefused, ConnectionClosed."""
     while True:
         event = parse(await socket.recv(), url)
         if event.get("type") == "error":

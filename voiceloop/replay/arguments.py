@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 
 DESCRIPTION = (
-    "Plays the caller of kept calls again, into the models and settings of --config, and prints "
-    "what differs from the recording. It skips time in which nothing computes. If a service "
-    "elsewhere computes, a call takes as long as it took. It calls no tools: they answer as in the "
-    "recording. With --aa it plays each call twice and compares the runs: that is noise."
+    "Plays the caller of kept calls again, into the models and settings of --config, and "
+    "prints what differs from the recording. The replay skips time in which nothing computes."
+    " If a service on another machine computes, the replay of a call takes as long as the "
+    "call did. The replay calls no tools: they answer as in the recording. With --aa it plays"
+    " each call twice and compares the runs: their difference is noise."
 )
 
 

@@ -58,7 +58,7 @@ class SkippingSelector:
 
 
 class SkippingLoop(asyncio.SelectorEventLoop):
-    """Its `time` is what was lived and what was skipped."""
+    """The loop whose `time` is what was lived and what was skipped."""
 
     def __init__(self) -> None:
         self.skipping = SkippingSelector()

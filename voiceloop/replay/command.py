@@ -68,7 +68,7 @@ def read_all(given: Sequence[Path]) -> tuple[list[KeptFiles], list[str]]:
 async def _played(
     config: Config, calls: Sequence[KeptFiles], out: Path, *, is_aa: bool
 ) -> tuple[Comparison, float]:
-    """And the seconds that it took, once the models were loaded."""
+    """Play the call; returns the seconds that it took, too, once the models were loaded."""
     pairs: list[Pair] = []
     async with opened_player(config, resolve_agent(config), out) as player:
         began_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""What differs between two runs of one call and, over many calls, how much of it is chance.
+"""The differences between two runs of one call and, over many calls, how much of them is chance.
 
 Owns which turns are the same turn, what of it is compared, and the bounds. Pure.
 """
@@ -27,7 +27,7 @@ class Pair:
     after: dict[str, Any] | None
 
     def of(self, aspect: str) -> tuple[Any, Any]:
-        """What each run has of it."""
+        """Return what each run has of it."""
         return _of(self.before, aspect), _of(self.after, aspect)
 
     def differs(self, aspect: str) -> bool:
@@ -55,7 +55,9 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of the gap, after less before, in ms: the median, with the bounds of 95 % (bootstrap)."""
+    """The difference of the gap, after less before, in ms: the median, with the bounds of 95 %
+    (bootstrap).
+    """
 
     n: int
     median_ms: float | None
@@ -79,7 +81,7 @@ class Comparison:
         return bootstrap(found)
 
     def told(self) -> dict[str, Any]:
-        """In plain values."""
+        """Return it in plain values."""
         shares = {name: asdict(self.share(name)) for name in (*ASPECTS, "any")}
         turns = [
             {
@@ -151,7 +153,9 @@ def wilson(n_differ: int, n: int) -> Share:
 
 
 def bootstrap(values: Sequence[float]) -> Difference:
-    """Of the median. Source: B. Efron 1979; percentiles of N_DRAWS draws, the same each time."""
+    """Return the bounds of the median by bootstrap. Source: B. Efron 1979; percentiles of N_DRAWS
+    draws, the same each time.
+    """
     if not values:
         return Difference(0, None, None, None)
     draw = random.Random(0)

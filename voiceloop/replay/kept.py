@@ -51,7 +51,9 @@ class KeptFiles:
         return found
 
     def results(self) -> dict[tuple[str, str], list[tuple[str, float]]]:
-        """What came of each call of a tool: by name and arguments, with the seconds it took."""
+        """Return what came of each call of a tool: by name and arguments, with the seconds it
+        took.
+        """
         outputs = {entry.get("call_id"): entry for entry in self.notes["results"]}
         found: dict[tuple[str, str], list[tuple[str, float]]] = {}
         for call in self.notes["calls"]:

@@ -210,5 +210,5 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _wait() -> None:
-    """In real time: for the writer's thread."""
+    """Wait in real time: for the writer's thread."""
     time.sleep(0.005)

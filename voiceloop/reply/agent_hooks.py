@@ -36,7 +36,7 @@ MOST_USES = 64  # told of one turn
 
 
 class AgentHooks:
-    """Of one call. of: its agent's class."""
+    """The hooks of the agent's class in one call. of: its agent's class."""
 
     is_local = True  # of the retriever that it is: it answers in a millisecond, or is late
 
@@ -61,7 +61,7 @@ class AgentHooks:
         return uses
 
     async def greeting(self) -> str | None:
-        """What the class says as the call begins; None: what the agent says."""
+        """Return what the class says as the call begins; None: what the agent says."""
         try:  # also where the class has no such hook: its process is there before the first turn
             told = await self._run("on_call", {}, ON_CALL_S)
         except BackendError:
@@ -72,7 +72,7 @@ class AgentHooks:
         self._of.end(self._caller)
 
     async def before_reply(self, words: str) -> Returned | None:
-        """What it says of a turn that is over; None: nothing, or it failed."""
+        """Return what it says of a turn that is over; None: nothing, or it failed."""
         try:
             told = await self._run("before_reply", {"words": words}, IN_TURN_S)
         except BackendError:
@@ -80,7 +80,7 @@ class AgentHooks:
         return told if not told.is_none and told.text.strip() else None
 
     async def on_sentence(self, sentence: str) -> str:
-        """What is said in place of a sentence of the model's.
+        """Return what is said in place of a sentence of the model's.
 
         Raises: BackendError: nobody knows whether it may be said.
         """
@@ -88,8 +88,8 @@ class AgentHooks:
         return sentence if told.is_none else told.text
 
     async def on_tool(self, name: str, arguments: Mapping[str, Any]) -> Returned | None:
-        """What becomes of a call of a tool: None: it is made; an answer: that is told in its place;
-        else the arguments that it is made with, as JSON.
+        """Return what becomes of a call of a tool: None: it is made; an answer: that is told in its
+        place; else the arguments that it is made with, as JSON.
 
         Raises: BackendError: nobody knows whether it may be made.
         """
@@ -118,8 +118,8 @@ class AgentHooks:
     # --- as a retriever ---
 
     def beside(self, retriever: Retriever | None) -> tuple[Retriever | None, float]:
-        """What is known of the caller's words, by documents and by the class, and in how many ms of
-        what was not spoken.
+        """Return what is known of the caller's words, by documents and by the class, and in how
+        many ms of what was not spoken.
         """
         if not self.has("on_user_turn"):
             return retriever, LOOK_UP_MS
@@ -142,5 +142,5 @@ class AgentHooks:
 
 
 def as_hit(told: Returned) -> Hit:
-    """What the class tells of a turn, as a passage of documents."""
+    """Return what the class tells of a turn, as a passage of documents."""
     return Hit(Passage(0, "", "", told.text, is_answer=told.is_answer), 0.0)

@@ -46,7 +46,7 @@ class Heard:
 
 
 class SaidWithCall(NamedTuple):
-    """What to say, and the tool of the server's that is called with it.
+    """Words to say, and the tool of the server's that is called with them.
 
     Without a text what comes of the call is said, as of a call of the model's.
     """
@@ -60,11 +60,13 @@ class Answerer(Protocol):
     """A file of `reply/answers/`."""
 
     def answer(self, heard: Heard) -> str | SaidWithCall | None:
-        """What to say; None where this is not its business. It is asked in pauses, too: pure."""
+        """Return what to say; None where this is not its business. It is asked in pauses, too:
+        pure.
+        """
 
 
 class FixedAnswer(NamedTuple):
-    """What is said in place of a model's reply. table: of the agent file that has it.
+    """Words that are said in place of a model's reply. table: of the agent file that has it.
 
     call: made with it.
     """

@@ -1,4 +1,4 @@
-"""What is done for a reply while the caller still speaks, on branches of the conversation.
+"""Work for a reply while the caller still speaks, on branches of the conversation.
 
 Owns the branch of the open user turn: opened at speech onset, fed with the words as they firm up
 (so their KV is resident before the turn ends), asked for P(end of turn) at the first pause, and
@@ -60,14 +60,16 @@ PEndCallback = Callable[[tuple[str, ...], float | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a branch continues: it fits a prompt that begins with the same messages and tools."""
+    """The beginning that a branch continues: it fits a prompt that begins with the same messages
+    and tools.
+    """
 
     messages: tuple[ChatMessage, ...]
     tools: tuple[Tool, ...] = ()
 
 
 class Preemptive(Enum):
-    """What became of the newest preemptive reply that a branch was asked for."""
+    """The outcome of the newest preemptive reply that a branch was asked for."""
 
     NONE = "none"  # none was, or nobody reads it any more
     WANTED = "wanted"
@@ -131,7 +133,7 @@ class LiveBranch:
         return self._failure is not None
 
     def on(self, model: str) -> LiveBranch | None:
-        """This branch, or the one beside it: of this model; None where neither is."""
+        """Return this branch, or the one beside it: of this model; None where neither is."""
         if self.model == model:
             return self
         beside = self.beside
@@ -186,7 +188,7 @@ class LiveBranch:
     # --- heard ---
 
     def hear(self, sound: OpenSound) -> None:
-        """There is more of the open turn's sound."""
+        """Hear more of the open turn's sound."""
         self.open_sound = sound
         if self.beside is not None:
             self.beside.hear(sound)
@@ -201,12 +203,12 @@ class LiveBranch:
 
     @property
     def sound(self) -> tuple[bytes, ...]:
-        """Of the open turn up to its last pause, with what was said before."""
+        """Return the sound of the open turn up to its last pause, with what was said before."""
         pieces = self.open_sound.pieces if self.open_sound is not None else ()
         return self._sound_before + pieces
 
     def _heard(self, tail: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
-        """What the model is given of it: one that does not hear is given words alone."""
+        """Return what the model is given of it: one that does not hear is given words alone."""
         if self._hears or not any(message.sound for message in tail):
             return tail
         return tuple(replace(message, sound=()) for message in tail)
@@ -303,7 +305,7 @@ class LiveBranch:
         self._on_drafted = partial(large._verify, large.newest_attempt)
 
     def _verify(self, attempt: int, tokens: tuple[int, ...]) -> None:
-        """Of a preemptive reply that is not made yet, have these tokens verified."""
+        """Have these tokens verified, of a preemptive reply that is not made yet."""
         is_due = attempt == self._n_preemptive and self.preemptive is Preemptive.WANTED
         if not (tokens and is_due and isinstance(self._branch, DraftedBranch)) or self.has_failed:
             return
@@ -330,14 +332,16 @@ class LiveBranch:
             self.preemptive = Preemptive.RESTED
 
     def drop_preemptive(self) -> None:
-        """Nobody reads it any more."""
+        """Drop the preemptive reply: nobody reads it any more."""
         self.stop_preemptive()
         self.preemptive = Preemptive.NONE
         while not self._events.empty():
             self._events.get_nowait()
 
     def _is_wanted(self, event: ReplyEvent) -> bool:
-        """Not a preemptive reply that was replaced, dropped, or overtaken by the reply itself."""
+        """Whether it is no preemptive reply that was replaced, dropped, or overtaken by the
+        reply itself.
+        """
         if not isinstance(event, PreemptiveEvent | Thinks) or event.attempt is None:
             return True
         return self.preemptive is not Preemptive.NONE and event.attempt == self._n_preemptive
@@ -456,7 +460,7 @@ class Anticipation:
         return self._live
 
     def signs(self, turn_text: str) -> RouteSigns | None:
-        """What the route head has read of the open turn with these words; None: nothing."""
+        """Return what the route head has read of the open turn with these words; None: nothing."""
         known = self._live.signs if self._live is not None else None
         return known[1] if known is not None and known[0] == turn_text else None
 
@@ -505,7 +509,7 @@ class Anticipation:
         return True
 
     def hear(self, sound: OpenSound) -> None:
-        """There is more of the open turn's sound."""
+        """Hear more of the open turn's sound."""
         if self._live is not None:
             self._live.hear(sound)
 
@@ -580,7 +584,7 @@ class Anticipation:
 def _open_turn(
     messages: tuple[ChatMessage, ...], tools: tuple[Tool, ...]
 ) -> tuple[Context, ChatMessage]:
-    """What an open turn continues, and its words so far: the caller's last, which nobody has
+    """Return what an open turn continues, and its words so far: the caller's last, which nobody has
     answered.
     """
     if messages and messages[-1].role == "user":

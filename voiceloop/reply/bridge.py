@@ -1,4 +1,4 @@
-"""What a caller hears while something of a reply is late: one line, and then the reply goes on.
+"""The line that a caller hears while something of a reply is late; then the reply goes on.
 
 Owns when that line is due, by one rule for the model, the tools and the voice; that a reply has at
 most one; and how long a reply may wait for its model, and for its tools in all. Where the caller's
@@ -35,8 +35,9 @@ ROUNDING_S = 1e-6  # of sums of seconds: a wait that rounds to none would be wai
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """What the caller waits for. since_s: nothing is heard from then on. asked_s: when the model
-    was asked, or the voice was given its words; least_s: what it has from then on.
+    """The part of a reply that the caller waits for. since_s: nothing is heard from then on.
+    asked_s: when the model was asked, or the voice was given its words; least_s: what it has from
+    then on.
 
     is_voice: so the line must not need one. is_lost: there is no voice. may_open: an opener is said
     for it, asked_s and least_s alone counting.
@@ -51,7 +52,8 @@ class Late:
 
 
 class Bridge:
-    """Of one reply. lines: to say, the next one first; of the session. clock: the event loop's.
+    """The bridge of one reply. lines: to say, the next one first; of the session. clock: the event
+    loop's.
 
     has_spoken: the caller was asked to wait already, or reads. opener: of a reply that may have one
     (`opener.py`): it is its one line.
@@ -112,7 +114,7 @@ class Bridge:
         changed: asyncio.Event,
         say: Callable[[str, bool], bool],
     ) -> None:
-        """Beside a round: say a line where what is late at the moment has been so for too long.
+        """Watch a round: say a line where what is late at the moment has been so for too long.
 
         changed: set where it may be another thing. say: `say(line, needs_voice)` puts it before
         what is late; False where it may not need a voice, and was never spoken before.
@@ -136,7 +138,7 @@ class Bridge:
                 raise WorkerLost("The voice was lost before the end of the reply.")
 
     def _left_s_to(self, late: Late) -> float | None:
-        """Until a line is due; None where none will be."""
+        """Return the time until a line is due; None where none will be."""
         if late.may_open:
             return late.asked_s + late.least_s - self._clock()
         if late.is_voice:
@@ -168,7 +170,8 @@ class Bridge:
 
 
 class ModelDeadline:
-    """For each round: `round` around it, `ask` when it is asked for, `observe` at what comes.
+    """The deadline of the model, for each round: `round` around it, `ask` when it is asked for,
+    `observe` at what comes.
 
     The deadlines begin with `ask`: those of a reply made ahead with its release. first_s: for the
     first token. waited_s: how much of that the caller has waited already. speaks: the text comes
@@ -217,7 +220,7 @@ class ModelDeadline:
 
     @property
     def left_ms(self) -> float:
-        """Of the deadline that runs, for who is to be told; 0 where none does."""
+        """Return the rest of the deadline that runs, for who is to be told; 0 where none does."""
         due_s = self._timeout.when() if self._timeout is not None else None
         if due_s is None:
             return 0.0

@@ -1,4 +1,4 @@
-"""What the replies of one call share, and what of it the calls of a server share."""
+"""The parts that the replies of one call share, and those that all calls of a server share."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MAX_UTILIZATION = 0.7
 
 @dataclass(slots=True, kw_only=True)
 class ReplyServices:
-    """What a server makes the replies of all its calls with, besides the models.
+    """The services that a server makes the replies of all its calls with, besides the models.
 
     clock: in seconds. waits: for the large model. level: of the server's load. toolbox, answers,
     retriever: of its agent, the last None where that has no documents. kept_lines: spoken once for
@@ -204,7 +204,9 @@ class ReplyContext:
 
     @property
     def context_tokens(self) -> int:
-        """What a prompt may have, as far as is known now: a service may have told it since."""
+        """Return what a prompt may have, as far as is known now: a service may have told it
+        since.
+        """
         return self._backends.capabilities.context_tokens
 
     def is_busy(self) -> bool:

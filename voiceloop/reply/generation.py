@@ -1,4 +1,4 @@
-"""What one reply asks of the language model, round after round, and what the model says.
+"""The requests of one reply to the language model, round after round, and what the model says.
 
 Owns the branch that the reply is made on, the plan, how long the model may take, what of its text
 may be said, and the count of what was said and used. A call that cannot be made as the model wrote
@@ -91,7 +91,8 @@ class ReplyRound:
 
     @property
     def usage(self) -> Usage:
-        """What the model reported; if it was stopped before it did, an estimate from what it said.
+        """Return what the model reported; if it was stopped before it did, an estimate from what it
+        said.
 
         Then each piece of text counts as one token (the least it can be: a model may send several
         in one) and the prompt as none. A preemptive reply that is kept comes anew with the reply
@@ -166,7 +167,8 @@ class Rounds:
 
 
 class Generation:
-    """For each round `ask`, then `events`, within the deadline's `round`.
+    """The generation of a reply: for each round `ask`, then `events`, within the deadline's
+    `round`.
 
     failure: what keeps the first round from a reply. live: the branch that makes it preemptively.
     has_thought: the model thinks, or has thought, in the present round. given: its text so far.
@@ -367,13 +369,13 @@ class Generation:
         return warm, prompt[len(known) :]
 
     def go_behind(self, said: str, acts: Set[str] = frozenset()) -> None:
-        """What is asked next is to go on behind these words. acts: as of `Repeats`."""
+        """Go on behind these words with what is asked next. acts: as of `Repeats`."""
         self.begins_with, self.given = said.rstrip(), said
         self._repeats = Repeats(said, acts)
         self._attempt, self._text = None, self._new_text()
 
     def expect_repeats(self, said: str, acts: Set[str]) -> None:
-        """These words were said before any of the round's own."""
+        """Expect these words, which were said before any of the round's own."""
         if not self.begins_with:
             self._repeats = Repeats(said, acts)
 
@@ -547,7 +549,7 @@ class Generation:
         return is_right
 
     async def _ask_again(self) -> bool:
-        """Where the model called nothing that can be called, though it tried: once more.
+        """Ask once more where the model called nothing that can be called, though it tried.
 
         A call begun as text, or broken off, is asked for as a call, if its tool is one that was
         offered. Of one that lacked arguments the model is told so: it asks the caller for them, or

@@ -1,5 +1,5 @@
-"""What the small model of a cascade says while the large one is late: an act that commits to
-nothing.
+"""The opener: what the small model of a cascade says while the large one is late, an act that
+commits to nothing.
 
 Owns which lines those are, how seldom one is said, and the choice among them, which is the small
 model's under a grammar that has no other words. `Bridge` says when one is due, and the large model
@@ -33,7 +33,7 @@ CHOICE_TOKENS = 32
 
 
 class Waits:
-    """For the first word of the large model, of all calls of a server, in ms.
+    """The waits for the first word of the large model, of all calls of a server, in ms.
 
     released_ms: behind the release of the reply, so that what was made ahead counts. ttft_ms:
     behind the request itself.
@@ -44,7 +44,7 @@ class Waits:
         self._ttft: deque[float] = deque(maxlen=N_WAITS)
 
     def observe(self, released_ms: float, ttft_ms: float) -> None:
-        """Of one reply; ttft_ms 0: not known."""
+        """Take in one reply; ttft_ms 0: not known."""
         self._released.append(released_ms)
         if ttft_ms > 0.0:
             self._ttft.append(ttft_ms)
@@ -57,13 +57,13 @@ class Waits:
 
     @property
     def ttft_ms(self) -> float | None:
-        """What a request takes, as far as is known."""
+        """Return what a request takes, as far as is known."""
         return median(self._ttft) if self._ttft else None
 
 
 class Opener:
-    """Of one turn: the line that is said if the large model is late. after_s: behind the release.
-    n_tokens: of the choice.
+    """The opener of one turn: the line that is said if the large model is late. after_s: behind the
+    release. n_tokens: of the choice.
     """
 
     def __init__(self, lines: Sequence[str], after_s: float) -> None:
@@ -103,7 +103,7 @@ class Opener:
 
 
 class Openers:
-    """Of one call.
+    """The openers of one call.
 
     lines: as of `openers_of`. sound_ms: how long one sounds that is kept as sound; 0: it is not.
     waiting: lines that ask to wait, which a model may begin with.
@@ -137,7 +137,9 @@ class Openers:
         return bool(self._lines) and (self._waits.are_always_long or not any(self._turns))
 
     def lines(self, slot: str = "") -> tuple[str, ...]:
-        """What may be said now, the one that is next in turn first. slot: that was spoken of."""
+        """Return what may be said now, the one that is next in turn first. slot: that was spoken
+        of.
+        """
         filled = [line.replace(SLOT, slot) for line in self._lines if slot or SLOT not in line]
         left = [line for line in filled if line not in self._said] or filled
         if self._waits.are_always_long:

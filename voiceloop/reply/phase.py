@@ -24,7 +24,7 @@ class ReplyPhase(Enum):
 
 
 class PhaseEvent(Enum):
-    """What changes the phase of a reply."""
+    """An event that changes the phase of a reply."""
 
     START_EARLY = "start early"
     TAKE_BACK = "take back"
@@ -72,7 +72,8 @@ NEXT: dict[ReplyPhase, dict[PhaseEvent, ReplyPhase]] = {
 
 
 class Phase:
-    """Of one reply, which gives it to its speech. answering: set while it is in a response.
+    """The phase of one reply, which gives it to its speech. answering: set while it is in a
+    response.
 
     is_strict: an event that may not happen raises (in tests); else it is logged, and changes
     nothing.

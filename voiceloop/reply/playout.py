@@ -186,7 +186,8 @@ class PacerState(Enum):
 
 
 class Pacer:
-    """What leaves when. Positions count samples of the reply at `rate_hz`.
+    """The pacing of sent sound: each frame at its time. Positions count samples of the reply at
+    `rate_hz`.
 
     not_before_s: until then the client plays an earlier reply. play_delay_ms: how much later than
     a client next door, without a buffer, this one plays what is sent; None: what is sent is heard.
@@ -255,7 +256,9 @@ class Pacer:
         self._words.extendleft(reversed(words))
 
     def reduce_lead(self) -> None:
-        """Somebody may be about to speak: let the client's buffer run down."""
+        """Reduce the lead, since somebody may be about to speak: let the client's buffer run
+        down.
+        """
         self._has_reduced_lead = True
 
     def duck(self) -> None:
@@ -279,7 +282,7 @@ class Pacer:
         self.changed.set()
 
     def begin_softly(self, unsure_ms: float) -> int:
-        """What is sent next, the first of the reply, fades in: it may be taken back.
+        """Fade in what is sent next, the first of the reply: it may be taken back.
 
         unsure_ms: until the turn will be over for sure. Returns for how many ms it fades in.
         """
@@ -368,11 +371,13 @@ class Pacer:
 
     @property
     def kept_from_ms(self) -> float:
-        """What was sent from there on can be sent again."""
+        """Return the place from which on sent sound can be sent again."""
         return 1000.0 * (self._audio.n_sent - self._audio.n_kept) / self.rate_hz
 
     def has_sent_beyond(self, at_ms: float) -> bool:
-        """In samples: two sums of milliseconds may differ in their last bit."""
+        """Whether more was sent, in samples: two sums of milliseconds may differ in their last
+        bit.
+        """
         return self._audio.n_sent > self._position(at_ms)
 
     @property
@@ -390,7 +395,9 @@ class Pacer:
         return self.is_stopped or is_sent
 
     def heard_ms(self, now_s: float) -> float:
-        """Of the reply, what a client that plays without a buffer of its own has played."""
+        """Return how much of the reply a client that plays without a buffer of its own has
+        played.
+        """
         if (delay_ms := self._play_delay_ms()) is None:
             return self.sent_ms
         ahead_ms = max(0.0, 1000.0 * (self.play_end_s - now_s) + delay_ms)
@@ -403,8 +410,8 @@ class Pacer:
         return self.buffered_ms + 1000.0 * max(0.0, self.play_end_s - now_s)
 
     def silent_from_s(self, now_s: float) -> float:
-        """When the client will have played all that leaves without more audio; while it is paused,
-        as if it went on now.
+        """Return when the client will have played all that leaves without more audio; while it is
+        paused, as if it went on now.
         """
         is_paused = self.state is PacerState.PAUSED
         ahead_ms = 0.0 if self._is_incomplete else self.buffered_ms

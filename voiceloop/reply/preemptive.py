@@ -44,7 +44,7 @@ MOST_CHARACTERS = 320
 
 
 class PreemptiveReplies:
-    """Those of one session, one after the other."""
+    """The preemptive replies of one session, one after the other."""
 
     def __init__(self, context: ReplyContext) -> None:
         self._context = context
@@ -147,7 +147,7 @@ class PreemptiveReplies:
         return self._reply.generation.live if self._reply is not None else None
 
     def _plan_to(self, open_turn: LiveBranch, text: str) -> ReplyPlan:
-        """Of the reply to the open turn, were this all of it."""
+        """Return the plan of the reply to the open turn, were this all of it."""
         behind = self._context.prepared.ahead(text)
         turn = ChatMessage("user", text, behind=behind, sound=open_turn.sound)
         prompt = (*open_turn.context.messages, turn)
@@ -251,7 +251,9 @@ class PreemptiveReplies:
         return self._context.plan_of(protocol.settings, (*history, turn)) == made
 
     def plan_to(self, words: tuple[str, ...]) -> ReplyPlan | None:
-        """Of the reply that is under way to just these words; None where none is."""
+        """Return the plan of the reply that is under way to just these words; None where none
+        is.
+        """
         reply, live = self._reply, self._live
         if reply is None or live is None or not self._has_reply_to(words):
             return None
@@ -318,7 +320,7 @@ class PreemptiveReplies:
         self._book(record.end.usage, record.end.wasted_audio_ms)
 
     def _book(self, usage: Usage, wasted_ms: float) -> None:
-        """What a reply threw away, preemptive or interrupted."""
+        """Count what a reply threw away, preemptive or interrupted."""
         self._tokens.take(usage.n_discarded_tokens)
         self._speech_ms.take(wasted_ms)
 

@@ -1,4 +1,4 @@
-"""What the operator has prepared for a turn: an answer in the model's place, or notes behind it.
+"""The operator's preparation for a turn: an answer in the model's place, or notes behind it.
 
 Owns what is known behind the caller's words: what was found in documents, and what their answers
 came to. A reply asks here before it asks the model.
@@ -41,8 +41,8 @@ BY_CLASS = "python"  # in `answered_by`: the agent's class
 
 
 class Prepared:
-    """Of one session. retrieval: None where the agent has no documents. secrets: of its caller.
-    made_for: as of `Capabilities`.
+    """The prepared answers and notes of one session. retrieval: None where the agent has no
+    documents. secrets: of its caller. made_for: as of `Capabilities`.
     """
 
     def __init__(
@@ -102,7 +102,9 @@ class Prepared:
         return None
 
     def _read_out(self, turn: str, found: Sequence[Passage] | None) -> FixedAnswer | None:
-        """What was found for the turn, where the model would garble it; None: not searched yet."""
+        """Return what was found for the turn, where the model would garble it; None: not searched
+        yet.
+        """
         if found is None:
             return None
         said = said_of(turn, found, self._quotable, of_tools(self._agent))
@@ -126,7 +128,7 @@ class Prepared:
         return bool(self._quotable)
 
     def result_line(self, calls: Sequence[PendingCall]) -> FixedAnswer | None:
-        """What came of these calls, where the model would garble it."""
+        """Return what came of these calls, where the model would garble it."""
         is_read = all(call.is_made and call.tool.side_effect_free for call in calls)
         if not self.quotes or not is_read:
             return None
@@ -135,7 +137,7 @@ class Prepared:
 
     @property
     def _callable(self) -> frozenset[str]:
-        """Those of the agent's tools that the session has as the agent does."""
+        """Return those of the agent's tools that the session has as the agent does."""
         settings, own = self._protocol.settings, self._agent.session_settings().tools
         if settings.tool_choice not in ("auto", "required"):
             return frozenset()
@@ -162,7 +164,7 @@ class Prepared:
         return self._retrieval is not None and not self._retrieval.looks_ahead
 
     def ahead(self, turn: str) -> str:
-        """What stands behind the open turn's words where it is answered now."""
+        """Return what stands behind the open turn's words where it is answered now."""
         notes = self._own_notes(self._form(turn)[1])
         if self._retrieval is None or not self._retrieval.has_words:
             return notes
@@ -251,7 +253,9 @@ class Prepared:
             response.slot(turn_id, one.name, one.slot.kind, self._told_of(one), one.state.value)
 
     def slot_of(self, turn: str) -> str:
-        """What the caller speaks of in this turn, by a slot's name; "" where that is none."""
+        """Return what the caller speaks of in this turn, by a slot's name; "" where that is
+        none.
+        """
         before, now = self._form(turn)
         return next((one.name.replace("_", " ") for one in now.changes(before)), "")
 
@@ -265,13 +269,14 @@ class Prepared:
 
     @property
     def last_said(self) -> str:
-        """What was heard of the agent last; "" where the caller has spoken since."""
+        """Return what was heard of the agent last; "" where the caller has spoken since."""
         role, text = next(iter(self._protocol.spoken.said()[-1:]), ("", ""))
         return text if role == "assistant" else ""
 
     def asked_for(self, said: str = "") -> tuple[AgentSlot | None, int | None]:
-        """What the agent asks for at the moment, of its file's slots, and how many digits that has,
-        where that is known. said: by a reply that is not over; "": the newest that is counts.
+        """Return what the agent asks for at the moment, of its file's slots, and how many digits
+        that has, where that is known. said: by a reply that is not over; "": the newest that is
+        counts.
         """
         form = self._form()[1]
         about = form.get(form.open) if form.open else None
@@ -284,7 +289,7 @@ class Prepared:
         return None, n_digits if n_digits != PHONE_DIGITS else None  # abroad they have others
 
     def _told_of(self, one: Filled) -> str:
-        """What clients and tools are told of a value, before it is needed."""
+        """Return what clients and tools are told of a value, before it is needed."""
         hides = one.slot.sensitive and one.value
         return self.secrets.hide(one.name, one.value) if hides else one.value
 
@@ -307,7 +312,9 @@ class Prepared:
         )
 
     def _form(self, turn: str | None = None) -> tuple[Form, Form]:
-        """Where the slots stand before the caller's turn, and with it; None: the newest words."""
+        """Return where the slots stand before the caller's turn, and with it; None: the newest
+        words.
+        """
         if not self._forms.has_names:
             return Form(), Form()
         # Not those of an agent before, to whom they were sensitive and to this one are not.
@@ -326,7 +333,7 @@ class Prepared:
         return self._forms.after(turns[:-1]), self._forms.after(turns)
 
     def _own_notes(self, form: Form, turn_id: str | None = None) -> str:
-        """What is known of slots, and what the class said of this turn as it was over."""
+        """Return what is known of slots, and what the class said of this turn as it was over."""
         told_of, told = self._told_before
         before = told if turn_id is not None and turn_id == told_of else ""
         shown = self._protocol.shown.notes_before()
@@ -334,7 +341,7 @@ class Prepared:
 
 
 def _asked(call: ToolCall) -> str:
-    """What a tool was asked for, where that is one text."""
+    """Return what a tool was asked for, where that is one text."""
     try:
         given = json.loads(call.arguments)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a model says again of what was said before it: taken out of the beginning of its text."""
+"""Repetitions: a model's words that were said before are taken out of the beginning of its text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EDGES = ".,;:!?\"'“”’…-"
 
 
 class Repeats:
-    """Of one text behind words that were said.
+    """The repeated words of one text behind words that were said.
 
     said: these words. acts: words of which a first sentence may be made that does no more than an
     opener does, and is left out too; none where no opener was said.
@@ -61,14 +61,14 @@ class Repeats:
         return ""
 
     def _pass(self, repeated: str) -> str:
-        """What is behind these characters is new, and all that follows."""
+        """Pass these characters: what is behind them is new, and all that follows."""
         self._is_over = True
         held, self._held = self._held.lstrip(), ""
         return held[len(repeated) :] if repeated else held
 
 
 def _n_same(words: list[str], said: list[str]) -> int:
-    """With how many of the said words they begin."""
+    """Return with how many of the said words they begin."""
     pairs = enumerate(zip(words, said, strict=False))
     return next((i for i, (one, other) in pairs if one != other), min(len(words), len(said)))
 

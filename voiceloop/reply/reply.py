@@ -149,7 +149,7 @@ class Reply:
     def say_line(
         self, response: ResponseHandle, turn: UserTurn, plan: ReplyPlan, call: ToolCall | None
     ) -> None:
-        """Its fixed text was spoken ahead, and is what this turn is answered with."""
+        """Say its fixed text, which was spoken ahead, and is what this turn is answered with."""
         self.turn, self.record, self.generation.plan = turn, turn.record, plan
         self.fixed_call = call
         if self.fixed_text:
@@ -278,12 +278,14 @@ class Reply:
             self.generation.go_behind(f"{taken.line} ", openers.acts)
 
     def _take_turn(self, turn: UserTurn) -> None:
-        """It is due to this turn; what was done ahead stands in the turn's record too."""
+        """Take the turn that it is due to; what was done ahead stands in the turn's record too."""
         turn.record.take_over(self.record)
         self.turn, self.record = turn, turn.record
 
     def _pass_round(self, calls: Sequence[PendingCall]) -> None:
-        """Its first round was nothing but these calls, and what came of them is known already."""
+        """Pass its first round, which was nothing but these calls, and what came of them is
+        known already.
+        """
         for each in calls:
             self._add_call(each.call)
         self._tell_results(calls)
@@ -296,7 +298,8 @@ class Reply:
     # --- who speaks ---
 
     def interrupt(self, heard_text: str, heard_ms: float) -> None:
-        """Its response has ended, after these words and this much audio of its item: pause.
+        """Interrupt: its response has ended, after these words and this much audio of its item, so
+        pause.
 
         `resume_in` or `cancel` follows, and until then no tool is called. It may come once more,
         when the client says how much it has played.
@@ -305,7 +308,9 @@ class Reply:
         self.speech.interrupt(heard_text, heard_ms)
 
     def resume_in(self, response: ResponseHandle) -> None:
-        """After a false interruption: say in this response what was not heard of the last one."""
+        """Resume after a false interruption: say in this response what was not heard of the last
+        one.
+        """
         self._answer_in(response)
         self.speech.resume()
 
@@ -357,7 +362,7 @@ class Reply:
         return self.outcome is not None or self.speech.has_failed or said.failure is not None
 
     def heard_over_ms(self, sounding_ms: float) -> float:
-        """For how long it was heard over a caller who has sounded for so long."""
+        """Return for how long it was heard over a caller who has sounded for so long."""
         silent_s = max(0.0, self._context.clock() - self.playout.play_end_s)
         return max(0.0, sounding_ms - 1000.0 * silent_s)
 
@@ -428,7 +433,7 @@ class Reply:
         self._close(outcome, error)
 
     async def _say_kept(self) -> None:
-        """It broke off, the voice perhaps lost: say the fallback as it was spoken before."""
+        """Say the fallback as it was spoken before, after it broke off, the voice perhaps lost."""
         fallback = self._context.agent.fallback
         kept = self._kept(fallback)
         if kept is None or not self.plan.speaks or not self.phase.is_answering:
@@ -490,14 +495,14 @@ class Reply:
             await self._write(line)
 
     def _take_results(self, calls: Sequence[PendingCall]) -> None:
-        """What came of these calls is what the next round is asked with."""
+        """Take the results of these calls for the question of the next round."""
         uses = [each.use(self.released_s) for each in calls]
         self.record.note_calls(uses, self._context.clock())
         is_beside, is_last = self.response.is_out_of_band, self._bridge.is_spent
         self.generation.begin_round(calls, is_out_of_band=is_beside, is_last=is_last)
 
     def _go_on(self, voice: Voice | None = None) -> None:
-        """In another response, once the last one has been played."""
+        """Go on in another response, once the last one has been played."""
         self._answer_like_before()
         wasted_ms = self.speech.wasted_ms
         self.speech = self._new_speech(self.playout.play_end_s, voice=voice)
@@ -555,7 +560,7 @@ class Reply:
         self.speech.release()
 
     async def _follow_model(self) -> None:
-        """Where the model fails the other of a cascade goes on behind what was said."""
+        """Have the other model of a cascade go on behind what was said where the model fails."""
         while True:
             try:
                 await self._follow_one_model()
@@ -623,7 +628,7 @@ class Reply:
 
     @property
     def _turn_ended_s(self) -> float | None:
-        """When the turn did whose answer is the present round; None where no turn's is."""
+        """Return when the turn ended whose answer is the present round; None where no turn's is."""
         is_first = self.generation.rounds.is_first
         return self.turn.speech_end_s if self.turn is not None and is_first else None
 
@@ -633,7 +638,7 @@ class Reply:
         return self._context.clock() - ended_s if ended_s is not None else 0.0
 
     def _late(self) -> Late | None:
-        """What the caller waits for now: the model, or the voice that has words to say."""
+        """Return what the caller waits for now: the model, or the voice that has words to say."""
         asked_s, ended_s = self.generation.deadline.asked_s, self._turn_ended_s
         if self.speech.text.whole:
             if (late := self.speech.late()) is None or self.response.is_out_of_band:
@@ -650,7 +655,7 @@ class Reply:
         return self._context.voice.kept_sound(line, self.plan.voice_options)
 
     def _say_before(self, line: str, needs_voice: bool) -> bool:
-        """In the response that is open, as of `Bridge.watch`."""
+        """Say a line in the response that is open, as of `Bridge.watch`."""
         if (kept := self._kept(line)) is None and not needs_voice:
             return False
         if not self.speech.text.whole:
@@ -667,7 +672,7 @@ class Reply:
         return True
 
     async def _say_behind(self, line: str) -> None:
-        """In a response of its own: the one before has said all it had to."""
+        """Say a line in a response of its own: the one before has said all it had to."""
         await self.phase.answering.wait()
         self._go_on(self._kept(line))
         self.speech.say(line)
@@ -718,7 +723,9 @@ class Reply:
         return call
 
     def _tell_results(self, calls: Sequence[PendingCall]) -> None:
-        """What came of those of the session's MCP servers: each stands in the call's own item."""
+        """Tell the results of calls of the session's MCP servers: each stands in the call's own
+        item.
+        """
         for pending in calls:
             text, is_error = pending.told
             self.response.mcp.finish(pending.call.call_id, text, is_error=is_error)

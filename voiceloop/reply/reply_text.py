@@ -10,7 +10,7 @@ ECHO_CHARACTERS = 80  # about five seconds of speech, at some 16 characters a se
 
 
 class TextEnd(Enum):
-    """What the end of the text so far is the end of."""
+    """The kind of end that the text so far has."""
 
     NOTHING = "nothing"
     VERSION = "version"  # a later version may go on here
@@ -82,26 +82,30 @@ class ReplyText:
         return any(map(str.isalnum, self.confirmed[self.n_ahead :]))
 
     def written_at_s(self, n_chars: int) -> float:
-        """When the first n_chars characters (at least the first piece) were there."""
+        """Return when the first n_chars characters (at least the first piece) were there."""
         for count, at_s in self._written:
             if count >= max(n_chars, 1):
                 return at_s
         return self._written[-1][1] if self._written else 0.0
 
     def owed_since_s(self, n_spoken: int) -> float | None:
-        """When the first word behind so many characters was written; None where there is none."""
+        """Return when the first word behind so many characters was written; None where there is
+        none.
+        """
         behind = enumerate(self.whole[n_spoken:], n_spoken + 1)
         n_chars = next((count for count, mark in behind if mark.isalnum()), None)
         return None if n_chars is None else self.written_at_s(n_chars)
 
     def behind_marks(self, n_chars: int) -> int:
-        """Where the text goes on behind a word that ends there, and the marks said with it."""
+        """Return where the text goes on behind a word that ends there, and the marks said with
+        it.
+        """
         while self.whole[n_chars : n_chars + 1] in tuple(CLAUSE_MARKS):
             n_chars += 1
         return n_chars
 
     def clause_ends(self) -> Iterator[int]:
-        """Behind each mark that a space follows: a number's own ends nothing."""
+        """Yield the place behind each mark that a space follows: a number's own ends nothing."""
         for index, mark in enumerate(self.whole):
             if mark in CLAUSE_MARKS and self.whole[index + 1 : index + 2].isspace():
                 yield index + 1
@@ -111,7 +115,7 @@ class ReplyText:
     # --- said ---
 
     def take(self, n_chars: int) -> str:
-        """What was not taken yet of the first n_chars characters: it is said now."""
+        """Return what was not taken yet of the first n_chars characters: it is said now."""
         taken = self.whole[self._n_said : n_chars]
         self._n_said = max(self._n_said, min(n_chars, len(self.whole)))
         return taken

@@ -1,4 +1,4 @@
-"""Which of a server's language models answers a turn of one call, and why.
+"""The choice of a server's language model for a turn of one call, and its reason.
 
 Owns the order in which that is decided: what the session or the agent names, else of a cascade the
 agent's `[[route]]`, the session's effort, the key's quota, the load, the route head. A model that
@@ -39,7 +39,7 @@ FAILED = "failed"  # the reason of a part that went on for the other
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Who makes a reply.
+    """The model that makes a reply.
 
     model, other: names of `Backends.models`; other: who goes on where the model fails, None where
     nobody does. part: the model's in the cascade, None where there is none. reason: what decided.
@@ -62,9 +62,9 @@ OWN_ALONE = Route()
 
 
 class Router:
-    """Of one call. models, cascade: as of `Backends`. level: of the server's load. may_use_large:
-    whether the key's quota has some of the large model left. signs: what the route head has read
-    of these words. now: the clock on the wall.
+    """The router of one call. models, cascade: as of `Backends`. level: of the server's load.
+    may_use_large: whether the key's quota has some of the large model left. signs: what the route
+    head has read of these words. now: the clock on the wall.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Router:
         return named is None or named.is_there()
 
     def route(self, prompt: Sequence[ChatMessage], effort: str | None, language: str = "") -> Route:
-        """Who answers this prompt."""
+        """Return who answers this prompt."""
         if (pair := self._pair) is None:
             return OWN_ALONE if self._alone is None else Route(self._alone, reason="session")
         is_turn = bool(prompt) and prompt[-1].role == "user"

@@ -1,4 +1,4 @@
-"""What of a model's text may be said: no markup of a tool call, and nothing over and over.
+"""The sayable part of a model's text: no markup of a tool call, and nothing over and over.
 
 Owns the two ways in which a reply breaks: a model writes part of a call as text, or it is stuck at
 a word or a phrase. Whatever way the text is cut into pieces, the same of it is given out. Pure.
@@ -85,7 +85,7 @@ class SayableText:
 
     @property
     def needs_fallback(self) -> bool:
-        """It broke, and not after a whole sentence: something must be said behind it."""
+        """Whether it broke, and not after a whole sentence: something must be said behind it."""
         given = self._text[: self._n_given].rstrip()
         return self.breakage is Breakage.MARKUP or (
             self.breakage is Breakage.REPETITION and not given.endswith(SENTENCE_ENDS)
@@ -138,7 +138,9 @@ class Copies:
         self._n_same = [0] * (longest + 1)
 
     def add(self, symbol: str) -> list[tuple[int, int]]:
-        """For each length so far: how many symbols in a row equal those so many before them."""
+        """Add symbols; for each length so far it counts how many in a row equal those so many
+        before them.
+        """
         symbols, n_same = self._symbols, self._n_same
         symbols.append(symbol)
         lengths = range(1, min(self._longest, len(symbols) - 1) + 1)
@@ -212,7 +214,7 @@ def _begins_bare_call(text: str) -> bool | None:
 
 
 def _plain_characters(text: str, start: int, marks: tuple[str, ...]) -> tuple[int | None, int]:
-    """Where the first mark begins (None: there is none), and where one may be beginning."""
+    """Return where the first mark begins (None: there is none), and where one may be beginning."""
     found = [at for mark in marks if (at := text.find(mark, start)) >= 0]
     if found:
         return min(found), min(found)

@@ -12,7 +12,7 @@ LONGEST = 320
 
 
 class Sentences:
-    """Of one version of a reply: `feed` and `finish` return what may be said by then.
+    """The sentences of one version of a reply: `feed` and `finish` return what may be said by then.
 
     said: what is said in place of a sentence.
     """
@@ -37,7 +37,7 @@ class Sentences:
         return await self._of(text)
 
     async def _of(self, text: str) -> str:
-        """With the space around it."""
+        """Return it with the space around it."""
         if not (bare := text.strip()):
             return text
         said = await self._said(bare)

@@ -1,4 +1,4 @@
-"""What the agent says in one response: text in as it is written, paced audio out.
+"""The agent's speech in one response: text in as it is written, paced audio out.
 
 Owns the text, which of it is certain, and the voice's streams: one at a time, and another where the
 text is written anew, goes on behind an end, or where the voice was lost. Text may be spoken before
@@ -187,7 +187,7 @@ class ReplySpeech:
         self._speak_anew(kept)
 
     def _speak_anew(self, kept: Place) -> None:
-        """What is behind this place is thrown away, and the text from there on spoken again."""
+        """Throw away what is behind this place, and speak the text from there on again."""
         self.held_ms = min(self.held_ms, kept.at_ms)
         self.wasted_ms += self.playout.cut(kept.at_ms)
         self._words = [word for word in self._words if word.text_end <= kept.n_chars]
@@ -223,7 +223,9 @@ class ReplySpeech:
         return text.whole
 
     def _behind_sent(self) -> Place | None:
-        """Behind the last word of which something was sent; None where none was, or unknown."""
+        """Return the place behind the last word of which something was sent; None where none
+        was, or unknown.
+        """
         sent_ms = self.playout.sent_ms
         n = sum(word.start_ms < sent_ms for word in self._words)
         if n == 0 or self._words[n - 1].end_ms > self._made_ms + WITHHELD_MS:
@@ -260,7 +262,9 @@ class ReplySpeech:
         return fade_in_ms
 
     def take_back(self) -> None:
-        """After `start_early` and `playout.pause`: hold all of it again, from its first sample."""
+        """Take back, after `start_early` and `playout.pause`: hold all of it again, from its
+        first sample.
+        """
         begun = tuple(word for word in self._words if word.start_ms < self.playout.sent_ms)
         self._phase.change(PhaseEvent.TAKE_BACK)
         self.playout.send_until(0.0)
@@ -301,7 +305,7 @@ class ReplySpeech:
         self._heard = Place(n_before + len(heard_text), before_ms + heard_ms)
 
     def resume(self) -> None:
-        """After a false interruption: say what was not heard, as an item of its own.
+        """Resume after a false interruption: say what was not heard, as an item of its own.
 
         What a client has flushed is sent again: from where it said that it had played to, else
         from where a client without a buffer of its own had.
@@ -319,7 +323,9 @@ class ReplySpeech:
         self.playout.resume()
 
     def resumable_from_ms(self, heard_ms: float) -> float:
-        """Where in the item `resume` can go on: at `heard_ms`, or where kept audio begins."""
+        """Return where in the item `resume` can go on: at `heard_ms`, or where kept audio
+        begins.
+        """
         return max(heard_ms, self.playout.kept_from_ms - self._item_from.at_ms)
 
     @property
@@ -486,7 +492,8 @@ class ReplySpeech:
 
     @property
     def _resumes_at(self) -> Place | None:
-        """Where a lost voice is followed by another: behind the last word that is there whole.
+        """Return where a lost voice is followed by another: behind the last word that is there
+        whole.
 
         None where sound was sent whose words nobody knows.
         """
@@ -505,7 +512,7 @@ class ReplySpeech:
         return Place(place.n_chars, max(place.at_ms, self.playout.sent_ms))
 
     def late(self) -> Late | None:
-        """Where the voice owes the caller sound, since when; None where it owes none."""
+        """Return where the voice owes the caller sound, since when; None where it owes none."""
         utterance, playout = self._utterance, self.playout
         if playout.is_limited or self._phase.is_ahead or playout.is_stopped:
             return None

@@ -129,7 +129,9 @@ class ToolAnswers:
         return True
 
     def forget_draft(self) -> None:
-        """Nothing goes on behind them: another version was asked for, or the reply itself."""
+        """Forget the draft: another version was asked for, or the reply itself, so nothing goes
+        on behind its calls.
+        """
         self.drafted = {}
 
     @property
@@ -142,7 +144,9 @@ class ToolAnswers:
 
     @property
     def drafts_messages(self) -> tuple[ChatMessage, ...]:
-        """Its calls and their results, as they follow the caller's turn; once they are over."""
+        """Return its calls and their results, as they follow the caller's turn; once they are
+        over.
+        """
         if not self.drafted:
             return ()
         results = (
@@ -256,7 +260,9 @@ def _names(schema: object, value: str | None) -> bool:
 
 
 def as_refusals(refused: Sequence[IncompleteCall]) -> tuple[ChatMessage, ...]:
-    """Why these calls were not made, as the model is given it; the conversation has none of it."""
+    """Return why these calls were not made, as the model is given it; the conversation has none of
+    it.
+    """
     lacks = ((", ".join(each.missing), each.call.call_id) for each in refused)
     text = "not called: {} is missing. Ask the caller for it."
     return tuple(
@@ -284,7 +290,8 @@ def lacking(tool: Tool, arguments: str) -> tuple[str, ...]:
 
 
 def as_results(calls: Sequence[PendingCall], protocol: Protocol | None) -> tuple[ChatMessage, ...]:
-    """What came of the calls as the model is given it; with a protocol, its conversation too.
+    """Return what came of the calls as the model is given it; with a protocol, its conversation
+    too.
 
     Those that are not over go on without the reply, and are recorded when they are.
     """

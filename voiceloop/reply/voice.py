@@ -55,17 +55,17 @@ class KeptLine:
         return self
 
     def feed(self, text: str) -> None:
-        """What is said is known already."""
+        """Feed text whose sound is known already."""
 
     def finish(self) -> None:
-        """So is where it ends."""
+        """Do nothing: the end is known too."""
 
     async def events(self) -> AsyncIterator[VoiceEvent]:
         for piece in self.pieces:
             yield piece
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Close: nothing is open."""
 
     @property
     def ms(self) -> float:
@@ -82,7 +82,7 @@ class KeptLine:
 
 
 class KeptLines:
-    """By text, voice and speed; the longest unused goes first."""
+    """The kept lines by text, voice and speed; the longest unused goes first."""
 
     def __init__(self) -> None:
         self._lines: OrderedDict[tuple[str, VoiceOptions], KeptLine] = OrderedDict()

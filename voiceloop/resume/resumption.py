@@ -54,7 +54,9 @@ class Lasting(Shape):
 
 @dataclass(frozen=True, slots=True)
 class ResumedCall:
-    """What goes on here. call_id: of the session before. clients_calls: its client owes outputs."""
+    """A call that goes on here. call_id: of the session before. clients_calls: its client owes
+    outputs.
+    """
 
     call_id: str
     settings: SettingsChanged
@@ -236,7 +238,7 @@ class Resumption:
         return ResumedCall(claims.call_id, changed, clients_calls, self._owes_answer)
 
     def _settings_of(self, snapshot: Snapshot) -> SessionSettings:
-        """Those of the call, with the MCP servers of which a ticket says nothing.
+        """Return the settings of the call, with the MCP servers of which a ticket says nothing.
 
         Whoever names them on this connection, by a client secret or before it resumes, keeps them.
         """

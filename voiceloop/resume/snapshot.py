@@ -76,7 +76,7 @@ class Changes:
 
 
 def changes_of(settings: SessionSettings, own: SessionSettings) -> Changes:
-    """What a ticket says of these settings. own: the agent's.
+    """Return what a ticket says of these settings. own: the agent's.
 
     An MCP server that was named with headers is left out whole: asked without them it would let
     somebody else in, or nobody. So are the tools that servers list: they are asked for them anew.
@@ -94,7 +94,9 @@ def changes_of(settings: SessionSettings, own: SessionSettings) -> Changes:
 
 
 def snapshot_of(changes: Changes, conversation: Conversation, spoken: SpokenReplies) -> Snapshot:
-    """What stands fast of a call at this moment. Raises: InvalidRequest: too long changes."""
+    """Return what stands fast of a call at this moment. Raises: InvalidRequest: too long
+    changes.
+    """
     n_left = MAX_CHARACTERS - changes.n_characters
     if n_left < 0:
         raise _too_large(f"{MAX_CHARACTERS} characters", changes.n_characters)
@@ -115,7 +117,7 @@ def _too_large(most: str, found: int) -> InvalidRequest:
 
 
 def carried(conversation: Conversation) -> tuple[Item, ...]:
-    """What of it stands fast."""
+    """Return what of it stands fast."""
     return tuple(item for item in conversation.items() if _is_carried(item))
 
 

@@ -93,7 +93,7 @@ class Once:
         self._taken[name] = self._now(), by
 
     def settle(self, name: str) -> None:
-        """From now on nobody may take it again."""
+        """Settle the ticket: from now on nobody may take it again."""
         if name in self._taken:
             self._taken[name] = self._taken[name][0], b""
 
@@ -107,7 +107,7 @@ class TicketKeys(Protocol):
 
 
 class Tickets:
-    """Those of one server. keys: alike on all that resume each other's calls; now: epoch."""
+    """The tickets of one server. keys: alike on all that resume each other's calls; now: epoch."""
 
     def __init__(self, keys: TicketKeys, now: Callable[[], float]) -> None:
         self._keys = keys
@@ -137,12 +137,12 @@ class Tickets:
             return False
 
     def let_in(self, head: str, tenant: str) -> None:
-        """Its caller is inside: the head counts once. One that is not known is ignored."""
+        """Let its caller in: the head counts once. One that is not known is ignored."""
         if self.knows(head, tenant):
             self._returned.take(self._claims(head, tenant).call_id)
 
     def read(self, value: str, tenant: str) -> tuple[Claims, Snapshot]:
-        """What a ticket says that is good.
+        """Return what a ticket says that is good.
 
         Raises:
             InvalidRequest: it is too long, not signed by us for this tenant, too old

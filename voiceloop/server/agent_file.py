@@ -46,7 +46,7 @@ class AgentFile:
         self._saved = stamp_of(path)
 
     async def watch(self) -> None:
-        """For ever."""
+        """Watch the file for ever."""
         async for _ in writings(self._path, LOOK_EVERY_S, self._saved):
             await self.reload()
 

@@ -104,7 +104,8 @@ def wait_for_room(status: Callable[[], Status], sleep: Callable[[float], None] =
 
 
 def settings_for(groups: Sequence[Group], environ: Mapping[str, str]) -> dict[str, str]:
-    """This environment's settings, which all processes get, checked with their configuration.
+    """Return this environment's settings, which all processes get, checked with their
+    configuration.
 
     Returns them without keys. Raises: ConfigError.
     """

@@ -79,7 +79,9 @@ class Place:
     _opened: Connections
 
     def rest(self) -> None:
-        """Nothing has been asked on it yet, or no more: it makes room where that is needed."""
+        """Rest: nothing has been asked on it yet, or no more, so it makes room where that is
+        needed.
+        """
         self._opened.resting[self] = None
 
     def work(self) -> None:
@@ -140,7 +142,7 @@ class Connections:
             del self._of_network[place.network]
 
     def log_refusal(self, why: str) -> None:
-        """At most one line a minute, however many come."""
+        """Log at most one line a minute, however many refusals come."""
         now = self._clock()
         if now - self._logged_at >= LOG_EVERY_S:
             self._logged_at = now

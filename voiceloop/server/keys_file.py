@@ -37,7 +37,7 @@ class KeysFile:
         self._trouble = ""
 
     async def watch(self) -> None:
-        """For ever; at once where there is no file."""
+        """Watch the file for ever; return at once where there is no file."""
         if self._path is None:
             return
         while True:

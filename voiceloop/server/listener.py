@@ -1,4 +1,4 @@
-"""What comes to a listening socket: counted as it is accepted, silent until it speaks, then served.
+"""Connections to a listening socket: counted as accepted, silent until they speak, then served.
 
 Owns a connection until its first byte has come and TLS is agreed. Nobody has shown a key by then,
 so each costs as little as can be: until its first byte a socket and a timer, and only then buffers.
@@ -35,7 +35,7 @@ TLS_CLOSE_S = 3.0
 
 
 class Listener:
-    """Those of one socket, which listens already and is closed with this.
+    """The listener of one socket, which listens already and is closed with this.
 
     serve: makes the protocol of one connection. tls: None where nothing is encrypted.
     """
@@ -112,7 +112,7 @@ class Listener:
         return True
 
     def _hear(self, silent: _Silent, has_come: bool) -> None:
-        """It is no longer silent, or it is over."""
+        """Hear that it is no longer silent, or is over."""
         place = self._silent.pop(silent)
         if has_come and self._tls is not None:
             with suppress(OSError):
@@ -147,7 +147,9 @@ class Listener:
 
     @asynccontextmanager
     async def _turn(self, place: Place) -> AsyncIterator[None]:
-        """For one handshake. Of all that go on the oldest makes room for one more."""
+        """Wait for the turn of one handshake. Of all that go on the oldest makes room for one
+        more.
+        """
         if self._tls is None:
             yield
             return

@@ -1,4 +1,4 @@
-"""What the gateway's process holds of memory that it has freed.
+"""Memory that the gateway's process holds although it has freed it.
 
 glibc gives blocks over 128 KiB back to the system when they are freed, until the first larger one
 is: then all up to that size come from the heap, where anything that is kept above such a block
@@ -34,7 +34,7 @@ def give_back_pages() -> None:
 
 
 async def watch_memory(n_inside: Callable[[], int]) -> None:
-    """For ever: once no call is inside any more, let go of what they were served with.
+    """Watch memory for ever: once no call is inside any more, let go of what they were served with.
 
     What is there by now stays out of the collector's sight. A call is a circle that it alone frees,
     and it looks at all objects only once a quarter of them are new: with those that a server begins

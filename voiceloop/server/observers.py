@@ -1,4 +1,4 @@
-"""Who is told of each call beside its metrics: a collector of traces, a folder of recordings."""
+"""The observers of each call beside its metrics: a collector of traces, a folder of recordings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from voiceloop.telemetry.traces import Traces, open_traces
 
 
 class CallObservers(NamedTuple):
-    """Of one server. close: writes and sends what is left; may block for some seconds."""
+    """The observers of one server's calls. close: writes and sends what is left; may block for some
+    seconds.
+    """
 
     traces: Traces
     recordings: Recordings
@@ -28,7 +30,7 @@ class CallObservers(NamedTuple):
 def open_observers(
     config: Config, agent: AgentConfig, keys: KeyRing, metrics: Metrics, clock: Callable[[], float]
 ) -> CallObservers:
-    """Those that the configuration names. Raises: ConfigError, MissingExtra."""
+    """Open the observers that the configuration names. Raises: ConfigError, MissingExtra."""
     asked, origins = config.traces, config.allowed_origins
     traces = open_traces(asked.url, clock, with_words=asked.words) if asked.url else Traces()
     if config.recording.folder is None:

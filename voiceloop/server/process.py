@@ -318,7 +318,7 @@ async def serve(
 
 
 def report_of(gateway: Gateway, url: str) -> ProcessReport:
-    """What a gateway tells whoever started it (``voiceloop gateway --json``).
+    """Return what a gateway tells whoever started it (``voiceloop gateway --json``).
 
     used: of its places, or of the calls that its load leaves room for, whichever is more.
     """
@@ -398,7 +398,7 @@ async def _load(
 
 
 def first_of(config: Config, others: Mapping[str, AgentConfig]) -> AgentConfig | None:
-    """Who of several answers where nobody is named; None: one that is not among them."""
+    """Return who of several answers where nobody is named; None: one that is not among them."""
     if config.agent is not None:
         return others.get(str(config.agent))
     return next(iter(others.values()), None)
@@ -414,7 +414,7 @@ def _tell_of_clients_tools(agent: AgentConfig) -> None:
 
 
 async def _unless_stopped(work: Coroutine[None, None, T], stop: Stop) -> T | None:
-    """What the work returns; None where a signal came first, upon which it is given up."""
+    """Return what the work returns; None where a signal came first, upon which it is given up."""
     task = asyncio.create_task(work, name="loading")
     stopped = asyncio.create_task(stop.wait())
     try:

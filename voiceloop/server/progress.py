@@ -1,4 +1,5 @@
-"""What ``voiceloop serve`` and ``worker`` tell a person on standard error: quiet by default.
+"""The messages of ``voiceloop serve`` and ``worker`` to a person on standard error: quiet by
+default.
 
 A line for each model as it gets ready; then the address of calls and that of the page.
 """

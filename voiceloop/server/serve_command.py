@@ -41,7 +41,9 @@ def run_gateway(
 
 
 def gateway_config(config: Config) -> Config:
-    """That of a server whose models are all elsewhere. Raises: ConfigError where one is not."""
+    """Return the configuration of a server whose models are all elsewhere. Raises: ConfigError
+    where one is not.
+    """
     lacking = [role for role in ROLE_KEYS if role in roles_here(config)]
     if lacking:
         raise ConfigError(

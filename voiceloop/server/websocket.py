@@ -113,7 +113,9 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         super().handle_close(event)
 
     def handle_parser_exception(self) -> None:
-        """What came is no frame of the protocol, or too large a one; its close frame is ready."""
+        """Close a connection that sent no frame of the protocol, or too large a one; its close
+        frame is ready.
+        """
         assert self.conn.close_sent is not None
         self._leave(self.conn.close_sent.code, self.conn.close_sent.reason)
 

@@ -1,4 +1,4 @@
-"""What an agent file may say of its slots. Pure."""
+"""The rules for slots in an agent file. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller says of a value that was said back to them: right, wrong, or wrong in one place.
+"""A caller's words about a value that was said back: right, wrong, or wrong in one place.
 
 Owns the words for it: "no, six at the end", "it's with a k", "seven, not nine". Pure.
 """
@@ -55,7 +55,7 @@ AROUND = frozenset("with a an the it's at end but and should be letter".split())
 
 
 class Verdict(Enum):
-    """What the caller says of a value."""
+    """The caller's verdict on the value."""
 
     RIGHT = "right"
     WRONG = "wrong"  # and says no other
@@ -72,7 +72,7 @@ class Judged:
 
 
 def judged(slot: AgentSlot, value: str, said: str) -> Judged:
-    """What these words say of the value that was said back."""
+    """Return what these words say of the value that was said back."""
     words = words_said(said)
     while words and words[0] in FILLERS and tuple(words[:2]) != ("uh", "huh"):
         del words[0]
@@ -147,7 +147,9 @@ def _in_place(slot: AgentSlot, value: str, line: str) -> str:
 
 
 def _in_name(value: str, line: str) -> str:
-    """In the word of the name that is named, as "Clark with an e at the end", else anywhere."""
+    """Correct the word of the name that is named, as "Clark with an e at the end", else
+    anywhere.
+    """
     words = value.split()
     said = line.partition(" with ")[0].split()
     meant = [
@@ -252,5 +254,5 @@ def _letter_named(word: str) -> str:
 
 
 def _as_written(old: str, new: str) -> str:
-    """With a capital where the one before had one."""
+    """Return it with a capital where the one before had one."""
     return new[:1].upper() + new[1:] if old.isupper() else new

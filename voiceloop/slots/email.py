@@ -94,7 +94,9 @@ def _leads(words: Sequence[str], at: int) -> bool:
 
 
 def _domain(words: Sequence[str]) -> str:
-    """Up to the end of the name behind the last dot, which is one word or letters."""
+    """Return the text up to the end of the name behind the last dot, which is one word or
+    letters.
+    """
     if "." not in words:
         return ""
     dot = len(words) - 1 - list(words)[::-1].index(".")
@@ -107,7 +109,7 @@ def _domain(words: Sequence[str]) -> str:
 
 
 def _joined(words: Sequence[str]) -> str:
-    """Without spaces, with numbers as digits."""
+    """Return it without spaces, with numbers as digits."""
     text = ""
     numbers: list[str] = []
     for word in (*words, ""):

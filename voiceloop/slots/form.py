@@ -1,4 +1,4 @@
-"""Where each named slot stands, read from what was said: a fold over the conversation.
+"""The state of each named slot, read from what was said: a fold over the conversation.
 
 Owns the states of an answer. The caller's turn behind a question fills its slot, the agent says the
 value back, the caller confirms or corrects it; after MAX_FAILED tries the call goes on without. The
@@ -26,7 +26,7 @@ CLOSING = "]"
 
 
 class SlotState(Enum):
-    """Of one answer."""
+    """The state of one answer."""
 
     HEARD = "heard"  # said back, and not confirmed yet
     UNCLEAR = "unclear"  # asked for again
@@ -51,7 +51,7 @@ class Filled:
 
     @property
     def note(self) -> str:
-        """What the model is told of it; "" where it is not settled."""
+        """Return what the model is told of it; "" where it is not settled."""
         match self.state:
             case SlotState.CONFIRMED:
                 if self.slot.sensitive:
@@ -70,7 +70,7 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What is known after a turn of the caller. line: what the agent is to say now, "" where the
+    """The known values after a turn of the caller. line: what the agent is to say now, "" where the
     model answers; open: the slot that the line is about.
     """
 
@@ -82,7 +82,7 @@ class Form:
         return next((one for one in self.filled if one.name == name), None)
 
     def put(self, one: Filled, line: str = "") -> Form:
-        """With this answer in the place of the slot's one before."""
+        """Return the form with this answer in the place of the slot's one before."""
         others = tuple(other for other in self.filled if other.name != one.name)
         return Form((*others, one), line, one.name if line else "")
 
@@ -156,7 +156,7 @@ def after_turn(form: Form, turn: Exchange, slots: Sequence[AgentSlot]) -> Form:
 
 
 def before_line(one: Filled) -> str:
-    """What the agent said of an answer that is neither confirmed nor let go."""
+    """Return what the agent said of an answer that is neither confirmed nor let go."""
     if one.state is SlotState.HEARD:
         assert one.slot.read_back
         return one.slot.read_back.replace("{value}", spoken(one.slot, one.value))
@@ -166,7 +166,8 @@ def before_line(one: Filled) -> str:
 
 
 def notes_of(form: Form, shown: Sequence[str]) -> str:
-    """What goes behind the caller's words: each settled answer that no message shown tells yet.
+    """Return what goes behind the caller's words: each settled answer that no message shown tells
+    yet.
 
     shown: what stands behind the messages before, oldest first.
     """

@@ -47,14 +47,15 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the caller is giving, asked for or not, and how far that has come."""
+    """The value that the caller is giving, asked for or not, and how far it has come."""
 
     kind: SlotKind
     answer: Answer
 
 
 def progress(slot: Slot | None, words: Sequence[str]) -> Progress | None:
-    """What the words (lower case) give and how far it has come; None: nothing that is counted.
+    """Return what the words (lower case) give and how far it has come; None: nothing that is
+    counted.
 
     Dictation is known by its words too, so it need not have been asked for.
     """
@@ -161,7 +162,9 @@ def _unasked_email(words: Sequence[str]) -> Progress | None:
 
 
 def _email(parts: Sequence[str]) -> Answer:
-    """By words and signs: behind "@" comes a host, behind each dot one more name."""
+    """Return the progress of an address by words and signs: behind "@" comes a host, behind each
+    dot one more name.
+    """
     if "@" not in parts:
         return Answer.UNDER_WAY
     host = parts[len(parts) - list(parts)[::-1].index("@") :]
@@ -175,7 +178,9 @@ def _email(parts: Sequence[str]) -> Answer:
 
 
 def _answer(slot: Slot, words: Sequence[str]) -> Progress | None:
-    """Of the kinds that are answered in a word or two; None: these words are no such answer."""
+    """Return the progress of kinds that are answered in a word or two; None: these words are no
+    such answer.
+    """
     last, kind = words[-1], slot.kind
     match kind:
         case SlotKind.DATE:

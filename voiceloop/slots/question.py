@@ -15,7 +15,7 @@ from voiceloop.slots.numbers import UNITS
 
 
 class SlotKind(Enum):
-    """What a question wants to know."""
+    """The kind of value that a question wants."""
 
     YES_NO = "yes_no"
     NUMBER = "number"  # dictated digit by digit
@@ -36,8 +36,8 @@ DICTATED = frozenset({SlotKind.NUMBER, SlotKind.SPELLING, SlotKind.ADDRESS, Slot
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What was asked for. n_digits: of a NUMBER, where it is known; of a DATE four, where its year
-    is wanted, too. options: of a CHOICE.
+    """The value that was asked for. n_digits: of a NUMBER, where it is known; of a DATE four, where
+    its year is wanted, too. options: of a CHOICE.
     """
 
     kind: SlotKind
@@ -71,7 +71,7 @@ NUMBER_WORDS = frozenset("number digits code pin zip ssn".split()) | frozenset(N
 
 
 def asked_in(reply: str, named: Sequence[AgentSlot] = ()) -> Slot | None:
-    """What the agent's last sentence asks for; None where it asks nothing.
+    """Return what the agent's last sentence asks for; None where it asks nothing.
 
     named: what the agent's file says of its questions; the first whose words stand there decides.
     """
@@ -87,7 +87,7 @@ def asked_in(reply: str, named: Sequence[AgentSlot] = ()) -> Slot | None:
 
 
 def asked_last(replies: Sequence[str], named: Sequence[AgentSlot] = ()) -> Slot | None:
-    """What the newest of the agent's turns asks for; replies: oldest first.
+    """Return what the newest of the agent's turns asks for; replies: oldest first.
 
     Where it asks for something to be said again, that is what the question before wanted, behind
     values that were said back.
@@ -119,7 +119,7 @@ def _says_back(reply: str, slot: Slot, named: Sequence[AgentSlot]) -> bool:
 
 
 def named_in(reply: str, named: Sequence[AgentSlot]) -> AgentSlot | None:
-    """Whose answer a reply asks for: the first whose words its last question has."""
+    """Return whose answer a reply asks for: the first whose words its last question has."""
     last = _last_sentence(reply)
     words = _question_words(last)
     return _named(words, named) if _is_question(last, words) else None

@@ -15,7 +15,9 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 class Secrets:
-    """Of one call. A call that was resumed elsewhere has none: its caller is asked anew."""
+    """The sensitive values of one call. A call that was resumed elsewhere has none: its caller is
+    asked anew.
+    """
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}

@@ -43,7 +43,9 @@ NO_NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What was given. fits: the slot takes it: it is whole, and as the author's pattern wants."""
+    """The value that was given. fits: the slot takes it: it is whole, and as the author's pattern
+    wants.
+    """
 
     text: str
     fits: bool = True
@@ -135,7 +137,9 @@ def _name(said: str, words: Sequence[str]) -> str:
 
 
 def _address(words: Sequence[str]) -> str:
-    """With its numbers as figures: "12 Elm Street" of "it's twelve elm street"."""
+    """Return the address with its numbers as figures: "12 Elm Street" of "it's twelve elm
+    street".
+    """
     parts = _trimmed(words)
     text: list[str] = []
     numbers: list[str] = []
@@ -193,7 +197,9 @@ def spoken(slot: AgentSlot, text: str) -> str:
 
 
 def _groups(text: str) -> list[str]:
-    """Of three, the last of three to five where there is more than one: 555 012 3456."""
+    """Return groups of three, the last of three to five where there is more than one: 555 012
+    3456.
+    """
     starts = list(range(0, max(len(text) - 2, 1), 3))
     if len(text) < 6:
         return [text]

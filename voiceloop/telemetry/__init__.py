@@ -1,4 +1,4 @@
-"""What is measured of the server and of each turn.
+"""Measurements of the server and of each turn.
 
 Owns the record of a turn (`record`) and the Prometheus metrics (`metrics`). Others may
 use both.

@@ -60,7 +60,7 @@ class CanaryCollector(Collector):
 
 
 def figures_of(record: TurnRecord) -> TurnFigures:
-    """What a reply that is over counts as where a canary is tried."""
+    """Return what a reply that is over counts as where a canary is tried."""
     end, usage = record.end, record.end.usage
     n_written = usage.n_reply_tokens + usage.n_unheard_tokens
     return TurnFigures(

@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus.
+"""The counters of a server, for Prometheus.
 
 Owns the metrics of one server over all its sessions. What each means to whoever runs the server
 stands in OPERATIONS.md.
@@ -32,7 +32,7 @@ SILENCES = ("hold", "stop")  # what a caller hears as the agent's silence
 
 
 class Metrics:
-    """What one server counts, over all its sessions."""
+    """The counters of one server, over all its sessions."""
 
     def __init__(
         self,
@@ -287,7 +287,9 @@ class Metrics:
     def observe_work(
         self, usage: Usage, wasted_audio_ms: float, used: Mapping[str, Usage] | None = None
     ) -> None:
-        """What a turn cost, and how much of it nobody heard. used: as of `ModelUse.observe`."""
+        """Count the cost of a turn, and how much of it nobody heard. used: as of
+        `ModelUse.observe`.
+        """
         self.model.observe(usage, "call", used)
         self.wasted_audio_ms.inc(wasted_audio_ms)
         n_unused = usage.n_discarded_tokens + usage.n_unheard_tokens

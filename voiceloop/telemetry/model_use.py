@@ -1,4 +1,4 @@
-"""What the language model was used for, how fast it was, and what that cost.
+"""The use of the language model, its speed, and its cost.
 
 Owns the counts of its tokens and times, sliced by who asked (a call, or a request over HTTP) and by
 the length of the prompt, in labels of which there are few; and the cost of them at the operator's
@@ -32,7 +32,7 @@ def prompt_bucket(n_tokens: int) -> str:
 
 
 def counted_of(usage: Usage) -> dict[str, int]:
-    """Its tokens by kind."""
+    """Return its tokens by kind."""
     n_cached = min(usage.n_cached_tokens, usage.n_prompt_tokens)
     return {
         "prompt_cached": n_cached,
@@ -44,8 +44,8 @@ def counted_of(usage: Usage) -> dict[str, int]:
 
 
 class ModelUse:
-    """Of one server. prices: 0 for what costs nothing, or is not asked; further: of `[[models]]`,
-    by name.
+    """The use of one server's language model. prices: 0 for what costs nothing, or is not asked;
+    further: of `[[models]]`, by name.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""For how long a caller to whom an answer is owed hears nothing.
+"""The silence that a caller hears to whom an answer is owed.
 
 Owns `OwedAnswer`: when a call began to owe one, and what ends that. Pure.
 """
@@ -22,7 +22,7 @@ class OwedAnswer:
         self._since_s: float | None = None
 
     def owe(self, since_s: float | None = None) -> None:
-        """From now, or from then, an answer is owed; the first moment counts."""
+        """Note that an answer is owed from now, or from then; the first moment counts."""
         if self._since_s is None:
             self._since_s = self._clock() if since_s is None else since_s
 
@@ -33,5 +33,5 @@ class OwedAnswer:
             self._since_s = None
 
     def waive(self) -> None:
-        """There was nothing to be heard."""
+        """Waive the answer: there was nothing to be heard."""
         self._since_s = None

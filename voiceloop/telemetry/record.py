@@ -1,4 +1,4 @@
-"""What is measured of one turn.
+"""The measurements of one turn.
 
 Owns `TurnRecord`: the marks of a turn in monotonic seconds, the stages between them, which sum
 exactly, and what else is known of it. The call writes it, and decides nothing by it. Observers
@@ -61,7 +61,8 @@ STAGES: tuple[tuple[Mark, str], ...] = (
 
 
 class Endpoint(msgspec.Struct):
-    """What decided that the turn was over. A field that does not apply is unset, and not sent.
+    """The cause that decided that the turn was over. A field that does not apply is unset, and not
+    sent.
 
     needed_ms, silence_ms: of silence, wanted and found. early: whether the reply began before; set
     when the turn ends, also for the record of a reply that began and is taken back after that.
@@ -83,7 +84,7 @@ class Endpoint(msgspec.Struct):
 
 
 class Lookup(msgspec.Struct, frozen=True):
-    """What was found in documents for the turn. fate: as `knowledge.prefetch.Fate`."""
+    """The passages found in documents for the turn. fate: as `knowledge.prefetch.Fate`."""
 
     fate: str
     n_searches: int
@@ -113,7 +114,8 @@ class HookUse(msgspec.Struct, frozen=True):
 
 
 class Speaker(msgspec.Struct, frozen=True):
-    """Who made the reply's text from a character on: where a server has several language models.
+    """The model that made the reply's text from a character on, on a server with several language
+    models.
 
     model: of `[[models]]`, or "main", the server's own. part: in the cascade. reason: what chose
     it.
@@ -201,7 +203,7 @@ class TurnEnd(msgspec.Struct, frozen=True):
 
 
 class TurnFacts:
-    """What is told of a turn besides its marks; None, until it is noted, is not told.
+    """The facts of a turn besides its marks; None, until it is noted, is not told.
 
     The client sees these names, in the order in which they were noted: no `__slots__`, for `vars`
     keeps that order.
@@ -267,7 +269,7 @@ class TurnRecord:
         self.mark(Mark.FIRST_TOKEN, at_s)
 
     def note_speaker(self, speaker: Speaker) -> None:
-        """From here on this model makes the reply."""
+        """Note that from here on this model makes the reply."""
         self.facts.speakers = (*self.facts.speakers, speaker)
 
     def note_draft(self, fate: Literal["released", "salvaged"], held_ms: float) -> None:
@@ -275,7 +277,7 @@ class TurnRecord:
         self.draft, self.facts.draft_buffered_ms = fate, round(held_ms, 1)
 
     def note_held(self, held_ms: float) -> None:
-        """So much sound was there before the first of it was sent."""
+        """Note how much sound was there before the first of it was sent."""
         if self.facts.held_ms is None:
             self.facts.held_ms = round(held_ms, 1)
 

@@ -1,4 +1,4 @@
-"""What a call gives to whoever keeps it: its sound on one clock, what happened, what was said.
+"""The feed of a call for whoever keeps it: its sound on one clock, what happened, what was said.
 
 Owns such a tap, as it is where nothing is kept. A call tells its tap and asks it for one thing, the
 consent that a recording needs. No method waits or raises.
@@ -21,7 +21,7 @@ Encoding = Literal["pcm16", "pcmu", "pcma"]  # as of `audio.codec`
 
 @dataclass(frozen=True, slots=True)
 class KeptCall:
-    """Whose call it is, and how it began. began_s: on the session's clock. hello: of its client."""
+    """A call's owner and beginning. began_s: on the session's clock. hello: of its client."""
 
     call_id: str
     tenant: str
@@ -48,7 +48,7 @@ class Sounded:
 
 
 class Consent:
-    """What callers are told and asked of a recording, and what they answered; here nothing."""
+    """The notice or question about a recording, and the callers' answers; here nothing."""
 
     @property
     def first_words(self) -> str:
@@ -56,7 +56,7 @@ class Consent:
         return ""
 
     def answer(self, said: str) -> str | None:
-        """What is said to these words of the caller where they answer the question. Pure."""
+        """Return what is said to these words of the caller where they answer the question. Pure."""
         return None
 
     def observe(self, said: str) -> None:
@@ -83,13 +83,13 @@ class CallTap:
         """Only so much of this item was heard."""
 
     def client(self, frame: str | bytes) -> None:
-        """What the client asked for, sound apart."""
+        """Take in what the client asked for, sound apart."""
 
     def observe_line(self, frame: object) -> None:
-        """What came over a line that carries sound: sound, or a key of a telephone."""
+        """Take in what came over a line that carries sound: sound, or a key of a telephone."""
 
     def observe(self, actions: Sequence[object]) -> None:
-        """What turn-taking does next."""
+        """Take in what turn-taking does next."""
 
     def call(self, call: ToolCall) -> None: ...
 

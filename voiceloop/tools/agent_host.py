@@ -84,7 +84,7 @@ class CallHost(Host):
 
 
 def serve_call(kind: type[Agent], line: socket.socket) -> None:
-    """Until the gateway lets go of it."""
+    """Serve a call until the gateway lets go of it."""
     with line.makefile("wb", buffering=0) as answers:
         try:
             host = CallHost(kind, answers)
@@ -134,7 +134,7 @@ def fork_calls(kind: type[Agent], gateway: socket.socket) -> None:
 
 
 def _without_ended(running: dict[int, int]) -> dict[int, int]:
-    """Those that run still; of the others what they have started is killed."""
+    """Return those that run still; of the others what they have started is killed."""
     ended = os.WEXITED | os.WNOHANG
     with suppress(ChildProcessError):
         # Until it is waited for its number is no other's.

@@ -26,7 +26,7 @@ PRESSED = re.compile(r"[0-9A-D*#w]+")
 
 
 class Act(Enum):
-    """What is done to the call; the value is the tool's name."""
+    """An act on the call; the value is the tool's name."""
 
     END = "end_call"
     DIGITS = "send_digits"
@@ -36,7 +36,8 @@ class Act(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CallAct:
-    """What a reply has asked for. line: said before, where the reply has said nothing itself.
+    """The act that a reply has asked for. line: said before, where the reply has said nothing
+    itself.
 
     failed: said to a caller whom nobody took. digits: keys, where a w is half a second's pause.
     summary: for who takes a transfer.
@@ -70,13 +71,13 @@ class CallTool(AgentTool):
         return True
 
     def answer(self, arguments: str) -> str | None:
-        """What the model is told: nothing is waited for."""
+        """Return what the model is told: nothing is waited for."""
         act = self.act(arguments)
         told = {"error": act} if isinstance(act, str) else {"status": DONE[self.kind]}
         return json.dumps(told, ensure_ascii=False)
 
     def act(self, arguments: str) -> CallAct | str:
-        """What this call asks for, or what is wrong with it."""
+        """Return what this call asks for, or what is wrong with it."""
         try:
             given = json.loads(arguments or "{}")
         except ValueError:

@@ -1,4 +1,4 @@
-"""Whom a tool is called for: what the door knows of the caller, and nothing that a model wrote.
+"""The caller for whom a tool is called: what the door knows, and nothing that a model wrote.
 
 Owns its form for a tool, and the signature by which a service knows that it comes from here. Pure:
 time is passed in.

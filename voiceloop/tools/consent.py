@@ -1,4 +1,4 @@
-"""Which calls of tools a caller has to allow first, and whether the caller has.
+"""Calls of tools that a caller has to allow first, and whether the caller has.
 
 Owns the rules, the question that is said, and how the caller's next turn answers it. The rules
 never ask the model: what it read may have told it what to say. Pure.
@@ -109,7 +109,9 @@ def answer_of(text: str, language: str) -> Answer:
 
 
 def question_of(tool: AgentTool, arguments: Mapping[str, Any], language: str) -> str:
-    """What will be done, with every value, as a question; "" where that is too long to be said."""
+    """Return what will be done, with every value, as a question; "" where that is too long to be
+    said.
+    """
     what = ", ".join((tool.name.replace("_", " "), *_spoken(arguments)))
     question = _speech_of(language).question.format(what=what)
     return question if len(question) <= MAX_QUESTION_CHARS else ""
@@ -125,7 +127,7 @@ class Turns(Protocol):
 
 
 class NoTurns:
-    """Of who never speaks."""
+    """The turns of a caller who never speaks."""
 
     newest_turn_id: str | None = None
 
@@ -148,7 +150,7 @@ MAY = Verdict()
 
 
 class Consent:
-    """Of one session. language: the agent's. clock: in seconds."""
+    """The consents of one session. language: the agent's. clock: in seconds."""
 
     def __init__(self, clock: Callable[[], float], turns: Turns, language: str = LANGUAGE) -> None:
         self._clock = clock
@@ -174,7 +176,8 @@ class Consent:
         return has_read and not tool.only_reads
 
     def verdict(self, tool: AgentTool, arguments: str) -> Verdict:
-        """Of a call that `needs` it. A yes counts for one call, with the arguments it was said to.
+        """Return the verdict on a call that `needs` it. A yes counts for one call, with the
+        arguments it was said to.
 
         Raises: ToolFailed: they are none that the tool takes.
         """
@@ -204,7 +207,7 @@ class Consent:
 
 
 def as_text(told: str) -> str:
-    """For the model."""
+    """Return the text for the model."""
     return json.dumps({"status": told}, ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""What runs the calls of a tool, and the error of one that failed."""
+"""The executor of a tool's calls, and the error of one that failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""At most so many calls of a tool at once, and at most so many that wait for one to end."""
+"""A limit on a tool: at most so many calls at once, and at most so many that wait for one to
+end.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ WAITING_PER_CALL = 4
 
 
 class CallLimit:
-    """Of one tool, over all calls of the server. First come, first served."""
+    """The limit of one tool, over all calls of the server. First come, first served."""
 
     def __init__(self, tool: str, n_at_once: int) -> None:
         self._tool = tool

@@ -224,7 +224,7 @@ class McpConnection:
 def _transport_of(
     server: McpServer, environment: Mapping[str, str], folder: str
 ) -> Callable[[], Transport]:
-    """What opens the line to it. Raises: ConfigError."""
+    """Return what opens the line to it. Raises: ConfigError."""
     where = f"mcp {server.name!r}"
     if server.url is not None:
         url = from_environment(server.url, environment, where)
@@ -302,7 +302,7 @@ async def _watched(transport: Transport, on_end: Callable[[], None]) -> AsyncIte
 
 
 async def _listed(client: Client) -> tuple[ListedTool, ...]:
-    """Its tools, without those whose names or schemas no model here could be given."""
+    """Return its tools, without those whose names or schemas no model here could be given."""
     found: list[ListedTool] = []
     cursor: str | None = None
     for _ in range(MAX_PAGES):
@@ -340,7 +340,7 @@ def _listed_tool(tool: Tool) -> ListedTool:
 
 
 def _text_of(result: CallToolResult) -> str:
-    """What of a result is text; else its structure; what a model cannot read is named."""
+    """Return what of a result is text; else its structure; what a model cannot read is named."""
     texts: list[str] = []
     for block in result.content:
         match block:
@@ -360,7 +360,9 @@ def _short(text: str) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, in a line; of a group its first. What the server wrote is not in it."""
+    """Return what went wrong, in a line; of a group its first. What the server wrote is not in
+    it.
+    """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return _short(named(error))

@@ -23,7 +23,7 @@ ALL = "*"
 
 
 class McpServers:
-    """Of one agent. `start`, then `tools` at any time, then `close`.
+    """The MCP servers of one agent. `start`, then `tools` at any time, then `close`.
 
     Raises:
         ConfigError: as `McpConnection`.
@@ -38,7 +38,9 @@ class McpServers:
         }
 
     async def start(self) -> None:
-        """Those that do not answer yet are tried again by themselves. Raises: ConfigError."""
+        """Start the servers; those that do not answer yet are tried again by themselves. Raises:
+        ConfigError.
+        """
         opening = (connection.start() for connection in self.connections.values())
         failures = await asyncio.gather(*opening, return_exceptions=True)
         for failure in failures:
@@ -73,7 +75,7 @@ class McpServers:
         return tuple(found)
 
     def runs(self, tool: AgentTool) -> Run:
-        """What runs one of `tools` that a server lists."""
+        """Return what runs one of `tools` that a server lists."""
         assert tool.mcp is not None
         return self.connections[tool.mcp].runs(tool.name)
 

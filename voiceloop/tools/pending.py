@@ -119,7 +119,7 @@ class PendingCall:
 
     @property
     def line_due_s(self) -> float:
-        """In how long it is no quick call any more, one that needs no such line."""
+        """Return in how long it is no quick call any more, one that needs no such line."""
         age_s = self._clock() - self._begun_s
         return max(0.0, QUICK_S - age_s)
 
@@ -139,12 +139,12 @@ class PendingCall:
         return is_recent and not result.is_error
 
     def adopt(self, call: ToolCall, record: Record | None) -> None:
-        """It was made ahead; now the reply itself makes it, as this call."""
+        """Adopt a call that was made ahead: now the reply itself makes it, as this call."""
         self.call, self._record = call, record
 
     @property
     def text(self) -> str:
-        """What came of it, whoever takes it; only once it is over."""
+        """Return what came of it, whoever takes it; only once it is over."""
         return self._result.result().text
 
     @property
@@ -157,12 +157,12 @@ class PendingCall:
 
     @property
     def hand_off(self) -> HandOff | None:
-        """Whom its method has handed the call to, as far as is known."""
+        """Return whom its method has handed the call to, as far as is known."""
         return self._result.result().hand_off if self._result.done() else None
 
     @property
     def told(self) -> tuple[str, bool]:
-        """What came of it so far in plain words, and whether that is an error."""
+        """Return what came of it so far in plain words, and whether that is an error."""
         if not self.is_over:
             return LATE_READ if self._tool.side_effect_free else LATE_WRITE, True
         result = self._result.result()
@@ -171,7 +171,7 @@ class PendingCall:
         return str(json.loads(result.text).get("error", result.text)), True
 
     def use(self, released_s: float | None) -> ToolUse:
-        """For the record of a turn, which was over at released_s."""
+        """Return the use for the record of a turn, which was over at released_s."""
         now_s = self._clock()
         ended_s = now_s
         fate, ms = UNDER_WAY, None
@@ -224,7 +224,9 @@ class PendingCall:
             self._result.add_done_callback(self._tell_late)
 
     def drop(self) -> None:
-        """It was made ahead, or early, and is not to be: only of calls that change nothing."""
+        """Drop a call that was made ahead, or early, and is not to be: only of calls that change
+        nothing.
+        """
         if self.state is CallState.WANTED:
             self.state = CallState.DROPPED
             self._result.cancel()
@@ -458,8 +460,8 @@ class SessionTools:
             return BROKEN
 
     async def _check(self, tool: AgentTool, call: ToolCall) -> Returned | None:
-        """What the agent's class makes of it. Raises: BackendError: nobody knows whether it may be
-        made.
+        """Return what the agent's class makes of it. Raises: BackendError: nobody knows whether it
+        may be made.
         """
         if self.check is None:
             return None

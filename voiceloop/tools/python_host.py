@@ -124,7 +124,7 @@ class Host:
         self._answers.flush()
 
     def target(self, request: Call) -> Callable[[], Any]:
-        """What is to be run. Raises whatever the arguments are refused with."""
+        """Return what is to be run. Raises whatever the arguments are refused with."""
         arguments = request.arguments
         arguments.pop(CALLER, None)  # that is never the model's to say
         if self.is_told:

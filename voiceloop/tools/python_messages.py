@@ -1,4 +1,4 @@
-"""What the gateway and the process of a Python tool say to each other: length, then JSON.
+"""Messages between the gateway and the process of a Python tool: length, then JSON.
 
 Both ends of the two pipes. JSON and not msgpack: results are text, and the function's own words end
 in a log that a person reads.
@@ -29,7 +29,7 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
 
 
 class Abandon(msgspec.Struct, frozen=True, tag="abandon"):
-    """Nobody waits for this call any more: stop it, if it can be stopped."""
+    """The order to stop a call that nobody waits for any more, if it can be stopped."""
 
     number: int
 

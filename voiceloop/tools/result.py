@@ -1,4 +1,5 @@
-"""What of a tool's answer the model is given: the fields that are kept, and no more than so much.
+"""The part of a tool's answer that the model is given: the fields that are kept, and no more than
+so much.
 
 Pure. Every token of a result is prefilled while the caller waits, stays in the prompt of all later
 turns, and is text from outside; cutting it before the model first sees it costs no cached prefix.

@@ -66,8 +66,8 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a call came to. text: for the model. took_s: from asked to answered. hand_off: whom
-    the class's method hands the call to.
+    """The outcome of a tool's call. text: for the model. took_s: from asked to answered. hand_off:
+    whom the class's method hands the call to.
     """
 
     text: str

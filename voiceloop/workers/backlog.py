@@ -103,7 +103,7 @@ class Backlog:
         return piece
 
     def _next(self) -> str | None:
-        """Whose turn it is; None where nobody has anything to be begun."""
+        """Return whose turn it is; None where nobody has anything to be begun."""
         for stream_id, messages in self._waiting.items():
             if stream_id not in self._paused and _is_whole(messages):
                 return stream_id

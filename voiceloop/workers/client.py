@@ -114,7 +114,7 @@ class WorkerConnection(asyncio.Protocol):
 
     @property
     def ready(self) -> messages.Ready | None:
-        """What it said when all its roles were loaded; None before."""
+        """Return what it said when all its roles were loaded; None before."""
         return self.startup if isinstance(self.startup, messages.Ready) else None
 
     @property
@@ -133,7 +133,7 @@ class WorkerConnection(asyncio.Protocol):
 
     @property
     def silence_s(self) -> float:
-        """Since its last heartbeat."""
+        """Return the time since its last heartbeat."""
         return self.pulse.silence_s(self._clock())
 
     @property
@@ -257,7 +257,7 @@ class WorkerConnection(asyncio.Protocol):
 
 
 def answers_of(connections: Iterable[WorkerConnection | None]) -> list[tuple[str, float]]:
-    """What callers waited for since this was last called, with the seconds each took."""
+    """Return what callers waited for since this was last called, with the seconds each took."""
     return [
         (ask.value, seconds)
         for connection in connections
@@ -309,7 +309,7 @@ class WorkerStream(EventStream[EventT]):
 
 
 class NewestFirst:
-    """Those who wait for a process, the newest first.
+    """The line of those who wait for a process, the newest first.
 
     The newest call comes last and has the least to be heard again.
     """
@@ -367,7 +367,7 @@ class WorkerClient:
 
     @property
     def ready(self) -> messages.Ready | None:
-        """What the process said when it was loaded; None while there is none."""
+        """Return what the process said when it was loaded; None while there is none."""
         return self.connection.ready if self.connection is not None else None
 
     def detach(self) -> None:

@@ -44,7 +44,7 @@ class Pulse:
         self.last_at_s = now_s
 
     def silence_s(self, now_s: float) -> float:
-        """Since the last one arrived, or the worker was ready; 0 before that."""
+        """Return the time since the last one arrived, or the worker was ready; 0 before that."""
         return now_s - self.last_at_s if self.last_at_s is not None else 0.0
 
     def utilization(self, now_s: float) -> float:
@@ -70,7 +70,7 @@ class ThreadTimes(NamedTuple):
 
 
 class Verdict(Enum):
-    """What a worker's silence means."""
+    """The meaning of a worker's silence."""
 
     BEATING = "beating"
     SLOW = "slow"  # silent, and it computes: what it was asked for may wait, nothing is killed
@@ -84,7 +84,7 @@ class Verdict(Enum):
 
 
 class WorkerSilence:
-    """Since the first look that found no new heartbeat of one worker; times in seconds.
+    """The silence of one worker since the first look that found no new heartbeat; times in seconds.
 
     look_every_s: how often it is looked; a look that comes later was held up by the machine.
     read_times: what `thread_times` says of the worker. It reads a file a thread on the event loop,
@@ -138,7 +138,9 @@ class WorkerSilence:
             self.own_s = max(0.0, now_s - since_s - max(waited_s, self._late_s))
 
     def verdict(self, hung_after_s: float, spins_after_s: float) -> Verdict:
-        """What the silence means by now; where no thread's time is told, every worker may spin."""
+        """Return what the silence means by now; where no thread's time is told, every worker may
+        spin.
+        """
         if self.own_s >= spins_after_s:
             return Verdict.SPINNING
         if self.own_s < hung_after_s:

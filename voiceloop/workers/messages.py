@@ -32,7 +32,7 @@ MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 
 
 class HeldModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What there is to know of a model before it is asked; empty or 0: nobody knows.
+    """The facts about a model before it is asked; empty or 0: nobody knows.
 
     digest: tells apart models of one name. formats: of weights, keys and values. languages, voices:
     all that it takes. context_tokens: of a prompt and its reply; n_streams: at once; kv_blocks:
@@ -209,7 +209,9 @@ class Close(msgspec.Struct, frozen=True, tag="close"):
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
-    """From the parent: have the gateways go elsewhere with what is new; nothing open is ended."""
+    """The parent's order to have the gateways go elsewhere with what is new; nothing open is
+    ended.
+    """
 
 
 class CallResumed(msgspec.Struct, frozen=True, tag="call_resumed"):
@@ -258,7 +260,7 @@ class StreamEvent(msgspec.Struct, frozen=True, tag="stream_event"):
 
 
 class StreamFailed(msgspec.Struct, frozen=True, tag="stream_failed"):
-    """This stream is over, others are not.
+    """The failure of one stream alone.
 
     retryable: a new stream may well succeed. is_request: the model cannot serve what was asked for,
     and is_too_long: for that alone.
@@ -306,7 +308,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 def served_of(ready: Ready | None) -> dict[str, str]:
-    """What a worker's language model is served with, and its name where that is known."""
+    """Return what a worker's language model is served with, and its name where that is known."""
     for role in ready.roles if ready is not None else ():
         if role.served:
             return {"model": role.model.name, **role.served}
@@ -338,13 +340,15 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat", omit_defaults=True
 
 
 class Settled(msgspec.Struct, frozen=True, tag="settled"):
-    """Nothing is left to be computed of what was asked for before `Settle` of this number."""
+    """The news that nothing is left to be computed of what was asked for before `Settle` of this
+    number.
+    """
 
     number: int
 
 
 class Draining(msgspec.Struct, frozen=True, tag="draining"):
-    """This worker is about to end: open what is new at another."""
+    """The news that this worker is about to end: open what is new at another."""
 
 
 FromWorker = (

@@ -83,7 +83,9 @@ class WorkerVoiceStream(WorkerStream[VoiceEvent]):
 
 
 class Workers(Protocol):
-    """Who takes the new streams of a model: one worker across its restarts, or one of several."""
+    """The workers that take new streams of a model: one worker across its restarts, or one of
+    several.
+    """
 
     @property
     def utilization(self) -> float:
@@ -91,7 +93,7 @@ class Workers(Protocol):
 
     @property
     def ready(self) -> messages.Ready | None:
-        """What it said when it was loaded; None while there is none."""
+        """Return what it said when it was loaded; None while there is none."""
 
     async def alive(self) -> None:
         """Return once there is one that takes streams."""

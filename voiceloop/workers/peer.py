@@ -77,7 +77,7 @@ class Peer:
 
     @property
     def awaits(self) -> int:
-        """What to poll its socket for."""
+        """Return what to poll its socket for."""
         is_full = len(self.inbox) >= MAX_READ_AHEAD or self._n_inbox_bytes >= MAX_READ_AHEAD_BYTES
         return (0 if is_full else select.POLLIN) | (select.POLLOUT if self._waiting else 0)
 
@@ -130,7 +130,7 @@ class Peer:
         self._n_inbox_bytes += len(body)
 
     def take(self) -> ToWorker:
-        """What has arrived first. Raises: IndexError where nothing has."""
+        """Return what has arrived first. Raises: IndexError where nothing has."""
         self._n_inbox_bytes -= self._sizes.popleft()
         return self.inbox.popleft()
 
@@ -188,10 +188,10 @@ class Peer:
 
 
 class Door(Protocol):
-    """Where gateways of other processes and machines come in."""
+    """The place where gateways of other processes and machines come in."""
 
     def fileno(self) -> int:
-        """What becomes readable when somebody has come in."""
+        """Return what becomes readable when somebody has come in."""
 
     def take(self) -> Sequence[Peer]:
-        """Who has come in since, proven to be a gateway of ours. It does not wait."""
+        """Return who has come in since, proven to be a gateway of ours. It does not wait."""

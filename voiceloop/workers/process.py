@@ -60,7 +60,7 @@ CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.
 
 
 class RestartCause(Enum):
-    """Why a worker had to be started anew."""
+    """The reason for starting a worker anew."""
 
     EXIT = "exit"  # it ended by itself, or was killed by somebody else
     HUNG = "hung"
@@ -322,6 +322,6 @@ def _loading_of(connection: WorkerConnection) -> str:
 
 
 def _told(silence: WorkerSilence) -> str:
-    """What a kill has for evidence."""
+    """Return what a kill has for evidence."""
     ran = "unknown" if silence.ran_s is None else f"{silence.ran_s:.1f} s"
     return f"silent for {silence.own_s:.1f} s of its own, computing {ran} of it"

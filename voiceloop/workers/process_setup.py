@@ -1,4 +1,4 @@
-"""What a worker process sets of itself before anything numeric is imported."""
+"""Settings of a worker process made before anything numeric is imported."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Supervisor:
         return [worker.load() for worker in self.workers]
 
     def take_answers(self) -> list[tuple[str, float]]:
-        """What callers waited for since this was last called, with the seconds each took."""
+        """Return what callers waited for since this was last called, with the seconds each took."""
         return answers_of(worker.connection for worker in self.workers)
 
     def states(self) -> list[RoleState]:

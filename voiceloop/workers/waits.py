@@ -37,7 +37,7 @@ USUAL_TIMES = 2.0  # what takes no longer than so many times the usual is not ov
 
 
 class Ask(Enum):
-    """What is asked of a model while a caller waits."""
+    """The question to a model while a caller waits."""
 
     WORDS = "words"  # of a pause: the recognizer's fullest hypothesis
     TRANSCRIPT = "transcript"  # the final words of a turn
@@ -46,7 +46,7 @@ class Ask(Enum):
 
 
 def asked_by(message: ToWorker) -> Ask | None:
-    """What a message asks for that somebody waits for."""
+    """Return what a message asks for that somebody waits for."""
     match message:
         case Flush():
             return Ask.WORDS
@@ -65,7 +65,7 @@ def call_of(stream_id: str) -> str:
 
 
 def answered_by(event: StreamOutput) -> tuple[Ask, ...]:
-    """What an event answers."""
+    """Return what an event answers."""
     match event:
         case Partial(flushed=True):
             return (Ask.WORDS,)
@@ -134,7 +134,8 @@ class Waits:
         return max((now_s - since_s for since_s in self._open.values()), default=0.0)
 
     def overdue_s(self) -> dict[str, float]:
-        """Of each call that is late the same, beyond `USUAL_TIMES` what its kind usually takes.
+        """Return how long each late call is overdue, beyond `USUAL_TIMES` what its kind usually
+        takes.
 
         A kind of which nobody knows yet what is usual is never late.
         """
@@ -149,7 +150,7 @@ class Waits:
         return late_s
 
     def take_answers(self) -> list[tuple[Ask, float]]:
-        """What was answered since this was last called, with the seconds each took."""
+        """Return what was answered since this was last called, with the seconds each took."""
         taken = list(self._answers)
         self._answers.clear()
         return taken

@@ -278,7 +278,7 @@ class Worker:
             self._fail(StreamFailed(stream_id, text, retryable=True))
 
     def _commits(self) -> list[Commit]:
-        """What replies are asked for that were not when the step began."""
+        """Return what replies are asked for that were not when the step began."""
         self._take_in(0.0)  # an end that is closed is seen before the next step
         self._beat(has_work=True)  # within a long one, too
         waiting = (message for peer in self._peers for message in peer.inbox)
@@ -347,7 +347,9 @@ class Worker:
         self._busy_s += self._clock() - started  # encoding a prompt is work as any other
 
     def _read_ahead(self, message: ReadAhead) -> None:
-        """Nobody waits for it: it opens no stream, and its role logs what is wrong with it."""
+        """Read ahead for nobody who waits: it opens no stream, and its role logs what is wrong
+        with it.
+        """
         if (role := self._roles.get("engine")) is not None:
             started = self._clock()
             role.receive(message)

@@ -26,7 +26,7 @@ def servers_of(
     tasks: asyncio.TaskGroup,
     advance: Callable[[CallEvent], None],
 ) -> SessionMcp | None:
-    """Those of one session, for as long as its tasks run; None where it may name none.
+    """Open the servers of one session, for as long as its tasks run; None where it may name none.
 
     advance: of the call's one loop.
     """

@@ -140,7 +140,7 @@ class SessionMcp:
             log.warning("%d tools of MCP servers are left out: no room in the context", n_over)
 
     def _listed(self, entry: McpEntry) -> tuple[ListedTool, ...]:
-        """What of the server the model is offered."""
+        """Return what of the server the model is offered."""
         return tuple(
             ListedTool(name=one.name, description=one.description, input_schema=one.parameters)
             for one in self._protocol.settings.tools
@@ -193,7 +193,7 @@ class SessionMcp:
 
 
 def _tools_of(connection: McpConnection) -> dict[str, SessionTool]:
-    """Those that it lists, with the bounds of tools in an agent file."""
+    """Return the tools that it lists, with the bounds of tools in an agent file."""
     label = connection.server.name
     return {
         listed.name: SessionTool(

@@ -47,7 +47,7 @@ ANSWER_S = 0.5  # a queue as old as what callers are promised (slo.answer_ms) is
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """What is kept of a host: all that its reports do not tell."""
+    """The facts kept of a host that its reports do not contain."""
 
     name: str
     group: str
@@ -57,7 +57,7 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What a directory that is started anew knows at once."""
+    """The facts that a restarted directory knows at once."""
 
     desired: Desired
     hosts: tuple[Placed, ...] = ()
@@ -80,7 +80,7 @@ class Directory:
 
     @property
     def record(self) -> Record:
-        """To be kept before what `tick` returns is carried out."""
+        """Return the record to be kept before what `tick` returns is carried out."""
         hosts = self.hosts.values()
         return Record(
             self.desired,
@@ -195,8 +195,8 @@ class Directory:
         )
 
     def _shares(self, role: RoleName, hosts: Sequence[Host]) -> dict[str, float]:
-        """Of new calls: to a canary its share, to the others as many as each has workers; to a
-        canary that was given up none.
+        """Return the shares of new calls: to a canary its share, to the others as many as each has
+        workers; to a canary that was given up none.
 
         Empty where all versions are wanted alike.
         """

@@ -189,7 +189,7 @@ class Keeper:
         send(process, signal.SIGTERM)
 
     async def _end(self) -> None:
-        """Of a keeper that is given up: nothing of it stays behind."""
+        """End a keeper that is given up: nothing of it stays behind."""
         process = self._process
         if process is None or process.returncode is not None:
             return

@@ -1,4 +1,4 @@
-"""What a cluster is to run: ``cluster.toml``, read strictly, and what follows for each process.
+"""The plan of a cluster: ``cluster.toml``, read strictly, and what follows for each process.
 
 Owns the groups of processes, how many of each, what one takes of a machine, the command that starts
 it, and the version: a digest of everything that makes a process of this group what it is, so that
@@ -114,7 +114,7 @@ class Group:
     needs: Mapping[str, float]
 
     def with_settings(self, environ: Mapping[str, str]) -> Group:
-        """Its processes with these settings are of a version of their own."""
+        """Return its processes with these settings, as a version of their own."""
         if not environ:
             return self
         version = f"{self.version}-{_digest(sorted(environ.items()))}"
@@ -122,7 +122,7 @@ class Group:
 
 
 class Desired(msgspec.Struct, frozen=True):
-    """What the cluster is to be; the higher generation is the newer.
+    """The wanted state of the cluster; the higher generation is the newer.
 
     environ: settings that its processes have in common; key_names: variables with the keys that
     they have in common too, which stand in the environment of each machine and nowhere else.
@@ -288,5 +288,5 @@ def _digest(said: Any) -> str:
 
 
 def _verbatim(value: str) -> str:
-    """Of a plan's, in an argument in which braces stand for something."""
+    """Return a plan's text for an argument in which braces stand for something."""
     return value.replace("{", "{{").replace("}", "}}")

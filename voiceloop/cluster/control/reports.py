@@ -1,4 +1,4 @@
-"""What the processes of a cluster, their hosts and the directory tell each other. Pure."""
+"""Reports between the processes of a cluster, their hosts and the directory. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class ReportError(VoiceLoopError):
 
 
 class ProcessReport(msgspec.Struct, frozen=True):
-    """What ``voiceloop worker --json`` and ``voiceloop gateway --json`` say twice a second.
+    """The report that ``voiceloop worker --json`` and ``voiceloop gateway --json`` write twice a
+    second.
 
     address: HOST:PORT of a worker, the URL of a gateway. used: share of what it can carry, 0 to 1.
     n_streams: streams of a worker, calls of a gateway. queue_age_s: of the workers that a gateway
@@ -52,7 +53,7 @@ class HostState(Enum):
 
 
 class HostReport(msgspec.Struct, frozen=True):
-    """What a host tells the directory. node: the machine that it is on."""
+    """The report of a host to the directory. node: the machine that it is on."""
 
     name: str
     node: str
@@ -94,7 +95,7 @@ def decode_line(line: bytes) -> ProcessReport:
 
 
 class CanaryCounts:
-    """What all gateways have counted of a canary, of one trial at a time.
+    """The counts of a canary by all gateways, of one trial at a time.
 
     A gateway tells sums that grow, until its process ends.
     """

@@ -18,7 +18,7 @@ TOO_MUCH_FOR_S = 600.0
 
 
 def headroom(used: Sequence[float], n_spare: int) -> float:
-    """What is free, 0 to 1, of the processes that would be left without the spare ones."""
+    """Return what is free, 0 to 1, of the processes that would be left without the spare ones."""
     n_left = max(1, len(used) - n_spare)
     return max(0.0, 1.0 - sum(used) / n_left)
 

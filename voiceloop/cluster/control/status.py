@@ -1,4 +1,4 @@
-"""What ``voiceloop cluster status`` shows: machines, processes, versions, load. Pure."""
+"""The report of ``voiceloop cluster status``: machines, processes, versions, load. Pure."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 def status_of(directory: Directory, machines: Iterable[Machine] = ()) -> Status:
-    """What the directory knows now. machines: as Ray tells of them."""
+    """Return what the directory knows now. machines: as Ray tells of them."""
     desired, hosts = directory.desired, directory.hosts.values()
     groups = tuple(_group(directory, group) for group in desired.all_groups)
     are_groups_settled = all(one.ready == one.wanted and not one.old for one in groups)
@@ -142,7 +142,7 @@ def text_of(status: Status) -> str:
 
 
 def lack_of_room(status: Status) -> str:
-    """Which processes no machine has room for, in a sentence; "" where there are none."""
+    """Return which processes no machine has room for, in a sentence; "" where there are none."""
     waiting = [one.name for one in status.processes if one.state == NO_REPORT]
     if not waiting:
         return ""

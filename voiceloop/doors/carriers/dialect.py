@@ -1,4 +1,4 @@
-"""What the streams of all carriers have in common: what comes in, what goes out, who has rung.
+"""The common part of all carriers' streams: what comes in, what goes out, who has rung.
 
 Owns those shapes, and the reading of a frame. One file beside this for each carrier. Pure.
 """
@@ -72,7 +72,9 @@ class Dialect(ABC):
 
     @abstractmethod
     def read(self, frame: Frame) -> Incoming | None:
-        """What it says; None: nothing that matters here. Raises: InvalidRequest, AudioError."""
+        """Return what it says; None: nothing that matters here. Raises: InvalidRequest,
+        AudioError.
+        """
 
     @abstractmethod
     def media(self, payload: bytes) -> Frame: ...
@@ -123,7 +125,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where the carrier goes from an answer: to the stream with this ticket, then to `after`.
+    """The carrier's next step after an answer: to the stream with this ticket, then to `after`.
 
     announcement: where it asks what to say to whoever takes a transferred call; "" for nothing.
     """
@@ -157,7 +159,9 @@ def text_at(told: Any, *path: str) -> str:
 
 
 def sound_at(told: Any) -> Heard | None:
-    """Of a `media` message; None of another track than the caller's. Raises: InvalidRequest."""
+    """Return the time of a `media` message; None of another track than the caller's. Raises:
+    InvalidRequest.
+    """
     if text_at(told, "media", "track") not in ("", "inbound", "inbound_track"):
         return None
     try:

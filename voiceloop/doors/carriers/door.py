@@ -103,7 +103,8 @@ def host_of(connection: HTTPConnection) -> str:
 
 
 class StreamDoor:
-    """Of one gateway and one carrier or kind of exchange: its legs, and the streams of these.
+    """The door of one gateway for one carrier or kind of exchange: its legs, and the streams of
+    these.
 
     announces: whether its far end says something to whoever takes a transferred call. subprotocol:
     of its WebSocket, taken where it is offered.
@@ -128,7 +129,7 @@ class StreamDoor:
         return asyncio.get_running_loop().time()
 
     def _lack(self) -> str | None:
-        """What keeps one more call out, None when nothing does."""
+        """Return what keeps one more call out, None when nothing does."""
         return self._server.not_ready() or self._server.admission.lack()
 
     def _refuse(self, error: VoiceLoopError) -> Response:
@@ -175,7 +176,7 @@ class StreamDoor:
 
 
 class CarrierDoor(StreamDoor):
-    """Of one carrier. public_url: where it reaches the gateway."""
+    """The door of one carrier. public_url: where it reaches the gateway."""
 
     def __init__(self, server: Server, calls: Calls, carrier: Carrier, public_url: str) -> None:
         super().__init__(server, calls, carrier.name, carrier.stream)
@@ -244,7 +245,9 @@ class CarrierDoor(StreamDoor):
         return self._connect(self._legs.again(leg, back, self._now_s))
 
     def _announce(self, asked: Asked) -> str | None:
-        """What whoever takes a transferred call hears first; its call is named in the address."""
+        """Return what whoever takes a transferred call hears first; its call is named in the
+        address.
+        """
         leg = self._legs.find(dict(parse_qsl(urlsplit(asked.url).query)).get("call", ""))
         if leg is None or not leg.announcement or not self.announces:
             return None

@@ -63,7 +63,7 @@ class LegStream:
     announces: bool = False
 
     def keep(self, ticket: str, returns: str) -> None:
-        """By this ticket the call could go on over another stream."""
+        """Keep the call under this ticket, by which it could go on over another stream."""
         if self.number == self.leg.n_streams:
             self.leg.resume, self.leg.returns = ticket, returns
 
@@ -81,7 +81,7 @@ class LegStream:
 
 
 class Legs:
-    """Of one carrier at one gateway, by the carrier's id of the call."""
+    """The legs of one carrier at one gateway, by the carrier's id of the call."""
 
     def __init__(self) -> None:
         self._legs: dict[str, Leg] = {}
@@ -136,5 +136,5 @@ class Legs:
 
 
 def _is_same(ticket: str, found: str) -> bool:
-    """In constant time; a stranger's text may hold what no encoding has."""
+    """Compare in constant time; a stranger's text may hold what no encoding has."""
     return secrets.compare_digest(ticket.encode(), found.encode("utf-8", "replace"))

@@ -1,4 +1,5 @@
-"""What of the agent a carrier has played, by the marks that come back. Pure: time is passed in.
+"""The part of the agent's sound that a carrier has played, by the marks that come back. Pure: time
+is passed in.
 
 Owns when a mark is sent, and what its return tells: how much later than a client next door this one
 plays what it is sent.
@@ -13,7 +14,7 @@ MOST_PENDING = 64  # 13 s: a carrier that returns none is believed to play at on
 
 
 class Marks:
-    """Of one stream."""
+    """The marks of one stream."""
 
     def __init__(self) -> None:
         self._n_marks = 0

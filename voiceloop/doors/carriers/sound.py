@@ -16,7 +16,7 @@ MOST_AHEAD = 3
 
 
 class FarSound:
-    """Of one call, both ways. encoding, rate_hz: of the far end."""
+    """The sound of one call, both ways. encoding, rate_hz: of the far end."""
 
     def __init__(self, encoding: Encoding, rate_hz: int) -> None:
         self.encoding: Encoding = encoding
@@ -35,7 +35,7 @@ class FarSound:
         return self._cut(self._out.push(np.frombuffer(samples, "<i2")))
 
     def finish(self) -> list[bytes]:
-        """What waits, with silence behind it: nothing follows for now."""
+        """Return what waits, with silence behind it: nothing follows for now."""
         frames = self._cut(self._out.flush())
         if len(self._rest):
             frames += self._cut(np.zeros(self.frame_samples - len(self._rest), np.int16))

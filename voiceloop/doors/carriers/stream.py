@@ -49,7 +49,7 @@ class Socket(Protocol):
 
 
 class Leaving(Enum):
-    """Who has left first."""
+    """The party that left first."""
 
     NOBODY = "nobody"
     FAR_END = "the far end"
@@ -122,7 +122,7 @@ class StreamEnd:
             self._leave(gone.code, gone.how)
 
     def take(self, incoming: Incoming) -> None:
-        """What the far end says. Raises: AudioError."""
+        """Take in a message of the far end. Raises: AudioError."""
         match incoming:
             case Heard(payload=payload, number=number):
                 for piece in self._order.take(number, payload):

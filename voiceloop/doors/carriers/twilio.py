@@ -93,7 +93,7 @@ class Twilio:
         check_twilio(self._secret, asked.headers.get(self.signature), asked.url)
 
     def ring(self, asked: wire.Asked) -> PhoneCall:
-        """Who calls whom. Raises: InvalidRequest."""
+        """Return who calls whom. Raises: InvalidRequest."""
         call_id = asked.get(self.call_field)
         if not call_id:
             raise expected(self.call_field, "the call's", None)
@@ -104,7 +104,7 @@ class Twilio:
         return PhoneCall(self.name, caller, called, headers, call_id, is_outbound=is_outbound)
 
     def after(self, asked: wire.Asked) -> wire.Left | None:
-        """What has become of the call; None: nothing follows yet. Raises: InvalidRequest."""
+        """Return what has become of the call; None: nothing follows yet. Raises: InvalidRequest."""
         how = asked.get(self.dialled_field)
         failed = "" if how in ANSWERED else how
         return wire.Left(self.ring(asked), asked.get("CallStatus") in LIVE, failed)
@@ -162,5 +162,5 @@ def parameter_of(way: wire.Way) -> str:
 
 
 def redirect_of(way: wire.Way) -> str:
-    """What follows a stream, where the verb of the stream does not name it."""
+    """Return what follows a stream, where the verb of the stream does not name it."""
     return f'<Redirect method="POST">{escape(way.after)}</Redirect>'

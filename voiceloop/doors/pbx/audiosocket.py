@@ -19,7 +19,7 @@ HEAD_BYTES = 3
 
 
 class Kind(IntEnum):
-    """What a frame holds."""
+    """The kind of a frame's contents."""
 
     HANG_UP = 0x00
     UUID = 0x01

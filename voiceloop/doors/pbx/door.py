@@ -31,7 +31,7 @@ OWN = ("from", "to", "call", "returned")  # of what the dial plan tells; the res
 
 
 class PbxDoor(StreamDoor):
-    """Of one kind of exchange, ``asterisk`` or ``audiosocket``. password: of HTTP Basic
+    """The door of one kind of exchange, ``asterisk`` or ``audiosocket``. password: of HTTP Basic
     authentication.
     """
 
@@ -56,7 +56,7 @@ class PbxDoor(StreamDoor):
         return parse_qsl(body.decode("utf-8", "replace"))
 
     async def _after(self, request: Request) -> Response:
-        """Where the caller of this call is to be connected; an empty text: nowhere."""
+        """Return where the caller of this call is to be connected; an empty text: nowhere."""
         try:
             fields = dict(await self._asked(request))
         except VoiceLoopError as error:
@@ -80,7 +80,7 @@ class PbxDoor(StreamDoor):
         return self._legs.ring(call, self._now_s)
 
     def _take(self, leg: Leg) -> Leg:
-        """Its stream is there. Raises: Unproved."""
+        """Take its stream, which is there. Raises: Unproved."""
         return self._legs.take(leg.ticket, leg.call.id, self._now_s)
 
 

@@ -173,7 +173,7 @@ CODECS = {  # the best first: a call has the first that its far end takes
 
 
 def codecs_here() -> list[Codec]:
-    """Those that this machine has the libraries of."""
+    """Return the codecs that this machine has the libraries of."""
     lacks = set() if is_available() else {"opus"}
     lacks |= set() if find_spec("G722") else {"g722"}
     return [codec for name, codec in CODECS.items() if name not in lacks]

@@ -67,7 +67,9 @@ class DigitReader:
 
 @dataclass(frozen=True, slots=True)
 class EventPacket:
-    """What to send now. is_first: of its event. lasts: samples at 24 kHz until the next is due."""
+    """The packet to send now. is_first: of its event. lasts: samples at 24 kHz until the next is
+    due.
+    """
 
     payload: bytes
     is_first: bool
@@ -94,7 +96,7 @@ class DigitWriter:
         self._waiting.extend(keys)
 
     def next(self) -> EventPacket | None:
-        """What is due each 20 ms; None in the rest behind a key, and where all are sent."""
+        """Return what is due each 20 ms; None in the rest behind a key, and where all are sent."""
         if not self._waiting:
             return None
         self._n_frames += 1

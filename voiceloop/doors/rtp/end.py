@@ -51,7 +51,7 @@ class RtpEnd(ABC):
         clock_hz: int = OPUS_HZ,
         silent_types: Collection[int] = (),
     ) -> None:
-        """What both ends send from now on; as of `RtpReceiver`."""
+        """Begin: from now on both ends send; as of `RtpReceiver`."""
         self._encoder, decoder = codec
         self._receiver = RtpReceiver(
             decoder, payload_type, clock_hz=clock_hz, silent_types=silent_types
@@ -63,7 +63,7 @@ class RtpEnd(ABC):
         self._rest = b""
 
     def _stop(self) -> None:
-        """Nothing is due any more."""
+        """Stop: nothing is due any more."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -78,7 +78,7 @@ class RtpEnd(ABC):
             self._pass_on(samples)
 
     def _read_report(self, data: bytes) -> bool:
-        """What the far end says of the line; False where it says nothing."""
+        """Return what the far end says of the line; False where it says nothing."""
         try:
             self._rtcp.read(data, self._clock())
         except MalformedPacket:
@@ -115,12 +115,12 @@ class RtpEnd(ABC):
     @property
     @abstractmethod
     def _send_due_s(self) -> float:
-        """When silence follows what was sent, because nothing else has; inf: not at all."""
+        """Return when silence follows what was sent, because nothing else has; inf: not at all."""
 
     @property
     @abstractmethod
     def _lost_at_s(self) -> float:
-        """When a far end of which nothing is heard is given up."""
+        """Return when a far end of which nothing is heard is given up."""
 
     @abstractmethod
     def _send_due(self, now_s: float) -> None: ...

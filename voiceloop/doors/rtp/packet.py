@@ -16,7 +16,7 @@ _FIXED = struct.Struct("!BBHII")
 
 
 class MalformedPacket(InvalidRequest):
-    """What came is no packet of RTP or RTCP; whoever reads the line drops it and goes on."""
+    """A packet that is not RTP or RTCP; whoever reads the line drops it and goes on."""
 
     code: ClassVar[str] = "malformed_packet"
 

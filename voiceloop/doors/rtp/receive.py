@@ -83,7 +83,7 @@ class RtpReceiver:
 
     @property
     def due_s(self) -> float | None:
-        """When `tick` has something to write; None before the first packet."""
+        """Return when `tick` has something to write; None before the first packet."""
         if self._reception is None:
             return None
         silence_s = max(SILENT_AFTER_S, (self._n_silent + 1.5) * FRAME_S)
@@ -96,11 +96,13 @@ class RtpReceiver:
         return 0.0 if self._reception is None else self._reception.jitter_ms
 
     def report(self) -> ReportBlock | None:
-        """What the sender is to be told of its packets; None before the first."""
+        """Return what the sender is to be told of its packets; None before the first."""
         return None if self._reception is None else self._reception.report()
 
     def packet(self, packet: RtpPacket, now_s: float) -> list[Samples]:
-        """What a packet lets be heard: nothing where it is a stranger, late or behind a hole."""
+        """Return what a packet lets be heard: nothing where it is a stranger, late or behind a
+        hole.
+        """
         is_silent = packet.payload_type in self._silent_types
         if packet.payload_type != self._payload_type and not is_silent:
             return []
@@ -121,7 +123,9 @@ class RtpReceiver:
         return written + self._release()
 
     def tick(self, now_s: float) -> list[Samples]:
-        """What the clock lets be heard: packets whose hole stays, silence where none come."""
+        """Return what the clock lets be heard: packets whose hole stays, silence where none
+        come.
+        """
         self._now_s = max(self._now_s, now_s)
         if self._reception is None:
             return []
@@ -138,7 +142,7 @@ class RtpReceiver:
         self._release_s = self._now_s + min(LONGEST_GAP_S, 2.0 * jitter_s)
 
     def _release(self) -> list[Samples]:
-        """What waits behind a hole that has been open for long enough."""
+        """Return what waits behind a hole that has been open for long enough."""
         written: list[Samples] = []
         while self._waiting and self._now_s >= self._release_s:
             written += self._play_from(min(self._waiting))
@@ -183,7 +187,9 @@ class RtpReceiver:
         return written
 
     def _fill(self, n_samples: int, next_payload: bytes) -> list[Samples]:
-        """What lost packets may have held: the last frame by FEC, the first two by concealment."""
+        """Return what lost packets may have held: the last frame by FEC, the first two by
+        concealment.
+        """
         self.n_concealed += n_samples
         self._budget.take(n_samples / VOICE_HZ)
         n_last = min(n_samples // STEP * STEP, FRAME)
@@ -206,5 +212,5 @@ class RtpReceiver:
         return [np.zeros(n_written, np.int16)] if n_written else []
 
     def _units(self, n_samples: int) -> int:
-        """Of a timestamp, in so many samples."""
+        """Return the length of so many samples in units of a timestamp."""
         return n_samples * self._clock_hz // VOICE_HZ

@@ -53,7 +53,7 @@ class Reception:
         return number
 
     def report(self) -> ReportBlock:
-        """What to tell the sender; the fraction lost is counted from one report to the next.
+        """Return what to tell the sender; the fraction lost is counted from one report to the next.
 
         What its own report held, and when, is for whoever read that to add.
         """
@@ -67,7 +67,7 @@ class Reception:
         return ReportBlock(self.ssrc, fraction, lost, highest & 0xFFFFFFFF, int(self._jitter))
 
     def _begin(self, packet: RtpPacket, now_s: float) -> None:
-        """Its sender's numbers begin here; ours go on."""
+        """Begin with its sender's numbers; ours go on."""
         self.ssrc = packet.ssrc
         self._first, self._first_sequence = self.highest, packet.sequence
         self._n_received, self._reported = 0, (0, 0)

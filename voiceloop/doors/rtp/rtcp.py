@@ -27,7 +27,7 @@ _SENDER = struct.Struct("!IIIIII")
 
 @dataclass(frozen=True, slots=True)
 class ReportBlock:
-    """What a receiver says of one stream.
+    """A receiver's report about one stream.
 
     fraction_lost: 0 to 1, since its last report. jitter: in units of the stream's timestamps.
     last_report: the middle 32 bits of the NTP time of the last sender report that it read; delay:
@@ -100,7 +100,7 @@ def _packets(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 class Sending(Protocol):
-    """What a report says of the stream that we send: `RtpSender`."""
+    """The stream that we send, for a report: `RtpSender`."""
 
     ssrc: int
     n_packets: int
@@ -110,7 +110,7 @@ class Sending(Protocol):
 
 
 class Receiving(Protocol):
-    """What a report says of the stream that comes: `RtpReceiver`."""
+    """The stream that comes, for a report: `RtpReceiver`."""
 
     def report(self) -> ReportBlock | None: ...
 

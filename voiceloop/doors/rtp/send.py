@@ -71,7 +71,7 @@ class RtpSender:
             self._move_on(n_samples / VOICE_HZ)
 
     def timestamp_at(self, now_s: float) -> int:
-        """What the clock of the stream shows, for a sender report."""
+        """Return what the clock of the stream shows, for a sender report."""
         passed_s = 0.0 if self.due_s is None else now_s - self.due_s
         return self._timestamp + round(passed_s * self.clock_hz) & 0xFFFFFFFF
 

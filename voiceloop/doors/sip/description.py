@@ -1,4 +1,4 @@
-"""What a telephone offers to hear and say, and our answer; or our offer, and its answer.
+"""A telephone's offer to hear and speak, and our answer; or our offer, and its answer.
 
 Owns which codec a call has: the first of ours that the far end takes. Pure.
 
@@ -32,7 +32,7 @@ UNROUTED = ("0.0.0.0", "::")  # RFC 2543's way to say hold
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What is agreed of a call's sound.
+    """The agreed form of a call's sound.
 
     host, port: where the far end hears us. codec: what both send; its number there is
     ``payload_type``. events: the payload type of digits, None where there are none; events_hz: its
@@ -60,7 +60,7 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class LocalSound:
-    """What we say of ourselves. version: one more each time that this changes."""
+    """The description of our own end. version: one more each time that this changes."""
 
     host: str
     port: int
@@ -69,7 +69,7 @@ class LocalSound:
 
 
 def parse(text: str, codecs: Sequence[Codec]) -> Described:
-    """What of an offer or an answer is taken. codecs: ours, the best first.
+    """Return what of an offer or an answer is taken. codecs: ours, the best first.
 
     Raises: InvalidRequest: it is none, or none of its sound is for us.
     """
@@ -141,7 +141,7 @@ def _sound(
 
 
 def _described(session: MediaLine, line: MediaLine, codecs: Sequence[Codec]) -> Described | None:
-    """What of this line is taken; None where no codec of it is ours."""
+    """Return what of this line is taken; None where no codec of it is ours."""
     maps = _maps(line)
     chosen = next(
         (

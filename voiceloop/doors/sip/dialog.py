@@ -31,7 +31,7 @@ SDP = "application/sdp"
 
 
 class DialFailed(Exception):
-    """Nobody took the call. status: of SIP; 408 where nothing answered."""
+    """The error that nobody took the call. status: of SIP; 408 where nothing answered."""
 
     def __init__(self, status: int, reason: str = "") -> None:
         super().__init__(reason or REASONS.get(status, "no reason given"))

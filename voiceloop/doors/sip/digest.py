@@ -1,4 +1,5 @@
-"""Who calls: by the address that a message comes from, or by a password it proves to know.
+"""The identity of a SIP caller: by the address that a message comes from, or by a password it
+proves to know.
 
 Owns the challenges, which nobody remembers: a nonce says when it was made and is signed. What is
 remembered is which proofs have been shown. Pure.
@@ -31,7 +32,7 @@ HASHES: dict[str, Callable[[bytes], hashlib._Hash]] = {
 
 
 class Challenges:
-    """Of one gateway. users: passwords by name. clock: monotonic, in seconds."""
+    """The challenges of one gateway. users: passwords by name. clock: monotonic, in seconds."""
 
     def __init__(self, users: Mapping[str, str], clock: Callable[[], float]) -> None:
         self._users = users
@@ -40,7 +41,7 @@ class Challenges:
         self._shown: OrderedDict[str, int] = OrderedDict()  # by nonce, how often it has proved
 
     def headers(self, request: SipRequest, host: str) -> list[str]:
-        """What asks this host for its name and password, one for each hash.
+        """Return what asks this host for its name and password, one for each hash.
 
         A right password with a nonce that is spent is called stale (RFC 7616, 3.3): a telephone
         then asks nobody for another one.
@@ -60,7 +61,7 @@ class Challenges:
         return None
 
     def _proofs(self, request: SipRequest) -> Iterator[Mapping[str, str]]:
-        """Those that hold a right password, whatever became of their nonce."""
+        """Yield the proofs that hold a right password, whatever became of their nonce."""
         for value in request.headers.get("authorization")[:4]:
             given = parse_auth(value, credentials=True).params
             if (

@@ -74,7 +74,7 @@ def listening_host(host: str, address: str) -> str:
 
 
 class SipDoor:
-    """Of one gateway."""
+    """The SIP door of one gateway."""
 
     def __init__(self, server: Server, calls: Calls) -> None:
         self._server = server
@@ -149,7 +149,7 @@ class SipDoor:
             leg.dialog.acknowledge_again(response)
 
     def _able(self) -> tuple[int, list[tuple[str, str]]]:
-        """What a border controller asks with OPTIONS: whether it may send calls."""
+        """Return what a border controller asks with OPTIONS: whether it may send calls."""
         if self._server.not_ready() is not None or self._server.admission.lack() is not None:
             return 503, [("Retry-After", retry_after())]
         return 200, [("Allow", METHODS), ("Accept", SDP), ("Supported", "timer")]

@@ -60,7 +60,7 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Where messages of one far end come from, and go. name: UDP or TCP."""
+    """The two addresses between which messages of one far end travel. name: UDP or TCP."""
 
     name: str
     host: str
@@ -73,7 +73,7 @@ class Flow:
 
 
 class Handler(Protocol):
-    """Who is told of messages. Each may raise; that answers 500 and ends nothing else."""
+    """An object that receives messages. Each may raise; that answers 500 and ends nothing else."""
 
     def is_known(self, host: str) -> bool: ...
 
@@ -83,7 +83,9 @@ class Handler(Protocol):
 
 
 class Endpoint:
-    """Of one gateway. address: the host by which others reach us; "": the machine's own."""
+    """The SIP endpoint of one gateway. address: the host by which others reach us; "": the
+    machine's own.
+    """
 
     def __init__(self, address: str, handler: Handler) -> None:
         self._address = address
@@ -284,7 +286,7 @@ class Endpoint:
             flow.write(bytes(response_to(request, status, tag[:16], headers)))
 
     def expect(self, request: SipRequest) -> None:
-        """Its answer follows: a repetition is absorbed until then."""
+        """Expect its answer: a repetition is absorbed until then."""
         self._remember(key_of(request), b"")
 
     def respond(self, request: SipRequest, flow: Flow, response: SipResponse) -> None:
@@ -397,7 +399,7 @@ def follow_up(invite: SipRequest, response: SipResponse | None, method: str) -> 
 
 
 def key_of(request: SipRequest) -> Key:
-    """What a repetition of the request has in common with it (RFC 3261, 17.2.3)."""
+    """Return what a repetition of the request has in common with it (RFC 3261, 17.2.3)."""
     via = request.via[0]
     call = (
         f"{request.call_id} {request.headers.get_first('cseq')}" if not via.branch else via.branch

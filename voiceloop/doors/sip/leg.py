@@ -54,7 +54,7 @@ class LegState(Enum):
 
 
 class Owed(Enum):
-    """What follows the ACK of our answer."""
+    """The work owed after the ACK of our answer."""
 
     NOTHING = "nothing"
     DESCRIPTION = "description"  # theirs is in it, which the INVITE lacked
@@ -86,7 +86,7 @@ class SessionTimer:
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """What our answer says of it."""
+        """Return what our answer says of it."""
         if not self.interval_s:
             return []
         who = "uas" if self.is_ours else "uac"
@@ -113,8 +113,8 @@ class Others(Protocol):
     def told(
         self, leg: Leg, uri: str, announcement: Announcement
     ) -> AbstractAsyncContextManager[str]:
-        """Somebody who has taken a call of ours there and been told this, for as long as the block
-        lasts: our place with them, as a REFER names it. Raises: TransferFailed.
+        """Tell a person who has taken a call of ours there, for as long as the block lasts;
+        yields our place with them, as a REFER names it. Raises: TransferFailed.
         """
 
 
@@ -160,16 +160,16 @@ class Leg:
     # --- it begins ---
 
     def invited(self, invite: SipRequest) -> None:
-        """It calls us."""
+        """Take its call to us."""
         self._invite = invite
 
     def ring(self) -> None:
-        """It rings here."""
+        """Ring here."""
         assert self._invite is not None
         self._dialog.respond(self._invite, 180)
 
     def local(self) -> LocalSound:
-        """Where we hear the far end."""
+        """Return where we hear the far end."""
         host = self._endpoint.address_for(self._dialog.flow)
         return LocalSound(host, self.media.port, self._session_id, self._version)
 
@@ -415,7 +415,7 @@ class Leg:
 
     @property
     def _domain(self) -> str:
-        """Where a number is dialled: at whoever brought the call."""
+        """Return where a number is dialled: at whoever brought the call."""
         flow = self._dialog.flow
         return f"[{flow.host}]" if ":" in flow.host else flow.host
 

@@ -48,7 +48,7 @@ class MediaState(Enum):
 
 
 class FarEnd(Protocol):
-    """Who is told what the line brings."""
+    """An object that is told what the line brings."""
 
     def hear(self, samples: bytes) -> None: ...
 
@@ -139,7 +139,7 @@ class Media(RtpEnd):
             self._sockets.append(transport)
 
     def agree(self, agreed: Described) -> None:
-        """What both ends send from now on, and whether the far end listens."""
+        """Set the codec of both ends from now on, and whether the far end listens."""
         was = None if self._state is MediaState.AWAITED else self._agreed
         if self._state is MediaState.AWAITED:
             self._state = MediaState.AGREED
@@ -291,7 +291,7 @@ class Media(RtpEnd):
 
     @property
     def _send_due_s(self) -> float:
-        """Of a key, else of silence."""
+        """Return when a packet is due: of a key, else of silence."""
         if not self._keys.is_idle:
             return self._keys_due_s
         if not self._may_send:
@@ -316,7 +316,9 @@ class Media(RtpEnd):
 
     @property
     def _lost_at_s(self) -> float:
-        """When a far end that has stopped sending is given up; a held one may send nothing."""
+        """Return when a far end that has stopped sending is given up; a held one may send
+        nothing.
+        """
         is_silent = self._agreed.is_held or self._agreed.direction == "recvonly"
         return math.inf if is_silent else self._heard_s + LOST_S
 

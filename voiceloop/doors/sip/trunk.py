@@ -40,7 +40,7 @@ class Trunk:
 
     @property
     def account(self) -> str:
-        """Who we are there."""
+        """Return who we are there."""
         return f"sip:{self.settings.user or 'voiceloop'}@{self.domain}"
 
     @property

@@ -42,7 +42,7 @@ GIVES_WAY_S = 1.0
 
 
 class WebRtcDoor:
-    """Of one gateway."""
+    """The WebRTC door of one gateway."""
 
     def __init__(self, server: Server, calls: Calls) -> None:
         self._server = server
@@ -90,7 +90,9 @@ class WebRtcDoor:
         return call_id, told
 
     def giving_way(self) -> Callable[[], None] | None:
-        """What gives up the peer that is longest overdue, for another caller; None: none is."""
+        """Return what gives up the peer that is longest overdue, for another caller; None: none
+        is.
+        """
         now_s = asyncio.get_running_loop().time()
         overdue = (task for task, at_s in self._awaited.items() if now_s - at_s > GIVES_WAY_S)
         task = next(overdue, None)

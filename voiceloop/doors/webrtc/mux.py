@@ -149,7 +149,7 @@ class Mux:
         return line
 
     def candidates(self, address: str) -> list[Address]:
-        """Where peers reach the port: at this address, else at those that it is bound to.
+        """Return where peers reach the port: at this address, else at those that it is bound to.
 
         Raises: ConfigError: the machine does not say which it has.
         """
@@ -198,7 +198,7 @@ class Mux:
             self._place(line, address)
 
     def _place(self, line: IceLine, address: Address) -> None:
-        """What comes from there is this call's from now on."""
+        """Assign everything that comes from there to this call from now on."""
         if self._by_address.get(address) is line:
             return
         known = [at for at, one in self._by_address.items() if one is line]

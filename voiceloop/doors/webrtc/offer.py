@@ -31,7 +31,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What is taken of an offer.
+    """The parts of an offer that are taken.
 
     sound, events: the indices of their lines; events None where there is no data channel.
     opus: its payload type. setup: which end of DTLS we are. message_bytes: what the peer takes in
@@ -51,7 +51,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class LocalEnd:
-    """What an answer says of us. candidates: where the peer reaches us, the best first."""
+    """Our own end, for an answer. candidates: where the peer reaches us, the best first."""
 
     ufrag: str
     password: str

@@ -65,7 +65,7 @@ class PeerState(Enum):
 
 
 class FarEnd(Protocol):
-    """Who is told what the peer does."""
+    """An object that is told what the peer does."""
 
     def hear(self, samples: bytes) -> None: ...
 
@@ -248,7 +248,7 @@ class Peer(RtpEnd):
         self._arm()
 
     def receive_report(self, data: bytes) -> None:
-        """What the peer says of the line."""
+        """Take in the peer's report about the line."""
         if self._read_report(data):
             self._opus.expect_loss(max(FIRST_LOSS_PERCENT, round(self._rtcp.lost_percent)))
 
@@ -276,7 +276,9 @@ class Peer(RtpEnd):
 
     @property
     def _send_due_s(self) -> float:
-        """Without silence a peer takes the end of a reply for a loss, and makes up 0.2 s of it."""
+        """Return when silence is due: without it a peer takes the end of a reply for a loss, and
+        makes up 0.2 s of it.
+        """
         due_s = self._sender.due_s
         is_over = self._is_quiet and not self._rest
         return math.inf if is_over or due_s is None else due_s + FRAME_S

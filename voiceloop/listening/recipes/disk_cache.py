@@ -1,4 +1,4 @@
-"""What was computed once: small JSON records in a folder outside the repository.
+"""A cache of computed values: small JSON records in a folder outside the repository.
 
 A record is found by its kind and by everything it was made from (audio, model files, settings), so
 a change of either makes a new one and nothing here ever has to be invalidated.

@@ -1,4 +1,4 @@
-"""When each word of a known sentence is spoken: pocketsphinx, forced to say that sentence.
+"""The times of the words of a known sentence: pocketsphinx is forced to say that sentence.
 
 Owns the acoustic model and dictionary of the pocketsphinx wheel as an aligner. A word that the
 dictionary lacks makes the sentence unusable; the caller leaves such a clip out.

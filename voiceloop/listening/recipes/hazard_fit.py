@@ -155,7 +155,7 @@ def _minimum(
 
 
 def _rises(values: NDArray[np.float64]) -> tuple[Rise, Rise]:
-    """Of talk and of dictation."""
+    """Return the rises of talk and of dictation."""
     return _rise(values[1 : 1 + N_RAMPS]), _rise(values[1 + N_RAMPS : FIRST_TERM])
 
 

@@ -1,4 +1,4 @@
-"""What the listener hears of a turn, on the audio clock: pauses, and the words as they come.
+"""A turn as the listener hears it, on the audio clock: pauses, and the words as they come.
 
 Owns the replay of `voiceloop.listening.listener`'s hysteresis, offline and much faster than real
 time, with the real voice detector, loudness and pitch. Both transcript sources give the same
@@ -78,7 +78,7 @@ class Listening:
     speech_from_ms: float = 0.0
 
     def window(self, end_ms: float, probability: float) -> Heard | Literal["paused", "resumed"]:
-        """What one window of the detector changes: the beginning as `Onset` tells it, then
+        """Return what one window of the detector changes: the beginning as `Onset` tells it, then
         "paused" at the first low window and "resumed" at the first loud one after it.
         """
         if self.onset_ms is None:

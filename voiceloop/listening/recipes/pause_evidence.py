@@ -1,4 +1,4 @@
-"""What `Endpointing` would know at every moment of every pause of a turn.
+"""The knowledge of `Endpointing` at every moment of every pause of a turn.
 
 Owns the join of pauses, words and end-of-turn (EOT) probability on the audio clock, as the listener
 and the anticipation make it live: words come late, the probability later, and both only while the

@@ -109,7 +109,9 @@ def _end_ms(said: PausedTurn, words: tuple[SpokenWord, ...] | None) -> float:
 
 
 def _words(said: PausedTurn) -> tuple[SpokenWord, ...] | None:
-    """What was said and when; None where nobody wrote it down, or a word is in no dictionary."""
+    """Return what was said and when; None where nobody wrote it down, or a word is in no
+    dictionary.
+    """
     if said.text is None:
         return None
     words = tuple(spoken_words(said.text))

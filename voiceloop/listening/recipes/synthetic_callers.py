@@ -48,7 +48,7 @@ DIGIT_WORDS = "zero one two three four five six seven eight nine".split()
 
 @dataclass(frozen=True, slots=True)
 class ScriptedTurn:
-    """What a caller says, in which voice, and after which messages (role, text)."""
+    """A caller's words, the voice, and the messages before them (role, text)."""
 
     name: str
     speaker: str

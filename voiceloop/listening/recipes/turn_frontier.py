@@ -29,7 +29,7 @@ from voiceloop.listening.release import PATIENCE, Eagerness, Patience, Rise
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one turn. is_soft: it was cut, and each time the caller went on so soon that
+    """The outcome of one turn. is_soft: it was cut, and each time the caller went on so soon that
     the answer was taken back.
     """
 
@@ -111,8 +111,8 @@ def moment_at(scored: ScoredPause, patience: Patience) -> float | None:
 
 
 def _released_ms(pause: HeardPause, over_ms: float) -> float:
-    """When a turn ends whose wait is over: not while a sound has just begun, as the listener asks
-    with each chunk and when the sound has had its time.
+    """Return when a turn ends whose wait is over: not while a sound has just begun, as the listener
+    asks with each chunk and when the sound has had its time.
     """
     at_ms = over_ms
     while True:

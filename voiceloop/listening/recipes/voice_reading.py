@@ -1,4 +1,4 @@
-"""What the recognizer's end-of-turn head makes of the sound before a pause, offline.
+"""The judgement of the recognizer's end-of-turn head on the sound before a pause, offline.
 
 Owns when the served recognizer asks the head, by its own rules (at the voice's fall, and again once
 the silence has lasted), and the head's answers: of the window that the recognizer holds by then, by
@@ -66,7 +66,7 @@ class _Asked:
 
 
 def readings_of(turn: CallerTurn) -> tuple[Reading, ...]:
-    """When the head is asked within a turn's pauses, in order of time."""
+    """Return when the head is asked within a turn's pauses, in order of time."""
     key = digest(READINGS_VERSION, f"{_first_sample(turn)} {turn.end_ms}", turn.samples.tobytes())
     found = cached("readings", key, lambda: [asdict(reading) for reading in _readings(turn)])
     return tuple(Reading(**reading) for reading in found)
@@ -95,7 +95,7 @@ def _readings(turn: CallerTurn) -> list[Reading]:
 
 
 def _first_sample(turn: CallerTurn) -> int:
-    """Where the recognizer begins to hear the turn."""
+    """Return where the recognizer begins to hear the turn."""
     onset_ms = max(0.0, turn.words[0].start_ms if turn.words else 500.0)
     return int(max(0.0, onset_ms - PRE_ROLL_MS) / WINDOW_MS) * WINDOW
 

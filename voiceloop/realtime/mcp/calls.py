@@ -60,7 +60,7 @@ class McpCalls:
         self._end(self._add(item), item)
 
     def finish(self, call_id: str, text: str, *, is_error: bool) -> None:
-        """What came of a call."""
+        """Finish a call with its result."""
         output = self._calls.get(call_id)
         if output is None or output.done:
             return

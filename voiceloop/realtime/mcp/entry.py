@@ -51,7 +51,7 @@ class McpEntry(msgspec.Struct, frozen=True):
 
 
 def read_entries(value: Any, where: str) -> tuple[McpEntry, ...]:
-    """Those of a list of tools that are MCP servers with an address. Raises: InvalidRequest.
+    """Read of a list of tools those that are MCP servers with an address. Raises: InvalidRequest.
 
     A connector of OpenAI's has none, and is left out like a tool of any other kind.
     """
@@ -150,7 +150,7 @@ def _read_names(value: Any, where: str) -> tuple[str, ...] | None:
 
 
 def _read_approval(value: Any, where: str) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """Whose calls are asked for, and whose are not (None: all)."""
+    """Return whose calls are asked for, and whose are not (None: all)."""
     match value:
         case None | "always":
             return (), ()

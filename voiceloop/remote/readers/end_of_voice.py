@@ -117,7 +117,7 @@ class VoiceReadingStream(TaskStream[RecognizerEvent]):
         await self._reading.close()
 
     def _ask(self, action: Callable[[RecognizerStream], None]) -> None:
-        """What the reader does not take in full it would judge wrongly from then on."""
+        """Ask the reader; what it does not take in full it would judge wrongly from then on."""
         if not self._is_read:
             return
         try:
@@ -161,7 +161,9 @@ class VoiceReadingStream(TaskStream[RecognizerEvent]):
             self._stop_reading()
 
     def _observe(self, p_voice: float | None, *, answers_flush: bool) -> None:
-        """What the reader makes of a pause as it begins, and perhaps again while it lasts."""
+        """Take in the reader's judgement of a pause as it begins, and perhaps again while it
+        lasts.
+        """
         self._n_unread -= answers_flush
         if self._n_unread > 0 or p_voice is None:
             return

@@ -68,7 +68,9 @@ class EndReadingModel:
 
     @property
     def utilization(self) -> float:
-        """Of the model that answers (`Backends.utilization`); 0 where it cannot tell."""
+        """Return the load of the model that answers (`Backends.utilization`); 0 where it cannot
+        tell.
+        """
         return float(getattr(self._answering, "utilization", 0.0))
 
     def adapted(self, adapter: str) -> EndReadingModel:
@@ -148,7 +150,7 @@ class EndReadingBranch(TaskStream[LanguageEvent]):
         self._answering.begin_preemptive(attempt, tail, params)
 
     def draft(self, attempt: int, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
-        """Of models that make the same tokens alone."""
+        """Draft with models that make the same tokens alone."""
         assert isinstance(self._answering, DraftedBranch)
         self._answering.draft(attempt, tail, params)
 

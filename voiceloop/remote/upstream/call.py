@@ -75,7 +75,9 @@ class UpstreamSocket(SocketStream[Event]):
 
 @dataclass(slots=True)
 class _Input:
-    """What was sent of an open turn. at: bytes of it; n_bytes: in the server's buffer."""
+    """The sound and words of an open turn that were sent. at: bytes of it; n_bytes: in the server's
+    buffer.
+    """
 
     owner: object
     at: int = 0
@@ -277,7 +279,9 @@ class UpstreamCall:
         return True
 
     def leave(self, response: UpstreamResponse) -> None:
-        """Nobody reads this response any more; a server that goes on with it is not heard."""
+        """Leave a response that nobody reads any more; a server that goes on with it is not
+        heard.
+        """
         response.leave()
         self.cancel(response)
 
@@ -290,7 +294,7 @@ class UpstreamCall:
         self._tell({"type": "response.cancel", "event_id": "leave", **named})
 
     def _tell(self, event: Event) -> None:
-        """What may be lost: a server that takes nothing is left in the end."""
+        """Send what may be lost: a server that takes nothing is left in the end."""
         if self._socket is not None and self._socket.live:
             with suppress(Overloaded):
                 self._socket.send(event)

@@ -1,4 +1,4 @@
-"""What the conversation at an upstream server holds, and how it is brought to what ours holds.
+"""The conversation at an upstream server, and how it is brought to what ours holds.
 
 Ours is the truth: what was heard of a reply, what was typed, deleted, or slid out of the window.
 Owns the upstream's items as far as they are known, and the events that make both the same. Pure.
@@ -39,7 +39,9 @@ class Known:
     words: list[SpokenWord] = field(default_factory=list)
 
     def cut_ms(self, wanted: Entry) -> float | None:
-        """Where its sound ends if no more than these words were heard; None: they are others."""
+        """Return where its sound ends if no more than these words were heard; None: they are
+        others.
+        """
         said, heard = self.entry.text.split(), wanted.text.split()
         is_spoken = self.words and self.item_ids and self.entry.kind == wanted.kind
         if not is_spoken or len(heard) >= len(said):
@@ -63,7 +65,7 @@ def entries_of(messages: Sequence[ChatMessage]) -> list[Entry]:
 
 
 class Mirror:
-    """Of one connection."""
+    """The mirrored conversation of one connection."""
 
     def __init__(self) -> None:
         self.known: list[Known] = []

@@ -147,7 +147,7 @@ class UpstreamBranch(TaskStream[LanguageEvent]):
         self._keep(self._dial(), "dial upstream")
 
     async def _dial(self) -> None:
-        """While the caller speaks; who asks finds out whether that failed."""
+        """Dial while the caller speaks; who asks finds out whether that failed."""
         try:
             await self._call.open(instructions_of(self._messages), self._tools)
         except VoiceLoopError:
@@ -229,7 +229,7 @@ class UpstreamBranch(TaskStream[LanguageEvent]):
 
 
 def _address(url: str, model: str) -> str:
-    """Where sessions are opened: OpenAI names the model in the address."""
+    """Return where sessions are opened: OpenAI names the model in the address."""
     parts = urlsplit(url)
     path = parts.path.rstrip("/")
     path = path if path.endswith("/realtime") else f"{path}/realtime"

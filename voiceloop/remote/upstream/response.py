@@ -44,7 +44,7 @@ TEXT = ("response.output_text.delta", "response.text.delta")
 
 
 class ReplySound:
-    """Of one response, PCM16 at 24 kHz, until a voice's stream takes it.
+    """The sound of one response, PCM16 at 24 kHz, until a voice's stream takes it.
 
     on_more: called when there is more.
     """
@@ -83,7 +83,7 @@ class ReplySound:
         self._count(0)
 
     def drop(self) -> None:
-        """Nobody hears it any more."""
+        """Drop the sound: nobody hears it any more."""
         self._is_dropped = True
         self._pieces.clear()
         self._count(-self._n_bytes)
@@ -140,14 +140,16 @@ class UpstreamResponse:
         return bool(self.words.sound_ms or self.text or self.calls)
 
     def leave(self) -> None:
-        """Nobody reads it any more. What came of one that failed is heard."""
+        """Leave the response: nobody reads it any more. What came of one that failed is heard."""
         self.is_left = True
         if self.failure is None:
             self.sound.drop()
             self.sound.end()
 
     def _cut(self) -> None:
-        """It is as long as it may be: what has come is said, and the rest is nobody's."""
+        """Cut a response that is as long as it may be: what has come is said, and the rest is
+        nobody's.
+        """
         self._generated("incomplete", Usage())
         self.is_left = True
         self.sound.end()
@@ -164,7 +166,9 @@ class UpstreamResponse:
         self.ended.set()
 
     def observe(self, event: dict[str, Any], rate_hz: int) -> None:
-        """Of the response, in order. rate_hz: of its sound. Raises: BackendError."""
+        """Take in an event of the response, in order. rate_hz: of its sound. Raises:
+        BackendError.
+        """
         match event.get("type"):
             case kind if kind in AUDIO:
                 self._hear(str(event.get("delta") or ""), rate_hz)
@@ -225,7 +229,7 @@ class UpstreamResponse:
             self._deliver(call)
 
     def known(self) -> list[Known]:
-        """What it has added to the conversation there."""
+        """Return what it has added to the conversation there."""
         said = self.words.text if self.speaks else self.text
         if not said.strip():
             return self._known

@@ -23,7 +23,9 @@ LEAST_HZ, MOST_HZ = 8_000, 48_000
 
 
 class Session:
-    """Of one connection after the other of a call. rate_hz: of the sound that the server sends."""
+    """The session on one connection after the other of a call. rate_hz: of the sound that the
+    server sends.
+    """
 
     def __init__(self, service: str, voice: str) -> None:
         self.rate_hz = VOICE_HZ
@@ -56,8 +58,8 @@ class Session:
     def response(
         self, instructions: str, messages: Sequence[ChatMessage], params: GenerateParams
     ) -> dict[str, Any]:
-        """What is asked of a response besides. What stands behind the caller's words, for the model
-        alone, stands behind the instructions: their sound has no place for it.
+        """Return what is asked of a response besides. What stands behind the caller's words, for
+        the model alone, stands behind the instructions: their sound has no place for it.
         """
         asked: dict[str, Any] = {}
         if behind := "\n".join(message.behind for message in messages if message.behind):
@@ -68,7 +70,7 @@ class Session:
         return asked
 
     def observe(self, told: Mapping[str, Any], *, is_told: bool) -> None:
-        """What the server says of the session. is_told: after our settings.
+        """Take in the server's report about the session. is_told: after our settings.
 
         Raises: BackendRefused: it sends sound that cannot be read.
         """

@@ -67,7 +67,7 @@ class UpstreamVoiceStream(TaskStream[VoiceEvent]):
         self.look()
 
     def look(self) -> None:
-        """There may be more to say."""
+        """Look whether there is more to say."""
         self._more.set()
 
     @property
@@ -149,7 +149,7 @@ class UpstreamVoiceStream(TaskStream[VoiceEvent]):
         return placed
 
     async def _say_line(self) -> bool:
-        """What the upstream has not said, in our voice: before its sound, or behind it."""
+        """Return what the upstream has not said, in our voice: before its sound, or behind it."""
         sound = self._sound()
         if not self._lines or (sound is not None and sound.has_begun and not sound.is_over):
             return False

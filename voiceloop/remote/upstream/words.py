@@ -1,4 +1,4 @@
-"""Where the words of a response lie in its sound: the protocol tells text and sound, and no times.
+"""The places of a response's words in its sound: the protocol tells text and sound, and no times.
 
 The letters share the time in which something sounds, so that a pause holds no word. Where each
 piece of text comes just before its own sound, as VoiceLoop sends it, the word stands there.
@@ -27,7 +27,8 @@ MOST_APART_MS = 600.0
 
 
 class WordTimes:
-    """Of one response: `hear` its sound and `read` its text, as they come; `take` the words.
+    """The times of one response's words: `hear` its sound and `read` its text, as they come; `take`
+    the words.
 
     ms_per_letter: of this voice, as far as it is known; of this response once it is over.
     """
@@ -110,7 +111,7 @@ class WordTimes:
                 self._at_ms = sure_ms
 
     def _time_ms(self, sounding_ms: float) -> float:
-        """When so much of the sound that is heard has passed."""
+        """Return when so much of the sound that is heard has passed."""
         frame = bisect_left(self._sounding_ms, sounding_ms)
         if frame >= len(self._sounding_ms):
             return self.sound_ms + sounding_ms - self._heard_ms
@@ -118,5 +119,5 @@ class WordTimes:
 
 
 def _letters(text: str) -> int:
-    """What takes time to be said; a word of marks alone takes that of one."""
+    """Return what takes time to be said; a word of marks alone takes that of one."""
     return sum(max(1, sum(map(str.isalnum, word))) for word in text.split())

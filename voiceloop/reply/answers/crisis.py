@@ -6,6 +6,8 @@ from voiceloop.reply.answerers import Heard
 
 
 def answer(heard: Heard) -> str | None:
-    """Such words count also where they stand apart from the rest of the turn."""
+    """Return the crisis answer; its words count also where they stand apart from the rest of the
+    turn.
+    """
     crisis = heard.agent.crisis
     return crisis.answer if any(map(crisis.answers, (heard.turn, *heard.pieces))) else None

@@ -6,5 +6,5 @@ from voiceloop.reply.answerers import Heard
 
 
 def answer(heard: Heard) -> str | None:
-    """What is said to a yes, a no, or neither; the greeting is behind the first two."""
+    """Return what is said to a yes, a no, or neither; the greeting is behind the first two."""
     return heard.consent.answer(heard.turn)

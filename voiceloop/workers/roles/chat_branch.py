@@ -87,7 +87,7 @@ class PreemptiveReply:
     thoughts: Thoughts = field(default_factory=Thoughts)
 
     def told(self, event: FromPreemptive) -> Iterator[LanguageEvent]:
-        """What the gateway is told of an event of it."""
+        """Yield what the gateway is told of an event of it."""
         match event:
             case engine_types.PreemptiveDelta(text=text):
                 had_thought, said = self.thoughts.has_thought, self.thoughts.feed(text)
@@ -124,7 +124,7 @@ class Reply:
     thoughts: Thoughts = field(default_factory=Thoughts)
 
     def told(self, event: FromReply) -> Iterator[LanguageEvent]:
-        """What the gateway is told of an event of it."""
+        """Yield what the gateway is told of an event of it."""
         match event:
             case engine_types.TextDelta(text=text):
                 logprobs = tuple(TokenLogprob(t.token, t.logprob, t.top) for t in event.logprobs)
@@ -276,7 +276,7 @@ class ChatBranch:
         self._history.append(turn)
 
     def events(self, event: engine_types.Event) -> list[StreamEvent | StreamFailed]:
-        """What the gateway is told of an engine event."""
+        """Return what the gateway is told of an engine event."""
         told: list[LanguageEvent] = []
         match event:
             case engine_types.Staged(_, n_resident, n_prefilled, p_end, signs):
@@ -318,7 +318,7 @@ class ChatBranch:
         return tokens
 
     def _turn_tokens(self, tokens: list[int]) -> list[int]:
-        """What follows the history in ``tokens``."""
+        """Return what follows the history in ``tokens``."""
         if not self._history.keep_common(tokens):
             self._start_anew()
         return tokens[len(self._history.tokens) :]
@@ -333,7 +333,7 @@ class ChatBranch:
         self._branch = self._new_branch()
 
     def _thoughts(self, whole: Sequence[int]) -> Thoughts:
-        """Of a reply to a turn with these tokens."""
+        """Return the thoughts in a reply to a turn with these tokens."""
         prompt_end = self._model.text.decode(whole[-N_END_TOKENS:])
         return Thoughts(begins_inside=opens_thought(prompt_end))
 
@@ -347,6 +347,6 @@ class ChatBranch:
 
 
 def _last_words(messages: Sequence[ChatMessage], known: str = "") -> str:
-    """What the caller said last in these messages; `known` where they said nothing."""
+    """Return what the caller said last in these messages; `known` where they said nothing."""
     said = (message.content for message in reversed(messages) if message.role == "user")
     return next(said, known)

@@ -44,8 +44,8 @@ class TurnFrame:
 
 @dataclass(frozen=True, slots=True)
 class RoleOrder:
-    """What a chat template insists on: some refuse a system message, an agent who speaks first,
-    or two turns of one speaker in a row. Found by trying; what is refused is then never written.
+    """The demands of a chat template: some refuse a system message, an agent who speaks first, or
+    two turns of one speaker in a row. Found by trying; what is refused is then never written.
     """
 
     takes_system: bool = True
@@ -83,7 +83,7 @@ def _takes(text: Text, *roles: str) -> bool:
 
 
 def _without_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the system said stands before the first words of the user."""
+    """Return what the system said stands before the first words of the user."""
     said = [message["content"] for message in messages if message["role"] == "system"]
     rest = [message for message in messages if message["role"] != "system"]
     if not said:
@@ -166,7 +166,7 @@ class History:
         self._opened: _Opened | None = None  # None until words are heard behind these messages
 
     def append(self, messages: Sequence[dict[str, Any]]) -> None:
-        """What was said since; ``settle`` takes it into the tokens."""
+        """Append what was said since; ``settle`` takes it into the tokens."""
         self.messages += messages
         self._opened = None
 
@@ -190,8 +190,8 @@ class History:
         return self._text.encode_chat(messages, seen, add_generation_prompt=add_generation_prompt)
 
     def turn_tokens(self, words: str) -> tuple[list[int], bool]:
-        """What follows the history's tokens with the caller's open turn, and whether all of the
-        history stands: else it was cut to what the template writes of it before a turn.
+        """Return what follows the history's tokens with the caller's open turn, and whether all of
+        the history stands: else it was cut to what the template writes of it before a turn.
 
         From the second words on this costs what the words are long. Raises: TemplateError.
         """

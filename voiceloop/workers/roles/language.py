@@ -237,7 +237,9 @@ class LanguageRole:
                 return
 
     def _advance_public(self) -> None:
-        """Nobody's turn depends on it: where it fails, callers' prompts are computed as ever."""
+        """Advance what no caller's turn depends on: where it fails, callers' prompts are
+        computed as ever.
+        """
         if self._public is not None and self._public.has_work:
             try:
                 self._public.advance()

@@ -92,7 +92,7 @@ class Role(Protocol):
     def has_work(self) -> bool: ...
 
     def totals(self) -> Mapping[str, float]:
-        """What the model has counted since its start, by name; asked four times a second."""
+        """Return what the model has counted since its start, by name; asked four times a second."""
 
     def step(
         self, commits: Callable[[], Sequence[Commit]] | None = None
@@ -124,7 +124,7 @@ def load_role(spec: RoleSpec) -> Role:
 
 
 def ready_of(spec: RoleSpec, role: Role, load_ms: float) -> RoleReady:
-    """What the gateways are told of a role that is loaded."""
+    """Return what the gateways are told of a role that is loaded."""
     held = msgspec.structs.replace(spec.model, kv_blocks=int(role.totals().get("kv_blocks", 0)))
     served = dict(role.served)
     if served:
@@ -140,7 +140,9 @@ def ready_of(spec: RoleSpec, role: Role, load_ms: float) -> RoleReady:
 
 
 def model_name(folder: str) -> str:
-    """What to call the model in a folder: its id, where the folder is a snapshot of the cache."""
+    """Return what to call the model in a folder: its id, where the folder is a snapshot of the
+    cache.
+    """
     path = Path(folder)
     if path.parent.name == "snapshots" and path.parent.parent.name.startswith("models--"):
         return path.parent.parent.name.removeprefix("models--").replace("--", "/")
