@@ -9,6 +9,11 @@ from pathlib import Path
 
 MOST_WORDS = 25  # of a sentence
 MOST_CELL_WORDS = 20
+# How no docstring begins: the thing itself comes first, or what is done ("Return who ...").
+NO_BEGINNING = re.compile(
+    r"(?:Of|Where|Who|What|Which|Whose|Whom|When|Why|That|Those|These|This|Its|It|They|There|Nothing"
+    r"|Nobody|Somebody|By|For|With|Without|Up|Until|Since|From|So)\b"
+)
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _CODE = re.compile(r"`[^`]*`")

@@ -25,7 +25,9 @@ PAGES = (
 PLAIN_PAGES = ("README.md", "SECURITY.md", "CONTRIBUTING.md", *MANUAL)
 MOST_WORDS_A_SENTENCE = 18.0  # on average
 MOST_LONG_SENTENCES, MOST_LONG_CELLS = 0.02, 0.05
-REFERENCE = ("COMMANDS", "CONFIG", "ERRORS", "EVENTS", "HTTP", "PROTOCOL")  # is looked up
+REFERENCE = (  # is looked up
+    "COMMANDS", "CONFIG", "ERRORS", "EVENTS", "HTTP", "MODEL_CARDS", "PROTOCOL",
+)  # fmt: skip
 MOST_WORDS = 35_000  # of all others together
 ROOMS = ("voiceloop", "engine", "audio", "clients", "tests", "benchmarks")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")

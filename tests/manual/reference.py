@@ -1,8 +1,8 @@
 """The pages that are only looked up, made of the code: ``python -m tests.manual.reference``.
 
-Writes the marked parts of EVENTS.md, HTTP.md and COMMANDS.md anew: the events of the wire from
-their structs, the routes from ``/openapi.json``, the commands from the parser. What stands between
-the marks is written by hand nowhere.
+Writes the marked parts of EVENTS.md, HTTP.md, COMMANDS.md and MODEL_CARDS.md anew: the events of
+the wire from their structs, the routes from ``/openapi.json``, the commands from the parser, the
+models from `cards.py`. What stands between the marks is written by hand nowhere.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from tests.manual import cards
 from voiceloop.cli import build_parser
 from voiceloop.http.openapi import KEYED, WRONG, description
 from voiceloop.realtime.beta import RENAMED
@@ -24,7 +25,7 @@ from voiceloop.realtime.events import ResponseBody, ServerEvent
 from voiceloop.realtime.items import Item
 
 DOCS = Path(__file__).resolve().parents[2] / "voiceloop" / "docs"
-PAGES = ("EVENTS.md", "HTTP.md", "COMMANDS.md")
+PAGES = ("EVENTS.md", "HTTP.md", "COMMANDS.md", "MODEL_CARDS.md")
 MARKED = re.compile(r"(<!-- (\w+) of ([^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 KINDS = {"string": "text", "integer": "number", "boolean": "`true` or `false`", "null": "null"}
 # What is sent to a client that asked for it alone: by which name it asks.
@@ -38,6 +39,7 @@ ASKED_BY = {
     "voiceloop.resume_ticket": "resume",
     "voiceloop.resumed": "resume",
 }
+OF_BETA = {"temperature": "; in the beta alone"}  # of a response
 BOUND = 2**31  # of a number that is told; what is past it is no bound for a person
 # Of every route that wants a key, and of every route with a body: told once, above the tables.
 COMMON = {*KEYED, *WRONG}
@@ -135,7 +137,8 @@ def objects(chosen: str) -> str:
     if chosen == "response":
         (form,), known = msgspec.json.schema_components((ResponseBody,))
         whole = known[form["$ref"].rpartition("/")[2]]
-        return table(("field", "value"), ((f"`{f}`", k) for f, _, k, _ in fields_of(whole, known)))
+        rows = ((f, kind) for f, _, kind, _ in fields_of(whole, known))
+        return table(("field", "value"), ((f"`{f}`", k + OF_BETA.get(f, "")) for f, k in rows))
     if chosen == "beta":
         return table(("GA", "beta"), ((f"`{ga}`", f"`{old}`") for ga, old in RENAMED.items()))
     kinds = msgspec.inspect.type_info(Item)
@@ -271,6 +274,9 @@ PARTS = {
     "objects": objects,
     "routes": routes,
     "commands": commands,
+    "facts": cards.facts,
+    "measured": cards.measured,
+    "limits": cards.limits,
 }
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.manual.cards import SHIPPED
 from tests.manual.reference import DOCS, PAGES, marks, parsers, server_events, written
 from voiceloop import errors
 from voiceloop.cli import build_parser
 from voiceloop.http.openapi import CODES, description
+from voiceloop.models.catalog import MODELS
 from voiceloop.realtime.client_events import CLIENT_EVENTS
 
 
@@ -50,3 +52,12 @@ def test_every_command_is_on_its_page() -> None:
     assert sorted(marks("COMMANDS.md", "commands")) == sorted(
         name for name in parsers(build_parser()) if " " not in name
     )
+
+
+def test_every_model_has_a_card_with_its_figures_and_its_limits() -> None:
+    names = {*(model.name for model in MODELS), *SHIPPED}
+    assert sorted(marks("MODEL_CARDS.md", "facts")) == sorted(names)
+    _, *cards = (DOCS / "MODEL_CARDS.md").read_text("utf-8").split("\n### ")
+    assert len(cards) == len(names)
+    for card in cards:
+        assert "**Figures" in card and "**Limits.**" in card, card[:60]
