@@ -1,4 +1,4 @@
-"""Who judges the end of a caller's turn in a server, and what is lost where a judge is missing.
+"""The judges of the end of a caller's turn in a server, and what is lost where one is missing.
 
 Owns the two readers that stand beside models which cannot judge by themselves: of the words (the
 embedded language model) and of the voice (the embedded recognizer's encoder). Each is a process of
@@ -46,13 +46,14 @@ class EndJudges:
 
     @property
     def told(self) -> str:
-        """What judges the end: one of four."""
+        """Return what judges the end: one of four."""
         judges = {"words": self.by_words, "voice": self.by_voice}
         return " and ".join(name for name, judged in judges.items() if judged) or "silence alone"
 
 
 def end_judges(config: Config, languages: Iterable[str] = (LANGUAGE,)) -> EndJudges:
-    """Who judges the ends of turns in a server of this configuration, of agents that speak these.
+    """Return who judges the ends of turns in a server of this configuration, of agents that speak
+    these.
 
     Raises: ConfigError as `plan` does.
     """
@@ -67,7 +68,7 @@ def end_judges(config: Config, languages: Iterable[str] = (LANGUAGE,)) -> EndJud
 
 
 def _lacks_words(config: Config) -> str | None:
-    """Why the words are not judged; None where they are."""
+    """Return why the words are not judged; None where they are."""
     lost = "A turn's end is judged without its words: callers wait longer, or are cut more often"
     if not config.anticipation.does("p_end"):
         return f"{lost} (p_end is in anticipation.off)."

@@ -191,7 +191,7 @@ def choose(config: Config, machine: Machine, hub: Path) -> Choice:
 
 
 def summary_of(preset: Preset, taken: Mapping[RoleName, ResolvedModel]) -> str:
-    """What the preset is; where it gives some of the three parts alone, which these are."""
+    """Return what the preset is; where it gives some of the three parts alone, which these are."""
     if not taken or len(taken) == len(preset.models):
         return preset.summary
     named = [told for role, told in PARTS.items() if role in taken]
