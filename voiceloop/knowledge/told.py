@@ -1,4 +1,4 @@
-"""What an agent's instructions say of its business, and the sentence that answers a question.
+"""Facts of the business in an agent's instructions, and the sentence that answers a question.
 
 Owns which sentences are facts, and when one of them is an answer: its words are most of those that
 the question turns on. A small model garbles what it is asked to repeat; a sentence that its author
@@ -149,7 +149,7 @@ class Told:
 
 @lru_cache(maxsize=64)
 def told_by(instructions: str) -> Told:
-    """What these instructions say."""
+    """Return what these instructions say."""
     facts: list[Fact] = []
     for sentence in SENTENCE_END.split(TITLE.sub(r"\1 ", " ".join(instructions.split()))):
         if ORDER.match(sentence) and not OF_PLACE.search(sentence):
@@ -192,10 +192,10 @@ def quoted(
     knows_prices: bool = True,
     prices: str = "",
 ) -> str | None:
-    """What is said to a question whose answer stands in the instructions; None where that is the
-    model's. other: what else the model knows, as what its tools are for, and may be asked for.
-    knows_all: the agent has no documents that may know more; knows_prices: nor a tool. prices:
-    as `other`, of tools that are asked for prices alone.
+    """Return what is said to a question whose answer stands in the instructions; None where that is
+    the model's. other: what else the model knows, as what its tools are for, and may be asked for.
+    knows_all: the agent has no documents that may know more; knows_prices: nor a tool. prices: as
+    `other`, of tools that are asked for prices alone.
     """
     if not (words := question_words(question)):
         return None
@@ -263,7 +263,7 @@ def _of_subject(words: list[str], wanted: frozenset[str], told: Told) -> Fact | 
 
 
 def kind_of(words: list[str]) -> re.Pattern[str] | None:
-    """What an answer to this question has in it."""
+    """Return what an answer to this question has in it."""
     text = " ".join(words)
     return next((answer for asked, answer in KINDS if asked.search(text)), None)
 
@@ -283,7 +283,7 @@ def is_unknown(words: list[str], wanted: frozenset[str], known: frozenset[str]) 
 
 
 def _of_hours(words: list[str], told: Told) -> str | None:
-    """When it is open: on a day, or at all."""
+    """Return when it is open: on a day, or at all."""
     days = [word.removesuffix("'s").rstrip("s") for word in words]
     day = next((one for one in days if one in DAYS), None)
     asked = set(words) & OPEN or (day is not None and set(words) & {"work", "there", "come"})
@@ -313,7 +313,7 @@ def _of_hours(words: list[str], told: Told) -> str | None:
 
 
 def hours_on(day: str, text: str) -> str | None:
-    """When it is open on this day, as `from 8 am to 6 pm`; None: closed, or not named."""
+    """Return when it is open on this day, as `from 8 am to 6 pm`; None: closed, or not named."""
     spans = list(SPAN.finditer(text))
     ends = [*(span.start() for span in spans[1:]), len(text)]
     begins = [0, *(span.end() for span in spans[:-1])]
@@ -354,7 +354,7 @@ def asks_price(words: list[str]) -> bool:
 
 
 def _of_price(words: list[str], told: Told) -> str | None:
-    """What something costs."""
+    """Return what something costs."""
     if not asks_price(words):
         return None
     wanted = frozenset(stem(word) for word in words if word not in EMPTY | COST | {"extra"})
@@ -373,7 +373,7 @@ def _fit(wanted: frozenset[str], fact: Fact) -> tuple[int, int]:
 
 
 def _of_place(words: list[str], wanted: frozenset[str], told: Told) -> str | None:
-    """Where it is."""
+    """Return where it is."""
     text = " ".join(words)
     is_asked = bool(set(words) & PLACE) or "find you" in text or "get to you" in text
     left = wanted - {stem(word) for word in (*PLACE, "find")} - told.own
@@ -417,7 +417,7 @@ def stems_of(text: str) -> frozenset[str]:
 
 
 def stem(word: str) -> str:
-    """Without what English puts behind a word: park and parking are one."""
+    """Return a word without what English puts behind it: park and parking are one."""
     word = word.removesuffix("'s")
     for ending in (
         "ments",

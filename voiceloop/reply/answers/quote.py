@@ -29,7 +29,7 @@ def answer(heard: Heard) -> SaidWithCall | str | None:
 
 
 def of_tools(agent: AgentConfig) -> str:
-    """What the agent's tools are for, as far as words tell."""
+    """Return what the agent's tools are for, as far as words tell."""
     return _words_of(agent.tools)
 
 
