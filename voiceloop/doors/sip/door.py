@@ -292,7 +292,7 @@ class SipDoor:
             entering = admitted(self._server, self._calls, line.hello, call_id)
             line.hello = await stack.enter_async_context(entering)
             line.on_end = lambda: None
-            await leg.media.open()
+            leg.media.open()
         except CallRejected as error:
             return error.sip_status, error.wire_code
         except RateLimited as error:
@@ -371,7 +371,7 @@ class SipDoor:
             try:
                 entering = admitted(self._server, self._calls, line.hello, call_id)
                 line.hello = await stack.enter_async_context(entering)
-                await leg.media.open()
+                leg.media.open()
                 said = offer(self._codecs, leg.local())
                 async with asyncio.timeout(RING_S):
                     leg.dialled(await dial(self._endpoint, leg.dialog, said, (), trunk.credentials))
@@ -407,7 +407,7 @@ class SipDoor:
         talk = SipDialog.to(uri, caller, self._endpoint, flow)
         other, _ = self._leg(talk, Hello())
         try:
-            await other.media.open()
+            other.media.open()
             async with asyncio.timeout(RING_S):
                 said = offer(self._codecs, other.local())
                 other.dialled(await dial(self._endpoint, talk, said, (), proof))

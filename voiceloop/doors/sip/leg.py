@@ -362,7 +362,7 @@ class Leg:
     async def close(self) -> None:
         """Tell the far end, and give everything back; idempotent."""
         self._hang_up()
-        await self.media.close()
+        self.media.close()
 
     # --- what is done with the telephone ---
 

@@ -2,16 +2,18 @@
 
 Owns where packets go to: to the host that the far end's description names, and only once that is
 known to be the far end. What a packet brings is passed on where it arrives: no threads, no tasks.
+The sockets are read as the loop finds them readable. A transport of the loop's would be there some
+rounds of the loop later only, and so would the answer to the call.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import random
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from typing import Protocol
 
@@ -36,6 +38,7 @@ LOST_S = 20.0
 QUIET_EVERY_S = 0.4
 QUIET_LEVEL = bytes([70])  # of comfort noise, -70 dBov (RFC 3389, 3.1): the line does not seem dead
 RECEIVE_BUFFER_BYTES = 1 << 18
+MOST_PACKET_BYTES = 1 << 16  # of a datagram
 PORTS = 20_000, 20_400  # above those that Asterisk takes, below those that Linux gives out
 TYPE_OF_SERVICE = 46 << 2  # "expedited forwarding" (RFC 3246), as telephones send
 
@@ -113,7 +116,7 @@ class Media(RtpEnd):
         self.signals = signals
         self._is_trusted = is_trusted
         self._state = MediaState.AWAITED
-        self._sockets: list[asyncio.DatagramTransport] = []
+        self._sockets: tuple[socket.socket, ...] = ()
         self.port = 0
         self._agreed: Described
         self._digits = DigitReader()
@@ -127,16 +130,12 @@ class Media(RtpEnd):
 
     # --- life ---
 
-    async def open(self) -> None:
+    def open(self) -> None:
         """Take the ports. Raises: Overloaded."""
-        first, second = self._ports.take()
+        self._sockets = first, second = self._ports.take()
         self.port = first.getsockname()[1]
-        for sock, receive in ((first, self._receive), (second, self._receive_report)):
-            transport, _ = await self._loop.create_datagram_endpoint(
-                lambda receive=receive: _Datagrams(receive),  # type: ignore[misc]
-                sock=sock,
-            )
-            self._sockets.append(transport)
+        self._loop.add_reader(first, self._read, first, self._receive)
+        self._loop.add_reader(second, self._read, second, self._receive_report)
 
     def agree(self, agreed: Described) -> None:
         """Set the codec of both ends from now on, and whether the far end listens."""
@@ -168,20 +167,26 @@ class Media(RtpEnd):
             self._heard_s = self._clock()
             self._arm()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Give the ports back; idempotent."""
-        if self._state is MediaState.CLOSED:
-            return
         self._state = MediaState.CLOSED
         self._stop()
-        for transport in self._sockets:
-            transport.close()
-        if self._sockets:
-            await asyncio.sleep(0)  # the loop closes a socket in its next round
+        sockets, self._sockets = self._sockets, ()
+        for sock in sockets:
+            self._loop.remove_reader(sock)
+            sock.close()
+        if sockets:
             self._ports.give_back(self.port)
-        self._sockets = []
 
     # --- the caller's sound ---
+
+    @staticmethod
+    def _read(sock: socket.socket, receive: Callable[[bytes, Address], None]) -> None:
+        try:
+            data, address = sock.recvfrom(MOST_PACKET_BYTES)
+        except OSError:  # it was not readable after all, or nobody is at a port we have sent to
+            return
+        receive(data, (address[0], address[1]))
 
     def _receive(self, data: bytes, address: Address) -> None:
         if not self._is_open:
@@ -267,7 +272,7 @@ class Media(RtpEnd):
 
     def _write(self, packet: RtpPacket) -> None:
         if self._may_send:
-            self._sockets[0].sendto(packet.serialize(), self._to)
+            _send(self._sockets[0], packet.serialize(), self._to)
 
     @property
     def _is_open(self) -> bool:
@@ -312,7 +317,7 @@ class Media(RtpEnd):
         if self._may_send:
             is_one = self._agreed.rtcp_port == self._agreed.port
             at = self._to if is_one else (self._to[0], self._agreed.rtcp_port)
-            self._sockets[0 if is_one else 1].sendto(report, at)
+            _send(self._sockets[0 if is_one else 1], report, at)
 
     @property
     def _lost_at_s(self) -> float:
@@ -326,9 +331,6 @@ class Media(RtpEnd):
         self._far.end(LINE_BROKE, f"the line broke: no sound of the far end for {LOST_S:g} s")
 
 
-class _Datagrams(asyncio.DatagramProtocol):
-    def __init__(self, receive: Callable[[bytes, Address], None]) -> None:
-        self._receive = receive
-
-    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
-        self._receive(data, (addr[0], addr[1]))
+def _send(sock: socket.socket, packet: bytes, to: Address) -> None:
+    with suppress(OSError):  # there is no room, or no way: what is sent later is too late
+        sock.sendto(packet, to)

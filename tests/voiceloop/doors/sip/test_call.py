@@ -32,6 +32,7 @@ from voiceloop.doors.rtp.packet import RtpPacket
 from voiceloop.doors.sip import door as door_module
 from voiceloop.doors.sip import media as media_module
 from voiceloop.doors.sip.door import SipDoor, listening_host
+from voiceloop.doors.sip.endpoint import Flow
 from voiceloop.doors.sip.leg import Leg, LegState
 from voiceloop.errors import InvalidRequest, NotAnswered, NotOnThisLine, TransferFailed
 from voiceloop.phone_settings import PhoneSettings
@@ -252,13 +253,15 @@ async def test_a_call_that_is_given_up_while_it_waits_is_terminated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waits = asyncio.Event()
-    opened = media_module.Media.open
 
-    async def slow(media: media_module.Media) -> None:
-        await opened(media)
+    @asynccontextmanager
+    async def slow(
+        server: object, calls: object, hello: Hello, call_id: str
+    ) -> AsyncIterator[Hello]:
         await waits.wait()
+        yield hello
 
-    monkeypatch.setattr(media_module.Media, "open", slow)
+    monkeypatch.setattr(door_module, "admitted", slow)
     async with dialled() as (door, phone):
         invite = phone.request("INVITE", phone.sdp())
         phone.write(invite)
@@ -271,6 +274,17 @@ async def test_a_call_that_is_given_up_while_it_waits_is_terminated(
         waits.set()
         await until(lambda: not door._tasks)
         assert n_legs(door) == 0
+
+
+async def test_a_call_is_answered_within_three_rounds_of_the_loop() -> None:
+    """However long the calls of a crowd take in each."""
+    async with dialled() as (door, phone):
+        sent: list[bytes] = []
+        flow = Flow("UDP", "127.0.0.1", phone.at[1], sent.append)
+        door._endpoint.receive(phone.request("INVITE", phone.sdp()).encode(), flow)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert [Message(one).status for one in sent] == [100, 180, 200]
 
 
 async def test_a_cancel_that_comes_too_late_changes_nothing() -> None:
@@ -417,12 +431,12 @@ async def test_a_report_from_anybody_before_the_call_is_agreed_is_no_error() -> 
     media = media_module.Media(
         media_module.Ports("127.0.0.1"), Nobody(), "127.0.0.1", lambda host: True
     )
-    await media.open()
+    media.open()
     try:
         media._receive(b"\x80" * 12, ("127.0.0.1", 9))
         media._receive_report(b"\x80" * 12, ("127.0.0.1", 9))
     finally:
-        await media.close()
+        media.close()
 
 
 async def test_a_stranger_is_refused_and_soon_not_even_that() -> None:
