@@ -144,9 +144,10 @@ class KeptLines:
             await self.keep(voice, text, options)
 
     def keep_all_soon(self, voice: Voice, agent: AgentConfig) -> None:
-        """The same beside the calls."""
+        """The same beside the calls, and the greeting unless that names the caller."""
         options = voice_options_of(agent.session_settings())
-        for text in agent.kept_lines:
+        greeting = agent.greeting if "{" not in agent.greeting else ""
+        for text in (*agent.kept_lines, greeting):
             self.keep_soon(voice, text, options)
 
     async def close(self) -> None:

@@ -241,11 +241,14 @@ class Gateway:
 
     def _answering(self, name: str) -> Answering:
         """Return who answers a call that asks for this agent. Raises: InvalidRequest."""
-        assert self.backends is not None
         served = self.agents.named(name)
+        return Answering(served.completed, served.services, self.backends_of(served))
+
+    def backends_of(self, served: ServedAgent) -> Backends:
+        """Return the models as this agent has them."""
+        assert self.backends is not None
         backends = served.answered_by(self.backends)
-        backends = served.spoken_by(backends) if self.others else backends
-        return Answering(served.completed, served.services, backends)
+        return served.spoken_by(backends) if self.others else backends
 
     def take_agent(self, agent: AgentConfig, served: ServedAgent | None = None) -> None:
         """Another one from now on: for new calls, and what an open one may take of it.

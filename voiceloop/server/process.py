@@ -291,9 +291,11 @@ async def serve(
                     check_prompt_room(served.completed, config, gateway.backends)
                     models.push_async_callback(served.services.kept_lines.close)
                 await deriving
-                await gateway.calls.kept_lines.keep_all(gateway.backends.voice, gateway.agent)
+                voice = gateway.backends_of(gateway.agents.first).voice
+                await gateway.calls.kept_lines.keep_all(voice, gateway.agent)
                 for served in gateway.agents:  # those of the first are there
-                    served.services.kept_lines.keep_all_soon(gateway.backends.voice, served.agent)
+                    voice = gateway.backends_of(served).voice
+                    served.services.kept_lines.keep_all_soon(voice, served.agent)
                 await gateway.doors.open()
                 watching = watch_memory(lambda: gateway.admission.n_inside)
                 models.callback(asyncio.create_task(watching, name="memory").cancel)
@@ -367,10 +369,11 @@ def _take(gateway: Gateway, agent: AgentConfig, served: ServedAgent | None = Non
     Raises: ConfigError: no call fits it.
     """
     assert gateway.backends is not None
-    services = (served or gateway.agents.first).services
+    served = served or gateway.agents.first
+    services = served.services
     check_prompt_room(services.toolbox.completed(agent), gateway.config, gateway.backends)
     gateway.take_agent(agent, served)
-    services.kept_lines.keep_all_soon(gateway.backends.voice, agent)
+    services.kept_lines.keep_all_soon(gateway.backends_of(served).voice, agent)
 
 
 async def _serve_once(opens: asyncio.Event, server: Server, sock: socket.socket) -> None:

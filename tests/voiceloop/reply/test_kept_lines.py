@@ -13,6 +13,7 @@ from tests.callers import Caller
 from tests.fakes import FakeRecognizer, FakeVoice, FakeVoiceStream, Fault, instant_backends
 from voiceloop.agent import AgentConfig, Crisis
 from voiceloop.backends import Speech, SpeechEnd, VoiceOptions
+from voiceloop.call.connection import Hello
 from voiceloop.config import Config
 from voiceloop.reply import voice as kept_lines
 from voiceloop.reply.voice import MOST_OPTIONS, KeptLine, KeptLines
@@ -187,6 +188,24 @@ async def test_a_reply_that_nobody_hears_has_no_kept_fallback(clock: Callable[[]
         caller.send("response.create", response={"output_modalities": ["text"]})
         await caller.wait_for("response.done")
     assert caller.statuses() == ["completed"] and caller.audio_ms() == 0.0
+
+
+async def test_a_greeting_is_spoken_once_for_all_callers_unless_it_names_them(
+    clock: Callable[[], float],
+) -> None:
+    voice, kept = AskedVoice(), KeptLines()
+    agent = AgentConfig(greeting="Hello there, and welcome.")
+    kept.keep_all_soon(voice, agent)
+    kept.keep_all_soon(voice, replace(agent, greeting="Hello {caller.number}."))
+    await asyncio.sleep(5.0)
+    n_asked = len(voice.asked)
+    for _ in range(2):
+        hello = Hello(greeting=True)
+        async with Caller(clock, instant_backends(voice=voice), agent, None, hello=hello,
+                          kept_lines=kept) as caller:  # fmt: skip
+            await caller.wait_for("response.done")
+        assert caller.transcript() == agent.greeting and caller.audio_ms() > 500.0
+    assert len(voice.asked) == n_asked == len(agent.kept_lines) + 1
 
 
 async def test_half_a_line_is_not_kept() -> None:
