@@ -146,9 +146,9 @@ class KeyQuota:
     )
     large_tokens: int = key(
         0,
-        "Tokens an hour that the large model of a cascade writes. Above the quota the small "
-        "model answers, unless a rule of the agent or the session's effort asks for the large"
-        " one.",
+        "Tokens an hour that the large model of a cascade writes, over HTTP too. Above the quota "
+        "the small model answers, unless a rule of the agent or the session's effort asks for the "
+        "large one.",
         ge=0,
         le=10**12,
     )

@@ -20,12 +20,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from voiceloop.access.keys import client_key, tenant_of
+from voiceloop.admission.allowance import Allowance
 from voiceloop.backends import (
+    OWN_MODEL,
     Backends,
     Branch,
     ChatMessage,
     Generated,
     GenerateParams,
+    LanguageModel,
     TextDelta,
     TokenLogprob,
     ToolCall,
@@ -46,7 +49,9 @@ def chat_routes(door: Door, agents: Sequence[str]) -> list[Route]:
     async def generate(request: Request) -> Response:
         asked = parse_chat(await read_json(request, MAX_JSON_BYTES))
         key = client_key(request.headers)
-        asked = with_fields(asked, tenant=tenant_of(key), observe=door.observe_usage)
+        tenant = tenant_of(key)
+        allowance = door.quotas.allowance("" if door.keys.is_open else tenant)
+        asked = with_fields(asked, tenant=tenant, allowance=allowance, observe=door.observe_usage)
         agent = request.query_params.get("agent") or (asked.model if asked.model in agents else "")
         models = door.models(door.keys.check(key).named(agent) if agent else "")
         if asked.streams:
@@ -73,18 +78,35 @@ async def replies(
     """
     for index in range(asked.n):
         params = replace(asked.params, seed=asked.params.seed + index)
-        branch_id = f"http-{uuid4().hex}"
+        branch_id, n_written = f"http-{uuid4().hex}", 0
+        model, is_large = _model_for(backends, asked.allowance)
         try:
-            branch = await backends.language_model.branch(
-                branch_id, asked.messages[:-1], asked.tools, asked.tenant
-            )
+            branch = await model.branch(branch_id, asked.messages[:-1], asked.tools, asked.tenant)
             async with aclosing(_reply(branch, asked.messages[-1:], params)) as events:
                 async for event in events:
                     if isinstance(event, Generated):
                         asked.observe(event.usage)
+                        n_written = event.usage.n_reply_tokens
+                    elif isinstance(event, TextDelta):
+                        n_written += 1  # a client may leave before it ends
                     yield index, event
         finally:
             backends.end_call(branch_id)
+            if is_large:
+                asked.allowance.take_large_tokens(n_written)
+
+
+def _model_for(backends: Backends, allowance: Allowance) -> tuple[LanguageModel, bool]:
+    """The server's own model, and whether that is a cascade's large one. Where the key has spent
+    what that may write, the small one answers, as in calls.
+    """
+    pair = backends.cascade
+    if pair is None or pair.large != OWN_MODEL:
+        return backends.language_model, False
+    small = backends.models[pair.small]
+    if allowance.may_use_large() or not small.is_there():
+        return backends.language_model, True
+    return small.model, False
 
 
 async def _reply(

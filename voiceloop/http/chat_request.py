@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from voiceloop.admission.allowance import UNBOUNDED, Allowance
 from voiceloop.backends import ChatMessage, GenerateParams, Tool, ToolCall, Usage
 from voiceloop.errors import InvalidRequest, expected
 from voiceloop.http.body import checked
@@ -123,7 +124,7 @@ class ChatBody(Struct, frozen=True, kw_only=True):
 class ChatRequest:
     """One request; the last message is what is answered, by ``n`` replies. observe: told of each.
 
-    calls_at_once: a reply may call several tools.
+    calls_at_once: a reply may call several tools. allowance: of its key.
     """
 
     model: str
@@ -135,6 +136,7 @@ class ChatRequest:
     includes_usage: bool
     calls_at_once: bool
     tenant: str = ""
+    allowance: Allowance = UNBOUNDED
     observe: Callable[[Usage], None] = lambda usage: None
 
 

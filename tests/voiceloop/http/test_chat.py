@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -13,11 +15,14 @@ from hypothesis import strategies as st
 
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Fault, Reply
 from tests.voiceloop.http_client import KEY, http_client, sse
+from voiceloop.access.quotas import Quotas
 from voiceloop.admission import places
-from voiceloop.backends import Backends, ChatMessage, ToolCall
+from voiceloop.backends import OWN_MODEL, Backends, Cascade, ChatMessage, NamedModel, ToolCall
 from voiceloop.config import Config
 from voiceloop.errors import InvalidRequest
+from voiceloop.http.chat import replies
 from voiceloop.http.chat_request import parse_chat
+from voiceloop.operation import KeyQuota
 
 URL = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"model": "any", "messages": [{"role": "user", "content": "hello"}]}
@@ -64,6 +69,38 @@ async def test_what_was_used_over_http_is_counted_apart_from_calls() -> None:
         told = (await http.get("/metrics")).text
     assert 'voiceloop_model_tokens_total{kind="reply",surface="http"} 4.0' in told
     assert 'surface="call"' not in told
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+async def test_what_a_cascades_large_model_writes_over_http_is_the_keys(is_left: bool) -> None:
+    """Also what a client has not read to its end. Beyond it the small one answers."""
+    large, small = (FakeLanguageModel([f"I am the {who} one."]) for who in ("large", "small"))
+    fakes = Backends(
+        FakeRecognizer(), large, FakeVoice(),
+        models={OWN_MODEL: NamedModel(large), "little": NamedModel(small)},
+        cascade=Cascade("little", OWN_MODEL),
+    )  # fmt: skip
+    quota = KeyQuota(large_tokens=2)
+    async with http_client(fakes, Config(keys=(KEY, "another-key-22"), quota=quota)) as http:
+
+        async def answer(key: str) -> str:
+            headers = {"Authorization": f"Bearer {key}"}
+            body = (await http.post(URL, json=HELLO, headers=headers)).json()
+            return str(body["choices"][0]["message"]["content"])
+
+        if is_left:
+            allowance = Quotas(quota, lambda: 0.0).allowance("a")
+            asked = replace(parse_chat(HELLO), allowance=allowance)
+            async with aclosing(replies(fakes, asked)) as events:
+                n_read = 0
+                async for _ in events:
+                    if (n_read := n_read + 1) == 3:
+                        break
+            assert not allowance.may_use_large()
+            return
+        assert await answer(KEY) == "I am the large one."
+        assert await answer(KEY) == "I am the small one."
+        assert await answer("another-key-22") == "I am the large one."
 
 
 async def test_a_reply_streams_and_ends_with_done() -> None:
