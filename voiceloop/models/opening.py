@@ -27,6 +27,7 @@ from voiceloop.backends import (
     ChatMessage,
     LanguageModel,
     NamedModel,
+    OnResumed,
     Recognizer,
     RoleName,
     Voice,
@@ -198,6 +199,14 @@ async def open_backends(
             name = getattr(service, "name", config.llm_model)
             return with_service(found, name, getattr(service, "context_tokens", 0))
 
+        def tell_resumed(call_id: str, by: str) -> None:
+            for each in (elsewhere, *further.elsewhere):
+                each.tell_resumed(call_id, by)
+
+        def hear_resumed(heard: OnResumed) -> None:
+            for each in (elsewhere, *further.elsewhere):
+                each.hear_resumed(heard)
+
         voice = voice or own.voice()
         if lexicon:
             voice = LexiconVoice(voice, lexicon)
@@ -220,8 +229,8 @@ async def open_backends(
             ),
             end_call=getattr(service, "end_call", lambda call_id: None),
             take_answers=lambda: [*supervisor.take_answers(), *elsewhere.take_answers()],
-            tell_resumed=elsewhere.tell_resumed,
-            hear_resumed=elsewhere.hear_resumed,
+            tell_resumed=tell_resumed,
+            hear_resumed=hear_resumed,
             count_tokens=counting.counter,
             models=named,
             cascade=cascade_of(config, named),
@@ -380,7 +389,7 @@ class Further:
         self._config, self._connect, self._stack = config, connect, stack
         self._on_progress = on_progress
         self._engines: list[Supervisor] = []
-        self._elsewhere: list[RemoteWorkers] = []
+        self.elsewhere: list[RemoteWorkers] = []  # of each model that is on workers
 
     async def open(
         self,
@@ -440,14 +449,14 @@ class Further:
         role: RoleName = "engine"
         elsewhere = RemoteWorkers(settings, (role,), is_dispensable=True)
         await self._stack.enter_async_context(elsewhere)
-        self._elsewhere.append(elsewhere)
+        self.elsewhere.append(elsewhere)
         pool = elsewhere.of_role(role)
         assert pool is not None
         return NamedModel(WorkerLanguageModel(pool), lambda: pool.is_heard, reads_ends=False)
 
     def loads(self) -> list[WorkerLoad]:
         own = [load for engine in self._engines for load in engine.loads()]
-        return own + _dispensed(load for one in self._elsewhere for load in one.loads())
+        return own + _dispensed(load for one in self.elsewhere for load in one.loads())
 
 
 def _is_there(model: Any) -> bool:
