@@ -9,6 +9,7 @@ Source: Hu et al., LoRA, arXiv:2106.09685; PEFT's LoraConfig.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from ..types import CheckpointError, WrongShape
 from .json_file import read_json
 from .loader import Checkpoint, FolderCheckpoint
 from .packed import FinerWeight, HoldsInt4, Int4Weight
+
+log = logging.getLogger(__name__)
 
 # In the configuration beside PEFT's own settings: `fingerprint` of the model that was adapted.
 BASE_KEY = "base_fingerprint"
@@ -123,12 +126,17 @@ def fingerprint(norm: Tensor) -> str:
 
 def _check_base(path: Path, values: dict[str, Any], base: Checkpoint) -> None:
     """Raises: CheckpointError where the adapter says that it was trained on another model."""
-    expected = values.get(BASE_KEY)
-    if expected is None:
-        return  # PEFT's own tell a name alone, which a file on disk need not bear
-    found = fingerprint(base.tensor(FINAL_NORM))
-    if found != expected:
-        name = str(values.get("base_model_name_or_path"))[:MAX_NAME]
+    expected, found = values.get(BASE_KEY), ""
+    if FINAL_NORM in base:
+        found = fingerprint(base.tensor(FINAL_NORM))
+    name = str(values.get("base_model_name_or_path"))[:MAX_NAME]
+    if expected is None and found:  # PEFT tells a name alone, which a file need not bear
+        log.warning(
+            "%s names %s, and not the weights that it was trained on: expected them to be those "
+            "of %s. With others of this shape it answers badly. To bind it to these, add "
+            '"%s": "%s"', path, name, base.source, BASE_KEY, found,
+        )  # fmt: skip
+    elif expected not in (None, found):
         raise CheckpointError(
             f"{path}: expected {name}, which it was trained on, found another model in "
             f"{base.source} ({BASE_KEY} {str(expected)[:12]}, found {found[:12]})"

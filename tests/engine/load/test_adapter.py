@@ -1,6 +1,7 @@
 """An adapter's low-rank change is merged when a model is loaded; what is not plain LoRA is not."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,21 @@ def test_a_weight_changes_by_the_scaled_product_and_the_others_stay(
     assert torch.allclose(found.tensor(f"{LAYER}.weight", (64, 32)), weight + 2 * up @ down)
     other = "model.layers.0.mlp.up_proj.weight"
     assert torch.equal(found.tensor(other), base.checkpoint.tensor(other))
+
+
+def test_one_that_names_no_weights_is_told_of_and_bound_by_the_line_that_is_told(
+    tiny_model: Path, adapter: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    base, path = open_source(tiny_model), adapter / "adapter_config.json"
+    adapted(base, adapter)
+    key, value = re.findall(r'"(base_fingerprint)": "([0-9a-f]{64})"', caplog.text)[0]
+    caplog.clear()
+    path.write_text(json.dumps(SETTINGS | {key: value}))
+    adapted(base, adapter)
+    assert not caplog.text
+    path.write_text(json.dumps(SETTINGS | {key: "0" * 64}))
+    with pytest.raises(CheckpointError, match="found another model"):
+        adapted(base, adapter)
 
 
 def test_beside_it_a_four_bit_file_stays_in_its_own_bits(
