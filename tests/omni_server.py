@@ -54,8 +54,9 @@ def heard_words(text: str, ms: float) -> int:
 @dataclass(slots=True)
 class OmniServer:
     """replies: in turn. speed: times real time. leads: all text before the sound; else each word
-    comes with its own. drop_after: of a reply so many words, then the connection. says_session:
-    what of the session it changes by itself. cancels: whether it stops where it is told to.
+    comes with its own. drop_after: of a reply so many words, then the connection; fail_after: then
+    an error and nothing more. names_event: errors tell which event they are of. says_session: what
+    of the session it changes by itself. cancels: whether it stops where it is told to.
     """
 
     replies: Sequence[Scripted] = ("I am a speaker who will not be stopped by anybody at all.",)
@@ -65,6 +66,8 @@ class OmniServer:
     cancels: bool = False
     has_transcript: bool = True
     drop_after: int | None = None
+    fail_after: int | None = None
+    names_event: bool = True
     refuses: str = ""  # a code, of every response
     silence_ms: float = 500.0  # that ends a turn, where the server detects it
     detects_always: bool = False  # turns, whatever the session says
@@ -80,6 +83,7 @@ class OmniServer:
     sessions: list[Event] = field(default_factory=list)
     queries: list[dict[str, list[str]]] = field(default_factory=list)
     conversation: list[Event] = field(default_factory=list)  # of the newest connection
+    line: _Line = field(init=False)  # the newest connection
     n_connections: int = 0
     n_replies: int = 0
 
@@ -87,7 +91,7 @@ class OmniServer:
         self.n_connections += 1
         assert socket.request is not None
         self.queries.append(parse_qs(urlsplit(socket.request.path).query))
-        line = _Line(self, socket)
+        line = self.line = _Line(self, socket)
         self.conversation = line.items
         try:
             await line.run()
@@ -95,6 +99,10 @@ class OmniServer:
             pass
         finally:
             line.end()
+
+    async def complain(self) -> None:
+        """An error of no event on the newest connection."""
+        await self.line._error({}, "busy")
 
     def texts(self) -> list[tuple[str, str]]:
         """Role and text of the newest conversation; of spoken turns of the caller "sound"."""
@@ -172,7 +180,8 @@ class _Line:
 
     async def _error(self, event: Event, code: str) -> None:
         self.server.errors.append(code)
-        error = {"type": "invalid_request_error", "code": code, "event_id": event.get("event_id")}
+        event_id = event.get("event_id") if self.server.names_event else None
+        error = {"type": "invalid_request_error", "code": code, "event_id": event_id}
         await self.tell("error", error=error)
 
     async def _hear(self, samples: bytes) -> None:
@@ -243,6 +252,9 @@ class _Line:
             if number == server.drop_after:
                 await self.socket.close(1011, "dropped")
                 return
+            if number == server.fail_after:
+                await self._error({}, "server_error")
+                await asyncio.Event().wait()
             if not server.leads and server.has_transcript:
                 await self._transcript(word if number == 0 else f" {word}")
             samples = tone(word_ms(word), RATE_HZ).astype("<i2").tobytes()

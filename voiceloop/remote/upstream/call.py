@@ -38,6 +38,9 @@ PART_BYTES = 1 << 20  # of a turn that is sent at once: below what a server take
 # For a response that nobody reads any more to end, behind its `response.cancel`. A server that goes
 # on is left, and another connection made. Chosen: callers speak for longer than that.
 CANCEL_S = 1.0
+# Some servers' errors name no event of ours. A response of which nothing more comes within that is
+# given up. Chosen: a server that answers sends a piece of sound sooner.
+ERROR_S = 1.0
 IS_BUSY = "conversation_already_has_active_response"  # as OpenAI's servers and ours say it
 
 
@@ -329,6 +332,7 @@ class UpstreamCall:
         mine = mine or (waiting[0] if waiting and number is None else None)
         if mine is not None:
             mine.id = str(told["id"])
+            mine.n_events += 1
             return
         self._session.note("responses", "as asked", "others too")
         self._tell({"type": "response.cancel", "event_id": "leave", "response_id": told["id"]})
@@ -361,3 +365,13 @@ class UpstreamCall:
             log.debug("%s reports %s", self._service, code)
         else:
             log.warning("%s reports %s", self._service, code)
+            loop = asyncio.get_running_loop()
+            for one in self._responses:
+                loop.call_later(ERROR_S, self._give_up, one, one.n_events, code)
+
+    def _give_up(self, response: UpstreamResponse, n_events: int, code: str) -> None:
+        """It may be the response that failed, unless more of it has come since."""
+        if response in self._responses and response.n_events == n_events and not response.is_left:
+            self.cancel(response)
+            self._responses.remove(response)
+            response.fail(BackendError(f"{self._service} failed in a response: {code}"))

@@ -117,6 +117,7 @@ class UpstreamResponse:
         self._most_words = most_words
         self.number = number
         self.id = ""  # once the server has begun it
+        self.n_events = 0  # of the server
         self.is_beside = is_beside
         self.sound = ReplySound()
         self.words = WordTimes(ms_per_letter)
@@ -169,6 +170,7 @@ class UpstreamResponse:
         """Take in an event of the response, in order. rate_hz: of its sound. Raises:
         BackendError.
         """
+        self.n_events += 1
         match event.get("type"):
             case kind if kind in AUDIO:
                 self._hear(str(event.get("delta") or ""), rate_hz)

@@ -162,6 +162,32 @@ async def test_a_response_that_the_upstream_refuses_ends_in_the_fallback(clock: 
         assert caller.transcript() == "Pardon me?"
 
 
+@pytest.mark.parametrize("fail_after", [None, 3])
+async def test_an_error_that_names_no_event_is_soon_followed_by_the_fallback(
+    clock: Clock, fail_after: int | None
+) -> None:
+    """Before the response begins, and in the middle of it."""
+    refuses = "rate_limit_exceeded" if fail_after is None else ""
+    server = OmniServer([LONG], names_event=False, refuses=refuses, fail_after=fail_after)
+    async with calling(server, clock) as caller:
+        await caller.say(1000)
+        said_s = clock()
+        await caller.listen_until("response.done", limit_ms=60_000)
+        assert caller.statuses() == ["failed"]
+        assert caller.transcript().endswith("Pardon me?")
+        assert caller.of("response.done")[0].at_s - said_s < 4.0  # of which the sound takes some
+
+
+async def test_an_error_of_no_consequence_costs_no_reply(clock: Clock) -> None:
+    server = OmniServer([LONG, "Yes?"], names_event=False, speed=1.0)
+    async with calling(server, clock) as caller:
+        await caller.say(1000)
+        await caller.listen_until("response.output_audio.delta")
+        await server.complain()
+        await caller.listen_until("response.done", limit_ms=60_000)
+        assert caller.statuses() == ["completed"] and caller.transcript() == LONG
+
+
 async def test_an_upstream_that_changes_its_session_is_told_once(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
