@@ -151,6 +151,13 @@ class ChatMessage(msgspec.Struct, frozen=True, omit_defaults=True):
         return chat
 
 
+def words_of(messages: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
+    """The messages without sound: more of it with the same words is a breath, a click."""
+    if not any(message.sound for message in messages):
+        return messages
+    return tuple(msgspec.structs.replace(message, sound=()) for message in messages)
+
+
 MAX_TOOLS = 128  # of one session or agent file, as OpenAI bounds them
 TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # OpenAI's rule for the name of a function
 

@@ -32,6 +32,7 @@ from voiceloop.backends import (
     Thinks,
     Tool,
     Usage,
+    words_of,
 )
 from voiceloop.cluster.pool import Member, Pins, by_prompt
 from voiceloop.errors import BackendError, BackendRefused, error_of
@@ -435,11 +436,8 @@ class _Attempt:
         return self.committed.is_set()
 
     def answers(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
-        """Whether it is the reply to these words. Sound that came since held none of them: a
-        breath, a click.
-        """
-        mine = tuple(replace(message, sound=()) for message in self.turn)
-        return params == self.params and mine == tuple(replace(m, sound=()) for m in tail)
+        """Whether it is the reply to these words."""
+        return params == self.params and words_of(self.turn) == words_of(tail)
 
     def add(self, text: str, branch: RemoteBranch) -> None:
         self.pieces.append(text)

@@ -16,8 +16,6 @@ from enum import Enum
 from functools import partial
 from typing import cast
 
-from msgspec.structs import replace
-
 from voiceloop.admission.overload import Level
 from voiceloop.backends import (
     BESIDE,
@@ -42,6 +40,7 @@ from voiceloop.backends import (
     ToolCall,
     Verified,
     hears,
+    words_of,
 )
 from voiceloop.config import Ahead, AheadPart
 from voiceloop.errors import BackendError, Overloaded, VoiceLoopError, error_of
@@ -209,9 +208,7 @@ class LiveBranch:
 
     def _heard(self, tail: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
         """Return what the model is given of it: one that does not hear is given words alone."""
-        if self._hears or not any(message.sound for message in tail):
-            return tail
-        return tuple(replace(message, sound=()) for message in tail)
+        return tail if self._hears else words_of(tail)
 
     # --- staging ---
 

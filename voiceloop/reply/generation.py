@@ -27,6 +27,7 @@ from voiceloop.backends import (
     Thinks,
     ToolCall,
     Usage,
+    words_of,
 )
 from voiceloop.errors import BackendError, PromptTooLong, VoiceLoopError
 from voiceloop.realtime.response import ResponseHandle
@@ -232,7 +233,8 @@ class Generation:
         `commit_preemptive`. None where there are none, or the caller's words are others.
         """
         calls = tuple(self.tools.drafted)
-        fits = plan.prompt == self.plan.prompt and self.tools.has_drafts_results
+        is_same = words_of(plan.prompt) == words_of(self.plan.prompt)
+        fits = is_same and self.tools.has_drafts_results
         if not fits or (len(calls) > 1 and not calls_at_once):
             self.tools.forget_draft()
             return ()
