@@ -254,6 +254,17 @@ def _not_made(told: str) -> asyncio.Future[ToolResult]:
     return result
 
 
+async def _checked(check: Check | None, tool: AgentTool, call: ToolCall) -> Returned | None:
+    """What the agent's class makes of it. Raises: BackendError: nobody knows if it may be made."""
+    if check is None:
+        return None
+    try:
+        arguments = read_arguments(call.arguments)
+    except ToolFailed:
+        return None  # the call itself will say so
+    return await check(tool.name, arguments)
+
+
 def own_line_of(calls: Iterable[PendingCall]) -> tuple[str, float | None]:
     """The first line of their own that these calls have, and in how long it is due."""
     own = next((call for call in calls if call.say), None)
@@ -388,11 +399,14 @@ class SessionTools:
             return _not_made(WAITS), ""
         if self._ask(call, verdict.question):
             self._asked[call.call_id] = asyncio.get_running_loop().create_future()
-            return self._begin(tool, call, self._when_allowed(tool, call)), ""
+            answering = self._when_allowed(tool, call, self._toolbox, self.check)
+            return self._begin(tool, call, answering), ""
         return _not_made(verdict.told), verdict.question
 
-    async def _when_allowed(self, tool: AgentTool, call: ToolCall) -> ToolResult:
-        """Make the call once the client has said yes."""
+    async def _when_allowed(
+        self, tool: AgentTool, call: ToolCall, toolbox: Toolbox, check: Check | None
+    ) -> ToolResult:
+        """Make the call once the client has said yes: by the agent that asked, whoever answers."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 is_allowed = await self._asked[call.call_id]
@@ -402,7 +416,9 @@ class SessionTools:
             self._asked.pop(call.call_id, None)
         arguments = self.secrets.reveal_in(call.arguments, tool.from_slots)
         call = replace(call, arguments=arguments)
-        return await self._answer(tool, call) if is_allowed else ToolResult(as_text(NO), Fate.ASKED)
+        if not is_allowed:
+            return ToolResult(as_text(NO), Fate.ASKED)
+        return await self._answer(tool, call, toolbox, check)
 
     def allow(self, call_id: str, *, is_allowed: bool) -> bool:
         """The client's yes or no to a call that it was asked of; whether it was asked of it."""
@@ -434,7 +450,7 @@ class SessionTools:
         answer = tool.answer(arguments) if is_known else None
         if answer is None and self._n_open < MAX_OPEN and self.allowance.take_tool_call():
             self._n_open += 1
-            answering = answering or self._answer(tool, call)
+            answering = answering or self._answer(tool, call, self._toolbox, self.check)
             task = self._tasks.create_task(answering, name=f"tool {tool.name}")
             task.add_done_callback(self._one_is_over)
             return task
@@ -446,30 +462,21 @@ class SessionTools:
         result.set_result(TOO_MANY if answer is None else ToolResult(answer, Fate.TABLE))
         return result
 
-    async def _answer(self, tool: AgentTool, call: ToolCall) -> ToolResult:
+    async def _answer(
+        self, tool: AgentTool, call: ToolCall, toolbox: Toolbox, check: Check | None
+    ) -> ToolResult:
+        """toolbox, check: of the agent whose tool it is; it may have handed the call on by now."""
         try:
-            told = await self._check(tool, call)
+            told = await _checked(check, tool, call)
             if told is not None and told.is_answer:
                 return ToolResult(told.text, Fate.REFUSED)
             call = replace(call, arguments=told.text) if told is not None else call
             if isinstance(tool, SessionTool):
                 return await self._own.answer(tool.served, call, NOBODY)
-            return await self._toolbox.call(tool, call, self.caller)
+            return await toolbox.call(tool, call, self.caller)
         except Exception as error:  # a bug costs a result, not the call on the line
             error_of(error)
             return BROKEN
-
-    async def _check(self, tool: AgentTool, call: ToolCall) -> Returned | None:
-        """Return what the agent's class makes of it. Raises: BackendError: nobody knows whether it
-        may be made.
-        """
-        if self.check is None:
-            return None
-        try:
-            arguments = read_arguments(call.arguments)
-        except ToolFailed:
-            return None  # the call itself will say so
-        return await self.check(tool.name, arguments)
 
     def _one_is_over(self, task: asyncio.Task[ToolResult]) -> None:
         self._n_open -= 1

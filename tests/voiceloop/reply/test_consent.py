@@ -214,6 +214,22 @@ async def test_a_client_that_wants_to_is_asked_instead_and_answers_once(clock: C
         assert (service.n_done, outputs(caller)) == (n_made, [told])
 
 
+async def test_a_yes_after_a_hand_off_is_to_the_agent_that_asked(clock: Clock) -> None:
+    """The next one has a tool of the same name, of which nobody was asked."""
+    asked, other = Service(), Service()
+    first, then = (box(clock, refund_order=(REFUND, service)) for service in (asked, other))
+    async with Caller(clock, insisting(), AgentConfig(tools=(REFUND,)), toolbox=first) as caller:
+        caller.send("session.update", session={"voiceloop": {"confirmations": True}})
+        text_turn(caller)
+        request = (await caller.wait_for("voiceloop.confirmation_requested")).event
+        answering = caller.session._answering
+        services = replace(answering.services, toolbox=then)
+        caller.session._call.hand_to(answering._replace(services=services))
+        caller.send("voiceloop.confirm", call_id=request["call_id"], approve=True)
+        await caller.wait_quietly(2000)
+    assert (asked.n_done, other.n_begun) == (1, 0)
+
+
 async def test_a_client_that_never_answers_has_allowed_nothing(clock: Clock) -> None:
     service = Service()
     toolbox = box(clock, refund_order=(REFUND, service))
