@@ -62,6 +62,10 @@ FETCHES = re.compile(
 )
 
 
+# "Shall I wait?" has the agent wait.
+AGENT_WAITS = re.compile(r"\b(?:me to|i|we) (?:wait|hold)\b")
+
+
 def asks_to_wait(words: Sequence[str], hold_words: Sequence[str]) -> bool:
     """Whether these words (small letters) are a request to wait and hardly more."""
     said = " ".join(words)
@@ -73,6 +77,14 @@ def asks_to_wait(words: Sequence[str], hold_words: Sequence[str]) -> bool:
     for phrase in sorted(asked, key=len, reverse=True):
         beside = beside.replace(f" {phrase} ", " ")
     return SOFTENERS.issuperset(beside.split())
+
+
+def offers_to_wait(said: str, hold_words: Sequence[str]) -> bool:
+    """Whether the agent has asked at last whether the caller will wait: the answer is one."""
+    line = re.split(r"[.!?]\s+", said.strip().lower())[-1]
+    words = " ".join(["", *re.findall(r"[^\W_]+", line), ""])
+    is_asked = any(f" {phrase} " in words for phrase in (*hold_words, "wait", "hold"))
+    return is_asked and line.endswith("?") and AGENT_WAITS.search(words) is None
 
 
 def is_aside(words: Sequence[str], *, over_agent: bool) -> bool:

@@ -22,7 +22,7 @@ from statistics import median
 from typing import Literal
 
 from voiceloop.agent import BargeIn
-from voiceloop.call.addressed import asks_to_wait, is_aside
+from voiceloop.call.addressed import asks_to_wait, is_aside, offers_to_wait
 from voiceloop.listening.events import Sign
 from voiceloop.listening.evidence import normalize
 from voiceloop.slots.numbers import FILLERS
@@ -211,12 +211,13 @@ class BargeInJudge:
         is_english = self.language.lower().startswith("en")
         return is_english and is_aside(words, over_agent=over_agent)
 
-    def asks_to_wait(self, words: Iterable[str]) -> bool:
+    def asks_to_wait(self, words: Iterable[str], agent_said: str = "") -> bool:
         """Whether a turn of these words is left unanswered: the agent is to wait, or somebody else
-        was spoken to.
+        was spoken to. agent_said: before it, to which it may be the answer.
         """
         said = _normalized(words)
         is_asked = asks_to_wait(said, self._hold_words)
+        is_asked = is_asked and not offers_to_wait(agent_said, self._hold_words)
         return is_asked or (bool(self._hold_words) and self._is_aside(said, over_agent=False))
 
     def _give_back(self) -> Verdict | None:

@@ -27,6 +27,7 @@ from voiceloop.reply.context import ReplyContext
 from voiceloop.reply.playout import Playout
 from voiceloop.reply.preemptive import PreemptiveReplies
 from voiceloop.reply.reply import Reply
+from voiceloop.reply.reply_text import ReplyText
 from voiceloop.telemetry.canary import figures_of
 from voiceloop.telemetry.record import Mark, TurnEnd, TurnRecord, WindowSlide
 from voiceloop.telemetry.traces import CallTrace
@@ -62,6 +63,7 @@ class Replies:
         # The segment of the newest turn whose caller was asked to wait for its words.
         self._bridged: int | None = None
         self.n_turns = n_turns  # of the agent in the conversation
+        self._text = ReplyText()  # of the latest that took the floor, whether or not it is over
         # Each is given the record of every reply that is over.
         self._observers: tuple[Callable[[TurnRecord], None], ...] = (
             metrics.observe_turn,
@@ -94,6 +96,11 @@ class Replies:
     def saying(self) -> str:
         """All that the reply in the conversation is made to say so far, heard or not."""
         return self._current.speech.text.whole if self._current is not None else ""
+
+    @property
+    def said(self) -> str:
+        """The agent's latest words, of a reply that goes on or of the one before."""
+        return self._text.whole
 
     def status(self) -> ReplyStatus | None:
         reply, now_s = self._current, self._context.clock()
@@ -253,6 +260,8 @@ class Replies:
         self.drop_interrupted()
         self.n_turns += 1
         self._current = reply
+        if not reply.is_line:
+            self._text = reply.speech.text
         is_owed_already = reply.turn is not None and reply.turn.segment == self._bridged
         if reply.plan.speaks and not is_owed_already:
             self.owed.owe(reply.decided_s)

@@ -135,13 +135,14 @@ class CallStatus:
 
     reply: in the conversation, if there is one. is_answering: a response of the conversation is
     open on the wire, other than that of a reply that has started early. held_words: what the caller
-    has said to which a reply is held whose first sound is there.
+    has said to which a reply is held whose first sound is there. agent_said: in its latest reply.
     """
 
     settings: SessionSettings
     reply: ReplyStatus | None = None
     is_answering: bool = False
     held_words: tuple[str, ...] | None = None
+    agent_said: str = ""
 
     @property
     def answers_turns(self) -> bool:
@@ -327,7 +328,7 @@ class TurnTaking:
                 yield from self._read(event, status)
             case heard.PauseWeighed():
                 is_asked_for = self.caller in HAS_FLOOR and status.creates_responses
-                waits = self._judge.asks_to_wait(event.words)
+                waits = self._judge.asks_to_wait(event.words, status.agent_said)
                 if is_asked_for and self.agent.says_nothing and not waits:
                     yield do.ConsiderPreemptiveReply(event)
             case heard.GroupHeard():
@@ -551,7 +552,7 @@ class TurnTaking:
     def _start_early(self, end: heard.EndIsLikely, status: CallStatus) -> Actions:
         is_free = self.agent.says_nothing and not self._judge.hears_itself
         is_alone = self.caller is Caller.PAUSED and not self._pending and not self._deferred
-        waits = self._judge.asks_to_wait(end.hypothesis)
+        waits = self._judge.asks_to_wait(end.hypothesis, status.agent_said)
         is_held = status.settings.takes_answers_back and end.hypothesis == status.held_words
         if is_free and is_alone and not waits and is_held:
             yield do.CloseUserTurn(end.end_ms)
@@ -619,7 +620,8 @@ class TurnTaking:
             yield Step.DROP_INTERRUPTED
         if has_item:
             yield do.SendTranscript(turn)
-            self.waits = pending.is_to_be_answered and self._judge.asks_to_wait(turn.words)
+            is_wait = self._judge.asks_to_wait(turn.words, status.agent_said)
+            self.waits = pending.is_to_be_answered and is_wait
             if self.waits:
                 self._owed = None  # what was owed before waits as well
                 yield Step.LEAVE_UNANSWERED

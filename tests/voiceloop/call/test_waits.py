@@ -9,7 +9,7 @@ import pytest
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, instant_backends
 from voiceloop.agent import AgentConfig, BargeIn
-from voiceloop.call.addressed import asks_to_wait, is_aside
+from voiceloop.call.addressed import asks_to_wait, is_aside, offers_to_wait
 from voiceloop.call.barge_in import BargeInJudge
 from voiceloop.call.turn_taking import ASKS_BACK_MS
 
@@ -152,6 +152,36 @@ async def test_who_asked_to_wait_is_not_answered_and_asked_back_once(clock: Cloc
         assert line.transcript() == BACK
         await line.wait_quietly(3 * ASKS_BACK_MS)
     assert len(line.of("response.created")) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "offers"),
+    [
+        ("All are busy. Would you like to wait?", True),
+        ("Can you hold on for a moment?", True),
+        ("Shall I put you on hold, or call you back?", True),
+        ("Would you like me to wait?", False),
+        ("Shall I wait?", False),
+        ("Please wait. What is your name?", False),
+        ("You have to wait for ten minutes.", False),
+    ],
+)
+def test_a_question_whether_they_wait_is_known(asked: str, offers: bool) -> None:
+    assert offers_to_wait(asked, HOLD_WORDS) is offers
+
+
+@pytest.mark.virtual_time
+async def test_who_is_asked_whether_they_wait_is_answered(clock: Clock) -> None:
+    backends = instant_backends(
+        recognizer=FakeRecognizer(["a person please", "wait please"], ms_per_word=200),
+        language_model=FakeLanguageModel(["Would you like to wait?", "I will ask them."]),
+    )
+    async with Caller(clock, backends) as line:
+        for count in (1, 2):
+            await line.say(900)
+            await line.listen_until("response.done", count=count)
+            await line.wait_quietly(3000)
+    assert line.transcript().endswith("I will ask them.")
 
 
 @pytest.mark.virtual_time
