@@ -1,7 +1,8 @@
 """Acts that a reply asks of the call, done once the caller has heard the reply.
 
 Owns the hanging up after a goodbye, with the caller's chance to speak against it; the keys that are
-pressed for the agent; and a transfer from the first ring to its end, or back to the caller.
+pressed for the agent; and a transfer from the first ring, which the caller hears, to its end, or
+back to the caller.
 """
 
 from __future__ import annotations
@@ -11,7 +12,12 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
+from itertools import cycle
 
+import numpy as np
+
+from audio.frames import FRAME_MS, Samples, samples_in
 from voiceloop.agent import AgentConfig, CallManners, Transfer
 from voiceloop.call import events as told
 from voiceloop.call.answered_by import AnsweredBy, Tone
@@ -21,6 +27,8 @@ from voiceloop.errors import NotOnThisLine, TransferFailed, VoiceLoopError
 from voiceloop.listening.events import ListenEvent
 from voiceloop.realtime.commands import ClearAudio
 from voiceloop.realtime.protocol import Protocol
+from voiceloop.realtime.sound_line import LINE_FORMAT
+from voiceloop.telemetry.tap import CallTap, Sounded
 from voiceloop.telephony import NO_PHONE, Announcement, PhoneLine
 from voiceloop.tools.call_tools import Act, CallAct, with_call_tools
 
@@ -33,7 +41,13 @@ GOODBYE_HEARD_S = 0.6
 HANDED_OVER_S = 5.0
 AFTER_TONE_S = 0.4
 LONGEST_GREETING_S = 60.0  # of a machine, and of what is said to it
-MAX_TRANSFER_S = 90.0  # a colleague's telephone rings for less
+# Of the longest, by SIP: a minute of ringing, one of summary, and two for the caller's telephone,
+# which takes our place with the colleague, or calls them anew where it cannot.
+MAX_TRANSFER_S = 240.0
+# What a caller hears while it rings elsewhere: 425 Hz, a second in five, as in most of the world
+# (ITU-T E.180). At -17 dBFS it is no louder than the agent.
+RING_HZ, RING_S, RING_EVERY_S, RING_AMPLITUDE = 425.0, 1.0, 5.0, 0.14
+RING_AHEAD_S = 0.04  # so far it is sent ahead, as the agent's sound over RTP: a timer may be late
 
 EndCall = Callable[[Ending], None]
 HandOn = Callable[[Transfer, str], bool]  # to another agent, with a summary; whether it goes on
@@ -43,7 +57,8 @@ class CallActs:
     """The acts that replies ask of one call.
 
     advance: has turn-taking act on events. end: ends the call. phone: the far end, where that is a
-    telephone. spoken: a text as the agent says it. hand_on: has another agent go on.
+    telephone. spoken: a text as the agent says it. hand_on: has another agent go on. tap: told of
+    sound that no reply makes.
     """
 
     def __init__(
@@ -57,6 +72,7 @@ class CallActs:
         hand_on: HandOn,
         spoken: Callable[[str], Awaitable[bytes]],
         phone: PhoneLine | None,
+        tap: CallTap,
     ) -> None:
         self.idleness = Idleness(lambda since_ms: advance([told.CallerIdle(since_ms)]), clock)
         # The caller is handed over and hears somebody else, or is a machine: nothing is answered.
@@ -72,6 +88,7 @@ class CallActs:
         self._hand_on = hand_on
         self._spoken = spoken
         self._phone = phone
+        self._tap, self._clock = tap, clock
 
     def take(self, manners: CallManners) -> None:
         """Another agent goes on with the call."""
@@ -162,7 +179,8 @@ class CallActs:
             is_asked = n_asked is not None and n_turns() <= n_asked
             n_silences = 2 if is_asked else 1
             is_quiet = await self.idleness.stays_idle(n_silences * after_s)
-            if not is_quiet or self.is_away or waits():
+            asks = bool(self._manners.still_there) and not waits()
+            if not is_quiet or self.is_away or not asks:
                 n_asked = None if not self.is_away else n_asked
                 await asyncio.sleep(1.0 if self.is_away else 0.0)
                 continue
@@ -185,6 +203,7 @@ class CallActs:
         to = act.to
         assert to is not None  # as `CallTool.act` makes it
         self.is_away = True
+        ringing = self._tasks.create_task(self._ring(), name="ring tone")
         try:
             announcement = await self._announcement(act) if to.warm else None
             async with asyncio.timeout(MAX_TRANSFER_S):
@@ -200,8 +219,24 @@ class CallActs:
             self.is_away = False
             self._say(act.failed)
             return
+        finally:
+            ringing.cancel()
         await asyncio.sleep(HANDED_OVER_S)
         self._end(Ending.HANDED_OVER)
+
+    async def _ring(self) -> None:
+        """Have the caller hear that it rings elsewhere, until this is cancelled."""
+        tone, loop = ring_tone(), asyncio.get_running_loop()
+        n_frame, due_s = samples_in(FRAME_MS, LINE_FORMAT.rate), loop.time() - RING_AHEAD_S
+        for start in cycle(range(0, len(tone), n_frame)):
+            due_s += FRAME_MS / 1000.0
+            await asyncio.sleep(due_s - loop.time())
+            if (line := self._protocol.line) is not None:
+                piece = tone[start : start + n_frame]
+                line.send_sound(piece.tobytes())
+                if self._tap.keeps:
+                    play_end_s = self._clock() + FRAME_MS / 1000.0
+                    self._tap.say(Sounded(piece, LINE_FORMAT.rate, play_end_s, "", ()))
 
     async def _announcement(self, act: CallAct) -> Announcement | None:
         """Return what is said to who takes the call; None where there is nothing, or no voice for
@@ -214,6 +249,16 @@ class CallActs:
         except (VoiceLoopError, TimeoutError) as error:
             log.warning("a transfer goes without its summary: %s", error or "no voice in time")
             return None
+
+
+@cache
+def ring_tone() -> Samples:
+    """One period of it, of LINE_FORMAT, from its beginning."""
+    rate_hz = LINE_FORMAT.rate
+    wave = np.sin(2.0 * np.pi * RING_HZ * np.arange(int(RING_S * rate_hz)) / rate_hz)
+    tone = np.zeros(int(RING_EVERY_S * rate_hz), np.int16)
+    tone[: len(wave)] = 32767.0 * RING_AMPLITUDE * wave
+    return tone
 
 
 def agent_on_line(

@@ -30,7 +30,7 @@ from voiceloop.call.replies import Replies
 from voiceloop.call.services import Answering
 from voiceloop.call.turn_taking import Agent, CallStatus, TurnTaking
 from voiceloop.listening.item_audio import ItemAudio
-from voiceloop.listening.listener import LONGEST_TURN_MS, Listener
+from voiceloop.listening.listener import LONGEST_TURN_MS, Listener, ListenerOptions
 from voiceloop.realtime import commands as asked
 from voiceloop.realtime.items import FunctionCallOutput, McpApprovalResponse
 from voiceloop.realtime.protocol import Protocol
@@ -83,28 +83,23 @@ class Call:
         self._item_audio = ItemAudio(backends.recognizer, protocol, tasks)
         self._listener = Listener(
             recognizer=backends.recognizer,
-            options=agent.recognizer_options(settings),
+            options=self._listener_options(),
             settings=settings,
             vad=services.new_vad(),
             clock=services.clock,
             stream_id=protocol.session_id,
             deliver=self.advance_all,
             longest_turn_ms=LONGEST_TURN_MS,
-            slots=agent.slots,
-            starts_early=ahead.does("early_start") and agent.barge_in.enabled,
-            words_late_s=agent.waiting.late_s,
-            knows_echo=agent.barge_in.echo_guard,
             keeps_sound=backends.hears,
-            tells_groups=bool(agent.waiting.acknowledge),
         )
         self._context.on_sound = self._listener.observe_played
         self._acts = CallActs(
             agent, protocol, tasks, services.clock, self.advance_all, end, hand_on,
-            lambda text: self._context.spoken(text), transport.phone,
+            lambda text: self._context.spoken(text), transport.phone, self.tap,
         )  # fmt: skip
         self.idleness = self._acts.idleness
         silence_s = services.config.phone.silence_s
-        if hello.phone is not None and silence_s and agent.call.still_there:
+        if hello.phone is not None and silence_s:
             watching = self._acts.watch_silence(
                 silence_s, lambda: self._replies.n_turns, lambda: self._turn_taking.waits
             )
@@ -133,19 +128,27 @@ class Call:
         self._privacy = Privacy(agent.slots, context.prepared)
         self._before = BeforeReply(context, self._protocol, self._clock, self.advance)
 
+    def _listener_options(self) -> ListenerOptions:
+        agent, ahead = self._agent, self._context.ahead
+        return ListenerOptions(
+            agent.recognizer_options(self._protocol.settings),
+            agent.slots,
+            starts_early=ahead.does("early_start") and agent.barge_in.enabled,
+            words_late_s=agent.waiting.late_s,
+            knows_echo=agent.barge_in.echo_guard,
+            tells_groups=bool(agent.waiting.acknowledge),
+        )
+
     def hand_to(self, answering: Answering) -> None:
         """Another agent goes on: nobody speaks, and the session has its settings already."""
-        agent, settings = answering.agent, self._protocol.settings
+        agent = answering.agent
         self._replies.abandon_preparation()
         self._replies.drop_interrupted()
         self._context.close()
         self._tools.take(answering.services.toolbox, agent.tool_timeout_ms, agent.language)
         self._answer_by(answering, self._replies.n_turns)
         self._context.on_sound = self._listener.observe_played
-        self._listener.take(
-            agent.slots, agent.recognizer_options(settings),
-            tells_groups=bool(agent.waiting.acknowledge),
-        )  # fmt: skip
+        self._listener.take(self._listener_options())
         self._turn_taking.take(agent.barge_in, agent.language)
         self._acts.take(agent.call)
 
@@ -330,6 +333,7 @@ class Call:
             self._replies.status(),
             active is not None and (early is None or active is not early.response),
             preemptive.held_words if self.hooks is None or self.hooks.may_start_early else None,
+            self._replies.said,
         )
 
     # --- done ---

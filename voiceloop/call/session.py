@@ -259,7 +259,8 @@ class Session:
                 if getattr(now, name) == getattr(self._own, name)  # else it is the client's
             },
         )
-        changed = self.protocol.hand_over(settings, hello.locks(agent.served_tools), before)
+        locks, facts = hello.locks(agent.served_tools), agent.memory.facts
+        changed = self.protocol.hand_over(settings, locks, before, keeps_facts=facts)
         self._answering, self._own, self._handed_to = answering, own, name
         self._call.hand_to(answering)
         self._call.obey(changed)

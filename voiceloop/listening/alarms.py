@@ -81,16 +81,16 @@ class AwaitedTurns:
     late_s: after the caller's last sound, words that are still to come are late; None: never.
     """
 
-    def __init__(self, late_s: float | None, on_late: Callable[[UserTurn], None]) -> None:
-        self._late_s = late_s
+    def __init__(self, on_late: Callable[[UserTurn], None]) -> None:
+        self.late_s: float | None = None
         self._on_late = on_late
         self._turns: dict[int, tuple[UserTurn, asyncio.TimerHandle | None]] = {}
 
     def add(self, turn: UserTurn, now_s: float) -> None:
         """Add a turn whose words follow. now_s: on the session's clock."""
         timer = None
-        if self._late_s is not None:
-            wait_s = max(FINAL_PASS_S, turn.speech_end_s + self._late_s - now_s)
+        if self.late_s is not None:
+            wait_s = max(FINAL_PASS_S, turn.speech_end_s + self.late_s - now_s)
             timer = asyncio.get_running_loop().call_later(wait_s, self._on_late, turn)
         self._turns[turn.segment] = turn, timer
 

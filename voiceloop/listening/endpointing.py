@@ -216,13 +216,8 @@ class Endpointing:
     the audio clock. No state keeps a turn open for ever: the longest wait always ends it.
     """
 
-    def __init__(
-        self,
-        settings: TurnDetection,
-        weights: WeightSets = FITTED,
-        slots: Sequence[AgentSlot] = (),
-    ) -> None:
-        self._slots = slots
+    def __init__(self, settings: TurnDetection, weights: WeightSets = FITTED) -> None:
+        self._slots: Sequence[AgentSlot] = ()
         self._weights = weights
         self._pauses = PausePrior()
         self._evidence = Evidence()  # on the open turn, without the prior
@@ -233,7 +228,7 @@ class Endpointing:
         self.reset()
 
     def take(self, slots: Sequence[AgentSlot]) -> None:
-        """Another agent goes on with the call, and asks for these."""
+        """The agent asks for these."""
         self._slots = slots
 
     def configure(self, settings: TurnDetection, *, takes_back: bool = True) -> None:

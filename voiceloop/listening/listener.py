@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
 from voiceloop.agent import AgentSlot
@@ -69,43 +69,49 @@ P_END_GRACE_MS = 80.0
 Deliver = Callable[[Sequence[ListenEvent]], None]
 
 
+@dataclass(frozen=True, slots=True)
+class ListenerOptions:
+    """What of an agent's file the listener goes by: all of it changes where another agent goes on.
+
+    knows_echo: the agent's own voice is kept out. tells_groups: as of `GroupHeard`.
+    """
+
+    recognizer: RecognizerOptions = RecognizerOptions()
+    slots: Sequence[AgentSlot] = ()
+    starts_early: bool = False
+    words_late_s: float | None = None
+    knows_echo: bool = False
+    tells_groups: bool = False
+
+
 class Listener:
     """One caller's audio, turn by turn. `feed` is called from the event loop and never waits.
 
-    knows_echo: the agent's own voice is kept out. sound: of the open turn; None: nobody hears it.
-    tells_groups: as of `GroupHeard`.
+    sound: of the open turn; None: nobody hears it.
     """
 
     def __init__(
         self,
         *,
         recognizer: Recognizer,
-        options: RecognizerOptions,
+        options: ListenerOptions,
         settings: SessionSettings,
         vad: VoiceActivity,
         clock: Callable[[], float],
         stream_id: str,
         deliver: Deliver,
         longest_turn_ms: float = math.inf,
-        slots: Sequence[AgentSlot] = (),
-        starts_early: bool = False,
-        words_late_s: float | None = None,
-        knows_echo: bool = False,
         keeps_sound: bool = False,
-        tells_groups: bool = False,
     ) -> None:
         self._deliver = deliver
         self._longest_turn_ms = longest_turn_ms
         self._vad = vad
         self._clock = clock
-        self._recognition = Recognition(recognizer, stream_id, options, self)
-        self._endpointing = Endpointing(settings.turn_detection or SemanticVad(), slots=slots)
-        self._endpointing.observe_language(options.language)
-        self._starts_early = starts_early
-        self._tells_groups = tells_groups
-        self._early = EarlyStarts(is_enabled=starts_early)
+        self._recognition = Recognition(recognizer, stream_id, options.recognizer, self)
+        self._endpointing = Endpointing(settings.turn_detection or SemanticVad())
+        self._early = EarlyStarts()
         self._prosody = Prosody()
-        self._echo = EchoGuard() if knows_echo else None
+        self._echo: EchoGuard | None = None
         self.sound = TurnSound() if keeps_sound else None
         self._caller_audio = CallerAudio(settings.input_format, settings.noise_reduction)
         self._audio = AudioClock(clock)
@@ -114,7 +120,8 @@ class Listener:
         self._listens = False
         self._segment: SpeechSegment | None = None
         self._stalls = StallWatch(self._audio, self._observe_stall)
-        self._ended = AwaitedTurns(words_late_s, lambda turn: deliver([WordsLate(turn)]))
+        self._ended = AwaitedTurns(lambda turn: deliver([WordsLate(turn)]))
+        self._listen_for(options)
         self.configure(settings)
 
     # --- settings ---
@@ -126,7 +133,7 @@ class Listener:
         self._threshold = SPEECH_THRESHOLD
         self._onset.want_pre_roll(PRE_ROLL_MS)
         if detection is not None:
-            takes_back = self._starts_early and settings.takes_answers_back
+            takes_back = self._early.is_enabled and settings.takes_answers_back
             self._endpointing.configure(detection, takes_back=takes_back)
         elif listened:
             self.discard()
@@ -134,13 +141,19 @@ class Listener:
             self._threshold = detection.threshold
             self._onset.want_pre_roll(float(detection.prefix_padding_ms))
 
-    def take(
-        self, slots: Sequence[AgentSlot], options: RecognizerOptions, *, tells_groups: bool
-    ) -> None:
-        """Another agent goes on with the call: what it asks for, and how its caller is heard."""
-        self._tells_groups = tells_groups
-        self._endpointing.take(slots)
-        self.set_options(options)
+    def take(self, options: ListenerOptions) -> None:
+        """Another agent goes on with the call."""
+        self._listen_for(options)
+        self._recognition.set_options(options.recognizer)
+
+    def _listen_for(self, options: ListenerOptions) -> None:
+        self._tells_groups = options.tells_groups
+        self._early.is_enabled = options.starts_early
+        self._ended.late_s = options.words_late_s
+        if options.knows_echo != (self._echo is not None):
+            self._echo = EchoGuard() if options.knows_echo else None
+        self._endpointing.take(options.slots)
+        self._endpointing.observe_language(options.recognizer.language)
 
     def set_options(self, options: RecognizerOptions) -> None:
         self._recognition.set_options(options)

@@ -350,8 +350,8 @@ class EarlyStart:
 class EarlyStarts:
     """`offer` at most one a turn; where it is taken, `begin`, then `take_back` or `end_turn`."""
 
-    def __init__(self, *, is_enabled: bool) -> None:
-        self._is_enabled = is_enabled
+    def __init__(self) -> None:
+        self.is_enabled = False
         self._n_in_vain = 0
         self._n_doubts_in_vain = 0
         self._doubted_ms: float | None = None  # since when a sound pauses the answer
@@ -365,7 +365,7 @@ class EarlyStarts:
 
     def offer(self) -> bool:
         """Whether an answer may begin now that the end is likely; once a turn."""
-        if not self._is_enabled or self._was_offered or self._n_in_vain >= MOST_STARTS_IN_VAIN:
+        if not self.is_enabled or self._was_offered or self._n_in_vain >= MOST_STARTS_IN_VAIN:
             return False
         self._was_offered = True
         return True

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from tests.callers import Caller
@@ -13,8 +15,11 @@ from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backen
 from tests.voiceloop.call.test_sound_line import MemoryLine
 from voiceloop.agent import AgentConfig, CallManners, Transfer
 from voiceloop.backends import Backends, ChatMessage, ToolCall
+from voiceloop.call.acts import MAX_TRANSFER_S
 from voiceloop.call.connection import Hello
 from voiceloop.config import Config
+from voiceloop.doors.sip.door import RING_S
+from voiceloop.doors.sip.leg import TRANSFER_S
 from voiceloop.errors import NotOnThisLine, TransferFailed
 from voiceloop.phone_settings import PhoneSettings
 from voiceloop.telephony import Announcement, PhoneCall
@@ -98,6 +103,7 @@ class MemoryPhone:
     clock: Clock
     failure: Exception | None = None
     announces: bool = True
+    rings_s: float = 2.0
     asked: list[tuple[str, Announcement | None]] = field(default_factory=list)
     pressed: list[str] = field(default_factory=list)
     at_s: float = 0.0
@@ -110,7 +116,7 @@ class MemoryPhone:
         self.asked.append((target, announcement))
         if announcement is not None and not self.announces:
             raise NotOnThisLine("expected a line that can announce")
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(self.rings_s)
         if self.failure is not None:
             raise self.failure
 
@@ -173,6 +179,33 @@ async def test_who_takes_a_warm_transfer_hears_a_summary_first(
     assert announcement is not None and announcement.text == "She wants a refund."
     assert len(announcement.sound) > 2 * 24_000 * 0.5
     assert rest == ([] if announces else [(target, None)])
+
+
+@pytest.mark.parametrize("warm", [True, False])
+async def test_a_caller_hears_it_ring_until_somebody_takes_them(clock: Clock, warm: bool) -> None:
+    phone = MemoryPhone(clock, rings_s=60.0)
+    backends = calling("transfer", '{"to": "desk", "summary": "A refund."}')
+    agent = AgentConfig(transfers=(replace(DESK, warm=warm),))
+    async with phoned(clock, phone, backends, agent) as caller:
+        await caller.say(700)
+        await caller.listen_until("output_audio_buffer.stopped")
+        while not caller.transport.closed:
+            await caller.wait_quietly(100)
+    line = caller.transport.line
+    assert isinstance(line, MemoryLine)
+    rings = [
+        at_s
+        for at_s, samples in line.sent
+        if phone.at_s < at_s and np.abs(np.frombuffer(samples, "<i2").astype(int)).max() > 1000
+    ]
+    silences = [after - before for before, after in pairwise(rings)]
+    assert rings[0] - phone.at_s < 5.1 and max(silences) < 4.1  # a second in five
+    assert 55.0 < rings[-1] - phone.at_s < 60.1
+    assert caller.transport.closed == (1000, "the caller was handed over")
+
+
+def test_the_longest_way_to_a_colleague_fits_into_a_transfer() -> None:
+    assert MAX_TRANSFER_S >= RING_S + 60.0 + 2 * TRANSFER_S  # a summary, and two REFERs
 
 
 async def test_a_caller_whom_nobody_takes_comes_back_with_a_sentence(clock: Clock) -> None:

@@ -9,11 +9,10 @@ import pytest
 
 from tests.fakes import FakeRecognizer, SpeechProbability, quiet, tone
 from voiceloop.agent import BargeIn
-from voiceloop.backends import RecognizerOptions
 from voiceloop.call import actions as do
 from voiceloop.call.actions import Step
 from voiceloop.call.turn_taking import CallStatus, ReplyStatus, TurnTaking
-from voiceloop.listening.listener import Listener
+from voiceloop.listening.listener import Listener, ListenerOptions
 from voiceloop.realtime.settings import AudioFormat, SemanticVad, SessionSettings
 from voiceloop.reply.playout import Pacer
 
@@ -75,7 +74,7 @@ def heard_of_the_agent(caller: np.ndarray, vad: HissVad) -> list[tuple[float, in
     turn_taking, pacer = TurnTaking(BargeIn()), Pacer(8000)
     listener = Listener(
         recognizer=FakeRecognizer(["stop"]),
-        options=RecognizerOptions(),
+        options=ListenerOptions(),
         settings=SETTINGS,
         vad=vad,
         clock=lambda: 0.0,

@@ -26,7 +26,7 @@ from tests.fakes import (
     tone,
     utterance,
 )
-from voiceloop.backends import ChatMessage, Partial, RecognizerOptions
+from voiceloop.backends import ChatMessage, Partial
 from voiceloop.errors import BackendError
 from voiceloop.listening.events import (
     Activity,
@@ -41,7 +41,7 @@ from voiceloop.listening.events import (
     UserTurn,
     WordsHeard,
 )
-from voiceloop.listening.listener import Listener
+from voiceloop.listening.listener import Listener, ListenerOptions
 from voiceloop.listening.segment import LIKELY, LIKELY_RETURN_MS, RETURN_MS
 from voiceloop.realtime.settings import (
     AudioFormat,
@@ -116,7 +116,7 @@ class Bench:
         self.format = settings.input_format
         self.listener = Listener(
             recognizer=recognizer,
-            options=RecognizerOptions(),
+            options=ListenerOptions(),
             settings=settings,
             vad=EnergyVad(),
             clock=clock,

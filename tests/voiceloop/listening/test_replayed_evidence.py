@@ -14,9 +14,8 @@ from audio.vad import Vad
 from benchmarks.harness.data_folder import data_folder
 from clients.recording import Samples, read_flac
 from tests.fakes import FakeRecognizer
-from voiceloop.backends import RecognizerOptions
 from voiceloop.listening.evidence import Evidence
-from voiceloop.listening.listener import Listener
+from voiceloop.listening.listener import Listener, ListenerOptions
 from voiceloop.listening.recipes.endpointing_set import MS, CallerTurn, levelled
 from voiceloop.listening.recipes.heard_turn import pauses_of, returns_of
 from voiceloop.listening.recipes.pause_evidence import heard_turn
@@ -59,7 +58,7 @@ def evidence_of_pauses(samples: Samples) -> Iterator[tuple[float, Evidence]]:
 def a_listener() -> Listener:
     return Listener(
         recognizer=FakeRecognizer(),
-        options=RecognizerOptions(),
+        options=ListenerOptions(),
         settings=SessionSettings(
             turn_detection=SemanticVad(), input_format=AudioFormat("audio/pcm", 16_000)
         ),
