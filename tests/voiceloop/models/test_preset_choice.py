@@ -12,7 +12,8 @@ import pytest
 
 from tests.remote_service import Service
 from voiceloop.backends import RecognizerOptions
-from voiceloop.config import Ahead, Config, EngineSettings, load_config
+from voiceloop.cluster.remote_workers import RemoteWorkers
+from voiceloop.config import Ahead, Config, EngineSettings, FurtherModel, load_config
 from voiceloop.errors import ConfigError
 from voiceloop.models import end_judges as end_judges_module
 from voiceloop.models import opening, presets, resolve
@@ -571,6 +572,27 @@ async def test_a_server_starts_without_the_readers_where_they_cannot_load(
         assert isinstance(backends.recognizer, VoiceReadingRecognizer)
         stream = await backends.recognizer.open("sess_1", RecognizerOptions())
         await stream.close()
+
+
+async def test_the_workers_of_every_model_are_told_which_call_goes_on_where(
+    service: Service, connect: Callable[..., RemoteService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, set[int]] = {"tell_resumed": set(), "hear_resumed": set()}
+    for name, workers in asked.items():
+        monkeypatch.setattr(
+            RemoteWorkers, name, lambda self, *told, workers=workers: workers.add(id(self))
+        )
+    for name in ("end_reader_spec", "voice_reader_spec"):
+        monkeypatch.setattr(opening, name, lambda config: None)
+    url = connect().url
+    cloud = FurtherModel("cloud", url=("worker://127.0.0.1:9",), key=("a key of many bytes" * 2,))
+    config = Config(
+        preset="remote", stt_url=(url,), llm_url=(url,), tts_url=(url,), models=(cloud,)
+    )
+    async with opening.open_backends(config) as (backends, _):
+        backends.tell_resumed("sess_1", "sess_2")
+        backends.hear_resumed(lambda call_id, by: None)
+    assert [len(workers) for workers in asked.values()] == [2, 2]
 
 
 @pytest.mark.parametrize(
