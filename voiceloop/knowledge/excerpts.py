@@ -37,12 +37,12 @@ from voiceloop.knowledge.words import words_of
 # Chosen: "how long can I keep a film" has a film's row, and a third is as often another subject.
 LEAST_NEAR = 0.5
 MAX_WORDS = 40  # some 15 s of speech
-LEAST_LETTERS = 4  # of a word that is known by its sound: shorter ones sound like too many
+LEAST_LETTERS = 5  # of a word that is known by its sound: shorter ones sound like too many
 # A sentence with one of these says more of the one before it.
 LEANS = frozenset("it its they them their those these there".split())
 ACTS = frozenset("book order appointment call name".split())  # asked how, or whether the agent will
 PLAIN = frozenset("what is are it be can a the at of".split())  # of a column's name
-SOLD = frozenset(map(stem, ("sell", "sells", "offer", "buy")))  # what has a price is
+SOLD = frozenset(map(stem, ("sell", "sells", "offer")))  # what has a price is
 MONEY = re.compile(
     r"[$\u00a3\u20ac]|\b(?:dollars?|cents?|euros?|pounds?|pence|free|charge|cost)\b", re.I
 )
@@ -57,7 +57,6 @@ class Sentence:
     behind: the sentences of its passage that follow it.
     """
 
-    passage: Passage
     text: str
     own: frozenset[str]
     over: frozenset[str]
@@ -73,17 +72,19 @@ def said_of(
     where that is the model's. other: as of `quoted`.
     """
     words = question_words(question)
-    of_tools = stems_of(other)
-    if not words or frozenset(map(stem, words)) & of_tools:
+    wanted = frozenset(stem(word) for word in words if word not in EMPTY)
+    if not wanted:
         return None
+    of_tools = stems_of(other)
     rows = [row for passage in found if (row := _columns(passage))]
     texts = [passage for passage in found if not _columns(passage)]
     is_table = bool(found) and found[0] not in texts
     said = _of_row(words, rows) if is_table else None
     said = said or _of_texts(question, words, texts) or _of_row(words, rows)
     if said is not None:
-        return " ".join(said.split()[:MAX_WORDS])
-    wanted = frozenset(stem(word) for word in words if word not in EMPTY)
+        # A tool is for the question where its own words are as many of it as the sentence's.
+        is_of_tools = 0 < len(wanted & of_tools) >= len(wanted & stems_of(said))
+        return None if is_of_tools else " ".join(said.split()[:MAX_WORDS])
     is_nowhere = is_unknown(words, wanted, told_by(instructions).known | of_tools)
     return DONT_KNOW if is_nowhere else None
 
@@ -101,36 +102,50 @@ def _of_texts(question: str, words: list[str], found: Sequence[Passage]) -> str 
 
 
 def _nearest(words: list[str], found: Sequence[Passage]) -> tuple[Sentence | None, Sentence | None]:
-    """Return what stands under a heading that is the question; and of the first passage that has
-    one the sentence with most of what the question turns on.
+    """Return the sentence with most of what the question turns on: under a heading that is the
+    question, where there is one, and of all.
     """
     telling = [word for word in words if word not in EMPTY | OF_KINDS | OFFERS]
     wanted = [_marks(word) for word in telling if word not in ASIDE] or list(map(_marks, telling))
-    is_doubt, kind = words[0] in DOUBTS, kind_of(words[:3])
+    is_doubt = words[0] in DOUBTS
     if not wanted or set(words) & (TALK if is_doubt else TALK - ACTS):
         return None, None
+    every = [one for passage in found for one in _sentences_of(passage)]
+    near = []
+    for one in every:
+        hits = [bool(marks & (one.own | one.over)) for marks in wanted]
+        is_there = any(marks & one.own for marks in wanted) or _is_headed(words, one)
+        if is_there and sum(hits) >= LEAST_NEAR * len(wanted) and _is_of_kind(words, one):
+            near.append(one)
+    # The rarer a word among these sentences, the more it tells.
+    n_with = [sum(bool(marks & one.own) for one in every) for marks in wanted]
+
+    def telling_of(one: Sentence) -> float:
+        return sum(
+            1 / (1 + n) for marks, n in zip(wanted, n_with, strict=True)
+            if marks & (one.own | one.over)
+        )  # fmt: skip
+
+    most = max(map(telling_of, near), default=0.0)
+    best = [one for one in near if telling_of(one) == most]
+    headed = next((one for one in best if _is_headed(words, one)), None)
+    return headed, best[0] if best else None
+
+
+def _is_of_kind(words: list[str], one: Sentence) -> bool:
+    """Whether it has what such a question asks for: a time, a price, that a thing is sold."""
+    kind = kind_of(words[:3])
+    if kind is not None and kind.search(one.text) is None:
+        return False
+    told = " ".join((one.text, *one.behind[:1]))
+    if asks_price(words) and MONEY.search(told) is None:
+        return False
     verbs = {stem(word) for word in words if word in OFFERS} - {"hav", "got", "giv"}
-
-    is_of_price = asks_price(words)
-
-    def share(one: Sentence) -> float:
-        has_price = PRICE.search(" ".join((one.text, *one.behind[:1]))) is not None
-        is_done = all(
-            (has_price and verb in SOLD) or any(mark.startswith(verb) for mark in one.own)
-            for verb in verbs
-        )
-        is_told = is_done and (not is_of_price or MONEY.search(one.text) is not None)
-        if not is_told or (kind is not None and kind.search(one.text) is None):
-            return 0.0
-        if not any(marks & one.own for marks in wanted) and not _is_headed(words, one):
-            return 0.0
-        return sum(bool(marks & (one.own | one.over)) for marks in wanted) / len(wanted)
-
-    near = [one for passage in found for one in _sentences_of(passage) if share(one) >= LEAST_NEAR]
-    most = max(map(share, near), default=0.0)
-    headed = (one for one in near if share(one) == most and _is_headed(words, one))
-    first = [one for one in near if one.passage is near[0].passage]
-    return next(headed, None), max(first, key=share, default=None)
+    has_price = PRICE.search(told) is not None
+    return all(
+        (has_price and verb in SOLD) or any(mark.startswith(verb) for mark in one.own)
+        for verb in verbs
+    )
 
 
 def _is_headed(words: list[str], one: Sentence) -> bool:
@@ -144,7 +159,7 @@ def _sentences_of(passage: Passage) -> list[Sentence]:
     over, texts = _all_marks(passage.heading), SENTENCE_END.split(passage.text)
     heading = passage.heading.rpartition(" > ")[2]
     return [
-        Sentence(passage, text, _all_marks(text), over, heading, number == 1, tuple(texts[number:]))
+        Sentence(text, _all_marks(text), over, heading, number == 1, tuple(texts[number:]))
         for number, text in enumerate(texts, 1)
     ]
 

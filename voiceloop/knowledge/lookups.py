@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from voiceloop.knowledge.told import COST, EMPTY, asks_price, question_words, stem, stems_of
 
 STEMS_OF_COST = frozenset(map(stem, COST))
-STEMS_OF_ANY = frozenset(map(stem, ("anything", "something", "times")))  # say nothing of the tool
+# Say nothing of the tool, nor of another value.
+STEMS_OF_ANY = frozenset(map(stem, "anything something times new another single".split()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,10 +244,12 @@ def _of_subject(words: list[str], wanted: frozenset[str], told: Told) -> Fact | 
     if "how long" in text:
         wanted = wanted - STEMS_ASIDE or wanted
     offers = SELLS.search(text) is not None
+    verbs = {stem(word) for word in words if word in OFFERS}
     fitting = [
         fact
         for fact in told.facts
-        if (kind is None or kind.search(fact.text)) and not (offers and not fact.is_price)
+        if (kind is None or kind.search(fact.text))
+        and (not offers or fact.is_price or verbs & fact.stems)
     ]
     if kind is not None and not wanted and len(fitting) == 1:
         return fitting[0]

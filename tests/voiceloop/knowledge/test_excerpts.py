@@ -38,7 +38,7 @@ def test_the_sentence_that_answers_is_said_and_no_other(asked: str, said: str) -
 
 
 @pytest.mark.parametrize(
-    "asked", ["I am looking for a helmet", "Are tickets left?", "Can you help me?", ""]
+    "asked", ["I am looking for a helmet", "Are tickets free?", "Can you help me?", ""]
 )
 def test_what_is_the_models_stays_the_models(asked: str) -> None:
     assert said_of(asked, (HOUSE, VISIT), INSTRUCTIONS, TOOLS) is None
@@ -64,6 +64,8 @@ FEES = Passage(0, "fees.csv", "", "what: film. how long: one week. late fee a da
     [
         ("Do you sell used bikes?", "Used bikes are checked. They cost from $120."),
         ("Do you rent bikes?", "A rental bike is 18 dollars a day."),
+        ("How much is a used bike?", "Used bikes are checked. They cost from $120."),
+        ("Do you buy bikes?", DONT_KNOW),
         ("Do you repair tandems?", DONT_KNOW),
         ("How long can I keep a film?", "Film, how long: one week."),
         ("What's the late fee for films?", "Film, late fee a day: 50 cents."),

@@ -69,7 +69,8 @@ def test_an_agent_with_documents_may_know_what_its_instructions_do_not_say() -> 
 LENDS = (
     "You are Mara at Lindwood, a town library. You find us on Elm Square. Books are lent for three "
     "weeks. You can pay in cash only. A tour takes 90 minutes. Tours are cancelled one day before. "
-    "Guests are at least sixteen years old. Headphones are free. Open every day from 9 am to 8 pm."
+    "Guests are at least sixteen years old. Headphones are free. We sell postcards and maps. Open "
+    "every day from 9 am to 8 pm."
 )
 
 
@@ -81,6 +82,7 @@ LENDS = (
         ("Can I pay by card?", "You can pay in cash only."),
         ("How old must I be?", "Guests are at least sixteen years old."),
         ("Do headphones cost extra?", "Headphones are free."),
+        ("Do you sell postcards?", "We sell postcards and maps."),
         ("When do you close on Sunday?", "On Sunday we're open from 9 am to 8 pm."),
         ("How long does a tour take?", "A tour takes 90 minutes."),  # a tool has its price alone
     ],
