@@ -122,8 +122,11 @@ class Resampler:
         self._n_out = n_total
         first = self._n_out // self._up * self._down - self._half + 1
         self._pending, self._first = self._pending[first - self._first :], first
-        rounded: Samples = np.clip(np.rint(outputs / _ONE), -32768, 32767).astype(np.int16)
-        return rounded
+        values = outputs / _ONE
+        np.rint(values, out=values)
+        np.maximum(values, -32768, out=values)  # np.clip takes as long as the product
+        np.minimum(values, 32767, out=values)
+        return values.astype(np.int16)
 
 
 @lru_cache(maxsize=32)  # pairs of rates; every call has the same few

@@ -11,6 +11,7 @@ several, and the only ones that a noisy transcript cannot mislead. Pure; samples
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,16 @@ _WINDOW = np.hanning(FRAME)
 _BIAS = np.fft.irfft(np.abs(np.fft.rfft(_WINDOW, SPECTRUM)) ** 2)[: PITCH_HZ // LOW_HZ + 2]
 
 
+def _percentile(levels: Collection[float], share: float) -> float:
+    """As numpy's, bit for bit: that takes 60 us of a list, of which a call has thirty a second."""
+    ordered, at = sorted(levels), share * (len(levels) - 1)
+    low, beyond = int(at), at - int(at)
+    below, above = ordered[low], ordered[min(low + 1, len(ordered) - 1)]
+    if beyond >= 0.5:
+        return above - (above - below) * (1 - beyond)
+    return below + (above - below) * beyond
+
+
 class LoudnessTrack:
     """Level of the last seconds in dB, a value for every 10 ms."""
 
@@ -80,7 +91,7 @@ class LoudnessTrack:
         """
         if len(self._levels) < LEVEL_MIN_FRAMES:
             return None
-        return float(np.percentile(np.array(self._levels), 90))
+        return _percentile(self._levels, 0.9)
 
     def tail_level_db(self) -> float | None:
         """Mean level of the last 80 ms of sound, relative to the loud parts (90th percentile).
@@ -90,7 +101,7 @@ class LoudnessTrack:
         if len(self._levels) < LEVEL_MIN_FRAMES:
             return None
         levels = np.array(self._levels)
-        loud = float(np.percentile(levels, 90))
+        loud = _percentile(self._levels, 0.9)
         sounding = np.flatnonzero(levels > loud - VOICE_DB)
         end = int(sounding[-1]) + 1
         return float(levels[max(0, end - LEVEL_TAIL_FRAMES) : end].mean()) - loud
@@ -100,7 +111,7 @@ class LoudnessTrack:
         if len(self._levels) < LEVEL_MIN_FRAMES:
             return 0.0
         levels = np.array(self._levels)
-        loud = float(np.percentile(levels, 90))
+        loud = _percentile(self._levels, 0.9)
         sounding = np.flatnonzero(levels > loud - SOUND_DB)
         return LEVEL_MS * (len(levels) - 1 - int(sounding[-1]))
 
@@ -112,7 +123,7 @@ class LoudnessTrack:
         if len(self._levels) < LEVEL_MIN_FRAMES:
             return 0.0
         levels = np.array(self._levels)
-        room = max(float(np.percentile(levels, 10)), QUIETEST_ROOM_DB)
+        room = max(_percentile(self._levels, 0.1), QUIETEST_ROOM_DB)
         sounding = np.flatnonzero(levels > room + RISE_DB)
         begins = sounding[np.diff(sounding, prepend=-1) > CLOSURE_FRAMES]
         if not len(begins) or len(levels) - 1 - sounding[-1] > CLOSURE_FRAMES:
