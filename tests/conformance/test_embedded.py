@@ -15,6 +15,7 @@ KEY = "conformance-key"
 
 async def test_the_embedded_server_passes_every_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VOICELOOP_KEYS", KEY)
+    monkeypatch.setenv("VOICELOOP_LIMITS_ADMIT_BY_LOAD", "false")  # five at once beside others
     async with running_server(["--preset", "embedded"]) as server:
         target = Target(server.url, recorded_speech(), KEY, timeout_s=30.0, idle_timeout_ms=2000)
         results = await run_suite(target, jobs=5)

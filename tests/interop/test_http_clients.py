@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.make_envs import interpreter
-from tests.interop.test_clients import CLIENTS, ENVIRONMENTS, require, serving, speech
+from tests.interop.test_clients import CLIENTS, ENVIRONMENTS, require, speech, starting
 
 __all__ = ["speech"]  # the fixture
 
@@ -19,9 +19,9 @@ def test_the_openai_package_works_over_http(speech: Path, tmp_path: Path) -> Non
     require("openai")
     program = interpreter(ENVIRONMENTS, "openai")
     script = CLIENTS / "openai_http_client.py"
-    with serving(("-m", "tests.interop.scripted_server"), tmp_path / "server.log") as server:
+    with starting(("-m", "tests.interop.scripted_server"), tmp_path / "server.log") as ready:
         result = subprocess.run(
-            [program, "-W", "error", script, f"http://{server}", speech],
+            [program, "-W", "error", script, f"http://{ready()}", speech],
             text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240,
         )  # fmt: skip
     assert result.returncode == 0, result.stdout[-4000:]

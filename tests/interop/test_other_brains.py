@@ -21,6 +21,7 @@ from clients.server_process import running_server
 from tests.interop.test_clients import (
     NOT_EMBEDDED,
     SCRIPTS,
+    Kind,
     Run,
     all_runs,
     certificate,
@@ -46,10 +47,11 @@ def runs(
     speech: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, Run]]:
-    folder = tmp_path_factory.mktemp(request.param)
-    module = ("-m", MODULE, request.param)
-    with all_runs(module, NOT_EMBEDDED, folder, certificate, speech) as found:
-        yield found
+    brain: str = request.param
+    kinds = {brain: Kind(("-m", MODULE, brain), NOT_EMBEDDED)}
+    folder = tmp_path_factory.mktemp("servers")
+    with all_runs(kinds, folder, certificate, speech) as found:
+        yield {client: run for (_, client), run in found.items()}
 
 
 @pytest.mark.parametrize("client", SCRIPTS)
