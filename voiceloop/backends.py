@@ -528,6 +528,12 @@ def hears(model: LanguageModel) -> bool:
     return bool(getattr(model, "hears", False))
 
 
+def alone(model: LanguageModel) -> LanguageModel:
+    """The model without the reader of words that may stand beside it."""
+    answering: LanguageModel = getattr(model, "alone", model)
+    return answering
+
+
 def speaks(model: LanguageModel) -> bool:
     """Whether it brings the sound of what it says."""
     return bool(getattr(model, "speaks", False))

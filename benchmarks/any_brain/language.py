@@ -23,7 +23,9 @@ from benchmarks.peers.__main__ import measure as play
 from benchmarks.peers.call import MeasuredTurn
 from clients.report.waveform import speech_end, speech_start
 
-VARIANT = "voiceloop"
+# Beside services nothing judges the words; a model here that has no head does so by itself.
+SERVICES, LOCAL, BLIND = "voiceloop", "voiceloop-local", "voiceloop-local-blind"
+VARIANTS = (SERVICES, LOCAL, BLIND)
 N_QUICK = 2
 MOST_CUT_HARD, MOST_P50_MS = 5.0, 700.0
 RATE_WPM = 165  # as newsreaders speak German
@@ -103,19 +105,17 @@ def german_turns() -> list[HumanTurn]:
 
 async def measure(found: Found, *, is_quick: bool, seed: int) -> None:
     turns = german_turns()[: N_QUICK if is_quick else None]
-    measured: dict[str, list[MeasuredTurn]] = {VARIANT: []}
+    measured: dict[str, list[MeasuredTurn]] = {name: [] for name in VARIANTS}
     with tempfile.TemporaryDirectory() as folder:
         agent = Path(folder) / "agent.toml"
         agent.write_text(AGENT, encoding="utf-8")
-        settings = Settings(
-            len(turns), 0, (VARIANT,), INSTANT, seed, {"VOICELOOP_AGENT": str(agent)}
-        )
+        settings = Settings(len(turns), 0, VARIANTS, INSTANT, seed, {"VOICELOOP_AGENT": str(agent)})
         await play(settings, measured, (turns, ()))
-    figures = figures_of(measured[VARIANT])
-    plain = figures["plain"]
-    found.figures.update(figures)
-    found.bars += [
-        Bar("German: turns cut hard", plain["cut_hard"], MOST_CUT_HARD, "%"),
-        Bar("German: gap p50", plain["gap_ms"]["p50"], MOST_P50_MS, n=plain["gap_ms"]["n"]),
-        Bar("German: unanswered turns", plain["unanswered"], 0, ""),
-    ]
+    found.figures.update({name: figures_of(of_it) for name, of_it in measured.items()})
+    for name, told in ((SERVICES, "German"), (LOCAL, "German, a model here")):
+        plain = found.figures[name]["plain"]
+        found.bars += [
+            Bar(f"{told}: turns cut hard", plain["cut_hard"], MOST_CUT_HARD, "%"),
+            Bar(f"{told}: gap p50", plain["gap_ms"]["p50"], MOST_P50_MS, n=plain["gap_ms"]["n"]),
+            Bar(f"{told}: unanswered turns", plain["unanswered"], 0, ""),
+        ]

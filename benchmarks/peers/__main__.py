@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.calls.ablation import OFF
+from benchmarks.calls.ablation import EMBEDDED, OFF, PLAIN
 from benchmarks.calls.human_turns import CHOSEN_ON, HumanTurn, human_turns
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS, Bar, cell, interleaved, percent
@@ -51,6 +51,9 @@ GIVEN = {
     "voiceloop-eager": "the same, but semantic_vad of high eagerness",
     "voiceloop-gateway": "the defaults of `voiceloop gateway` beside the same services",
     "voiceloop-bare": "the defaults without torch, as `pip install voiceloop` brings them",
+    "voiceloop-local": "the defaults beside a language model here that has no end-of-turn head, "
+    "SmolLM2-135M as published",
+    "voiceloop-local-blind": "the same without what the model itself makes of the words",
     "voiceloop-no-reader": "the defaults without either P(end of turn): prosody and words alone",
     "pipecat": f"{PINS['pipecat'][0]}, defaults: Silero VAD, Smart Turn v3.2",
     "pipecat-tuned": "the same; a turn that Smart Turn holds to be unfinished waits 1 s, not 3",
@@ -58,9 +61,12 @@ GIVEN = {
     "livekit-tuned": "the same; min_delay 0.1 s (0.3), max_delay 1 s (2.5), preemptive TTS, "
     "interruption after 0.25 s (0.5)",
 }
-WITHOUT = {"no-reader": "p_end,p_voice"}  # of what is done ahead
+WITHOUT = {"no-reader": "p_end,p_voice", "local-blind": "p_end"}  # of what is done ahead
 NO_TORCH = "raise ImportError('expected torch, which this variant does without')"
-ASKED_FOR = ("voiceloop-gateway", "voiceloop-bare", "voiceloop-no-reader")
+ASKED_FOR = (
+    "voiceloop-gateway", "voiceloop-bare", "voiceloop-no-reader", "voiceloop-local",
+    "voiceloop-local-blind",
+)  # fmt: skip
 VARIANTS = tuple(name for name in GIVEN if name not in ASKED_FOR)
 DETECTION = {"voiceloop-eager": {"type": "semantic_vad", "eagerness": "high"}}
 # Threads of a dot product that spin for one another cost the stub 100 ms of the runtimes' cores.
@@ -126,6 +132,9 @@ async def start(
         command, options = SERVE, ("--preset", "remote")
         if flavour == "gateway":
             command, options = (*SERVE[:-1], "gateway"), ()
+        if flavour.startswith("local"):
+            del named["VOICELOOP_LLM_URL"]
+            options = (*EMBEDDED, *PLAIN)
         given = {**named, **off, **settings.environment}
         if flavour == "bare":
             hides = Path(running.enter_context(tempfile.TemporaryDirectory()))

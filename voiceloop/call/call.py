@@ -492,6 +492,8 @@ class Call:
         """P(end of turn) after these words of the open turn is known: evidence for the listener."""
         several = self._context.has_several_models
         is_evidence = self._reads_p_end and (not several or self._context.router.reads_ends())
+        if not self._anticipation.is_english:
+            is_evidence = self._reads_p_end and self._anticipation.reads_by_itself
         return self._listener.observe_p_end(words, p_end, is_evidence=is_evidence)
 
     def _send_transcript(self, order: do.SendTranscript) -> None:

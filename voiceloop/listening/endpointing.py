@@ -59,7 +59,9 @@ SETS: dict[str, frozenset[str]] = {
     "words_p_voice": frozenset({P_VOICE}),
     "words_p_end_p_voice": frozenset({P_END, P_VOICE}),
 }
-UNREAD = "unread"  # the set of another language: the sound alone, and how many words there were
+# The sets of another language: the sound alone, and how many words there were; and with what a
+# model that answers and has no head makes of these (LOG.md, 2026-11-28, "a model's own P(end)").
+UNREAD, UNREAD_P_END = "unread", "unread_p_end"
 # What a cut is worth there of one in English talk: nobody can tell that a number or an address is
 # under way. Of the test's people, heard as if their words were of such a language, 1.2 cut 13.8 %
 # of dictated turns and had the others wait 436 ms; 1.5 cuts 10.0 % and has them wait 488 (LOG.md,
@@ -127,17 +129,19 @@ class WeightSets:
     """A hazard for each combination of witnesses; "words", which needs none, is always there.
 
     preemptive_needed_ms: the longest wait at which a pause earns a preemptive reply; fitted too.
-    unread: where no list knows the words.
+    unread: where no list knows the words; unread_p_end: and the model that answers tells P(end).
     """
 
     hazards: Mapping[frozenset[str], Hazard]
     preemptive_needed_ms: float = 0.0
     unread: Hazard | None = None
+    unread_p_end: Hazard | None = None
 
     def of(self, evidence: Evidence) -> Hazard:
         """The hazard that uses the most of what is known."""
         if not evidence.reads_words and self.unread is not None:
-            return self.unread
+            own = self.unread_p_end if evidence.p_end is not None else None
+            return own or self.unread
         p_voice = None if evidence.answers_yes_or_no else evidence.p_voice
         known = {P_END: evidence.p_end, P_VOICE: p_voice}
         told = frozenset(name for name, value in known.items() if value is not None)
@@ -155,8 +159,8 @@ def read_weights(toml: str) -> WeightSets:
     table = tomllib.loads(toml)
     hazards = {SETS["words"]: _hazard(table["words"])}
     hazards |= {SETS[name]: _hazard(table[name]) for name in SETS if name in table}
-    unread = _hazard(table[UNREAD]) if UNREAD in table else None
-    return WeightSets(hazards, table["preemptive_needed_ms"], unread)
+    others = (_hazard(table[name]) if name in table else None for name in (UNREAD, UNREAD_P_END))
+    return WeightSets(hazards, table["preemptive_needed_ms"], *others)
 
 
 def _hazard(table: dict[str, Any]) -> Hazard:
@@ -319,7 +323,6 @@ class Endpointing:
 
     def observe_p_end(self, p_end: float | None) -> None:
         """The EOT probability after the words observed last; None: not known."""
-        p_end = p_end if self._reads_words else None
         self._evidence = replace(self._evidence, p_end=p_end)
         self._has_p_end = self._has_p_end or p_end is not None
 

@@ -23,9 +23,10 @@ VOICE_READER_UPDATE_MS = 10_000.0
 END_READER = "voiceloop.workers.roles.end_of_words:load"
 INSTALL = "pip install 'voiceloop[embedded]'"
 OTHER_LANGUAGE = (
-    "A turn's end in another language than English ({}) is judged by voice activity, silence and "
+    "A turn's end in another language than English ({}) is judged by {}voice activity, silence and "
     "pace: callers wait longer"
 )
+NO_READING, OWN_READING = "", "what the language model makes of the words, by "
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,13 @@ def end_judges(config: Config, languages: Iterable[str] = (LANGUAGE,)) -> EndJud
     known = set(languages)
     others = sorted(one for one in known if not is_english(one))
     has_english = len(others) < len(known)
+    # A model here without a head, which was fitted to nobody's language, reads by itself.
+    reads_all = not config.llm_url and lacks[0] is None and _wants_end_reader(config)
     by_words, by_voice = (has_english and lack is None for lack in lacks)
     if others:
-        lacks = [*(lacks if has_english else ()), OTHER_LANGUAGE.format(", ".join(others))]
-    return EndJudges(by_words, by_voice, tuple(filter(None, lacks)))
+        told = OTHER_LANGUAGE.format(", ".join(others), OWN_READING if reads_all else NO_READING)
+        lacks = [*(lacks if has_english else ()), told]
+    return EndJudges(by_words or reads_all, by_voice, tuple(filter(None, lacks)))
 
 
 def _lacks_words(config: Config) -> str | None:

@@ -39,6 +39,7 @@ from voiceloop.backends import (
     Tool,
     ToolCall,
     Verified,
+    alone,
     hears,
     words_of,
 )
@@ -419,6 +420,15 @@ class Anticipation:
         self._enabled = any(map(ahead.does, needed_by))
         self._live: LiveBranch | None = None
         self._n_branches = 0
+        self.is_english = True  # of the calls that a reader of words can read
+
+    @property
+    def reads_by_itself(self) -> bool:
+        """Whether the ends of turns are read by the server's own model, in what it was not fitted
+        to: no reader of words knows the caller's language.
+        """
+        own = self._models[OWN_MODEL]
+        return not self.is_english and self._staged()[0] == OWN_MODEL and alone(own) is not own
 
     def new_branch(
         self,
@@ -431,10 +441,10 @@ class Anticipation:
     ) -> LiveBranch:
         self._n_branches += 1
         branch_id = f"{self._session_id}.b{self._n_branches}{kind}"
+        named = self._models[model] if self.is_english else alone(self._models[model])
         live = LiveBranch(
-            self._models[model], branch_id, context, on_p_end, said_before, self.tenant, model,
-            sound_before,
-        )  # fmt: skip
+            named, branch_id, context, on_p_end, said_before, self.tenant, model, sound_before
+        )
         return live.start(self._tasks)
 
     def _open_branches(self, context: Context, said: ChatMessage) -> LiveBranch:

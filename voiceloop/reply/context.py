@@ -18,6 +18,7 @@ from voiceloop.backends import (
     GenerateParams,
     Usage,
     VoiceOptions,
+    is_english,
     speaks,
 )
 from voiceloop.config import Config
@@ -156,6 +157,7 @@ class ReplyContext:
         asked = settings.transcription
         language = asked.language if asked is not None and asked.language else ""
         self.router.configure(settings.model, language, settings.tools)
+        self.anticipation.is_english = is_english(language or self.agent.language)
         return self.router.staged != before
 
     def plan_of(

@@ -126,11 +126,9 @@ def test_english_words_and_heads_judge_english_alone(language: str, is_read: boo
     endpointing.observe_words(("ich", "bin", "in"), full=False)  # "in" ends no German sentence
     endpointing.observe_silence(1000)
     endpointing.observe_words(("ich", "bin", "in"), full=True)
-    endpointing.observe_p_end(0.9)
     evidence = endpointing.evidence
     assert len(evidence.words) == 3 and evidence.words_are_full
     assert (evidence.words[-1] == "in") is is_read
-    assert (evidence.p_end == 0.9) is is_read
     assert (evidence.slot is not None) is is_read
     assert evidence.reads_words is is_read
 
@@ -146,6 +144,9 @@ def test_a_language_that_nobody_reads_has_weights_and_a_price_of_its_own() -> No
     said = heard("ja genau")
     foreign = replace(said, reads_words=False)
     assert sets.of(said) is read and sets.of(foreign) is unread
+    own = hazard({"bias": 0.1})
+    told = replace(foreign, p_end=0.9)
+    assert sets.of(told) is unread and replace(sets, unread_p_end=own).of(told) is own
     assert WeightSets({frozenset(): read}).of(foreign) is read  # fitted before there were any
     patient = replace(AT_5_S, cut_cost_s=UNREAD_PRICE * AT_5_S.cut_cost_s)
     assert unread.wait_ms(foreign, AT_5_S) == unread.wait_ms(said, patient)
@@ -358,7 +359,7 @@ def test_a_weights_file_names_only_what_there_is() -> None:
     with pytest.raises(ValueError, match="expected 9 logits"):
         read_weights(WORDS_ALONE.replace("talk = [0.0, ", "talk = ["))
     assert {SETS["words"], SETS["words_p_end"]} <= set(FITTED.hazards)
-    assert FITTED.unread is not None
+    assert FITTED.unread is not None and FITTED.unread_p_end is not None
 
 
 def test_an_end_is_unsure_until_a_hard_cut_would_be_worth_no_more_and_a_timers_never() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Fault
+from tests.callers import Caller
+from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Fault, instant_backends
+from voiceloop.agent import AgentConfig
 from voiceloop.backends import (
     Backends,
     ChatMessage,
@@ -25,6 +29,7 @@ from voiceloop.remote.readers.end_of_words import MAX_HISTORY_CHARACTERS, EndRea
 
 pytestmark = pytest.mark.virtual_time
 
+Clock = Callable[[], float]
 USER = (ChatMessage("user", "a table for two"),)
 
 
@@ -137,3 +142,32 @@ async def test_a_model_with_a_reader_beside_it_tells_how_busy_it_is() -> None:
     busy, idle = (SimpleNamespace(utilization=share) for share in (0.9, 0.0))
     model = EndReadingModel(cast(LanguageModel, busy), cast(LanguageModel, idle))
     assert Backends(FakeRecognizer([]), model, FakeVoice()).utilization() == 0.9
+
+
+@pytest.mark.parametrize(("language", "judged", "n_read"), [("en-GB", 0.98, 1), ("de", 0.75, 0)])
+async def test_in_another_language_the_answering_model_judges_the_end_by_itself(
+    clock: Clock, language: str, judged: float, n_read: int
+) -> None:
+    answering = FakeLanguageModel(["Um neun."], p_end_of_turn=lambda text: 0.75)
+    reader = FakeLanguageModel(p_end_of_turn=lambda text: 0.98)
+    backends = dataclasses.replace(
+        instant_backends(), language_model=EndReadingModel(answering, reader)
+    )
+    async with Caller(clock, backends, AgentConfig(language=language)) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done")
+        timeline = (await caller.wait_for("voiceloop.timeline")).event["timeline"]
+        assert timeline["endpoint"]["p_end"] == judged
+    assert min(len(reader.branches), 1) == n_read
+
+
+async def test_in_another_language_a_model_with_an_english_head_is_no_evidence(
+    clock: Clock,
+) -> None:
+    model = FakeLanguageModel(["Um neun."], p_end_of_turn=lambda text: 0.98)
+    backends = dataclasses.replace(instant_backends(), language_model=model)
+    async with Caller(clock, backends, AgentConfig(language="de")) as caller:
+        await caller.say(800)
+        await caller.listen_until("response.done")
+        timeline = (await caller.wait_for("voiceloop.timeline")).event["timeline"]
+        assert timeline["endpoint"].get("p_end") is None

@@ -267,4 +267,7 @@ def test_a_gateway_beside_services_reads_the_ends_of_turns_as_any_server_does() 
     german, both = end_judges(config, ["de-AT"]), end_judges(config, ["en", "de"])
     assert (german.told, both.told) == ("silence alone", "words and voice")
     assert [len(one.lacking) for one in (german, both)] == [1, 1]
-    assert "English (de-AT) is judged" in german.lacking[0]
+    assert "English (de-AT) is judged by voice" in german.lacking[0]
+    for adapter, told in ((Path("none"), "words"), (None, "silence alone")):  # one has a head
+        flags = {"preset": "embedded", "llm_model": "smollm2-135m", "llm_adapter": adapter}
+        assert end_judges(load_config(flags=flags), ["de"]).told == told

@@ -1,7 +1,7 @@
-"""End-of-turn (EOT) probability after the words of a pause, from the embedded agent's engine.
+"""End-of-turn (EOT) probability after the words of a pause, from an engine on one checkpoint.
 
-Owns the questions put to one checkpoint; its answers are kept on disk by the digest of the
-checkpoint, that of its end-of-turn head included, and of the engine's files.
+Owns the questions put to it, a folder or a GGUF file; its answers are kept on disk by the digest of
+the checkpoint, that of its end-of-turn head included, and of the engine's files.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from engine.types import EngineConfig, Staged
 from voiceloop.listening.recipes.disk_cache import cached, digest
 
 INSTRUCTIONS = "You are a friendly voice assistant. Answer in short sentences."
+SHARDS = "*.safetensors"
 ENGINE_LAG_MS = 20.0  # staging a pause's last words, the hop included: measured 10-20 ms in calls
 
 Messages = tuple[tuple[str, str], ...]
@@ -26,7 +27,7 @@ class EndProbability:
     def __init__(self, model_dir: Path) -> None:
         self._model_dir = model_dir
         weights = hashlib.sha1(usedforsecurity=False)
-        for shard in sorted(model_dir.glob("*.safetensors")):
+        for shard in [model_dir] if model_dir.is_file() else sorted(model_dir.glob(SHARDS)):
             weights.update(shard.read_bytes())
         self.checkpoint = weights.hexdigest()[:12]
         self._read_by = digest(*(path.read_bytes() for path in code_files()))
@@ -40,7 +41,8 @@ class EndProbability:
 
     def _ask(self, history: Messages, words: tuple[str, ...]) -> float:
         if self._engine is None:
-            config = EngineConfig(quant="int8", threads=1, kv_tokens=16384)
+            quant = "int4" if self._model_dir.is_file() else "int8"  # a GGUF file's own codes
+            config = EngineConfig(quant=quant, threads=1, kv_tokens=16384)
             self._engine = Engine.load(self._model_dir, config)
         text = self._engine.text
         messages = [{"role": "system", "content": INSTRUCTIONS}]

@@ -68,13 +68,14 @@ def seen_by(evidence: Evidence, witnesses: frozenset[str]) -> Evidence | None:
 
 
 def unread(heard: Sequence[HeardTurn]) -> list[HeardTurn]:
-    """The turns as they are heard of callers in a language of which no list knows a word."""
+    """The turns as they are heard of callers in a language of which no list knows a word.
+
+    P(end) stays: it is to be that of a model which was never fitted to where turns end.
+    """
 
     def of(evidence: Evidence) -> Evidence:
         words = (UNKNOWN_WORD,) * len(evidence.words)
-        return replace(
-            evidence, words=words, slot=None, p_end=None, p_voice=None, reads_words=False
-        )
+        return replace(evidence, words=words, slot=None, p_voice=None, reads_words=False)
 
     def pause_of(pause: HeardPause) -> HeardPause:
         steps = tuple(replace(step, evidence=of(step.evidence)) for step in pause.steps)

@@ -10,7 +10,17 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from voiceloop.listening.endpointing import P_VOICE, SETS, UNREAD, WeightSets, wait_ms
+from voiceloop.listening.endpointing import (
+    FITTED,
+    P_END,
+    P_VOICE,
+    SETS,
+    UNREAD,
+    UNREAD_P_END,
+    Hazard,
+    WeightSets,
+    wait_ms,
+)
 from voiceloop.listening.recipes.hazard_fit import fit, fit_voice, samples_of, unread
 from voiceloop.listening.recipes.pause_evidence import HeardTurn
 from voiceloop.listening.recipes.real_turns import DICTATED
@@ -63,7 +73,12 @@ def fit_sets(heard: Sequence[HeardTurn]) -> WeightSets:
         found[witnesses] = fit(samples) if words is None else fit_voice(samples, words)
     sets = WeightSets(found)
     sound = fit(samples_of(unread(heard), SETS["words"]))
-    return WeightSets(found, preemptive_needed_ms(heard, sets), sound)
+    return WeightSets(found, preemptive_needed_ms(heard, sets), sound, FITTED.unread_p_end)
+
+
+def fit_unread_p_end(heard: Sequence[HeardTurn]) -> Hazard:
+    """That of another language, where a model without an end-of-turn head has told P(end)."""
+    return fit(samples_of(unread(heard), frozenset({P_END})))
 
 
 def costs(heard: Sequence[HeardTurn], sets: WeightSets) -> list[str]:
@@ -106,12 +121,16 @@ def as_toml(sets: WeightSets, comment: Sequence[str]) -> str:
     lines = [f"# {line}" for line in comment]
     lines += ["", f"preemptive_needed_ms = {sets.preemptive_needed_ms!r}"]
     hazards = {name: sets.hazards.get(witnesses) for name, witnesses in SETS.items()}
-    for name, hazard in (hazards | {UNREAD: sets.unread}).items():
-        if hazard is None:
-            continue
-        lines += ["", f"[{name}.rise]"]
-        lines += [f"talk = {list(hazard.talk.logits)}"]
-        lines += [f"dictation = {list(hazard.dictation.logits)}"]
-        lines += ["", f"[{name}.weights]"]
-        lines += [f"{key} = {round(v, 4)!r}" for key, v in hazard.weights.items()]
+    hazards |= {UNREAD: sets.unread, UNREAD_P_END: sets.unread_p_end}
+    sections = (section(name, one) for name, one in hazards.items() if one is not None)
+    return "\n".join(lines) + "\n" + "".join(sections)
+
+
+def section(name: str, hazard: Hazard) -> str:
+    """One set of weights in that file."""
+    lines = ["", f"[{name}.rise]"]
+    lines += [f"talk = {list(hazard.talk.logits)}"]
+    lines += [f"dictation = {list(hazard.dictation.logits)}"]
+    lines += ["", f"[{name}.weights]"]
+    lines += [f"{key} = {round(v, 4)!r}" for key, v in hazard.weights.items()]
     return "\n".join(lines) + "\n"

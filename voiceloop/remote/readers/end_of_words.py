@@ -57,6 +57,11 @@ class EndReadingModel:
         self._is_ready = is_ready
 
     @property
+    def alone(self) -> LanguageModel:
+        """The model that answers: the reader beside it knows English alone."""
+        return self._answering
+
+    @property
     def hears(self) -> bool:
         """Whether the model that answers does."""
         return hears(self._answering)
