@@ -46,6 +46,7 @@ SHAPES = {"full": SHAPE, "windowed": replace(SHAPE, family="Mistral", sliding_wi
 SERVED = ("int8", "int8")
 FORMATS = ((None, "plain"), ("int4", "int8"), SERVED)
 N_REPLIES, N_TOKENS, N_PROMPT = 50, 24, 400
+N_DRAFTED, N_POOLED = 9, 24
 COMPANIES = (2, 8, 17, 33, 64)
 PROMPTS = (23, 64, 97, 150, 31)  # tokens before the places that are looked at
 WIDTHS = (1, 1, 3, 8, 1, 17, 1, 8)  # rows of each sequence in a step: 40 places of five are 200
@@ -322,7 +323,7 @@ def drafted() -> dict[str, Any]:
     """Replies that are guessed at, by n-grams in the graph and from outside, change no token."""
     from engine.drafting.speculation import Speculation
 
-    some = asked(9)
+    some = asked(N_DRAFTED)
     expected = alone(build(), some)
     inside: Any = build(ngram_draft=True)
     inside.runner.length.choose = lambda n_replies: 7
@@ -386,7 +387,7 @@ def late_cancel() -> dict[str, Any]:
 
 def full_pool() -> dict[str, Any]:
     """Replies whose blocks were others' say the same: the pool holds some of them at a time."""
-    some = [(words(60, i) + prompt, params) for i, (prompt, params) in enumerate(asked(24))]
+    some = [(words(60, i) + prompt, params) for i, (prompt, params) in enumerate(asked(N_POOLED))]
     expected = alone(build(), some)
     engine = build(kv_tokens=40 * BLOCK_TOKENS)
     _same(replies(engine, some), expected, "in a full pool")

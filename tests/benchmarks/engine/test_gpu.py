@@ -147,7 +147,7 @@ def test_the_model_of_a_step_counts_weights_keys_and_row_tiles() -> None:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few replies, of few tokens."""
-    sizes = {"N_REPLIES": 6, "COMPANIES": (2, 6), "N_TOKENS": 10}
+    sizes = {"N_REPLIES": 6, "COMPANIES": (2, 6), "N_TOKENS": 10, "N_DRAFTED": 4, "N_POOLED": 8}
     for name, size in sizes.items():
         monkeypatch.setattr(gpu_truth, name, size)
 
