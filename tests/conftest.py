@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # How long an example takes says how busy the machine is, and nothing of the code.
-settings.register_profile("without deadlines", deadline=None)
+settings.register_profile(
+    "without deadlines", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("without deadlines")
 
 # It comes with the bill of materials; jsonschema (ray, MCP) would build its grammar for 1.5 s.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,6 +75,7 @@ def test_of_a_model_known_for_that_the_first_thought_is_left_out() -> None:
     )
 
 
+N_REPLIES = min(int(os.environ.get("VOICELOOP_FUZZ", "400")), 5000)  # `.ci/run` asks for more
 words = st.sampled_from(["A latte. ", "four", " ", "<", "[", "<|", "a<b", "think", "\n"])
 thought = st.lists(st.sampled_from([SECRET, " ", "<", "[/", "\n", *PAIRS, "maybe"]), max_size=6)
 
@@ -96,7 +99,7 @@ def replies(draw: st.DrawFn) -> tuple[str, bool]:
     return text + "A latte.", False
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=N_REPLIES, deadline=None)
 @given(replies(), st.lists(st.integers(1, 9), min_size=1, max_size=5))
 def test_no_thought_leaks_in_any_stream(reply: tuple[str, bool], sizes: list[int]) -> None:
     text, _ = reply
