@@ -20,12 +20,13 @@ MARKERS = ("real_weights", "large")  # what runs only where -m names it
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    asked_for = [
-        item
-        for item in items
-        if all(name in config.option.markexpr for name in MARKERS if item.get_closest_marker(name))
-    ]
-    config.hook.pytest_deselected(items=[item for item in items if item not in asked_for])
+    asked_for: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for item in items:
+        wanted = (name for name in MARKERS if item.get_closest_marker(name))
+        is_asked_for = all(name in config.option.markexpr for name in wanted)
+        (asked_for if is_asked_for else others).append(item)
+    config.hook.pytest_deselected(items=others)
     items[:] = asked_for
 
 
