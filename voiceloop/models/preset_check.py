@@ -16,7 +16,7 @@ from voiceloop.backends import RoleName
 from voiceloop.config import AUTO, Config
 from voiceloop.errors import ConfigError
 from voiceloop.models.cache import hub_folder
-from voiceloop.models.catalog import PRESETS, Preset
+from voiceloop.models.catalog import EMBEDDED, ENGINE_PACKAGES, PRESETS, Preset
 from voiceloop.models.machine import Machine, free_disk_mb, satisfies
 from voiceloop.models.resolve import ResolvedModel, resolve_models, roles_here
 
@@ -71,7 +71,7 @@ def missing_pieces(
     if not taken:
         return []
     lacks = _device(preset, machine)
-    lacks += _packages(preset, machine)
+    lacks += _packages(preset, taken, machine)
     lacks += _model_packages(preset, taken, machine)
     lacks += _disk(taken, hub)
     lacks += missing_models(preset, taken)
@@ -96,9 +96,15 @@ def _device(preset: Preset, machine: Machine) -> list[Missing]:
     return []
 
 
-def _packages(preset: Preset, machine: Machine) -> list[Missing]:
+def _packages(
+    preset: Preset, taken: Mapping[RoleName, ResolvedModel], machine: Machine
+) -> list[Missing]:
     lacks = []
+    # What hears and speaks in the embedded preset does without those of its language model.
+    spared = ENGINE_PACKAGES.keys() if preset == EMBEDDED and "engine" not in taken else ()
     for name, least in preset.packages.items():
+        if name in spared:
+            continue
         version = machine.version(name)
         remedy = f"pip install 'voiceloop[{preset.extra}]'"
         if version is None:
@@ -183,8 +189,10 @@ def choose(config: Config, machine: Machine, hub: Path) -> Choice:
         lacks = missing_pieces(preset, resolve_models(config, preset, hub), machine, hub)
         if not lacks:
             return Choice(preset, _reason(preset), better)
-        # The best that only commands can bring; a device or memory no command brings.
-        if not better and all(one.kind in ("package", "model") for one in lacks):
+        # The best that only commands can bring; a device or memory no command brings. Beside a
+        # language service `cpu` hears and speaks no better.
+        gains = preset.device == "cuda" or not config.llm_url
+        if gains and not better and all(one.kind in ("package", "model") for one in lacks):
             commands = dict.fromkeys(one.remedy for one in lacks)
             better = f"{preset.name} ({preset.summary}): {' && '.join(commands)}"
     return Choice(PRESETS[0], "nothing else can start here", better)

@@ -124,6 +124,13 @@ def test_a_preset_without_its_packages_or_memory_does_not_start(hub: Path) -> No
     assert choose(Config(), machine(memory_mb=3000), hub).preset == EMBEDDED
 
 
+def test_beside_a_language_service_no_package_of_an_engine_is_missed(hub: Path) -> None:
+    url = ("http://127.0.0.1:9/v1",)
+    choice = choose(Config(llm_url=url, tts_url=url), machine(torch=None, gguf=None), hub)
+    assert (choice.preset, choice.better) == (EMBEDDED, "")
+    assert choice.reason == "no better one has all it needs here"
+
+
 def test_a_cpu_build_of_torch_does_not_start_a_preset_of_the_gpu(hub: Path) -> None:
     put_preset(hub, CPU)
     put_preset(hub, GPU)
