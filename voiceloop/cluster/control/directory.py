@@ -253,7 +253,9 @@ class Directory:
         n_missing = n_wanted - len(good)
         if old:
             self._make_way(good, old, n_wanted)
-            n_missing = min(n_missing, self._surge - self._n_starting)
+            # In the place of one that is gone, and serves nobody, one starts at once.
+            n_gone = sum(one.is_gone for one in old) - sum(not one.is_ready for one in good)
+            n_missing = min(n_missing, max(n_gone, self._surge - self._n_starting(good)))
         elif n_missing < 0:
             self._thin_out(good, n_wanted)
         return [self._start(group) for _ in range(n_missing)]
@@ -262,13 +264,12 @@ class Directory:
     def _surge(self) -> int:
         return max(1, int(SURGE * len({one.node for one in self.hosts.values() if one.node})))
 
-    @property
-    def _n_starting(self) -> int:
-        """Processes that are getting ready; one that cannot holds up no other group for ever."""
-        return sum(
-            not (one.is_ready or one.drains or one.is_gone) and one.waits_s <= PLACE_WAIT_S
-            for one in self.hosts.values()
-        )
+    def _n_starting(self, good: Sequence[Host]) -> int:
+        """Count processes that are getting ready; one that cannot holds up its own group, of which
+        these are, and no other for longer than a minute.
+        """
+        late = (one for one in self.hosts.values() if not (one.is_ready or one.drains))
+        return sum(one in good or (one.waits_s <= PLACE_WAIT_S and not one.is_gone) for one in late)
 
     def _thin_out(self, good: Sequence[Host], n_wanted: int) -> None:
         """Drain one that is too many, once the others serve: the youngest where most are."""

@@ -160,6 +160,34 @@ def test_another_version_of_all_groups_starts_on_a_quarter_of_the_machines_at_on
     assert versions == 2 * n_machines * ["two"]
 
 
+def test_a_version_that_loads_for_minutes_starts_no_more_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = ScriptedCluster(group("engine", least=4, most=4), group("voice"))
+    cluster.run(30)
+    for host in cluster.hosts.values():
+        host.placed_s = -1e6
+    monkeypatch.setattr("tests.voiceloop.cluster.control.scripted_cluster.LOAD_S", 600.0)
+    cluster.directory.want([group("engine", "two", least=4, most=4), group("voice", "two")], {})
+    starting: dict[str, list[int]] = {"engine": [], "voice": []}
+    for _ in range(1000):
+        cluster.run(TICK_S)
+        for name, counts in starting.items():
+            hosts = [one for one in cluster.directory.hosts.values() if one.group == name]
+            counts.append(sum(not one.is_ready and not one.drains for one in hosts))
+    assert [max(counts) for counts in starting.values()] == [1, 1]
+
+
+def test_all_that_are_gone_at_once_are_replaced_at_once() -> None:
+    names = ("gateways", "engine", "voice")
+    cluster = ScriptedCluster(*map(group, names))
+    cluster.run(30)
+    for host in cluster.hosts.values():
+        host.is_silent = True
+    cluster.run(GONE_S + LOAD_S + 2)
+    assert [len(cluster.ready(name)) for name in names] == [2, 2, 2]
+
+
 def test_settings_that_change_are_rolled_out_and_the_same_ones_are_not() -> None:
     cluster = ScriptedCluster(group("engine"))
     cluster.run(30)
