@@ -224,7 +224,9 @@ def quoted(
 
 
 def question_words(question: str) -> list[str]:
-    """Its words without what leads in to it; none where it is no question, an order, or long."""
+    """Return its words without what leads in to it; none where it is no question, an order, or
+    long.
+    """
     words = words_of(question)
     while words and words[0] in LEADS:
         del words[0]
