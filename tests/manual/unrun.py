@@ -149,9 +149,12 @@ def pip(given: Given) -> None:
 
 
 def venv(given: Given) -> None:
-    """Have the environment be where the unit starts the server."""
-    assert given.words[1:3] == ["-m", "venv"]
-    assert f"ExecStart={given.words[3]}/bin/voiceloop serve" in UNIT
+    """Have the environment be where the unit starts the server, or be entered in the same line."""
+    made, _, then = given.text.partition(" && ")
+    *words, folder = shlex.split(made)
+    assert words == ["python3", "-m", "venv"]
+    is_entered = then == f". {folder}/bin/activate"
+    assert is_entered or f"ExecStart={folder}/bin/voiceloop serve" in UNIT
 
 
 def apt(given: Given) -> None:

@@ -71,7 +71,7 @@ Deliver = Callable[[Sequence[ListenEvent]], None]
 
 @dataclass(frozen=True, slots=True)
 class ListenerOptions:
-    """What of an agent's file the listener goes by: all of it changes where another agent goes on.
+    """The part of an agent's file that the listener goes by; another agent changes all of it.
 
     knows_echo: the agent's own voice is kept out. tells_groups: as of `GroupHeard`.
     """

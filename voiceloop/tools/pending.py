@@ -255,7 +255,9 @@ def _not_made(told: str) -> asyncio.Future[ToolResult]:
 
 
 async def _checked(check: Check | None, tool: AgentTool, call: ToolCall) -> Returned | None:
-    """What the agent's class makes of it. Raises: BackendError: nobody knows if it may be made."""
+    """Return what the agent's class makes of it. Raises: BackendError: nobody knows if it may be
+    made.
+    """
     if check is None:
         return None
     try:

@@ -77,7 +77,7 @@ def fit_sets(heard: Sequence[HeardTurn]) -> WeightSets:
 
 
 def fit_unread_p_end(heard: Sequence[HeardTurn]) -> Hazard:
-    """That of another language, where a model without an end-of-turn head has told P(end)."""
+    """Return the fit of another language, where a model without a head has told P(end)."""
     return fit(samples_of(unread(heard), frozenset({P_END})))
 
 

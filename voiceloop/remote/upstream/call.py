@@ -370,7 +370,7 @@ class UpstreamCall:
                 loop.call_later(ERROR_S, self._give_up, one, one.n_events, code)
 
     def _give_up(self, response: UpstreamResponse, n_events: int, code: str) -> None:
-        """It may be the response that failed, unless more of it has come since."""
+        """Give a response up that may be the one that failed, unless more of it has come since."""
         if response in self._responses and response.n_events == n_events and not response.is_left:
             self.cancel(response)
             self._responses.remove(response)
