@@ -20,6 +20,7 @@ from voiceloop.remote.heard_turn import read_text
 # Prompts older than this may have made room for others. A wrong guess costs one token.
 KEPT_S = 30.0
 MAX_KNOWN = 8192  # beginnings of prompts: 64 calls of 64 turns, twice over
+LEAST_COSTS = 3
 MAX_COSTS = 16  # of the latest requests: a service that gets busier or faster is noticed
 # Requests with less to read than this tell what a first token takes by itself, others what reading
 # takes. vLLM caches blocks of 16 tokens, some 64 characters: less cannot be read ahead at all.
@@ -91,7 +92,9 @@ class PromptCache:
     def ms_per_character(self) -> float | None:
         """Return what reading costs, of the latest requests; None before there was a long one."""
         short = [ms for n_unread, ms in self._costs if n_unread < SHORT_CHARACTERS]
-        base_ms = min(short, default=0.0)
+        # None are, where each turn has its sound: then the quickest of several stands for them.
+        known = short or [ms for _, ms in self._costs if len(self._costs) >= LEAST_COSTS]
+        base_ms = min(known, default=0.0)
         costs = [
             max(0.0, ms - base_ms) / n_unread
             for n_unread, ms in self._costs

@@ -16,6 +16,7 @@ from tests.remote_service import Answer, scripted_remote
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, ChatMessage, Generated, GenerateParams, Staged, Tool
 from voiceloop.remote.language import RemoteBranch, RemoteLanguageModel
+from voiceloop.remote.prompt_cache import Prompt, PromptCache
 from voiceloop.remote.readers.end_of_words import EndReadingModel
 
 pytestmark = pytest.mark.virtual_time
@@ -281,3 +282,20 @@ async def test_a_service_without_priorities_is_asked_again_without_one() -> None
         await replied(branch, "A tea.")
         assert len(service.asked("/chat/completions")) == len(service.asked_for) + 1
         await branch.close()
+
+
+def test_reading_costs_nothing_where_prompts_of_any_length_take_as_long() -> None:
+    """As of turns with their sound, none of which is short."""
+    cache, long = PromptCache(lambda: 0.0), Prompt("", "", (ChatMessage("user", "word " * 200),))
+
+    def observe(ms_per_character: float) -> None:
+        for n_unread in (400, 900, 1600):
+            prompt = Prompt("", "", (ChatMessage("user", f"{n_unread} {ms_per_character}"),))
+            cache.observe(prompt, n_unread, 150.0 + ms_per_character * n_unread)
+
+    assert cache.pays(long)  # nothing is known
+    observe(0.0)
+    assert cache.ms_per_character == 0.0 and not cache.pays(long)
+    for _ in range(5):
+        observe(0.2)
+    assert cache.pays(long)
