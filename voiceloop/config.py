@@ -244,8 +244,8 @@ class CascadeSettings:
     verify: bool = key(
         False,
         "The small model drafts the first clause in the pause, and a large one with the same "
-        "tokenizer verifies it ([TWO_MODELS.md](TWO_MODELS.md#an-edge-and-a-cloud)). Off: the "
-        "large one writes it alone.",
+        "tokenizer verifies it ([TWO_MODELS.md](TWO_MODELS.md#an-edge-and-a-cloud)). Off: the"
+        " large model writes the clause alone.",
     )
     large_share: float = key(
         1.0,
