@@ -14,9 +14,11 @@ from typing import TypeAlias
 
 from voiceloop.errors import VoiceLoopError
 
-# An address: its scheme, a name and password, its host and path, and what is asked of it.
+# An address: its scheme, a name and password, its host and path, and what is asked of it. A comma
+# or a quote ends it where nothing of it follows: behind it a list or a sentence goes on.
 ADDRESS = re.compile(
-    r"""([a-z][a-z0-9+.-]{0,31}://)(?:[^\s/?#@'"]*@)?([^\s?#,'"]*)(?:\?[^\s#,'"]*)?""",
+    r"""([a-z][a-z0-9+.-]{0,31}://)(?:[^\s/?#"]*@)?([^\s?#'"]*)"""
+    r"""(?:\?(?:[^\s#,'"]|[,'"](?=[^\s,'"\])}]))*)?""",
     re.IGNORECASE,
 )
 

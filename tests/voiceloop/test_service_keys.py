@@ -9,6 +9,7 @@ import pytest
 
 from voiceloop.config import LanguageServices, load_config
 from voiceloop.errors import ConfigError
+from voiceloop.log_form import keyless
 from voiceloop.models.opening import keyed
 from voiceloop.remote.dialect import KINDS
 
@@ -73,3 +74,18 @@ def test_fields_and_headers_of_the_operator_are_read_with_their_secrets(tmp_path
 
 def test_every_service_that_is_known_may_be_named() -> None:
     assert set(get_args(LanguageServices)) == {"auto", *KINDS}
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("https://me:p@ss'word@host/v1", "https://host/v1"),
+        ("https://host/v1?key=a,b&c=it's", "https://host/v1"),
+        ("https://host/a,b?key=c", "https://host/a,b"),
+        ("wss://host/v1?key=a#voice", "wss://host/v1#voice"),
+        ("('https://a/v1?key=b', 'https://c/?key=d')", "('https://a/v1', 'https://c/')"),
+        ("found https://a/v1?key=b, and c@d", "found https://a/v1, and c@d"),
+    ],
+)
+def test_an_address_is_told_without_the_whole_of_its_key(address: str, told: str) -> None:
+    assert keyless(address) == told
