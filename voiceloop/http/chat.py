@@ -79,34 +79,33 @@ async def replies(
     for index in range(asked.n):
         params = replace(asked.params, seed=asked.params.seed + index)
         branch_id, n_written = f"http-{uuid4().hex}", 0
-        model, is_large = _model_for(backends, asked.allowance)
+        name, model = _model_for(backends, asked.allowance)
         try:
             branch = await model.branch(branch_id, asked.messages[:-1], asked.tools, asked.tenant)
             async with aclosing(_reply(branch, asked.messages[-1:], params)) as events:
                 async for event in events:
                     if isinstance(event, Generated):
-                        asked.observe(event.usage)
+                        asked.observe(event.usage, name)
                         n_written = event.usage.n_reply_tokens
                     elif isinstance(event, TextDelta):
                         n_written += 1  # a client may leave before it ends
                     yield index, event
         finally:
             backends.end_call(branch_id)
-            if is_large:
+            if backends.cascade is not None and backends.cascade.large == name:
                 asked.allowance.take_large_tokens(n_written)
 
 
-def _model_for(backends: Backends, allowance: Allowance) -> tuple[LanguageModel, bool]:
-    """The server's own model, and whether that is a cascade's large one. Where the key has spent
-    what that may write, the small one answers, as in calls.
+def _model_for(backends: Backends, allowance: Allowance) -> tuple[str, LanguageModel]:
+    """Return the server's own model and its name; or a cascade's small one, where the key has spent
+    what the large one may write, as in calls.
     """
     pair = backends.cascade
-    if pair is None or pair.large != OWN_MODEL:
-        return backends.language_model, False
-    small = backends.models[pair.small]
-    if allowance.may_use_large() or not small.is_there():
-        return backends.language_model, True
-    return small.model, False
+    if pair is not None and pair.large == OWN_MODEL and not allowance.may_use_large():
+        small = backends.models[pair.small]
+        if small.is_there():
+            return pair.small, small.model
+    return OWN_MODEL, backends.language_model
 
 
 async def _reply(

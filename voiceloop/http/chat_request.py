@@ -137,7 +137,7 @@ class ChatRequest:
     calls_at_once: bool
     tenant: str = ""
     allowance: Allowance = UNBOUNDED
-    observe: Callable[[Usage], None] = lambda usage: None
+    observe: Callable[[Usage, str], None] = lambda usage, model: None
 
 
 def parse_chat(raw: Json) -> ChatRequest:

@@ -74,8 +74,8 @@ def check_is_here(request: Request) -> None:
 class Door:
     """``not_ready``: one sentence that says what keeps requests out, None when nothing does.
 
-    ``observe_usage``: told of each answer of the language model. ``answered_by``: the models as the
-    agent of a name has them, with its own adapter.
+    ``observe_usage``: told of each answer, and of the model's name. ``answered_by``: the models as
+    the agent of a name has them, with its own adapter.
     """
 
     keys: KeyRing
@@ -84,7 +84,7 @@ class Door:
     quotas: Quotas
     backends: Callable[[], Backends | None]
     admission: Admission
-    observe_usage: Callable[[Usage], None] = lambda usage: None
+    observe_usage: Callable[[Usage, str], None] = lambda usage, model: None
     answered_by: Callable[[str, Backends], Backends] = lambda name, backends: backends
 
     def check(self, request: Request, *, takes_secrets: bool = False) -> None:

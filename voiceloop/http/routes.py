@@ -52,7 +52,7 @@ def http_routes(
     not_ready_for_calls: Callable[[], str | None],
     report: Callable[[], Json],
     registry: CollectorRegistry,
-    observe_usage: Callable[[Usage], None],
+    observe_usage: Callable[[Usage, str], None],
     answered_by: Callable[[str, Backends], Backends],
 ) -> list[BaseRoute]:
     """All that is answered over plain HTTP; the arguments: see `Door` and `Health`.

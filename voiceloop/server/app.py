@@ -327,7 +327,9 @@ def build_app(gateway: Gateway) -> Starlette:
         not_ready_for_calls=gateway.not_ready_for_calls,
         report=gateway.report,
         registry=gateway.metrics.registry,
-        observe_usage=lambda usage: gateway.metrics.model.observe(usage, "http"),
+        observe_usage=lambda usage, model: gateway.metrics.model.observe(
+            usage, "http", {model: usage}
+        ),
         answered_by=lambda name, backends: gateway.agents.named(name).answered_by(backends),
     )
     return Starlette(

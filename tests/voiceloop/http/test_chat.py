@@ -18,7 +18,7 @@ from tests.voiceloop.http_client import KEY, http_client, sse
 from voiceloop.access.quotas import Quotas
 from voiceloop.admission import places
 from voiceloop.backends import OWN_MODEL, Backends, Cascade, ChatMessage, NamedModel, ToolCall
-from voiceloop.config import Config
+from voiceloop.config import Config, FurtherModel
 from voiceloop.errors import InvalidRequest
 from voiceloop.http.chat import replies
 from voiceloop.http.chat_request import parse_chat
@@ -81,7 +81,9 @@ async def test_what_a_cascades_large_model_writes_over_http_is_the_keys(is_left:
         cascade=Cascade("little", OWN_MODEL),
     )  # fmt: skip
     quota = KeyQuota(large_tokens=2)
-    async with http_client(fakes, Config(keys=(KEY, "another-key-22"), quota=quota)) as http:
+    priced = FurtherModel("little", model="a", prices=(1.0, 1.0, 1.0))
+    config = Config(keys=(KEY, "another-key-22"), quota=quota, models=(priced,))
+    async with http_client(fakes, config) as http:
 
         async def answer(key: str) -> str:
             headers = {"Authorization": f"Bearer {key}"}
@@ -99,7 +101,15 @@ async def test_what_a_cascades_large_model_writes_over_http_is_the_keys(is_left:
             assert not allowance.may_use_large()
             return
         assert await answer(KEY) == "I am the large one."
-        assert await answer(KEY) == "I am the small one."
+
+        async def costs_of_the_small_one() -> bool:
+            headers = {"Authorization": f"Bearer {KEY}"}
+            told = (await http.get("/metrics", headers=headers)).text
+            assert "voiceloop_model_tokens_total" in told
+            return 'voiceloop_model_cost_total{model="little"}' in told
+
+        assert not await costs_of_the_small_one()
+        assert await answer(KEY) == "I am the small one." and await costs_of_the_small_one()
         assert await answer("another-key-22") == "I am the large one."
 
 
