@@ -424,6 +424,8 @@ def stem(word: str) -> str:
     """Return a word without what English puts behind it: park and parking are one."""
     word = word.removesuffix("'s")
     for ending in (
+        "ering",
+        "ered",
         "ments",
         "ment",
         "ings",

@@ -68,7 +68,7 @@ def test_an_agent_with_documents_may_know_what_its_instructions_do_not_say() -> 
 
 LENDS = (
     "You are Mara at Lindwood, a town library. You find us on Elm Square. Books are lent for three "
-    "weeks. You can pay in cash only. A tour takes 90 minutes. Tours are cancelled one day before. "
+    "weeks. You can pay in cash only. A tour takes 90 minutes. Tours are ordered two days ahead. "
     "Guests are at least sixteen years old. Headphones are free. We sell postcards and maps. Open "
     "every day from 9 am to 8 pm."
 )
@@ -80,6 +80,7 @@ LENDS = (
         ("Where is the library?", "You find us on Elm Square."),
         ("How long can I keep a book?", "Books are lent for three weeks."),
         ("Can I pay by card?", "You can pay in cash only."),
+        ("How far ahead do I order a tour?", "Tours are ordered two days ahead."),
         ("How old must I be?", "Guests are at least sixteen years old."),
         ("Do headphones cost extra?", "Headphones are free."),
         ("Do you sell postcards?", "We sell postcards and maps."),
