@@ -98,7 +98,8 @@ def _of_texts(question: str, words: list[str], found: Sequence[Passage]) -> str 
         return _read_on(headed)
     whole = " ".join(_ended(passage.text) for passage in found)
     said = quoted(question, whole, knows_all=False)
-    return said or (_read_on(near) if near is not None else None)
+    is_plain = said is None or said in whole  # and not made of hours, or of a list of prices
+    return _read_on(near) if near is not None and is_plain else said
 
 
 def _nearest(words: list[str], found: Sequence[Passage]) -> tuple[Sentence | None, Sentence | None]:
@@ -118,18 +119,25 @@ def _nearest(words: list[str], found: Sequence[Passage]) -> tuple[Sentence | Non
         if is_there and sum(hits) >= LEAST_NEAR * len(wanted) and _is_of_kind(words, one):
             near.append(one)
     # The rarer a word among these sentences, the more it tells.
-    n_with = [sum(bool(marks & one.own) for one in every) for marks in wanted]
+    n_with = [sum(bool(marks & (one.own | one.over)) for one in every) for marks in wanted]
 
-    def telling_of(one: Sentence) -> float:
-        return sum(
+    def telling_of(one: Sentence) -> tuple[float, bool, bool, int]:
+        """How much; of those alike the one with a price, that stands alone, and that has what the
+        question names first.
+        """
+        told = sum(
             1 / (1 + n) for marks, n in zip(wanted, n_with, strict=True)
             if marks & (one.own | one.over)
         )  # fmt: skip
+        first = next((n for n, marks in enumerate(wanted) if marks & one.own), len(wanted))
+        has_price = asks_price(words) and MONEY.search(one.text) is not None
+        leans = bool(LEANS & set(words_of(one.text)[:1]))
+        return round(told, 6), has_price, not leans, -first
 
-    most = max(map(telling_of, near), default=0.0)
-    best = [one for one in near if telling_of(one) == most]
+    most = max((telling_of(one)[0] for one in near), default=0.0)
+    best = [one for one in near if telling_of(one)[0] == most]
     headed = next((one for one in best if _is_headed(words, one)), None)
-    return headed, best[0] if best else None
+    return headed, max(best, key=telling_of, default=None)
 
 
 def _is_of_kind(words: list[str], one: Sentence) -> bool:
@@ -152,7 +160,7 @@ def _is_headed(words: list[str], one: Sentence) -> bool:
     """Whether its heading is the question, nearly: then what stands first there is the answer."""
     headed = [stem(word) for word in words_of(one.heading)]
     n_asked = len(set(headed) & set(map(stem, words)))
-    return one.is_first and 0 < len(headed) <= 2 * n_asked
+    return one.is_first and 1 < len(headed) <= 2 * n_asked
 
 
 def _sentences_of(passage: Passage) -> list[Sentence]:
