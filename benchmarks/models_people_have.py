@@ -161,7 +161,9 @@ def _obeys(engine: Engine, is_bare: bool, offered: SamplingParams, written: str)
 def parting(row: Row, folder: Path, n_replies: int) -> int:
     """How many replies of this family part by what else is computed; tells it."""
     n_vocab = write_text(row, folder)
-    reference(row.model, folder, [1], vocab_size=n_vocab)
+    words = Text.read(folder).tokenizer
+    ends = [words.token_to_id(end) for end in row.ends]
+    reference(row.model, folder, [1], vocab_size=n_vocab, eos_token_id=ends)
     chance = random.Random(row.name)
     prompts = [
         [chance.randrange(20, n_vocab) for _ in range(chance.randint(1, MOST_WORDS))]
