@@ -303,7 +303,6 @@ def main() -> int:
     told = "the voices that say them; flite needs Debian's flite"
     command.choice("--cast", load_call().casts, DEFAULT_CAST, told)
     command.choice("--recognizer", OFFLINE, DEFAULT, "whose words are judged")
-    command.switch("--no-by-sound", "judge without what a sound is like")
     arguments = command.parse()
     data = data_folder()
     recordings = recorded_noise(data)
@@ -313,8 +312,7 @@ def main() -> int:
             "VOICELOOP_DATA to the folder of dialogues/ and speech/); only made noise is heard",
             file=sys.stderr,
         )
-    options = replace(embedded_agent().barge_in, by_sound=not arguments.no_by_sound)
-    overlap = Overlap(options, arguments.recognizer)
+    overlap = Overlap(embedded_agent().barge_in, arguments.recognizer)
     from_people = list(others(data))
     overlap.know([sound for sound in from_people if sound.kind == "caller"])
     verdicts = [overlap.judge(sound) for sound in sounds(recordings, arguments.cast)]
@@ -373,7 +371,6 @@ def main() -> int:
         "sounds": len(verdicts),
         "cast": arguments.cast,
         "recognizer": arguments.recognizer,
-        "by_sound": options.by_sound,
     }
     return command.finish(settings, bars, shares=shares, times=times)
 

@@ -40,7 +40,7 @@ You answer questions from the notes behind the caller's words. \\
 Answer in one short sentence.'''
 
 [[knowledge]]
-folder = "pages"
+source = "pages"
 """
 
 

@@ -19,7 +19,9 @@ from voiceloop.server.process import listen
 
 PHONE = PhoneSettings(
     headers=("X-Order",),
-    twilio=TOKEN, signalwire=TOKEN, plivo=TOKEN, vonage=TOKEN, asterisk=TOKEN, audiosocket=TOKEN,
+    secrets=dict.fromkeys(
+        ("twilio", "signalwire", "plivo", "vonage", "asterisk", "audiosocket"), TOKEN
+    ),
 )  # fmt: skip
 
 
@@ -35,7 +37,8 @@ async def phone_served(
     sock = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     at = f"127.0.0.1:{free_port()}"
-    phone = replace(phone, public_url=url, audiosocket_at=at, telnyx=telnyx_key)
+    secrets = {**phone.secrets, **({"telnyx": telnyx_key} if telnyx_key else {})}
+    phone = replace(phone, public_url=url, audiosocket_at=at, secrets=secrets)
     config = Config(phone=phone, **options)
     async with served(backends, config, agent=agent, sock=sock) as (gateway, _):
         yield gateway, url

@@ -61,7 +61,7 @@ MAY_IMPORT = {
         "config_reader", "errors", "realtime", "strangers",
     },
     "call": {
-        "admission", "agent", "backends", "canary", "capabilities", "errors",
+        "admission", "agent", "backends", "call_manners", "canary", "capabilities", "errors",
         "listening", "realtime", "reply", "resume", "slots", "telemetry", "telephony", "tools",
     },
     "resume": {"access", "agent", "backends", "errors", "realtime"},
@@ -77,14 +77,17 @@ MAY_IMPORT = {
     "openers": {"errors"},
     "listening": {"agent", "backends", "errors", "realtime", "slots", "telemetry"},
     "tools": {
-        "admission", "agent", "backends", "cell", "child", "config_reader", "errors", "log_form",
-        "python_agent", "slots", "telemetry", "trust",
+        "agent", "backends", "call_manners", "cell", "child", "config_reader", "errors",
+        "log_form", "python_agent", "slots", "telemetry", "trust",
     },
     "slots": {"agent", "errors", "memory"},
-    "agent": {"backends", "config_reader", "day_hours", "knowledge", "memory", "realtime"},
+    "agent": {
+        "backends", "call_manners", "config_reader", "day_hours", "knowledge", "realtime",
+    },
+    "call_manners": {"backends", "config_reader"},
     "knowledge": {"config_reader", "errors", "log_form", "telemetry", "trust"},
     "realtime": {"backends", "capabilities", "errors", "memory", "operation"},
-    "memory": {"config_reader"},
+    "memory": set(),
     "remote": {"backends", "cluster", "errors", "event_stream", "log_form", "thoughts", "trust"},
     "cluster": {
         "backends", "canary", "child", "config_reader", "errors", "log_form", "operation",

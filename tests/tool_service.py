@@ -57,7 +57,7 @@ class Service:
 def box(clock: Callable[[], float], **tools: tuple[AgentTool, Service]) -> Toolbox:
     """A server's tools, each with its service."""
     served = {
-        name: ServedTool(tool, service.run, CallLimit(name, tool.at_once))
+        name: ServedTool(tool, service.run, CallLimit(name))
         for name, (tool, service) in tools.items()
     }
     return Toolbox(served, clock, processes={name: service for name, (_, service) in tools.items()})

@@ -9,23 +9,23 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from voiceloop import day_hours
 from voiceloop.backends import LANGUAGE, TOOL_NAME, RecognizerOptions, Tool, VoiceOptions
+from voiceloop.call_manners import CallManners, Transfer
 from voiceloop.config_reader import Words, key
 from voiceloop.knowledge.answers import ApprovedAnswer
 from voiceloop.knowledge.sources import KnowledgeSource
-from voiceloop.memory.ledger import Memory
 from voiceloop.realtime.settings import SemanticVad, SessionSettings
 
 MINUTE_MS = 60_000
-MAX_AT_ONCE = 64  # threads of one Python tool's process
 MAX_RESULT_CHARS = 100_000  # some 25,000 tokens, more than any embedded model's window
 MAX_SLOT_DIGITS = 40  # an IBAN has 34
-URL = r"(?s)(https?://|\$\{)\S+.*"  # all of it may come from the environment
+URL = r"(https?://|\$\{)\S+(?s:.*)"  # all of it may come from the environment
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 A_TEXT = Meta(pattern=r"(?s).*\S.*", extra={"wanted": "a text"})
 FieldPath = Annotated[
     str,
@@ -40,7 +40,7 @@ NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 class AgentTool:
     """A function the agent may call.
 
-    With none of ``result``, ``table``, ``url``, ``python`` and ``mcp`` the client answers.
+    With none of ``result``, ``url``, ``python`` and ``mcp`` the client answers.
     """
 
     name: str = key(
@@ -72,24 +72,20 @@ class AgentTool:
         " that change something need a yes after such an answer, until the caller speaks "
         "again.",
     )
-    result: str | None = key(None, "The server's answer to every call.")
-    table: Mapping[str, Any] = key(
-        {},
-        "The server's answers, text or tables that are sent as JSON. The value of the first of the "
-        'tool\'s parameters names the entry, in any case. The entry `"*"` stands for any other '
-        "value.",
+    result: str | Mapping[str, Any] | None = key(
+        None,
+        "The server's answer to every call. Or a table of answers, each a text or a table that is "
+        "sent as JSON: the value of the first of the tool's parameters names the entry, in any "
+        'case. The entry `"*"` stands for any other value.',
     )
     url: str | None = key(
         None,
-        "The service that is asked. `${NAME}` stands for a variable of the environment, `{name}` "
-        "after the host for a required argument.",
-        pattern=URL,
-        wanted="http:// or https://",
-    )
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = key(
-        "POST",
-        "How the service is asked. `POST`, `PUT` and `PATCH` send the arguments as JSON, `GET` "
-        "and `DELETE` in the query.",
+        "The service that is asked, as `GET https://shop.example/orders/{order}`. `GET` and "
+        "`DELETE` send the arguments in the query; `POST`, `PUT`, `PATCH`, and an address alone, "
+        "as JSON. `${NAME}` stands for a variable of the environment, `{name}` after the host for "
+        "a required argument.",
+        pattern=rf"(({'|'.join(METHODS)}) )?{URL}",
+        wanted="http:// or https://, GET or the like before it",
     )
     headers: Mapping[str, Any] = key(
         {},
@@ -131,7 +127,6 @@ class AgentTool:
         ge=1,
         le=MINUTE_MS,
     )
-    at_once: int = key(8, "How many such calls run at the same time.", ge=1, le=MAX_AT_ONCE)
     keep: tuple[FieldPath, ...] = key(
         (),
         'Fields of a JSON result that the model is given, as `["order.items.price"]`. None: all '
@@ -142,8 +137,8 @@ class AgentTool:
         "",
         'The line that asks the caller to wait, as "Let me see.". The agent says the line '
         "after the turn if the result is not there 100 ms after the call began, at most once "
-        "a reply. Without `say` the caller hears nothing until the answer, or until "
-        "`waiting.say_after_ms`. `say` is for tools with `url`, `python` or `mcp`.",
+        "a reply. Without `say` the caller hears nothing until the answer, or for 1.5 s "
+        "(`waiting.say`). `say` is for tools with `url`, `python` or `mcp`.",
     )
     from_slots: tuple[str, ...] = key(
         (),
@@ -153,9 +148,20 @@ class AgentTool:
     )
 
     @property
+    def request(self) -> tuple[str, str]:
+        """The method and the address of `url`."""
+        before, space, address = (self.url or "").partition(" ")
+        return (before, address) if space and before in METHODS else (METHODS[1], self.url or "")
+
+    @property
     def is_clients(self) -> bool:
         """Whether a client has to answer its calls."""
-        return self.result is None and not self.table and not self.is_executed
+        return self.result is None and not self.is_executed
+
+    @property
+    def known(self) -> Mapping[str, Any]:
+        """The entries of ``result``, where it is a table."""
+        return {} if self.result is None or isinstance(self.result, str) else self.result
 
     @property
     def is_executed(self) -> bool:
@@ -179,16 +185,14 @@ class AgentTool:
 
     def answer(self, arguments: str) -> str | None:
         """The agent file's own answer to a call (JSON text), or None where it has none."""
-        if self.result is not None:
+        if self.result is None or isinstance(self.result, str):
             return self.result
-        if not self.table:
-            return None
         asked = next(iter(self.parameters.get("properties", {})), "")
         try:
             value = json.loads(arguments).get(asked)
         except (ValueError, AttributeError):
             value = None
-        entries = {name.strip().lower(): entry for name, entry in self.table.items()}
+        entries = {name.strip().lower(): entry for name, entry in self.result.items()}
         found = entries.get(str(value).strip().lower(), entries.get("*"))
         if found is None:
             return json.dumps({"error": f"nothing known for {asked} {value!r}"})
@@ -240,34 +244,8 @@ class McpServer:
 
 @dataclass(frozen=True, slots=True)
 class BargeIn:
-    """The settings for a caller who speaks while the agent does.
+    """The settings for a caller who speaks while the agent does."""
 
-    The times count the sound that leads into a voice, too ("st" in "stop"). With ``stop_ms`` at
-    250 the caller would hear nothing sooner, but nearly every "yeah" would end the reply.
-    """
-
-    enabled: bool = key(
-        True, "The caller can interrupt the agent. Off: the agent speaks on, whatever is said."
-    )
-    duck_ms: int = key(
-        60,
-        "After so much of a sound that may be the caller's voice the agent gets quieter.",
-        ge=0,
-        le=MINUTE_MS,
-    )
-    hold_ms: int = key(
-        128,
-        "After this much of it the agent falls silent. If it was only a noise, the agent "
-        "continues where it stopped.",
-        ge=0,
-        le=MINUTE_MS,
-    )
-    stop_ms: int = key(
-        1000,
-        "A sound that is plainly a voice takes the turn after this time, whatever the words.",
-        ge=0,
-        le=MINUTE_MS,
-    )
     least_words: int = key(
         1,
         "How many words that are no backchannel take the turn. More suit a recognizer that "
@@ -324,48 +302,35 @@ class BargeIn:
         ),
         "Words of a listener, which leave the agent its turn.",
     )
-    echo_guard: bool = key(
-        True,
-        "The agent's own voice out of the caller's loudspeaker does not count. The server "
-        "knows what it plays, finds the delay (up to 800 ms), and hears such a sound as "
-        "silence. The first echo in a call may still pause the agent. The agent's own words, "
-        "heard again, do not stop it either.",
-    )
-    speakers: Literal["caller", "any"] = key(
+    speakers: Literal["caller", "any", "nobody"] = key(
         "caller",
-        "Who may interrupt. `caller`: a voice that is clearly softer than the turns so far "
-        "may not, until it has said two turns. `any`: softer voices may too, because several "
-        "people share the call.",
+        "Who may interrupt. With `caller` a voice that is plainly softer than the turns so far may "
+        "not, until it has said two turns. With `any` nobody is left out for being softer: several "
+        "people share the call. With `nobody` the agent speaks on, whatever is said.",
     )
-    by_sound: bool = key(
-        True,
-        "What the sound is like counts too. It needs English, and Moonshine tiny as the "
-        "recognizer or beside another. A clear caller stops the agent after six tenths of "
-        "`stop_ms`. Words that may be a listener's, a bystander's or an echo's count only "
-        "when the sound ends or has lasted `stop_ms`, or twice that if it clearly is one of "
-        "these. If such a sound has no words, the agent continues to speak. Stop words count "
-        "at once. In any language: once the caller has said a turn, a clearly softer voice "
-        "does not stop the agent, unless its words come again within 4 s and sound meant for "
-        "the agent.",
-    )
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether anybody may interrupt."""
+        return self.speakers != "nobody"
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """The lines that a caller hears while the model or a tool is late."""
 
-    say_after_ms: int = key(
-        1500,
-        "The silence after which one line is said, at most one a reply. The time counts from "
-        "the caller's last sound if the model or the recognizer is late, and from the tool's "
-        "call if a tool is slow. The line also covers a late voice in the middle of a reply. "
-        "Replies in text have no such line.",
-        ge=0,
-        le=MINUTE_MS,
-    )
+    # The silence after which one line is said, and how long a reply waits for its tools, over all
+    # of its rounds: then the agent answers without the late results, and tells them in the next
+    # silence. Both chosen.
+    say_after_s: ClassVar[float] = 1.5
+    tools_s: ClassVar[float] = 8.0
     say: tuple[Words, ...] = key(
         ("One moment, please.",),
-        "Such lines, in turn. None: nothing is said. They are kept as sound, and need no voice.",
+        "Lines that are said after 1.5 s of silence, in turn, at most one a reply. The time "
+        "counts from the caller's last sound where the model has not begun to answer or the "
+        "caller's words are missing, and from the call where a tool is slow. A lost or late voice "
+        "counts too, also in the middle of a reply. A reply in text has no such line. None: "
+        "nothing is said. They are kept as sound, and need no voice.",
     )
     acknowledge: tuple[Words, ...] = key(
         (),
@@ -389,18 +354,11 @@ class Waiting:
         ge=500,
         le=30_000,
     )
-    budget_ms: int = key(
-        8000,
-        "How long a reply waits for its tools, over all of its rounds. After this time the "
-        "agent answers without the late results, and tells them in the next silence.",
-        ge=0,
-        le=MINUTE_MS,
-    )
 
     @property
     def late_s(self) -> float | None:
         """Return when a caller is asked to wait, since their last sound; None: never."""
-        return self.say_after_ms / 1000 if self.say else None
+        return self.say_after_s if self.say else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,10 +372,12 @@ class AgentRoute:
     tools: tuple[Words, ...] = key(
         (), "One of these tools was called since the turn before, or is what the turn answers."
     )
-    from_turn: int = key(
-        1, "The first turn of the caller to which the rule applies.", ge=1, le=10_000
+    turns: str = key(
+        "",
+        "The caller's turns to which the rule applies, as `1`, `2-4` or `3-`.",
+        pattern=r"|[1-9]\d{0,3}(-([1-9]\d{0,3})?)?",
+        wanted="a turn or a range, as 1, 2-4 or 3-",
     )
-    to_turn: int = key(0, "Not after this one. 0: to the end.", ge=0, le=10_000)
     likely: Literal["", "tool", "retrieval"] = key(
         "",
         "The route head reads that the turn calls a tool, or that nothing in the prompt "
@@ -439,96 +399,15 @@ class AgentRoute:
     @property
     def is_empty(self) -> bool:
         """Whether it has no condition."""
-        named = (self.words, self.tools, self.likely, self.language, self.hours, self.to_turn)
-        return not any(named) and self.from_turn == 1
+        named = (self.words, self.tools, self.turns, self.likely, self.language, self.hours)
+        return not any(named)
 
-
-AGENT = "agent:"  # before the name of another of the server's agents, in `transfers.to`
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """A target that the agent may hand a call to: a person, or another agent of the server."""
-
-    name: str = key(
-        ...,
-        "The name by which the tool `transfer` calls them. 1 to 64 letters, digits, `_` and `-`.",
-        pattern=TOOL_NAME.pattern,
-        wanted="1 to 64 letters, digits, _ or -",
-    )
-    to: str = key(
-        ...,
-        "Their number or address, as `tel:+49301234567` or `sip:desk@pbx`. The server refuses "
-        "what its `phone.transfer_to` does not allow. `agent:billing` is another agent of the "
-        "folder `agents`, on any line: the call goes on with its voice, tools and documents.",
-        pattern=r"tel:\+?[0-9]{2,20}|sips?:[A-Za-z0-9_.!~*'()&=+$,;?/%@:-]{1,200}|agent:[^/]{1,100}",
-        wanted="tel: and digits, a sip: address, or agent: and its name",
-    )
-    words: tuple[Words, ...] = key(
-        (),
-        'Words of a caller, as "talk to a person", after which the call is transferred without '
-        "asking the model.",
-    )
-    warm: bool = key(
-        False,
-        "The person who takes the call hears a summary before the caller is there. Off: the "
-        "line is handed over at once.",
-    )
-    history: Literal["all", "summary", "none"] = key(
-        "all",
-        "What another agent's model is shown of the call so far. `summary`: what this one's model "
-        "writes as it hands the call on.",
-    )
-
-    @property
-    def agent(self) -> str:
-        """The name of the server's agent that it is; "" where it is none."""
-        return self.to.removeprefix(AGENT) if self.to.startswith(AGENT) else ""
-
-
-@dataclass(frozen=True, slots=True)
-class CallManners:
-    """How the agent ends a call, and hands it on."""
-
-    end_call: bool = key(
-        False,
-        "The model has the tool `end_call`. The line closes once the goodbye has been heard, "
-        "unless the caller speaks again.",
-    )
-    end_words: tuple[Words, ...] = key(
-        (),
-        'A turn of nothing but such words, as "goodbye", ends the call without asking the model.',
-    )
-    goodbye: str = key("Goodbye.", "Said before the line closes where the model has said nothing.")
-    send_digits: bool = key(
-        False, "The model has the tool `send_digits`, which presses keys of a telephone."
-    )
-    transferring: str = key(
-        "One moment, I am connecting you.",
-        "Said before a transfer where the model has said nothing.",
-    )
-    still_there: str = key(
-        "Are you still there?",
-        "Asked on a telephone line after `phone.silence_s` without a word. Empty: never, and no "
-        "silence ends the call.",
-    )
-    machine: Literal["ignore", "tell", "message", "hang_up"] = key(
-        "ignore",
-        "What the server does if a machine answers a call that it placed. `tell`: it tells "
-        "the client (`voiceloop.answered_by`). `message`: it says `call.message` after the "
-        "tone, and hangs up. `hang_up`: it hangs up at once. With all values but `ignore` the"
-        " model has the tool `voicemail`, which it calls if it recognizes a machine first.",
-    )
-    message: str = key("", "Said to a machine, after its tone.")
-    screening: str = key(
-        "",
-        "Said in a call that this server has placed to who asks who is calling and why, as call "
-        "screening does. Empty: the model answers.",
-    )
-    not_transferred: str = key(
-        "I am sorry, nobody could take the call. What else can I do for you?",
-        "Said to a caller whose transfer failed.",
-    )
+    def has_turn(self, number: int) -> bool:
+        """Whether the caller's turn of this number, from 1 on, is one of ``turns``."""
+        if not self.turns:
+            return True
+        first, dash, last = self.turns.partition("-")
+        return int(first) <= number and (number <= int(last or (number if dash else first)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -703,20 +582,13 @@ class AgentConfig:
         "auto",
         "A plain question in English gets the sentence of the instructions that answers it, "
         "word for word, without the model; of a list of prices its entry, of opening hours "
-        "the day. A question that names one value of a tool's `table` or `enum` calls that "
+        "the day. A question that names one value of a tool's `result` or `enum` calls that "
         "tool. If the texts contain no word of the question, the agent says that it does not "
         "know. `auto`: on if the embedded model (13M) would answer for another agent than the"
         " cafe.",
     )
     try_saying: tuple[Words, ...] = key(
         (), "Up to six sentences of 100 characters that the page at `/` offers a caller."
-    )
-    noise_reduction: Literal["none", "near_field", "far_field"] = key(
-        "none",
-        "Takes steady noise out of the caller's sound. `near_field` is for a microphone at "
-        "the mouth (about 9 dB), `far_field` for one in the room (12 dB). Use it if the voice"
-        " detector takes a fan for speech. It does not improve recognition, and makes it "
-        "worse among other voices. A session may set another value. Needs the extra `noise`.",
     )
     eagerness: Literal["auto", "low", "medium", "high"] = key(
         SemanticVad().eagerness, "How eagerly the agent takes the turn in a silence, see below."
@@ -746,7 +618,6 @@ class AgentConfig:
     limits: ReplyLimits = field(default_factory=ReplyLimits)
     crisis: Crisis = field(default_factory=Crisis)
     waiting: Waiting = field(default_factory=Waiting)
-    memory: Memory = field(default_factory=Memory)
 
     def tool(self, name: str) -> AgentTool | None:
         return next((tool for tool in self.tools if tool.name == name), None)
@@ -763,7 +634,8 @@ class AgentConfig:
         The last is the last to be given up where there are too many."""
         beside = (*self.waiting.say, *self.waiting.acknowledge)
         asking_to_wait = dict.fromkeys((*(tool.say for tool in self.tools), *beside))
-        of_call = (self.call.goodbye,) if self.call.end_call or self.call.end_words else ()
+        may_end = bool(self.call.end_words) or "end_call" in self.call.tools
+        of_call = (self.call.goodbye,) if may_end else ()
         return tuple(filter(None, (*of_call, *asking_to_wait, self.fallback, self.crisis.answer)))
 
     def recognizer_options(self, settings: SessionSettings) -> RecognizerOptions:
@@ -794,6 +666,5 @@ class AgentConfig:
             speed=self.speed,
             tools=tools,
             turn_detection=SemanticVad(eagerness=self.eagerness),
-            noise_reduction=None if self.noise_reduction == "none" else self.noise_reduction,
             temperature=self.limits.temperature,
         )

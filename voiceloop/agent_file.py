@@ -160,10 +160,11 @@ def _check_routes(agent: AgentConfig, source: str) -> None:
     for index, rule in enumerate(agent.route):
         where = f"route[{index}]"
         if rule.is_empty:
-            wanted = "one of words, tools, from_turn, to_turn, language, hours"
+            wanted = "one of words, tools, turns, language, hours"
             raise _wrong(source, where, wanted, "none")
-        if 0 < rule.to_turn < rule.from_turn:
-            raise _wrong(source, f"{where}.to_turn", f"{rule.from_turn} or more", f"{rule.to_turn}")
+        first, _, last = rule.turns.partition("-")
+        if last and int(last) < int(first):
+            raise _wrong(source, f"{where}.turns", f"{first} or more behind the -", last)
 
 
 # --- tools ---------------------------------------------------------------------------------------
@@ -263,31 +264,31 @@ def _check_required(schema: Mapping[str, Any], where: str, source: str) -> None:
 
 def _check_answer(tool: AgentTool, where: str, source: str) -> None:
     """Check the answers that the server gives by itself."""
-    if tool.result is not None and tool.table:
-        raise _wrong(source, where, "result or table", f"both in {tool.name!r}")
-    if not tool.table:
+    if tool.result is None or isinstance(tool.result, str):
         return
-    _check_json(tool.table, f"{where}.table", source)
-    names = [name.strip().lower() for name in tool.table]
+    if not tool.result:
+        raise _wrong(source, f"{where}.result", "an entry", "none")
+    _check_json(tool.result, f"{where}.result", source)
+    names = [name.strip().lower() for name in tool.result]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise _wrong(source, f"{where}.table", "each entry once, in any case", f"{twice!r} twice")
+        raise _wrong(source, f"{where}.result", "each entry once, in any case", f"{twice!r} twice")
     if not tool.parameters.get("properties"):
-        wanted = "a parameter whose value names the entry of table"
+        wanted = "a parameter whose value names the entry of result"
         raise _wrong(source, f"{where}.parameters", wanted, f"none in {tool.name!r}")
 
 
 def _check_execution(tool: AgentTool, where: str, source: str) -> None:
     """Check the tools that the server calls for an answer, and their bounds."""
     ways = {
-        "result or table": tool.result is not None or bool(tool.table),
+        "result": tool.result is not None,
         "url": tool.url is not None,
         "python": tool.python is not None,
         "mcp": tool.mcp is not None,
     }
     named = [way for way, is_named in ways.items() if is_named]
     if len(named) > 1:
-        wanted = "one of result, table, url, python, mcp"
+        wanted = "one of result, url, python, mcp"
         raise _wrong(source, where, wanted, f"{' and '.join(named)} in {tool.name!r}")
     for name, value in tool.headers.items():
         if not isinstance(value, str):  # and its value is not shown: it may be a secret
@@ -367,9 +368,6 @@ def check_models(agent: AgentConfig, known: Capabilities, source: str) -> None:
     wanted = known.voice_expected(agent.voice)
     if wanted is not None:
         raise _wrong(source, "voice", wanted, repr(agent.voice))
-    if agent.noise_reduction != "none" and not known.reduces_noise:
-        wanted = "the package webrtc-noise-gain (pip install 'voiceloop[noise]')"
-        raise _wrong(source, "noise_reduction", wanted, "it not installed")
     wanted = known.language_expected(agent.language)
     if wanted is not None:
         raise _wrong(source, "language", wanted, repr(agent.language))

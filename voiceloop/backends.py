@@ -22,6 +22,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 import msgspec
 
 from voiceloop.capabilities import Capabilities
+from voiceloop.operation import MAIN_MODEL as MAIN_MODEL
 from voiceloop.operation import WorkerLoad
 
 RoleName = Literal["engine", "recognizer", "voice"]  # what a worker process can hold
@@ -487,7 +488,6 @@ class Voice(Protocol):
 
 
 OWN_MODEL = ""  # of `Backends.models`: the server's own language model
-MAIN_MODEL = "main"  # what operators, sessions and agents call it
 
 
 @dataclass(frozen=True, slots=True)

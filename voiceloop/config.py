@@ -7,13 +7,15 @@ is a key: its type, default, bounds and description (`config_reader.py` says how
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from msgspec import Meta
 
@@ -40,14 +42,12 @@ from voiceloop.config_reader import (
 from voiceloop.errors import ConfigError
 from voiceloop.operation import (
     HOST,
-    N_TOKEN_PRICES,
+    MAIN_MODEL,
     PORT,
     CanarySettings,
     KeyQuota,
-    Prices,
     RecordingSettings,
     Slo,
-    TokenPrices,
     TraceSettings,
     WebRtcSettings,
     WorkerAddresses,
@@ -56,12 +56,13 @@ from voiceloop.operation import (
     is_private,
 )
 from voiceloop.operation import Limits as Limits  # whoever has a Config has these
-from voiceloop.phone_settings import PhoneSettings
+from voiceloop.phone_settings import CARRIERS, EXCHANGES, WEBHOOK, PhoneSettings
 from voiceloop.removed_keys import instead_of_variable
 from voiceloop.sip_settings import SipSettings
 
 PREFIX = "VOICELOOP_"
 LEAST_WEBHOOK_SECRET = 16
+N_PRICES = 3  # of a model's tokens
 NO_ADAPTER = "none"  # of llm_adapter: not the one that ships for a model either
 LEAST_CONTEXT_TOKENS = 256  # less holds no instructions and no reply
 MOST_CONTEXT_TOKENS = 10**8
@@ -79,7 +80,6 @@ FOREIGN = frozenset(
 # name: it is a path only where it begins with ./ or ../.
 ModelName = Annotated[str, Meta(extra={"not_path": r"(?!\.\.?/).*"})]
 SPEAKS = "realtime"  # the provider of a server that speaks
-REALTIME_FILLS = frozenset({"llm_url", "llm_key", "llm_model"})  # nobody sets these beside it
 WEB, SOCKETS, WORKER = ("http", "https"), ("http", "https", "ws", "wss"), "worker"
 Urls = Annotated[tuple[str, ...], Meta(extra={"schemes": (*WEB, WORKER), "providers": SOCKETS})]
 SpeechUrls = Annotated[
@@ -165,15 +165,6 @@ class EngineSettings:
     threads: int = key(
         0, "Threads of the language model on a CPU.", ge=1, le=MOST_THREADS, zero=PRESETS_OWN
     )
-    host_tier_mb: int = key(
-        512,
-        "MiB of memory for conversations that leave the KV cache. When the caller speaks "
-        "again, copying them back is faster than reading the prompt again. On a CPU this "
-        "memory fills as needed; on a GPU it is reserved at the start (pinned). 0: keep "
-        "nothing.",
-        ge=0,
-        le=10**6,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +209,11 @@ class FurtherModel:
         pattern=r"|[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*",
         wanted="a language like en or de-AT",
     )
-    hears: bool = key(False, "As `llm_hears`. It needs `url`.")
-    tools: bool = key(True, "It calls tools. Without, a call that has tools does not get it.")
-    prices: TokenPrices = key((), "What its tokens cost, as `prices.tokens`.")
+    takes: tuple[Literal["tools", "sound"], ...] = key(
+        ("tools",),
+        "What it takes besides words. Without `tools` a call that has tools does not get it. "
+        "`sound`: as `llm_hears`; it needs `url`.",
+    )
     # The last: from here on the name is no longer the function's.
     key: Secrets = key(
         (),
@@ -233,13 +226,11 @@ class FurtherModel:
 class CascadeSettings:
     """Two language models in one call. One of both is the server's own."""
 
-    small: str = key(
-        "",
-        "The model that answers what is easy, and what is left when the large one fails: a "
-        "name of `[[models]]`. The server's own model is then the large one.",
-    )
-    large: str = key(
-        "", "The same of the large one; the server's own is then the small one. Name one of both."
+    models: tuple[str, ...] = key(
+        (),
+        'The small one and the large one, as `["main", "big"]`. One of both is `main`, the '
+        "server's own; the other a name of `[[models]]`. The small one answers what is easy, and "
+        "what is left when the large one fails.",
     )
     verify: bool = key(
         False,
@@ -249,23 +240,18 @@ class CascadeSettings:
     )
     large_share: float = key(
         1.0,
-        "The share of turns that the large model answers where nothing else decides. The "
-        "route head of the server's own model ranks turns by how much they need the large "
-        "model. 1: the large model answers all, and no head is used.",
+        "The share of turns that the large model answers where nothing else decides. The route "
+        "head of the server's own model ranks them by how much they need it: the file "
+        "`route.safetensors` in its folder, as `python -m engine.recipes.train_route` writes it. "
+        "1: all, and no head is read.",
         ge=0,
         le=1,
-    )
-    route_head: Path | None = key(
-        None,
-        "The head of a model of your own, as `python -m engine.recipes.train_route` writes "
-        "it. If you name no file, the server reads `route.safetensors` in the folder of its "
-        "own model.",
     )
 
     @property
     def further(self) -> str:
         """Return which of `[[models]]` it has; "": there is no cascade."""
-        return self.small or self.large
+        return next((one for one in self.models if one != MAIN_MODEL), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,11 +374,6 @@ class Config:
         "([MODELS.md](MODELS.md#language-models)).",
     )
     tts_model: ModelName = key("", "Another voice, as `stt_model`.")
-    speech_device: Device = key(
-        AUTO,
-        "The device of a recognizer or a voice from a folder. `cpu`, `cuda`, `cuda:1`; `auto`"
-        " is the preset's. Recognizers and voices that come in packages run on the CPU.",
-    )
     llm_adapter: Path | None = key(
         None,
         "A LoRA adapter in PEFT's format, merged into the language model. Not beside `llm_url`. "
@@ -415,25 +396,18 @@ class Config:
     )
     realtime_url: Annotated[tuple[str, ...], Meta(extra={"schemes": ("ws", "wss")})] = key(
         (),
-        "A server that answers in sound, over the Realtime protocol, as "
-        "`wss://api.openai.com/v1`. This server replaces the language model and the voice of "
-        "its replies ([HEARING_MODELS.md](HEARING_MODELS.md#a-server-that-speaks)). It cannot"
-        " be combined with `llm_url` or `[[models]]`.",
+        "A server that answers in sound, over the Realtime protocol, as `wss://api.openai.com/v1`. "
+        "Behind a `#` may stand its name of a voice. It takes the place of the language model and "
+        "of its replies' voice ([HEARING_MODELS.md](HEARING_MODELS.md#a-server-that-speaks)). "
+        "`llm_key` and `llm_model` are its key and its model. Not beside `llm_url` or "
+        "`[[models]]`.",
     )
-    realtime_key: Secrets = key(
-        (),
-        "The key of the server at `realtime_url`. `file:PATH` reads it from a file.",
-        secret=True,
-    )
-    realtime_model: ModelName = key("", "That server's own name of its model.")
-    realtime_voice: str = key("", "That server's own name of a voice. Empty: its choice.")
     context_tokens: int = key(
         0,
-        "How many tokens the language model takes, prompt and reply. In a longer call the "
-        "model sees only the later turns "
-        "([`[memory]`](#what-it-keeps-of-a-long-call-the-table-memory)). You may ask for a "
-        "longer context than the preset's, up to the checkpoint's. For a service no limit is "
-        "set here.",
+        "How many tokens the language model takes, prompt and reply. A longer call is shown to it"
+        " from its later turns on ([notes of the rest](#what-it-keeps-of-a-long-call))."
+        " A preset's model is given a longer context than the preset's where you ask for one. "
+        "More than the checkpoint takes is refused. A service has no bound of its own here.",
         ge=LEAST_CONTEXT_TOKENS,
         le=MOST_CONTEXT_TOKENS,
         zero="the model's own",
@@ -470,14 +444,31 @@ class Config:
     engine: EngineSettings = field(default_factory=EngineSettings)
     quota: KeyQuota = field(default_factory=KeyQuota)
     slo: Slo = field(default_factory=Slo)
-    prices: Prices = field(default_factory=Prices)
+    prices: Mapping[str, Any] = key(
+        {},
+        "What a million tokens of each model cost, in whatever currency, as "
+        "`main = [3.0, 0.3, 15.0]`. The three are for prompts that the model computes, prompts "
+        "that it finds in a cache, and replies, heard or not. `main` is the server's own model, "
+        "further ones have the names of `[[models]]`.",
+    )
     traces: TraceSettings = field(default_factory=TraceSettings)
     workers: WorkerAddresses = field(default_factory=WorkerAddresses)
-    canary: CanarySettings = field(default_factory=CanarySettings)
+    canary: Mapping[str, Any] = key(
+        {},
+        "The label of the workers that are tried, and their share of new calls, as `v2 = 0.05`. "
+        "The label is that of `voiceloop worker --version`. They lose the share by themselves "
+        "where they are surely worse than the others ([CLUSTER.md](CLUSTER.md#a-canary)).",
+    )
     webrtc: WebRtcSettings = field(default_factory=WebRtcSettings)
     phone: PhoneSettings = field(default_factory=PhoneSettings)
     sip: SipSettings = field(default_factory=SipSettings)
     recording: RecordingSettings = field(default_factory=RecordingSettings)
+
+    @property
+    def trial(self) -> CanarySettings:
+        """The workers that are tried, of `canary`."""
+        version, share = next(iter(self.canary.items()), ("", 0.0))
+        return CanarySettings(version, share)
 
 
 def all_keys(kind: Any = Config, path: str = "") -> Mapping[str, Key]:
@@ -519,11 +510,7 @@ def _with_realtime(config: Config) -> Config:
     """A server that speaks is asked in place of the language model: by the provider of its name."""
     if not config.realtime_url:
         return config
-    voice = f"#{quote(config.realtime_voice)}" if config.realtime_voice else ""
-    url = f"{SPEAKS}+{config.realtime_url[0]}{voice}"
-    return replace(
-        config, llm_url=(url,), llm_key=config.realtime_key, llm_model=config.realtime_model
-    )
+    return replace(config, llm_url=(f"{SPEAKS}+{config.realtime_url[0]}",))
 
 
 def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -612,9 +599,11 @@ def workers_of(name: str, urls: Sequence[str]) -> tuple[str, ...]:
 def _with_service_keys(config: Config, environ: Mapping[str, str]) -> Config:
     """Read the services' keys from the files that they name, and one for each URL."""
     found: dict[str, Any] = {}
-    for role in ("stt", "llm", "tts", "realtime"):
+    speaks = config.realtime_url
+    urls = {"stt": config.stt_url, "llm": speaks or config.llm_url, "tts": config.tts_url}
+    for role, of_role in urls.items():
         name = f"{role}_key"
-        found[name] = _keys_of(name, getattr(config, name), getattr(config, f"{role}_url"))
+        found[name] = _keys_of(name, getattr(config, name), of_role)
     headers = {
         header: from_environment(str(value), environ, f"llm.headers.{header}")
         for header, value in config.llm.headers.items()
@@ -623,7 +612,24 @@ def _with_service_keys(config: Config, environ: Mapping[str, str]) -> Config:
         replace(one, key=_keys_of(f"models[{index}].key", one.key, one.url))
         for index, one in enumerate(config.models)
     )
-    return replace(config, **found, models=models, llm=replace(config.llm, headers=headers))
+    secrets, ice_servers = (
+        {
+            name: from_environment(str(value), environ, f"{where}.{name}")
+            for name, value in table.items()
+        }
+        for where, table in (
+            ("phone.secrets", config.phone.secrets),
+            ("webrtc.ice_servers", config.webrtc.ice_servers),
+        )
+    )
+    return replace(
+        config,
+        **found,
+        models=models,
+        llm=replace(config.llm, headers=headers),
+        phone=replace(config.phone, secrets=secrets),
+        webrtc=replace(config.webrtc, ice_servers=ice_servers),
+    )
 
 
 def _keys_of(name: str, given: tuple[str, ...], urls: tuple[str, ...]) -> tuple[str, ...]:
@@ -701,14 +707,15 @@ def _check(config: Config) -> None:
     address = config.webrtc.address
     if address and not is_address(address):
         raise ConfigError(f"webrtc.address: expected an IP address, found {address!r}")
-    for url in config.webrtc.ice_servers:
+    for url, secret in config.webrtc.ice_servers.items():
         if not url.startswith(("stun:", "stuns:", "turn:", "turns:")):
             raise ConfigError(
                 f"webrtc.ice_servers: expected turn:, turns:, stun: or stuns:, found {url!r}"
             )
-        if url.startswith("turn") and not config.webrtc.turn_secret:
-            raise ConfigError("webrtc.turn_secret: expected the TURN server's, found none")
+        if url.startswith("turn") and not secret:
+            raise ConfigError(f"webrtc.ice_servers: expected the secret of {url}, found none")
     _check_sip(config.sip)
+    _check_phone(config.phone)
     if config.phone.carriers and not config.phone.public_url:
         raise ConfigError("phone.public_url: expected where carriers reach this server, found none")
     host, port = config.phone.audiosocket_address
@@ -716,13 +723,16 @@ def _check(config: Config) -> None:
         raise ConfigError(f"phone.audiosocket_at: expected a private address, found {host!r}")
     if port > 65535:
         raise ConfigError(f"phone.audiosocket_at: expected a port of 1 to 65535, found {port}")
-    _check_phone(config.phone)
     if config.llm_adapter is not None and config.llm_url:
         raise ConfigError("llm_adapter: expected a language model here, found llm_url")
     _check_realtime(config)
     if config.llm_hears and not config.llm_url:
         raise ConfigError("llm_hears: expected llm_url, for a model here reads, found none")
     _check_models(config)
+    shares = list(config.canary.values())
+    if len(shares) > 1 or not all(_is_number(one) and 0 <= one <= 1 for one in shares):
+        wanted = "canary: expected one label and its share of 0 to 1, as v2 = 0.05"
+        raise ConfigError(f"{wanted}, found {dict(config.canary)!r:.80}")
     for where, pair in (("", config), ("workers.", config.workers)):
         if (pair.certfile is None) != (pair.keyfile is None):
             raise ConfigError(f"expected {where}certfile and keyfile together, found one of them")
@@ -734,16 +744,13 @@ def _check(config: Config) -> None:
 
 def _check_realtime(config: Config) -> None:
     """Raises: ConfigError."""
-    for name in ("key", "model", "voice"):
-        if getattr(config, f"realtime_{name}") and not config.realtime_url:
-            raise ConfigError(f"realtime_{name}: expected realtime_url beside it, found none")
     if len(config.realtime_url) > 1:
         raise ConfigError(f"realtime_url: expected one URL, found {len(config.realtime_url)}")
     models = {f"models[{at}].url": one.url for at, one in enumerate(config.models)}
     for where, urls in {"llm_url": config.llm_url, **models}.items():
         if any(url.startswith(f"{SPEAKS}+") for url in urls):
             raise ConfigError(f"{where}: expected a server that speaks in realtime_url, found here")
-    beside = ("llm_url", "models", "llm_model", "llm_adapter")
+    beside = ("llm_url", "models", "llm_adapter")
     found = [name for name in beside if config.realtime_url and getattr(config, name)]
     if found:
         raise ConfigError(f"realtime_url: expected no {found[0]} beside it, found one")
@@ -752,11 +759,13 @@ def _check_realtime(config: Config) -> None:
 def _check_models(config: Config) -> None:
     """Raises: ConfigError: a model is named twice or is nowhere, or no cascade can be made."""
     names = [one.name for one in config.models]
-    priced = {f"models[{at}].prices": one.prices for at, one in enumerate(config.models)}
-    for where, prices in {"prices.tokens": config.prices.tokens, **priced}.items():
-        if len(prices) not in (0, N_TOKEN_PRICES):
-            wanted = f"{where}: expected prices of prompts, cached prompts and replies"
-            raise ConfigError(f"{wanted}, found {len(prices)}")
+    for name, prices in config.prices.items():
+        if name not in (MAIN_MODEL, *names):
+            wanted = f"prices.{name}: expected {MAIN_MODEL} = [PROMPT, CACHED, REPLY]"
+            raise ConfigError(f"{wanted}, or a name of [[models]] before it, found neither")
+        if not _are_prices(prices):
+            wanted = f"prices.{name}: expected three prices of 0 or more (prompts, cached, replies)"
+            raise ConfigError(f"{wanted}, found {prices!r:.80}")
     for index, one in enumerate(config.models):
         where = f"models[{index}]"
         if one.name in names[:index]:
@@ -764,13 +773,13 @@ def _check_models(config: Config) -> None:
         is_engine = bool(workers_of(f"{where}.url", one.url)) or not one.url
         if not (one.url or one.model):
             raise ConfigError(f"{where}: expected url or model, found neither in {one.name!r}")
-        if one.hears and is_engine:
-            raise ConfigError(f"{where}.hears: expected the url of a service, for an engine reads")
+        if "sound" in one.takes and is_engine:
+            wanted = "the url of a service beside sound, for an engine reads"
+            raise ConfigError(f"{where}.takes: expected {wanted}, found none")
     cascade = config.cascade
-    if cascade.small and cascade.large:
-        raise ConfigError(
-            "cascade: expected small or large, for the server's own model is the other, found both"
-        )
+    if cascade.models and (len(cascade.models) != 2 or cascade.models.count(MAIN_MODEL) != 1):
+        wanted = f"cascade.models: expected two names, {MAIN_MODEL} one of them"
+        raise ConfigError(f"{wanted}, found {', '.join(cascade.models)}")
     if cascade.large_share < 1 and (config.llm_url or not cascade.further):
         found = "llm_url" if config.llm_url else "no cascade"
         raise ConfigError(
@@ -778,24 +787,42 @@ def _check_models(config: Config) -> None:
             f"has the route head, found {found}"
         )
     if cascade.further and cascade.further not in names:
-        part = "small" if cascade.small else "large"
-        wanted = f"cascade.{part}: expected a name of [[models]]"
+        wanted = "cascade.models: expected a name of [[models]]"
         raise ConfigError(
             f"{wanted} ({', '.join(names) or 'there is none'}), found {cascade.further!r}"
             f"{nearest(cascade.further, names)}"
         )
 
 
+def _are_prices(given: Any) -> bool:
+    is_list = isinstance(given, list) and len(given) == N_PRICES
+    return is_list and all(_is_number(one) and 0 <= one < inf for one in given)
+
+
+def _is_number(given: Any) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool)
+
+
 def _check_phone(phone: PhoneSettings) -> None:
-    if phone.webhook_url and len(phone.webhook_secret) < LEAST_WEBHOOK_SECRET:
+    for name, secret in phone.secrets.items():
+        where = f"phone.secrets.{name}"
+        if name not in (known := (*CARRIERS, *EXCHANGES, WEBHOOK)):
+            wanted = f"{where}: expected one of {', '.join(known)}"
+            raise ConfigError(f"{wanted}, found another name")
+        if not secret.strip():
+            raise ConfigError(f"{where}: expected a secret, found none")
+        if name == "telnyx" and not re.fullmatch("[A-Za-z0-9+/]{43}=", secret):
+            raise ConfigError(f"{where}: expected an Ed25519 key in base64, found another text")
+    of_webhook = phone.secrets.get(WEBHOOK, "")
+    if phone.webhook_url and len(of_webhook) < LEAST_WEBHOOK_SECRET:
         wanted = f"at least {LEAST_WEBHOOK_SECRET} characters beside phone.webhook_url"
-        raise ConfigError(f"phone.webhook_secret: expected {wanted}, found fewer")
-    if phone.webhook_secret.startswith("whsec_"):
+        raise ConfigError(f"phone.secrets.webhook: expected {wanted}, found fewer")
+    if of_webhook.startswith("whsec_"):
         try:
-            b64decode(phone.webhook_secret.removeprefix("whsec_"), validate=True)
+            b64decode(of_webhook.removeprefix("whsec_"), validate=True)
         except ValueError:
             told = "expected base64 behind whsec_, found other text"
-            raise ConfigError(f"phone.webhook_secret: {told}") from None
+            raise ConfigError(f"phone.secrets.webhook: {told}") from None
     numbers = [one.number for one in phone.number]
     for index, one in enumerate(phone.number):
         if one.number in numbers[:index]:

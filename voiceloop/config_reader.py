@@ -235,10 +235,6 @@ class _Reader:
         changes: dict[str, Any] = {}
         for name, value in values.items():
             where, key = f"{path}{name}", self._known(name, keys, path)
-            if key.kind is str and isinstance(value, Mapping):
-                for inner in value:  # a table of this name, which is gone
-                    if (instead := instead_of(f"{where}.{inner}")) is not None:
-                        raise ConfigError(f"{self.source}: {where}.{inner}: removed. {instead}")
             if not dataclasses.is_dataclass(key.kind):
                 changes[name] = self._value(value, key.kind, key, where)
             elif isinstance(value, Mapping):
@@ -261,9 +257,10 @@ class _Reader:
         kind, own = _bare(hint)
         metas = (*own, *key.metas)
         origin, args = get_origin(kind), get_args(kind)
-        if origin in (Union, types.UnionType):  # only "X | None" occurs
-            inner = next(arg for arg in args if arg is not type(None))
-            return None if value is None else self._value(value, inner, key, where)
+        if origin in (Union, types.UnionType):  # "X | None", or "X | a table | None"
+            inner, *others = (arg for arg in args if arg is not type(None))
+            chosen = others[0] if others and isinstance(value, Mapping) else inner
+            return None if value is None else self._value(value, chosen, key, where)
         if origin is tuple:
             return self._list(value, args[0], key, where)
         if dataclasses.is_dataclass(kind):
@@ -273,6 +270,9 @@ class _Reader:
                 raise self._wrong(where, f"one of {', '.join(map(str, args))}", value)
             return value
         if origin is not None and issubclass(origin, Mapping):
+            if self.is_text and isinstance(value, str):
+                parts = (part.partition("=") for part in value.split(",") if part.strip())
+                value = {name.strip(): text.strip() for name, _, text in parts}
             if not isinstance(value, Mapping):
                 raise self._wrong(where, "a table", value, key)
             return dict(value)

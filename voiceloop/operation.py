@@ -5,10 +5,11 @@ processes.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +17,7 @@ from msgspec import Meta
 from voiceloop.config_reader import key
 
 MIB = 1024 * 1024
+MAIN_MODEL = "main"  # what operators, sessions and agents call the server's own language model
 HOST, PORT = "127.0.0.1", 8080  # of a server, and of a cluster's
 ANSWER_SHARE = 5 / 8  # of the gap that is promised: the rest is for the end of the turn
 TERMINAL_DRAIN_S = 10.0
@@ -108,15 +110,12 @@ class WebRtcSettings:
         "container. The port is then one of all the machine's addresses. Without it: `host`, or "
         "what the machine knows of itself.",
     )
-    ice_servers: tuple[str, ...] = key(
-        (),
-        "TURN and STUN servers that `GET /v1/realtime/ice-servers` names to pages, as "
-        "`turns:turn.example.com:443?transport=tcp`. The server itself asks none of them.",
-    )
-    turn_secret: str = key(
-        "",
-        "The secret of those TURN servers (coturn's `static-auth-secret`). The page gets a "
-        "name and a password that are valid for one call.",
+    ice_servers: Mapping[str, Any] = key(
+        {},
+        "TURN and STUN servers that `GET /v1/realtime/ice-servers` names to pages, each with its "
+        'secret. One is `"turns:turn.example.com:443?transport=tcp" = "${TURN_SECRET}"`. The '
+        "secret is coturn's `static-auth-secret`, of a STUN server it is empty. The page gets a "
+        "name and a password that are valid for one call. The server itself asks none of them.",
         secret=True,
     )
 
@@ -136,14 +135,6 @@ class KeyQuota:
     )
     # Over HTTP at a time, of the 16 that a server answers: another key finds room.
     requests: ClassVar[int] = 12
-    tool_calls: int = key(
-        0,
-        "Calls of tools an hour that the server makes. While half of the quota is left, the "
-        "server also calls tools before the end of a turn. Above the quota it tells the model"
-        " that the server is too busy.",
-        ge=0,
-        le=10**9,
-    )
     large_tokens: int = key(
         0,
         "Tokens an hour that the large model of a cascade writes, over HTTP too. Above the quota "
@@ -176,23 +167,6 @@ class Slo:
 
 
 PROMISED = Slo()
-
-
-# Of a million tokens of prompt, of cached prompt, of reply; none: they cost nothing.
-TokenPrices = tuple[Annotated[float, Meta(ge=0, le=10**6)], ...]
-N_TOKEN_PRICES = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """The prices of tokens and of the server, in whatever currency."""
-
-    tokens: TokenPrices = key(
-        (),
-        "The price of a million tokens, as `[3.0, 0.3, 15.0]`. The three prices are for "
-        "computed prompt tokens, cached prompt tokens, and reply tokens, heard or not.",
-    )
-    server_hour: float = key(0.0, "An hour of the machine.", ge=0, le=10**6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,12 +228,8 @@ class RecordingSettings:
 class CanarySettings:
     """Workers of another version on a share of new calls (`canary/judge.py`)."""
 
-    version: str = key(
-        "",
-        "The label of the workers that are tried (`voiceloop worker --version`). Empty: none are "
-        "tried.",
-    )
-    share: float = key(0.05, "The share of new calls that they get.", ge=0, le=1)
+    version: str = ""  # their label; empty: none are tried
+    share: float = 0.05
 
 
 NO_CANARY = CanarySettings()

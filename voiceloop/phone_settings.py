@@ -15,6 +15,8 @@ from voiceloop import day_hours
 from voiceloop.config_reader import key
 
 CARRIERS = ("twilio", "signalwire", "telnyx", "plivo", "vonage")
+EXCHANGES = ("asterisk", "audiosocket")
+WEBHOOK = "webhook"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,6 @@ class PhoneNumber:
     agent: str = key(
         "", "The agent that answers, by its name in `serve --agents`. Empty: the first."
     )
-    greeting: str = key("", "Said instead of the agent's greeting.")
     session: Mapping[str, Any] = key(
         {},
         "Session settings, as a client secret carries them: `instructions`, `audio`, `tools` and so"
@@ -58,16 +59,10 @@ class PhoneSettings:
     webhook_url: str = key(
         "",
         "Asked about each call (`realtime.call.incoming`), which rings until `accept` or `reject`, "
-        "30 s at most. It has to be https; no redirect is followed. Empty: calls are answered at "
-        "once.",
+        "30 s at most. It has to be https; no redirect is followed. `webhook` of "
+        "`phone.secrets` signs the events. Empty: calls are answered at once.",
         pattern=r"(https://[^\s]+)?",
         wanted="https://",
-    )
-    webhook_secret: str = key(
-        "",
-        "Signs the events to the webhook, as `whsec_...`: the stock SDKs' `webhooks.unwrap` "
-        "takes it. At least 16 characters.",
-        secret=True,
     )
     max_calls: int = key(20, "Calls at once to one number.", ge=0, le=100_000, zero="no limit")
     calls_an_hour: int = key(
@@ -76,9 +71,6 @@ class PhoneSettings:
         ge=0,
         le=100_000,
         zero="no limit",
-    )
-    minutes_a_day: int = key(
-        0, "Minutes of one caller in a day.", ge=0, le=100_000, zero="no limit"
     )
     outbound_a_day: int = key(
         100, "Calls that this server places in a day.", ge=0, le=100_000, zero="no limit"
@@ -89,56 +81,17 @@ class PhoneSettings:
         pattern=day_hours.PATTERN,
         wanted=day_hours.WANTED,
     )
-    silence_s: int = key(
-        10,
-        "The silence after which a caller is asked whether they are there (`call.still_there`). "
-        "Two more of it end the call.",
-        ge=0,
-        le=600,
-        zero="never",
-    )
     number: tuple[PhoneNumber, ...] = key(
         (), "What differs for single numbers, each a `[[phone.number]]`, see below."
     )
-    twilio: str = key(
-        "",
-        "The account's auth token, by which Twilio signs what it sends. With it "
-        "`POST /v1/phone/twilio` is served.",
-        secret=True,
-    )
-    signalwire: str = key(
-        "",
-        "The SignalWire project's signing key. With it `POST /v1/phone/signalwire` is served.",
-        secret=True,
-    )
-    telnyx: str = key(
-        "",
-        "The Telnyx account's public key, base64, by which webhooks are checked. With it "
-        "`POST /v1/phone/telnyx` is served, for a TeXML application.",
-        pattern=r"([A-Za-z0-9+/]{43}=)?",
-        wanted="an Ed25519 key in base64",
-    )
-    plivo: str = key(
-        "",
-        "The Plivo account's auth token. With it `POST /v1/phone/plivo` is served.",
-        secret=True,
-    )
-    vonage: str = key(
-        "",
-        "The Vonage account's signature secret. With it `POST /v1/phone/vonage` is served, the "
-        "answer URL of a voice application with signed webhooks.",
-        secret=True,
-    )
-    asterisk: str = key(
-        "",
-        "The password in Asterisk's `websocket_client.conf`. With it the WebSocket "
-        "`/v1/phone/asterisk/stream` is served.",
-        secret=True,
-    )
-    audiosocket: str = key(
-        "",
-        "The password with which a dial plan asks `POST /v1/phone/audiosocket` for a call's "
-        "UUID. Setting it switches AudioSocket on, which has neither keys nor encryption.",
+    secrets: Mapping[str, Any] = key(
+        {},
+        "The secret of each carrier and exchange that may send calls, as "
+        '`twilio = "${TWILIO_TOKEN}"`. They are `twilio`, `signalwire`, `telnyx`, `plivo`, '
+        "`vonage`, `asterisk` and `audiosocket`; [PHONE.md](PHONE.md#carriers) says which secret "
+        "each has. With it `/v1/phone/NAME` is served. `webhook` signs the events to "
+        "`webhook_url`, as `whsec_...`, with 16 characters or more: the stock SDKs' "
+        "`webhooks.unwrap` takes it. A value may name variables of the environment as `${NAME}`.",
         secret=True,
     )
     audiosocket_at: str = key(
@@ -166,8 +119,7 @@ class PhoneSettings:
         """Return the carriers that are served, with their secrets. They ask this server over
         HTTP, and so sign an address of it.
         """
-        all_of_them = {name: getattr(self, name) for name in CARRIERS}
-        return {name: secret for name, secret in all_of_them.items() if secret}
+        return {name: secret for name, secret in self.secrets.items() if name in CARRIERS}
 
     @property
     def audiosocket_address(self) -> tuple[str, int]:

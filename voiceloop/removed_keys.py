@@ -13,16 +13,8 @@ from collections.abc import Iterable, Mapping
 # "engine.x" names one key; a table's own name, as "canary", names all keys of the table. Keys of
 # an agent file stand here in the same way; those of a list of tables as "tools.x".
 REMOVED: Mapping[str, str] = {
-    "canary.shadow": "Give the canary a share of the calls: canary.share.",
     **dict.fromkeys(
-        (
-            "canary.gap_ms",
-            "canary.cut_ins",
-            "canary.failures",
-            "canary.tool_calls",
-            "canary.tokens",
-        ),
-        "Leave it out: the judge has margins of its own (CLUSTER.md).",
+        ("canary.version", "canary.share"), "Write [canary] LABEL = SHARE, as v2 = 0.05, in a file."
     ),
     **dict.fromkeys(
         ("anticipation.budget_tokens", "anticipation.budget_speech_ms"),
@@ -48,8 +40,14 @@ REMOVED: Mapping[str, str] = {
     "anticipation.warm_requests": "Leave it out: a service is connected to when the caller begins.",
     "end_reader": "To switch it off write anticipation.off = ['p_end'].",
     "voice_reader": "To switch it off write anticipation.off = ['p_voice'].",
-    "stt_device": "Set speech_device, for recognizer and voice alike.",
-    "tts_device": "Set speech_device, for recognizer and voice alike.",
+    **dict.fromkeys(
+        ("speech_device", "stt_device", "tts_device"),
+        "Leave it out: preset 'gpu' hears on the first card. A second one takes the language "
+        "model: engine.device = 'cuda:1'.",
+    ),
+    "realtime_key": "Write llm_key, also beside realtime_url.",
+    "realtime_model": "Write llm_model, also beside realtime_url.",
+    "realtime_voice": "Write the voice behind the address: realtime_url = 'wss://HOST/v1#VOICE'.",
     "slo.answer_ms": "Set slo.gap_ms: five eighths of it are for the answer.",
     "slo.barge_in_ms": "Leave it out: the agent is to be silent 300 ms after the caller's onset.",
     "limits.frame_bytes": "Leave it out: a client's message holds 2 MiB at most.",
@@ -60,6 +58,15 @@ REMOVED: Mapping[str, str] = {
     "engine.draft_model": "Name the folder in engine.drafter.",
     "engine.native": "Leave it out: the C library serves where it can be had, else torch does.",
     "engine.step_budget_ms": "Leave it out: one step of a prompt takes 10 ms at most.",
+    "engine.host_tier_mb": "Leave it out: up to 512 MiB of conversations are kept in memory.",
+    **dict.fromkeys(
+        ("cascade.small", "cascade.large"), "Write cascade.models = ['main', 'big'], small, large."
+    ),
+    **dict.fromkeys(("models.hears", "models.tools"), "Write takes = ['tools', 'sound']."),
+    "webrtc.turn_secret": "Write it in [webrtc.ice_servers]: 'turn:HOST' = 'SECRET'.",
+    "cascade.route_head": "Name it route.safetensors and put it into the model's folder.",
+    "quota.tool_calls": "Leave it out. Bound quota.calls and quota.call_minutes, or have the "
+    "service refuse.",
     "engine.prefix_file_mb": "Leave it out: up to 512 MiB of instructions are kept under "
     "$XDG_CACHE_HOME, which may point to another disk.",
     "limits.slow_client_s": "Leave it out: a client that takes nothing for 5 s is closed.",
@@ -68,11 +75,12 @@ REMOVED: Mapping[str, str] = {
     "greeting_wait_ms": "Leave it out: a client that sends nothing is greeted after a second.",
     "max_turn_s": "Leave it out: a caller who sounds for 60 s without a pause is answered.",
     "knowledge.embeddings": "Leave it out, or put a service that searches by vectors behind "
-    "knowledge.url (KNOWLEDGE.md).",
+    "knowledge.source (KNOWLEDGE.md).",
     "knowledge.embeddings_headers": "Leave it out: folders are searched by words and their sound.",
     "knowledge.embedding_model": "Leave it out: folders are searched by words and their sound.",
     "knowledge.least_score": "Leave it out: folders are searched by words and their sound.",
-    "knowledge.kind": "Name a service that answers as KNOWLEDGE.md says in knowledge.url; "
+    **dict.fromkeys(("knowledge.folder", "knowledge.url"), "Write source = 'FOLDER OR ADDRESS'."),
+    "knowledge.kind": "Name a service that answers as KNOWLEDGE.md says in knowledge.source; "
     "a few lines in front of Qdrant are one.",
     "remote_key": "Name the key of each service: stt_key, llm_key, tts_key.",
     "engine.calibration_text": "Leave it out: it made int4 no better. Finer weights are "
@@ -83,22 +91,35 @@ REMOVED: Mapping[str, str] = {
     "workers.recognizer": "Write stt_url = 'worker://HOST:PORT'.",
     "workers.voice": "Write tts_url = 'worker://HOST:PORT'.",
     **dict.fromkeys(
-        ("prices.prompt_million", "prices.cached_million", "prices.reply_million"),
-        "Write prices.tokens = [PROMPT, CACHED, REPLY].",
+        ("models.prices", "models.prompt_million", "models.cached_million", "models.reply_million"),
+        "Write it in [prices]: NAME = [PROMPT, CACHED, REPLY].",
     ),
     **dict.fromkeys(
-        ("models.prompt_million", "models.cached_million", "models.reply_million"),
-        "Write prices = [PROMPT, CACHED, REPLY] in the model's table.",
+        ("prices.tokens", "prices.server_hour"),
+        "Write [prices] main = [PROMPT, CACHED, REPLY] in the file.",
     ),
+    **{f"call.{tool}": f"Write call.tools = ['{tool}']." for tool in ("end_call", "send_digits")},
+    "noise_reduction": "Set audio.input.noise_reduction in the session; for telephones in "
+    "phone.number.session.",
+    "waiting.say_after_ms": "Leave it out: a line is said after 1.5 s. None: waiting.say = [].",
+    "waiting.budget_ms": "Leave it out: a reply waits 8 s for its tools. Set tools.deadline_ms.",
+    **dict.fromkeys(("route.from_turn", "route.to_turn"), "Write turns = '2-4'."),
+    "tools.method": "Write it before the address: url = 'GET https://...'.",
+    "tools.at_once": "Leave it out: 32 calls of a tool run at once; take a lock where one may.",
     "tools.cache_s": "Leave it out: each call asks. Keep answers in the service, or put what never "
-    "changes into tools.table.",
+    "changes into tools.result.",
     "tools.late": "Leave it out: what comes late is told as soon as all are silent.",
-    "tools.table_key": "Leave it out: the first of the tool's parameters names the entry of "
-    "tools.table.",
+    "tools.table_key": "Leave it out: the first of the tool's parameters names the entry.",
+    "tools.table": "Write it as result = {...}, or [tools.result].",
     "tools.retries": "Leave it out: a call that cannot have done anything is tried once more.",
     "mcp.read_only": "Name each such tool under [[tools]], with mcp and side_effect_free = true.",
-    "barge_in.speakers": "Leave it out. Where two people share a call and the softer one is to "
-    "stop the agent, write barge_in.by_sound = false.",
+    **dict.fromkeys(
+        ("barge_in.duck_ms", "barge_in.hold_ms", "barge_in.stop_ms", "barge_in.by_sound"),
+        "Leave it out: these times are measured. Name words in barge_in.stop_words or "
+        "barge_in.backchannels, or set barge_in.least_words.",
+    ),
+    "barge_in.enabled": "Write barge_in.speakers = 'nobody' where nobody may interrupt.",
+    "barge_in.echo_guard": "Leave it out: the agent's own voice never counts.",
     "barge_in.words_ms": "Leave it out: where barge_in.least_words is 2 or more, words count once "
     "the sound has lasted 450 ms.",
     "quota.requests": "Leave it out: a key has 12 of the 16 requests that a server answers at a "
@@ -110,17 +131,17 @@ REMOVED: Mapping[str, str] = {
     "decides.",
     "phone.max_minutes": "Set limits.session_minutes.",
     **{
-        f"phone.{carrier}.{name}": f"Write phone.{carrier} = '...', the secret itself."
-        for carrier, name in (
-            *(("twilio", "token"), ("signalwire", "signing_key"), ("telnyx", "public_key")),
-            *(("plivo", "token"), ("vonage", "secret"), ("asterisk", "password")),
-            ("audiosocket", "password"),
+        f"phone.{name}": f"Write it in [phone.secrets]: {name} = '...', one secret (PHONE.md)."
+        for name in (
+            *("twilio", "signalwire", "telnyx", "plivo", "vonage", "asterisk", "audiosocket"),
         )
     },
-    "phone.twilio.account": "Leave it out: the token in phone.twilio is that of one account.",
-    "phone.signalwire.project": "Leave it out: the key in phone.signalwire is of one project.",
-    "phone.telnyx.stream_token": "Leave it out: streams begin by the answer of a TeXML "
-    "application.",
+    "phone.webhook_secret": "Write it in [phone.secrets]: webhook = '...'.",
+    "phone.minutes_a_day": "Bound phone.calls_an_hour and limits.session_minutes.",
+    "phone.silence_s": "Leave it out: who says nothing for 10 s is asked. Write "
+    "call.still_there = '' in the agent's file to ask nobody.",
+    "phone.number.greeting": "Name an agent of its own in phone.number.agent.",
+    "sip.trunk.user": "Write it into sip.trunk.uri = 'sip:NAME@HOST'.",
     **dict.fromkeys(
         ("phone.audiosocket.host", "phone.audiosocket.port"),
         "Write phone.audiosocket_at = 'HOST:PORT'.",
@@ -133,7 +154,7 @@ REMOVED: Mapping[str, str] = {
     "sip.ring_s": "Leave it out: a call that goes out rings for 60 s at most.",
     "recording.transcript": "Write recording.words = 'none' to keep no words.",
     "recording.redaction": "Write recording.words = 'without_figures' to keep no numbers.",
-    "memory.summary": "Set memory.facts: it quotes what the caller and the tools said.",
+    "memory": "Leave it out: facts of what left the model's window are always noted.",
 }
 
 _INDEX = re.compile(r"\[\d+\]")

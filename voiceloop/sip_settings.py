@@ -16,13 +16,13 @@ class TrunkSettings:
 
     uri: str = key(
         "",
-        "The address over which calls go out, as `sip:voip.example.com` or "
-        "`sip:10.0.0.9:5060;transport=tcp`. Empty: no calls go out.",
-        pattern=r"(sip:[A-Za-z0-9.\-\[\]:]+(;transport=(udp|tcp))?)?",
-        wanted="sip:HOST, sip:HOST:PORT, with ;transport=tcp or without",
+        "Our name at the trunk and its address, as `sip:shop@voip.example.com` or "
+        "`sip:10.0.0.9:5060;transport=tcp`. Calls go out over it. Calls that go out show "
+        "the name as the caller. Empty: no calls go out.",
+        pattern=r"(sip:([^@\s]+@)?[A-Za-z0-9.\-\[\]:]+(;transport=(udp|tcp))?)?",
+        wanted="sip:NAME@HOST, sip:HOST or sip:HOST:PORT, with ;transport=tcp or without",
     )
-    user: str = key("", "Our name at the trunk. Calls that go out show it as the caller.")
-    password: str = key("", "The trunk's password for that name.", secret=True)
+    password: str = key("", "The trunk's password for our name.", secret=True)
     dial_to: tuple[str, ...] = key(
         (),
         "Numbers and addresses that `POST /v1/phone/calls` may call, as `tel:+49*` or "
@@ -32,7 +32,7 @@ class TrunkSettings:
     register: bool = key(
         False,
         "Tell it at the start, and again before that expires, where this server is: it then sends "
-        "calls for `user` here.",
+        "calls for our name here.",
     )
 
 

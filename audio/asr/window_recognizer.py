@@ -46,7 +46,7 @@ EARLY = RECOGNIZER_HZ  # a segment's first second, in which windows are short an
 # 50 before that (benchmarks/LOG.md, 2026-11-23, "who is back before the detector hears it").
 READ_AGAIN = samples_in(240.0, RECOGNIZER_HZ)
 # Up to here a sound over the agent is judged: a pre-roll of 300 ms and the second after which a
-# voice that goes on takes the floor (`barge_in.stop_ms`).
+# voice that goes on takes the floor (STOP_MS of `call/barge_in.py`).
 BEGINNING = samples_in(1300.0, RECOGNIZER_HZ)
 NEVER_CROWDED = RECOGNIZER_HZ  # a second holds 40 tokens at most, whatever the script
 

@@ -85,7 +85,7 @@ headers = {{ authorization = "Bearer ${{MCP_KEY}}" }}
 tools = ["find"]
 
 [[knowledge]]
-url = "{url}/search"
+source = "{url}/search"
 """
 PYTHON_TOOL = """
 [[tools]]

@@ -28,7 +28,6 @@ from clients.report.percentiles import percentile
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Branch, ChatMessage, GenerateParams, LanguageModel, Tool
 from voiceloop.config import Ahead, Config
-from voiceloop.memory.ledger import Memory
 from voiceloop.models.opening import open_backends
 from voiceloop.models.presets import context_tokens, resolve_agent
 from voiceloop.server.app import Gateway, build_app
@@ -36,12 +35,8 @@ from voiceloop.server.process import listen, make_server
 
 LEAST_RECALL_PERCENT, MOST_ADDED_MS = 90.0, 50.0
 ANSWER_TIMEOUT_S = 60.0
-OURS = "facts, in silence"
-VARIANTS: Mapping[str, tuple[Memory, Ahead]] = {
-    OURS: (Memory(), Ahead()),
-    "in silence": (Memory(facts=False), Ahead()),
-    "blind": (Memory(facts=False), Ahead(("slide",))),
-}
+OURS = "in silence"
+VARIANTS: Mapping[str, Ahead] = {OURS: Ahead(), "in the turn": Ahead(("slide",))}
 
 
 class Watched:
@@ -150,12 +145,11 @@ async def measure(
         async with asyncio.TaskGroup() as servers:
             stop = asyncio.Event()
 
-            async def serve(name: str, memory: Memory, ahead: Ahead, up: asyncio.Event) -> None:
+            async def serve(name: str, ahead: Ahead, up: asyncio.Event) -> None:
                 model = Watched(backends.language_model)
                 own = replace(config, anticipation=ahead)
-                own_agent = replace(agent, memory=memory)
                 watched = replace(backends, language_model=model)
-                async with served(own, Gateway(own, own_agent, watched)) as url:
+                async with served(own, Gateway(own, agent, watched)) as url:
                     extras = {"voiceloop.timeline": "1"}
                     connection = await RealtimeConnection.open(url, key=own_key(url), extras=extras)
                     lines[name] = Line(connection, model)
@@ -165,9 +159,8 @@ async def measure(
                     await connection.close()
 
             for name in names:
-                memory, ahead = VARIANTS[name]
                 up = asyncio.Event()
-                servers.create_task(serve(name, memory, ahead, up))
+                servers.create_task(serve(name, VARIANTS[name], up))
                 await up.wait()
             with progress_bar("turns", len(turns)) as progress:
                 for at, turn in enumerate(turns):

@@ -26,8 +26,7 @@ CLEAR_MS = 120.0  # from `clear` to silence, p95, besides what the carrier's own
 HISTORY_MS = 350.0  # a word: 170 in a minute
 ENVIRONMENT = {
     "VOICELOOP_PHONE_PUBLIC_URL": PUBLIC_URL,
-    "VOICELOOP_PHONE_TWILIO": TOKEN,
-    "VOICELOOP_PHONE_ASTERISK": TOKEN,
+    "VOICELOOP_PHONE_SECRETS": f"twilio={TOKEN},asterisk={TOKEN}",
     "VOICELOOP_SIP_ALLOW": "127.0.0.1",
 }
 

@@ -45,7 +45,7 @@ async def server(
     with tempfile.TemporaryDirectory() as folder:
         agent, config = Path(folder) / "agent.toml", Path(folder) / "server.toml"
         agent.write_text(AGENT.format(first_token_ms=first_token_ms, more=more), encoding="utf-8")
-        cascade = '[cascade]\nlarge = "big"\n' if is_cascade else ""
+        cascade = '[cascade]\nmodels = ["main", "big"]\n' if is_cascade else ""
         beside = f'{cascade}[[models]]\nname = "big"\nurl = "{url}"\n' if url else ""
         config.write_text(keys + beside, encoding="utf-8")
         arguments = ("--preset", "embedded", "--config", str(config), "--agent", str(agent))

@@ -136,7 +136,7 @@ async def edge(folder: Path, port: int, *, verifies: bool = True) -> AsyncIterat
     text = AGENT.format(first_token_ms=5000, more="openers = ['-']")
     agent.write_text(text, encoding="utf-8")
     config.write_text(
-        f'[cascade]\nlarge = "cloud"\nverify = {str(verifies).lower()}\n'
+        f'[cascade]\nmodels = ["main", "cloud"]\nverify = {str(verifies).lower()}\n'
         f"[workers]\nca = '{folder / 'cert.pem'}'\n"
         f'[[models]]\nname = "cloud"\nurl = "worker://127.0.0.1:{port}"\nkey = "{KEY}"\n',
         encoding="utf-8",

@@ -12,7 +12,7 @@ class Support(Agent):
         "You are Lee of the support of Acorn Speakers. Answer from the notes behind the caller's "
         "words. If they do not say it, open a ticket. Answer in one or two short sentences."
     )
-    knowledge = ({"folder": "support_handbook"},)
+    knowledge = ({"source": "support_handbook"},)
     tools = (
         {
             "name": "open_ticket",

@@ -85,13 +85,14 @@ async def test_a_killed_voice_fails_its_turn_and_the_next_one_is_heard(
 
 @pytest.mark.parametrize("does", ["hang", "spin"])
 async def test_a_caller_whose_engine_stands_still_is_spoken_to_and_answered_next(
-    does: str,
+    does: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Waiting, "say_after_s", 0.05)
     engine = WorkerSpec(
         "engine", (RoleSpec("engine", {}, PLACE),), hung_after_s=1.0, spins_after_s=1.5
     )
     speech = WorkerSpec("speech", (RoleSpec("recognizer", {}, PLACE), RoleSpec("voice", {}, PLACE)))
-    waiting = Waiting(say=(LINE,), say_after_ms=50, first_token_ms=30_000)
+    waiting = Waiting(say=(LINE,), first_token_ms=30_000)
     agent = AgentConfig(waiting=waiting)
     async with Supervisor([engine, speech], environ=ENVIRON) as supervisor:
         stuck = supervisor.workers[0].pid

@@ -85,7 +85,7 @@ async def run(brain: str, arguments: list[str]) -> int:
                     lines = f'llm_url = "{address}/v1"\nllm_hears = true\nllm_model = "heard"\n'
                 else:
                     lines = f'realtime_url = "{http.replace("http", "ws")}/v1"\n'
-                    lines += f'realtime_key = "{key}"\n' if key else ""
+                    lines += f'llm_key = "{key}"\n' if key else ""
                 config.write_text(lines, encoding="utf-8")
                 command = (*SERVE, "--config", str(config), *arguments)
                 server = await asyncio.create_subprocess_exec(*command)

@@ -47,21 +47,19 @@ BASIC = {
     *("recording.folder", "recording.consent", "recording.keep_days"),
     *("phone.public_url", "sip.port", "sip.allow"),
     *("name", "instructions", "greeting", "voice", "speed", "language", "python", "eagerness"),
-    *("hotwords", "try_saying", "fallback", "knowledge.folder", "answer.questions", "answer.text"),
+    *("hotwords", "try_saying", "fallback", "knowledge.source", "answer.questions", "answer.text"),
     *("tools.name", "tools.description", "tools.parameters", "tools.side_effect_free"),
-    *("tools.result", "tools.table", "tools.url", "tools.python", "mcp.name", "mcp.url"),
-    *("slots.asked", "slots.kind", "slots.name", "transfers.name", "transfers.to", "call.end_call"),
+    *("tools.result", "tools.url", "tools.python", "mcp.name", "mcp.url"),
+    *("slots.asked", "slots.kind", "slots.name", "transfers.name", "transfers.to", "call.tools"),
 }
 # Nobody has run it with what it is for (a carrier, a GPU, a model that hears), or no measurement
 # sets its value.
 EXPERIMENTAL = {
-    *("canary.version", "canary.share", "speech_device", "llm_adapter"),
-    *("llm_hears", "models.hears", "realtime_url", "realtime_key", "realtime_model"),
-    *("realtime_voice", "cascade.large_share", "cascade.route_head"),
-    "cascade.verify",
-    *("phone.twilio", "phone.signalwire", "phone.telnyx", "phone.plivo", "phone.vonage"),
-    *("phone.asterisk", "phone.audiosocket", "phone.audiosocket_at"),
-    *("sip.trunk.uri", "sip.trunk.user", "sip.trunk.password", "sip.trunk.dial_to"),
+    *("canary", "llm_adapter"),
+    *("llm_hears", "realtime_url"),
+    *("cascade.large_share", "cascade.verify"),
+    *("phone.secrets", "phone.audiosocket_at"),
+    *("sip.trunk.uri", "sip.trunk.password", "sip.trunk.dial_to"),
     *("sip.trunk.register", "call.machine", "call.message", "call.screening", "transfers.warm"),
 }
 SENTENCE = re.compile(r"(?<=[.?!]) (?=[A-Z`0-9])")

@@ -11,8 +11,8 @@ import pytest
 from audio.tts import hibari_model
 from audio.tts.espeak import EspeakVoice
 from voiceloop.agent import AgentConfig, AgentTool
-from voiceloop.agent_file import check_models, embedded_agent, load_agent, shipped_agents
-from voiceloop.capabilities import OPENAI_VOICES, Capabilities
+from voiceloop.agent_file import embedded_agent, load_agent, shipped_agents
+from voiceloop.capabilities import OPENAI_VOICES
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.knowledge.answers import ApprovedAnswers
@@ -129,7 +129,7 @@ side_effect_free = true
 [tools.parameters]
 type = "object"
 properties = { day = { type = "string" } }
-[tools.table]
+[tools.result]
 monday = "9 to 5"
 "*" = "closed"
 """
@@ -151,7 +151,7 @@ def test_a_tool_of_the_agent_file_answers_by_table(tmp_path: Path) -> None:
 def test_a_tool_without_an_answer_is_the_clients() -> None:
     assert AgentTool("book").answer("{}") is None
     assert AgentTool("hours", result="9 to 5").answer("{}") == "9 to 5"
-    missing = AgentTool("hours", parameters=OF_A_DAY, table={"monday": "9"}).answer("{}")
+    missing = AgentTool("hours", parameters=OF_A_DAY, result={"monday": "9"}).answer("{}")
     assert missing == '{"error": "nothing known for day None"}'
 
 
@@ -160,7 +160,7 @@ def test_a_tool_without_an_answer_is_the_clients() -> None:
     ("speed = 9.0", "speed: expected 0.25 to 1.5, found 9"),
     ("instructions = ' '", "instructions: expected a text"),
     ("eagerness = 'very'", "eagerness: expected one of auto, low, medium, high"),
-    ("[barge_in]\nduck = 3", "found 'barge_in.duck'; the nearest is 'duck_ms'"),
+    ("[barge_in]\nspeaker = 3", "found 'barge_in.speaker'; the nearest is 'speakers'"),
     ("[tools.a]\nname = 'a'", "tools: expected a list: [[tools]], found {'a'"),
     ("[[tools]]\ndescription = 'x'", "tools[0].name: expected a value, found nothing"),
     ("[[tools]]\nnam = 'x'", "found 'tools[0].nam'; the nearest is 'name'"),
@@ -177,7 +177,6 @@ def test_a_tool_without_an_answer_is_the_clients() -> None:
     ("[limits]\nmax_reply_tokens = -3", "limits.max_reply_tokens: expected 1 to 4096, found -3"),
     ("[limits]\ntemperature = -3", "limits.temperature: expected 0 to 2, found -3"),
     ("[limits]\ntemperature = nan", "limits.temperature: expected 0 to 2, found nan"),
-    ("[barge_in]\nstop_ms = -5", "barge_in.stop_ms: expected 0 to 60000, found -5"),
     ("[barge_in]\nleast_words = 0", "barge_in.least_words: expected 1 to 100, found 0"),
     ("[[answer]]\nquestions = ['when']", "answer[0].text: expected a value, found nothing"),
     ("[[answer]]\nquestions = ['?']\ntext = 'x'", "answer[0].questions[0]: expected words"),
@@ -219,10 +218,11 @@ def test_a_wrong_agent_file_is_refused_by_name(tmp_path: Path, text: str, words:
      "tools[0].from_slots: expected parameters of 'x' of type string, found 'it'"),
     ("name = 'x'\nsay = 'One moment.'", "tools[0].say: expected words, of a tool with url, "),
     ("name = 'x'\nurl = 'https://x.test'\nsay = ' '", "tools[0].say: expected words"),
-    ("name = 'x'\nresult = 'a'\ntable = { a = 1 }", "expected result or table, found both in 'x'"),
-    ("name = 'x'\ntable = { a = 'b' }", "tools[0].parameters: expected a parameter whose value"),
-    ("name = 'x'\ntable = { A = 'b', a = 'c' }", "expected each entry once"),
-    ("name = 'x'\ntable = { a = 2026-01-01 }", "expected values that JSON has"),
+    ("name = 'x'\nresult = {}", "tools[0].result: expected an entry, found none"),
+    ("name = 'x'\nresult = 3", "tools[0].result: expected a string, found 3"),
+    ("name = 'x'\nresult = { a = 'b' }", "tools[0].parameters: expected a parameter whose value"),
+    ("name = 'x'\nresult = { A = 'b', a = 'c' }", "expected each entry once"),
+    ("name = 'x'\nresult = { a = 2026-01-01 }", "expected values that JSON has"),
     ("name = 'x'\nparameters = { properties = {} }", "parameters.type: expected 'object'"),
     ("name = 'x'\nparameters = { type = 'objekt' }",
      "tools[0].parameters.type: expected 'object', found 'objekt'"),
@@ -238,16 +238,15 @@ def test_a_wrong_agent_file_is_refused_by_name(tmp_path: Path, text: str, words:
     ("name = 'x'\nparameters = { type = 'object', anyOf = {} }", "expected a list of schemas"),
     ("name = 'x'\nparameters = { type = 'object', default = inf }", "values that JSON has"),
     ("name = 'x'\nresult = 'a'\nurl = 'http://a/'",
-     "expected one of result, table, url, python, mcp, found result or table and url in 'x'"),
+     "expected one of result, url, python, mcp, found result and url in 'x'"),
     ("name = 'x'\npython = 'a:b'\nurl = 'http://a/'", "found url and python in 'x'"),
     ("name = 'x'\nurl = 'file:///etc/passwd'", "tools[0].url: expected http:// or https://"),
     ("name = 'x'\nurl = 'http://a/'\nnetwork = true", "network: expected python beside it"),
     ("name = 'x'\npython = 'os.system'", "tools[0].python: expected module:function"),
-    ("name = 'x'\nmethod = 'post'", "tools[0].method: expected one of GET, POST, PUT, PATCH"),
+    ("name = 'x'\nurl = 'post http://a'", "tools[0].url: expected http:// or https://, GET or"),
     ("name = 'x'\nheaders = { key = 3 }", "tools[0].headers.key: expected a string, found int"),
     ("name = 'x'\nkeep = ['a..b']", "tools[0].keep[0]: expected names with dots between"),
     ("name = 'x'\ndeadline_ms = 0", "tools[0].deadline_ms: expected 1 to 60000, found 0"),
-    ("name = 'x'\nat_once = 65", "tools[0].at_once: expected 1 to 64, found 65"),
     ("name = 'x'\nmax_result_chars = 0", "tools[0].max_result_chars: expected 1 to"),
 ])  # fmt: skip
 def test_a_wrong_tool_is_refused_by_its_key(tmp_path: Path, fields: str, words: str) -> None:
@@ -291,7 +290,7 @@ answer = "Call 988."
 [[tools]]
 name = "price"
 parameters = { type = "object", properties = { kind = { type = "string" } } }
-table = { Margherita = "$9" }
+result = { Margherita = "$9" }
 """
     agent = load_agent(write(tmp_path / "a.toml", text))
     assert agent.barge_in.stop_words == ("hold on",)
@@ -336,16 +335,6 @@ def test_a_voice_that_the_preset_lacks_is_refused(tmp_path: Path) -> None:
     assert resolve_agent(replace(config, tts_url=("http://127.0.0.1:9/v1",))).voice == "nobody"
 
 
-def test_an_agent_without_noise_needs_the_package_that_takes_it_out(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.toml", "noise_reduction = 'far_field'")
-    agent = load_agent(path)
-    check_models(agent, Capabilities(reduces_noise=True), str(path))
-    assert agent.session_settings().noise_reduction == "far_field"
-    with pytest.raises(ConfigError, match=r"noise_reduction: expected .*voiceloop\[noise\]"):
-        check_models(agent, Capabilities(), str(path))
-    assert AgentConfig().session_settings().noise_reduction is None
-
-
 @pytest.mark.parametrize("voice", ["default", "en-gb", "alloy"])
 def test_the_voices_of_the_preset_and_stock_names_are_taken(tmp_path: Path, voice: str) -> None:
     assert resolve_agent(agent_of(tmp_path, f"voice = '{voice}'")).voice == voice
@@ -387,7 +376,7 @@ def test_a_language_that_the_recognizer_lacks_is_refused(tmp_path: Path) -> None
 
 
 def test_a_folder_of_documents_is_relative_to_the_agent_file(tmp_path: Path) -> None:
-    text = "[[knowledge]]\nfolder = 'pages'\n[[knowledge]]\nfolder = '/srv/pages'"
+    text = "[[knowledge]]\nsource = 'pages'\n[[knowledge]]\nsource = '/srv/pages'"
     agent = load_agent(write(tmp_path / "a.toml", text))
     assert [one.folder for one in agent.knowledge] == [tmp_path / "pages", Path("/srv/pages")]
     (shipped,) = load_agent(Path("library")).knowledge

@@ -37,6 +37,9 @@ def test_the_environment_is_read_by_type() -> None:
         "VOICELOOP_LIMITS_SESSION_MINUTES": "2.5",
         "VOICELOOP_ANTICIPATION_OFF": "held_clause, slide",
         "VOICELOOP_SIP_TRUNK_REGISTER": "true",
+        "VOICELOOP_PHONE_SECRETS": "vonage=a=b, asterisk=${HUSH}",
+        "VOICELOOP_PHONE_PUBLIC_URL": "https://a.example",
+        "HUSH": "c",
         "VOICELOOP_DATA": "/data",
         "VOICELOOP_LLAMA_CPP": "/peer/bin/python",
     }
@@ -44,6 +47,7 @@ def test_the_environment_is_read_by_type() -> None:
     assert config.keys == ("key-one-1", "key-two-2")
     assert config.allow_unauthenticated is True and config.limits.session_minutes == 2.5
     assert config.sip.trunk.register is True
+    assert config.phone.secrets == {"vonage": "a=b", "asterisk": "c"}
     assert config.anticipation.off == ("held_clause", "slide")
     assert config.anticipation.does("prefill") and not config.anticipation.does("slide")
 
@@ -67,28 +71,36 @@ def test_the_environment_is_read_by_type() -> None:
     ("[engine]\nweights = 'int2'", "engine.weights: expected one of auto, bf16, int8, int4, found"),
     ("[engine]\nthreads = 65", "engine.threads: expected 1 to 64, found 65"),
     ("[engine]\nkv_tokens = 255", "engine.kv_tokens: expected 256 to 100000000, found 255"),
-    ("speech_device = 'cuda:x'", "speech_device: expected auto, cpu, cuda or cuda:N, found"),
+    ("[engine]\ndevice = 'cuda:x'", "engine.device: expected auto, cpu, cuda or cuda:N, found"),
     ("[engine]\ndevice = 'tpu'", "engine.device: expected auto, cpu, cuda or cuda:N, found 'tpu'"),
     ("llm_url = 'http://a'\n[engine]\nkv = 'int8'", "engine.kv: expected a language model here"),
     ("[engine]\ndrafters = 'none'", "found 'engine.drafters'; the nearest is 'drafter'"),
     ("allowed_origins = ['nonsense']", "expected scheme://host or scheme://host:port, found 'non"),
     ("allowed_origins = ['https://a.example/']", "allowed_origins: expected scheme://host or"),
     ("certfile = 'a.pem'", "expected certfile and keyfile together"),
-    ("[phone]\ntwilio = 'a'", "phone.public_url: expected where carriers reach this server"),
-    ("[phone.twilio]\ntoken = 'a'", "phone.twilio.token: removed. Write phone.twilio = '...'"),
+    ("[phone.secrets]\ntwilio = 'a'", "phone.public_url: expected where carriers reach this"),
+    ("[phone.secrets]\ntwillio = 'a'", "phone.secrets.twillio: expected one of twilio, signal"),
+    ("[phone.secrets]\nplivo = ''", "phone.secrets.plivo: expected a secret, found none"),
+    ("[phone.secrets]\nplivo = '${NO_SUCH}'", "phone.secrets.plivo: expected $NO_SUCH in the"),
+    ("[phone.secrets]\ntelnyx = 'a'", "phone.secrets.telnyx: expected an Ed25519 key in base64"),
+    ("[phone.twilio]\ntoken = 'a'", "phone.twilio: removed. Write it in [phone.secrets]"),
     ("[phone]\naudiosocket_at = '0.0.0.0:1'", "phone.audiosocket_at: expected a private address"),
     ("[phone]\naudiosocket_at = '8.8.8.8:1'", "phone.audiosocket_at: expected a private address"),
     ("[phone]\naudiosocket_at = '10.0.0.1:65536'", "phone.audiosocket_at: expected a port of 1"),
     ("[phone]\naudiosocket_at = '10.0.0.1'", "phone.audiosocket_at: expected HOST:PORT, found"),
     ("[phone]\npublic_url = 'https://a/b'", "phone.public_url: expected https://HOST"),
     ("[webrtc]\naddress = 'a.example'", "webrtc.address: expected an IP address, found 'a.exam"),
-    ("[webrtc]\nice_servers = ['http://a']", "webrtc.ice_servers: expected turn:, turns:, stun:"),
-    ("[webrtc]\nice_servers = ['turn:a']", "webrtc.turn_secret: expected the TURN server's"),
+    ("[cascade]\nmodels = ['main']", "cascade.models: expected two names, main one of them, found"),
+    ("[cascade]\nmodels = ['big', 'main']", "cascade.models: expected a name of [[models]] (there"),
+    ("[webrtc.ice_servers]\n'http://a' = ''", "webrtc.ice_servers: expected turn:, turns:, stun:"),
+    ("[webrtc.ice_servers]\n'turn:a' = ''", "webrtc.ice_servers: expected the secret of turn:a"),
     ("secret_key = 'short'", "secret_key: expected 16 characters or more, found fewer"),
     ("metrics_key = 'short'", "metrics_key: expected 16 characters or more, found fewer"),
-    ("[prices]\ntokens = [3.0, 15.0]", "prices.tokens: expected prices of prompts, cached prompts"),
-    ("[prices]\ntokens = [1, -1, 1]", "prices.tokens[1]: expected 0 to 1000000, found -1"),
-    ("[[models]]\nname = 'a'\nmodel = 'b'\nprices = [1.0]", "models[0].prices: expected prices of"),
+    ("[canary]\nversion = 'v2'", "canary: expected one label and its share of 0 to 1"),
+    ("[prices]\nmain = [3.0, 15.0]", "prices.main: expected three prices of 0 or more"),
+    ("[prices]\nmain = [1, -1, 1]", "prices.main: expected three prices of 0 or more"),
+    ("[prices]\nmain = 3", "prices.main: expected three prices of 0 or more"),
+    ("[prices]\nbig = [1, 1, 1]", "prices.big: expected main = [PROMPT, CACHED, REPLY], or a name"),
     ("[[models]]\nname = 'a'\nurl = ['worker://b:1', 'http://b']", "models[0].url: expected"),
     ("port = ", "expected TOML, found an error"),
 ])  # fmt: skip
@@ -264,9 +276,9 @@ def test_an_incomplete_or_unknown_preset_is_refused() -> None:
 def test_a_webhook_s_secret_that_signs_nothing_ends_the_start() -> None:
     environ = {
         "VOICELOOP_PHONE_WEBHOOK_URL": "https://shop.test/calls",
-        "VOICELOOP_PHONE_WEBHOOK_SECRET": "whsec_c2l4dGVlbiBjaGFycw==",
+        "VOICELOOP_PHONE_SECRETS": "webhook=whsec_c2l4dGVlbiBjaGFycw==",
     }
-    assert load_config(environ=environ).phone.webhook_secret.startswith("whsec_")
-    environ["VOICELOOP_PHONE_WEBHOOK_SECRET"] = "whsec_not base64 at all"
-    with pytest.raises(ConfigError, match=r"phone\.webhook_secret: expected base64"):
+    assert load_config(environ=environ).phone.secrets["webhook"].endswith("==")
+    environ["VOICELOOP_PHONE_SECRETS"] = "webhook=whsec_not base64 at all"
+    with pytest.raises(ConfigError, match=r"phone\.secrets\.webhook: expected base64"):
         load_config(environ=environ)

@@ -266,7 +266,7 @@ async def test_folders_of_documents_are_read_and_one_that_is_missing_or_empty_is
     (tmp_path / "handbook" / "films.md").write_text("# Films\nLent for one week.\n")
     (tmp_path / "bare").mkdir()
     names = ("handbook", "bare", "gone")
-    agent = AgentConfig(knowledge=tuple(KnowledgeSource(folder=tmp_path / n) for n in names))
+    agent = AgentConfig(knowledge=tuple(KnowledgeSource(str(tmp_path / n)) for n in names))
     found = {one.subject: one async for one in check_agent_knowledge(agent, {})}
     assert found["knowledge handbook"].found.startswith("1 passages in ")
     assert "found none in" in found["knowledge bare"].found
@@ -280,9 +280,9 @@ async def test_a_variable_that_a_source_names_and_nobody_has_set_is_told_and_no_
     tmp_path: Path,
 ) -> None:
     (tmp_path / "a.txt").write_text("Lent for one week.")
-    service = KnowledgeSource(url="http://127.0.0.1:9/", headers={"key": "${NOT_SET}"})
-    secret = KnowledgeSource(url="${AT}/search")
-    agent = AgentConfig(knowledge=(service, KnowledgeSource(folder=tmp_path), secret))
+    service = KnowledgeSource("http://127.0.0.1:9/", headers={"key": "${NOT_SET}"})
+    secret = KnowledgeSource("${AT}/search")
+    agent = AgentConfig(knowledge=(service, KnowledgeSource(str(tmp_path)), secret))
     at = {"AT": "http://user:s3cret@127.0.0.1:9"}
     found = [one async for one in check_agent_knowledge(agent, at)]
     assert [one.level for one in found] == ["problem", "ok", "problem"]
@@ -298,8 +298,8 @@ async def test_services_that_search_are_asked_and_those_that_are_away_told(
     monkeypatch.setattr("voiceloop.doctor.agent_knowledge.SERVICE_MS", service_ms)
     service = PassageService({"/search": {"passages": []}})
     async with service.running():
-        searched = KnowledgeSource(url=f"{service.url}/search")
-        away = KnowledgeSource(url="http://127.0.0.1:9/")
+        searched = KnowledgeSource(f"{service.url}/search")
+        away = KnowledgeSource("http://127.0.0.1:9/")
         agent = AgentConfig(knowledge=(searched, away))
         found = [one async for one in check_agent_knowledge(agent, {})]
     assert [one.level for one in found] == [level, "problem"]
@@ -336,13 +336,13 @@ async def test_a_service_is_asked_with_the_operators_headers_and_no_key_is_shown
 
 
 async def test_a_server_that_speaks_is_told_by_the_keys_that_the_user_wrote() -> None:
-    flags = {"realtime_url": "ws://127.0.0.1:9/v1", "realtime_key": "s3cret", "realtime_model": "m"}
+    flags = {"realtime_url": "ws://127.0.0.1:9/v1", "llm_key": "s3cret", "llm_model": "m"}
     config = load_config(flags=flags)
     told = {one.subject for one in explain_settings(config)}
     assert told == {f"setting {name}" for name in flags}
     [found] = [one async for one in check_services(config)]
     assert found.level == "problem"
-    assert found.remedy == "start it, or mend realtime_url, realtime_key or realtime_model"
+    assert found.remedy == "start it, or mend realtime_url, llm_key or llm_model"
 
 
 async def test_the_service_of_each_further_model_is_asked_and_named() -> None:
@@ -394,12 +394,12 @@ def test_each_setting_that_is_not_the_default_is_explained_and_no_secret_is_show
 
 def test_a_further_models_keys_are_told_plainly_and_its_secret_is_not() -> None:
     url = "http://127.0.0.1:9/v1"
-    big = FurtherModel("big", url=(url,), tools=False, key=("secret-key-1",))
+    big = FurtherModel("big", url=(url,), takes=(), key=("secret-key-1",))
     found = [
         (one.subject, one.found)
         for one in explain_settings(Config(models=(big, FurtherModel("own", model="owner/name"))))
     ]
     assert found == [
-        ("setting models[0]", f"name = big, url = {url}, tools = False, key = set, not shown"),
+        ("setting models[0]", f"name = big, url = {url}, takes = , key = set, not shown"),
         ("setting models[1]", "name = own, model = owner/name"),
     ]

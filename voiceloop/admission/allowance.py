@@ -1,8 +1,7 @@
-"""The allowances that the calls of one key use up: calls of tools, and tokens of the large model.
-Each is an hour's, filled evenly.
+"""The allowance that the calls of one key use up: an hour's tokens of the large model.
 
-No call is cut off. Where they are spent, tools are no longer called, and the small model answers,
-until some have come back.
+They come back evenly. No call is cut off: where they are spent, the small model answers until some
+have come back.
 Pure: the clock is passed in.
 """
 
@@ -18,11 +17,6 @@ HOUR_S = 3600.0
 OnSpent = Callable[[str], None]  # called with the key of `[quota]` that was spent
 
 
-# Of the calls of tools an hour, so much is kept for those that replies make: one that is made ahead
-# may be thrown away, and the caller hears where one of a reply is refused. Chosen.
-KEPT_FOR_REPLIES = 0.5
-
-
 class Allowance:
     """The allowances that the calls of one key use up while they go on."""
 
@@ -30,20 +24,7 @@ class Allowance:
         self, quota: KeyQuota, clock: Callable[[], float], on_spent: OnSpent = lambda what: None
     ) -> None:
         self._on_spent = on_spent
-        self._tool_calls = Bucket(quota.tool_calls, quota.tool_calls / HOUR_S, clock)
         self._large_tokens = Bucket(quota.large_tokens, quota.large_tokens / HOUR_S, clock)
-
-    def may_call_ahead(self) -> bool:
-        """Whether a tool may be called for a reply that is made ahead."""
-        return self._tool_calls.has(1.0, kept=KEPT_FOR_REPLIES)
-
-    def take_tool_call(self) -> bool:
-        """Another call of a tool is to be made; returns whether it may be."""
-        if not self._tool_calls.has(1.0):
-            self._on_spent("tool_calls")
-            return False
-        self._tool_calls.take()
-        return True
 
     def may_use_large(self) -> bool:
         """Whether the large model of a cascade may answer."""

@@ -31,9 +31,9 @@ class Bucket:
         self._at_s = now_s
         return self._left
 
-    def has(self, amount: float, *, kept: float = 0.0) -> bool:
-        """Whether so much may be taken and this share of the whole is still there."""
-        return not self.is_bounded or self.left() - amount >= kept * self._most
+    def has(self, amount: float) -> bool:
+        """Whether so much may be taken."""
+        return not self.is_bounded or self.left() >= amount
 
     def take(self, amount: float = 1.0) -> float:
         """Take it, on credit if need be; returns the seconds until the debt is filled."""

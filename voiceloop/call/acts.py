@@ -18,11 +18,12 @@ from itertools import cycle
 import numpy as np
 
 from audio.frames import FRAME_MS, Samples, samples_in
-from voiceloop.agent import AgentConfig, CallManners, Transfer
+from voiceloop.agent import AgentConfig
 from voiceloop.call import events as told
 from voiceloop.call.answered_by import AnsweredBy, Tone
 from voiceloop.call.connection import Transport
 from voiceloop.call.lifetime import Ending, Idleness
+from voiceloop.call_manners import CallManners, Transfer
 from voiceloop.errors import NotOnThisLine, TransferFailed, VoiceLoopError
 from voiceloop.listening.events import ListenEvent
 from voiceloop.realtime.commands import ClearAudio
@@ -40,6 +41,7 @@ GOODBYE_HEARD_S = 0.6
 # The line of a caller who was handed over ends by itself; chosen, for a far end that forgets to.
 HANDED_OVER_S = 5.0
 AFTER_TONE_S = 0.4
+SILENCE_S = 10.0  # of a caller, before they are asked whether they are there; chosen
 LONGEST_GREETING_S = 60.0  # of a machine, and of what is said to it
 # Of the longest, by SIP: a minute of ringing, one of summary, and two for the caller's telephone,
 # which takes our place with the colleague, or calls them anew where it cannot.
@@ -165,10 +167,8 @@ class CallActs:
         if await self.idleness.stays_idle(GOODBYE_HEARD_S):
             self._end(Ending.AGENT)
 
-    async def watch_silence(
-        self, after_s: float, n_turns: Callable[[], int], waits: Callable[[], bool]
-    ) -> None:
-        """Ask whether anybody is there after so long a silence, and end the call after two more.
+    async def watch_silence(self, n_turns: Callable[[], int], waits: Callable[[], bool]) -> None:
+        """Ask whether anybody is there after SILENCE_S, and end the call after two more of it.
 
         n_turns: the agent's so far. waits: whether the caller has asked it to wait, and is asked
         back by turn-taking first.
@@ -178,7 +178,7 @@ class CallActs:
             await self.idleness.wait()
             is_asked = n_asked is not None and n_turns() <= n_asked
             n_silences = 2 if is_asked else 1
-            is_quiet = await self.idleness.stays_idle(n_silences * after_s)
+            is_quiet = await self.idleness.stays_idle(n_silences * SILENCE_S)
             asks = bool(self._manners.still_there) and not waits()
             if not is_quiet or self.is_away or not asks:
                 n_asked = None if not self.is_away else n_asked
@@ -273,7 +273,7 @@ def agent_on_line(
     allows: whether a call may go there. begins: the call does, with this agent.
     """
     hello, manners = transport.hello, agent.call
-    call, greeting = hello.phone or NO_PHONE, (begins and hello.opening) or agent.greeting
+    call, greeting = hello.phone or NO_PHONE, agent.greeting
     if begins and call.returned:
         greeting = manners.not_transferred
     if not call.is_outbound:  # there people call us, and machines do not answer

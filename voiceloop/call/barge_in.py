@@ -29,6 +29,11 @@ from voiceloop.slots.numbers import FILLERS
 
 Verdict = Literal["duck", "hold", "stop", "go_on", "resume"]
 
+# After so much of a voice, its lead-in counted ("st" in "stop"), the agent gets quieter, and falls
+# silent. A plain voice that lasts for STOP_MS takes the floor, whatever the words. The
+# caller hears nothing sooner at 250 ms, where 35 % of backchannels and noises end the reply; at
+# 1000 ms 4.9 % do (benchmarks/LOG.md, 2026-11-21, "when a sound over the agent is for good").
+DUCK_MS, HOLD_MS, STOP_MS = 60.0, 128.0, 1000.0
 RESUME_SILENCE_MS = 220.0  # between the syllables of "mm-hm" lie up to 150 ms
 # How much longer the speech of a listed backchannel, and words of a voice the detector doubts, may
 # go on.
@@ -37,8 +42,8 @@ DOUBT_PATIENCE = 2.0
 LONGEST_PAUSED_MS = 2000.0  # nobody waits longer for an agent that went silent at a noise
 SURE_VOICE = 0.8  # mean probability of its windows: voices mostly above, babble and dishes below
 # Log-odds that a sound is words for the agent (`audio.for_agent`): below the first its words wait
-# until it is over or has lasted `stop_ms`, below the second twice as long, and nothing but words
-# takes the floor; from the third on it is plainly a caller, who takes it after SOONER of `stop_ms`.
+# until it is over or has lasted STOP_MS, below the second twice as long, and nothing but words
+# takes the floor; from the third on it is plainly a caller, who takes it after SOONER of STOP_MS.
 # Chosen on people whom the head had not heard, of whose readings 20, 7 and 42 % lie below
 # (benchmarks/LOG.md, 2026-11-23, "a caller by the sound").
 UNSURE_LOG_ODDS, AGAINST_LOG_ODDS, CALLER_LOG_ODDS = 0.0, -1.5, 1.5
@@ -91,12 +96,11 @@ class BargeInJudge:
 
     def observe_sound(self, for_agent: float | None) -> None:
         """The latest log-odds that this segment is words for the agent, by its sound."""
-        if self.options.by_sound:
-            self.for_agent = for_agent
+        self.for_agent = for_agent
 
     def observe_level(self, log_odds: float) -> None:
         """Take in the level of this segment, as `CallerLevel.log_odds`."""
-        if self.options.by_sound and self.options.speakers == "caller":
+        if self.options.speakers == "caller":
             self.by_level = log_odds
 
     def observe_agent(self, text: str) -> None:
@@ -110,11 +114,11 @@ class BargeInJudge:
         lasting_ms: so long the sound has lasted by its loudness. sign: why it may be speech; only
         the first loud window of the voice detector may silence the agent.
         """
-        if not self.options.enabled or self.hears_itself or sign == "risen":
+        if not self.options.is_allowed or self.hears_itself or sign == "risen":
             return None
-        if sign == "loud" and lasting_ms >= self.options.hold_ms:
+        if sign == "loud" and lasting_ms >= HOLD_MS:
             return "hold"
-        return "duck" if lasting_ms >= self.options.duck_ms else None
+        return "duck" if lasting_ms >= DUCK_MS else None
 
     def judge(
         self,
@@ -134,7 +138,7 @@ class BargeInJudge:
         so much sooner. "resume" gives the floor back when the sound is over, "go_on" takes it while
         the sound lasts.
         """
-        if self.state == "stopped" or not self.options.enabled:
+        if self.state == "stopped" or not self.options.is_allowed:
             return None
         is_over = silence_ms >= RESUME_SILENCE_MS
         if self.takes_floor(
@@ -152,9 +156,9 @@ class BargeInJudge:
         if self.hears_itself and not self._content():
             return None
         heard_ms = led_in_ms + speech_ms
-        is_begun = silence_ms == 0 and heard_ms >= self.options.duck_ms
+        is_begun = silence_ms == 0 and heard_ms >= DUCK_MS
         if self.state == "ducked" or (self.state == "idle" and is_begun):
-            if heard_ms >= self.options.hold_ms:
+            if heard_ms >= HOLD_MS:
                 self.state = "paused"
                 return "hold"
         if self.state == "idle" and is_begun:
@@ -163,12 +167,12 @@ class BargeInJudge:
         return None
 
     def is_paused_by_voice(self, speech_ms: float) -> bool:
-        """The agent is paused, and by a voice that has lasted for `hold_ms` without its lead-in.
+        """The agent is paused, and by a voice that has lasted for HOLD_MS without its lead-in.
 
         A breath or a chair before a cough hastens the pause, which costs nothing. What cannot be
         undone waits for so much.
         """
-        is_held = self.state == "paused" and speech_ms >= self.options.hold_ms
+        is_held = self.state == "paused" and speech_ms >= HOLD_MS
         return is_held and not self.is_elsewhere
 
     @property
@@ -255,20 +259,20 @@ class BargeInJudge:
             is_caller = for_agent >= CALLER_LOG_ODDS
             is_plain = is_caller or (is_plain and for_agent > AGAINST_LOG_ODDS)
             if is_caller and (says_something or not self.words):
-                return speech_ms >= SOONER * self.options.stop_ms
+                return speech_ms >= SOONER * STOP_MS
         if not is_plain and not says_something:
             return False
         patience = 1.0 if is_plain else DOUBT_PATIENCE
         if self.words and not says_something:
             patience = BACKCHANNEL_PATIENCE
-        return speech_ms >= patience * self.options.stop_ms
+        return speech_ms >= patience * STOP_MS
 
     def takes_floor_late(
         self, words: tuple[str, ...], speech_ms: float, *, reply_ends_soon: bool, voice: float
     ) -> bool:
         """The sound is over before that was sure: its words, if there are any, decide."""
         self.observe_words(words)
-        return bool(words and self.options.enabled) and self.takes_floor(
+        return bool(words and self.options.is_allowed) and self.takes_floor(
             speech_ms, reply_ends_soon=reply_ends_soon, voice=voice, is_over=True
         )
 
@@ -285,7 +289,7 @@ class BargeInJudge:
         # The agent is silent by now, so waiting costs little; and whatever it sounded like, a
         # caller's words count when the sound is over.
         patience = 1.0 if for_agent > AGAINST_LOG_ODDS else DOUBT_PATIENCE
-        return is_over or speech_ms >= patience * self.options.stop_ms
+        return is_over or speech_ms >= patience * STOP_MS
 
     def _content(self) -> tuple[str, ...]:
         """The words that no backchannel has; single letters are what a hum is heard as."""
@@ -304,7 +308,7 @@ class BargeInJudge:
 
     def is_echo(self) -> bool:
         """Most of the words are what the agent has just said."""
-        if not self.options.echo_guard or len(self.words) < 2 or not self._agent_words:
+        if len(self.words) < 2 or not self._agent_words:
             return False
         own = sum(word in self._agent_words for word in self.words)
         return own >= ECHO_SHARE * len(self.words)

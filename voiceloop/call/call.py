@@ -72,7 +72,7 @@ class Call:
         self._slides = ahead.does("slide")
         self._tools = SessionTools(
             services.toolbox, tasks, self._record_result, hello.caller(protocol.session_id),
-            calls_ahead=ahead.does("tool_calls"), allowance=hello.allowance,
+            calls_ahead=ahead.does("tool_calls"),
             client_timeout_ms=agent.tool_timeout_ms,
             on_overdue=self._fail_tool_calls,
             turns=protocol.conversation, language=agent.language, ask=protocol.ask_to_confirm,
@@ -98,10 +98,9 @@ class Call:
             lambda text: self._context.spoken(text), transport.phone, self.tap,
         )  # fmt: skip
         self.idleness = self._acts.idleness
-        silence_s = services.config.phone.silence_s
-        if hello.phone is not None and silence_s:
+        if hello.phone is not None:
             watching = self._acts.watch_silence(
-                silence_s, lambda: self._replies.n_turns, lambda: self._turn_taking.waits
+                lambda: self._replies.n_turns, lambda: self._turn_taking.waits
             )
             tasks.create_task(watching, name="silence")
         self._turn_taking = TurnTaking(agent.barge_in, agent.language)
@@ -118,8 +117,8 @@ class Call:
         self._agent = agent
         self._context = context = ReplyContext(
             services, backends, agent, self._protocol, self._tasks, self._tools,
-            self._hello.tenant, lambda words, p_end: self.advance_all(self._weigh(words, p_end)),
-            self.tap,
+            self._hello.allowance, self._hello.tenant,
+            lambda words, p_end: self.advance_all(self._weigh(words, p_end)), self.tap,
         )  # fmt: skip
         context.configure(self._protocol.settings)
         self.hooks = context.hooks
@@ -133,9 +132,8 @@ class Call:
         return ListenerOptions(
             agent.recognizer_options(self._protocol.settings),
             agent.slots,
-            starts_early=ahead.does("early_start") and agent.barge_in.enabled,
+            starts_early=ahead.does("early_start") and agent.barge_in.is_allowed,
             words_late_s=agent.waiting.late_s,
-            knows_echo=agent.barge_in.echo_guard,
             tells_groups=bool(agent.waiting.acknowledge),
         )
 

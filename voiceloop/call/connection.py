@@ -53,8 +53,7 @@ class Hello:
     server's own. ``lock``: what of the session it keeps from change. ``key``, ``secret``,
     ``claims``: as of `Caller`. ``agent``: the name of the one that is to answer, of several; "":
     the server's first. ``door``: what kind of line it came by; on all but a WebSocket sound flows
-    before the client has said anything. ``phone``: of a telephone, who calls whom;
-    ``opening``: said instead of the agent's greeting.
+    before the client has said anything. ``phone``: of a telephone, who calls whom.
     """
 
     model: str = "voiceloop"
@@ -82,7 +81,6 @@ class Hello:
     claims: Mapping[str, str] = field(default_factory=dict)
     door: Literal["websocket", "webrtc", "phone"] = "websocket"
     phone: PhoneCall | None = None
-    opening: str = ""
 
     @property
     def is_configured(self) -> bool:

@@ -17,7 +17,7 @@ from typing import NoReturn
 import msgspec
 
 from voiceloop.admission.bucket import Bucket
-from voiceloop.agent import AgentConfig, Transfer
+from voiceloop.agent import AgentConfig
 from voiceloop.call import events as told
 from voiceloop.call.acts import agent_on_line
 from voiceloop.call.call import Call
@@ -32,6 +32,7 @@ from voiceloop.call.lifetime import (
 )
 from voiceloop.call.services import Answering
 from voiceloop.call.writer import Writer
+from voiceloop.call_manners import Transfer
 from voiceloop.errors import InvalidRequest, Overloaded, VoiceLoopError
 from voiceloop.realtime import commands as asked
 from voiceloop.realtime.protocol import Protocol
@@ -75,7 +76,7 @@ class Session:
             is_beta=hello.beta,
             on_put=output.set,
             on_change=changed.set,
-            keeps_facts=agent.memory.facts,
+            keeps_facts=True,
             locks=hello.locks(agent.served_tools),
             line=transport.line,
         )
@@ -259,8 +260,7 @@ class Session:
                 if getattr(now, name) == getattr(self._own, name)  # else it is the client's
             },
         )
-        locks, facts = hello.locks(agent.served_tools), agent.memory.facts
-        changed = self.protocol.hand_over(settings, locks, before, keeps_facts=facts)
+        changed = self.protocol.hand_over(settings, hello.locks(agent.served_tools), before)
         self._answering, self._own, self._handed_to = answering, own, name
         self._call.hand_to(answering)
         self._call.obey(changed)

@@ -318,7 +318,7 @@ class TurnTaking:
             case heard.SoundLost() if self.agent is Agent.EARLY:
                 yield Step.RESUME
             case heard.SoundLost():
-                if status.agent_has_floor and self._judge.options.enabled:
+                if status.agent_has_floor and self._judge.options.is_allowed:
                     yield Step.RESUME
             case heard.SpeechStarted(activity=activity) | heard.SpeechWindow(activity=activity):
                 if isinstance(event, heard.SpeechStarted):
@@ -390,7 +390,7 @@ class TurnTaking:
         if self.agent is Agent.EARLY:
             yield Step.PAUSE  # the caller may go on
             return
-        if not status.agent_has_floor or not self._judge.options.enabled:
+        if not status.agent_has_floor or not self._judge.options.is_allowed:
             return
         verdict = self._judge.suspect(sound.lasting_ms, sound.sign)
         yield from PLAYOUT_FOR[verdict] if verdict is not None else (Step.REDUCE_LEAD,)

@@ -24,7 +24,7 @@ from audio.opus import is_available
 from voiceloop import __version__
 from voiceloop.access.origins import is_loopback
 from voiceloop.cell import can_filter
-from voiceloop.config import REALTIME_FILLS, Config, all_keys
+from voiceloop.config import Config, all_keys
 from voiceloop.doctor.agent_knowledge import check_agent_knowledge
 from voiceloop.doctor.agent_tools import check_agent_tools
 from voiceloop.doctor.finding import Finding, Level
@@ -165,7 +165,7 @@ def explain_settings(config: Config) -> Iterator[Finding]:
     """Each key that is not at its default: its value, the default, and what it does."""
     for path, one in all_keys().items():
         value = attrgetter(path)(config)
-        if value == one.default or (config.realtime_url and path in REALTIME_FILLS):
+        if value == one.default or (config.realtime_url and path == "llm_url"):
             continue
         if isinstance(value, tuple) and value and is_dataclass(value[0]):
             for index, table in enumerate(value):

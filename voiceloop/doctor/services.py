@@ -58,7 +58,7 @@ def _of_roles(config: Config) -> Iterator[_Asked]:
     for role, key in ROLE_KEYS.items():
         model: str = getattr(config, f"{key}_model")
         written = "realtime" if key == "llm" and config.realtime_url else key
-        remedy = f"start it, or mend {written}_url, {written}_key or {written}_model"
+        remedy = f"start it, or mend {written}_url, {key}_key or {key}_model"
         for url, secret in keyed(getattr(config, f"{key}_url"), getattr(config, f"{key}_key")):
             kind = config.llm_service if key == "llm" and config.llm_service != AUTO else ""
             named = model if provider_of(url) is not None else model or MODELS[key]

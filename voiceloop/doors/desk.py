@@ -17,7 +17,7 @@ from voiceloop.call.connection import Hello
 from voiceloop.doors.limits import PhoneLimits
 from voiceloop.doors.webhook import Webhook, incoming
 from voiceloop.errors import BackendError, CallRejected, InvalidRequest
-from voiceloop.phone_settings import PhoneSettings
+from voiceloop.phone_settings import WEBHOOK, PhoneSettings
 from voiceloop.realtime.settings import Json
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Desk:
         self._limits = PhoneLimits(settings, time.time)
         self._webhook = webhook
         if webhook is None and settings.webhook_url:
-            self._webhook = Webhook(settings.webhook_url, settings.webhook_secret)
+            self._webhook = Webhook(settings.webhook_url, settings.secrets[WEBHOOK])
         self._ringing: dict[str, Ringing] = {}
 
     @property

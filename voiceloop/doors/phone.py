@@ -44,7 +44,7 @@ def hello_of_call(config: Config, call: PhoneCall) -> Hello:
     if (number := config.phone.of(call.called)) is None:
         return hello
     session = filled_session(dict(number.session), phone)
-    return replace(hello, session=session, opening=number.greeting, agent=number.agent)
+    return replace(hello, session=session, agent=number.agent)
 
 
 def filled_session(session: Json, phone: PhoneCall) -> Json:

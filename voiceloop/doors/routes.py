@@ -192,13 +192,12 @@ class Doors:
         while.
         """
         webrtc, limits = self._server.config.webrtc, self._server.config.limits
-        if not webrtc.ice_servers:
-            return JSONResponse({"ice_servers": []})
-        servers: Json = {"urls": list(webrtc.ice_servers)}
-        if webrtc.turn_secret:
-            expires_at = int(time.time() + max(LEAST_TURN_S, 60.0 * limits.session_minutes))
-            servers |= turn_credentials(webrtc.turn_secret, expires_at)
-        return JSONResponse({"ice_servers": [servers]})
+        expires_at = int(time.time() + max(LEAST_TURN_S, 60.0 * limits.session_minutes))
+        servers: list[Json] = [
+            {"urls": [url], **(turn_credentials(secret, expires_at) if secret else {})}
+            for url, secret in webrtc.ice_servers.items()
+        ]
+        return JSONResponse({"ice_servers": servers})
 
 
 def _no_telephone(verb: str) -> InvalidRequest:

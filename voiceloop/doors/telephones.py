@@ -13,7 +13,7 @@ from starlette.routing import Route
 from voiceloop.doors.calls import Calls
 from voiceloop.doors.entrance import Server
 from voiceloop.errors import ConfigError
-from voiceloop.phone_settings import PhoneSettings
+from voiceloop.phone_settings import EXCHANGES, PhoneSettings
 
 if TYPE_CHECKING:
     from voiceloop.doors.carriers.door import CarrierDoor
@@ -34,7 +34,7 @@ class Telephones:
         settings = server.config.phone
         if settings.carriers:
             self._open_carriers(server, calls, settings)
-        if settings.asterisk or settings.audiosocket:
+        if settings.secrets.keys() & set(EXCHANGES):
             self._open_exchanges(server, calls, settings)
 
     async def open(self) -> None:
@@ -70,12 +70,12 @@ class Telephones:
     def _open_exchanges(self, server: Server, calls: Calls, settings: PhoneSettings) -> None:
         from voiceloop.doors.pbx.door import AsteriskDoor, AudioSocketDoor
 
-        if settings.asterisk:
-            door = AsteriskDoor(server, calls, settings.asterisk)
+        if "asterisk" in settings.secrets:
+            door = AsteriskDoor(server, calls, settings.secrets["asterisk"])
             self.routes += door.routes()
             self.sockets.append(door)
-        if settings.audiosocket:
+        if "audiosocket" in settings.secrets:
             at = settings.audiosocket_address
-            sockets = AudioSocketDoor(server, calls, settings.audiosocket, *at)
+            sockets = AudioSocketDoor(server, calls, settings.secrets["audiosocket"], *at)
             self.routes += sockets.routes()
             self._close.append(sockets.close)

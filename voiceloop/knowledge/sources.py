@@ -6,6 +6,7 @@ Owns `KnowledgeSource`, one `[[knowledge]]` of an agent file, and what each of i
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # httpx costs a start without it 0.2 s
 log = logging.getLogger(__name__)
 
 MAX_SOURCES = 16
+ADDRESS = r"(?s)(https?://|\$\{).*"  # all of it may come from the environment
 # Of one search by a service: one is begun every 150 ms, and what is later than the pause is of no
 # use.
 SERVICE_MS = 120.0
@@ -32,22 +34,30 @@ SERVICE_MS = 120.0
 class KnowledgeSource:
     """One `[[knowledge]]` of an agent file: a folder of documents, or a service that searches."""
 
-    folder: Path | None = key(
-        None,
-        "A folder of Markdown, text and CSV files (`.md`, `.txt`, `.csv`, UTF-8). Read once "
-        "at the start: up to 10,000 files, 4 MiB each, 64 MiB and 50,000 passages in all. The"
-        " server ignores hidden files and links that lead out of the folder.",
-    )
-    url: str | None = key(
-        None,
-        "A service that searches ([KNOWLEDGE.md](KNOWLEDGE.md#a-service-that-searches)). "
-        "`${NAME}` stands for a variable of the environment. The server asks all sources at "
-        "once and merges their results by rank. If a service takes longer than 120 ms, the "
-        "turn goes without its passages, but keeps those of other sources.",
+    source: str = key(
+        ...,
+        "A folder of Markdown, text and CSV files (`.md`, `.txt`, `.csv`, UTF-8). Or the address "
+        "of a service that searches ([KNOWLEDGE.md](KNOWLEDGE.md#a-service-that-searches)). A "
+        "folder is read once at the start: up to 10,000 files, 4 MiB each, 64 MiB and 50,000 "
+        "passages in all, without hidden files and links out of it. In an address `${NAME}` stands "
+        "for a variable of the environment. Several sources are asked at once, and what they find "
+        "is fused by rank. A service that takes longer than 120 ms costs the turn its passages, "
+        "not those of other sources.",
+        pattern=r"(?s).*\S.*",
+        wanted="a folder or an address",
+        not_path=ADDRESS,
     )
     headers: Mapping[str, Any] = key(
-        {}, 'Sent along to `url`, as `authorization = "Bearer ${SEARCH_KEY}"`.', secret=True
+        {}, 'Sent along to a service, as `authorization = "Bearer ${SEARCH_KEY}"`.', secret=True
     )
+
+    @property
+    def folder(self) -> Path | None:
+        return None if self.url is not None else Path(self.source)
+
+    @property
+    def url(self) -> str | None:
+        return self.source if re.fullmatch(ADDRESS, self.source) else None
 
 
 def check_sources(sources: Sequence[KnowledgeSource]) -> None:
@@ -56,9 +66,6 @@ def check_sources(sources: Sequence[KnowledgeSource]) -> None:
         raise _wrong("knowledge", f"at most {MAX_SOURCES} of them", str(len(sources)))
     for index, source in enumerate(sources):
         where = f"knowledge[{index}]"
-        if (source.folder is None) == (source.url is None):
-            found = "neither" if source.url is None else "both"
-            raise _wrong(where, "folder or url", found)
         for name, value in source.headers.items():
             if not isinstance(value, str):  # and its value is not shown: it may be a secret
                 raise _wrong(f"{where}.headers.{name}", "a string", type(value).__name__)
@@ -105,13 +112,13 @@ def _service(
 
     from voiceloop.knowledge.services import UrlRetriever
 
-    url = from_environment(source.url or "", environment, "knowledge.url")
+    url = from_environment(source.url or "", environment, "knowledge.source")
     try:
         is_address = httpx.URL(url).scheme in ("http", "https") and bool(httpx.URL(url).host)
     except httpx.InvalidURL:
         is_address = False
     if not is_address:
-        raise _wrong("knowledge.url", "http:// or https:// and a host", repr(source.url))
+        raise _wrong("knowledge.source", "http:// or https:// and a host", repr(source.url))
     headers = {
         name: from_environment(str(value), environment, "knowledge")
         for name, value in source.headers.items()

@@ -73,14 +73,13 @@ Deliver = Callable[[Sequence[ListenEvent]], None]
 class ListenerOptions:
     """The part of an agent's file that the listener goes by; another agent changes all of it.
 
-    knows_echo: the agent's own voice is kept out. tells_groups: as of `GroupHeard`.
+    tells_groups: as of `GroupHeard`.
     """
 
     recognizer: RecognizerOptions = RecognizerOptions()
     slots: Sequence[AgentSlot] = ()
     starts_early: bool = False
     words_late_s: float | None = None
-    knows_echo: bool = False
     tells_groups: bool = False
 
 
@@ -111,7 +110,7 @@ class Listener:
         self._endpointing = Endpointing(settings.turn_detection or SemanticVad())
         self._early = EarlyStarts()
         self._prosody = Prosody()
-        self._echo: EchoGuard | None = None
+        self._echo = EchoGuard()
         self.sound = TurnSound() if keeps_sound else None
         self._caller_audio = CallerAudio(settings.input_format, settings.noise_reduction)
         self._audio = AudioClock(clock)
@@ -150,8 +149,6 @@ class Listener:
         self._tells_groups = options.tells_groups
         self._early.is_enabled = options.starts_early
         self._ended.late_s = options.words_late_s
-        if options.knows_echo != (self._echo is not None):
-            self._echo = EchoGuard() if options.knows_echo else None
         self._endpointing.take(options.slots)
         self._endpointing.observe_language(options.recognizer.language)
 
@@ -163,8 +160,7 @@ class Listener:
 
     def observe_played(self, samples: Samples, rate_hz: int) -> None:
         """Sound of the agent, int16 [n], goes out to the caller now: it may come back."""
-        if self._echo is not None:
-            self._echo.play(samples, rate_hz)
+        self._echo.play(samples, rate_hz)
 
     @property
     def now_ms(self) -> float:
@@ -188,7 +184,7 @@ class Listener:
         if not self._listens:
             self._recognize(samples)
             return []
-        if self._echo is not None and len(samples):
+        if len(samples):
             samples = self._echo.push(samples)
         self._onset.feed(samples, had_stalled=had_stalled)
         if self._segment is None:

@@ -7,10 +7,9 @@ into it in the order in which they leave. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
-from voiceloop.config_reader import key
 from voiceloop.memory.facts import Fact, FactKind, quote
 from voiceloop.memory.reading import Asked, confirmed, facts_of_agent, facts_of_caller
 
@@ -19,18 +18,6 @@ MAX_OPEN_CALLS = 32  # of tools, whose result has not left the window yet
 
 OPENING = "\n\n[Notes from earlier in this call, not said now:"
 CLOSING = "]"
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Facts of a long call's beginning that the model's window no longer holds."""
-
-    facts: bool = key(
-        True,
-        "Names, numbers, answers, read-backs that the caller confirmed, promises, and what "
-        "tools did. Rules for English quote these facts from the transcript "
-        "([`reading.py`](../memory/reading.py)); a newer fact replaces an older one.",
-    )
 
 
 class _OpenCall(NamedTuple):

@@ -21,6 +21,9 @@ from voiceloop.workers.messages import RoleSpec, WorkerSpec
 
 # The open turn's, the answer's, and four out of band.
 BRANCHES_PER_SESSION = 6
+# Of memory, for conversations that leave the KV cache: they come back sooner than they are read
+# again (benchmarks/LOG.md, 2026-11-22, "prompts that were read before"). On a GPU it is pinned.
+HOST_TIER_BYTES = 512 * MIB
 # Of the disk, for the agent's instructions as they were read; the longest unused make room.
 PREFIX_FILE_BYTES = 512 * MIB
 # Of the engine's fields those that a configuration sets under another name, for errors.
@@ -29,14 +32,13 @@ KEYS = {
     "kv_format": "engine.kv",
     "kv_tokens": "engine.kv_tokens",
     "context_length": "context_tokens",
-    "host_tier_bytes": "engine.host_tier_mb",
     "device": "engine.device",
     "threads": "engine.threads",
     "draft_dir": "engine.drafter",
     "eagle_dir": "engine.drafter",
     "adapter_dir": "llm_adapter",
     "adapters": "llm_adapter",  # of agents
-    "route_file": "cascade.route_head",
+    "route_file": "cascade.large_share",
 }
 # As `engine.route.ROUTE_FILE`.
 ROUTE_FILE = "route.safetensors"
@@ -73,7 +75,7 @@ def engine_options(
         **base,
         "max_branches": BRANCHES_PER_SESSION * config.limits.max_sessions,
         "threads": engine.threads or n_threads,
-        "host_tier_bytes": engine.host_tier_mb * MIB,
+        "host_tier_bytes": HOST_TIER_BYTES,
         "prefix_file_bytes": PREFIX_FILE_BYTES,
         "packed_file_bytes": PACKED_FILE_BYTES,
         "keys": KEYS,
@@ -83,7 +85,7 @@ def engine_options(
     if adapter is not None:
         options["adapter_dir"] = str(adapter)
     if config.cascade.large_share < 1:
-        options["route_file"] = str(_route_head(config.cascade.route_head, adapter or model))
+        options["route_file"] = str(_route_head(adapter or model))
     if engine.weights != AUTO:
         options["quant"] = None if engine.weights == DENSE else engine.weights
     if engine.kv != AUTO:
@@ -132,14 +134,12 @@ def with_adapters(
     )
 
 
-def _route_head(named: Path | None, folder: Path | None) -> Path:
+def _route_head(folder: Path | None) -> Path:
     """Raises: ConfigError."""
-    found = named or (folder / ROUTE_FILE if folder is not None else None)
+    found = folder / ROUTE_FILE if folder is not None else None
     if found is None or not found.is_file():
-        raise ConfigError(
-            "cascade.large_share: expected cascade.route_head, or a model whose folder has "
-            f"{ROUTE_FILE}, found no file {found or ''}".rstrip()
-        )
+        wanted = f"cascade.large_share: expected a model whose folder has {ROUTE_FILE}"
+        raise ConfigError(f"{wanted}, found no file {found or ''}".rstrip())
     return found
 
 

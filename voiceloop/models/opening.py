@@ -415,13 +415,15 @@ class Further:
             config = replace(
                 self._config, llm_url=one.url, llm_key=one.key, llm_model=one.model,
                 llm_service=one.service, llm_adapter=None, llm=LanguageRequests(),
-                llm_hears=one.hears, workers=WorkerAddresses(), cascade=CascadeSettings(),
+                llm_hears="sound" in one.takes, workers=WorkerAddresses(),
+                cascade=CascadeSettings(),
             )  # fmt: skip
             try:
                 made = await self._one(one.name, config)
             except (ConfigError, BackendError) as error:
                 raise type(error)(f"[[models]] {one.name}: {error}") from error
-            named[one.name] = replace(made, language=one.language, takes_tools=one.tools)
+            takes_tools = "tools" in one.takes
+            named[one.name] = replace(made, language=one.language, takes_tools=takes_tools)
         return named
 
     async def _one(self, name: str, config: Config) -> NamedModel:
@@ -466,11 +468,10 @@ def _is_there(model: Any) -> bool:
 
 def unpriced(config: Config) -> list[str]:
     """A sentence for each model without a price, where another has one: its cost would be 0."""
-    prices = {MAIN_MODEL: config.prices.tokens} | {one.name: one.prices for one in config.models}
-    has = {name: any(tokens) for name, tokens in prices.items()}
-    if not any(has.values()):
+    names = (MAIN_MODEL, *(one.name for one in config.models))
+    lacking = [name for name in names if not any(config.prices.get(name, ()))]
+    if len(lacking) == len(names):
         return []
-    lacking = [name for name, is_priced in has.items() if not is_priced]
     return [f"the model {name} has no price: its tokens count as free" for name in lacking]
 
 
@@ -479,7 +480,7 @@ def cascade_of(config: Config, models: Mapping[str, NamedModel]) -> Cascade | No
     chosen = config.cascade
     if not chosen.further:
         return None
-    small, large = chosen.small or OWN_MODEL, chosen.large or OWN_MODEL
+    small, large = (OWN_MODEL if one == MAIN_MODEL else one for one in chosen.models)
     pair = Cascade(small, large, chosen.large_share)
     if not chosen.verify:
         return pair

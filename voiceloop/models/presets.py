@@ -56,7 +56,6 @@ REPLY_TOKENS = 256
 # Each keeps its lines as sound, some 0.3 MB, and may have processes of its own. Chosen.
 MOST_AGENTS = 256
 AGENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-SPEECH: Sequence[RoleName] = ("recognizer", "voice")
 
 EMBEDDED_LIMITS = (
     "{agent} is answered by the embedded model (13M): it takes orders and bookings. Plain "
@@ -226,7 +225,6 @@ def worker_specs(
     config, preset, planned = plan(config)
     taken = {role: one for role, one in planned.items() if role in wanted}
     _check_package(taken)
-    _check_speech_device(config, taken)
     lacks = missing_models(preset, taken)
     if lacks:
         commands = dict.fromkeys(one.remedy for one in lacks)
@@ -269,8 +267,7 @@ def _steps_lower(
     other = resolve_model(CPU.models["engine"], hub_folder())
     if not other.missing and other.model != resolved.model:
         n_tokens = options.get("context_length", 0)  # or long calls would no longer fit
-        engine = EngineSettings(host_tier_mb=config.engine.host_tier_mb)
-        below = replace(config, context_tokens=n_tokens, engine=engine)
+        below = replace(config, context_tokens=n_tokens, engine=EngineSettings())
         n_threads = max(1, n_cores() // 2)
         yield _role_spec(other, _role_options(below, CPU, other, n_threads))
 
@@ -285,17 +282,6 @@ def _check_package(taken: Mapping[RoleName, ResolvedModel]) -> None:
         raise ConfigError(
             f"llm_model: expected {model.requires} installed for {model.name}, found another or "
             f"none: {model.install}"
-        )
-
-
-def _check_speech_device(config: Config, taken: Mapping[RoleName, ResolvedModel]) -> None:
-    """Raises: ConfigError where a GPU is named that no recognizer and no voice here can use."""
-    speech = [taken[role] for role in SPEECH if role in taken]
-    is_on_gpu = config.speech_device not in (AUTO, "cpu")
-    if is_on_gpu and all(one.folder is None for one in speech):
-        names = ", ".join(one.model.name for one in speech) or "services"
-        raise ConfigError(
-            f"speech_device: expected a recognizer or a voice from a folder, found {names}"
         )
 
 
@@ -345,8 +331,6 @@ def _role_options(
         options.pop("device", None)  # of the models in packages none asks for one
     else:
         options["source"] = str(resolved.folder)
-        if config.speech_device != AUTO:
-            options["device"] = config.speech_device
     return options
 
 

@@ -254,16 +254,15 @@ class Protocol:
         return commands.SettingsChanged(previous, current)
 
     def hand_over(
-        self, asked_for: SessionSettings, locks: Locks, told: str | None, *, keeps_facts: bool
+        self, asked_for: SessionSettings, locks: Locks, told: str | None
     ) -> commands.SettingsChanged:
-        """Another agent goes on, with these settings. keeps_facts: as of the class.
+        """Another agent goes on, with these settings.
 
         told: what its model is told of the call so far, in place of it; None: it is shown all.
         Raises: InvalidRequest: no model here serves them; nothing has changed.
         """
         changed = self.adopt(asked_for)
         self._locks = locks
-        self.shown.keep_facts(keeps_facts)
         if told is not None:
             item_id = self.new_id("item")
             content = (Part(type="input_text", text=told),)

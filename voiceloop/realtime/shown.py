@@ -169,11 +169,6 @@ class Shown:
         sizes = [self._n_tokens(item, count) for item in self._items]
         return self._show_from(self._fitting(start, sizes, sum(sizes) / 2), is_ahead=False)
 
-    def keep_facts(self, does: bool) -> None:
-        """Whether the model is told facts of what leaves its window from now on."""
-        if does != (self._ledger is not None):
-            self._ledger, self._recall = Ledger() if does else None, ""
-
     def begin_at(self, item_id: str) -> None:
         """Show nothing of what is before this item, nor facts of it: the model is another's."""
         self.begins_at = self._oldest_id = item_id

@@ -69,11 +69,11 @@ class Bridge:
     ) -> None:
         self._lines = lines
         self._has_lines = bool(waiting.say)
-        self._say_after_s = waiting.say_after_ms / 1000
+        self._say_after_s = waiting.say_after_s
         self._clock = clock
         self._has_spoken = has_spoken
         self.opener: Opener | None = None
-        self._left_s = waiting.budget_ms / 1000
+        self._left_s = waiting.tools_s
         self._may_bridge_voice = True  # once a reply
 
     @property

@@ -10,6 +10,7 @@ from itertools import cycle
 from typing import Self
 
 from audio.frames import Samples
+from voiceloop.admission.allowance import Allowance
 from voiceloop.admission.overload import Level
 from voiceloop.agent import AgentConfig, Waiting
 from voiceloop.backends import (
@@ -75,8 +76,9 @@ class ReplyServices:
 class ReplyContext:
     """The parts of one call that each of its replies is given.
 
-    tasks: of the call. tenant: whose caches the language model may use. on_p_end: told P(end of
-    turn) after the words of the open turn. tap: of what is kept of the call.
+    tasks: of the call. allowance: what its key may use. tenant: whose caches the language model may
+    use. on_p_end: told P(end of turn) after the words of the open turn. tap: of what is kept of the
+    call.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class ReplyContext:
         protocol: Protocol,
         tasks: asyncio.TaskGroup,
         tools: SessionTools,
+        allowance: Allowance,
         tenant: str,
         on_p_end: PEndCallback,
         tap: CallTap,
@@ -95,6 +98,7 @@ class ReplyContext:
         self.agent = agent
         self.agent_name = services.name
         self.tools = tools
+        self._allowance = allowance
         self.tasks = tasks
         self.metrics = services.metrics
         self.clock = services.clock
@@ -127,7 +131,7 @@ class ReplyContext:
         self.has_several_models = bool(backends.models)
         self.router = Router(
             backends.models, backends.cascade, agent, services.level,
-            tools.allowance.may_use_large, lambda words: self.anticipation.signs(words),
+            allowance.may_use_large, lambda words: self.anticipation.signs(words),
         )  # fmt: skip
         self.anticipation = Anticipation(
             backends.language_model, protocol.session_id, tasks, on_p_end, self.ahead, tenant,
@@ -189,7 +193,7 @@ class ReplyContext:
         """Take what the large model wrote from the key's quota. used: as of `Reply`."""
         cascade = self._backends.cascade
         if cascade is not None and (usage := used.get(cascade.large)) is not None:
-            self.tools.allowance.take_large_tokens(usage.n_reply_tokens + usage.n_discarded_tokens)
+            self._allowance.take_large_tokens(usage.n_reply_tokens + usage.n_discarded_tokens)
 
     def end(self) -> None:
         """The call is over: nothing is kept of it."""

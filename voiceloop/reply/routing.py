@@ -193,7 +193,7 @@ def fits(
     if rule.likely and (signs is None or getattr(signs, rule.likely) < LIKELY):
         return False
     turns = [message.content for message in prompt if message.role == "user"]
-    if not rule.from_turn <= len(turns) <= (rule.to_turn or len(turns)):
+    if not rule.has_turn(len(turns)):
         return False
     words = f" {' '.join(turns[-1].lower().translate(MARKS).split())} " if turns else ""
     if rule.words and not any(f" {one.lower()} " in words for one in rule.words):

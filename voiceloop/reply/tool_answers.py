@@ -100,8 +100,7 @@ class ToolAnswers:
         key = (call.name, call.arguments)
         if tool is None or not tool.runs_early or self.missing(call):
             return
-        may_call = self._session_tools.may_call_ahead(tool, call.arguments)
-        if self._early(*key) is not None or not may_call:
+        if self._early(*key) is not None or not self._session_tools.calls_ahead:
             return
         if self._n_ahead < MAX_AHEAD:
             self._n_ahead += 1

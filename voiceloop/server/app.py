@@ -78,8 +78,7 @@ class Gateway:
     def __post_init__(self) -> None:
         config = self.config
         self.keys = KeyRing(config.keys, shared=config.secret_key)
-        further = {one.name: one.prices for one in config.models}
-        self.metrics = Metrics(config.slo, config.prices, config.canary, self.workers, further)
+        self.metrics = Metrics(config.slo, config.prices, config.trial, self.workers)
         spent = self.metrics.quota_spent
         self.quotas = Quotas(self.config.quota, self.clock, lambda what: spent.labels(what).inc())
         self.observers = open_observers(config, self.agent, self.keys, self.metrics, self.clock)

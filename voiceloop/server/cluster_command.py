@@ -114,10 +114,9 @@ def settings_for(groups: Sequence[Group], environ: Mapping[str, str]) -> dict[st
     _check_paths(configuration)
     _check_secrets(configuration)
     own = {name: text for name, text in environ.items() if name.startswith(PREFIX)}
-    version = load_config(environ=own).canary.version or told.canary.version
-    if version:
+    if version := next(iter((*load_config(environ=own).canary, *told.canary)), ""):
         wanted = "expected none, for workers are tried by voiceloop cluster deploy --canary"
-        raise ConfigError(f"{SOURCE}: canary.version: {wanted}; found {version!r}")
+        raise ConfigError(f"{SOURCE}: canary: {wanted}; found {version!r}")
     return {name: text for name, text in own.items() if name not in KEY_NAMES}
 
 

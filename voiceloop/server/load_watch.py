@@ -110,7 +110,6 @@ class LoadWatch:
             self._tell(before, level)
         for ask, seconds in self._take_answers():
             self._metrics.answers.labels(ask=ask).observe(seconds)
-        self._metrics.model.run_for(passed_s)
         for answer_s in self._metrics.take_answers_s():
             self.room.observe_answer(now_s, answer_s)
         self.room.observe(

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from voiceloop.backends import Usage
 from voiceloop.canary.trial import Trial
-from voiceloop.operation import NO_CANARY, CanarySettings, Prices, Slo, TokenPrices, WorkerLoad
+from voiceloop.operation import NO_CANARY, CanarySettings, Slo, WorkerLoad
 from voiceloop.telemetry.canary import CanaryCollector
 from voiceloop.telemetry.model_use import ModelUse
 from voiceloop.telemetry.owed_answer import OwedAnswer
@@ -37,12 +38,10 @@ class Metrics:
     def __init__(
         self,
         promised: Slo | None = None,
-        prices: Prices | None = None,
+        prices: Mapping[str, Sequence[float]] = MappingProxyType({}),
         canary: CanarySettings = NO_CANARY,
         workers: Callable[[], Sequence[WorkerLoad]] = tuple,
-        further: Mapping[str, TokenPrices] | None = None,
     ) -> None:
-        """further: the prices of `[[models]]`, by name."""
         self.registry = CollectorRegistry()
         self.registry.register(WorkerCollector(workers))
         self._promised = promised if promised is not None else Slo()
@@ -51,7 +50,7 @@ class Metrics:
         self.registry.register(CanaryCollector(self.trial))
         counter = partial(Counter, registry=self.registry)
         histogram = partial(Histogram, registry=self.registry)
-        self.model = ModelUse(self.registry, prices if prices is not None else Prices(), further)
+        self.model = ModelUse(self.registry, prices)
         self.answers = histogram(
             "voiceloop_answer_seconds",
             "From a question to a worker, while a caller waits, to the first of its answer.",

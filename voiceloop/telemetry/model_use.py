@@ -7,13 +7,13 @@ prices.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from voiceloop.backends import MAIN_MODEL, OWN_MODEL, Usage
-from voiceloop.operation import Prices, TokenPrices
+from voiceloop.backends import OWN_MODEL, Usage
+from voiceloop.operation import MAIN_MODEL
 
 Surface = Literal["call", "http"]
 
@@ -23,7 +23,7 @@ PROMPT_BOUNDS = ((512, "up to 512"), (2048, "up to 2048"), (8192, "up to 8192"))
 LONGER = "over 8192"
 TTFT_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.8, 1.5, 3.0, 8.0)
 TOKEN_BUCKETS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.015, 0.03, 0.05, 0.1, 0.25)
-MILLION, HOUR_S = 1e6, 3600.0
+MILLION = 1e6
 
 
 def prompt_bucket(n_tokens: int) -> str:
@@ -44,17 +44,16 @@ def counted_of(usage: Usage) -> dict[str, int]:
 
 
 class ModelUse:
-    """The use of one server's language model. prices: 0 for what costs nothing, or is not asked;
-    further: of `[[models]]`, by name.
+    """The use of one server's language models. prices: by name, as `[prices]`; who has none costs
+    nothing.
     """
 
     def __init__(
         self,
         registry: CollectorRegistry,
-        prices: Prices,
-        further: Mapping[str, TokenPrices] | None = None,
+        prices: Mapping[str, Sequence[float]],
     ) -> None:
-        self._prices, self._further = prices, further or {}
+        self._prices = prices
         sliced = ["surface", "prompt"]
         self.ttft = Histogram(
             "voiceloop_ttft_seconds",
@@ -86,7 +85,7 @@ class ModelUse:
         )
         self.cost = Counter(
             "voiceloop_cost",
-            "What the tokens and the server cost at the prices of `[prices]`, by part.",
+            "What the tokens cost at the prices of `[prices]`, by part.",
             ["part"],
             registry=registry,
         )
@@ -117,7 +116,8 @@ class ModelUse:
             self._charge(model, part)
 
     def _charge(self, model: str, usage: Usage) -> None:
-        prompt, cached, reply = self._further.get(model, self._prices.tokens) or (0.0, 0.0, 0.0)
+        name = model or MAIN_MODEL
+        prompt, cached, reply = self._prices.get(name, (0.0, 0.0, 0.0))
         of_million = {
             "prompt_cached": cached, "prompt_computed": prompt, "read_ahead": prompt,
             "reply": reply, "discarded": reply,
@@ -125,11 +125,4 @@ class ModelUse:
         for kind, n_tokens in counted_of(usage).items():
             if price := of_million[kind]:
                 self.cost.labels(part=kind).inc(n_tokens * price / MILLION)
-                if self._further:
-                    name = model or MAIN_MODEL
-                    self.model_cost.labels(model=name).inc(n_tokens * price / MILLION)
-
-    def run_for(self, seconds: float) -> None:
-        """The server itself has cost something for so long."""
-        if self._prices.server_hour:
-            self.cost.labels(part="server").inc(seconds * self._prices.server_hour / HOUR_S)
+                self.model_cost.labels(model=name).inc(n_tokens * price / MILLION)

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from voiceloop.agent import AgentConfig, AgentTool, Transfer
+from voiceloop.agent import AgentConfig, AgentTool
+from voiceloop.call_manners import Transfer
 from voiceloop.tools.pending import PendingCall
 
 log = logging.getLogger(__name__)
@@ -138,8 +139,8 @@ def with_call_tools(
         log.warning(told, len(transfers))
         agent = replace(agent, transfers=transfers)
     wanted = {
-        Act.END: manners.end_call,
-        Act.DIGITS: manners.send_digits,
+        Act.END: "end_call" in manners.tools,
+        Act.DIGITS: "send_digits" in manners.tools,
         Act.TRANSFER: bool(agent.transfers),
         Act.VOICEMAIL: manners.machine != "ignore",
     }

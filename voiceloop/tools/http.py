@@ -58,7 +58,7 @@ class HttpTool:
     ) -> None:
         """Raises: ConfigError, where the address or a header is not one."""
         where = f"tool {tool.name!r}"
-        self._method = tool.method
+        self._method, _ = tool.request
         self._client = client
         self._has_effect = not tool.side_effect_free
         self._pieces = _address(tool, environment, where)
@@ -155,7 +155,7 @@ def _address(tool: AgentTool, environment: Mapping[str, str], where: str) -> lis
     Raises: ConfigError.
     """
     # The variables go in after the cut: what stands in one of them is no argument's place.
-    pieces = PLACE.split(VARIABLE.sub("\0\\1\0", tool.url or ""))
+    pieces = PLACE.split(VARIABLE.sub("\0\\1\0", tool.request[1]))
     for at in range(0, len(pieces), 2):
         marked = re.sub("\0([^\0]*)\0", r"${\1}", pieces[at])
         pieces[at] = from_environment(marked, environment, where)

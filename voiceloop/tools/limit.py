@@ -10,6 +10,9 @@ from contextlib import asynccontextmanager
 
 from voiceloop.tools.executor import ToolFailed
 
+# Over all calls of the server: as many as one session may have open (`pending.MAX_OPEN`). A service
+# or a function that takes fewer refuses the others, or takes a lock.
+AT_ONCE = 32
 # Chosen: of calls that take a quarter of their deadline each, so many more are served in time.
 WAITING_PER_CALL = 4
 
@@ -17,7 +20,7 @@ WAITING_PER_CALL = 4
 class CallLimit:
     """The limit of one tool, over all calls of the server. First come, first served."""
 
-    def __init__(self, tool: str, n_at_once: int) -> None:
+    def __init__(self, tool: str, n_at_once: int = AT_ONCE) -> None:
         self._tool = tool
         self._free = asyncio.Semaphore(n_at_once)
         self._n_waiting = 0

@@ -16,7 +16,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from voiceloop.admission.allowance import UNBOUNDED, Allowance
 from voiceloop.agent import AgentTool
 from voiceloop.backends import LANGUAGE, Tool, ToolCall
 from voiceloop.errors import error_of
@@ -289,11 +288,11 @@ class SessionTools:
     """The tools of one session, and the calls of them that are not over.
 
     toolbox: of the server. tasks: of the session. record: puts a result into its conversation.
-    caller: for whom it is, and allowance: what that may use. calls_ahead: what changes nothing is
-    called, and what follows its result is drafted, before the caller's turn has ended.
-    client_timeout_ms: after the client was left its last call, `on_overdue(calls)` is told, once,
-    which calls have no output; 0 waits for ever. turns: the caller's, whose yes a call may need, in
-    this language. ask(call, question): asks the client for that yes, where it wants to be asked.
+    caller: for whom it is. calls_ahead: what changes nothing is called, and what follows its result
+    is drafted, before the caller's turn has ended. client_timeout_ms: after the client was left its
+    last call, `on_overdue(calls)` is told, once, which calls have no output; 0 waits for ever.
+    turns: the caller's, whose yes a call may need, in this language. ask(call, question): asks the
+    client for that yes, where it wants to be asked.
     """
 
     def __init__(
@@ -304,7 +303,6 @@ class SessionTools:
         caller: Caller = NOBODY,
         *,
         calls_ahead: bool = True,
-        allowance: Allowance = UNBOUNDED,
         client_timeout_ms: int = 0,
         on_overdue: Callable[[tuple[ToolCall, ...]], None] = lambda calls: None,
         turns: Turns = NO_TURNS,
@@ -312,14 +310,13 @@ class SessionTools:
         ask: Callable[[ToolCall, str], bool] = lambda call, question: False,
     ) -> None:
         self._toolbox = toolbox
-        self.allowance = allowance
         self._turns = turns
         self._consent = Consent(toolbox.clock, turns, language)
         self._ask = ask
         self._asked: dict[str, asyncio.Future[bool]] = {}  # of the client, by the call's id
         self._tasks = tasks
         self.record = record
-        self._calls_ahead = calls_ahead
+        self.calls_ahead = calls_ahead
         self.check: Check | None = None  # what the agent's class makes of a call
         self.caller = caller
         self._n_open = 0
@@ -350,11 +347,6 @@ class SessionTools:
         That is the server's to wait for: neither the session nor its end does.
         """
         self._toolbox.outlive(self._own, close)
-
-    def may_call_ahead(self, tool: AgentTool, arguments: str) -> bool:
-        """Whether a call is made for a reply that may be thrown away."""
-        is_known = tool.answer(arguments) is not None  # by the agent file: it costs nothing
-        return self._calls_ahead and (is_known or self.allowance.may_call_ahead())
 
     def begin(
         self,
@@ -450,7 +442,7 @@ class SessionTools:
         call = replace(call, arguments=arguments)
         is_known = answering is None and self.check is None
         answer = tool.answer(arguments) if is_known else None
-        if answer is None and self._n_open < MAX_OPEN and self.allowance.take_tool_call():
+        if answer is None and self._n_open < MAX_OPEN:
             self._n_open += 1
             answering = answering or self._answer(tool, call, self._toolbox, self.check)
             task = self._tasks.create_task(answering, name=f"tool {tool.name}")

@@ -35,8 +35,8 @@ from voiceloop.tools.python_messages import (
     request_of,
 )
 
-# The most that `tools.at_once` allows: the gateway never has more calls open in one process.
-MAX_THREADS = 64
+# Of one tool, as `limit.AT_ONCE`: the gateway never has more calls open in one process.
+MAX_THREADS = 32
 CALLER = "caller"
 
 

@@ -161,7 +161,7 @@ class Toolbox:
             key = tool.mcp, tool.name
             known = self._listed.get(key)
             if known is None or known.tool != tool:
-                limit = CallLimit(tool.name, tool.at_once)
+                limit = CallLimit(tool.name)
                 self._listed[key] = ServedTool(tool, self.mcp.runs(tool), limit)
         return replace(agent, tools=tools)
 
@@ -312,7 +312,7 @@ def toolbox_of(
             processes[tool.name], run = process, process.run
         else:
             continue  # a table, an MCP server's, or the client's
-        served[tool.name] = ServedTool(tool, run, CallLimit(tool.name, tool.at_once))
+        served[tool.name] = ServedTool(tool, run, CallLimit(tool.name))
     mcp = _mcp_servers(agent, variables, folder) if agent.mcp else None
     return Toolbox(served, clock, client, mcp, own_class, processes)
 

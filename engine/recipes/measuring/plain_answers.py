@@ -93,7 +93,7 @@ def _result(tools: list[dict[str, Any]], call: dict[str, Any]) -> str:
         if "result" in tool:
             return str(tool["result"])
         asked = next(iter(tool["parameters"]["properties"]))
-        found = tool["table"].get(str(arguments[asked]).lower(), tool["table"]["*"])
+        found = tool["result"].get(str(arguments[asked]).lower(), tool["result"]["*"])
         return json.dumps(found, separators=(",", ":"))
     return json.dumps({"error": "no such tool"})
 

@@ -493,8 +493,8 @@ async def test_behind_a_firewall_the_call_goes_through_the_turn_server_that_know
     assert CHROMIUM is not None
     wav = microphone(tmp_path / "caller.wav", [1.5, "1_hours", 30.0])
     async with coturn("north") as turn:
-        servers = (f"turn:127.0.0.1:{turn}?transport=udp",)
-        config = Config(webrtc=WebRtcSettings(ice_servers=servers, turn_secret=secret))
+        servers = {f"turn:127.0.0.1:{turn}?transport=udp": secret}
+        config = Config(webrtc=WebRtcSettings(ice_servers=servers))
         gateway = Gateway(config, AgentConfig(name="Ava"), fake_backends())
         async with with_doors(gateway) as port, chromium(CHROMIUM, wav) as page:
             await page.goto(f"http://127.0.0.1:{port}/")

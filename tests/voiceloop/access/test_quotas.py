@@ -88,24 +88,12 @@ def test_one_keys_requests_leave_room_for_anothers(clock: HandClock) -> None:
     assert spent == ["requests"]
 
 
-def test_calls_of_tools_are_counted_by_the_hour(clock: HandClock) -> None:
+def test_tokens_of_the_large_model_are_counted_by_the_hour(clock: HandClock) -> None:
     spent: list[str] = []
-    quotas = Quotas(KeyQuota(tool_calls=2), clock, spent.append)
+    quotas = Quotas(KeyQuota(large_tokens=20), clock, spent.append)
     one, other = quotas.allowance("a"), quotas.allowance("b")
-    assert [one.take_tool_call() for _ in range(3)] == [True, True, False]
-    assert other.take_tool_call() and spent == ["tool_calls"]
+    assert one.may_use_large()
+    one.take_large_tokens(25)  # on credit
+    assert not one.may_use_large() and other.may_use_large() and spent == ["large_tokens"]
     clock.now_s += 1800.0
-    assert [one.take_tool_call() for _ in range(2)] == [True, False]
-
-
-def test_half_of_the_calls_of_tools_are_kept_for_replies_that_stand(clock: HandClock) -> None:
-    spent: list[str] = []
-    allowance = Quotas(KeyQuota(tool_calls=4), clock, spent.append).allowance("a")
-    found = []
-    for _ in range(4):
-        found.append(allowance.may_call_ahead())
-        assert allowance.take_tool_call()
-    assert found == [True, True, False, False] and not spent
-    clock.now_s += 2700.0
-    assert allowance.may_call_ahead()
-    assert not Quotas(KeyQuota(tool_calls=1), clock).allowance("a").may_call_ahead()
+    assert one.may_use_large()

@@ -27,19 +27,17 @@ def test_speech_that_goes_on_ducks_holds_and_stops() -> None:
 
 
 @pytest.mark.parametrize(
-    ("duck_ms", "hold_ms", "led_in_ms", "expected"),
+    ("led_in_ms", "expected"),
     [
-        (60, 128, 0.0, [(64, "duck"), (128, "hold")]),
-        (60, 128, 40.0, [(64, "duck"), (96, "hold")]),
-        (60, 128, 70.0, [(64, "hold")]),
-        (150, 250, 0.0, [(160, "duck"), (256, "hold")]),
-        (150, 250, 100.0, [(64, "duck"), (160, "hold")]),
+        (0.0, [(64, "duck"), (128, "hold")]),
+        (40.0, [(64, "duck"), (96, "hold")]),
+        (70.0, [(64, "hold")]),
     ],
 )
 def test_sound_that_led_into_the_voice_hastens_duck_and_hold_and_nothing_else(
-    duck_ms: int, hold_ms: int, led_in_ms: float, expected: list[tuple[int, str]]
+    led_in_ms: float, expected: list[tuple[int, str]]
 ) -> None:
-    judge = BargeInJudge(BargeIn(duck_ms=duck_ms, hold_ms=hold_ms))
+    judge = BargeInJudge(BargeIn())
     found = []
     for ms in range(64, 1056, 32):  # speech begins with two windows
         action = judge.judge(ms, 0, reply_ends_soon=False, led_in_ms=led_in_ms)
@@ -90,7 +88,7 @@ def test_a_click_resumes_without_a_hold() -> None:
 
 
 def test_switched_off_it_never_acts() -> None:
-    assert judge_speech(BargeInJudge(BargeIn(enabled=False)), 2000) == []
+    assert judge_speech(BargeInJudge(BargeIn(speakers="nobody")), 2000) == []
 
 
 @given(
@@ -172,7 +170,7 @@ kinds_of_sound = st.tuples(
 
 @given(
     st.lists(st.tuples(st.integers(1, 100), kinds_of_sound), min_size=1, max_size=3),
-    st.sampled_from([BargeIn(), MISHEARING, BargeIn(stop_ms=20_000)]),
+    st.sampled_from([BargeIn(), MISHEARING]),
 )
 def test_no_sound_keeps_a_held_agent_silent_for_longer_than_two_seconds(
     parts: list[tuple[int, tuple[str, float]]], options: BargeIn
@@ -204,13 +202,6 @@ def test_the_agents_own_words_are_its_echo_and_the_next_echo_is_not_even_a_hold(
     assert judge.judge(400, 0, reply_ends_soon=False) == "stop"
 
 
-def test_without_the_guard_a_repeated_word_counts() -> None:
-    judge = BargeInJudge(BargeIn(echo_guard=False))
-    judge.observe_agent("the latte")
-    judge.observe_words(["the", "latte"])
-    assert judge_speech(judge, 64) == ["stop"]
-
-
 def test_a_long_hum_that_is_heard_as_letters_is_given_more_time() -> None:
     judge = BargeInJudge(MISHEARING)
     judge.observe_words("im im h m".split())
@@ -218,9 +209,9 @@ def test_a_long_hum_that_is_heard_as_letters_is_given_more_time() -> None:
     assert judge.judge(1650, 0, reply_ends_soon=False) == "stop"
 
 
-def judged(for_agent: float | None, *words: str, by_sound: bool = True) -> list[tuple[int, str]]:
+def judged(for_agent: float | None, *words: str) -> list[tuple[int, str]]:
     """What is done about a plain voice of 1.5 s whose words are known from the beginning on."""
-    judge = BargeInJudge(BargeIn(by_sound=by_sound))
+    judge = BargeInJudge(BargeIn())
     judge.observe_words(words)
     judge.observe_sound(for_agent)
     found = []
@@ -237,7 +228,6 @@ def test_words_of_a_sound_that_may_be_a_bystanders_wait_for_as_long_as_a_voice()
     assert judged(None, "two", "lattes") == [(32, "stop")]
     assert judged(0.5, "two", "lattes") == [(32, "stop")]
     assert judged(-1.0, "two", "lattes") == [(64, "duck"), (128, "hold"), (1024, "stop")]
-    assert judged(-1.0, "two", "lattes", by_sound=False) == [(32, "stop")]
 
 
 @pytest.mark.parametrize("for_agent", [-1.0, -9.0])

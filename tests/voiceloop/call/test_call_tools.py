@@ -13,10 +13,11 @@ import pytest
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
 from tests.voiceloop.call.test_sound_line import MemoryLine
-from voiceloop.agent import AgentConfig, CallManners, Transfer
+from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.call.acts import MAX_TRANSFER_S
 from voiceloop.call.connection import Hello
+from voiceloop.call_manners import CallManners, Transfer
 from voiceloop.config import Config
 from voiceloop.doors.sip.door import RING_S
 from voiceloop.doors.sip.leg import TRANSFER_S
@@ -27,7 +28,9 @@ from voiceloop.telephony import Announcement, PhoneCall
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
 NONE = Config()
-AGENT = AgentConfig(call=CallManners(end_call=True, end_words=("goodbye",), goodbye="Bye now."))
+AGENT = AgentConfig(
+    call=CallManners(tools=("end_call",), end_words=("goodbye",), goodbye="Bye now.")
+)
 
 
 def ending(words: str, *heard: str) -> Backends:
@@ -261,7 +264,7 @@ async def test_who_asks_for_a_person_needs_no_model(clock: Clock) -> None:
 async def test_keys_are_pressed_when_what_was_said_with_them_is_over(clock: Clock) -> None:
     phone = MemoryPhone(clock)
     backends = calling("send_digits", '{"digits": "1, 2#"}')
-    agent = AgentConfig(call=CallManners(send_digits=True))
+    agent = AgentConfig(call=CallManners(tools=("send_digits",)))
     async with phoned(clock, phone, backends, agent) as caller:
         await caller.say(700)
         await caller.listen_until("response.done")
@@ -271,6 +274,6 @@ async def test_keys_are_pressed_when_what_was_said_with_them_is_over(clock: Cloc
 
 
 async def test_a_client_without_a_telephone_has_none_of_its_tools(clock: Clock) -> None:
-    agent = AgentConfig(call=CallManners(end_call=True, send_digits=True), transfers=(DESK,))
+    agent = AgentConfig(call=CallManners(tools=("end_call", "send_digits")), transfers=(DESK,))
     async with Caller(clock, calling("end_call", "{}"), agent) as caller:
         assert [tool.name for tool in caller.session.protocol.settings.tools] == ["end_call"]

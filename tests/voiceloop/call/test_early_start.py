@@ -401,7 +401,7 @@ def prices(monkeypatch: pytest.MonkeyPatch) -> set[float]:
 @pytest.mark.parametrize(("off", "price"), [
     (Config(anticipation=Ahead(("early_start",))), 1.0),
     (Config(anticipation=Ahead(("held_clause",))), SOFT_PRICE),  # what begins is taken back still
-    (AgentConfig(barge_in=BargeIn(enabled=False)), 1.0),
+    (AgentConfig(barge_in=BargeIn(speakers="nobody")), 1.0),
 ])  # fmt: skip
 async def test_nothing_begins_early_where_it_could_not_be_taken_back_or_is_switched_off(
     clock: Clock, off: Config | AgentConfig, price: float, prices: set[float]

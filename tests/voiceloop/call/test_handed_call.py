@@ -11,23 +11,21 @@ import pytest
 from tests.callers import Caller
 from tests.fakes import FakeRecognizer, instant_backends
 from tests.voiceloop.call.test_call_tools import MemoryPhone, phoned
-from voiceloop.agent import AgentConfig, AgentSlot, BargeIn, CallManners, Waiting
+from voiceloop.agent import AgentConfig, AgentSlot, BargeIn, Waiting
 from voiceloop.call.call import Call
-from voiceloop.memory.ledger import Memory
+from voiceloop.call_manners import CallManners
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
 NOTHING = AgentConfig(
-    barge_in=BargeIn(enabled=False, echo_guard=False, backchannels=()),
+    barge_in=BargeIn(speakers="nobody", backchannels=()),
     waiting=Waiting(say=(), acknowledge=()),
-    memory=Memory(facts=False),
     call=CallManners(still_there=""),
 )
 ALL = AgentConfig(
     language="de",
-    barge_in=BargeIn(echo_guard=True, backchannels=("ja",)),
-    waiting=Waiting(say_after_ms=1500, acknowledge=("Mm-hm.",)),
-    memory=Memory(facts=True),
+    barge_in=BargeIn(backchannels=("ja",)),
+    waiting=Waiting(acknowledge=("Mm-hm.",)),
     slots=(AgentSlot(asked="number", kind="number", name="number"),),
     hotwords=("cappuccino",),
     tool_timeout_ms=7000,
@@ -39,7 +37,6 @@ def of_agent(call: Call) -> dict[str, Any]:
     """All that outlives a hand-off, and is of an agent."""
     listener, tools, turns = call._listener, call._tools, call._turn_taking
     return {
-        "echo guard": listener._echo is not None,
         "starts early": listener._early.is_enabled,
         "words late": listener._ended.late_s,
         "groups": listener._tells_groups,
@@ -49,7 +46,6 @@ def of_agent(call: Call) -> dict[str, Any]:
         "judge": turns._judge,
         "manners": call._acts._manners,
         "client's tools": tools._client_timeout_s,
-        "facts": call._protocol.shown._ledger is not None,
     }
 
 

@@ -228,12 +228,12 @@ def test_of_a_sound_without_words_the_client_is_told_at_its_end_alone() -> None:
 
 @pytest.mark.parametrize(
     ("speech_ms", "silence_ms", "echoes", "has_reduced_lead"),
-    [(64, 0, False, True), (64, 32, False, False), (640, 0, True, False)],
+    [(32, 0, False, True), (32, 32, False, False), (640, 0, True, False)],
 )
 def test_the_lead_is_short_only_while_something_may_come_of_the_sound(
     speech_ms: float, silence_ms: float, echoes: bool, has_reduced_lead: bool
 ) -> None:
-    turn_taking, pacer = TurnTaking(BargeIn(duck_ms=96)), Pacer(8000)
+    turn_taking, pacer = TurnTaking(BargeIn()), Pacer(8000)
     if echoes:  # on a speakerphone the agent hears itself
         turn_taking.on(SpeechStarted(Activity(0.0, 64.0, 0.0, 0.0)), STATUS)
         turn_taking.on(WordsHeard((), ("upon", "a", "time"), is_full=False), STATUS)

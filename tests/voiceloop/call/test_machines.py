@@ -13,8 +13,9 @@ from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, instant_backends, quiet, tone, utterance
 from tests.voiceloop.call.test_call_tools import PHONE, MemoryPhone, calling
 from tests.voiceloop.call.test_sound_line import MemoryLine
-from voiceloop.agent import AgentConfig, CallManners
+from voiceloop.agent import AgentConfig
 from voiceloop.call.answered_by import AnsweredBy, Tone
+from voiceloop.call_manners import CallManners
 from voiceloop.telephony import PhoneCall
 
 pytestmark = pytest.mark.virtual_time

@@ -11,8 +11,9 @@ from tests.callers import Caller
 from tests.fakes import FakeRecognizer, instant_backends
 from tests.voiceloop.call.test_call_tools import PHONE, MemoryPhone, phoned
 from tests.voiceloop.call.test_sound_line import MemoryLine
-from voiceloop.agent import AgentConfig, CallManners
+from voiceloop.agent import AgentConfig
 from voiceloop.call.turn_taking import ASKS_BACK_MS
+from voiceloop.call_manners import CallManners
 from voiceloop.telephony import NO_PHONE, PhoneCall
 
 pytestmark = pytest.mark.virtual_time
@@ -32,13 +33,6 @@ async def test_the_agents_texts_name_the_caller_in_one_plain_line(clock: Clock) 
     assert instructions == "The caller's number is +4930123."
     assert caller.transcript() == "Hello, is this about A 7 caller.number b?"
     assert NO_PHONE.filled("{caller.number} {other}") == "unknown {other}"
-
-
-async def test_a_number_may_have_a_greeting_of_its_own(clock: Clock) -> None:
-    hello = replace(PHONE, opening="Sales, hello.")
-    async with Caller(clock, agent=AGENT, hello=hello, line=MemoryLine(clock)) as caller:
-        await caller.listen_until("output_audio_buffer.stopped")
-    assert caller.transcript() == "Sales, hello."
 
 
 async def test_a_caller_who_comes_back_from_a_transfer_is_told_so_first(clock: Clock) -> None:

@@ -13,7 +13,6 @@ from tests.fakes import FakeLanguageModel, instant_backends
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage
 from voiceloop.config import Ahead, AheadPart, Config
-from voiceloop.memory.ledger import Memory
 
 pytestmark = pytest.mark.virtual_time
 
@@ -30,11 +29,11 @@ def answer(prompt: tuple[ChatMessage, ...]) -> str:
 
 
 async def call(
-    model: FakeLanguageModel, memory: Memory, *, n_turns: int = 12, off: tuple[AheadPart, ...] = ()
+    model: FakeLanguageModel, *, n_turns: int = 12, off: tuple[AheadPart, ...] = ()
 ) -> list[dict[str, Any]]:
     """The timelines of a call that is typed, a second of silence behind each answer."""
     now = asyncio.get_running_loop().time
-    agent = AgentConfig(instructions="Be kind.", memory=memory)
+    agent = AgentConfig(instructions="Be kind.")
     config = Config(context_tokens=N_CONTEXT, anticipation=Ahead(off))
     counted = instant_backends(language_model=model)
     backends = replace(counted, count_tokens=lambda: lambda text: len(text) // 3)
@@ -56,7 +55,7 @@ def slides(timelines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 async def test_the_window_slides_in_silence_and_the_model_reads_it_before_the_turn() -> None:
     model = FakeLanguageModel(answer)
-    slid = slides(await call(model, Memory()))
+    slid = slides(await call(model))
     assert slid and {one["slid"] for one in slid} == {"in silence"}
     assert slid[-1]["n_facts"] > 1
     told = [prompt for prompt in model.prompts if "Maria Lopez" in prompt[1].behind]
@@ -68,14 +67,5 @@ async def test_the_window_slides_in_silence_and_the_model_reads_it_before_the_tu
 
 
 async def test_without_slides_ahead_the_window_moves_in_a_turn_as_it_is_over_full() -> None:
-    slid = slides(await call(FakeLanguageModel(answer), Memory(), off=("slide",)))
+    slid = slides(await call(FakeLanguageModel(answer), off=("slide",)))
     assert slid and {one["slid"] for one in slid} == {"in the turn"}
-
-
-async def test_an_agent_that_keeps_nothing_slides_in_silence_all_the_same() -> None:
-    model = FakeLanguageModel(answer)
-    slid = slides(await call(model, Memory(facts=False)))
-    assert slid and slid[0] == {
-        "slid": "in silence", "n_items": slid[0]["n_items"], "n_facts": 0,
-    }  # fmt: skip
-    assert not any(message.behind for prompt in model.prompts for message in prompt)

@@ -20,8 +20,9 @@ from tests.tool_service import ANY, Service, box
 from tests.voiceloop.doors.carriers.test_phone_call import Beside, dial, greeted, heard_of
 from tests.voiceloop.doors.test_desk import Taken, asking
 from tests.waiting import until
-from voiceloop.agent import AgentConfig, AgentTool, CallManners, Transfer
+from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import Backends, ChatMessage, ToolCall
+from voiceloop.call_manners import CallManners, Transfer
 
 pytestmark = pytest.mark.virtual_time
 
@@ -77,7 +78,7 @@ async def test_a_warm_transfer_tells_the_summary_and_brings_back_who_was_not_tak
 
 
 async def test_the_agent_hangs_up_once_its_goodbye_was_heard() -> None:
-    agent = AgentConfig(greeting="Good day.", call=CallManners(end_call=True))
+    agent = AgentConfig(greeting="Good day.", call=CallManners(tools=("end_call",)))
     async with phone_served(calling("end_call", "{}"), agent=agent) as (gateway, _):
         phone = await dial(gateway, "twilio")
         await greeted(phone)

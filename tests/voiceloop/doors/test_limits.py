@@ -49,26 +49,12 @@ def test_calls_at_once_are_counted_by_number_and_given_back() -> None:
     assert not is_refused(limits, IN)
 
 
-def test_minutes_of_a_call_that_goes_on_count() -> None:
+def test_a_caller_has_so_many_calls_an_hour() -> None:
     day = Day()
-    limits = day.limits(minutes_a_day=30)
-    with limits.call(IN):
-        day.now_s += 1700
-        assert not is_refused(limits, IN)
-        day.now_s += 100
-        assert is_refused(limits, IN)
-
-
-def test_a_caller_has_so_many_calls_an_hour_and_minutes_a_day() -> None:
-    day = Day()
-    limits = day.limits(calls_an_hour=2, minutes_a_day=30)
+    limits = day.limits(calls_an_hour=2)
     assert [is_refused(limits, IN) for _ in range(3)] == [False, False, True]
     assert not is_refused(limits, PhoneCall("sip", "+49302", "+49309"))
     day.now_s += 3601
-    with limits.call(IN):
-        day.now_s += 1800
-    assert is_refused(limits, IN)
-    day.now_s += 86_401
     assert not is_refused(limits, IN)
 
 

@@ -18,7 +18,7 @@ AGENT = AgentConfig(
     instructions="You know the secret sauce.",
     try_saying=("How much is a pizza?",),
     tools=(
-        AgentTool("price", table={"*": "1"}),
+        AgentTool("price", result={"*": "1"}),
         AgentTool("hours", result="{}"),
         AgentTool("book"),
     ),

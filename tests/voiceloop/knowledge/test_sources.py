@@ -25,7 +25,7 @@ def texts(hits: tuple[Hit, ...]) -> list[str]:
 
 
 def service_at(url: str) -> KnowledgeSource:
-    return KnowledgeSource(url=url)
+    return KnowledgeSource(url)
 
 
 async def found(
@@ -40,7 +40,7 @@ async def found(
 async def test_a_service_is_asked_in_the_callers_words_and_its_order_stands() -> None:
     service = PassageService({"/search": {"passages": [FILMS, {"text": "Ask at the desk."}]}})
     async with service.running():
-        source = KnowledgeSource(url=f"{service.url}/search", headers={"key": "${KEY}"})
+        source = KnowledgeSource(f"{service.url}/search", headers={"key": "${KEY}"})
         hits = await found(source, KEY="s3cret")
     assert texts(hits) == [FILMS["text"], "Ask at the desk."]
     assert (hits[0].passage.path, hits[0].passage.heading) == ("loans.md", "Films")
@@ -85,7 +85,7 @@ async def test_a_folder_and_a_service_are_fused_and_neither_fails_the_other(tmp_
     (tmp_path / "loans.md").write_text("# Films\nA film is lent for one week.\n")
     service = PassageService({"/": {"passages": [BOOKS]}})
     async with service.running():
-        sources = [KnowledgeSource(folder=tmp_path), service_at(f"{service.url}/")]
+        sources = [KnowledgeSource(str(tmp_path)), service_at(f"{service.url}/")]
         async with open_retriever(sources, "en", {}, IN_TIME_MS) as retriever:
             assert retriever is not None
             both = texts(await retriever.search(("film",), 4))
@@ -106,9 +106,7 @@ async def test_where_all_sources_fail_the_search_does() -> None:
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        (KnowledgeSource(), "knowledge[0]: expected folder or url, found neither"),
-        (KnowledgeSource(url="http://a/", folder=Path(".")), "found both"),
-        (KnowledgeSource(url="http://a/", headers={"k": 1}), "knowledge[0].headers.k"),
+        (KnowledgeSource("http://a/", headers={"k": 1}), "knowledge[0].headers.k"),
     ],
 )
 def test_what_a_source_lacks_is_told_at_the_start(source: KnowledgeSource, told: str) -> None:
@@ -120,4 +118,4 @@ def test_what_a_source_lacks_is_told_at_the_start(source: KnowledgeSource, told:
 async def test_an_address_that_is_none_and_a_variable_that_is_not_set_are_told() -> None:
     for url in ("shop", "${NOWHERE}"):
         with pytest.raises(ConfigError):
-            await found(KnowledgeSource(url=url))
+            await found(KnowledgeSource(url))

@@ -11,14 +11,16 @@ from voiceloop.backends import LanguageModel, NamedModel
 from voiceloop.config import CascadeSettings, Config
 from voiceloop.models.opening import cascade_of
 
+PAIR = ("main", "cloud")
+
 
 @pytest.mark.parametrize(
     ("chosen", "small", "large", "verifies"),
     [
-        (CascadeSettings(large="cloud", verify=True), "a", "a", True),
-        (CascadeSettings(large="cloud"), "a", "a", False),  # not unless it is asked for
-        (CascadeSettings(large="cloud", verify=True), "a", "b", False),
-        (CascadeSettings(large="cloud", verify=True), "", "", False),
+        (CascadeSettings(PAIR, verify=True), "a", "a", True),
+        (CascadeSettings(PAIR), "a", "a", False),  # not unless it is asked for
+        (CascadeSettings(PAIR, verify=True), "a", "b", False),
+        (CascadeSettings(PAIR, verify=True), "", "", False),
     ],
 )
 def test_drafts_are_verified_where_that_is_asked_for_and_both_make_the_same_tokens(

@@ -60,7 +60,6 @@ def options_of(table: dict[str, Any], preset: str = "embedded", **flags: Any) ->
     ({"drafter": "head"}, {"ngram_draft": None, "draft_dir": None, "eagle_dir": "head"}),
     ({"device": "cuda:1"}, {"device": "cuda:1"}),
     ({"threads": 3}, {"threads": 3}),
-    ({"host_tier_mb": 3}, {"host_tier_bytes": 3 << 20}),
 ])  # fmt: skip
 def test_a_key_changes_what_the_engine_is_told(
     table: dict[str, Any], expected: dict[str, Any], preset: str
@@ -131,19 +130,10 @@ def test_an_adapter_that_could_not_answer_is_refused_at_the_start(
 
 
 def test_each_model_in_a_folder_runs_on_the_device_it_is_given() -> None:
-    flags = {"preset": "gpu", "speech_device": "cuda:1"}
+    flags = {"preset": "gpu", "engine.device": "cuda:1"}
     roles = [role for spec in worker_specs(load_config(flags=flags)) for role in spec.roles]
     found = {role.role: role.options.get("device") for role in roles}
-    assert found == {"engine": "cuda", "recognizer": "cuda:1", "voice": None}  # in a package
-
-
-def test_a_gpu_for_speech_that_no_model_here_can_use_is_refused() -> None:
-    flags = {"preset": "embedded", "speech_device": "cuda"}
-    with pytest.raises(ConfigError, match="speech_device: expected .* a folder, found .*hibari"):
-        worker_specs(load_config(flags=flags))
-    urls = {"stt_url": "http://a", "tts_url": "http://a"}
-    with pytest.raises(ConfigError, match="speech_device: expected .*, found services"):
-        worker_specs(load_config(flags=flags | urls))
+    assert found == {"engine": "cuda:1", "recognizer": "cuda", "voice": None}  # in a package
 
 
 def test_every_key_is_tried_above() -> None:

@@ -281,6 +281,6 @@ def test_hearing_needs_a_service(tmp_path: Path) -> None:
         load_config(flags={"llm_hears": "true"})
     file = tmp_path / "voiceloop.toml"
     for where in ('model = "qwen"', 'url = "worker://cloud:9001"'):
-        file.write_text(f'[[models]]\nname = "ears"\nhears = true\n{where}\n')
-        with pytest.raises(ConfigError, match=r"models\[0\].hears: expected the url of a service"):
+        file.write_text(f'[[models]]\nname = "ears"\ntakes = ["sound"]\n{where}\n')
+        with pytest.raises(ConfigError, match=r"models\[0\].takes: expected the url of a service"):
             load_config(file)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
 ITEM = {"type": "object", "required": ["item"], "properties": {"item": {"type": "string"}}}
 TABLE = AgentTool(
-    "get_price", "Price of one item.", ITEM, side_effect_free=True, table={"bell": {"price": "$4"}}
+    "get_price", "Price of one item.", ITEM, side_effect_free=True, result={"bell": {"price": "$4"}}
 )
 CHOICE = ITEM | {"properties": {"item": {"type": "string", "enum": ["bell"]}}}
 SERVICE = AgentTool(

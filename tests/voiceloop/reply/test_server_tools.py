@@ -18,14 +18,12 @@ from tests.fakes import (
     instant_backends,
 )
 from tests.tool_service import ANY, Service, box
-from voiceloop.admission.allowance import Allowance
 from voiceloop.agent import AgentConfig, AgentTool, Waiting
 from voiceloop.backends import Backends, ChatMessage, ToolCall
-from voiceloop.call.connection import Hello
 from voiceloop.canary.turns import Measure, Variant
 from voiceloop.config import Ahead, Config
 from voiceloop.listening.segment import EARLY_MS
-from voiceloop.operation import CanarySettings, KeyQuota
+from voiceloop.operation import CanarySettings
 from voiceloop.telemetry.metrics import Metrics
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.pending import POSTPONED
@@ -326,7 +324,7 @@ async def test_a_tool_called_once_the_turn_is_over_may_be_quick_without_its_line
 
 
 async def test_a_slow_tool_has_the_caller_told_to_wait_once(clock: Clock) -> None:
-    agent = AgentConfig(tools=(READ,), waiting=Waiting(1500, ("One moment.",)))
+    agent = AgentConfig(tools=(READ,), waiting=Waiting(("One moment.",)))
     service = Service(takes_s=2.9)
     toolbox = box(clock, price=(READ, service))
     async with Caller(clock, calling("price"), agent, toolbox=toolbox) as caller:
@@ -379,12 +377,13 @@ async def test_a_turn_tells_a_trial_its_gap_its_tokens_and_which_calls_were_wron
 
 
 async def test_a_reply_that_has_waited_long_enough_answers_without_and_the_result_is_told_later(
-    clock: Clock,
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Waiting, "tools_s", 3.0)
     slow = AgentTool(
         "price", "", ANY, url="https://shop.test/", side_effect_free=True, deadline_ms=60_000
     )
-    agent = AgentConfig(tools=(slow,), waiting=Waiting(1500, (), budget_ms=3000))
+    agent = AgentConfig(tools=(slow,), waiting=Waiting(()))
     service = Service(takes_s=9.0)
     async with Caller(
         clock, calling("price"), agent, toolbox=box(clock, price=(slow, service))
@@ -445,18 +444,3 @@ async def test_a_cough_while_a_tool_is_asked_ends_nothing(clock: Clock) -> None:
         await caller.wait_quietly(6000)
     assert caller.transcript() == "It is 3." and outputs(caller) == ["3"]
     assert service.n_begun == 1
-
-
-async def test_a_key_whose_calls_of_tools_are_spent_is_told_that_nothing_is_free(
-    clock: Clock,
-) -> None:
-    allowance = Allowance(KeyQuota(tool_calls=1), clock)
-    service, hello = Service(takes_s=0.05), Hello(timeline=True, allowance=allowance)
-    agent, toolbox = AgentConfig(tools=(READ,)), box(clock, price=(READ, service))
-    async with Caller(clock, calling("price"), agent, toolbox=toolbox, hello=hello) as caller:
-        for turn in range(2):
-            await caller.say(800)
-            await caller.listen_until("response.done", count=2 * (turn + 1))
-    assert service.n_begun == 1
-    assert outputs(caller) == ["3", '{"error": "too busy at the moment"}']
-    assert caller.statuses() == ["completed"] * 4

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from tests.tool_service import ANY, Service, box
-from voiceloop.admission.allowance import UNBOUNDED, Allowance
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import PreemptiveCall, Tool, ToolCall
-from voiceloop.operation import KeyQuota
 from voiceloop.reply.tool_answers import MAX_AHEAD, ToolAnswers, as_results
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.pending import MAX_EARLY_AGE_S, PendingCall, SessionTools, are_settled
@@ -71,9 +69,7 @@ async def over(answers: ToolAnswers, calls: list[ToolCall]) -> tuple[PendingCall
 class Made:
     """The calls of one reply, within a session whose conversation is a list."""
 
-    def __init__(
-        self, clock: Clock, tasks: asyncio.TaskGroup, allowance: Allowance = UNBOUNDED
-    ) -> None:
+    def __init__(self, clock: Clock, tasks: asyncio.TaskGroup) -> None:
         self.reads, self.writes = Service(), Service()
         self.recorded: list[tuple[str, str]] = []
         toolbox = box(clock, price=(READ, self.reads), order=(WRITE, self.writes))
@@ -81,7 +77,6 @@ class Made:
             toolbox,
             tasks,
             lambda call, text, _: self.recorded.append((call.call_id, text)),
-            allowance=allowance,
         )
         self.answers = ToolAnswers(AGENT, AGENT.session_settings().tools, tools)
 
@@ -167,18 +162,6 @@ async def test_what_was_read_ahead_in_vain_or_long_ago_is_read_again(
         assert len(made.answers.made_ahead(1)) == 2 - n_begun
         [result] = await over(made.answers, [ToolCall("c1", "price", "{}")])
     assert result.take().text == "3" and made.reads.n_begun == n_begun
-
-
-@pytest.mark.virtual_time
-async def test_calls_made_ahead_leave_a_reply_those_of_its_quota(clock: Clock) -> None:
-    allowance = Allowance(KeyQuota(tool_calls=4), clock)
-    async with asyncio.TaskGroup() as tasks:
-        made = Made(clock, tasks, allowance)
-        for number in range(MAX_AHEAD):
-            made.answers.call_ahead(PreemptiveCall(1, "price", f'{{"a":{number}}}'))
-        await asyncio.sleep(0.5)
-        results = await over(made.answers, [ToolCall("c1", "price", '{"a":"other"}')])
-    assert [each.take().text for each in results] == ["3"] and made.reads.n_begun == 3
 
 
 @pytest.mark.virtual_time

@@ -69,8 +69,8 @@ def test_the_settings_of_this_environment_go_along(tmp_path: Path) -> None:
 
 
 def test_a_cluster_takes_no_canary_from_its_configuration(tmp_path: Path) -> None:
-    groups = read_plan(arguments(tmp_path, "[canary]\nversion = 'v2'").config)
-    with pytest.raises(ConfigError, match=r"canary.version: expected none.*deploy --canary"):
+    groups = read_plan(arguments(tmp_path, "[canary]\nv2 = 0.05").config)
+    with pytest.raises(ConfigError, match=r"canary: expected none.*deploy --canary"):
         settings_for(groups, {})
 
 

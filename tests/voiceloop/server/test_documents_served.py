@@ -68,7 +68,7 @@ async def test_what_stands_in_the_folder_reaches_the_model_and_its_place_the_cli
 
 async def test_a_folder_that_cannot_be_read_ends_the_start(tmp_path: Path) -> None:
     file = tmp_path / "agent.toml"
-    file.write_text("[[knowledge]]\nfolder = 'pages'", encoding="utf-8")
+    file.write_text("[[knowledge]]\nsource = 'pages'", encoding="utf-8")
     expected = f"knowledge: expected a folder, found none at {tmp_path / 'pages'}"
     with pytest.raises(ConfigError, match=expected):
         await serve(Config(port=0, preset="embedded"), agent=load_agent(file))

@@ -14,8 +14,9 @@ from websockets.asyncio.client import ClientConnection
 from tests.fakes import FakeLanguageModel, Reply, instant_backends
 from tests.voiceloop.server.test_app import Running, event, running, until
 from tests.voiceloop.server.test_resume import say
-from voiceloop.agent import AgentConfig, AgentSlot, AgentTool, Transfer
+from voiceloop.agent import AgentConfig, AgentSlot, AgentTool
 from voiceloop.backends import ChatMessage, ToolCall
+from voiceloop.call_manners import Transfer
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 

@@ -25,9 +25,10 @@ from tests.voiceloop.server.test_app import Running, running, until
 from tests.voiceloop.server.test_resume import say
 from tests.waiting import is_running
 from tests.waiting import until as waited
-from voiceloop.agent import AgentConfig, CallManners, Transfer
+from voiceloop.agent import AgentConfig
 from voiceloop.agent_file import load_agent
 from voiceloop.backends import ChatMessage, ToolCall
+from voiceloop.call_manners import CallManners, Transfer
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.reply import agent_hooks
@@ -272,7 +273,7 @@ class Desk(Agent):
     tools = [{
         "name": "price",
         "parameters": {"type": "object", "properties": {"of": {"type": "string"}}},
-        "table": {"tea": "2 euros", "*": "unknown"},
+        "result": {"tea": "2 euros", "*": "unknown"},
     }]
     transfers = [{"name": "billing", "to": "agent:bills"}]
 

@@ -40,13 +40,13 @@ SIGNED = {"headers": {"Authorization": "Bearer shop"}, "caller_key": KEY}
 TOOLS = {
     tool.name: tool
     for tool in (
-        AgentTool("look", "", SCHEMA, url="https://shop.test/v1/{item}?shop=12&as=guest",
-                  method="GET", side_effect_free=True, **SIGNED),
-        AgentTool("stock", "", SCHEMA, url="https://shop.test/stock?shop=12", method="GET",
+        AgentTool("look", "", SCHEMA, url="GET https://shop.test/v1/{item}?shop=12&as=guest",
+                  side_effect_free=True, **SIGNED),
+        AgentTool("stock", "", SCHEMA, url="GET https://shop.test/stock?shop=12",
                   side_effect_free=True, trusted=True, **SIGNED),
         AgentTool("order", "", SCHEMA, url="https://shop.test/orders?shop=12", trusted=True,
                   **SIGNED),
-        AgentTool("refund", "", SCHEMA, url="https://shop.test/refunds?shop=12", method="DELETE",
+        AgentTool("refund", "", SCHEMA, url="DELETE https://shop.test/refunds?shop=12",
                   trusted=True, confirm=True, **SIGNED),
     )
 }  # fmt: skip
@@ -150,7 +150,7 @@ async def judged(n_calls: int, seed: int = 0) -> Judge:
     loop = asyncio.get_running_loop()
     client = httpx.AsyncClient(transport=httpx.MockTransport(judge))
     served = {
-        name: ServedTool(tool, HttpTool(tool, {}, client).run, CallLimit(name, tool.at_once))
+        name: ServedTool(tool, HttpTool(tool, {}, client).run, CallLimit(name))
         for name, tool in TOOLS.items()
     }
     box = Toolbox(served, loop.time, client)

@@ -104,7 +104,7 @@ def test_a_wrong_address_ends_the_start(fields: dict[str, Any], words: str) -> N
 async def test_an_argument_fills_its_place_in_the_address_and_leads_out_of_nothing() -> None:
     shop = Shop()
     for name in ("a/b", "../admin", "x?y=1#z", "%2e%2e", "é", 7):
-        await shop.asked({"name": name}, url="https://shop.test/of/{name}/now", method="GET")
+        await shop.asked({"name": name}, url="GET https://shop.test/of/{name}/now")
     paths = [request.url.raw_path.decode() for request in shop.requests]
     assert paths == [
         "/of/a%2Fb/now", "/of/..%2Fadmin/now", "/of/x%3Fy%3D1%23z/now", "/of/%252e%252e/now",
@@ -123,7 +123,7 @@ async def test_what_is_no_name_is_not_put_into_the_address(value: Any) -> None:
 async def test_arguments_of_a_query_join_what_stands_there_and_replace_none_of_it() -> None:
     shop = Shop()
     arguments = {"q": "a&b", "n": 2, "all": True, "v": "99"}
-    await shop.asked(arguments, url="https://shop.test/?v=1", method="GET")
+    await shop.asked(arguments, url="GET https://shop.test/?v=1")
     assert dict(shop.requests[0].url.params) == {"v": "1", "q": "a&b", "n": "2", "all": "true"}
     assert not shop.requests[0].content
 

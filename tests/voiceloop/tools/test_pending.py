@@ -25,10 +25,8 @@ from voiceloop.tools.toolbox import Fate, Toolbox
 
 pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
-READ = AgentTool(
-    "price", "", ANY, url="https://shop.test/", side_effect_free=True, at_once=64, trusted=True
-)
-WRITE = AgentTool("order", "", ANY, url="https://shop.test/", at_once=64, trusted=True)
+READ = AgentTool("price", "", ANY, url="https://shop.test/", side_effect_free=True, trusted=True)
+WRITE = AgentTool("order", "", ANY, url="https://shop.test/", trusted=True)
 TABLE = AgentTool("hours", result="nine")
 N_ORDERS = 1000
 

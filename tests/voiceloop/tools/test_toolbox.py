@@ -127,9 +127,9 @@ async def test_the_key_of_a_call_is_that_of_its_tries_and_of_no_other_call(clock
     assert first == again != other
 
 
-async def test_no_more_run_at_once_than_the_file_says_and_waiting_counts(clock: Clock) -> None:
-    service, tool = Service(takes_s=1.0), write(at_once=2, deadline_ms=2500)
-    tools = box(clock, order=(tool, service))
+async def test_no_more_run_at_once_than_the_limit_and_waiting_counts(clock: Clock) -> None:
+    service, tool = Service(takes_s=1.0), write(deadline_ms=2500)
+    tools = Toolbox({"order": ServedTool(tool, service.run, CallLimit("order", 2))}, clock)
     found = await asyncio.gather(*(tools.call(tool, call(tool)) for _ in range(11)))
     assert service.most_at_once == 2
     fates = [each.fate for each in found]

@@ -35,18 +35,19 @@ class Trunk:
         self.settings = settings
         uri = parse_uri(settings.uri)
         self.domain, self._port = uri.host, uri.port or 5060
+        self._user = uri.user or ""
         self._transport = uri.params.get("transport") or "udp"
         self.host = ""
 
     @property
     def account(self) -> str:
         """Return who we are there."""
-        return f"sip:{self.settings.user or 'voiceloop'}@{self.domain}"
+        return f"sip:{self._user or 'voiceloop'}@{self.domain}"
 
     @property
     def credentials(self) -> SipDigestAuth | None:
-        user, password = self.settings.user, self.settings.password
-        return SipDigestAuth(user, password) if password else None
+        password = self.settings.password
+        return SipDigestAuth(self._user, password) if password else None
 
     async def flow(self) -> Flow:
         """Raises: OSError: it is not there."""

@@ -53,15 +53,15 @@ def _about(tool: AgentTool) -> str:
 
 
 def _choice(tool: AgentTool) -> tuple[str, tuple[str, ...]]:
-    """The one parameter that it needs, and what it may be: the entries of the tool's table, or the
+    """The one parameter that it needs, and what it may be: the entries of the tool's result, or the
     texts that its schema names.
     """
     properties, required = tool.parameters.get("properties", {}), tool.parameters.get("required")
     if not isinstance(properties, dict) or not isinstance(required, list) or len(required) != 1:
         return "", ()
     parameter = str(required[0])
-    if tool.table and next(iter(properties), "") == parameter:
-        return parameter, tuple(name for name in tool.table if name != "*")
+    if tool.known and next(iter(properties), "") == parameter:
+        return parameter, tuple(name for name in tool.known if name != "*")
     schema = properties.get(parameter)
     named = schema.get("enum", ()) if isinstance(schema, dict) else ()
     return parameter, tuple(name for name in named if isinstance(name, str))

@@ -557,7 +557,7 @@ async def test_a_warm_transfer_that_fails_leaves_the_caller_here(how: str) -> No
 
 
 async def test_the_trunks_password_is_proved_to_no_other_host() -> None:
-    trunk = TrunkSettings("sip:127.0.0.1:5070", "shop", "correct horse")
+    trunk = TrunkSettings("sip:shop@127.0.0.1:5070", "correct horse")
     async with dialled(trunk=trunk) as (door, phone):
         assert door._trunk is not None and (await door._trunk.flow()).host == "127.0.0.1"
         await phone.call()
@@ -623,7 +623,7 @@ async def test_where_it_is_ours_to_refresh_we_do(monkeypatch: pytest.MonkeyPatch
 async def trunked() -> AsyncIterator[tuple[SipDoor, Telephone]]:
     """A gateway whose trunk is the telephone."""
     far = await Telephone(0).open()
-    trunk = TrunkSettings(f"sip:127.0.0.1:{far.at[1]}", "shop", "correct horse", ("tel:*",))
+    trunk = TrunkSettings(f"sip:shop@127.0.0.1:{far.at[1]}", "correct horse", ("tel:*",))
     async with dialled(trunk=trunk, allow=("10.9.8.7",)) as (door, phone):
         phone.close()
         far.server = ("127.0.0.1", door.port)
@@ -687,7 +687,7 @@ async def test_a_call_that_nobody_takes_says_so(status: int) -> None:
 async def test_a_call_that_rings_for_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("voiceloop.doors.sip.door.RING_S", 0.2)
     far = await Telephone(0).open()
-    trunk = TrunkSettings(f"sip:127.0.0.1:{far.at[1]}", "shop", "", ("tel:*",))
+    trunk = TrunkSettings(f"sip:shop@127.0.0.1:{far.at[1]}", "", ("tel:*",))
     async with dialled(trunk=trunk) as (door, phone):
         far.server = ("127.0.0.1", door.port)
         calling = asyncio.create_task(door.call(HELLO, "tel:+4940555"))
@@ -703,7 +703,7 @@ async def test_a_call_that_rings_for_too_long_is_given_up(monkeypatch: pytest.Mo
 
 async def test_a_trunk_that_sends_calls_is_registered_with() -> None:
     far = await Telephone(0).open()
-    trunk = TrunkSettings(f"sip:127.0.0.1:{far.at[1]}", "shop", "correct horse", register=True)
+    trunk = TrunkSettings(f"sip:shop@127.0.0.1:{far.at[1]}", "correct horse", register=True)
     async with dialled(trunk=trunk, allow=("10.9.8.7",)) as (door, phone):
         far.server = ("127.0.0.1", door.port)
         first = await far.asked_for("REGISTER")

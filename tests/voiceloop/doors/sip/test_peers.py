@@ -24,7 +24,8 @@ from tests.voiceloop.doors.sip.test_call import LONG, dialled, leg_of, line_of, 
 from tests.voiceloop.doors.test_agent_at_the_phone import calling
 from tests.voiceloop.doors.test_desk import Taken
 from tests.waiting import until
-from voiceloop.agent import AgentConfig, AgentTool, CallManners, Transfer
+from voiceloop.agent import AgentConfig, AgentTool
+from voiceloop.call_manners import CallManners, Transfer
 from voiceloop.config import Limits
 from voiceloop.doors.line import Line
 from voiceloop.doors.sip.door import SipDoor

@@ -414,7 +414,7 @@ async def test_a_machine_that_tells_no_address_is_an_error_of_the_servers(
 
 
 async def test_turn_credentials_hold_for_a_while() -> None:
-    webrtc = WebRtcSettings(ice_servers=("turn:turn.example:3478",), turn_secret="north")
+    webrtc = WebRtcSettings(ice_servers={"turn:turn.example:3478": "north"})
     async with served(config=Config(webrtc=webrtc)) as (_, url):
         async with httpx.AsyncClient(trust_env=False) as http:
             told = (await http.get(f"{url}/v1/realtime/ice-servers")).json()

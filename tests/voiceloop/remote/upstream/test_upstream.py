@@ -324,13 +324,12 @@ async def test_a_client_that_reads_gets_the_text(clock: Clock) -> None:
 
 
 async def test_the_key_of_the_configuration_opens_the_provider(tmp_path: Path) -> None:
-    flags = {"realtime_url": "wss://h/v1", "realtime_voice": "marin", "realtime_model": "m"}
+    flags = {"realtime_url": "wss://h/v1#marin", "llm_key": "secret", "llm_model": "m"}
     config = load_config(flags=flags)
     assert config.llm_url == ("realtime+wss://h/v1#marin",)
+    assert config.llm_key == ("secret",)
     with pytest.raises(ConfigError, match="realtime_url: expected no llm_url beside it"):
         load_config(flags={**flags, "llm_url": "http://h/v1"})
-    with pytest.raises(ConfigError, match="realtime_voice: expected realtime_url"):
-        load_config(flags={"realtime_voice": "marin"})
     with pytest.raises(ConfigError, match="llm_url: expected a server that speaks in realtime_url"):
         load_config(flags={"llm_url": "realtime+wss://h/v1"})
     file = tmp_path / "voiceloop.toml"
