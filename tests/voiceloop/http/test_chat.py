@@ -81,8 +81,10 @@ async def test_what_a_cascades_large_model_writes_over_http_is_the_keys(is_left:
         cascade=Cascade("little", OWN_MODEL),
     )  # fmt: skip
     quota = KeyQuota(large_tokens=2)
-    priced = FurtherModel("little", model="a", prices=(1.0, 1.0, 1.0))
-    config = Config(keys=(KEY, "another-key-22"), quota=quota, models=(priced,))
+    config = Config(
+        keys=(KEY, "another-key-22"), quota=quota, models=(FurtherModel("little", model="a"),),
+        prices={"little": [1.0, 1.0, 1.0]},
+    )  # fmt: skip
     async with http_client(fakes, config) as http:
 
         async def answer(key: str) -> str:
