@@ -77,7 +77,7 @@ OF_PLACE = re.compile(
 PAYS_BY = re.compile(
     r"\b(?:cards?|cash|che(?:ck|que)s?|credit)\b|^how (?:can|do) (?:i|we) pay", re.I
 )
-HOW_PAID = re.compile(rf"(?=.*\b(?:pay|payment|accept|take)\b)(?=.*{PAYS_BY.pattern})", re.I)
+IS_PAID = re.compile(r"\b(?:pay|payment|accept|take)\b", re.I)
 # Asked of what there is: a sentence that names it need not say so.
 OFFERS = frozenset("sell sells offer offers give gives rent teach make buy have got".split())
 SELLS = re.compile(rf"\b(?:you|they) (?:also |still )?(?:{'|'.join(sorted(OFFERS))})\b")
@@ -393,7 +393,8 @@ def _of_payment(words: list[str], told: Told) -> str | None:
     """How it may be paid."""
     if not {"pay", "accept", "take"} & set(words) or not PAYS_BY.search(" ".join(words)):
         return None
-    return next((fact.text for fact in told.facts if HOW_PAID.search(fact.text)), None)
+    texts = (fact.text for fact in told.facts)
+    return next((one for one in texts if IS_PAID.search(one) and PAYS_BY.search(one)), None)
 
 
 def line_of(result: str, asked: str = "") -> str | None:

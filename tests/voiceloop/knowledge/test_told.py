@@ -3,6 +3,8 @@
 The business is of these tests alone: `benchmarks/strangers.py` measures on others.
 """
 
+from time import process_time
+
 import pytest
 
 from voiceloop.knowledge.told import DONT_KNOW, hours_on, line_of, quoted
@@ -131,3 +133,10 @@ def test_one_value_is_said_with_what_it_was_asked_of() -> None:
     assert line_of('{"price": "$90"}', "cleaning") == "Cleaning: $90."
     assert line_of('{"state": "ready"}', "4711") == "State: ready."
     assert line_of('{"price": "$90", "lasts": 30}', "cleaning") == "Price: $90. Lasts: 30."
+
+
+def test_long_instructions_of_a_client_are_read_in_no_time() -> None:
+    long = "You are Tom. It is " + 2000 * "what you pay for " + "."
+    began_s = process_time()
+    assert quoted("Can I pay by card?", long) is None
+    assert process_time() - began_s < 1.0  # of 12 ms: each word was a beginning, which took 20 s
