@@ -304,8 +304,8 @@ class BargeIn:
     )
     speakers: Literal["caller", "any", "nobody"] = key(
         "caller",
-        "Who may interrupt. With `caller` a voice that is plainly softer than the turns so far may "
-        "not, until it has said two turns. With `any` nobody is left out for being softer: several "
+        "Who may interrupt. `caller`: a voice that is clearly softer than the turns so far "
+        "may not, until it has said two turns. `any`: softer voices may too, because several "
         "people share the call. With `nobody` the agent speaks on, whatever is said.",
     )
 

@@ -79,10 +79,10 @@ class CallManners:
     )
     machine: Literal["ignore", "tell", "message", "hang_up"] = key(
         "ignore",
-        "What the server does if a machine answers a call that it placed. `tell`: it tells the "
-        "client (`voiceloop.answered_by`). `message`: it says `call.message` after the tone, "
-        "and hangs up. `hang_up`: it hangs up at once. All but `ignore` give the model the tool"
-        " `voicemail`, for a machine that the model recognizes first.",
+        "What the server does if a machine answers a call that it placed. `tell`: it tells "
+        "the client (`voiceloop.answered_by`). `message`: it says `call.message` after the "
+        "tone, and hangs up. `hang_up`: it hangs up at once. With all values but `ignore` the"
+        " model has the tool `voicemail`, which it calls if it recognizes a machine first.",
     )
     message: str = key("", "Said to a machine, after its tone.")
     screening: str = key(

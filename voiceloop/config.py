@@ -396,18 +396,19 @@ class Config:
     )
     realtime_url: Annotated[tuple[str, ...], Meta(extra={"schemes": ("ws", "wss")})] = key(
         (),
-        "A server that answers in sound, over the Realtime protocol, as `wss://api.openai.com/v1`. "
-        "Behind a `#` may stand its name of a voice. It takes the place of the language model and "
-        "of its replies' voice ([HEARING_MODELS.md](HEARING_MODELS.md#a-server-that-speaks)). "
-        "`llm_key` and `llm_model` are its key and its model. Not beside `llm_url` or "
+        "A server that answers in sound, over the Realtime protocol, as "
+        "`wss://api.openai.com/v1`. Behind a `#` may stand its name of a voice. This server "
+        "replaces the language model and the voice of its replies "
+        "([HEARING_MODELS.md](HEARING_MODELS.md#a-server-that-speaks)). `llm_key` and "
+        "`llm_model` are its key and its model. It cannot be combined with `llm_url` or "
         "`[[models]]`.",
     )
     context_tokens: int = key(
         0,
-        "How many tokens the language model takes, prompt and reply. A longer call is shown to it"
-        " from its later turns on ([notes of the rest](#what-it-keeps-of-a-long-call))."
-        " A preset's model is given a longer context than the preset's where you ask for one. "
-        "More than the checkpoint takes is refused. A service has no bound of its own here.",
+        "How many tokens the language model takes, prompt and reply. In a longer call the "
+        "model sees only the later turns ([notes of the "
+        "rest](#what-it-keeps-of-a-long-call)). You may ask for a longer context than the "
+        "preset's, up to the checkpoint's. For a service no limit is set here.",
         ge=LEAST_CONTEXT_TOKENS,
         le=MOST_CONTEXT_TOKENS,
         zero="the model's own",
@@ -446,10 +447,10 @@ class Config:
     slo: Slo = field(default_factory=Slo)
     prices: Mapping[str, Any] = key(
         {},
-        "What a million tokens of each model cost, in whatever currency, as "
-        "`main = [3.0, 0.3, 15.0]`. The three are for prompts that the model computes, prompts "
-        "that it finds in a cache, and replies, heard or not. `main` is the server's own model, "
-        "further ones have the names of `[[models]]`.",
+        "What a million tokens of each model cost, in whatever currency, as `main = [3.0, "
+        "0.3, 15.0]`. The three prices are for computed prompt tokens, cached prompt tokens, "
+        "and reply tokens, heard or not. `main` is the server's own model, further ones have "
+        "the names of `[[models]]`.",
     )
     traces: TraceSettings = field(default_factory=TraceSettings)
     workers: WorkerAddresses = field(default_factory=WorkerAddresses)

@@ -36,13 +36,14 @@ class KnowledgeSource:
 
     source: str = key(
         ...,
-        "A folder of Markdown, text and CSV files (`.md`, `.txt`, `.csv`, UTF-8). Or the address "
-        "of a service that searches ([KNOWLEDGE.md](KNOWLEDGE.md#a-service-that-searches)). A "
-        "folder is read once at the start: up to 10,000 files, 4 MiB each, 64 MiB and 50,000 "
-        "passages in all, without hidden files and links out of it. In an address `${NAME}` stands "
-        "for a variable of the environment. Several sources are asked at once, and what they find "
-        "is fused by rank. A service that takes longer than 120 ms costs the turn its passages, "
-        "not those of other sources.",
+        "A folder of Markdown, text and CSV files (`.md`, `.txt`, `.csv`, UTF-8). Or the "
+        "address of a service that searches "
+        "([KNOWLEDGE.md](KNOWLEDGE.md#a-service-that-searches)). A folder is read once at the"
+        " start: up to 10,000 files, 4 MiB each, 64 MiB and 50,000 passages in all, without "
+        "hidden files and links out of it. In an address `${NAME}` stands for a variable of "
+        "the environment. The server asks all sources at once and merges their results by "
+        "rank. If a service takes longer than 120 ms, the turn goes without its passages, but"
+        " keeps those of other sources.",
         pattern=r"(?s).*\S.*",
         wanted="a folder or an address",
         not_path=ADDRESS,
