@@ -711,7 +711,8 @@ def _check(config: Config) -> None:
     for url, secret in config.webrtc.ice_servers.items():
         if not url.startswith(("stun:", "stuns:", "turn:", "turns:")):
             raise ConfigError(
-                f"webrtc.ice_servers: expected turn:, turns:, stun: or stuns:, found {url!r}"
+                f"webrtc.ice_servers: expected turn:, turns:, stun: or stuns:, "
+                f"found {url.partition(':')[0] + ':' if ':' in url else 'none'}"
             )
         if url.startswith("turn") and not secret:
             raise ConfigError(f"webrtc.ice_servers: expected the secret of {url}, found none")

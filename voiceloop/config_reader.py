@@ -221,6 +221,11 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; the nearest is {near[0]!r}" if near else ""
 
 
+# An entry of a table in a variable. An address as its name may ask one thing of its own, as
+# "turn:HOST?transport=udp".
+_PAIR = re.compile(r"([^=?]*(?:\?[^=]*=[^=]*)?)=(.*)", re.DOTALL)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Reader:
     """Reads one source."""
@@ -271,8 +276,12 @@ class _Reader:
             return value
         if origin is not None and issubclass(origin, Mapping):
             if self.is_text and isinstance(value, str):
-                parts = (part.partition("=") for part in value.split(",") if part.strip())
-                value = {name.strip(): text.strip() for name, _, text in parts}
+                found = [_PAIR.fullmatch(part) for part in value.split(",") if part.strip()]
+                pairs = [pair for pair in found if pair is not None]
+                if len(pairs) < len(found):  # which is not shown: it may be part of a secret
+                    wanted = f"{self.source}: {where}: expected NAME=VALUE, with commas between"
+                    raise ConfigError(f"{wanted}, found a part without =")
+                value = {pair[1].strip(): pair[2].strip() for pair in pairs}
             if not isinstance(value, Mapping):
                 raise self._wrong(where, "a table", value, key)
             return dict(value)

@@ -273,6 +273,21 @@ def test_an_incomplete_or_unknown_preset_is_refused() -> None:
         worker_specs(load_config(flags={"preset": "huge"}))
 
 
+def test_a_variable_with_a_table_takes_addresses_and_tells_no_secret() -> None:
+    servers = {"VOICELOOP_WEBRTC_ICE_SERVERS": "turn:a:1?transport=udp=b=, stun:c="}
+    assert load_config(environ=servers).webrtc.ice_servers == {
+        "turn:a:1?transport=udp": "b=", "stun:c": "",
+    }  # fmt: skip
+    for name, text in (
+        ("PHONE_SECRETS", "hush-hush"),
+        ("PHONE_SECRETS", "twilio=a,hush-hush"),
+        ("WEBRTC_ICE_SERVERS", "turnn:me:hush-hush@a=b"),
+    ):
+        with pytest.raises(ConfigError, match="expected") as told:
+            load_config(environ={f"VOICELOOP_{name}": text})
+        assert "hush" not in str(told.value)
+
+
 def test_a_webhook_s_secret_that_signs_nothing_ends_the_start() -> None:
     environ = {
         "VOICELOOP_PHONE_WEBHOOK_URL": "https://shop.test/calls",
