@@ -30,6 +30,8 @@ REFERENCE = (  # is looked up
 )  # fmt: skip
 MOST_WORDS = 35_000  # of all others together
 ROOMS = ("voiceloop", "engine", "audio", "clients", "tests", "benchmarks")
+LOG = (ROOT / "benchmarks/LOG.md").read_text(encoding="utf-8")
+CITED = re.compile(r'LOG\.md, ([\d-]{10}), "([^"]+)"')
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
 SECTION_LINK = re.compile(r"\]\(#([\w-]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
@@ -203,6 +205,26 @@ def test_the_log_is_sorted_by_room() -> None:
         days = re.findall(r"^### ([\d-]{10}): .+$", room, re.MULTILINE)
         assert days, "a room without an entry"
         assert days == sorted(days, reverse=True), "the newest entry first"
+
+
+def test_what_the_code_cites_of_the_log_is_there() -> None:
+    """By its day and the beginning of its heading."""
+    told = {tuple(one) for one in re.findall(r"^### ([\d-]{10}): (.+)$", LOG, re.MULTILINE)}
+    cited = set()
+    for room in ROOMS[:-1]:
+        for path in (ROOT / room).rglob("*.py"):
+            text = re.sub(r"\s*\n\s*#?\s*", " ", path.read_text(encoding="utf-8"))
+            cited |= {(path.name, *one) for one in CITED.findall(text)}
+    assert len(cited) > 20
+    lost = [
+        (name, day, title)
+        for name, day, title in cited
+        if not any(
+            day == of and all(part in heading for part in title.split(" ... "))
+            for of, heading in told
+        )
+    ]
+    assert not lost
 
 
 def test_every_kept_file_of_results_is_named_by_a_page() -> None:
