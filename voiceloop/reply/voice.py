@@ -150,6 +150,14 @@ class KeptLines:
         for text in (*agent.kept_lines, greeting):
             self.keep_soon(voice, text, options)
 
+    def forget(self) -> None:
+        """Forget every line: the voice reads words by other sounds from now on."""
+        self._lines.clear()
+        self._wanted.clear()
+        if self._keeping is not None:
+            self._keeping.cancel()
+            self._keeping = None
+
     async def close(self) -> None:
         """Give up what is being spoken, and what is wanted."""
         self._wanted.clear()

@@ -372,6 +372,8 @@ def _take(gateway: Gateway, agent: AgentConfig, served: ServedAgent | None = Non
     served = served or gateway.agents.first
     services = served.services
     check_prompt_room(services.toolbox.completed(agent), gateway.config, gateway.backends)
+    if agent.lexicon != served.agent.lexicon:
+        services.kept_lines.forget()
     gateway.take_agent(agent, served)
     services.kept_lines.keep_all_soon(gateway.backends_of(served).voice, agent)
 

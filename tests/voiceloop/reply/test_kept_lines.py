@@ -86,6 +86,22 @@ async def test_lines_wanted_together_are_spoken_one_after_the_other_and_each_onc
     assert voice.asked == [DEFAULT, bright, DEFAULT] and voice.most_open == 1
 
 
+async def test_after_another_lexicon_lines_are_spoken_anew_also_one_that_is_being_spoken() -> None:
+    lines, before, after = KeptLines(), AskedVoice(), AskedVoice()
+    lines.keep_soon(before, "Sorry?", DEFAULT)
+    await asyncio.sleep(2.0)
+    lines.keep_soon(before, "Pardon?", DEFAULT)
+    await asyncio.sleep(0.01)
+    lines.forget()
+    for text in ("Sorry?", "Pardon?"):
+        assert lines.line(text, DEFAULT) is None
+        lines.keep_soon(after, text, DEFAULT)
+    await asyncio.sleep(2.0)
+    assert lines.line("Sorry?", DEFAULT) is not None and lines.line("Pardon?", DEFAULT) is not None
+    assert len(before.asked) == 2 and len(after.asked) == 2 and not before.open_streams
+    await lines.close()
+
+
 async def test_a_bug_of_the_voice_costs_one_line_and_neither_its_keeper_nor_the_next() -> None:
     lines = KeptLines()
     await lines.keep(AskedVoice(bug=TypeError("oops")), "Sorry?", DEFAULT)
