@@ -104,7 +104,7 @@ class AgentTool:
         None,
         '`"module:function"`, called with the arguments by name, in a process of its own. It '
         "may be `async def`. A parameter named `caller` receives who is calling. The module "
-        "is a file beside the agent's, or installed.",
+        "is a Python file in the folder of the agent's file, or an installed module.",
         pattern=r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*",
         wanted="module:function",
     )

@@ -145,9 +145,9 @@ class EngineSettings:
         0,
         "Room for the keys and values of all calls together, in tokens. The server reserves "
         "this memory at its start, and prints how much. Without it the preset `gpu` takes 60 "
-        "% of the memory that is free after the weights are loaded. One context needs up to "
-        "47 tokens more than its length. If a preset's context does not fit, the server "
-        "shortens it; if your `context_tokens` do not fit, it does not start.",
+        "% of the memory that is free after the weights are loaded. For one conversation of "
+        "`context_tokens` leave room for 47 tokens more. If a preset's context does not fit, "
+        "the server shortens it; if your `context_tokens` do not fit, it does not start.",
     )
     drafter: str = key(
         AUTO,
@@ -295,10 +295,10 @@ class Config:
     agents: Path | None = key(
         None,
         "A folder of agent files, each served under its file's name. A caller names one by "
-        "the address `/agents/NAME/v1/realtime`, by `?agent=NAME`, or by a client secret. A "
-        "caller who names no agent gets `agent`, else the first in alphabetical order. All "
-        "agents use the same models. Each agent has its own tools, documents, answers and "
-        "pre-synthesized lines.",
+        "the address `/agents/NAME/v1/realtime`, by `?agent=NAME`, or by a client secret. If "
+        "a caller names none, the agent of the key `agent` answers. Without that key the first "
+        "agent in alphabetical order answers. All agents use the same models. Each agent has its "
+        "own tools, documents, answers and pre-synthesized lines.",
     )
     reload: bool = key(
         False,
@@ -416,8 +416,8 @@ class Config:
     pacing_lead_ms: int = key(
         60,
         "How far ahead of its playing the server sends sound. 60 suits a LAN, 150 to 200 the "
-        "internet. When a caller interrupts, the caller hears the agent get quieter that much"
-        " later.",
+        "internet. When a caller interrupts, the server makes the agent quieter. The caller "
+        "hears that this much later.",
         ge=20,
         le=5000,
     )
