@@ -90,7 +90,7 @@ def _result(tools: list[dict[str, Any]], call: dict[str, Any]) -> str:
             continue
         if not isinstance(arguments, dict) or set(tool["parameters"]["required"]) - set(arguments):
             return json.dumps({"error": "arguments are missing"})
-        if "result" in tool:
+        if isinstance(tool["result"], str):
             return str(tool["result"])
         asked = next(iter(tool["parameters"]["properties"]))
         found = tool["result"].get(str(arguments[asked]).lower(), tool["result"]["*"])
