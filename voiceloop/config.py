@@ -454,7 +454,7 @@ class Config:
     )
     traces: TraceSettings = field(default_factory=TraceSettings)
     workers: WorkerAddresses = field(default_factory=WorkerAddresses)
-    canary: Mapping[str, Any] = key(
+    canary: Mapping[str, float] = key(
         {},
         "The label of the workers that are tried, and their share of new calls, as `v2 = 0.05`. "
         "The label is that of `voiceloop worker --version`. They lose the share by themselves "

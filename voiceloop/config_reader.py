@@ -284,6 +284,11 @@ class _Reader:
                 value = {pair[1].strip(): pair[2].strip() for pair in pairs}
             if not isinstance(value, Mapping):
                 raise self._wrong(where, "a table", value, key)
+            if self.is_text and args[1] is float:
+                return {
+                    name: self._value(one, float, key, f"{where}.{name}")
+                    for name, one in value.items()
+                }
             return dict(value)
         found = self._scalar(value, kind, key, where)
         self._check(found, metas, key, where)
