@@ -42,7 +42,7 @@ class FusedRetriever:
         self, words: Sequence[str], n_most: int, so_far: Callable[[Hits], None] = lambda _: None
     ) -> Hits:
         """As `Retriever`; so_far: each time that one has answered. Raises: what the first raised,
-        where all did.
+        where the others found nothing: nobody may say then that no document tells.
         """
         searches = [asyncio.ensure_future(one.search(words, n_most)) for one in self.retrievers]
         pending = set(searches)
@@ -55,13 +55,14 @@ class FusedRetriever:
             for search in pending:
                 search.cancel()
         failures = [error for one in searches if (error := one.exception()) is not None]
-        if len(failures) == len(searches):
+        found = _fused(searches, n_most)
+        if failures and not found:
             raise failures[0]
         for failure in failures:
             if not isinstance(failure, VoiceLoopError):
                 raise failure  # a bug
             log.warning("one source of passages failed (%s)", failure.wire_code)
-        return _fused(searches, n_most)
+        return found
 
     async def close(self) -> None:
         await asyncio.gather(*(one.close() for one in self.retrievers))

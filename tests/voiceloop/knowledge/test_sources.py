@@ -92,6 +92,8 @@ async def test_a_folder_and_a_service_are_fused_and_neither_fails_the_other(tmp_
             assert both == ["A film is lent for one week.", BOOKS["text"]]
             service.status = 500
             assert texts(await retriever.search(("film",), 4)) == both[:1]
+            with pytest.raises(BackendError):  # what was not searched may have told
+                await retriever.search(("parking",), 4)
 
 
 async def test_where_all_sources_fail_the_search_does() -> None:
