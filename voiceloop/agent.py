@@ -137,8 +137,9 @@ class AgentTool:
         "",
         'The line that asks the caller to wait, as "Let me see.". The agent says the line '
         "after the turn if the result is not there 100 ms after the call began, at most once "
-        "a reply. Without `say` the caller hears nothing until the answer, or for 1.5 s "
-        "(`waiting.say`). `say` is for tools with `url`, `python` or `mcp`.",
+        "a reply. Without `say` the caller hears silence until the "
+        "answer comes; after 1.5 s the agent says a line of `waiting.say`. `say` is for tools "
+        "with `url`, `python` or `mcp`.",
     )
     from_slots: tuple[str, ...] = key(
         (),

@@ -333,8 +333,8 @@ class Config:
         "as `openssl rand -hex 32` makes it. If you name several, the server signs with the "
         "first and accepts all. To change it, put the new one first, and take the old one out"
         " two hours later. Without `secret_key`, servers that have the caller's key among "
-        "their `keys` can resume each other's calls. A server without keys resumes only its "
-        "own calls, until it ends.",
+        "their `keys` can resume each other's calls. A server with neither `secret_key` nor "
+        "`keys` resumes only calls that it held itself, and none after a restart.",
         secret=True,
     )
     allowed_origins: tuple[str, ...] = key(
