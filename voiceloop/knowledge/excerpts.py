@@ -14,13 +14,13 @@ from voiceloop.knowledge.passages import SENTENCE_END, Passage
 from voiceloop.knowledge.sounds import sound_key
 from voiceloop.knowledge.told import (
     ASIDE,
-    COST,
     DONT_KNOW,
     DOUBTS,
     EMPTY,
     OF_KINDS,
     OFFERS,
     PRICE,
+    STEMS_OF_COST,
     TALK,
     asks_price,
     is_unknown,
@@ -47,7 +47,6 @@ MONEY = re.compile(
     r"[$\u00a3\u20ac]|\b(?:dollars?|cents?|euros?|pounds?|pence|free|charge|cost)\b", re.I
 )
 COLUMN = re.compile(r"\.\s+(?=[^:.]+: )")
-FORMS_OF_COST = frozenset(map(stem, COST))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +223,7 @@ def _of_row(words: list[str], rows: Sequence[tuple[tuple[str, str], ...]]) -> st
     def fit(column: tuple[str, str]) -> float:
         named = [stem(word) for word in words_of(column[0]) if word not in PLAIN]
         content = stems_of(column[0]) & left
-        is_price = asks_price(words) and bool(FORMS_OF_COST & set(named))
+        is_price = asks_price(words) and bool(STEMS_OF_COST & set(named))
         share = len(left & set(named)) / len(named) if named else 0.0
         return 2.0 * (len(content) + is_price) + share
 

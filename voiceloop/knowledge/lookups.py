@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from voiceloop.knowledge.told import COST, EMPTY, asks_price, question_words, stem, stems_of
+from voiceloop.knowledge.told import (
+    EMPTY,
+    STEMS_OF_COST,
+    asks_price,
+    question_words,
+    stem,
+    stems_of,
+)
 
-STEMS_OF_COST = frozenset(map(stem, COST))
 # Say nothing of the tool, nor of another value.
 STEMS_OF_ANY = frozenset(map(stem, "anything something times new another single".split()))
 

@@ -79,7 +79,7 @@ async def open_retriever(
     environment: Mapping[str, str],
     service_ms: float = SERVICE_MS,
 ) -> AsyncIterator[Retriever | None]:
-    """Return what finds passages in an agent's documents; None where it has none.
+    """Yield what finds passages in an agent's documents; None where it has none.
 
     All folders are one index, each service is asked for itself, and what they find is fused.
     service_ms: how long one search by a service may take.

@@ -211,7 +211,7 @@ def quoted(
             return found
     of_tools = stems_of(other)
     known = told.known | of_tools | stems_of(prices)
-    if asks_price(words) and (priced := wanted - set(map(stem, COST))):
+    if asks_price(words) and (priced := wanted - STEMS_OF_COST):
         # Who has no price written down is not to be told another sentence.
         is_nowhere = is_unknown(words, priced, known)
         return DONT_KNOW if knows_all and knows_prices and is_nowhere else None
@@ -446,4 +446,4 @@ def stem(word: str) -> str:
     return word
 
 
-STEMS_ASIDE = frozenset(map(stem, ASIDE))
+STEMS_ASIDE, STEMS_OF_COST = frozenset(map(stem, ASIDE)), frozenset(map(stem, COST))

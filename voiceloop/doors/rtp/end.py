@@ -78,7 +78,7 @@ class RtpEnd(ABC):
             self._pass_on(samples)
 
     def _read_report(self, data: bytes) -> bool:
-        """Return what the far end says of the line; False where it says nothing."""
+        """Take in what the far end reports of the line; returns whether the packet was a report."""
         try:
             self._rtcp.read(data, self._clock())
         except MalformedPacket:

@@ -149,7 +149,10 @@ class UpstreamVoiceStream(TaskStream[VoiceEvent]):
         return placed
 
     async def _say_line(self) -> bool:
-        """Return what the upstream has not said, in our voice: before its sound, or behind it."""
+        """Say a line that the upstream has not said, in our voice: before its sound, or behind it.
+
+        Returns whether a line was said.
+        """
         sound = self._sound()
         if not self._lines or (sound is not None and sound.has_begun and not sound.is_over):
             return False

@@ -38,9 +38,7 @@ def _words_of(tools: Iterable[AgentTool]) -> str:
 
 
 def _lookups(heard: Heard) -> Iterator[Lookup]:
-    """Return those of its tools that change nothing and take one value, of values that are
-    known.
-    """
+    """Yield the agent's tools that change nothing and take one of some known values."""
     for tool in heard.agent.tools:
         parameter, values = _choice(tool)
         is_free = tool.runs_early and not tool.is_clients and not tool.from_slots
