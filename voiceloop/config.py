@@ -445,12 +445,12 @@ class Config:
     engine: EngineSettings = field(default_factory=EngineSettings)
     quota: KeyQuota = field(default_factory=KeyQuota)
     slo: Slo = field(default_factory=Slo)
-    prices: Mapping[str, Any] = key(
+    prices: Mapping[str, tuple[float, ...]] = key(
         {},
         "What a million tokens of each model cost, in whatever currency, as `main = [3.0, "
         "0.3, 15.0]`. The three prices are for computed prompt tokens, cached prompt tokens, "
         "and reply tokens, heard or not. `main` is the server's own model, further ones have "
-        "the names of `[[models]]`.",
+        "the names of `[[models]]`. In a variable: `main=3.0 0.3 15.0`.",
     )
     traces: TraceSettings = field(default_factory=TraceSettings)
     workers: WorkerAddresses = field(default_factory=WorkerAddresses)
@@ -797,7 +797,7 @@ def _check_models(config: Config) -> None:
 
 
 def _are_prices(given: Any) -> bool:
-    is_list = isinstance(given, list) and len(given) == N_PRICES
+    is_list = isinstance(given, list | tuple) and len(given) == N_PRICES
     return is_list and all(_is_number(one) and 0 <= one < inf for one in given)
 
 

@@ -284,9 +284,11 @@ class _Reader:
                 value = {pair[1].strip(): pair[2].strip() for pair in pairs}
             if not isinstance(value, Mapping):
                 raise self._wrong(where, "a table", value, key)
-            if self.is_text and args[1] is float:
+            if self.is_text and args[1] in (float, tuple[float, ...]):
                 return {
-                    name: self._value(one, float, key, f"{where}.{name}")
+                    name: self._value(
+                        one if args[1] is float else one.split(), args[1], key, f"{where}.{name}"
+                    )
                     for name, one in value.items()
                 }
             return dict(value)
@@ -358,7 +360,8 @@ class _Reader:
             if named and (named["url"] is None or _is_url(named["url"], providers)):
                 return
             wanted += ", or NAME: of a provider"
-        raise self._wrong(where, f"a URL ({wanted})", value)
+        escaped = "; / ? # of a password as %2F %3F %23" if "@" in value else ""
+        raise self._wrong(where, f"a URL ({wanted}{escaped})", value)
 
     def _placed(self, path: Any) -> Any:
         """A path of a file as the file means it. Path.expanduser raises without a user."""

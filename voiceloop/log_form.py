@@ -15,9 +15,11 @@ from typing import TypeAlias
 from voiceloop.errors import VoiceLoopError
 
 # An address: its scheme, a name and password, its host and path, and what is asked of it. A comma
-# or a quote ends it where nothing of it follows: behind it a list or a sentence goes on.
+# or a quote ends it where nothing of it follows: behind it a list or a sentence goes on. A password
+# may hold / ? or # as they are, behind a colon that no port follows: that is no address, but told.
 ADDRESS = re.compile(
-    r"""([a-z][a-z0-9+.-]{0,31}://)(?:[^\s/?#"]*@)?([^\s?#'"]*)"""
+    r"""([a-z][a-z0-9+.-]{0,31}://)"""
+    r"""(?:[^\s/?#"]*@|[^\s/?#"@:]+:(?!\d{1,5}[/?#])[^\s"@]*@)?([^\s?#'"]*)"""
     r"""(?:\?(?:[^\s#,'"]|[,'"](?=[^\s,'"\])}]))*)?""",
     re.IGNORECASE,
 )

@@ -39,6 +39,7 @@ def test_the_environment_is_read_by_type() -> None:
         "VOICELOOP_SIP_TRUNK_REGISTER": "true",
         "VOICELOOP_PHONE_SECRETS": "vonage=a=b, asterisk=${HUSH}",
         "VOICELOOP_CANARY": "v2=0.05",
+        "VOICELOOP_PRICES": "main=3 0.3 15",
         "VOICELOOP_PHONE_PUBLIC_URL": "https://a.example",
         "HUSH": "c",
         "VOICELOOP_DATA": "/data",
@@ -46,6 +47,7 @@ def test_the_environment_is_read_by_type() -> None:
     }
     config = load_config(environ=environ)
     assert (config.trial.version, config.trial.share) == ("v2", 0.05)
+    assert config.prices == {"main": (3.0, 0.3, 15.0)}
     assert config.keys == ("key-one-1", "key-two-2")
     assert config.allow_unauthenticated is True and config.limits.session_minutes == 2.5
     assert config.sip.trunk.register is True
@@ -115,6 +117,8 @@ def test_a_wrong_file_is_refused_by_name(tmp_path: Path, text: str, words: str) 
 def test_a_wrong_variable_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="canary.v2: expected a number, found 'some'"):
         load_config(environ={"VOICELOOP_CANARY": "v2=some"})
+    with pytest.raises(ConfigError, match=r"prices.main\[1\]: expected a number, found 'some'"):
+        load_config(environ={"VOICELOOP_PRICES": "main=1 some 2"})
     with pytest.raises(ConfigError, match="the environment: port: expected a whole number"):
         load_config(environ={"VOICELOOP_PORT": "http"})
     with pytest.raises(

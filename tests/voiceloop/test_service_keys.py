@@ -85,7 +85,17 @@ def test_every_service_that_is_known_may_be_named() -> None:
         ("wss://host/v1?key=a#voice", "wss://host/v1#voice"),
         ("('https://a/v1?key=b', 'https://c/?key=d')", "('https://a/v1', 'https://c/')"),
         ("found https://a/v1?key=b, and c@d", "found https://a/v1, and c@d"),
+        ("http://me:p/a?b#c@host:8000/v1", "http://host:8000/v1"),
+        ("http://me:1234567/b@host/v1", "http://host/v1"),
+        ("http://host:8000/run/@cf/llama", "http://host:8000/run/@cf/llama"),
     ],
 )
 def test_an_address_is_told_without_the_whole_of_its_key(address: str, told: str) -> None:
     assert keyless(address) == told
+
+
+@pytest.mark.parametrize("mark", "/?#")
+def test_a_password_that_is_not_escaped_is_refused_and_not_shown(mark: str) -> None:
+    with pytest.raises(ConfigError, match="of a password as %2F %3F %23.*http://host/v1") as told:
+        load_config(environ={"VOICELOOP_LLM_URL": f"http://me:hush{mark}hush@host/v1"})
+    assert "hush" not in str(told.value)

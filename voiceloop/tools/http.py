@@ -20,7 +20,7 @@ import httpx
 from voiceloop.agent import AgentTool
 from voiceloop.config_reader import VARIABLE, from_environment
 from voiceloop.errors import ConfigError
-from voiceloop.log_form import named
+from voiceloop.log_form import keyless, named
 from voiceloop.tools.caller import NOBODY, Caller, CallerSigner
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.result import bounded
@@ -164,7 +164,7 @@ def _address(tool: AgentTool, environment: Mapping[str, str], where: str) -> lis
         base += "/"  # a host alone
     if not BASE.fullmatch(base):
         wanted = "http:// or https://, a host, and arguments in braces only after its slash"
-        raise ConfigError(f"{where}: url: expected {wanted}, found {tool.url!r}")
+        raise ConfigError(f"{where}: url: expected {wanted}, found {keyless(repr(tool.url))}")
     pieces[0] = base
     required = tool.parameters.get("required", [])
     for name in pieces[1::2]:

@@ -88,6 +88,7 @@ async def test_keys_come_from_the_environment_and_stand_in_no_message() -> None:
     ({"url": "https://a.test/", "headers": {"Authorization": "Bearer ${SHOP_KEY"}},
      "expected variables as ${NAME}, found one that is not"),
     ({"url": "ftp://shop.test/"}, "url: expected http:// or https://"),
+    ({"url": "ftp://me:hush@shop.test/?key=hush"}, "slash, found 'ftp://shop.test/'"),
     ({"url": "https://{id}.test/x"}, "arguments in braces only after its slash"),
     ({"url": "https://shop.test{id}/x"}, "arguments in braces only after its slash"),
     ({"url": "https://shop.test/${ODD}"}, "arguments in braces only after its slash"),
