@@ -252,10 +252,13 @@ class _Reader:
         where = f"{path}{name}"
         if name in keys:
             return keys[name]
-        if (instead := instead_of(where)) is not None:
-            raise ConfigError(f"{self.source}: {where}: removed. {instead}")
+        self._refuse_removed(where)
         wanted = f"{self.source}: expected a known key, found {where!r}{nearest(name, keys)}"
         raise ConfigError(wanted)
+
+    def _refuse_removed(self, where: str) -> None:
+        if (instead := instead_of(where)) is not None:
+            raise ConfigError(f"{self.source}: {where}: removed. {instead}")
 
     def _value(self, value: Any, hint: Any, key: Key, where: str) -> Any:
         """``value`` as ``hint``, which is one of the few types that settings use."""
@@ -284,6 +287,8 @@ class _Reader:
                 value = {pair[1].strip(): pair[2].strip() for pair in pairs}
             if not isinstance(value, Mapping):
                 raise self._wrong(where, "a table", value, key)
+            for name in value:  # it would pass for a name of the user's own
+                self._refuse_removed(f"{where}.{name}")
             if self.is_text and args[1] in (float, tuple[float, ...]):
                 return {
                     name: self._value(

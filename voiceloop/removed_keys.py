@@ -16,6 +16,7 @@ REMOVED: Mapping[str, str] = {
     **dict.fromkeys(
         ("canary.version", "canary.share"), "Write [canary] LABEL = SHARE, as v2 = 0.05, in a file."
     ),
+    "canary.shadow": "Leave it out: a canary answers its own calls, and no turns of others.",
     **dict.fromkeys(
         ("anticipation.budget_tokens", "anticipation.budget_speech_ms"),
         "Leave it out: a call throws away 1,000 tokens or 60 s of speech a minute at most. Write "
