@@ -68,6 +68,7 @@ class OmniServer:
     drop_after: int | None = None
     fail_after: int | None = None
     names_event: bool = True
+    takes_sound: bool = True
     refuses: str = ""  # a code, of every response
     silence_ms: float = 500.0  # that ends a turn, where the server detects it
     detects_always: bool = False  # turns, whatever the session says
@@ -150,8 +151,10 @@ class _Line:
                 await self._hear(base64.b64decode(event["audio"]))
             case "input_audio_buffer.clear":
                 self._buffer = b""
-            case "input_audio_buffer.commit":
+            case "input_audio_buffer.commit" if self.server.takes_sound:
                 await self._commit()
+            case "input_audio_buffer.commit":
+                await self._error(event, "unsupported_content_type")
             case "conversation.item.create":
                 item = event["item"]
                 text = "".join(part["text"] for part in item.get("content", ()))

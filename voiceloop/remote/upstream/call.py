@@ -38,9 +38,11 @@ PART_BYTES = 1 << 20  # of a turn that is sent at once: below what a server take
 # For a response that nobody reads any more to end, behind its `response.cancel`. A server that goes
 # on is left, and another connection made. Chosen: callers speak for longer than that.
 CANCEL_S = 1.0
-# Some servers' errors name no event of ours. A response of which nothing more comes within that is
-# given up. Chosen: a server that answers sends a piece of sound sooner.
+# Some servers' errors name no event of ours. A response that nothing more comes of within that, and
+# whose sound is all played, is given up. Chosen: a server that speaks sends its next piece sooner.
 ERROR_S = 1.0
+COMMIT = "commit"
+IN_PASSING = ("bring", "leave", "hear")  # events of ours that no response stands or falls with
 IS_BUSY = "conversation_already_has_active_response"  # as OpenAI's servers and ours say it
 
 
@@ -110,6 +112,7 @@ class UpstreamCall:
         self._responses: list[UpstreamResponse] = []  # those that are not over
         self._n_asked = 0
         self._is_over = False
+        self._takes_sound = True
         self._ms_per_letter = MS_PER_LETTER  # of this voice
         self._one_at_a_time, self._opening = asyncio.Lock(), asyncio.Lock()
         self._closing: set[asyncio.Task[None]] = set()  # connections that were lost or left
@@ -151,7 +154,7 @@ class UpstreamCall:
 
     def hear(self, owner: object, sound: OpenSound) -> None:
         """More of the open turn of this branch. Raises: Overloaded."""
-        if self._socket is None or not self._socket.live:
+        if self._socket is None or not self._socket.live or not self._takes_sound:
             return  # what is kept of the turn is sent at its end
         current = self._input
         if current is None or current.owner is not owner or sound.n_bytes < current.at:
@@ -168,7 +171,7 @@ class UpstreamCall:
 
     def _clear_input(self) -> None:
         if self._input is not None and self._input.n_bytes:
-            self._tell({"type": "input_audio_buffer.clear"})
+            self._tell({"type": "input_audio_buffer.clear", "event_id": "hear"})
         self._input = None
 
     def _append(self, current: _Input, samples: bytes, *, is_last: bool = False) -> None:
@@ -180,7 +183,8 @@ class UpstreamCall:
         current.n_bytes += len(samples)
         for start in range(0, len(sent), PART_BYTES):
             audio = base64.b64encode(sent[start : start + PART_BYTES]).decode("ascii")
-            self._socket.send({"type": "input_audio_buffer.append", "audio": audio})
+            append = {"type": "input_audio_buffer.append", "event_id": "hear", "audio": audio}
+            self._socket.send(append)
 
     # --- asked ---
 
@@ -262,7 +266,7 @@ class UpstreamCall:
                 self._socket.send({**event, "event_id": "bring"})
             return
         self._input = None
-        self._socket.send({"type": "input_audio_buffer.commit"})
+        self._socket.send({"type": "input_audio_buffer.commit", "event_id": COMMIT})
         if not self._mirror.goes_on(turn.content):
             self._mirror.known.append(Known(Entry("user", turn.content)))
         known = self._mirror.known[-1]
@@ -272,7 +276,7 @@ class UpstreamCall:
     def _send_rest(self, owner: object, sound: Sequence[bytes]) -> bool:
         """Whether the turn's sound is in the input buffer; what was not heard there goes now."""
         whole = b"".join(sound)
-        if len(whole) < LEAST_BYTES:
+        if len(whole) < LEAST_BYTES or not self._takes_sound:
             return False
         current = self._input
         if current is None or current.owner is not owner or current.n_bytes < LEAST_BYTES:
@@ -361,17 +365,37 @@ class UpstreamCall:
         elif asked is not None:
             self._responses.remove(asked)
             asked.fail(BackendError(f"{self._service} refused a response: {code}"))
-        elif event_id in ("bring", "leave"):
+        elif event_id == COMMIT and self._commits:
+            self._send_words(code)
+        elif event_id in IN_PASSING:
             log.debug("%s reports %s", self._service, code)
         else:
             log.warning("%s reports %s", self._service, code)
-            loop = asyncio.get_running_loop()
             for one in self._responses:
-                loop.call_later(ERROR_S, self._give_up, one, one.n_events, code)
+                self._watch(one, code)
+
+    def _send_words(self, code: str) -> None:
+        """A turn's sound was refused: its response, which lacks that turn, is asked for anew."""
+        log.warning("%s refuses the caller's sound, and is sent words: %s", self._service, code)
+        self._takes_sound = False
+        self._on_lost(BackendError(f"{self._service} refused a turn's sound: {code}"))
+
+    def _watch(self, response: UpstreamResponse, code: str) -> None:
+        args = response, response.n_events, code
+        asyncio.get_running_loop().call_later(ERROR_S, self._give_up, *args)
 
     def _give_up(self, response: UpstreamResponse, n_events: int, code: str) -> None:
-        """Give a response up that may be the one that failed, unless more of it has come since."""
-        if response in self._responses and response.n_events == n_events and not response.is_left:
+        """Give a response up that may be the one that failed, unless more of it has come since.
+
+        One that the server has begun, and nothing has sounded of, may take its time: whoever waits
+        for the first token has a limit.
+        """
+        is_silent = response.n_events == n_events and not response.is_left
+        if response not in self._responses or not is_silent:
+            return
+        if response.sound.is_playing:
+            self._watch(response, code)
+        elif response.has_begun or not response.id:
             self.cancel(response)
             self._responses.remove(response)
             response.fail(BackendError(f"{self._service} failed in a response: {code}"))

@@ -70,6 +70,11 @@ class ReplySound:
     def has_more(self) -> bool:
         return bool(self._pieces)
 
+    @property
+    def is_playing(self) -> bool:
+        """Whether somebody plays it, and has some left."""
+        return self.on_more is not None and self.has_more
+
     def take(self) -> tuple[bytes, tuple[SpokenWord, ...]] | None:
         if not self._pieces:
             return None

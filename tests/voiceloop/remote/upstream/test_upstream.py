@@ -178,14 +178,34 @@ async def test_an_error_that_names_no_event_is_soon_followed_by_the_fallback(
         assert caller.of("response.done")[0].at_s - said_s < 4.0  # of which the sound takes some
 
 
-async def test_an_error_of_no_consequence_costs_no_reply(clock: Clock) -> None:
-    server = OmniServer([LONG, "Yes?"], names_event=False, speed=1.0)
+@pytest.mark.parametrize(("first_ms", "speed"), [(0.0, 1.0), (3000.0, 1.0), (0.0, 20.0)])
+async def test_an_error_of_no_consequence_costs_no_reply(
+    clock: Clock, first_ms: float, speed: float
+) -> None:
+    """While the reply sounds, while the server thinks of it, and once all of it has come."""
+    server = OmniServer([LONG, "Yes?"], names_event=False, speed=speed, first_ms=first_ms)
     async with calling(server, clock) as caller:
         await caller.say(1000)
-        await caller.listen_until("response.output_audio.delta")
+        await caller.wait_for("response.created")
+        await caller.wait_quietly(200)
         await server.complain()
         await caller.listen_until("response.done", limit_ms=60_000)
         assert caller.statuses() == ["completed"] and caller.transcript() == LONG
+
+
+async def test_a_server_that_refuses_a_turns_sound_is_asked_in_words(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = OmniServer(["It is noon."], takes_sound=False)
+    async with calling(server, clock) as caller:
+        await turn(caller)
+        await turn(caller, 2)
+        assert caller.statuses() == ["completed"] * 2
+    assert [text for role, text in server.texts() if role == "user"] == [
+        "what is the time", "and tomorrow",
+    ]  # fmt: skip
+    assert sum("refuses the caller's sound" in r.message for r in caplog.records) == 1
+    assert server.said.count("input_audio_buffer.commit") == 1
 
 
 async def test_an_upstream_that_changes_its_session_is_told_once(
