@@ -62,7 +62,7 @@ def progress(slot: Slot | None, words: Sequence[str]) -> Progress | None:
     words = [part for word in words for part in _letters_apart(word)]
     is_corrected = False  # what corrects it is still to come: "one two three, no"
     while words and words[-1] in FILLERS | BREAKS_OFF:
-        is_corrected = is_corrected or words.pop() in BREAKS_OFF
+        is_corrected |= words.pop() in BREAKS_OFF
     found = _progress(slot, words)
     if is_corrected and (found is None or found.kind not in DICTATED or not words):
         return None

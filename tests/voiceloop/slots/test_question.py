@@ -177,6 +177,8 @@ def test_digits_are_counted_in_any_grouping(said: str, n_digits: int) -> None:
         (NAME, "k l a no", "spelling under_way"),
         (None, "no", None),
         (PHONE, "no", None),
+        (None, "no wait sorry", None),
+        (PHONE, "four one five no wait sorry", "number under_way"),
         # addresses
         (ADDRESS, "twelve", "address under_way"),
         (ADDRESS, "twelve river", "address under_way"),
@@ -244,7 +246,7 @@ def test_a_filler_changes_nothing_of_how_far_an_answer_has_come() -> None:
 
 SPOKEN = st.sampled_from(
     "five oh 415 a k twenty double hundred river road and uh is at @ com march seven pm large "
-    "klara apartment the".split()
+    "klara apartment the no wait".split()
 )
 
 
