@@ -75,7 +75,7 @@ def test_of_a_model_known_for_that_the_first_thought_is_left_out() -> None:
     )
 
 
-N_REPLIES = min(int(os.environ.get("VOICELOOP_FUZZ", "400")), 5000)  # `.ci/run` asks for more
+N_REPLIES = min(int(os.environ.get("VOICELOOP_FUZZ", "150")), 5000)  # `.ci/run` asks for more
 words = st.sampled_from(["A latte. ", "four", " ", "<", "[", "<|", "a<b", "think", "\n"])
 thought = st.lists(st.sampled_from([SECRET, " ", "<", "[/", "\n", *PAIRS, "maybe"]), max_size=6)
 

@@ -256,10 +256,10 @@ def test_a_long_clause_is_spoken_in_pieces_that_a_step_has_time_for(voice):
 @pytest.mark.parametrize("unit", ["a1", "'", "A-", "aB", "1,", "\u00e9", "&", "a.", "x", "\u00b2"])
 def test_a_word_without_end_costs_little(voice, unit):
     started = time.process_time()
-    _, _, end = speak(voice, unit * 300)
+    _, _, end = speak(voice, unit * 150)
     assert isinstance(end, SpeechEnd)
     assert end.n_samples < 24_000 * 120
-    assert time.process_time() - started < 5.0
+    assert time.process_time() - started < 2.5
 
 
 def test_flush_speaks_what_is_held_back(voice):

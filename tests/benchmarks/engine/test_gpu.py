@@ -157,9 +157,21 @@ def test_the_references_say_what_the_model_says(check: str, short: None) -> None
     assert dict(gpu_truth.checks())[check]()
 
 
+# Of the other rows each would have to be asked first.
+FOUND_BY = {
+    "the wrong row sampled": "drafted",
+    "a draft accepted wrongly": "drafted",
+    "a grammar's mask ignored": "grammar",
+    "the end of a turn misread": "staged",
+}
+
+
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_planted_wrong_kernel_is_found(fault: str, short: None) -> None:
-    assert gpu_truth.found_by(fault)["found_by"]
+def test_every_planted_wrong_kernel_is_found(fault: str, short: None, monkeypatch) -> None:
+    row = FOUND_BY.get(fault, "logits and codes")
+    asked = [one for one in gpu_truth.of_served() if one[0] == row]
+    monkeypatch.setattr(gpu_truth, "of_served", lambda: asked)
+    assert gpu_truth.found_by(fault)["found_by"] == row
 
 
 def test_a_kernel_without_a_fault_is_not_found_wrong(short: None, monkeypatch) -> None:

@@ -33,7 +33,8 @@ def said_by(command: list[str]) -> str:
 @needs_cross_compiler
 @pytest.mark.parametrize("level", ARM)
 def test_the_library_compiles_for_arm64(tmp_path: Path, level: str) -> None:
-    made = compiled(CROSS, SOURCE, tmp_path / "decoder.so", (*FLAGS, *ARM[level]))
+    flags = ("-O1", *FLAGS[1:], *ARM[level])  # whether it does, in a third of the time
+    made = compiled(CROSS, SOURCE, tmp_path / "decoder.so", flags)
     assert made.stat().st_size
 
 

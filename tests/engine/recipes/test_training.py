@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,6 +85,14 @@ def options(data: Path, out: Path, n_tokens: int) -> TrainOptions:
         threads=2,
         tokenizer_conversations=100,
     )
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    """A short run that has ended; its model is exported into the folder `tiny`."""
+    trainer = Trainer(options(data, tmp_path_factory.mktemp("trained"), 3000))
+    trainer.run()
+    return trainer
 
 
 def test_template_writes_signatures_calls_and_results() -> None:
@@ -172,14 +181,13 @@ def test_resumed_run_equals_an_unbroken_one(data: Path, tmp_path: Path) -> None:
     assert (tmp_path / "whole" / "tiny_loss.png").exists()
 
 
-def test_exported_folder_gives_the_trained_logits(data: Path, tmp_path: Path) -> None:
-    trainer = Trainer(options(data, tmp_path, 3000))
-    trainer.run()
-    model, encoder = load_agent(tmp_path / "tiny")
+def test_exported_folder_gives_the_trained_logits(trained: Trainer) -> None:
+    folder = trained.options.out / "tiny"
+    model, encoder = load_agent(folder)
     tokens = encoder.tokenizer.encode(render_chat(MESSAGES, TOOLS)).ids
     found = log_probabilities(model, tokens)
-    reference = AgentModel(trainer.config)
-    reference.load_state_dict({name: t.bfloat16().float() for name, t in trainer.average.items()})
+    reference = AgentModel(trained.config)
+    reference.load_state_dict({name: t.bfloat16().float() for name, t in trained.average.items()})
     expected = log_probabilities(reference, tokens)
     assert (found - expected).abs().max() < 0.15
     # Neither left padding nor reading one prompt within another changes more than the last bits.
@@ -187,14 +195,13 @@ def test_exported_folder_gives_the_trained_logits(data: Path, tmp_path: Path) ->
     assert generate_replies(reference, prompts, encoder.end, 4, batch_size=3) == [
         generate_replies(reference, [prompt], encoder.end, 4)[0] for prompt in prompts
     ]
-    config = json.loads((tmp_path / "tiny" / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLM"] and config["tie_word_embeddings"]
 
 
-def test_a_run_goes_on_from_an_exported_model(data: Path, tmp_path: Path) -> None:
-    Trainer(options(data, tmp_path / "first", 3000)).run()
-    folder = tmp_path / "first" / "tiny"
-    given = short_run(replace(options(data, tmp_path / "second", 3000), start=folder))
+def test_a_run_goes_on_from_an_exported_model(data: Path, trained: Trainer, tmp_path: Path) -> None:
+    folder = trained.options.out / "tiny"
+    given = short_run(replace(options(data, tmp_path, 3000), start=folder))
     trainer = Trainer(replace(given, shard_conversations=60))
     shipped, encoder = load_agent(folder)
     assert (
@@ -223,14 +230,15 @@ def test_a_run_grows_twice(data: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert resumed.config.n_layers == SIZES["tiny"].n_layers
 
 
-def test_a_draft_is_cut_from_its_target_and_learns_from_it(data: Path, tmp_path: Path) -> None:
-    target = Trainer(options(data, tmp_path, 3000))
-    target.run()
+def test_a_draft_is_cut_from_its_target_and_learns_from_it(
+    data: Path, trained: Trainer, tmp_path: Path
+) -> None:
+    shutil.copytree(trained.options.out, tmp_path, dirs_exist_ok=True)
     (tmp_path / "tiny").rename(tmp_path / "target")
     given = replace(options(data, tmp_path, 14000), size="tiny_draft", warmup_steps=1)
     draft = Distiller(given)
-    first = target.model.model.layers[0].self_attn.q_proj.weight
-    assert draft.config.n_layers < target.config.n_layers
+    first = trained.model.model.layers[0].self_attn.q_proj.weight
+    assert draft.config.n_layers < trained.config.n_layers
     torch.testing.assert_close(
         draft.model.model.layers[0].self_attn.q_proj.weight, first, atol=0.1, rtol=0.1
     )

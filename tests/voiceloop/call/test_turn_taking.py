@@ -228,16 +228,15 @@ async def test_a_reply_that_never_comes_ends_at_its_deadline(clock: Clock) -> No
     assert caller.statuses() == ["failed"]
 
 
-@pytest.mark.timeout(240)  # 70 s of a call: ten seconds of one core, a minute of a busy one
-async def test_sixty_turns_and_none_is_unanswered(clock: Clock) -> None:
+async def test_of_twenty_turns_none_is_unanswered(clock: Clock) -> None:
     backends = instant_backends(recognizer=FakeRecognizer(["what time is it now"]))
     async with Caller(clock, backends, chunk_ms=40) as caller:
-        for turn in range(60):
-            await caller.say(600 + 10 * (turn % 40))
+        for turn in range(20):
+            await caller.say(600 + 20 * turn)
             await caller.listen_until("response.done", count=turn + 1)
             await caller.wait_quietly(400)
-    assert caller.statuses() == ["completed"] * 60
-    assert len(caller.of("voiceloop.timeline")) == 60
+    assert caller.statuses() == ["completed"] * 20
+    assert len(caller.of("voiceloop.timeline")) == 20
 
 
 async def test_a_cough_over_the_agent_does_not_stop_it(clock: Clock) -> None:

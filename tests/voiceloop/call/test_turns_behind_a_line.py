@@ -74,11 +74,13 @@ async def until_the_line(caller: Caller, recognizer: RestartedRecognizer, away_s
 
 
 # Seconds: how long the recognizer is away, and from the line's first sound to the caller's next.
-@pytest.mark.parametrize("away_s", [1.8, 3.4, 6.0])
-@pytest.mark.parametrize("behind_s", [0.3, 0.7, 1.2, 2.4])
-@pytest.mark.parametrize("ms", [400, 1400])
+@pytest.mark.parametrize(("ms", "behind_s", "away_s"), [
+    (400, 0.3, 1.8), (1400, 0.7, 1.8), (400, 1.2, 1.8), (1400, 2.4, 1.8),
+    (1400, 0.3, 3.4), (400, 0.7, 3.4), (1400, 1.2, 3.4), (400, 2.4, 3.4),
+    (400, 0.3, 6.0), (1400, 0.7, 6.0), (400, 1.2, 6.0), (1400, 2.4, 6.0),
+])  # fmt: skip
 async def test_what_is_said_behind_a_line_is_answered_with_the_turn_that_it_bridged(
-    clock: Clock, away_s: float, behind_s: float, ms: float
+    clock: Clock, ms: float, behind_s: float, away_s: float
 ) -> None:
     recognizer = RestartedRecognizer([ORDER, MORE, LAST])
     model = FakeLanguageModel(said_back, ttft_ms=150)
