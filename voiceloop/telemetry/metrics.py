@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
+from msgspec import UNSET
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from voiceloop.backends import Usage
@@ -128,6 +129,11 @@ class Metrics:
             "voiceloop_waits",
             "Turns left unanswered: the agent was asked to wait, or somebody else was spoken to.",
         )
+        self.judged_ends = counter(
+            "voiceloop_judged_ends",
+            "Turns that ended in a pause, by what judged that: words, voice, both, silence alone.",
+            ["judges"],
+        )
         self.late_judgements = counter(
             "voiceloop_late_judgements",
             "Turns that ended before a judge of the end had answered: words or voice.",
@@ -232,6 +238,10 @@ class Metrics:
         if record.facts.opener is not None:
             self.openers.inc()
         if (endpoint := record.facts.endpoint) is not None:
+            if endpoint.why is not UNSET:  # in a pause, by evidence
+                told = {"words": endpoint.p_end, "voice": endpoint.p_voice}
+                judges = " and ".join(name for name, p in told.items() if p is not None)
+                self.judged_ends.labels(judges=judges or "silence alone").inc()
             for judge in endpoint.late or ():
                 self.late_judgements.labels(judge=judge).inc()
         if (draft := record.facts.draft) is not None and draft.n_kept is not None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from voiceloop.backends import Usage
 from voiceloop.operation import Slo
 from voiceloop.telemetry.metrics import Metrics
-from voiceloop.telemetry.record import STAGES, Mark, Outcome, TurnEnd, TurnRecord, Work
+from voiceloop.telemetry.record import STAGES, Endpoint, Mark, Outcome, TurnEnd, TurnRecord, Work
 
 MARKS = [mark for mark, _ in STAGES]
 
@@ -57,6 +57,26 @@ def test_a_turn_is_counted_with_its_stages() -> None:
     assert sample("voiceloop_turns_total", {"outcome": "completed"}) == 1
     assert sample("voiceloop_gap_seconds_sum") == pytest.approx(0.5)
     assert sample("voiceloop_stage_seconds_count", {"stage": "silence wait"}) == 1
+
+
+@pytest.mark.parametrize(
+    ("p_end", "p_voice", "judges"),
+    [(0.9, 2.0, "words and voice"), (0.9, None, "words"), (None, None, "silence alone")],
+)
+def test_a_turn_is_counted_by_what_judged_its_end(
+    p_end: float | None, p_voice: float | None, judges: str
+) -> None:
+    metrics = Metrics()
+    committed = TurnRecord("by hand")
+    committed.facts.endpoint = Endpoint("commit")
+    judged = TurnRecord("t")
+    judged.facts.endpoint = Endpoint(p_end=p_end, p_voice=p_voice, why="both were sure")
+    for record in (committed, judged):
+        record.finish(TurnEnd("completed"))
+        metrics.observe_turn(record)
+    [family] = (one for one in metrics.registry.collect() if one.name == "voiceloop_judged_ends")
+    counted = {one.labels["judges"]: one.value for one in family.samples if one.value == 1}
+    assert judges in counted and set(counted) == {judges}
 
 
 def test_what_was_done_ahead_is_told_by_the_names_that_clients_read() -> None:
