@@ -10,7 +10,13 @@ export PYTHONDONTWRITEBYTECODE :=
 # builds for CPUs, which pytorch.org's "Get Started" tells: make demo TORCH_INDEX=URL
 TORCH_INDEX ?=
 
-.PHONY: demo setup test lint types unit calls clean
+# Tests that compute for long, and not what serves a call on this machine: how weights are made, the
+# path of GPUs by the references of its kernels, the library of other processors. `.ci/beside` runs them.
+APART := tests/engine/recipes tests/audio/recipes tests/engine/kernels tests/benchmarks/engine \
+	$(addprefix tests/engine/test_,$(addsuffix .py,graph_runner ragged_step late_device late_draw)) \
+	tests/engine/native/test_machines.py
+
+.PHONY: demo setup test lint types unit apart calls clean
 
 demo: .venv/.demo
 	$(BIN)/voiceloop demo
@@ -27,7 +33,7 @@ setup: .venv/.installed
 	@$(BIN)/python -m engine.native.build   # with a C compiler; without, it says what that costs
 	@touch .venv/.demo $@
 
-test: setup lint types unit calls
+test: setup lint types unit apart calls
 
 lint: setup
 	$(BIN)/ruff check .
@@ -37,7 +43,10 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/pytest -q -n 2 --dist worksteal -m "not call"
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not call" $(APART:%=--ignore=%)
+
+apart: setup
+	$(BIN)/pytest -q -n 2 --dist worksteal --timeout=600 -m "not call" $(APART)
 
 calls: setup
 	# Whole files, for some go on from test to test, the longest first; three at once, for they wait more
