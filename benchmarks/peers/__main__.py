@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import pickle
 import sys
 import tempfile
@@ -50,7 +49,7 @@ GIVEN = {
     "the voice from its embedded recognizer, the models being remote",
     "voiceloop-eager": "the same, but semantic_vad of high eagerness",
     "voiceloop-gateway": "the defaults of `voiceloop gateway` beside the same services",
-    "voiceloop-bare": "the defaults without torch, as `pip install voiceloop` brings them",
+    "voiceloop-bare": "the defaults in an environment of its own, `pip install voiceloop`",
     "voiceloop-local": "the defaults beside a language model here that has no end-of-turn head, "
     "SmolLM2-135M as published",
     "voiceloop-local-blind": "the same without what the model itself makes of the words",
@@ -62,7 +61,6 @@ GIVEN = {
     "interruption after 0.25 s (0.5)",
 }
 WITHOUT = {"no-reader": "p_end,p_voice", "local-blind": "p_end"}  # of what is done ahead
-NO_TORCH = "raise ImportError('expected torch, which this variant does without')"
 ASKED_FOR = (
     "voiceloop-gateway", "voiceloop-bare", "voiceloop-no-reader", "voiceloop-local",
     "voiceloop-local-blind",
@@ -137,10 +135,7 @@ async def start(
             options = (*EMBEDDED, *PLAIN)
         given = {**named, **off, **settings.environment}
         if flavour == "bare":
-            hides = Path(running.enter_context(tempfile.TemporaryDirectory()))
-            (hides / "torch.py").write_text(NO_TORCH, encoding="utf-8")
-            paths = filter(None, (str(hides), os.environ.get("PYTHONPATH")))
-            given["PYTHONPATH"] = os.pathsep.join(paths)
+            command = (str(python_of("voiceloop")), *SERVE[1:])
         server = running_server(options, command=command, log=log, environment=given)
         return await running.enter_async_context(server)
     command = (str(python_of(peer)), str(HERE / f"{peer}_agent.py"))

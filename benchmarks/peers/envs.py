@@ -1,7 +1,7 @@
-"""The environments of the peers.
+"""The environments of the peers, and of VoiceLoop as its page installs it.
 
-Owns the pins of what VoiceLoop is measured against. Each framework gets a virtual environment of
-its own in the cache folder, outside the repository; one that is there with the same pins is kept.
+Owns the pins of what VoiceLoop is measured against. Each gets a virtual environment of its own in
+the cache folder, outside the repository; one that is there with the same pins is kept.
 No account is needed, and nothing but the packages is fetched: both bring their models in wheels.
 """
 
@@ -15,11 +15,13 @@ import venv
 from pathlib import Path
 from time import monotonic
 
+from benchmarks.harness.data_folder import ROOT
 from clients.errors import ClientError
 
 PINS: dict[str, tuple[str, ...]] = {
     "pipecat": ("pipecat-ai[openai,websocket]==1.14.0", "uvicorn==0.54.0"),
     "livekit": ("livekit-plugins-openai==1.8.9", "livekit-agents==1.8.9"),
+    "voiceloop": ("--editable", str(ROOT)),  # torch and the voices are extras
 }
 
 
