@@ -30,6 +30,9 @@ def write_sbom(name: str, folder: Path) -> Path:
         "--output-format", "JSON", "--output-file", str(written),
     )  # fmt: skip
     subprocess.run(command, check=True, capture_output=True)
+    told = json.loads(written.read_text(encoding="utf-8"))["components"]
+    assert {(one["name"], one["version"]) for one in told} == set(pins_of(name)), written
+    assert all(one["externalReferences"][0]["hashes"] for one in told), written
     return written
 
 

@@ -19,7 +19,7 @@ def clauses_of(*deltas):
     return [clause.text for clause in clauses + chunker.finish()]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(pieces=st.lists(PIECES, max_size=50), data=st.data())
 def test_any_chunking_cuts_at_the_same_places_and_loses_nothing(pieces, data):
     text = "".join(pieces)
@@ -30,7 +30,7 @@ def test_any_chunking_cuts_at_the_same_places_and_loses_nothing(pieces, data):
     assert "".join(whole) == text
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(pieces=st.lists(st.one_of(PIECES, st.none()), max_size=40))
 def test_flushes_anywhere_lose_and_reorder_nothing(pieces):
     chunker, clauses = Chunker(), []

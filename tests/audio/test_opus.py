@@ -83,7 +83,7 @@ def test_concealment_fades() -> None:
     assert levels[-1] < levels[0] - 12
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=1500))
 def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
     decoder = OpusDecoder()

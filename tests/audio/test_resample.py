@@ -16,7 +16,7 @@ def convert(resampler, samples):
     return np.concatenate([resampler.push(samples), resampler.flush()])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     pair=st.sampled_from(PAIRS),
     sizes=st.lists(st.integers(0, 700), min_size=1, max_size=12),

@@ -225,7 +225,7 @@ def oracle(tiny_model: Path) -> DenseOracle:
     return DenseOracle(tiny_model)
 
 
-@settings(max_examples=N_EXAMPLES, deadline=None, derandomize=N_EXAMPLES <= 50)
+@settings(max_examples=N_EXAMPLES, derandomize=N_EXAMPLES <= 50)
 @given(
     OPERATIONS,
     st.sampled_from([{}, {"share_steps": True, "step_tokens": 24}, {"host_tier_bytes": 1 << 16}]),

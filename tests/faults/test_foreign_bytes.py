@@ -1,6 +1,6 @@
 """Nothing of one caller reaches another: tagged calls through the same worker processes.
 
-200 of them here; `VOICELOOP_TAGGED_CALLS=10000` asks for more.
+75 of them here; `VOICELOOP_TAGGED_CALLS=10000` asks for more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.callers import Caller
 from voiceloop.backends import Backends
 from voiceloop.workers.supervisor import Supervisor
 
-N_CALLS = int(os.environ.get("VOICELOOP_TAGGED_CALLS", "200"))
+N_CALLS = int(os.environ.get("VOICELOOP_TAGGED_CALLS", "75"))
 AT_ONCE = 25
 TURNS = 3
 

@@ -34,7 +34,7 @@ def prices_of(folder: Path) -> dict[str, str]:
     return found["PRICES"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(business=TEXT, kind=TEXT, name=TEXT, hours=TEXT, place=TEXT)
 def test_whatever_is_answered_the_files_say_it(
     tmp_path_factory: pytest.TempPathFactory,

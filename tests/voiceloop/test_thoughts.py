@@ -99,7 +99,7 @@ def replies(draw: st.DrawFn) -> tuple[str, bool]:
     return text + "A latte.", False
 
 
-@settings(max_examples=N_REPLIES, deadline=None)
+@settings(max_examples=N_REPLIES)
 @given(replies(), st.lists(st.integers(1, 9), min_size=1, max_size=5))
 def test_no_thought_leaks_in_any_stream(reply: tuple[str, bool], sizes: list[int]) -> None:
     text, _ = reply

@@ -51,7 +51,7 @@ def test_leaving_more_words_than_the_window_holds_is_refused():
 WORDS = st.lists(st.sampled_from(["a", "b", "c.", "d"]), max_size=8)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     hypotheses=st.lists(st.tuples(WORDS, st.integers(0, 3)), max_size=12),
     n_held_back=st.integers(0, 2),

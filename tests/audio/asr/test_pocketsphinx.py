@@ -122,7 +122,7 @@ def test_flush_reports_the_last_word_and_does_not_end_the_segment(recognizer, sa
     assert transcript.text.endswith("thank you")
 
 
-@settings(max_examples=1, deadline=None)
+@settings(max_examples=1)
 @given(sizes=st.lists(st.integers(1, 9_000), min_size=1, max_size=8))
 @example(sizes=[1])
 @example(sizes=[1, 1, 2711])

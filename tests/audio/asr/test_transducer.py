@@ -103,7 +103,7 @@ def test_streamed_features_equal_those_of_the_whole(models, noisy_speech):
     assert (features - whole[: len(features)]).abs().max() < 1e-3
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(sizes=st.lists(st.integers(1, 6_000), min_size=1, max_size=6), seed=st.integers(0, 3))
 def test_any_chunking_gives_the_same_transcript(models, noisy_speech, sizes, seed):
     samples = noisy_speech(1.5, seed)

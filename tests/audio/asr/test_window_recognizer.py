@@ -488,7 +488,7 @@ def test_closing_one_stream_leaves_the_others_output_identical(clock):
     assert play(close_b=True) == play(close_b=False)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_chunking_up_to_one_update_changes_no_event(data):
     samples = said(9)

@@ -68,7 +68,7 @@ def test_special_tokens_are_silent(text: Text) -> None:
     assert "".join(map(detokenizer.feed, tokens)) + detokenizer.flush() == "Hello there"
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(
     st.text("abc", max_size=30),
     st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3),

@@ -53,7 +53,7 @@ def parse(notation: Notation | None, reply: str, sizes: list[int]) -> list[str |
     return joined
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(st.sampled_from(REPLIES), st.lists(st.integers(1, 9), max_size=60))
 def test_every_chunking_gives_the_same(
     case: tuple[Notation | None, str, list[str | ParsedCall]], sizes: list[int]

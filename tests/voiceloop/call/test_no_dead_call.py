@@ -33,7 +33,7 @@ hearings = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(hearings, st.sampled_from(["auto", "low", "medium", "high", "server_vad"]))
 def test_silence_ends_every_turn_within_the_longest_wait(hearing: list, kind: str) -> None:
     detection = ServerVad() if kind == "server_vad" else SemanticVad(eagerness=kind)
@@ -72,7 +72,7 @@ sounds = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(sounds, st.sampled_from([BargeIn(), BargeIn(least_words=3)]))
 def test_a_sound_over_the_agent_ends_in_its_stop_or_in_its_going_on(
     heard: list, options: BargeIn

@@ -315,7 +315,7 @@ ACTS += ["transcript", "transcript with words", "no transcript", "reply is heard
 ACTS += ["commit", "clear", "cancel", "idle", "end is likely"]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(st.sampled_from(ACTS), max_size=30), st.booleans())
 def test_what_is_owed_is_given_whatever_came_before(acts: list[str], interrupts: bool) -> None:
     detection = SemanticVad(interrupt_response=interrupts)

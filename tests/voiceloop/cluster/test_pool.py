@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from voiceloop.cluster import pool
@@ -45,7 +45,6 @@ def test_a_worker_that_goes_moves_its_own_prompts_only() -> None:
             assert by_prompt(prompt, left).name == name
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([b"cafe", b"bank", b"clinic"]), max_size=120), st.integers(1, 5))
 def test_nobody_has_more_than_a_quarter_over_its_share(prompts: list[bytes], n: int) -> None:
     n_calls = dict.fromkeys([f"w{i}" for i in range(n)], 0)
@@ -102,7 +101,6 @@ def test_new_calls_are_divided_among_versions_by_their_shares() -> None:
     assert version_of("call", {}) is version_of("call", {"old": 0.0}) is None
 
 
-@settings(deadline=None)
 @given(st.text(), st.dictionaries(st.text(max_size=4), st.floats(0, 1), min_size=1, max_size=4))
 def test_a_share_of_nothing_gets_no_call(call: str, shares: dict[str, float]) -> None:
     version = version_of(call, shares)

@@ -276,7 +276,7 @@ MESSAGE = st.fixed_dictionaries({}, optional={
 })  # fmt: skip
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50, derandomize=True)
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON), st.lists(MESSAGE, max_size=3))
 def test_whatever_is_sent_only_the_documented_error_is_raised(
     fields: dict[str, Any], messages: list[Any]

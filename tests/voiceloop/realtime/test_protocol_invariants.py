@@ -189,7 +189,5 @@ def check(log: list[dict[str, Any]]) -> None:
             assert event["response_id"] in open_responses and event["response_id"] not in ended
 
 
-Call.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, derandomize=True
-)
+Call.TestCase.settings = settings(max_examples=60, stateful_step_count=40, derandomize=True)
 TestCall = Call.TestCase

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from voiceloop.recording.timeline import LEFT, RATE_HZ, RIGHT, SessionClock, Sheet
@@ -21,6 +21,7 @@ def on_time(n_frames: int, from_s: float = 100.0, frame_s: float = FRAME_S) -> l
     return [from_s + (n + 1) * frame_s for n in range(n_frames)]
 
 
+@settings(max_examples=40)
 @given(delays_ms=st.lists(st.integers(0, 250), min_size=100, max_size=400))
 @example(delays_ms=[200] * 12 + [0] * 12 + [1] * 64 + [250] * 80)
 def test_frames_that_are_held_up_on_their_way_leave_no_hole(delays_ms: list[int]) -> None:
@@ -35,6 +36,7 @@ def test_frames_that_are_held_up_on_their_way_leave_no_hole(delays_ms: list[int]
     assert clock.end_s <= len(delays_ms) * FRAME_S + 0.25 + 1e-9
 
 
+@settings(max_examples=40)
 @given(ppm=st.integers(-200, 200), jitter=st.lists(st.floats(0.0, 0.04), min_size=50, max_size=50))
 def test_a_sound_card_that_is_off_moves_the_voices_apart_by_less_than_a_millisecond(
     ppm: int, jitter: list[float]

@@ -193,7 +193,7 @@ def test_more_is_not_sent_again_than_is_kept_or_was_sent() -> None:
     assert KEPT_MS <= sent_ms - pacer.sent_ms <= KEPT_MS + CHUNK_MS
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from("push duck pause resume wait".split()),
                           st.integers(1, 120)), max_size=40))  # fmt: skip
 def test_heard_never_exceeds_sent_nor_goes_back(acts: list[tuple[str, int]]) -> None:
@@ -219,7 +219,7 @@ def test_heard_never_exceeds_sent_nor_goes_back(acts: list[tuple[str, int]]) -> 
     assert pacer.sent_ms <= 1000 * total / RATE_HZ
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from("push duck pause resume wait back".split()),
                           st.integers(1, 120)), max_size=40))  # fmt: skip
 def test_whatever_was_thrown_away_each_sample_is_heard_once_and_in_order(

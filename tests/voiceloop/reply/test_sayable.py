@@ -100,7 +100,7 @@ texts = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 @given(
     texts, st.lists(st.integers(1, 12), max_size=80), st.sampled_from([TOOLS, ()]), st.booleans()
 )

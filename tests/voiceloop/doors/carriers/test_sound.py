@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audio.codec import Encoding
@@ -22,6 +22,7 @@ FORMATS: list[tuple[Encoding, int]] = [
 
 
 @pytest.mark.parametrize(("encoding", "rate_hz"), FORMATS)
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=12))
 def test_frames_are_whole_and_all_that_was_said_is_in_them(
     encoding: Encoding, rate_hz: int, cuts: list[int]

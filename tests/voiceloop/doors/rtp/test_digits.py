@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from audio.codec import decode, encode
@@ -44,7 +44,6 @@ def test_keys_are_told_once_each_over_every_wrap(keys: str, sequence: int, stamp
     assert heard(sent(keys, sequence, stamp)) == keys
 
 
-@settings(deadline=None)
 @given(KEYPAD, st.randoms(use_true_random=False))
 def test_any_loss_that_leaves_one_packet_of_a_key_and_any_repetition_tells_it_once(
     keys: str, random: object
@@ -58,7 +57,6 @@ def test_any_loss_that_leaves_one_packet_of_a_key_and_any_repetition_tells_it_on
     assert heard(kept) == keys
 
 
-@settings(deadline=None)
 @given(KEYPAD, st.randoms(use_true_random=False))
 def test_in_any_order_each_key_is_told_once(keys: str, random: object) -> None:
     packets = sent(keys)

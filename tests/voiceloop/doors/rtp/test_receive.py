@@ -127,7 +127,7 @@ def test_late_words_are_heard_and_the_quiet_after_them_pays() -> None:
     assert len(line.frames) == 40
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.one_of(st.none(), st.floats(0.0, 0.3)), min_size=1, max_size=60),
     st.integers(0, 2**16 - 1),
@@ -156,7 +156,7 @@ def test_samples_out_are_time_in(
     assert len(line.samples) / FRAME <= n_expected + 1 + (15 if jump else 0)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1), st.integers(0, 3))))
 def test_no_packets_make_more_sound_than_time_and_a_burst(
     found: list[tuple[int, int, int]],
