@@ -279,9 +279,10 @@ class BargeIn:
             "bear with me",
         ),
         "A turn of hardly more than such words is not answered. The agent waits for the "
-        "caller to speak again, and asks back once after 20 s (`call.still_there`). In "
-        'English the agent also waits after words that are clearly for others, such as "I am '
-        'on the phone". None: the agent answers every turn.',
+        "caller to speak again, and asks back once after 20 s (`call.still_there`). The agent "
+        'also waits after words that are clearly for others, such as "I am on the phone". '
+        "German, Spanish and French have such words of their own, beside this list as it is. "
+        "None: the agent answers every turn.",
     )
     backchannels: tuple[Words, ...] = key(
         (

@@ -1,14 +1,15 @@
 """The addressee of a caller's words: the agent, the agent who is asked to wait, or somebody in the
 room.
 
-Owns the wording: English beside the words of the agent's file. How loud a voice is and what it
-sounds like is judged elsewhere. Pure.
+Owns the wording beside the words of the agent's file: English, and in short German, Spanish and
+French. How loud a voice is and what it sounds like is judged elsewhere. Pure.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from voiceloop.slots.numbers import FILLERS
 
@@ -62,11 +63,89 @@ FETCHES = re.compile(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """The words of another language than English. hold, stop, backchannels: as of `BargeIn`, where
+    the agent's file leaves them as they are; softeners: beside a request to wait. names, talked_of:
+    as NAMES and TALKED_OF; aside, over_agent: as ASIDE and OVER_AGENT.
+    """
+
+    hold: tuple[str, ...]
+    stop: tuple[str, ...]
+    backchannels: frozenset[str]
+    softeners: frozenset[str]
+    names: frozenset[str]
+    talked_of: frozenset[str]
+    aside: re.Pattern[str]
+    over_agent: re.Pattern[str]
+
+
+WORDINGS: Mapping[str, Wording] = {
+    "de": Wording(
+        ("moment", "augenblick", "warte", "warten sie", "sekunde", "minute", "bleiben sie dran"),
+        ("stopp", "stop", "halt", "warte", "warten sie", "entschuldigung"),
+        frozenset("ja genau richtig gut okay ok mhm aha hm verstehe klar alles".split()),
+        frozenset("bitte mal kurz eben nur noch ein einen eine ja nein ok okay äh ähm".split()),
+        frozenset("schatz schatzi liebling mama mami papa papi oma opa kinder".split()),
+        frozenset(
+            "der die das den dem des ein eine einen einem einer mein meine meinen meinem meiner "
+            "dein deine sein seine ihr ihre unser unsere für von mit zu zum zur und oder als wie "
+            "bei heißt namens kein keine".split()
+        ),
+        re.compile(
+            r"\b(?:ich bin (?:gerade |grad )?am (?:telefon|apparat)|ich telefoniere|ich komme "
+            r"gleich|frag (?:mama|papa|deine? \w+|deinen \w+))(?= |$)"
+        ),
+        re.compile(r"\b(?:nicht jetzt|jetzt nicht)\b|^komm her\b"),
+    ),
+    "es": Wording(
+        ("un momento", "un momentito", "un segundo", "un minuto", "espere", "espera",
+         "no cuelgue", "déjeme ver"),
+        ("pare", "espera", "espere", "perdone", "perdón"),
+        frozenset("sí si vale claro ajá mhm hm bien entiendo bueno exacto okay ok".split()),
+        frozenset("por favor un una solo me eh sí no vale".split()),
+        frozenset("cariño cielo amor mamá mami papá papi abuela abuelo niños".split()),
+        frozenset(
+            "el la los las un una mi mis tu tus su sus para por con de del a al y o como no".split()
+        ),
+        re.compile(
+            r"\b(?:estoy (?:hablando )?(?:por|al) teléfono|pregúntale a (?:mamá|papá|tu \w+))"
+            r"(?= |$)"
+        ),
+        re.compile(r"\bahora no\b|^ven aquí\b"),
+    ),
+    "fr": Wording(
+        ("un instant", "un moment", "une seconde", "une minute", "attendez", "attends",
+         "ne quittez pas", "patientez"),
+        ("stop", "arrêtez", "attendez", "attends", "pardon", "excusez-moi"),
+        frozenset("oui ouais d'accord ok okay hm mhm bien voilà exact".split()),
+        frozenset("s'il vous plaît te juste un une euh oui non".split()),
+        frozenset("chéri chérie maman papa mamie papi".split()),
+        frozenset(
+            "le la les un une mon ma mes ton ta tes son sa ses notre votre pour par avec de du des "
+            "à au et ou comme pas".split()
+        ),
+        re.compile(
+            r"\b(?:je suis (?:au téléphone|en ligne)|j'arrive|demande à (?:maman|papa|t(?:a|on) "
+            r"\w+))(?= |$)"
+        ),
+        re.compile(r"\bpas maintenant\b|^viens ici\b"),
+    ),
+}  # fmt: skip
+
+
+def wording_of(language: str) -> Wording | None:
+    """Return the words of a language beside English; None: English, or nobody knows them."""
+    return WORDINGS.get(language.partition("-")[0].lower())
+
+
 # "Shall I wait?" has the agent wait.
 AGENT_WAITS = re.compile(r"\b(?:me to|i|we) (?:wait|hold)\b")
 
 
-def asks_to_wait(words: Sequence[str], hold_words: Sequence[str]) -> bool:
+def asks_to_wait(
+    words: Sequence[str], hold_words: Sequence[str], wording: Wording | None = None
+) -> bool:
     """Whether these words (small letters) are a request to wait and hardly more."""
     said = " ".join(words)
     asked = [phrase for phrase in hold_words if f" {phrase} " in f" {said} "]
@@ -76,7 +155,8 @@ def asks_to_wait(words: Sequence[str], hold_words: Sequence[str]) -> bool:
     beside = f" {said if fetches is None else said[: fetches.start()]} "
     for phrase in sorted(asked, key=len, reverse=True):
         beside = beside.replace(f" {phrase} ", " ")
-    return SOFTENERS.issuperset(beside.split())
+    softeners = SOFTENERS if wording is None else wording.softeners | wording.names
+    return softeners.issuperset(beside.split())
 
 
 def offers_to_wait(said: str, hold_words: Sequence[str]) -> bool:
@@ -87,12 +167,19 @@ def offers_to_wait(said: str, hold_words: Sequence[str]) -> bool:
     return is_asked and line.endswith("?") and AGENT_WAITS.search(words) is None
 
 
-def is_aside(words: Sequence[str], *, over_agent: bool) -> bool:
+def is_aside(words: Sequence[str], *, over_agent: bool, wording: Wording | None = None) -> bool:
     """Whether the words (small letters) show that somebody else is spoken to."""
     said = [word for word in words if word not in FILLERS]
     if not said or len(said) > LONGEST_ASIDE:
         return False
     line = " ".join(said)
+    if wording is not None:
+        calls = len(said) > 1 and said[-1] in wording.names and said[-2] not in wording.talked_of
+        if over_agent and (calls or wording.over_agent.search(line) is not None):
+            return True
+        found = wording.aside.search(line)
+        behind = line[found.end() :].split() if found is not None else []
+        return found is not None and (wording.names | wording.softeners).issuperset(behind)
     calls = _calls_somebody(said) or OVER_AGENT.search(line) is not None
     if over_agent and calls:
         return True

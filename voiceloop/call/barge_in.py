@@ -22,7 +22,14 @@ from statistics import median
 from typing import Literal
 
 from voiceloop.agent import BargeIn
-from voiceloop.call.addressed import asks_to_wait, is_aside, offers_to_wait
+from voiceloop.backends import is_english
+from voiceloop.call.addressed import (
+    Wording,
+    asks_to_wait,
+    is_aside,
+    offers_to_wait,
+    wording_of,
+)
 from voiceloop.listening.events import Sign
 from voiceloop.listening.evidence import normalize
 from voiceloop.slots.numbers import FILLERS
@@ -78,14 +85,21 @@ class BargeInJudge:
     _backchannel_words: frozenset[str] = field(init=False)
     _stop_words: tuple[str, ...] = field(init=False)
     _hold_words: tuple[str, ...] = field(init=False)
+    _wording: Wording | None = field(init=False)  # of another language than English
 
     def __post_init__(self) -> None:
         """A file may write them as its language does ("Einen Moment")."""
-        options = self.options
-        self._backchannel_words = frozenset(_normalized(options.backchannels)) | FILLERS
+        options, usual, wording = self.options, BargeIn(), wording_of(self.language)
+        self._wording = wording
+        backchannels, stop, hold = options.backchannels, options.stop_words, options.hold_words
+        if wording is not None:  # a list that the file leaves as it is is English
+            backchannels += tuple(wording.backchannels) * (backchannels == usual.backchannels)
+            stop += wording.stop * (stop == usual.stop_words)
+            hold += wording.hold * (hold == usual.hold_words)
+        self._backchannel_words = frozenset(_normalized(backchannels)) | FILLERS
         self._stop_words, self._hold_words = (
             tuple(filter(None, (" ".join(_normalized((phrase,))) for phrase in phrases)))
-            for phrases in (options.stop_words, options.hold_words)
+            for phrases in (stop, hold)
         )
 
     def reset(self) -> None:
@@ -207,20 +221,20 @@ class BargeInJudge:
         if self._asks_for_floor(content) or not self._hold_words:
             return False
         waits_for = [words for words in self._hold_words if words not in self._stop_words]
-        may_be = not is_over and asks_to_wait(self.words, waits_for)
+        may_be = not is_over and asks_to_wait(self.words, waits_for, self._wording)
         return may_be or self._is_aside(self.words, over_agent=True)
 
     def _is_aside(self, words: tuple[str, ...], *, over_agent: bool) -> bool:
-        """Whether the words, which are English, are an aside."""
-        is_english = self.language.lower().startswith("en")
-        return is_english and is_aside(words, over_agent=over_agent)
+        """Whether the words are an aside, in a language whose asides are known."""
+        is_known = self._wording is not None or is_english(self.language)
+        return is_known and is_aside(words, over_agent=over_agent, wording=self._wording)
 
     def asks_to_wait(self, words: Iterable[str], agent_said: str = "") -> bool:
         """Whether a turn of these words is left unanswered: the agent is to wait, or somebody else
         was spoken to. agent_said: before it, to which it may be the answer.
         """
         said = _normalized(words)
-        is_asked = asks_to_wait(said, self._hold_words)
+        is_asked = asks_to_wait(said, self._hold_words, self._wording)
         is_asked = is_asked and not offers_to_wait(agent_said, self._hold_words)
         return is_asked or (bool(self._hold_words) and self._is_aside(said, over_agent=False))
 

@@ -113,6 +113,38 @@ def test_an_aside_over_the_agent_gives_the_floor_back(
         assert judge.judge(700, 250, reply_ends_soon=False) == when_over
 
 
+@pytest.mark.parametrize(
+    ("language", "said", "waits", "gives_back"),
+    [
+        ("de", "einen moment bitte", True, False),
+        ("de-AT", "warten sie kurz", True, False),
+        ("de", "einen moment haben sie auch tee", False, False),
+        ("de", "ich bin gerade am telefon schatz", True, True),
+        ("de", "jetzt nicht mama", False, True),
+        ("de", "das ist für meine mama", False, False),
+        ("es", "un momento por favor", True, False),
+        ("es", "estoy al teléfono cariño", True, True),
+        ("es", "quiero dos cafés para mi mamá", False, False),
+        ("fr", "ne quittez pas", True, False),
+        ("fr", "j'arrive maman", True, True),
+        ("fr", "j'arrive pas à payer", False, False),
+        ("it", "un momento", False, False),  # nobody knows its words
+    ],
+)
+def test_hold_words_and_asides_are_known_in_three_languages_more(
+    language: str, said: str, waits: bool, gives_back: bool
+) -> None:
+    judge = BargeInJudge(BargeIn(), language=language)
+    assert judge.asks_to_wait(said.split()) == waits
+    judge.observe_words(said.split())
+    assert judge.takes_floor(700, is_over=True) != gives_back
+
+
+def test_a_files_own_words_are_all_there_are() -> None:
+    judge = BargeInJudge(BargeIn(hold_words=("Einen Moment",)), language="de")
+    assert not judge.asks_to_wait(["Warte"])
+
+
 def test_english_asides_are_none_in_another_language() -> None:
     judge = BargeInJudge(BargeIn(), language="de")
     for ms in range(32, 700, 32):
