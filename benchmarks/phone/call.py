@@ -22,7 +22,7 @@ from benchmarks.phone.callers import utterances_of
 from benchmarks.phone.peers import CALLED, CALLER, PEERS
 from benchmarks.phone.sip_line import SipStream
 from benchmarks.phone.telephone import PIECE_MS, Telephone, is_loud
-from benchmarks.webrtc.call import turn_of
+from benchmarks.webrtc.call import QUERY, turn_of
 from benchmarks.webrtc.ear import Ear
 from clients.call.open_call import CallOptions
 from clients.call.result import TurnResult
@@ -34,6 +34,10 @@ PUBLIC_URL = "http://phone.test"  # what the server is told, and what its carrie
 MOST_S = 10.0
 ECHO_GAIN = 10.0 ** (-25.0 / 20.0)
 MOST_DRIFT_S = 0.1
+TIMELINE = {
+    "type": "session.update",
+    "session": {"type": "realtime", "voiceloop": {"timeline": True}},
+}
 RECENT_PIECES = 40  # 0.8 s of what was played: more than the longest echo
 SPOKE_BEFORE_S = 2.0  # whoever said nothing for so long has interrupted nobody
 REPLIES_APART_S = 0.5
@@ -109,6 +113,7 @@ class PhoneConnection(Ear):
                 except Exception:  # the call has not begun yet
                     await asyncio.sleep(0.02)
         line._reading = asyncio.create_task(line._read())
+        await line.send(TIMELINE)  # it says which answers were taken back, and their fade-ins
         return line
 
     async def _read(self) -> None:
@@ -166,7 +171,7 @@ async def play(chosen: argparse.Namespace) -> dict[str, Any]:
     utterances = utterances_of(chosen.voice)
     options = CallOptions(seed=chosen.seed)
     if chosen.line == "websocket":
-        socket = await RealtimeConnection.open(f"ws://{chosen.server}", extras={"greeting": "1"})
+        socket = await RealtimeConnection.open(f"ws://{chosen.server}", extras=QUERY)
         call = SimulatedCall(socket, utterances, options=options)
         return {"turns": [told_of(turn) for turn in (await call.run()).turns]}
     line = await PhoneConnection.open(chosen.server, chosen.line, chosen.echo_ms, chosen.sip_port)
@@ -182,7 +187,7 @@ async def play(chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def told_of(turn: TurnResult) -> dict[str, Any]:
-    return {**turn_of(turn, None), "answer": turn.answer}
+    return {**turn_of(turn, None), "answer": turn.answer, "endpoint": turn.endpoint}
 
 
 def main() -> None:
