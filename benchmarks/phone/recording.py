@@ -7,6 +7,7 @@ import json
 import tempfile
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from benchmarks.harness.harness import RESULTS, Bar
+from benchmarks.harness.harness import RESULTS, Bar, interleaved
 from clients.call.script import DEFAULT_CAST, load_call, load_utterances
 from clients.call.simulated_call import SimulatedCall
 from clients.connection import RATE_HZ, RealtimeConnection
 from clients.errors import ConnectionFailed
+from clients.progress import progress_bar
 from clients.report.percentiles import Distribution
-from clients.server_process import running_server
+from clients.server_process import ServerProcess, running_server
 
 EXTRAS = {"greeting": "1", "voiceloop.timeline": "1"}
 DRIFT_MS, CUT_MS, ADDED_MS, MB_HOUR = 1.0, 20.0, 2.0, 60.0
@@ -28,11 +30,13 @@ WINDOW_S, AROUND_S = 2.0, 1.0  # of speech that is looked for, and how far aroun
 AUDIBLE = 100  # of int16: what Opus leaves of silence is below
 ENCODED_S = 60.0
 
+VARIANTS = ("not kept", "kept")
+
 Samples = NDArray[np.int16]
 
 
 class RecordingPart:
-    """As `Part`: the same calls without and with a folder for them."""
+    """As `Part`: the same calls by turns at two servers, one of which has a folder for them."""
 
     def __init__(self) -> None:
         self._gaps_ms: dict[str, list[float]] = {}
@@ -43,18 +47,22 @@ class RecordingPart:
 
     async def measure(self, chosen: Namespace) -> None:
         script = load_call()
-        n_calls = -(-chosen.turns // len(script.turns))
-        for variant in ("not kept", "kept"):
-            with tempfile.TemporaryDirectory() as folder:
-                settings = Path(folder) / "voiceloop.toml"
-                kept = Path(folder) / "calls"
-                table = f'[recording]\nfolder = "{kept}"\nconsent = "none"\nformat = "opus"\n'
-                settings.write_text(table if variant == "kept" else "")
-                arguments = ("--preset", "embedded", "--config", str(settings))
-                log = RESULTS / "phone-recording-server.log"
-                async with running_server(arguments, log=log) as server:
-                    for number in range(n_calls):
-                        await self._call(server.url, variant, chosen.seed + number, kept)
+        rounds = list(interleaved(VARIANTS, -(-chosen.turns // len(script.turns))))
+        with tempfile.TemporaryDirectory() as folder:
+            kept = Path(folder) / "calls"
+            settings = Path(folder) / "voiceloop.toml"
+            settings.write_text(
+                f'[recording]\nfolder = "{kept}"\nconsent = "none"\nformat = "opus"\n'
+            )
+            empty = Path(folder) / "empty.toml"
+            empty.write_text("")
+            async with _serving(empty) as without, _serving(settings) as keeping:
+                urls = dict(zip(VARIANTS, (without.url, keeping.url), strict=True))
+                with progress_bar("recording: calls", len(rounds)) as progress:
+                    for done, one in enumerate(rounds):
+                        seed = chosen.seed + one.index
+                        await self._call(urls[one.variant], one.variant, seed, kept)
+                        progress(done + 1)
 
     async def _call(self, url: str, variant: str, seed: int, kept: Path) -> None:
         voices = load_call().casts[DEFAULT_CAST]
@@ -90,6 +98,7 @@ class RecordingPart:
         gaps = {name: vars_of(Distribution.of(ms)) for name, ms in self._gaps_ms.items()}
         return {
             "gap_ms": gaps,
+            "gaps_ms": self._gaps_ms,
             "drift_ms_minute": max(map(abs, self._drifts)),
             "cut_against_history_ms": max(self._cuts_ms, default=None),
             "cuts": len(self._cuts_ms),
@@ -118,6 +127,11 @@ class RecordingPart:
 
 def vars_of(one: Distribution) -> dict[str, float | None]:
     return {"p50": one.p50, "p95": one.p95, "n": one.n}
+
+
+def _serving(settings: Path) -> AbstractAsyncContextManager[ServerProcess]:
+    arguments = ("--preset", "embedded", "--config", str(settings))
+    return running_server(arguments, log=RESULTS / f"phone-recording-{settings.stem}.log")
 
 
 def _sounds(kept: Path) -> set[Path]:
