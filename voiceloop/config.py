@@ -605,23 +605,17 @@ def _with_service_keys(config: Config, environ: Mapping[str, str]) -> Config:
     for role, of_role in urls.items():
         name = f"{role}_key"
         found[name] = _keys_of(name, getattr(config, name), of_role)
-    headers = {
-        header: from_environment(str(value), environ, f"llm.headers.{header}")
-        for header, value in config.llm.headers.items()
-    }
-    models = tuple(
-        replace(one, key=_keys_of(f"models[{index}].key", one.key, one.url))
-        for index, one in enumerate(config.models)
-    )
-    secrets, ice_servers = (
-        {
-            name: from_environment(str(value), environ, f"{where}.{name}")
-            for name, value in table.items()
-        }
+    headers, secrets, ice_servers = (
+        _texts_of(where, table, environ)
         for where, table in (
+            ("llm.headers", config.llm.headers),
             ("phone.secrets", config.phone.secrets),
             ("webrtc.ice_servers", config.webrtc.ice_servers),
         )
+    )
+    models = tuple(
+        replace(one, key=_keys_of(f"models[{index}].key", one.key, one.url))
+        for index, one in enumerate(config.models)
     )
     return replace(
         config,
@@ -631,6 +625,17 @@ def _with_service_keys(config: Config, environ: Mapping[str, str]) -> Config:
         phone=replace(config.phone, secrets=secrets),
         webrtc=replace(config.webrtc, ice_servers=ice_servers),
     )
+
+
+def _texts_of(where: str, table: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the table's values, out of the environment where they name it. Raises: ConfigError."""
+    for name, value in table.items():
+        if isinstance(value, list | dict):
+            raise ConfigError(f"{where}.{name}: expected one text, found several values")
+    return {
+        name: from_environment(str(value), environ, f"{where}.{name}")
+        for name, value in table.items()
+    }
 
 
 def _keys_of(name: str, given: tuple[str, ...], urls: tuple[str, ...]) -> tuple[str, ...]:

@@ -98,6 +98,8 @@ def test_the_environment_is_read_by_type() -> None:
     ("[cascade]\nmodels = ['big', 'main']", "cascade.models: expected a name of [[models]] (there"),
     ("[webrtc.ice_servers]\n'http://a' = ''", "webrtc.ice_servers: expected turn:, turns:, stun:"),
     ("[webrtc.ice_servers]\n'turn:a' = ''", "webrtc.ice_servers: expected the secret of turn:a"),
+    ("[webrtc.ice_servers]\n'turn:a' = ['s']", "webrtc.ice_servers.turn:a: expected one text"),
+    ("[phone.secrets]\ntwilio = ['s']", "phone.secrets.twilio: expected one text"),
     ("secret_key = 'short'", "secret_key: expected 16 characters or more, found fewer"),
     ("metrics_key = 'short'", "metrics_key: expected 16 characters or more, found fewer"),
     ("[canary]\nv2 = 1.5", "canary: expected one label and its share of 0 to 1"),
