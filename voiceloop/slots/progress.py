@@ -19,11 +19,14 @@ from voiceloop.slots.numbers import (
     FILLERS,
     JOINTS,
     LEAST_RUN,
+    TEENS,
     TENS,
+    UNITS,
+    DigitRun,
     digits_at_end,
     is_number,
 )
-from voiceloop.slots.question import DICTATED, PHONE_DIGITS, Slot, SlotKind
+from voiceloop.slots.question import DICTATED, PHONE_DIGITS, YEAR_DIGITS, Slot, SlotKind
 
 STREET_TYPES = frozenset(
     "street st road rd avenue ave drive dr lane ln way court ct place pl boulevard blvd circle "
@@ -34,6 +37,9 @@ UNIT_WORDS = frozenset(
 )
 TIME_ENDS = frozenset("am pm a.m p.m o'clock noon midnight morning afternoon evening".split())
 MAIL_ENDS = frozenset("com org net edu gov io uk de fr in info eu ca au us me".split())
+# What a year is said behind, and its first pair; a number is dictated behind none of these.
+BEFORE_A_YEAR = frozenset("in of about around since until till by from year".split())
+CENTURY_WORDS = frozenset(TEENS) | {"twenty"}
 LOCAL_DIGITS = 7  # of a telephone number without its area code
 
 
@@ -108,7 +114,7 @@ def _number(words: Sequence[str], n_asked: int | None, *, is_asked: bool) -> Pro
     is_pronoun = words[-1] == "one" and len(words) > 1 and words[-2] in BEFORE_A_ONE
     if run.n_words == 1 and is_pronoun:
         return None  # "I don't have one"
-    if not is_asked and run.n_digits < LEAST_RUN:
+    if not is_asked and (run.n_digits < LEAST_RUN or _is_year(words, run)):
         return None
     if not run.n_digits and not run.is_open:
         return None  # "I don't have it here"
@@ -123,6 +129,17 @@ def _number(words: Sequence[str], n_asked: int | None, *, is_asked: bool) -> Pro
         is_local = n_whole == PHONE_DIGITS and run.n_digits == LOCAL_DIGITS
         answer = Answer.PLAUSIBLE if is_local else Answer.UNDER_WAY
     return Progress(SlotKind.NUMBER, answer)
+
+
+def _is_year(words: Sequence[str], run: DigitRun) -> bool:
+    """Whether a sentence ends in a year, "about fourteen fifty five" or "in 1984"."""
+    begin = len(words) - run.n_words
+    if run.n_digits != YEAR_DIGITS or not begin or words[begin - 1] not in BEFORE_A_YEAR:
+        return False
+    first, second = (*words[begin : begin + 2], "")[:2]
+    if first in CENTURY_WORDS:
+        return second not in UNITS
+    return re.fullmatch(r"1\d{3}|20\d\d", first) is not None
 
 
 def _spelling(words: Sequence[str], *, is_asked: bool) -> Progress | None:

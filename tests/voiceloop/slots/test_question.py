@@ -226,6 +226,12 @@ def test_digits_are_counted_in_any_grouping(said: str, n_digits: int) -> None:
         (asked_in("Small or large?"), "large", "choice complete"),
         (asked_in("Small or large?"), "what is large in ounces", None),
         (Slot(SlotKind.OPEN), "a latte please", None),
+        (None, "a bible of about fourteen fifty five", None),
+        (None, "it was built in 1984", None),
+        (None, "it was in nineteen oh", "number under_way"),
+        (None, "that is fourteen fifty five", "number under_way"),
+        (None, "1984", "number under_way"),
+        (PHONE, "in nineteen eighty four", "number under_way"),
     ],
 )
 def test_an_answer_is_counted_as_it_comes(
