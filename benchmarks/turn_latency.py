@@ -24,6 +24,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from benchmarks.calls import remote_brain
 from benchmarks.calls.ablation import (
@@ -68,6 +69,7 @@ class Settings:
     endpoint_ms: int | None = None  # None: the real models with the server's own endpointing
     human: bool = False
     cast: str = DEFAULT_CAST
+    is_unbarred: bool = False  # the bars are the embedded preset's
 
 
 @dataclass(slots=True)
@@ -211,6 +213,10 @@ def parsed() -> tuple[Benchmark, argparse.Namespace]:
     command.choice("--cast", load_call().casts, DEFAULT_CAST, "the voices of the bundled call")
     command.switch("--human", "clips of the shared data (VOICELOOP_DATA), not the bundled call")
     command.parser.add_argument(
+        "--config", type=Path, metavar="FILE",
+        help="serve these settings, without bars (default: the embedded preset)",
+    )  # fmt: skip
+    command.parser.add_argument(
         "--ablate", nargs="?", const="embedded", choices=(*ABLATIONS, ALL_BRAINS), metavar="SET",
         help=f"each mechanism of anticipation off in turn, of {', '.join(ABLATIONS)} (default: "
         "embedded): the embedded agent, the three that end a turn, SmolLM2-135M's four or all, a "
@@ -223,6 +229,8 @@ def parsed() -> tuple[Benchmark, argparse.Namespace]:
         refuse("--endpoint-ms: expected --fakes with it, found none")
     if chosen.fakes and chosen.ablate is not None:
         refuse("expected one of --fakes and --ablate, found both")
+    if chosen.config and (chosen.fakes or chosen.ablate or chosen.check):
+        refuse("--config: expected it without --fakes, --ablate and --check, found both")
     if chosen.ablate not in (None, "smollm2") and chosen.check:
         refuse(f"--check: expected it without --ablate {chosen.ablate}: its variants are to miss")
     return command, chosen
@@ -233,12 +241,15 @@ def settings_of(chosen: argparse.Namespace) -> Settings:
     variants = {"human" if chosen.human else "embedded": Variant(EMBEDDED)}
     if chosen.fakes:
         variants = {"fakes": Variant()}
+    if chosen.config:
+        variants = {chosen.config.stem: Variant(("--config", str(chosen.config)))}
     if chosen.ablate:
         variants = ABLATIONS[chosen.ablate]
     endpoint_ms = (chosen.endpoint_ms or DEFAULT_ENDPOINT_MS) if chosen.fakes else None
     return Settings(
-        chosen.turns, variants, chosen.seed, endpoint_ms, human=chosen.human, cast=chosen.cast
-    )
+        chosen.turns, variants, chosen.seed, endpoint_ms, human=chosen.human, cast=chosen.cast,
+        is_unbarred=chosen.config is not None,
+    )  # fmt: skip
 
 
 def report(
@@ -247,7 +258,7 @@ def report(
     """Write and print one variant's figures; returns the bars that were asked for."""
     data = summary_of(figures.calls)
     bars = bars_of(data, figures.ready_s, figures.resident_mb, bar_set(settings))
-    bars = [] if command.partial else bars
+    bars = [] if command.partial or settings.is_unbarred else bars
     print_report(variant, figures, bars)
     path = command.write(
         {

@@ -128,11 +128,12 @@ class EngineSettings:
 
     weights: Literal["auto", "bf16", "int8", "int4"] = key(
         "auto",
-        "How the language model's weights are kept. A checkpoint in full precision is rounded"
-        " to this format. From a GGUF file `int4` and `int8` keep codes of four bits (Q4_0, "
-        "Q4_1, Q4_K) as they are, and the rest in eight bits. Every format has one bar: the "
-        "likeliest token agrees with bf16 in 99.4 %, and KL divergence is 0.01 nats at most, "
-        "on the model's own replies (`voiceloop models gate MODEL --weights int8`). You may "
+        "How the language model's weights are kept. `auto` on a CPU is int4 for a GGUF file, "
+        "else int8. A checkpoint in full precision is rounded to this format. From a GGUF file "
+        "`int4` and `int8` keep codes of four bits (Q4_0, Q4_1, Q4_K) as they are, and the rest "
+        "in eight bits. Every format has one bar: the likeliest token agrees with bf16 in 99.4 "
+        "%, and KL divergence is 0.01 nats at most, on the model's own replies (`voiceloop "
+        "models gate MODEL --weights int8`). You may "
         "serve a format that has not passed this check; the server's start and `voiceloop "
         "doctor` then warn you.",
     )

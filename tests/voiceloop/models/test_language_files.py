@@ -87,6 +87,25 @@ def test_a_file_of_ones_own_is_named_by_its_path(tmp_path: Path) -> None:
         worker_specs(Config(preset="embedded", tts_model=str(path)))
 
 
+@pytest.mark.parametrize("preset", ["embedded", "cpu"])
+@pytest.mark.parametrize(
+    "name, device, quant",
+    [("own.gguf", "auto", "int4"), ("own", "auto", "int8"), ("own.gguf", "cuda", "int8")],
+)
+def test_a_cpu_keeps_the_codes_of_a_file_and_rounds_a_folder_to_eight_bits(
+    tmp_path: Path, preset: str, name: str, device: str, quant: str
+) -> None:
+    """Only the native layers are fast there, and they take these formats alone."""
+    (tmp_path / "own.gguf").touch()
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "config.json").write_text('{"model_type": "qwen2"}')
+    for file in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "own" / file).touch()
+    path = str(tmp_path / name)
+    flags = {"preset": preset, "llm_model": path, "engine.device": device}
+    assert engine_options(load_config(flags=flags))["quant"] == quant
+
+
 def test_an_adapter_reaches_the_engine(tmp_path: Path) -> None:
     file = tmp_path / "server.toml"
     file.write_text('preset = "embedded"\nllm_adapter = "mine"\n')
