@@ -4,7 +4,7 @@ The embedded preset is the small model; the large one is a service on the loopba
 as unsteady and as breakable as each part says. All figures are of served calls.
 
 opener     the bundled call on large models of 400, 800 and 1,500 ms to the first token: the gap,
-           the hole behind the opener, and how often there is one
+           the hole behind the opener, and how often there is one; 300 replies behind one
 link       typed turns with spoken answers whose large model is cut in the middle of a clause
 head       some 270 questions of businesses: whether the route head knows which go wrong
 verify     the bundled call at an edge whose drafts a cloud verifies, links of 30, 80 and 150 ms
@@ -28,6 +28,7 @@ from benchmarks.two_models.calls import longest_hole_ms, play, said_twice, serve
 from benchmarks.two_models.head import measure as head
 from benchmarks.two_models.heard import measure as heard
 from benchmarks.two_models.link import measure as link
+from benchmarks.two_models.opener import behind_openers
 from benchmarks.two_models.service import LargeModel, served
 from benchmarks.two_models.upstream import measure as upstream
 from benchmarks.two_models.verify import measure as verify
@@ -54,6 +55,8 @@ async def opener(found: Found, *, is_quick: bool, n_calls: int, seed: int) -> No
                 Bar("hole behind the opener p95", row["hole_p95_ms"], MOST_HOLE_MS),
                 Bar("repeats of the opener", row["repeats"], 0, ""),
             ]
+    found.figures["behind"], bar = behind_openers(is_quick)
+    found.bars.append(bar)
 
 
 async def _opened(large: LargeModel, n_calls: int, seed: int) -> dict[str, Any]:

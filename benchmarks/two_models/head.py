@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,19 +45,8 @@ class Asked:
 async def measure(found: Found, *, is_quick: bool, n_calls: int, seed: int) -> None:
     config = EngineConfig(quant="int8", threads=2, ngram_draft=True, route_file=HEAD)
     engine = Engine.load(AGENT, config)
-    strangers = read_strangers()[: 1 if is_quick else 4 * n_calls]
-    asked = [
-        _ask(engine, _opening(one.instructions, f"Hello, this is {one.name}."), question, [])
-        for one in strangers
-        for question in (*one.right, *one.refused)
-    ]
-    asked += [
-        _ask(engine, _opening(one.agent["instructions"], one.agent["greeting"]), question,
-             [_schema(tool) for tool in one.agent.get("tools", [])])
-        for one in map(read_questions, BUSINESSES[: 1 if is_quick else None])
-        for question in one.turns
-        if not one.is_one_call
-    ]  # fmt: skip
+    n_strangers = 1 if is_quick else 4 * n_calls
+    asked = [_ask(engine, *each) for each in questions(n_strangers)]
     cost_ms = _cost_ms(engine)
     area = area_under_curve(
         [one.signs.large_rank for one in asked if not one.is_right],
@@ -75,6 +65,21 @@ async def measure(found: Found, *, is_quick: bool, n_calls: int, seed: int) -> N
         Bar("its cost", cost_ms, MOST_COST_MS),
         Bar("right at 60 % small, of all large", quality, LEAST_QUALITY, " %", at_least=True),
     ]
+
+
+def questions(
+    n_strangers: int,
+) -> Iterator[tuple[list[dict[str, Any]], Question, list[dict[str, Any]]]]:
+    """What stands before each question, the question, and the tools."""
+    for one in read_strangers()[:n_strangers]:
+        for question in (*one.right, *one.refused):
+            yield _opening(one.instructions, f"Hello, this is {one.name}."), question, []
+    for known in map(read_questions, BUSINESSES[: 1 if n_strangers == 1 else None]):
+        tools = [_schema(tool) for tool in known.agent.get("tools", [])]
+        if not known.is_one_call:
+            for question in known.turns:
+                opening = _opening(known.agent["instructions"], known.agent["greeting"])
+                yield opening, question, tools
 
 
 def _opening(instructions: str, greeting: str) -> list[dict[str, Any]]:
