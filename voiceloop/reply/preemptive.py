@@ -79,9 +79,10 @@ class PreemptiveReplies:
         most = MOST_PER_TURN + (MOST_NEARLY_OVER if is_near else 0)
         if self._n_begun >= most or self._has_reply_to(words):
             return
-        if (live := self._context.anticipation.live) is None:
-            return
-        fixed = self._context.prepared.answer(text := live.turn_text(words))
+        live = self._context.anticipation.live
+        if live is None or not (text := live.turn_text(words)):
+            return  # the sound of a pause comes before its words
+        fixed = self._context.prepared.answer(text)
         if fixed is not None and not self._may_speak(fixed):
             return
         if self._context.is_busy() or self._tokens.is_empty or self._speech_ms.is_empty:

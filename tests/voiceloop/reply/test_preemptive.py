@@ -298,14 +298,15 @@ async def test_two_of_six_replies_are_kept_for_a_turns_end(clock: Clock) -> None
     async with Caller(clock, slow_models(model)) as caller:
         await caller.say(400)
         preemptive = caller.session._call._replies.preemptive
-        begun = []
+        preemptive.consider(PauseWeighed((), 0.9, 50.0, 200.0, True))
+        begun = [preemptive._n_begun]  # of no words
         for n in range(14):  # four of other words each, and then those whose end is near
             is_near = n >= 7
             preemptive.consider(PauseWeighed((f"word{n}",), 0.9, 50.0, 200.0, is_near))
             begun.append(preemptive._n_begun)
         preemptive.reset()
         assert preemptive._n_begun == 0
-    assert begun == [1, 2, 3, 4, 4, 4, 4, 5, 6, 6, 6, 6, 6, 6]
+    assert begun == [0, 1, 2, 3, 4, 4, 4, 4, 5, 6, 6, 6, 6, 6, 6]
 
 
 async def test_a_busy_machine_makes_nothing_ahead(clock: Clock) -> None:
