@@ -64,11 +64,10 @@ class Espeak:
         try:
             import espeakng_loader
         except ImportError:
-            raise MissingExtra("espeakng-loader", "the embedded voice and pronunciations") from None
+            raise MissingExtra("espeakng-loader", "the voice espeak-ng") from None
         self._library = ctypes.CDLL(espeakng_loader.get_library_path())
         data = espeakng_loader.get_data_path().encode()
         self.rate_hz = int(self._library.espeak_Initialize(_SYNCHRONOUS, 0, data, _DONT_EXIT))
-        self._library.espeak_TextToPhonemes.restype = ctypes.c_char_p
         if self.rate_hz <= 0:
             raise AudioError(f"expected espeak-ng's data in {data.decode()}, found none usable")
         self._callback = _Callback(self._receive)  # kept: ctypes holds no reference
@@ -100,16 +99,6 @@ class Espeak:
             raise AudioError(f"expected espeak-ng to speak the clause, found status {status}")
         samples = np.concatenate(self._blocks) if self._blocks else np.zeros(0, np.int16)
         return samples, self._marks
-
-    def phonemes(self, word: str) -> str:
-        """A word in espeak's ASCII phonemes, by American English rules."""
-        self._settings = None  # synthesize must set its voice anew
-        self._set_voice("en-us")
-        text = ctypes.c_char_p(word.encode())
-        clauses = []
-        while text.value:  # a call reads one clause and moves the pointer on
-            clauses.append(self._library.espeak_TextToPhonemes(ctypes.byref(text), _UTF8, 0))
-        return b" ".join(clauses).decode()
 
     def _set_voice(self, name: str) -> None:
         if self._library.espeak_SetVoiceByName(name.encode()) != 0:

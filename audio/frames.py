@@ -7,7 +7,7 @@ over a rate, so it never drifts.
 import numpy as np
 from numpy.typing import NDArray
 
-RECOGNIZER_HZ = 16_000  # acoustic models of pocketsphinx, Whisper and Silero are trained at 16 kHz
+RECOGNIZER_HZ = 16_000  # Moonshine, Whisper and Silero are trained at 16 kHz
 VOICE_HZ = 24_000  # the native rate of the GA Realtime protocol's audio/pcm
 BYTES_PER_SAMPLE = 2  # int16
 

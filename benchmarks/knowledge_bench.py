@@ -42,7 +42,7 @@ def dictionary() -> Path:
     except ImportError:
         raise ClientError(
             "expected pocketsphinx with CMU's dictionary, found none: "
-            "pip install 'voiceloop[embedded]' on Python 3.11"
+            "pip install 'pocketsphinx==5.1.1' on Python 3.11"
         ) from None
     return Path(pocketsphinx.get_model_path("en-us")) / "cmudict-en-us.dict"
 

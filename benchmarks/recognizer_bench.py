@@ -12,9 +12,8 @@ heard. Inventions: clips without speech (216, besides 24 of babble) in which a w
 wait: in real time, from the end of a sound to the full hypothesis, of one call and of four at once;
 it wants a quiet machine.
 
-Where flite is installed, `flite` is benchmarks/cafe_sentences.txt in four of its voices: what
-pocketsphinx's language model is made for, and chosen on. A run that is interrupted writes the table
-of the clips it has heard.
+Where flite is installed, `flite` is benchmarks/cafe_sentences.txt in four of its voices. A run that
+is interrupted writes the table of the clips it has heard.
 """
 
 import argparse
@@ -47,7 +46,7 @@ from benchmarks.recognizers.wordless import wordless
 from clients.errors import ClientError
 from clients.report.percentiles import percentile
 
-DEFAULT_MODELS = ("pocketsphinx", "moonshine-tiny")
+DEFAULT_MODELS = ("moonshine-tiny",)
 N_WAITS = 32  # clips of each measure of the wait
 WAITED_FOR = "speechocean762"  # two to five seconds each, as turns are
 # Of the embedded recognizer; clean read clips are those of speechocean762 and ljspeech.

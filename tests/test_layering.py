@@ -168,7 +168,7 @@ GATEWAY_AUDIO = {
     "audio.frames", "audio.codec", "audio.resample", "audio.vad", "audio.noise_reduction",
     "audio.opus", "audio.errors", "audio.phonemes",
 }  # fmt: skip
-HEAVY = ("torch", "transformers", "engine", "pocketsphinx", "espeakng_loader", "hibari")
+HEAVY = ("torch", "transformers", "engine", "espeakng_loader", "hibari")
 # How many of our own modules a composition root imports: 20 at most, and a number here only falls.
 MAX_IMPORTS = {"call/session.py": 15, "call/call.py": 20, "server/app.py": 20}
 

@@ -18,7 +18,6 @@ MANUAL = sorted(f"voiceloop/docs/{path.name}" for path in (ROOT / "voiceloop/doc
 PAGES = (
     "README.md", "NOTICE.md", "CHANGELOG.md", "SECURITY.md", "CONTRIBUTING.md", *MANUAL,
     "engine/embedded/README.md", "engine/embedded/smollm2-135m/README.md",
-    "audio/embedded/recognizer/CARD.md",
     "audio/embedded/end_of_voice/CARD.md", "audio/embedded/for_agent/CARD.md",
     "benchmarks/RESULTS.md", "benchmarks/LOG.md",
 )  # fmt: skip

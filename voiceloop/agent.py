@@ -568,7 +568,7 @@ class AgentConfig:
     )
     hotwords: tuple[Words, ...] = key(
         (),
-        "Words and names that the recognizer should expect. moonshine-tiny, pocketsphinx, Whisper"
+        "Words and names that the recognizer should expect. moonshine-tiny, Whisper"
         " and services take them; Nemotron does not.",
     )
     knowledge: tuple[KnowledgeSource, ...] = key(

@@ -22,7 +22,6 @@ EXTRAS = {
     "tokenizers": "embedded",
     "jinja2": "embedded",
     "transformers": "cpu",
-    "pocketsphinx": "embedded",
     "espeakng_loader": "embedded",
     "hibari": "embedded",
     "moonshine_voice": "embedded",

@@ -24,7 +24,7 @@ from voiceloop.listening.recipes.synthetic_callers import Part, said_in_training
 from voiceloop.listening.recipes.voice_reading import VoiceReading, readings_of
 
 SetName = Literal["real", "spliced", "made"]
-Source = Literal["reference", "finals", "moonshine", "pocketsphinx"]
+Source = Literal["reference", "finals", "moonshine"]
 SETS: tuple[SetName, ...] = ("real", "spliced")  # that weights are fitted to, and measured by
 MADE: SetName = "made"  # a voice dictates what nobody recorded
 # reference: the true words, as a good recognizer would give them; finals: as a service that decodes
@@ -32,7 +32,7 @@ MADE: SetName = "made"  # a voice dictates what nobody recorded
 TRUE_WORDS: dict[Source, Callable[[CallerTurn, Sequence[Pause]], tuple[HeardWords, ...]]] = {
     "reference": replay, "finals": finals,
 }  # fmt: skip
-RECOGNIZERS: dict[Source, str] = {"moonshine": "moonshine-tiny", "pocketsphinx": "pocketsphinx"}
+RECOGNIZERS: dict[Source, str] = {"moonshine": "moonshine-tiny"}
 SOURCES: tuple[Source, ...] = (*TRUE_WORDS, *RECOGNIZERS)
 # Decoding is slow: of the spliced turns that a recognizer hears, one in so many is taken.
 HEARD_EVERY = 4
@@ -73,9 +73,7 @@ class Hearing:
 
     def _heard(self, turn: CallerTurn, words: Sequence[HeardWords], source: Source) -> HeardTurn:
         ask_end = None if self.ask_end is None else partial(self.ask_end.after, turn.history)
-        # The head reads Moonshine's encoder, which is not there where pocketsphinx hears.
-        reads = self.voice is not None and source != "pocketsphinx"
-        if self.voice is None or not reads:
+        if self.voice is None:
             return heard_turn(turn, words, ask_end)
         ask_voice = partial(self.voice.p_voice, turn)
         return heard_turn(turn, words, ask_end, readings_of(turn), ask_voice)

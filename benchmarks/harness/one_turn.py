@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from audio.asr.pocketsphinx import PocketsphinxRecognizer
 from audio.errors import AudioError
 from audio.frames import RECOGNIZER_HZ, Samples
-from audio.stream import RecognizerOptions, StreamFailed, Transcript
+from audio.stream import RecognizerModel, RecognizerOptions, StreamFailed, Transcript
 
 CHUNK = RECOGNIZER_HZ // 50
 
 
 def recognize(
-    recognizer: PocketsphinxRecognizer, samples: Samples, options: RecognizerOptions
+    recognizer: RecognizerModel, samples: Samples, options: RecognizerOptions
 ) -> tuple[str, ...]:
     """The words of one turn in a stream of its own. Raises: AudioError if the stream fails."""
     recognizer.open("turn", options)

@@ -10,7 +10,6 @@ from clients.errors import ClientError
 
 # name -> (class, whether it needs a folder)
 RECOGNIZERS: dict[str, tuple[str, bool]] = {
-    "pocketsphinx": ("audio.asr.pocketsphinx:PocketsphinxRecognizer", False),
     "moonshine-tiny": ("audio.asr.moonshine.onnx_network:MoonshineOnnxRecognizer", False),
     "moonshine-base": ("audio.asr.moonshine.onnx_network:MoonshineOnnxRecognizer", True),
     "whisper-tiny": ("audio.asr.whisper:WhisperRecognizer", True),
@@ -30,7 +29,7 @@ VOICES: dict[str, tuple[str, bool]] = {
     "kokoro": ("audio.tts.kokoro:KokoroVoice", True),
 }
 DEFAULT_MODELS = (
-    *("pocketsphinx", "moonshine-tiny", "whisper-tiny"),
+    *("moonshine-tiny", "whisper-tiny"),
     *("hibari", "hibari-kept", "espeak"),
 )
 

@@ -62,9 +62,6 @@ SHIPPED = {
         "voice detector: does a window of 32 ms hold speech",
         "audio/embedded/voice_activity", "*.onnx", "audio/embedded/voice_activity/CARD.md",
     ),
-    "pocketsphinx": Shipped(
-        "", "audio/embedded/recognizer", "domain.*", "audio/embedded/recognizer/CARD.md", "Figures"
-    ),
 }  # fmt: skip
 # In RESULTS.md, how the first row of each table of a model begins.
 TABLES = {

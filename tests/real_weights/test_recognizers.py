@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from audio.asr.moonshine.onnx_network import MoonshineOnnxRecognizer
-from audio.asr.pocketsphinx import PocketsphinxRecognizer
 from audio.asr.whisper import WhisperRecognizer
 from audio.stream import RecognizerModel
 from tests.real_weights.packages import MOONSHINE_BASE, WHISPER_BASE, WHISPER_TINY, Weights
@@ -20,7 +19,6 @@ pytestmark = [pytest.mark.real_weights, pytest.mark.timeout(600)]
 # tell a recognizer that works from one that does not; what each hears is in benchmarks/RESULTS.md.
 MOST_READ, MOST_DIGITS = 10, 5
 MOST_WRONG = {
-    "pocketsphinx": (0.95, 1.40),  # for the cafe's own sentences; of digits it invents some
     "moonshine-tiny": (0.25, 0.35),
     "moonshine-base": (0.20, 0.35),
     "whisper-tiny": (0.20, 0.65),  # of one of the five strings it writes a loop
@@ -42,8 +40,6 @@ def recognizer(
         return WhisperRecognizer(folder, device="cpu", n_threads=1, clock=stopped_clock)
 
     match request.param:
-        case "pocketsphinx":
-            yield request.param, PocketsphinxRecognizer()
         case "moonshine-tiny":
             pytest.importorskip("moonshine_voice", reason="moonshine-voice is not installed")
             yield request.param, MoonshineOnnxRecognizer(clock=stopped_clock)

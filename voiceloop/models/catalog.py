@@ -54,15 +54,6 @@ class Preset:
         return sum(repo.size_mb for repo in self.repos)
 
 
-POCKETSPHINX = Model(
-    name="pocketsphinx",
-    role="recognizer",
-    loader="pocketsphinx",
-    licence="BSD-2-Clause",
-    languages="English",
-    language_codes=("en",),
-    requires="pocketsphinx==5.1.1",
-)
 MOONSHINE_TINY = Model(
     name="moonshine-tiny",
     role="recognizer",
@@ -71,7 +62,6 @@ MOONSHINE_TINY = Model(
     languages="English",
     language_codes=("en",),
     requires="moonshine-voice==0.1.0",  # later ones bring no weights
-    fallback=POCKETSPHINX,
 )
 EMBEDDED_AGENT = Model(
     name="embedded",
@@ -188,7 +178,6 @@ KOKORO = Model(
 
 MODELS: tuple[Model, ...] = (
     MOONSHINE_TINY,
-    POCKETSPHINX,
     EMBEDDED_AGENT,
     SMOLLM2,
     HIBARI,
@@ -215,8 +204,7 @@ EMBEDDED = Preset(
     summary="in the package, for the first minute",
     device="cpu",
     models={"engine": EMBEDDED_AGENT, "recognizer": MOONSHINE_TINY, "voice": HIBARI},
-    # Pocketsphinx, where it stands in, holds the interpreter lock, and a neighbour's 0.5 ms tick
-    # beside it was measured at 7-53 ms: the engine is apart.
+    # A decode of the recognizer may not hold up a token, nor a step of the engine a sound.
     processes=(Process("engine", ("engine",)), Process("speech", ("recognizer", "voice"))),
     # On held-out calls the likeliest token is bf16's in 99.5 %, KL 0.0004 nats (gates.toml).
     options={"engine": {"quant": "int8"}},

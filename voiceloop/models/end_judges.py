@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 
 from voiceloop.backends import LANGUAGE, is_english
 from voiceloop.config import Config
-from voiceloop.models.cache import hub_folder
 from voiceloop.models.catalog import EMBEDDED, MOONSHINE_TINY
 from voiceloop.models.presets import embedded_model_dir, plan, preset_options
-from voiceloop.models.resolve import has_end_head, resolve_preset_model
+from voiceloop.models.resolve import has_end_head, is_installed
 from voiceloop.workers.messages import RoleSpec, WorkerSpec
 
 # Whoever reads the voice does so where it falls and at pauses; between them nothing is to be told.
@@ -86,7 +85,7 @@ def _lacks_voice(config: Config) -> str | None:
         return f"{lost} (p_voice is in anticipation.off)."
     if not _wants_voice_reader(config):
         return None
-    if resolve_preset_model(MOONSHINE_TINY, hub_folder()).model != MOONSHINE_TINY:
+    if not is_installed(MOONSHINE_TINY):
         return f"{lost}. The reader of the voice needs moonshine-voice: {INSTALL}"
     return None
 

@@ -165,10 +165,14 @@ def roles_here(config: Config) -> frozenset[RoleName]:
 
 def resolve_preset_model(model: Model, hub: Path) -> ResolvedModel:
     """A preset's model, or its fallback where what it requires is not installed."""
-    name = model.requires.partition("==")[0]
-    if model.fallback is None or satisfies(model.requires, installed_version(name)):
+    if model.fallback is None or is_installed(model):
         return resolve_model(model, hub)
     return replace(resolve_model(model.fallback, hub), in_place_of=model)
+
+
+def is_installed(model: Model) -> bool:
+    """Whether the package that it requires is here, in that version."""
+    return satisfies(model.requires, installed_version(model.requires.partition("==")[0]))
 
 
 def resolve_model(model: Model, hub: Path) -> ResolvedModel:

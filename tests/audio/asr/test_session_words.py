@@ -1,14 +1,8 @@
-"""What a session tells the recognizer: phrases of its prompt, and how they are said."""
+"""What a session tells the recognizer: phrases of its prompt."""
 
-import numpy as np
 import pytest
 
-pytest.importorskip("pocketsphinx", reason="the embedded extra is not installed")
-pytest.importorskip("espeakng_loader", reason="the embedded extra is not installed")
-
-from audio.asr.pocketsphinx_decoder import PRIOR, CepstralMean, find_model
 from audio.asr.session_words import MAX_PHRASES, session_phrases
-from audio.pronunciation import arpabet, pronounce
 from audio.stream import RecognizerOptions
 
 PROMPT = (
@@ -39,29 +33,3 @@ def test_a_prompt_of_megabytes_is_read_as_far_as_ten_pages(filler):
     phrases = session_phrases(RecognizerOptions(context=prompt))
     assert phrases[0][-2:] == ("plum", "cake")
     assert not any("white" in words for words in phrases)
-
-
-def test_known_words_come_from_the_dictionary_and_others_from_rules():
-    said = pronounce(["the", "read", "zorblax"], find_model().pronunciations)
-    assert said["the"] == ("DH AH", "DH IY")
-    assert set(said["read"]) == {"R EH D", "R IY D"}
-    assert said["zorblax"] == ("Z AO R B L AE K S",)
-
-
-def test_phonemes_without_a_counterpart_give_no_pronunciation():
-    assert arpabet("m'atS@") == "M AE CH AH"
-    assert arpabet("\u00a7") is None
-    assert arpabet("") is None
-
-
-def test_the_mean_learns_the_level_fast_and_the_spectrum_slowly():
-    mean = CepstralMean()
-    observed = np.array(PRIOR) + 10
-    live = (np.array(PRIOR) * 500 + observed * 100) / 600  # as pocketsphinx averages
-    mean.observe(",".join(map(str, live)), 100)
-    moved = mean.mean - np.array(PRIOR)
-    assert moved[0] == pytest.approx(10 * 100 / 105)
-    assert moved[1] == pytest.approx(10 * 100 / 160)
-    unchanged = str(mean)
-    mean.observe(",".join(map(str, live)), 0)
-    assert str(mean) == unchanged

@@ -93,7 +93,7 @@ def test_every_part_finds_what_it_needs(name: str) -> None:
         (engine_bench.main, ["--model", "none"], "--model: expected a model in none"),
         (engine_bench.main, ["--part", "x"], "--part: invalid choice"),
         (gpu_first_run.main, ["--part", "x"], "--part: invalid choice"),
-        (endpointing.main, ["--check", "--source", "pocketsphinx"], "--check: expected a source"),
+        (endpointing.main, ["--check", "--fit"], "--check: expected --fit"),
         (endpointing.main, ["--model", "none"], "--model: expected a model in none"),
         (stub_services.main, ["--port", "0"], "--port: expected a whole number of 1 to 65535"),
     ],

@@ -16,7 +16,7 @@ from voiceloop.models.resolve import ResolvedModel, capabilities_of
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.settings import SessionSettings
 
-KNOWN = Capabilities(frozenset({"ava", "ben"}), "espeak", ("en",), "pocketsphinx")
+KNOWN = Capabilities(frozenset({"ava", "ben"}), "espeak", ("en",), "moonshine-tiny")
 
 
 def answers(known: Capabilities, *asked: dict[str, Any]) -> list[dict[str, Any]]:
@@ -46,7 +46,7 @@ def language(code: str) -> dict[str, Any]:
         (
             language("de"),
             "session.audio.input.transcription.language",
-            "expected a language of pocketsphinx (en), found 'de'",
+            "expected a language of moonshine-tiny (en), found 'de'",
         ),
         (
             {"type": "response.create", "response": {"audio": {"output": {"voice": "bob"}}}},

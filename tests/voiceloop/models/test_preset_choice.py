@@ -51,7 +51,6 @@ H200 = Gpu("NVIDIA H200", 150_000)
 WHEELS = {
     "moonshine-voice": "0.1.0",
     "hibari-tts": "0.2.1",
-    "pocketsphinx": "5.1.1",
     "espeakng-loader": "0.2.4",
 }
 
@@ -209,8 +208,6 @@ def test_the_start_tells_what_was_replaced(hub: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(resolve, "installed_version", lambda name: None)
     _, notes = with_preset(Config(preset="embedded"))
     assert notes == [
-        "without moonshine-tiny: pocketsphinx takes its place, for moonshine-voice==0.1.0 is not "
-        "installed; pip install 'voiceloop[embedded]'",
         "without hibari: espeak takes its place, for hibari-tts==0.2.1 is not installed; "
         "pip install 'voiceloop[embedded]'",
     ]
@@ -457,15 +454,12 @@ def test_the_package_of_the_model_that_is_taken_is_needed_and_no_other(
         ]
 
     monkeypatch.setattr(resolve, "installed_version", WHEELS.get)
-    assert lacking(Config(), pocketsphinx=None, espeakng_loader=None) == []
-    named = Config(stt_model="pocketsphinx")
-    assert lacking(named, pocketsphinx=None) == [
-        ("pocketsphinx", "pip install 'pocketsphinx==5.1.1'"),
+    assert lacking(Config(), espeakng_loader=None) == []
+    named = Config(tts_model="espeak")
+    assert lacking(named, espeakng_loader=None) == [
+        ("espeakng-loader", "pip install 'espeakng-loader==0.2.4'"),
     ]
     without_wheels(monkeypatch)
-    assert lacking(Config(), pocketsphinx=None) == [
-        ("pocketsphinx", "pip install 'voiceloop[embedded]'"),
-    ]
     named = Config(stt_model="moonshine-tiny")
     [(subject, remedy)] = lacking(named, moonshine_voice="0.1.1")
     assert (subject, remedy) == ("moonshine-voice", "pip install 'voiceloop[embedded]'")

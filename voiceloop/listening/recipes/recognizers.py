@@ -13,8 +13,6 @@ from pathlib import Path
 from audio.asr import window_recognizer
 from audio.asr.moonshine import decoder, vocabulary
 from audio.asr.moonshine.onnx_network import SHA256, MoonshineOnnxRecognizer
-from audio.asr.pocketsphinx import PocketsphinxRecognizer
-from audio.asr.pocketsphinx_decoder import find_model
 from audio.stream import RecognizerModel
 from voiceloop.listening.recipes.disk_cache import digest
 
@@ -29,11 +27,6 @@ class OfflineRecognizer:
     build: Callable[[], RecognizerModel]
     lag_ms: float
     fingerprint: Callable[[], str]
-
-
-def _pocketsphinx_files() -> str:
-    files = find_model()
-    return digest(files.dictionary.read_bytes(), files.language.read_bytes())
 
 
 def _moonshine_files() -> str:
@@ -55,6 +48,4 @@ OFFLINE: dict[str, OfflineRecognizer] = {
         60.0,
         _moonshine_files,
     ),
-    # The same; it has decoded all but the last step when it is asked. 25-45 ms in live calls.
-    "pocketsphinx": OfflineRecognizer(lambda: PocketsphinxRecognizer(), 40.0, _pocketsphinx_files),
 }

@@ -46,7 +46,6 @@ WARM_UP_STEPS = 1000
 
 # name in a preset -> where the class stands
 RECOGNIZERS = {
-    "pocketsphinx": "audio.asr.pocketsphinx:PocketsphinxRecognizer",
     "whisper": "audio.asr.whisper:WhisperRecognizer",
     "moonshine-onnx": "audio.asr.moonshine.onnx_network:MoonshineOnnxRecognizer",
     "transducer": "audio.asr.transducer:TransducerRecognizer",
@@ -235,7 +234,7 @@ def _voice_options(options: VoiceOptions) -> audio_stream.VoiceOptions:
 
 
 def load_recognizer(
-    model: str = "pocketsphinx", source: str | None = None, **options: Any
+    model: str = "moonshine-onnx", source: str | None = None, **options: Any
 ) -> RecognizerRole:
     """As ``_load``."""
     return RecognizerRole(*_load("recognizer", RECOGNIZERS, model, source, options))
