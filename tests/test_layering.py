@@ -140,7 +140,7 @@ MODEL_MODULES = {
 }
 PURE_MODULES = (
     "realtime/protocol", "realtime/events", "realtime/conversation", "realtime/response",
-    "realtime/shown", "realtime/spoken_replies",
+    "realtime/shown",
     "listening/endpointing", "listening/evidence", "listening/release",
     "listening/segment", "listening/caller_audio",
     "memory/facts", "memory/ledger", "memory/reading",

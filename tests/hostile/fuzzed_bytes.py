@@ -35,9 +35,8 @@ from voiceloop.doors.rtp.packet import MalformedPacket, RtpPacket
 from voiceloop.doors.webrtc.offer import parse_offer
 from voiceloop.errors import VoiceLoopError
 from voiceloop.http.transcription import _read_form
-from voiceloop.realtime.conversation import Conversation
+from voiceloop.realtime.conversation import Conversation, SpokenReplies
 from voiceloop.realtime.settings import SessionSettings
-from voiceloop.realtime.spoken_replies import SpokenReplies
 from voiceloop.resume import ticket
 from voiceloop.resume.snapshot import changes_of, pack, snapshot_of
 from voiceloop.resume.ticket import Tickets

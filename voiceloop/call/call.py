@@ -20,13 +20,12 @@ from voiceloop.call import actions as do
 from voiceloop.call import events as told
 from voiceloop.call.actions import Step
 from voiceloop.call.acts import CallActs, EndCall, HandOn
-from voiceloop.call.before_reply import BeforeReply
 from voiceloop.call.connection import Transport
 from voiceloop.call.events import CallEvent
 from voiceloop.call.keys import KeysTurn
 from voiceloop.call.mcp import servers_of
 from voiceloop.call.privacy import Privacy
-from voiceloop.call.replies import Replies
+from voiceloop.call.replies import BeforeReply, Replies
 from voiceloop.call.services import Answering
 from voiceloop.call.turn_taking import Agent, CallStatus, TurnTaking
 from voiceloop.listening.item_audio import ItemAudio

@@ -17,8 +17,8 @@ from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
 from voiceloop.agent import AgentSlot
 from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptions, Transcript
 from voiceloop.errors import BackendError
-from voiceloop.listening.alarms import Alarm, AwaitedTurns, StallWatch
-from voiceloop.listening.caller_audio import AudioClock, CallerAudio
+from voiceloop.listening.audio_clock import Alarm, AudioClock, StallWatch
+from voiceloop.listening.caller_audio import CallerAudio
 from voiceloop.listening.echo import EchoGuard
 from voiceloop.listening.endpointing import End, Endpointing
 from voiceloop.listening.events import (
@@ -39,7 +39,7 @@ from voiceloop.listening.events import (
     WordsLate,
 )
 from voiceloop.listening.prosody import Prosody
-from voiceloop.listening.recognition import Recognition
+from voiceloop.listening.recognition import AwaitedTurns, Recognition
 from voiceloop.listening.segment import (
     HYSTERESIS,
     ONSET_MS,

@@ -27,6 +27,7 @@ from voiceloop.backends import (
     Transcript,
 )
 from voiceloop.errors import BackendError, BackendTimeout, Overloaded
+from voiceloop.listening.events import UserTurn
 
 BYTES_PER_MINUTE = 60 * RECOGNIZER_HZ * BYTES_PER_SAMPLE
 # Limits set by hand.
@@ -296,3 +297,39 @@ class Recognition:
         elif not segment.is_finalized:
             partial = segment.answer_flush(event) if event.flushed else event
             self._listener.on_partial(number, partial)
+
+
+# A final pass takes 15 to 40 ms: words that are not there by then are late, however long the wait
+# for the end of the turn was. Chosen, so that a slow one on a busy machine is none.
+FINAL_PASS_S = 0.5
+
+
+class AwaitedTurns:
+    """Turns that have ended before their words were there; `on_late(turn)` once for each.
+
+    late_s: after the caller's last sound, words that are still to come are late; None: never.
+    """
+
+    def __init__(self, on_late: Callable[[UserTurn], None]) -> None:
+        self.late_s: float | None = None
+        self._on_late = on_late
+        self._turns: dict[int, tuple[UserTurn, asyncio.TimerHandle | None]] = {}
+
+    def add(self, turn: UserTurn, now_s: float) -> None:
+        """Add a turn whose words follow. now_s: on the session's clock."""
+        timer = None
+        if self.late_s is not None:
+            wait_s = max(FINAL_PASS_S, turn.speech_end_s + self.late_s - now_s)
+            timer = asyncio.get_running_loop().call_later(wait_s, self._on_late, turn)
+        self._turns[turn.segment] = turn, timer
+
+    def take(self, segment: int) -> UserTurn | None:
+        """Take a turn whose words are there, or never will be."""
+        turn, timer = self._turns.pop(segment, (None, None))
+        if timer is not None:
+            timer.cancel()
+        return turn
+
+    def cancel(self) -> None:
+        for segment in list(self._turns):
+            self.take(segment)

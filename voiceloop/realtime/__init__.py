@@ -2,6 +2,6 @@
 
 Owns the wire's events, the session's settings, the conversation and its responses. Pure: no event
 loop, no clock. Start reading at `protocol.py`, then `response.py`. A conversation is three files:
-its items (`conversation.py`), what was heard of the agent's replies (`spoken_replies.py`), and what
+its items and what was heard of the agent's replies (`conversation.py`), and what
 the language model is shown (`shown.py`).
 """

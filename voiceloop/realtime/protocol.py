@@ -22,7 +22,7 @@ from voiceloop.realtime import client_events as asked
 from voiceloop.realtime import commands, events
 from voiceloop.realtime.beta import from_beta
 from voiceloop.realtime.commands import Command
-from voiceloop.realtime.conversation import Conversation
+from voiceloop.realtime.conversation import Conversation, SpokenReplies
 from voiceloop.realtime.input_buffer import InputBuffer, decode_audio
 from voiceloop.realtime.items import (
     FunctionCallOutput,
@@ -55,7 +55,6 @@ from voiceloop.realtime.sound_line import (
     SoundLine,
     Unlocked,
 )
-from voiceloop.realtime.spoken_replies import SpokenReplies
 from voiceloop.realtime.window import TokenCount, Window, fitting_tools, most_characters
 
 MAX_ITEMS = 4096

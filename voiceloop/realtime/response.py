@@ -17,13 +17,12 @@ from msgspec.structs import replace
 from voiceloop.backends import ChatMessage, SpokenWord, Usage
 from voiceloop.errors import VoiceLoopError
 from voiceloop.realtime import events
-from voiceloop.realtime.conversation import Conversation
+from voiceloop.realtime.conversation import Conversation, SpokenReplies
 from voiceloop.realtime.items import FunctionCall, Item, ItemStatus, Message, Part
 from voiceloop.realtime.mcp.calls import McpCalls
 from voiceloop.realtime.response_request import ResponseRequest
 from voiceloop.realtime.settings import Json, SessionSettings
 from voiceloop.realtime.shown import Shown, chat_messages
-from voiceloop.realtime.spoken_replies import SpokenReplies
 
 ResponseStatus = Literal["completed", "cancelled", "failed", "incomplete"]
 CloseReason = Literal["turn_detected", "client_cancelled", "max_output_tokens", "content_filter"]

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from audio.frames import BYTES_PER_SAMPLE, RECOGNIZER_HZ
 from voiceloop.backends import ChatMessage, ToolCall
 from voiceloop.memory.ledger import Ledger
-from voiceloop.realtime.conversation import Conversation
+from voiceloop.realtime.conversation import Conversation, SpokenReplies
 from voiceloop.realtime.items import (
     FunctionCall,
     FunctionCallOutput,
@@ -25,7 +25,6 @@ from voiceloop.realtime.items import (
     Message,
     model_text,
 )
-from voiceloop.realtime.spoken_replies import SpokenReplies
 from voiceloop.realtime.window import NEARLY_FULL, Slide, TokenCount, Window
 
 # Of all turns that nobody has answered, the latest: as much as is kept of one

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from voiceloop.errors import InvalidRequest
-from voiceloop.realtime.conversation import Conversation
+from voiceloop.realtime.conversation import Conversation, SpokenReplies, SpokenReply
 from voiceloop.realtime.items import (
     FunctionCall,
     FunctionCallOutput,
@@ -27,7 +27,6 @@ from voiceloop.realtime.items import (
     n_characters_of,
 )
 from voiceloop.realtime.settings import SessionSettings
-from voiceloop.realtime.spoken_replies import SpokenReplies, SpokenReply
 
 # Of settings and items. Packing them is what a ticket costs the event loop: 3 ms. Some two hours
 # of talk.

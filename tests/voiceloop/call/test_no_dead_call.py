@@ -12,10 +12,9 @@ from voiceloop.backends import SpokenWord
 from voiceloop.call.barge_in import BargeInJudge
 from voiceloop.listening.endpointing import Continue, End, Endpointing
 from voiceloop.listening.release import PATIENCE
-from voiceloop.realtime.conversation import Conversation
+from voiceloop.realtime.conversation import Conversation, SpokenReplies
 from voiceloop.realtime.items import Message
 from voiceloop.realtime.settings import SemanticVad, ServerVad
-from voiceloop.realtime.spoken_replies import SpokenReplies
 from voiceloop.reply.playout import Pacer
 
 RATE_HZ = 8000

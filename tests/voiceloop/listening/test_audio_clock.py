@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from audio.frames import RECOGNIZER_HZ
-from voiceloop.listening.caller_audio import N_CHUNKS, AudioClock
+from voiceloop.listening.audio_clock import N_CHUNKS, AudioClock
 
 CHUNK = RECOGNIZER_HZ // 50  # 20 ms
 

@@ -13,11 +13,10 @@ from voiceloop.access.keys import KeyRing
 from voiceloop.access.signing import from_text
 from voiceloop.backends import Tool
 from voiceloop.errors import InvalidRequest
-from voiceloop.realtime.conversation import Conversation
+from voiceloop.realtime.conversation import Conversation, SpokenReplies
 from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, Message, Part
 from voiceloop.realtime.mcp.entry import read_entries
 from voiceloop.realtime.settings import SessionSettings
-from voiceloop.realtime.spoken_replies import SpokenReplies
 from voiceloop.resume.snapshot import MAX_CHARACTERS as MAX_WRITTEN
 from voiceloop.resume.snapshot import (
     MAX_PACKED_BYTES,

@@ -1,26 +1,64 @@
-"""Events of time although nothing comes: no audio, or no words.
+"""The audio clock, and what rings on it although no audio comes.
 
-Owns the alarm for a point of the audio clock that no chunk has reached yet, the watch for a client
-that stops sending, and the turns whose words are still to come. All run on the event loop, and call
-back on it.
+Owns the samples received and the arrival times of the last chunks by the wall's clock, which is
+passed in; the alarm for a point that no chunk has reached yet, and the watch for a client that
+stops sending. Alarms run on the event loop, and call back on it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 
-from audio.frames import FRAME_MS
-from voiceloop.listening.caller_audio import STALL_MS, AudioClock
-from voiceloop.listening.events import UserTurn
+from audio.frames import FRAME_MS, RECOGNIZER_HZ
+
+# Ten seconds of frames of 20 ms: longer than the longest wait for the end of a turn, of 8 s.
+N_CHUNKS = 10_000 // FRAME_MS
+STALL_MS = 300.0  # without audio: the client has stopped sending, the wall's clock takes over
+
+
+class AudioClock:
+    """Milliseconds of audio since the call began. clock: seconds of the wall's clock."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._chunks: deque[tuple[int, float]] = deque(maxlen=N_CHUNKS)
+        self.position = 0  # samples received
+
+    def advance(self, n_samples: int) -> bool:
+        """The next chunk of audio has come in now. Whether the client had stopped sending."""
+        had_stalled = self.stalled_ms >= STALL_MS
+        self.position += n_samples
+        self._chunks.append((self.position, self._clock()))
+        return had_stalled
+
+    @property
+    def now_ms(self) -> float:
+        return 1000.0 * self.position / RECOGNIZER_HZ
+
+    @property
+    def stalled_ms(self) -> float:
+        """How long ago the last chunk came in; 0 before the first."""
+        return 1000.0 * (self._clock() - self._chunks[-1][1]) if self._chunks else 0.0
+
+    def arrival_s(self, at_ms: float) -> float:
+        """Return when the sample at this point of the audio clock came in; now, where it has not
+        yet.
+        """
+        position = at_ms * RECOGNIZER_HZ / 1000.0
+        found_s = self._clock()
+        for end, arrival_s in reversed(self._chunks):
+            if end < position:
+                break
+            found_s = arrival_s
+        return found_s
+
 
 # A wait that ends before the next chunk can be there does not last until then: silence of one chunk
 # is assumed, and the reply is taken back where it was speech.
 UNHEARD_MS = float(FRAME_MS)
 WATCH_S = 0.05  # period of the stall watch: the delay with which a stall is noticed, at most
-# A final pass takes 15 to 40 ms: words that are not there by then are late, however long the wait
-# for the end of the turn was. Chosen, so that a slow one on a busy machine is none.
-FINAL_PASS_S = 0.5
 
 
 class Alarm:
@@ -73,34 +111,3 @@ class StallWatch:
             await asyncio.sleep(WATCH_S)
             if (stalled_ms := self._clock.stalled_ms) >= STALL_MS:
                 self._on_stall(self._clock.now_ms + stalled_ms)
-
-
-class AwaitedTurns:
-    """Turns that have ended before their words were there; `on_late(turn)` once for each.
-
-    late_s: after the caller's last sound, words that are still to come are late; None: never.
-    """
-
-    def __init__(self, on_late: Callable[[UserTurn], None]) -> None:
-        self.late_s: float | None = None
-        self._on_late = on_late
-        self._turns: dict[int, tuple[UserTurn, asyncio.TimerHandle | None]] = {}
-
-    def add(self, turn: UserTurn, now_s: float) -> None:
-        """Add a turn whose words follow. now_s: on the session's clock."""
-        timer = None
-        if self.late_s is not None:
-            wait_s = max(FINAL_PASS_S, turn.speech_end_s + self.late_s - now_s)
-            timer = asyncio.get_running_loop().call_later(wait_s, self._on_late, turn)
-        self._turns[turn.segment] = turn, timer
-
-    def take(self, segment: int) -> UserTurn | None:
-        """Take a turn whose words are there, or never will be."""
-        turn, timer = self._turns.pop(segment, (None, None))
-        if timer is not None:
-            timer.cancel()
-        return turn
-
-    def cancel(self) -> None:
-        for segment in list(self._turns):
-            self.take(segment)
