@@ -1,7 +1,6 @@
 """Whisper as a streaming recognizer: any checkpoint, on CPU or CUDA.
 
-The streaming is `window_recognizer`'s, the decoding CTranslate2's (or, where that finds no CUDA
-libraries it knows, transformers'); here they meet.
+The streaming is `window_recognizer`'s, the decoding CTranslate2's; here they meet.
 """
 
 import time
@@ -19,9 +18,9 @@ class WhisperRecognizer(WindowRecognizer):
     """A CTranslate2 folder of Whisper, or a Hugging Face one (converted once).
 
     folder: the model's folder on disk. device: "cpu", "cuda:1", "auto". compute_type: as
-    CTranslate2 names it, None for int8 on a CPU and int8_float16 on CUDA. backend: "ct2",
-    "transformers" or "auto". update_ms: how much new audio makes a partial due, None for the
-    device's own. cache_dir: where converted checkpoints are kept.
+    CTranslate2 names it, None for int8 on a CPU and int8_float16 on CUDA. update_ms: how much new
+    audio makes a partial due, None for the device's own. cache_dir: where converted checkpoints are
+    kept.
 
     Raises: AudioError if the folder or the device does not serve; the message has the remedy.
     """
@@ -32,15 +31,12 @@ class WhisperRecognizer(WindowRecognizer):
         *,
         device: str = "auto",
         compute_type: str | None = None,
-        backend: str = "auto",
         update_ms: float | None = None,
         n_threads: int = 0,
         cache_dir: str | Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        decoder, device = open_decoder(
-            Path(folder), device, compute_type, backend, n_threads, cache_dir
-        )
+        decoder, device = open_decoder(Path(folder), device, compute_type, n_threads, cache_dir)
         super().__init__(
             decoder, update_ms=update_ms or UPDATE_MS[device.partition(":")[0]], clock=clock
         )

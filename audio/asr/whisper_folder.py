@@ -1,8 +1,7 @@
-"""The way from a folder on disk to a Whisper decoder: which library, which device, and what is
-missing.
+"""The way from a folder on disk to a Whisper decoder: which device, and what is missing.
 
-CTranslate2 is the choice wherever it runs. It still links CUDA 12's cuBLAS while torch moves to
-CUDA 13, so its libraries are looked for before the first decode would crash on them.
+CTranslate2 still links CUDA 12's cuBLAS while torch moves to CUDA 13, so its libraries are looked
+for before the first decode would crash on them.
 """
 
 import ctypes
@@ -17,7 +16,6 @@ from pathlib import Path
 from ..checkpoint import check_device, check_index
 from ..errors import AudioError
 from .whisper_decoder import Ct2Decoder
-from .window_decoder import WindowDecoder
 
 # What CTranslate2 4.x loads by name at the first CUDA operation, and the wheel that has it.
 CUDA_LIBRARIES = {
@@ -27,66 +25,47 @@ CUDA_LIBRARIES = {
 COMPUTE_TYPES = {"cpu": "int8", "cuda": "int8_float16"}
 PARTIAL = ".partial"  # what an unfinished conversion's folder ends with
 ABANDONED_AFTER_S = 3600.0  # the largest Whisper is converted within minutes
-BACKENDS = ("auto", "ct2", "transformers")
 
 
 def open_decoder(
     folder: Path,
     device: str,
     compute_type: str | None,
-    backend: str,
     n_threads: int,
     cache_dir: str | Path | None,
-) -> tuple[WindowDecoder, str]:
+) -> tuple[Ct2Decoder, str]:
     """The decoder for folder, and the device it runs on.
 
     Raises: AudioError if nothing on this machine can run it; the message has the remedy.
     """
-    if backend not in BACKENDS:
-        raise AudioError(f"expected a backend among {', '.join(BACKENDS)}, found {backend!r}")
     check_device(device)
     if not (folder / "config.json").is_file():
         raise AudioError(
             f"expected a Whisper model in {str(folder)!r} (config.json and its weights), found "
             "none; remedy: voiceloop models pull NAME, or name the folder you downloaded"
         )
-    if backend != "transformers":
-        usable = choose_device(device, backend)
-        if usable is not None:
-            ct2_folder = folder if is_ct2(folder) else convert(folder, cache_dir)
-            chosen = compute_type or COMPUTE_TYPES[usable.partition(":")[0]]
-            return Ct2Decoder(ct2_folder, usable, chosen, n_threads), usable
-    from .whisper_transformers import TransformersDecoder
-
-    if is_ct2(folder):
-        raise AudioError(
-            f"expected a Hugging Face Whisper for the transformers backend, found CTranslate2's "
-            f"format in {folder}; remedy: {_remedy(missing_cuda_libraries())}"
-        )
-    decoder = TransformersDecoder(folder, device)
-    return decoder, decoder.device
+    usable = choose_device(device)
+    ct2_folder = folder if is_ct2(folder) else convert(folder, cache_dir)
+    chosen = compute_type or COMPUTE_TYPES[usable.partition(":")[0]]
+    return Ct2Decoder(ct2_folder, usable, chosen, n_threads), usable
 
 
-def choose_device(device: str, backend: str) -> str | None:
-    """The device CTranslate2 shall use; None: transformers has a GPU that it cannot reach.
-
-    Raises: AudioError if CUDA was asked of CTranslate2 and does not work.
-    """
-    if device == "cpu" or (device == "auto" and not _n_cuda_devices()):
+def choose_device(device: str) -> str:
+    """The device CTranslate2 shall use. Raises: AudioError if CUDA is there and does not work."""
+    n_devices = 0 if device == "cpu" else _n_cuda_devices()
+    if device == "cpu" or (device == "auto" and not n_devices):
         return "cpu"
     missing = missing_cuda_libraries()
-    if (n_devices := _n_cuda_devices()) and not missing:
-        if device == "auto":
-            return "cuda"
-        check_index(device, n_devices)
-        return device
-    if backend == "ct2":
+    if missing or not n_devices:
         found = f"no {' and no '.join(missing)}" if missing else "no CUDA device"
         raise AudioError(
             f"expected a CUDA device and CUDA 12's libraries for faster-whisper, found {found}; "
             f"remedy: {_remedy(missing)}"
         )
-    return None
+    if device == "auto":
+        return "cuda"
+    check_index(device, n_devices)
+    return device
 
 
 def missing_cuda_libraries(
@@ -209,4 +188,4 @@ def _remedy(missing: tuple[str, ...]) -> str:
     if not missing:
         return "use device cpu"
     wheels = " ".join(CUDA_LIBRARIES[name][1] for name in missing)
-    return f"pip install {wheels}, or use a Hugging Face folder (transformers needs neither)"
+    return f"pip install {wheels}, or use device cpu"

@@ -1,4 +1,4 @@
-"""The real Whisper architecture on a tiny random checkpoint, through both libraries."""
+"""The real Whisper architecture on a tiny random checkpoint."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from audio.asr import whisper_folder
+from audio.asr import whisper_decoder, whisper_folder
 from audio.asr.local_agreement import HypothesisWord
 from audio.asr.whisper import WhisperRecognizer
 from audio.asr.whisper_decoder import Ct2Decoder, WhisperText, padded_frames, without_loop
@@ -33,29 +33,12 @@ def word(i):
 
 
 @pytest.fixture
-def fixture(request):
-    return request.getfixturevalue
-
-
-@pytest.fixture(scope="module")
-def fallback(tiny_whisper_dir):
-    from audio.asr.whisper_transformers import TransformersDecoder
-
-    return TransformersDecoder(tiny_whisper_dir, "cpu")
-
-
-@pytest.fixture
 def short_tails(monkeypatch):
     """A random model says words to the last that it may; two dozen show as much as 200."""
-    from audio.asr import whisper_decoder, whisper_transformers
-
-    for module in (whisper_decoder, whisper_transformers):
-        monkeypatch.setattr(module, "max_new_tokens", lambda request: 24)
+    monkeypatch.setattr(whisper_decoder, "max_new_tokens", lambda request: 24)
 
 
-@pytest.mark.parametrize("library", ["ct2", "fallback"])
-def test_batched_windows_give_what_each_gives_alone(library, noisy_speech, fixture, short_tails):
-    decoder = fixture(library)
+def test_batched_windows_give_what_each_gives_alone(ct2, noisy_speech, short_tails):
     requests = [
         request(noisy_speech(1.0, 1)),
         request(noisy_speech(2.0, 2), prefix=(word(300), word(301)), with_times=True),
@@ -64,9 +47,9 @@ def test_batched_windows_give_what_each_gives_alone(library, noisy_speech, fixtu
         request(noisy_speech(1.2, 5), prefix=(word(777),)),
         *(request(noisy_speech(0.1 * i, i)) for i in (6, 7, 8)),
     ]
-    alone = [decoder.decode([one])[0] for one in requests]
-    assert decoder.decode(requests) == alone
-    assert decoder.decode(requests[:2]) == alone[:2]
+    alone = [ct2.decode([one])[0] for one in requests]
+    assert ct2.decode(requests) == alone
+    assert ct2.decode(requests[:2]) == alone[:2]
     assert len({result.tail for result in alone}) == len(alone), "the model must depend on input"
 
 
@@ -76,18 +59,6 @@ def test_tail_continues_the_forced_prefix(ct2, noisy_speech):
     assert len(whole) >= 4
     rest = ct2.decode([request(samples, prefix=whole[:3])])[0].tail
     assert rest[: len(whole) - 3] == whole[3:]
-
-
-def test_transformers_decodes_the_same_tokens(tiny_ct2_dir, fallback, noisy_speech, short_tails):
-    # Beyond 23 s both libraries encode the whole 30 s.
-    requests = [
-        request(noisy_speech(24.0, 3), prefix=(word(300),), with_times=True),
-        request(noisy_speech(25.0, 4), prompt=(500,)),
-    ]
-    ct2 = Ct2Decoder(tiny_ct2_dir, "cpu", "float32", n_threads=1)
-    expected, found = ct2.decode(requests), fallback.decode(requests)
-    assert [r.tail for r in found] == [r.tail for r in expected]
-    assert len(found[0].spans_ms) == 1 + len(found[0].tail)
 
 
 def test_final_of_the_real_architecture_keeps_what_was_stable(tiny_ct2_dir, noisy_speech):
@@ -165,22 +136,18 @@ def test_the_weights_say_how_many_mel_bins_there_are(n_mels, tiny_whisper_dir, t
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (folder / name).write_bytes((tiny_whisper_dir / name).read_bytes())
     samples = np.random.default_rng(0).normal(0.0, 3_000.0, 24_000).astype(np.int16)
-    for backend in ("ct2", "transformers"):
-        decoder, _ = whisper_folder.open_decoder(
-            folder, "cpu", "float32", backend, 1, tmp_path / "converted"
-        )
-        assert decoder.decode([request(samples)])[0].tail
+    decoder, _ = whisper_folder.open_decoder(folder, "cpu", "float32", 1, tmp_path / "converted")
+    assert decoder.decode([request(samples)])[0].tail
 
 
-@pytest.mark.parametrize("library", ["ct2", "fallback"])
-def test_a_prefix_and_prompt_that_fill_the_context_are_no_failure(library, noisy_speech, fixture):
+def test_a_prefix_and_prompt_that_fill_the_context_are_no_failure(ct2, noisy_speech):
     """1 + 200 + 4 + 200 of 448 tokens, beside a window that is decoded for longer."""
     prefix = tuple(word(300 + i) for i in range(200))
     prompt = tuple(range(2 * MAX_PROMPT_TOKENS))
     asked = request(noisy_speech(3.0), prefix=prefix, prompt=prompt, with_times=True)
     neighbour = request(noisy_speech(2.5, 2), prompt=prompt)
-    alone = fixture(library).decode([neighbour])
-    long, beside = fixture(library).decode([asked, neighbour])
+    alone = ct2.decode([neighbour])
+    long, beside = ct2.decode([asked, neighbour])
     assert len(prefix) + sum(len(w.tokens) for w in long.tail) <= MAX_TOKENS
     assert len(long.spans_ms) == len(prefix) + len(long.tail)
     assert [beside] == alone
@@ -222,21 +189,13 @@ def test_text_that_goes_round_in_a_loop_is_said_once(said, kept):
     assert without_loop(said) == kept
 
 
-@pytest.mark.parametrize("library", ["ct2", "fallback"])
-def test_a_loop_that_began_in_the_certain_words_adds_none(
-    library, noisy_speech, fixture, monkeypatch
-):
-    decoder, prefix = fixture(library), [word(i) for i in SENTENCE[:8]]
+def test_a_loop_that_began_in_the_certain_words_adds_none(ct2, noisy_speech, monkeypatch):
+    prefix = [word(i) for i in SENTENCE[:8]]
     looped = (SENTENCE * 6)[: max_new_tokens(request(noisy_speech(2.0)))]
-    if library == "ct2":
-        answer = SimpleNamespace(sequences_ids=[looped], scores=[0.0], no_speech_prob=0.0)
-        model = SimpleNamespace(generate=lambda *_, **__: [answer])
-        monkeypatch.setattr(
-            decoder, "_model", SimpleNamespace(encode=lambda mels: mels, model=model)
-        )
-    else:
-        monkeypatch.setattr(decoder, "_decode_batch", lambda *_: [looped[8:]])
-    [window] = decoder.decode([request(noisy_speech(2.0), prefix=prefix)])
+    answer = SimpleNamespace(sequences_ids=[looped], scores=[0.0], no_speech_prob=0.0)
+    model = SimpleNamespace(generate=lambda *_, **__: [answer])
+    monkeypatch.setattr(ct2, "_model", SimpleNamespace(encode=lambda mels: mels, model=model))
+    [window] = ct2.decode([request(noisy_speech(2.0), prefix=prefix)])
     assert [t for one in window.tail for t in one.tokens] == SENTENCE[8:]
 
 
@@ -262,17 +221,16 @@ def test_broken_weights_are_refused(tiny_ct2_dir, tmp_path):
 def test_cuda_without_its_libraries_is_one_sentence_with_the_remedy(monkeypatch):
     monkeypatch.setattr(whisper_folder, "_n_cuda_devices", lambda: 1)
     monkeypatch.setattr(whisper_folder, "missing_cuda_libraries", lambda: ("libcublas.so.12",))
-    with pytest.raises(AudioError, match="remedy: pip install nvidia-cublas-cu12"):
-        whisper_folder.choose_device("cuda", "ct2")
-    # Without the user's insisting on CTranslate2, transformers takes over.
-    assert whisper_folder.choose_device("auto", "auto") is None
+    for device in "cuda":
+        with pytest.raises(AudioError, match="remedy: pip install nvidia-cublas-cu12"):
+            whisper_folder.choose_device(device)
     monkeypatch.setattr(whisper_folder, "missing_cuda_libraries", lambda: ())
-    assert whisper_folder.choose_device("auto", "auto") == "cuda"
-    assert whisper_folder.choose_device("cuda:0", "auto") == "cuda:0"
+    assert whisper_folder.choose_device("auto") == "cuda"
+    assert whisper_folder.choose_device("cuda:0") == "cuda:0"
     with pytest.raises(AudioError, match="cuda:0 to cuda:0, found cuda:1"):
-        whisper_folder.choose_device("cuda:1", "auto")
+        whisper_folder.choose_device("cuda:1")
     monkeypatch.setattr(whisper_folder, "_n_cuda_devices", lambda: 0)
-    assert whisper_folder.choose_device("auto", "auto") == "cpu"
+    assert whisper_folder.choose_device("auto") == "cpu"
 
 
 @pytest.mark.parametrize(
