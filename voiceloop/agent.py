@@ -22,7 +22,6 @@ from voiceloop.knowledge.sources import KnowledgeSource
 from voiceloop.realtime.settings import SemanticVad, SessionSettings
 
 MINUTE_MS = 60_000
-MAX_RESULT_CHARS = 100_000  # some 25,000 tokens, more than any embedded model's window
 MAX_SLOT_DIGITS = 40  # an IBAN has 34
 URL = r"(https?://|\$\{)\S+(?s:.*)"  # all of it may come from the environment
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -132,7 +131,6 @@ class AgentTool:
         'Fields of a JSON result that the model is given, as `["order.items.price"]`. None: all '
         "of them.",
     )
-    max_result_chars: int = key(4000, "A longer result is cut.", ge=1, le=MAX_RESULT_CHARS)
     say: str = key(
         "",
         'The line that asks the caller to wait, as "Let me see.". The agent says the line '
@@ -443,11 +441,6 @@ class AgentSlot:
         " digits or `_`.",
         pattern="[A-Za-z][A-Za-z0-9_]{0,63}",
         wanted="1 to 64 letters, digits or _, a letter first",
-    )
-    pattern: str | None = key(
-        None,
-        "A regular expression (Python's) that all of the value must match, as `[A-Z]{2}[0-9]{4}`."
-        " Beside a name.",
     )
     values: tuple[str, ...] = key((), "The choices of a `choice`, 1 to 50. They need a `name`.")
     read_back: str = key(

@@ -277,8 +277,7 @@ class Config:
 
     host: str = key(
         HOST,
-        "Address to listen on. Beyond this machine (`0.0.0.0`) it needs keys, or "
-        "`allow_unauthenticated`.",
+        "Address to listen on. Beyond this machine (`0.0.0.0`) it needs keys.",
     )
     port: int = key(PORT, "Port to listen on, 0 for any free one.", ge=0, le=65535)
     preset: str = key(
@@ -342,9 +341,6 @@ class Config:
         (),
         "Web pages of other hosts that may connect, as `https://app.example` or "
         "`https://app.example:8443`. `*` for all.",
-    )
-    allow_unauthenticated: bool = key(
-        False, "Listen beyond this machine without keys all the same."
     )
     stt_url: SpeechUrls = key(
         (),

@@ -153,6 +153,14 @@ REMOVED: Mapping[str, str] = {
     "sip.codecs": "Leave it out: a call has the best codec that its far end offers; let your "
     "exchange offer those you want.",
     "sip.ring_s": "Leave it out: a call that goes out rings for 60 s at most.",
+    "allow_unauthenticated": "Set keys or keys_file; or listen at 127.0.0.1, behind a proxy that "
+    "knows who may come in.",
+    "limits.admit_by_load": "Leave it out: a call that would break the gap of the others is "
+    "refused. Raise slo.gap_ms where callers may wait longer.",
+    "slots.pattern": "Leave it out, or write digits = 8: how many digits or letters there are. "
+    "Have a tool check what only you know.",
+    "tools.max_result_chars": "Leave it out: a result is cut after 4,000 characters. Name its "
+    "fields in tools.keep.",
     "recording.transcript": "Write recording.words = 'none' to keep no words.",
     "recording.redaction": "Write recording.words = 'without_figures' to keep no numbers.",
     "memory": "Leave it out: facts of what left the model's window are always noted.",

@@ -33,7 +33,6 @@ def test_flags_beat_the_environment_beats_the_file(tmp_path: Path) -> None:
 def test_the_environment_is_read_by_type() -> None:
     environ = {
         "VOICELOOP_KEYS": "key-one-1, key-two-2",
-        "VOICELOOP_ALLOW_UNAUTHENTICATED": "true",
         "VOICELOOP_LIMITS_SESSION_MINUTES": "2.5",
         "VOICELOOP_ANTICIPATION_OFF": "held_clause, slide",
         "VOICELOOP_SIP_TRUNK_REGISTER": "true",
@@ -49,7 +48,7 @@ def test_the_environment_is_read_by_type() -> None:
     assert (config.trial.version, config.trial.share) == ("v2", 0.05)
     assert config.prices == {"main": (3.0, 0.3, 15.0)}
     assert config.keys == ("key-one-1", "key-two-2")
-    assert config.allow_unauthenticated is True and config.limits.session_minutes == 2.5
+    assert config.limits.session_minutes == 2.5
     assert config.sip.trunk.register is True
     assert config.phone.secrets == {"vonage": "a=b", "asterisk": "c"}
     assert config.anticipation.off == ("held_clause", "slide")

@@ -43,15 +43,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_bind(host: str, *, is_keyed: bool, is_unauthenticated_allowed: bool) -> None:
+def check_bind(host: str, *, is_keyed: bool) -> None:
     """Refuse to serve other machines without keys.
 
     Raises:
-        ConfigError: the host is not loopback, there are no keys and nobody said that is meant.
+        ConfigError: the host is not loopback, and there are no keys.
     """
-    if is_keyed or is_unauthenticated_allowed or is_loopback(host):
+    if is_keyed or is_loopback(host):
         return
     raise ConfigError(
         f"expected keys (keys_file or VOICELOOP_KEYS) to serve on {host!r}, found none; "
-        "bind 127.0.0.1, or set allow_unauthenticated to let everybody in"
+        "or bind 127.0.0.1, behind a proxy that knows who may come in"
     )

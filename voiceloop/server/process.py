@@ -248,11 +248,7 @@ async def serve(
             the variable that it names is not there.
         BackendError: a model cannot be loaded.
     """
-    check_bind(
-        config.host,
-        is_keyed=bool(config.keys),
-        is_unauthenticated_allowed=config.allow_unauthenticated,
-    )
+    check_bind(config.host, is_keyed=bool(config.keys))
     config = replace(config, context_tokens=context_tokens(config))
     others = resolve_agents(config) if agent is None else {}
     first = agent or first_of(config, others) or resolve_agent(config)

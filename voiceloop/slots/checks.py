@@ -33,7 +33,7 @@ def check_slots(slots: Sequence[AgentSlot], language: str) -> None:
 
 def _check_nameless(slot: AgentSlot, where: str) -> None:
     nothing = AgentSlot(slot.asked, slot.kind)
-    for key in ("pattern", "values", "read_back"):
+    for key in ("values", "read_back"):
         if getattr(slot, key) != getattr(nothing, key):
             raise _wrong(where, f"a name beside {key}", "none")
 
@@ -46,11 +46,6 @@ def _check_value(slot: AgentSlot, where: str, language: str) -> None:
         raise _wrong(f"{where}.name", "an agent that speaks English", f"language {language!r}")
     if slot.read_back and "{value}" not in slot.read_back:
         raise _wrong(f"{where}.read_back", "a text with {value}, or none", repr(slot.read_back))
-    if slot.pattern is not None:
-        try:
-            re.compile(slot.pattern)
-        except re.error as error:
-            raise _wrong(f"{where}.pattern", "a regular expression", str(error)) from None
     is_choice = slot.kind == "choice"
     if is_choice != bool(slot.values) or len(slot.values) > MAX_VALUES:
         wanted = (

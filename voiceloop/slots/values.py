@@ -43,9 +43,7 @@ NO_NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The value that was given. fits: the slot takes it: it is whole, and as the author's pattern
-    wants.
-    """
+    """The value that was given. fits: the slot takes it: it is whole."""
 
     text: str
     fits: bool = True
@@ -67,12 +65,10 @@ def value_in(slot: AgentSlot, said: str) -> Value | None:
 
 def fits(slot: AgentSlot, text: str) -> bool:
     """Whether the slot takes this value."""
-    if slot.pattern is not None and re.fullmatch(slot.pattern, text) is None:
-        return False
     n_digits = len(text.lstrip("+"))
     if slot.digits is not None:
         return n_digits == slot.digits
-    if slot.kind != "phone" or slot.pattern is not None:
+    if slot.kind != "phone":
         return True
     if text.startswith(("+", "0")):
         return LEAST_PREFIXED_DIGITS <= n_digits <= MOST_PHONE_DIGITS
@@ -81,10 +77,9 @@ def fits(slot: AgentSlot, text: str) -> bool:
 
 def may_fit(slot: AgentSlot, text: str) -> bool:
     """Whether a value that does not fit may be whole all the same, as a local number is."""
-    is_counted = slot.digits is not None or slot.pattern is not None
     n_digits = len(text.lstrip("+"))
     is_long_enough = LEAST_PHONE_DIGITS <= n_digits <= MOST_PHONE_DIGITS
-    return slot.kind == "phone" and not is_counted and is_long_enough
+    return slot.kind == "phone" and slot.digits is None and is_long_enough
 
 
 def is_written(slot: AgentSlot, text: str) -> bool:

@@ -28,7 +28,7 @@ from voiceloop.trust import trusted
 
 CONNECT_S = 2.0  # a service in reach connects within some 100 ms; the deadline bounds the rest
 MAX_CONNECTIONS = 100  # httpx's own default, said here: the slots of the tools bound it further
-# Of one answer, before `keep` and `max_result_chars`: a list of 1,000 orders of 1 KB each.
+# Of one answer, before `keep` and `MAX_RESULT_CHARS`: a list of 1,000 orders of 1 KB each.
 MAX_BODY_BYTES = 2**20
 MAX_REASON_CHARS = 200
 MAX_REASON_BYTES = 4096

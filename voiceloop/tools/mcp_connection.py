@@ -50,7 +50,7 @@ MAX_PAGES = 32  # of one list; a server that never ends it must not hold the sta
 MAX_DESCRIPTION_CHARS = 4096  # it stands in every prompt
 MAX_SCHEMA_BYTES = 64 * 1024  # as of a session's own tools
 MAX_REASON_CHARS = 200  # as of tools by `url`
-# Of one result before `max_result_chars`, as of tools by `url`.
+# Of one result before `MAX_RESULT_CHARS`, as of tools by `url`.
 MAX_TEXT_CHARS = 2**20
 # Of one answer over HTTP before it is read: a result's text, and as much again for its JSON.
 MAX_ANSWER_BYTES = 4 * 2**20

@@ -13,7 +13,7 @@ import msgspec
 from voiceloop.python_agent import HandOff
 
 HEADER_BYTES = 4  # the length of what follows, big-endian
-# Of one message, before `keep` and `max_result_chars`; the same bound as an HTTP answer has.
+# Of one message, before `keep` and `MAX_RESULT_CHARS`; the same bound as an HTTP answer has.
 MAX_MESSAGE_BYTES = 2**20
 
 

@@ -15,6 +15,7 @@ from voiceloop.tools.executor import ToolFailed
 
 Tree = dict[str, "Tree"]
 _NOTHING = object()
+MAX_RESULT_CHARS = 4000  # some 1,000 tokens, a quarter of an embedded model's window
 
 
 def shaped(text: str, keep: Iterable[str], max_chars: int) -> str:

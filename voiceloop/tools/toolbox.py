@@ -29,7 +29,7 @@ from voiceloop.tools.caller import NOBODY, Caller
 from voiceloop.tools.executor import Run, ToolFailed
 from voiceloop.tools.limit import CallLimit
 from voiceloop.tools.python_tool import PythonTool
-from voiceloop.tools.result import shaped
+from voiceloop.tools.result import MAX_RESULT_CHARS, shaped
 from voiceloop.tools.schema import checked
 
 if TYPE_CHECKING:  # mcp only agents with such servers need, and httpx takes a start 0.2 s
@@ -266,7 +266,7 @@ class Toolbox:
                 found = await served.run(key, arguments, caller)
                 if isinstance(found, HandOff):
                     return found
-                return shaped(found, tool.keep, tool.max_result_chars)
+                return shaped(found, tool.keep, MAX_RESULT_CHARS)
             except ToolFailed as failure:
                 may_repeat = failure.may_help and (served.is_read or failure.is_unsent)
                 if pause_s is None or not may_repeat:

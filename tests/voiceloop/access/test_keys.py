@@ -75,14 +75,13 @@ def test_other_origins_are_refused(headers: dict[str, str], is_keyed: bool) -> N
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.org", ""])
 def test_other_machines_are_not_served_without_keys(host: str) -> None:
     with pytest.raises(ConfigError, match="expected keys"):
-        check_bind(host, is_keyed=False, is_unauthenticated_allowed=False)
-    check_bind(host, is_keyed=True, is_unauthenticated_allowed=False)
-    check_bind(host, is_keyed=False, is_unauthenticated_allowed=True)
+        check_bind(host, is_keyed=False)
+    check_bind(host, is_keyed=True)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
 def test_this_machine_is_served_without_keys(host: str) -> None:
-    check_bind(host, is_keyed=False, is_unauthenticated_allowed=False)
+    check_bind(host, is_keyed=False)
 
 
 def test_the_selected_subprotocol_is_never_the_key() -> None:

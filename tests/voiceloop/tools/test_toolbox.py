@@ -18,6 +18,7 @@ from voiceloop.errors import ConfigError
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.http import HttpTool
 from voiceloop.tools.limit import CallLimit
+from voiceloop.tools.result import MAX_RESULT_CHARS
 from voiceloop.tools.toolbox import (
     LATE_READ,
     LATE_WRITE,
@@ -139,10 +140,11 @@ async def test_no_more_run_at_once_than_the_limit_and_waiting_counts(clock: Cloc
 
 
 async def test_the_model_is_given_the_kept_fields_and_no_more(clock: Clock) -> None:
-    service, tool = Service(), read(keep=("cost",), max_result_chars=12)
-    service.answer = json.dumps({"cost": "three dollars", "secret": 1})
+    service, tool = Service(), read(keep=("cost",))
+    service.answer = json.dumps({"cost": "a" * MAX_RESULT_CHARS, "secret": 1})
     result = await box(clock, price=(tool, service)).call(tool, call(tool))
-    assert result.text == '{"cost": "th [cut: 13 more characters]'
+    assert result.text.startswith('{"cost": "aaa') and "secret" not in result.text
+    assert result.text.endswith("a [cut: 12 more characters]")
 
 
 async def test_arguments_that_are_none_call_nothing(clock: Clock) -> None:
