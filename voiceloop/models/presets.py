@@ -321,8 +321,8 @@ def _role_options(
     options: dict[str, Any] = {**preset_options(preset, role), **resolved.model.options}
     if role == "engine":
         if resolved.model != preset.models.get(role):
-            own = _format_of_named(config, options, model_dir(resolved)) | resolved.model.options
-            options = {**_bounds_of_named(config), **options, **own}
+            own = _format_of_named(config, options, model_dir(resolved))
+            options = {**_bounds_of_named(config), **options, **own, **resolved.model.options}
         return engine_role_options(config, resolved, options, n_threads)
     options["model"] = resolved.model.loader
     if resolved.model == MOONSHINE_TINY:
