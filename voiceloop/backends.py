@@ -46,6 +46,11 @@ def is_english(language: str) -> bool:
     return language.partition("-")[0].lower() in (LANGUAGE, "")
 
 
+def normalize(word: str) -> str:
+    """Lower case, without the punctuation at its ends."""
+    return word.lower().strip(".,!?;:\"'")
+
+
 class RecognizerOptions(msgspec.Struct, frozen=True):
     """How one stream recognizes. ``context``: free text of likely words, the agent's instructions;
     ``is_batch``: no turn waits."""

@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from voiceloop.backends import normalize
 from voiceloop.listening import events as heard
-from voiceloop.listening.evidence import normalize
 from voiceloop.reply.answers.call import ASKS_WHO
 
 Answerer = Literal["machine", "screening", "person"]

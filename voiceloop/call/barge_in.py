@@ -22,7 +22,7 @@ from statistics import median
 from typing import Literal
 
 from voiceloop.agent import BargeIn
-from voiceloop.backends import is_english
+from voiceloop.backends import is_english, normalize
 from voiceloop.call.addressed import (
     Wording,
     asks_to_wait,
@@ -31,7 +31,6 @@ from voiceloop.call.addressed import (
     wording_of,
 )
 from voiceloop.listening.events import Sign
-from voiceloop.listening.evidence import normalize
 from voiceloop.slots.numbers import FILLERS
 
 Verdict = Literal["duck", "hold", "stop", "go_on", "resume"]

@@ -19,13 +19,12 @@ from typing import Any, Literal
 from msgspec import UNSET, UnsetType
 
 from voiceloop.agent import AgentSlot
-from voiceloop.backends import is_english
+from voiceloop.backends import is_english, normalize
 from voiceloop.listening import release
 from voiceloop.listening.evidence import (
     REMEMBERED_PAUSES,
     Evidence,
     PausePrior,
-    normalize,
     terms,
 )
 from voiceloop.listening.release import (

@@ -271,8 +271,3 @@ def _kind_of_tail(evidence: Evidence) -> str | None:
     if last in CLOSERS or words[-2:] == ("thank", "you"):
         return "closing"
     return None
-
-
-def normalize(word: str) -> str:
-    """Lower case, without the punctuation at its ends."""
-    return word.lower().strip(".,!?;:\"'")
