@@ -9,7 +9,7 @@ driven by one thread. An unknown stream id raises `audio.errors.UnknownStream`, 
 import logging
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from .errors import AudioError
@@ -120,11 +120,14 @@ class RecognizerOptions:
     """Facts about the call that a recognizer may know.
 
     hotwords: words or phrases to expect. context: system prompt, for its names and menu items.
+    n_digits: of the number that was asked for, 0 where none was; it counts from now on, and the
+    rest from the next segment.
     """
 
     language: str = "en"
     hotwords: tuple[str, ...] = ()
     context: str = ""
+    n_digits: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

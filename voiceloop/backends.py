@@ -53,12 +53,13 @@ def normalize(word: str) -> str:
 
 class RecognizerOptions(msgspec.Struct, frozen=True):
     """How one stream recognizes. ``context``: free text of likely words, the agent's instructions;
-    ``is_batch``: no turn waits."""
+    ``is_batch``: no turn waits; ``n_digits``: of the number that was asked for, 0: none was."""
 
     language: str = LANGUAGE
     hotwords: tuple[str, ...] = ()
     context: str = ""
     is_batch: bool = False
+    n_digits: int = 0
 
 
 class Partial(msgspec.Struct, frozen=True, tag="partial"):

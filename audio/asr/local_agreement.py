@@ -44,7 +44,7 @@ class LocalAgreement:
     n_held_back: words at the end of a hypothesis that agreement alone does not commit, since a
     word the window cuts in two looks the same in two hypotheses.
 
-    Invariant: `committed` only ever grows at its end.
+    Invariant: `committed` only ever grows at its end, but for `begin_anew`.
     """
 
     def __init__(self, n_held_back: int = 1) -> None:
@@ -85,6 +85,11 @@ class LocalAgreement:
     def accept(self, tail: Sequence[HypothesisWord], n_words: int | None = None) -> None:
         """Commits the first n_words (None: all) of a hypothesis without a second one's word."""
         self._commit(tail, len(tail) if n_words is None else n_words)
+
+    def begin_anew(self) -> None:
+        """What is in the window was read as something else: none of its words is certain."""
+        del self._committed[self._n_left_window :]
+        self._tail = ()
 
     def leave_window(self, n_words: int) -> None:
         """The audio of the first n_words of `prefix` was cut off the window.

@@ -30,7 +30,8 @@ class DecodeRequest:
     less sound had behind the prefix; where they still hold they need not be found one by one.
     is_paused: the speaker has fallen silent; say, if you can, whether for good. voice_alone: and
     nothing else, for the words are known. is_beginning: it is all there is of a sound so far; say,
-    if you can, whether that is somebody who takes the floor.
+    if you can, whether that is somebody who takes the floor. n_digits: it may be a number of so
+    many, which was asked for; 0: none was, or it cannot be whole.
     """
 
     samples: Samples
@@ -43,21 +44,24 @@ class DecodeRequest:
     is_paused: bool = False
     voice_alone: bool = False
     is_beginning: bool = False
+    n_digits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedWindow:
     """The words after the prefix; spans_ms: (start, end) of each word of prefix + tail in ms from
-    the window's start, empty unless asked for. is_sure: False where the model itself doubts the
-    tail, so that no agreement makes it certain. p_voice: log-odds that the speaker has finished, by
-    the sound alone; for_agent: that it begins with words for the agent, and is no listener's
-    "mm-hm", noise, echo or bystander; None where nobody asked or can tell."""
+    the window's start, empty unless asked for. is_anew: the tail takes the prefix's place. is_sure:
+    False where the model itself doubts the tail, so that no agreement makes it certain. p_voice:
+    log-odds that the speaker has finished, by the sound alone; for_agent: that it begins with words
+    for the agent, and is no listener's "mm-hm", noise, echo or bystander; None where nobody asked
+    or can tell."""
 
     tail: tuple[HypothesisWord, ...]
     spans_ms: tuple[tuple[float, float], ...] = ()
     is_sure: bool = True
     p_voice: float | None = None
     for_agent: float | None = None
+    is_anew: bool = False
 
 
 class WindowDecoder(Protocol):

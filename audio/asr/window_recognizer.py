@@ -238,16 +238,13 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
         named = ", ".join(segment.options.hotwords)
         hotwords = self._decoder.encode_text(f" {named}") if named else ()
         prompt = (*hotwords[:MAX_PROMPT_TOKENS], *earlier[-MAX_PROMPT_TOKENS:])
+        is_paused = stream.request is not None or self._is_fall(stream)
         return DecodeRequest(
             samples=samples,
             language=segment.options.language,
             prompt=prompt,
             prefix=segment.agreement.prefix,
-            with_times=is_long
-            or segment.is_full
-            or segment.is_crowded
-            or stream.request is not None
-            or self._is_fall(stream),
+            with_times=is_long or segment.is_full or segment.is_crowded or is_paused,
             hints=segment.hints,
             guess=tuple(tokens_of(segment.agreement.tail)),
             is_paused=isinstance(stream.request, Flush)
@@ -255,6 +252,7 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
             or self._is_lasting(stream),
             voice_alone=self._reads_voice_alone(stream),
             is_beginning=end - segment.start <= BEGINNING,
+            n_digits=stream.options.n_digits if is_paused and not segment.left else 0,
         )
 
     def _apply(
@@ -269,6 +267,8 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
             events.append(_partial(stream, is_flushed=False, p_voice=result.p_voice))
             return
         agreement = segment.agreement
+        if result.is_anew:
+            agreement.begin_anew()
         spoken = (*agreement.prefix, *result.tail)
         words = _timed(spoken, result, segment.window_start)
         is_cut_short = len(tokens_of(spoken)) >= MAX_TOKENS  # there may be more words than it says

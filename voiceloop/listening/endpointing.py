@@ -37,7 +37,7 @@ from voiceloop.listening.release import (
 )
 from voiceloop.listening.wait_reason import reason_of
 from voiceloop.realtime.settings import SemanticVad, ServerVad, TurnDetection
-from voiceloop.slots.question import asked_last
+from voiceloop.slots.question import SlotKind, asked_last
 from voiceloop.telemetry.record import Endpoint
 
 Reason = Literal["confident", "unsure", "timeout", "server_vad", "longest_turn"]
@@ -289,6 +289,12 @@ class Endpointing:
         """
         slot = asked_last(texts, self._slots) if self._reads_words else None
         self._evidence = replace(self._evidence, slot=slot)
+
+    @property
+    def n_digits_asked(self) -> int:
+        """Return how many digits the number has that the agent asked for; 0: it asked for none."""
+        slot = self._evidence.slot
+        return (slot.n_digits or 0) if slot is not None and slot.kind is SlotKind.NUMBER else 0
 
     def observe_silence(
         self,

@@ -286,6 +286,7 @@ class Listener:
         is_theirs = bool(messages) and messages[-1].role == "assistant"
         replies = (one.content for one in messages if is_theirs and one.role == "assistant")
         self._endpointing.observe_replies(*replies)
+        self._recognition.expect_digits(self._endpointing.n_digits_asked)
 
     def observe_p_end(
         self, words: tuple[str, ...], p_end: float | None, *, is_evidence: bool = True

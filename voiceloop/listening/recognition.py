@@ -150,6 +150,11 @@ class Recognition:
             loop = asyncio.get_running_loop()
             self._options_due = loop.call_later(OPTIONS_EVERY_S, self._set_newest, options)
 
+    def expect_digits(self, n_digits: int) -> None:
+        """The caller was asked for a number of so many; 0: for none."""
+        if n_digits != self._options.n_digits:
+            self.set_options(msgspec.structs.replace(self._options, n_digits=n_digits))
+
     def _set_newest(self, before: RecognizerOptions) -> None:
         self._options_due = None
         if self._options != before:

@@ -107,9 +107,10 @@ class RemoteTranscriber:
     async def open(self, stream_id: str, options: RecognizerOptions) -> RemoteTranscriberStream:
         """Raises: BackendError (nobody there), BackendTimeout, BackendRefused (key, session)."""
         with self._breaker.request(self.url):
-            socket = await self._connect(_session(self._model, options))
+            session = _session(self._model, options)
+            socket = await self._connect(session)
         self.n_open += 1
-        stream = RemoteTranscriberStream(stream_id, self.url, socket, self._model, self._closed)
+        stream = RemoteTranscriberStream(stream_id, self.url, socket, session, self._closed)
         return stream
 
     def _closed(self) -> None:
@@ -177,12 +178,12 @@ class RemoteTranscriberStream(SocketStream[RecognizerEvent]):
         stream_id: str,
         url: str,
         socket: ClientConnection,
-        model: str,
+        session: dict[str, Any],
         on_closed: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(stream_id, url, socket)
         self._on_closed = on_closed
-        self._model = model
+        self._session = session
         self._resampler = Resampler(RECOGNIZER_HZ, VOICE_HZ)
         self._audio = bytearray()  # since the last commit
         self._unsent = bytearray()
@@ -227,7 +228,10 @@ class RemoteTranscriberStream(SocketStream[RecognizerEvent]):
         self._finish_segments()
 
     def set_options(self, options: RecognizerOptions) -> None:
-        self._post({"type": "session.update", "session": _session(self._model, options)})
+        before, model = self._session, self._session["audio"]["input"]["transcription"]["model"]
+        self._session = _session(model, options)
+        if self._session != before:  # a number that was asked for changes nothing here
+            self._post({"type": "session.update", "session": self._session})
 
     async def close(self) -> None:
         self._on_closed()

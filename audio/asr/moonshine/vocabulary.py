@@ -85,6 +85,10 @@ class MoonshineVocabulary:
             return ()
         return tuple(self._ids[piece] for piece in pieces)
 
+    def piece(self, text: str) -> tuple[int, ...]:
+        """The piece that is this text; () where none is."""
+        return (self._ids[text],) if text in self._ids else ()
+
     def says_digits(self, tokens: Iterable[int]) -> bool:
         """Whether all their words are figures or stand for digits, and there is one."""
         pieces = [self._pieces[token] for token in tokens]

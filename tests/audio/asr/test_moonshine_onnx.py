@@ -23,6 +23,7 @@ from audio.stream import Partial, RecognizerOptions, Transcript
 
 WORDS = "\u2581two \u2581small \u2581lattes \u2581letters \u2581p m".split()
 WORDS += ", . - 4 0 \u2581$ \u2581 \u266a".split()
+WORDS += "\u2581five \u2581eight \u2581to \u2581heaven \u2581double".split()
 PIECES = ["<unk>", "<s>", "</s>", *(f"<{i}>" for i in range(256)), *WORDS]
 SPEECH = (np.random.default_rng(0).normal(0, 3000, 16_000)).astype(np.int16)
 
@@ -71,7 +72,7 @@ class ScriptedDecoder:
 
     def run(self, names, inputs):
         is_first = not bool(inputs["use_cache_branch"][0])
-        assert is_first == (not self.fed)
+        assert is_first == (inputs["past_key_values.0.decoder.key"].shape[2] == 0)
         self.fed.append(inputs["input_ids"][0].tolist())
         n_past = inputs["past_key_values.0.decoder.key"].shape[2]
         n_fed = len(self.fed[-1])
@@ -86,14 +87,16 @@ class ScriptedDecoder:
 
 @pytest.fixture
 def decode(folder, monkeypatch):
-    def run(script, prefix=(), hints=(), seconds=1.0, guess=()):
-        model = ScriptedDecoder(*script, n_forced=len(prefix))
+    def run(script, prefix=(), hints=(), seconds=1.0, guess=(), n_digits=0, n_forced=None):
+        n_forced = len(prefix) if n_forced is None else n_forced
+        model = ScriptedDecoder(*script, n_forced=n_forced)
         parts = {"encoder_model": ScriptedEncoder(), "decoder_model_merged": model}
         monkeypatch.setattr(onnx_network, "_session", lambda folder, name, n: parts[name])
         samples = np.resize(SPEECH, round(16_000 * seconds))
         request = DecodeRequest(
-            samples, "en", (), tuple(prefix), True, hints=tuple(hints), guess=tuple(guess)
-        )
+            samples, "en", (), tuple(prefix), True, hints=tuple(hints), guess=tuple(guess),
+            n_digits=n_digits,
+        )  # fmt: skip
         decoder = MoonshineDecoder(OnnxNetwork(folder), vocabulary_folder(folder))
         return decoder.decode([request])[0], model
 
@@ -102,6 +105,37 @@ def decode(folder, monkeypatch):
 
 def texts(result):
     return [word.text for word in result.tail]
+
+
+# Of each sound the word that the model likes best, and what else it may have been.
+SAID_FIVE = {"\u2581five": 0.0}
+LIKE_TWO = {"\u2581to": 0.0, "\u2581two": -1.0}
+LIKE_EIGHT = {"\u2581heaven": 0.0, "\u2581eight": -1.5}
+
+
+@pytest.mark.parametrize(("n_digits", "words"), [
+    (4, "five two five eight"),
+    (0, "five to five heaven"),  # no number was asked for
+    (9, "five to five heaven"),  # nor is one said that is half as long
+    (5, "five to five heaven"),  # another digit would have to be made up
+])  # fmt: skip
+def test_a_number_that_was_asked_for_is_read_in_words_that_sound_like_it(decode, n_digits, words):
+    script = [SAID_FIVE, LIKE_TWO, SAID_FIVE, LIKE_EIGHT]
+    result, _ = decode(script, n_digits=n_digits)
+    assert texts(result) == words.split() and result.is_anew == (n_digits == 4)
+
+
+def test_a_number_is_read_in_words_that_were_stable_too_and_a_double_is_two_digits(decode):
+    prefix = (HypothesisWord("heaven", (token("\u2581heaven"),)),)
+    script = [LIKE_EIGHT, {"\u2581double": 0.0}, SAID_FIVE, LIKE_TWO]  # from the forced word on
+    result, _ = decode(script, prefix, n_digits=4, n_forced=0)
+    assert texts(result) == "eight double five two".split() and result.is_anew
+
+
+def test_words_that_are_no_number_stay_as_they_are(decode):
+    script = [{f"\u2581{word}": 0.0} for word in ("small", "lattes", "letters", "p")]
+    result, model = decode(script, n_digits=4)
+    assert texts(result) == "small lattes letters p".split() and not result.is_anew
 
 
 TWO, SMALL, LATTES = ({f"\u2581{word}": 0.0} for word in ("two", "small", "lattes"))

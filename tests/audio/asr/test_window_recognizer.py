@@ -35,6 +35,7 @@ class ScriptedDecoder:
         self.cost_s = cost_s
         self.fail_on = None
         self.judges_sounds = False
+        self.says_anew = ()
 
     def encode_text(self, text):
         return tuple(text.encode())
@@ -49,6 +50,10 @@ class ScriptedDecoder:
         return [self._decode(request) for request in requests]
 
     def _decode(self, request):
+        if self.says_anew:
+            return DecodedWindow(
+                self.says_anew, ((0.0, 100.0),) * len(self.says_anew), is_anew=True
+            )
         ids, starts, counts = np.unique(request.samples, return_index=True, return_counts=True)
         heard, spans = [], []
         for value, start, n in sorted(zip(ids, starts, counts, strict=True), key=lambda x: x[1]):
@@ -283,6 +288,31 @@ def test_what_is_fed_after_finalize_belongs_to_the_next_segment(recognizer):
     assert (first.segment, first.text) == (0, " ".join(SCRIPT[:2]))
     assert (second.segment, second.text) == (1, " ".join(SCRIPT[2:4]))
     assert second.words[0].start_ms == 1000.0
+
+
+def test_a_number_that_is_asked_for_is_looked_for_at_once_but_only_in_a_pause(recognizer, decoder):
+    recognizer.open("a", RecognizerOptions())
+    recognizer.feed("a", said(2))
+    recognizer.set_options("a", RecognizerOptions(n_digits=10))
+    drain(recognizer)
+    recognizer.flush("a")
+    drain(recognizer)
+    *partials, asked = (batch[0].n_digits for batch in decoder.batches)
+    assert asked == 10 and not any(partials)
+
+
+def test_words_that_are_read_anew_take_the_place_of_stable_ones(recognizer, decoder):
+    recognizer.open("a", RecognizerOptions())
+    for word in range(4):
+        recognizer.feed("a", said(1, first=word))
+        drain(recognizer)
+    decoder.says_anew = tuple(HypothesisWord(word, (7,)) for word in ("one", "two"))
+    recognizer.flush("a")
+    partial = drain(recognizer)[-1]
+    assert (*partial.stable_words, *partial.unstable_words) == ("one", "two")
+    recognizer.finalize("a")
+    (transcript,) = (e for e in drain(recognizer) if isinstance(e, Transcript))
+    assert transcript.text == "one two"
 
 
 def test_options_take_effect_at_the_next_segment(recognizer, decoder):

@@ -393,6 +393,18 @@ async def test_the_agents_question_shortens_the_wait_for_its_answer(clock: Clock
         assert bench.listener._endpointing.evidence.slot is None
 
 
+async def test_the_recognizer_knows_of_how_many_digits_a_number_was_asked_for(clock: Clock) -> None:
+    recognizer = FakeRecognizer([])
+    async with listening(clock, recognizer) as bench:
+        await bench.be_quiet(100)
+        (stream,) = recognizer.open_streams
+        asked = {"What is your phone number?": 10, "And your zip code?": 5, "Anything else?": 0}
+        for question, n_digits in asked.items():
+            bench.listener.observe_history((ChatMessage("assistant", question),))
+            await bench.be_quiet(1100)  # a recognizer is told something new once a second
+            assert stream.options.n_digits == n_digits
+
+
 async def test_the_model_s_sure_probability_shortens_the_wait(clock: Clock) -> None:
     settings = SessionSettings(turn_detection=SemanticVad())
     recognizer = FakeRecognizer(["a large latte"], ms_per_word=250)

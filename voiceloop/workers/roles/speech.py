@@ -225,7 +225,9 @@ def _word(word: audio_stream.Word, segment_start_ms: float) -> Word:
 
 
 def _recognizer_options(options: RecognizerOptions) -> audio_stream.RecognizerOptions:
-    return audio_stream.RecognizerOptions(options.language, options.hotwords, options.context)
+    return audio_stream.RecognizerOptions(
+        options.language, options.hotwords, options.context, options.n_digits
+    )
 
 
 def _voice_options(options: VoiceOptions) -> audio_stream.VoiceOptions:

@@ -1,0 +1,118 @@
+"""A number of so many digits: the likeliest one that the sound allows.
+
+Who was asked for a number says digits, and words that only sound like them ("heaven", "to", "by")
+are errors. A beam search over the decoder's own scores, in which nothing but digits is said, finds
+what was meant; how likely that is tells whether it was a number at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .network import MoonshineNetwork
+from .vocabulary import END, START, WORD_MARK, MoonshineVocabulary
+
+DIGITS = "zero one two three four five six seven eight nine oh".split()
+REPEATS = {"double": 2, "triple": 3}
+MARKS = ",.-"  # that it writes between the digits
+# Numbers that are followed at once, and how far behind the likeliest one they may be.
+BEAM, MOST_BEHIND = 4, 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """What a number may go on with. times: so often the next digit is said; 0: it is no digit."""
+
+    tokens: tuple[int, ...]
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """The digits so far. times: how often the next one is said; follows: log-probabilities."""
+
+    score: float
+    tokens: tuple[int, ...]
+    n_digits: int
+    times: int
+    follows: NDArray[np.float32]
+    states: Any
+
+
+class DigitReader:
+    """Reads numbers with a network and its vocabulary."""
+
+    def __init__(self, network: MoonshineNetwork, vocabulary: MoonshineVocabulary) -> None:
+        self._network = network
+        self._digits, self._repeats = (
+            [
+                _Next(tokens, REPEATS.get(word, 1))
+                for word in words
+                for text in (word, word.capitalize())
+                if (tokens := vocabulary.piece(WORD_MARK + text) or vocabulary.encode(text))
+            ]
+            for words in (DIGITS, REPEATS)
+        )
+        self._marks = [_Next(piece, 0) for mark in MARKS if (piece := vocabulary.piece(mark))]
+
+    def read(self, context: Any, n_digits: int) -> tuple[tuple[int, ...], float]:
+        """The tokens of the likeliest number of so many digits and their log-probability, the end
+        included; () and -inf where there is none.
+        """
+        best, best_score = tuple[int, ...](), -np.inf
+        numbers = [self._begun(context)]
+        while numbers:
+            for one in numbers:
+                score = one.score + float(one.follows[END])
+                if one.n_digits == n_digits and one.times == 1 and score > best_score:
+                    best, best_score = one.tokens, score
+            found = [
+                (one.score + float(one.follows[then.tokens[0]]), one, then)
+                for one in numbers
+                for then in self._nexts(one, n_digits)
+            ]
+            found = sorted(found, key=lambda each: -each[0])[:BEAM]
+            least = max(best_score, found[0][0] - MOST_BEHIND) if found else 0.0
+            numbers = [
+                self._longer(context, one, then, score)
+                for score, one, then in found
+                if score > least
+            ]
+        return best, best_score
+
+    def _nexts(self, one: _Number, n_digits: int) -> Iterator[_Next]:
+        if one.n_digits + one.times <= n_digits:
+            yield from self._digits
+        if one.times > 1:
+            return
+        yield from (each for each in self._repeats if one.n_digits + each.times <= n_digits)
+        if one.tokens and one.tokens[-1:] not in [each.tokens for each in self._marks]:
+            yield from self._marks
+
+    def _begun(self, context: Any) -> _Number:
+        logits, states = self._network.step(context, None, (START,))
+        return _Number(0.0, (), 0, 1, log_softmax(logits)[-1], states)
+
+    def _longer(self, context: Any, one: _Number, then: _Next, score: float) -> _Number:
+        """score: with the first of the tokens."""
+        logits, states = self._network.step(context, one.states, then.tokens)
+        follows = log_softmax(logits)
+        found = zip(follows[:-1], then.tokens[1:], strict=True)
+        score += sum(float(row[token]) for row, token in found)
+        n_digits, times = one.n_digits, one.times
+        if then in self._digits:
+            n_digits, times = n_digits + times, 1
+        elif then in self._repeats:
+            times = then.times
+        return _Number(score, (*one.tokens, *then.tokens), n_digits, times, follows[-1], states)
+
+
+def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Log-probabilities [n, n_tokens] of scores."""
+    below = logits - logits.max(axis=-1, keepdims=True)
+    return below - np.log(np.exp(below).sum(axis=-1, keepdims=True))
