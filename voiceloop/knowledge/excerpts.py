@@ -16,7 +16,6 @@ from voiceloop.knowledge.told import (
     ASIDE,
     DONT_KNOW,
     DOUBTS,
-    EMPTY,
     OF_KINDS,
     OFFERS,
     PRICE,
@@ -27,11 +26,9 @@ from voiceloop.knowledge.told import (
     kind_of,
     question_words,
     quoted,
-    stem,
-    stems_of,
     told_by,
 )
-from voiceloop.knowledge.words import words_of
+from voiceloop.knowledge.words import EMPTY, stem, stems_of, words_of
 
 # Of the words that a question turns on, so many stand in the sentence or in the heading over it.
 # Chosen: "how long can I keep a film" has a film's row, and a third is as often another subject.

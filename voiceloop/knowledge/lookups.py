@@ -10,13 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from voiceloop.knowledge.told import (
-    EMPTY,
     STEMS_OF_COST,
     asks_price,
     question_words,
-    stem,
-    stems_of,
 )
+from voiceloop.knowledge.words import EMPTY, stem, stems_of
 
 # Say nothing of the tool, nor of another value.
 STEMS_OF_ANY = frozenset(map(stem, "anything something times new another single".split()))

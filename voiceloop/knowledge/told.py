@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log
 
+from voiceloop.knowledge.hours import DAY, TIME, opening_hours, tells_hours
 from voiceloop.knowledge.passages import SENTENCE_END
-from voiceloop.knowledge.words import words_of
+from voiceloop.knowledge.words import EMPTY, stem, stems_of, words_of
 
 # Of the words that a question turns on, by how rare they are, so many stand in the sentence that
 # answers it. Chosen: one of two is as often another subject.
@@ -24,22 +25,16 @@ MAX_QUESTION_WORDS = 16  # a longer turn is a story, and the model's
 MAX_TOLD = 3  # values of a tool's result
 DONT_KNOW = "I'm sorry, I don't know that. What else can I do for you?"
 
-DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-DAY = rf"(?:{'|'.join(DAYS)})"
-SPAN = re.compile(rf"({DAY})s?(?:\s*(?:to|through|until|-|–)\s*({DAY})s?)?|every day|daily", re.I)
-TIME = r"(?:\d{1,2}(?::\d\d)?\s?(?:[ap]\.?m\.?)|noon|midnight|half past \w+)"
-HOURS = re.compile(rf"(?:from )?{TIME} (?:to|until|till|-|–) {TIME}", re.I)
-ALWAYS = re.compile(r"\b(?:any hour|around the clock|24 hours|day and night)\b", re.I)
-CLOSED = re.compile(r"\b(?:closed|rests?|not open|no .{1,12} on)\b", re.I)
 PRICE = re.compile(r"[$€£] ?\d+(?:\.\d+)?|\d+(?:\.\d+)? (?:dollars?|euros?|cents?|pounds?)\b", re.I)
 COSTS = re.compile(rf"{PRICE.pattern}|\bfree\b|\bno charge\b", re.I)
 # What tells the agent how to be and what to do, and no caller anything.
 ORDER = re.compile(
-    r"(?:you are|you're|you (?:help|answer|take|sit|talk|speak|work|book|look|say|never|must)|"
+    r"(?:you (?:help|answer|take|sit|talk|speak|work|book|look|say|never|must)|"
     r"(?:answer|ask|do not|don't|never|always|be|keep|use|speak|say|tell|offer|look|add|repeat|"
     r"confirm|once|before|if (?:you|the|a|they|somebody))\b)",
     re.I,
 )
+IDENTITY = re.compile(r"you(?: a|')re\b", re.I)
 NAME = re.compile(r"\bYou(?: a|')re ([A-Z][\w'-]*)")
 TITLE = re.compile(r"\b(Mr|Mrs|Ms|Dr|St|No)\.\s")
 ASKS = frozenset(
@@ -50,28 +45,12 @@ DOUBTS = frozenset("do does can could is are have".split())  # lead to a yes or 
 REQUESTS = frozenset("can could would will may should".split())  # to do something, perhaps
 # Begin a turn without being of it.
 LEADS = frozenset("and so but well okay ok um uh hi hello hey please also then yes no".split())
-EMPTY = frozenset(
-    "a an the i i'd i'm i've me my mine you you're your yours we us our they them their it "
-    "its it's he she his her this that these those there here what what's whats when when's "
-    "where where's who who's whose which how how's why is are am was were be been do does did "
-    "done can could may might will would shall should must have has had of to in on at by for "
-    "with from until till about into over up out off and or but so if as than then not no any "
-    "some all every each one ones please thanks thank just also still really again now get "
-    "got go going goes come comes need want like tell know say let take takes long much many "
-    "often far old time day kind sort don't doesn't isn't aren't can't okay ok hi hello hey "
-    "um uh well yes ma'am sir ahead".split()
-)
-OPEN = frozenset("open opens opening close closes closed closing hours".split())
-# What a turn about hours may hold besides.
-OF_HOURS = OPEN | frozenset(
-    "today tomorrow weekend weekends morning evening afternoon night late early business work "
-    "works working there usually".split()
-)
 COST = frozenset("cost costs price prices charge charges fee fees pay expensive dollars".split())
 PLACE = frozenset("where where's address located location".split())
 OF_PLACE = re.compile(
     r"\b(?:street|avenue|road|square|lane|near|next to|behind|above|across|opposite|beside|corner|"
-    r"find (?:us|you)|between .+ and)\b",
+    r""
+    rf"find (?:us|you)|between (?!{TIME}).+ and)\b",
     re.I,
 )
 PAYS_BY = re.compile(
@@ -129,7 +108,7 @@ class Told:
 
     name: str
     facts: tuple[Fact, ...]
-    hours: tuple[Fact, ...]
+    hours: tuple[str, ...]
     known: frozenset[str]
     own: frozenset[str]
 
@@ -152,17 +131,13 @@ def told_by(instructions: str) -> Told:
     """Return what these instructions say."""
     facts: list[Fact] = []
     for sentence in SENTENCE_END.split(TITLE.sub(r"\1 ", " ".join(instructions.split()))):
-        if ORDER.match(sentence) and not OF_PLACE.search(sentence):
+        if IDENTITY.match(sentence) or ORDER.match(sentence) and not OF_PLACE.search(sentence):
             continue
         n_prices = len(PRICE.findall(sentence))
         facts.append(Fact(sentence, stems_of(sentence), is_list=n_prices > 1))
         if n_prices > 2:
             facts += _entries(sentence)
-    hours = tuple(
-        fact for fact in facts
-        if SPAN.search(fact.text) and not fact.is_list
-        and (HOURS.search(fact.text) or CLOSED.search(fact.text) or ALWAYS.search(fact.text))
-    )  # fmt: skip
+    hours = tuple(fact.text for fact in facts if not fact.is_list and tells_hours(fact.text))
     name = NAME.search(instructions)
     first = stems_of(SENTENCE_END.split(" ".join(instructions.split()))[0])
     return Told(name[1] if name else "", tuple(facts), hours, stems_of(instructions), first)
@@ -204,13 +179,15 @@ def quoted(
         return f"I'm {told.name}."
     wanted = frozenset(map(stem, (word for word in words if word not in EMPTY)))
     for found in (
-        _of_hours(words, told), _of_price(words, told), _of_place(words, wanted, told),
+        opening_hours(words, told.hours), _of_price(words, told), _of_place(words, wanted, told),
         _of_payment(words, told),
     ):  # fmt: skip
         if found is not None:
             return found
     of_tools = stems_of(other)
     known = told.known | of_tools | stems_of(prices)
+    if asks_payment(words):  # and no sentence tells it: another one of paying is another subject
+        return DONT_KNOW if knows_all and is_unknown(words, wanted, known) else None
     if asks_price(words) and (priced := wanted - STEMS_OF_COST):
         # Who has no price written down is not to be told another sentence.
         is_nowhere = is_unknown(words, priced, known)
@@ -286,71 +263,6 @@ def is_unknown(words: list[str], wanted: frozenset[str], known: frozenset[str]) 
     )
 
 
-def _of_hours(words: list[str], told: Told) -> str | None:
-    """Return when it is open: on a day, or at all."""
-    days = [word.removesuffix("'s").rstrip("s") for word in words]
-    day = next((one for one in days if one in DAYS), None)
-    asked = set(words) & OPEN or (day is not None and set(words) & {"work", "there", "come"})
-    if not told.hours or not asked:
-        return None
-    left = frozenset(
-        stem(word) for word in words
-        if word not in EMPTY | OF_HOURS and word.removesuffix("'s").rstrip("s") not in DAYS
-    )  # fmt: skip
-    verbs = set(words) & {"come", "work"}
-    fact = max(
-        told.hours,
-        key=lambda one: (len(left & one.stems), len(verbs & set(words_of(one.text)))),
-    )
-    if day is not None and ALWAYS.search(fact.text):
-        return fact.text
-    if not left <= fact.stems:
-        return None
-    if day is None:
-        return fact.text
-    shown, is_doubt = day.capitalize(), words[0] in ("are", "is", "do", "does", "can", "will")
-    hours = hours_on(day, fact.text)
-    is_so = (hours is None) == bool({"close", "closed"} & set(words))
-    lead = ("Yes, " if is_so else "No, ") if is_doubt else ""
-    said = f"we're closed on {shown}" if hours is None else f"on {shown} we're open {hours}"
-    return f"{lead}{said}." if lead else f"{said[0].upper()}{said[1:]}."
-
-
-def hours_on(day: str, text: str) -> str | None:
-    """Return when it is open on this day, as `from 8 am to 6 pm`; None: closed, or not named."""
-    spans = list(SPAN.finditer(text))
-    ends = [*(span.start() for span in spans[1:]), len(text)]
-    begins = [0, *(span.end() for span in spans[:-1])]
-    found: str | None = None
-    for index, span in enumerate(spans):
-        if not _covers(span, day):
-            continue
-        if CLOSED.search(text, begins[index], span.start()) or (
-            index and text[begins[index] : span.start()].strip() in ("and", "to", ",")
-            and CLOSED.search(text, begins[index - 1], spans[index - 1].start())
-            and HOURS.search(text, span.end(), ends[index]) is None
-        ):  # fmt: skip
-            return None
-        # Behind the day, else of those that follow in the same list, else before the first.
-        hours = next(
-            (one for at in range(index, len(spans))
-             if (one := HOURS.search(text, spans[at].end(), ends[at]))), None
-        ) or HOURS.search(text)  # fmt: skip
-        if hours is not None:
-            found = hours[0].rstrip(".")
-            found = found if found.startswith("from") else f"from {found}"
-    return found
-
-
-def _covers(span: re.Match[str], day: str) -> bool:
-    if span[1] is None:
-        return True
-    first = DAYS.index(span[1].lower())
-    last = DAYS.index(span[2].lower()) if span[2] else first
-    at = DAYS.index(day)
-    return first <= at <= last if first <= last else at >= first or at <= last
-
-
 def asks_price(words: list[str]) -> bool:
     text = " ".join(words)
     costs = set(words) & COST - ({"pay"} if words[0] != "what" else set())  # "can I pay by card"
@@ -389,9 +301,13 @@ def _of_place(words: list[str], wanted: frozenset[str], told: Told) -> str | Non
     return (first or places[0]).text.replace("You find you", "You find us")
 
 
+def asks_payment(words: list[str]) -> bool:
+    return bool({"pay", "accept", "take"} & set(words)) and bool(PAYS_BY.search(" ".join(words)))
+
+
 def _of_payment(words: list[str], told: Told) -> str | None:
     """How it may be paid."""
-    if not {"pay", "accept", "take"} & set(words) or not PAYS_BY.search(" ".join(words)):
+    if not asks_payment(words):
         return None
     texts = (fact.text for fact in told.facts)
     return next((one for one in texts if IS_PAID.search(one) and PAYS_BY.search(one)), None)
@@ -413,37 +329,6 @@ def line_of(result: str, asked: str = "") -> str | None:
         found = {asked: next(iter(found.values()))}
     told = (f"{name.replace('_', ' ').capitalize()}: {value}." for name, value in found.items())
     return " ".join(told)
-
-
-@lru_cache(maxsize=4096)
-def stems_of(text: str) -> frozenset[str]:
-    """The words of a text that a question could turn on."""
-    return frozenset(stem(word) for word in words_of(text) if word not in EMPTY)
-
-
-def stem(word: str) -> str:
-    """Return a word without what English puts behind it: park and parking are one."""
-    word = word.removesuffix("'s")
-    for ending in (
-        "ering",
-        "ered",
-        "ments",
-        "ment",
-        "ings",
-        "ing",
-        "ers",
-        "er",
-        "ies",
-        "ied",
-        "es",
-        "ed",
-        "s",
-        "e",
-        "y",
-    ):
-        if word.endswith(ending) and len(word) - len(ending) >= 3:
-            return word[: -len(ending)].rstrip("e")
-    return word
 
 
 STEMS_ASIDE, STEMS_OF_COST = frozenset(map(stem, ASIDE)), frozenset(map(stem, COST))

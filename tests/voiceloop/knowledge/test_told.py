@@ -7,7 +7,8 @@ from time import process_time
 
 import pytest
 
-from voiceloop.knowledge.told import DONT_KNOW, hours_on, line_of, quoted
+from voiceloop.knowledge.hours import hours_on
+from voiceloop.knowledge.told import DONT_KNOW, line_of, quoted
 
 SHOP = (
     "You are Tomas, the voice assistant of Wheelhouse, a bicycle shop. You help callers with "
@@ -94,6 +95,31 @@ def test_what_is_asked_in_other_words_than_it_is_told(asked: str, said: str) -> 
     assert quoted(asked, LENDS, prices="get price Price of one item. tour") == said
 
 
+SWEEPS = (
+    "You are Ned, the voice assistant of Mill Street Sweeps. We come Monday to Saturday between 7 "
+    "am and 3 pm. A visit takes an hour. We pay for what we break."
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("Where are you?", None),  # its name has a street
+        ("How can I pay?", None),  # it pays, and nothing says how callers do
+        ("What are your hours?", "We come Monday to Saturday between 7 am and 3 pm."),
+        ("Do you come on Sunday?", "No, we're closed on Sunday."),
+    ],
+)
+def test_a_sentence_of_another_subject_is_not_said(asked: str, said: str | None) -> None:
+    assert quoted(asked, SWEEPS) == said
+
+
+def test_the_days_are_told_where_no_time_is() -> None:
+    drive_in = "You are Kim. We are open Thursday to Sunday, also in rain. Bring a blanket."
+    assert quoted("Are you open on Friday?", drive_in) == "Yes, on Friday we're open."
+    assert quoted("Are you open on Monday?", drive_in) == "No, we're closed on Monday."
+
+
 def test_a_price_that_stands_nowhere_is_not_known_unless_a_tool_may_know_it() -> None:
     assert quoted("How much is a saddle?", SHOP, TOOLS) == DONT_KNOW
     assert quoted("How much is a saddle?", SHOP, TOOLS, knows_prices=False) is None
@@ -108,6 +134,12 @@ def test_a_price_that_stands_nowhere_is_not_known_unless_a_tool_may_know_it() ->
         ("sunday", "From 9:30 am to 5 pm Monday to Saturday.", None),
         ("tuesday", "We work 9 am to 5 pm, Monday to Friday.", "from 9 am to 5 pm"),
         ("sunday", "Closed on Saturday and Sunday.", None),
+        ("monday", "Open Tuesday to Sunday from 9 am to 6 pm; on Monday the lifts rest.", None),
+        ("monday", "Open Monday to Friday from 9 am to 6 pm, closed Sunday.", "from 9 am to 6 pm"),
+        ("friday", "Open Monday to Friday from 9 am to 6 pm, Sundays closed.", "from 9 am to 6 pm"),
+        ("sunday", "Open Monday to Friday from 9 am to 6 pm, Sundays closed.", None),
+        ("monday", "We come Monday to Friday between 7 am and 3 pm.", "between 7 am and 3 pm"),
+        ("friday", "We are open Thursday to Sunday, also in rain.", ""),
     ],
 )
 def test_the_hours_of_a_day(day: str, text: str, hours: str | None) -> None:

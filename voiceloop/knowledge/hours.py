@@ -1,0 +1,108 @@
+"""When a business is open, read from the sentences of its author: on a day, or at all.
+
+Owns which sentence tells hours, and what it says of one day. English. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from voiceloop.knowledge.words import EMPTY, stem, stems_of, words_of
+
+DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+DAY = rf"(?:{'|'.join(DAYS)})"
+SPAN = re.compile(rf"({DAY})s?(?:\s*(?:to|through|until|-|–)\s*({DAY})s?)?|every day|daily", re.I)
+TIME = r"(?:\d{1,2}(?::\d\d)?\s?(?:[ap]\.?m\.?)|noon|midnight|half past \w+)"
+HOURS = re.compile(
+    rf"(?:from )?{TIME} (?:to|until|till|-|–) {TIME}|between {TIME} and {TIME}", re.I
+)
+ALWAYS = re.compile(r"\b(?:any hour|around the clock|24 hours|day and night)\b", re.I)
+CLOSED = re.compile(r"\b(?:closed|rests?|not open|no .{1,12} on)\b", re.I)
+CLOSED_BEHIND = re.compile(r"\b(?:closed|rests?|not open)\s*(?:[.,;]|$)", re.I)  # "Sundays closed"
+BEGINS = re.compile("from |between ", re.I)
+IS_OPEN = re.compile(r"(?:we(?: a|')re )?open\b", re.I)
+OPEN = frozenset("open opens opening close closes closed closing hours".split())
+# What a turn about hours may hold besides.
+OF_HOURS = OPEN | frozenset(
+    "today tomorrow weekend weekends morning evening afternoon night late early business work "
+    "works working there usually".split()
+)
+
+
+def tells_hours(sentence: str) -> bool:
+    """Whether it says on which days, or at what times, one may come."""
+    told = (HOURS, CLOSED, ALWAYS)
+    is_said = any(one.search(sentence) for one in told) or IS_OPEN.match(sentence)
+    return SPAN.search(sentence) is not None and bool(is_said)
+
+
+def opening_hours(words: list[str], sentences: Sequence[str]) -> str | None:
+    """Return what a question of these words is told: of a day, or the sentence; None where it asks
+    for something else.
+    """
+    days = [word.removesuffix("'s").rstrip("s") for word in words]
+    day = next((one for one in days if one in DAYS), None)
+    asked = set(words) & OPEN or (day is not None and set(words) & {"work", "there", "come"})
+    if not sentences or not asked:
+        return None
+    left = frozenset(
+        stem(word) for word in words
+        if word not in EMPTY | OF_HOURS and word.removesuffix("'s").rstrip("s") not in DAYS
+    )  # fmt: skip
+    verbs = set(words) & {"come", "work"}
+    told = max(
+        sentences,
+        key=lambda one: (len(left & stems_of(one)), len(verbs & set(words_of(one)))),
+    )
+    if day is not None and ALWAYS.search(told):
+        return told
+    if not left <= stems_of(told):
+        return None
+    if day is None:
+        return told if HOURS.search(told) or ALWAYS.search(told) else None
+    shown, is_doubt = day.capitalize(), words[0] in ("are", "is", "do", "does", "can", "will")
+    hours = hours_on(day, told)
+    if hours == "" and not is_doubt:
+        return None  # asked for a time
+    is_so = (hours is None) == bool({"close", "closed"} & set(words))
+    lead = ("Yes, " if is_so else "No, ") if is_doubt else ""
+    said = f"we're closed on {shown}" if hours is None else f"on {shown} we're open {hours}".strip()
+    return f"{lead}{said}." if lead else f"{said[0].upper()}{said[1:]}."
+
+
+def hours_on(day: str, text: str) -> str | None:
+    """Return when it is open on this day, as `from 8 am to 6 pm`; empty where no time is told;
+    None: closed, or not named.
+    """
+    spans = list(SPAN.finditer(text))
+    ends = [*(span.start() for span in spans[1:]), len(text)]
+    begins = [0, *(span.end() for span in spans[:-1])]
+    found: str | None = None
+    for index, span in enumerate(spans):
+        if not _covers(span, day):
+            continue
+        is_timed = HOURS.search(text, span.end(), ends[index]) is not None
+        follows = index and text[begins[index] : span.start()].strip() in ("and", "to", ",")
+        if CLOSED.search(text, begins[index], span.start()) or not is_timed and (
+            follows and CLOSED.search(text, begins[index - 1], spans[index - 1].start())
+            or CLOSED_BEHIND.search(text, span.end(), ends[index])
+        ):  # fmt: skip
+            return None
+        # Behind the day, else of those that follow in the same list, else before the first.
+        hours = next(
+            (one for at in range(index, len(spans))
+             if (one := HOURS.search(text, spans[at].end(), ends[at]))), None
+        ) or HOURS.search(text)  # fmt: skip
+        found = hours[0].rstrip(".") if hours is not None else ""
+        found = f"from {found}" if found[:1].isalnum() and not BEGINS.match(found) else found
+    return found
+
+
+def _covers(span: re.Match[str], day: str) -> bool:
+    if span[1] is None:
+        return True
+    first = DAYS.index(span[1].lower())
+    last = DAYS.index(span[2].lower()) if span[2] else first
+    at = DAYS.index(day)
+    return first <= at <= last if first <= last else at >= first or at <= last
