@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tables import each_row
+
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("voiceloop", "engine", "audio", "clients")
 TOP_LEVEL = {
@@ -261,7 +263,7 @@ def test_one_file_imports_ray() -> None:
     assert [str(path.relative_to(ROOT)) for path in found] == ["voiceloop/cluster/ray.py"]
 
 
-@pytest.mark.parametrize("module", PURE_MODULES)
+@each_row("module", PURE_MODULES)
 def test_pure_modules_have_no_event_loop_and_no_socket(module: str) -> None:
     names = imports(ROOT / "voiceloop" / f"{module}.py")
     forbidden = (

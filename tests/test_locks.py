@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.locks import BASE, BUILD, LOCKS, PINNED, ROOT, names, path_of, pins_of, project
+from tests.tables import each_row
 
 NAME = re.compile(r"[A-Za-z0-9-]+")
 SAYS_HOW = "python -m tests.locks"
@@ -17,7 +16,7 @@ def test_there_is_a_lock_for_the_base_for_each_extra_and_for_the_build() -> None
     assert {path.stem for path in LOCKS.iterdir()} == set(names()), SAYS_HOW
 
 
-@pytest.mark.parametrize("name", names())
+@each_row("name", names())
 def test_a_lock_holds_what_is_asked_for_by_version_and_hash(name: str) -> None:
     text = path_of(name).read_text(encoding="utf-8")
     assert "://" not in text  # whoever installs says from where

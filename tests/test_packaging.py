@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tables import each_row
 from tests.test_layering import ROOMS, ROOT, imports, python_files
 
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[\w-]+)?\)")
@@ -163,10 +164,9 @@ def test_the_wheel_has_the_pages_of_the_manual_that_its_files_name() -> None:
     assert pages == named - {"README.md"}
 
 
-@pytest.mark.parametrize(
+@each_row(
     "page",
     [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.md"))],
-    ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_the_pages_of_the_wheel_link_to_what_is_in_it(page: Path) -> None:
     is_manual = page.parent == ROOT / DOCS  # whose pages lead to one another

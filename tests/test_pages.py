@@ -7,9 +7,8 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
-
 from tests.plain_words import words_of
+from tests.tables import each_row
 from voiceloop.cli import build_parser
 from voiceloop.config import FOREIGN, PREFIX, Config, all_keys, load_config, variable_of
 
@@ -63,13 +62,13 @@ def flags_by_command() -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each_row("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     for target in LINK.findall(text_of(page)):
         assert (ROOT / page).parent.joinpath(target).exists(), target
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each_row("page", PAGES)
 def test_links_within_a_page_lead_to_a_heading(page: str) -> None:
     text = text_of(page)
     headings = {anchor(heading) for heading in HEADING.findall(text)}
@@ -81,21 +80,21 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each_row("page", PAGES)
 def test_files_in_the_text_are_there(page: str) -> None:
     for code in CODE.findall(text_of(page)):
         for path in ROOM_PATH.findall(code):
             assert list(ROOT.glob(path.rstrip("/."))), path
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each_row("page", PAGES)
 def test_modules_that_are_to_be_run_are_there(page: str) -> None:
     for name in MODULE.findall(text_of(page)):
         if name.split(".")[0] in ROOMS:
             assert find_spec(name) is not None, name
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each_row("page", PAGES)
 def test_commands_exist_and_take_the_flags_they_are_shown_with(page: str) -> None:
     known = flags_by_command()
     for command, rest in COMMAND.findall(text_of(page)):
@@ -103,13 +102,13 @@ def test_commands_exist_and_take_the_flags_they_are_shown_with(page: str) -> Non
         assert set(FLAG.findall(rest)) <= known[command], (command, rest)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@each_row("page", PAGES)
 def test_variables_are_read(page: str) -> None:
     known = {variable_of(path) for path in all_keys()} | FOREIGN
     assert set(VARIABLE.findall(text_of(page))) <= known
 
 
-@pytest.mark.parametrize("page", PLAIN_PAGES)
+@each_row("page", PLAIN_PAGES)
 def test_a_plain_page_has_short_sentences_and_cells(page: str) -> None:
     words = words_of(text_of(page))
     assert words.mean <= MOST_WORDS_A_SENTENCE

@@ -1,10 +1,10 @@
 """Clauses: nothing lost, cuts that depend on the text alone, and nothing torn."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audio.chunker import MAX_TOKEN_CHARS, MAX_WORDS, Chunker
+from tests.tables import each_row
 
 PIECES = st.sampled_from(
     ["I ", "have ", "a ", "table ", "for ", "two, ", "3.50 ", "$4.", "50 ", "Dr. ", "Smith ",
@@ -41,7 +41,7 @@ def test_flushes_anywhere_lose_and_reorder_nothing(pieces):
     assert [c.start for c in clauses[1:]] == [c.end for c in clauses[:-1]]
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "expected"),
     [
         ("Sure, one latte. Anything else?", ["Sure, ", "one latte. ", "Anything else?"]),

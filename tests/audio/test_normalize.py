@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audio.normalize import normalize, number_words, ordinal_words
+from tests.tables import each_row
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("written", "spoken"),
     [
         ("$3.50", "three dollars and fifty cents"),

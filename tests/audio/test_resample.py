@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from audio.errors import AudioError
 from audio.resample import Resampler
+from tests.tables import each_row
 
 RATES = (8_000, 16_000, 24_000, 48_000)
 PAIRS = [(a, b) for a in RATES for b in RATES] + [(22_050, 24_000), (44_100, 16_000)]
@@ -32,7 +33,7 @@ def test_any_chunking_gives_the_samples_of_the_whole(pair, sizes, seed):
     assert len(whole) == -(-len(samples) * pair[1] // pair[0])
 
 
-@pytest.mark.parametrize(("in_hz", "out_hz"), PAIRS)
+@each_row(("in_hz", "out_hz"), PAIRS)
 def test_withheld_audio_stays_within_the_stated_delay(in_hz, out_hz):
     resampler = Resampler(in_hz, out_hz)
     n_out = sum(len(resampler.push(np.zeros(in_hz // 50, np.int16))) for _ in range(10))
@@ -47,7 +48,7 @@ def test_integer_ratios_and_24_to_16_khz_withhold_at_most_2_ms():
     assert delays[24_000, 16_000] == 1.0
 
 
-@pytest.mark.parametrize(("in_hz", "out_hz"), PAIRS)
+@each_row(("in_hz", "out_hz"), PAIRS)
 def test_a_tone_keeps_its_level_and_its_place_in_time(in_hz, out_hz):
     def tone(rate_hz):
         return 10_000 * np.sin(2 * np.pi * 440 * np.arange(rate_hz // 5) / rate_hz)

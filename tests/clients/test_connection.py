@@ -20,6 +20,7 @@ from clients.connection import RATE_HZ, RealtimeConnection, own_key, realtime_ur
 from clients.errors import ConnectionFailed
 from clients.server_process import free_port, http_status, running_server
 from tests.clients.mock_server import mock_server
+from tests.tables import each_row
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_extras_join_the_query() -> None:
     assert url == "ws://host/v1/realtime?model=m&voiceloop.timeline=1"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "url",
     ["ftp://host", "ws://", "://", "", "ws://:80", "ws://[bad", "ws://host:99999", "host:port"],
 )

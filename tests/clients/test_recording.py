@@ -19,6 +19,7 @@ from clients.recording import (
     write_flac,
     write_wav,
 )
+from tests.tables import each_row
 
 TONE = (8000 * np.sin(np.arange(1600) / 10)).astype(np.int16)
 
@@ -97,7 +98,7 @@ def test_channels_of_unequal_length_are_padded(tmp_path: Path) -> None:
     assert not frames[100:, 1].any()
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("name", "subtype", "rate_hz"),
     [
         ("a.wav", "PCM_U8", 8_000),
@@ -110,7 +111,7 @@ def test_channels_of_unequal_length_are_padded(tmp_path: Path) -> None:
         ("a.aiff", "PCM_16", 96_000),
     ],
 )
-@pytest.mark.parametrize("n_channels", [1, 2, 5])
+@each_row("n_channels", [1, 2, 5])
 def test_a_persons_recording_is_read_in_any_format_rate_and_number_of_channels(
     tmp_path: Path, name: str, subtype: str, rate_hz: int, n_channels: int
 ) -> None:

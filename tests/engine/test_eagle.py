@@ -35,6 +35,7 @@ from tests.engine.eagle_heads import (
     random_head_of,
     write_head,
 )
+from tests.tables import each_row
 
 pytest.importorskip("triton", reason="the GPU path needs triton")
 
@@ -304,7 +305,7 @@ def rewritten(head: Path, folder: Path, tensors: dict[str, Any], **changes: Any)
     return write_head(folder, config, {k: v for k, v in found.items() if v is not None})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("tensors", "changes", "error", "sentence"),
     [
         ({}, {"hidden_size": 64}, CheckpointError, "hidden_size 32, to fit the target, found 64"),

@@ -10,6 +10,7 @@ import engine.linear
 from engine.linear import Linear, ScaledLinear, lay_together, make_linear
 from engine.load.packed import ScaledWeight, dense
 from engine.load.quant import quantize_int4, quantize_int8
+from tests.tables import each_row
 
 ROWS = (1, 2, 4, 5, 8, 16, 70)  # on both sides of every switch between kernels
 
@@ -47,8 +48,8 @@ def meant(weight: torch.Tensor, quant: str | None) -> torch.Tensor:
     return dense(quantize_int4(weight, 32))
 
 
-@pytest.mark.parametrize("has_bf16_gemm", [True, False])
-@pytest.mark.parametrize("quant", [None, "int8", "fp8", "int4"])
+@each_row("has_bf16_gemm", [True, False])
+@each_row("quant", [None, "int8", "fp8", "int4"])
 def test_bf16_products_agree_for_any_number_of_rows(
     monkeypatch: pytest.MonkeyPatch, quant: str | None, has_bf16_gemm: bool
 ) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from engine.step_cost import StepCost
+from tests.tables import each_row
 
 
 def test_nothing_is_known_before_a_step_ran() -> None:
@@ -36,8 +37,8 @@ def test_sizes_that_tell_no_line_do_not_make_rows_free() -> None:
     assert cost.ms_per_row == pytest.approx((8.0 - 2.0) / 192, rel=0.05)
 
 
-@pytest.mark.parametrize("held_up", [1.5, 3.0, 10.0])
-@pytest.mark.parametrize(("fixed_ms", "ms_per_row"), [(0.0, 0.05), (2.0, 0.04), (6.0, 0.01)])
+@each_row("held_up", [1.5, 3.0, 10.0])
+@each_row(("fixed_ms", "ms_per_row"), [(0.0, 0.05), (2.0, 0.04), (6.0, 0.01)])
 def test_a_large_step_that_was_held_up_once_does_not_keep_chunks_small(
     fixed_ms: float, ms_per_row: float, held_up: float
 ) -> None:

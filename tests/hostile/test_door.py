@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.types import ASGIApp, Message
 
 from tests.hand_clock import HandClock
+from tests.tables import each_row
 from voiceloop.access.keys import KeyRing
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
@@ -118,8 +119,8 @@ class Request:
         self.sent.append(message)
 
 
-@pytest.mark.parametrize("caller", CALLERS)
-@pytest.mark.parametrize(("method", "path"), guarded())
+@each_row("caller", CALLERS)
+@each_row(("method", "path"), guarded())
 async def test_who_may_not_come_in_is_refused_before_any_work(
     method: str, path: str, caller: str
 ) -> None:
@@ -131,7 +132,7 @@ async def test_who_may_not_come_in_is_refused_before_any_work(
     assert KEY not in said and EXPIRED not in said
 
 
-@pytest.mark.parametrize(("method", "path"), guarded())
+@each_row(("method", "path"), guarded())
 async def test_who_has_the_key_comes_further(method: str, path: str) -> None:
     request = Request(method, path, {"authorization": f"Bearer {KEY}"})
     try:

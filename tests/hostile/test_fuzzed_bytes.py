@@ -12,6 +12,7 @@ import random
 import pytest
 
 from tests.hostile.fuzzed_bytes import MOST_BYTES, TARGETS, corpus
+from tests.tables import each_row
 
 N_MUTATIONS = int(os.environ.get("VOICELOOP_FUZZ", "400"))
 TELLING = (b"", b"\0", b"\xff" * 4, b"\x80", b"\xdf\xff\xff\xff\xff", b".", b"\r\n", b"--x", b"=")
@@ -37,7 +38,7 @@ def mutated(data: bytes, other: bytes, rng: random.Random) -> bytes:
 
 # Starlette leaves a broken form's file to be closed with its last reference.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("name", TARGETS)
+@each_row("name", TARGETS)
 def test_bytes_of_strangers_are_read_or_refused(name: str) -> None:
     told = logging.getLogger("python_multipart")
     assert told.getEffectiveLevel() >= logging.ERROR  # a line for each byte that it does not like

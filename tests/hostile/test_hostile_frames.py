@@ -12,8 +12,7 @@ import os
 import random
 from typing import Any
 
-import pytest
-
+from tests.tables import each_row
 from tests.wire import Wire
 
 N_MUTATIONS = int(os.environ.get("VOICELOOP_FUZZ", "4000"))
@@ -190,7 +189,7 @@ def test_a_session_survives_everything_and_still_works() -> None:
     assert wire.sent()[-1]["response"]["status"] == "completed"
 
 
-@pytest.mark.parametrize(("frame", "words"), [
+@each_row(("frame", "words"), [
     ('{"type": "input_audio_buffer.append", "audio": "AAA"}',
      "audio: expected base64, found 'AAA'"),
     ('{"type": "input_audio_buffer.append", "audio": "A A="}', "audio: expected base64"),

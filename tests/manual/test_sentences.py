@@ -12,13 +12,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import audio.errors
 import clients.errors
 import voiceloop.errors
 from tests.manual.reference import parsers
 from tests.plain_words import MOST_WORDS, NO_BEGINNING, words_of
+from tests.tables import each_row
 from tests.test_layering import ROOMS, python_files
 from tests.voiceloop.config_page import flags
 from voiceloop.cli import build_parser
@@ -41,7 +40,7 @@ def long_sentences(text: str) -> list[str]:
     return [one for one in words_of(text).sentences if len(one.split()) > MOST_WORDS]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each_row("name", COMMANDS)
 def test_a_command_says_what_it_does_and_has_an_example(name: str) -> None:
     parser = COMMANDS[name]
     assert re.match(r"[A-Z]\w+s\b", parser.description or ""), parser.description
@@ -50,7 +49,7 @@ def test_a_command_says_what_it_does_and_has_an_example(name: str) -> None:
     assert is_group or f"voiceloop {name}" in (parser.epilog or "")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each_row("name", COMMANDS)
 def test_a_flag_says_what_to_do(name: str) -> None:
     of_keys = set(flags())
     for action in COMMANDS[name]._actions:

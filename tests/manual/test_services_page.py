@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.dialect_service import MODELS, NAMES, DialectService
 from tests.remote_service import scripted_remote
+from tests.tables import each_row
 from voiceloop.backends import ChatMessage, Generated, GenerateParams, TextDelta
 from voiceloop.config import load_config
 from voiceloop.remote.dialect import KINDS, kind_of
@@ -31,7 +30,7 @@ def test_every_service_that_is_known_has_a_section() -> None:
     assert {name_of(title) for title in SECTIONS} == set(NAMES)
 
 
-@pytest.mark.parametrize("title", SECTIONS)
+@each_row("title", SECTIONS)
 async def test_the_settings_of_a_section_lead_to_that_service(title: str, tmp_path: Path) -> None:
     path = tmp_path / "my-server.toml"
     path.write_text(SECTIONS[title], encoding="utf-8")

@@ -14,6 +14,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 
+from tests.tables import each_row
 from tests.voiceloop.config_page import keys_with_lists
 from tests.voiceloop.telemetry.test_dashboard import SUFFIXES, families
 from voiceloop.agent import AgentConfig
@@ -45,7 +46,7 @@ def blocks(*languages: str) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("text", blocks("toml"))
+@each_row("text", blocks("toml"))
 def test_a_table_is_one_of_a_server_or_of_an_agent(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,7 +68,7 @@ def test_a_table_is_one_of_a_server_or_of_an_agent(
     assert len(troubles) < 2, troubles
 
 
-@pytest.mark.parametrize("text", blocks("python"))
+@each_row("text", blocks("python"))
 def test_a_program_is_one(text: str) -> None:
     """What stands in the middle of a coroutine of the reader's is taken as that."""
     inside = "async def main():\n" + re.sub(r"^", "    ", text, flags=re.MULTILINE)
@@ -99,13 +100,13 @@ def commands() -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("line", commands())
+@each_row("line", commands())
 def test_a_command_is_taken_as_pasted(line: str) -> None:
     words = [PLACES.get(word, word) for word in shlex.split(line.rstrip("& "), comments=True)]
     build_parser().parse_args(words)  # ends the process where it is not
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@each_row("page", PAGES)
 def test_a_key_in_the_text_is_one(page: Path) -> None:
     """Of a table that there is. One that was renamed or removed is found where it still stands."""
     known = keys_with_lists(Config).keys() | keys_with_lists(AgentConfig).keys()

@@ -10,6 +10,7 @@ import pytest
 
 from audio.tts import hibari_model
 from audio.tts.espeak import EspeakVoice
+from tests.tables import each_row
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.agent_file import embedded_agent, load_agent, shipped_agents
 from voiceloop.capabilities import OPENAI_VOICES
@@ -155,7 +156,7 @@ def test_a_tool_without_an_answer_is_the_clients() -> None:
     assert missing == '{"error": "nothing known for day None"}'
 
 
-@pytest.mark.parametrize(("text", "words"), [
+@each_row(("text", "words"), [
     ("greting = 'x'", "the nearest is 'greeting'"),
     ("speed = 9.0", "speed: expected 0.25 to 1.5, found 9"),
     ("instructions = ' '", "instructions: expected a text"),
@@ -203,7 +204,7 @@ def test_a_wrong_agent_file_is_refused_by_name(tmp_path: Path, text: str, words:
     assert words in caught.value.message
 
 
-@pytest.mark.parametrize(("fields", "words"), [
+@each_row(("fields", "words"), [
     ("name = 'a b'", "tools[0].name: expected 1 to 64 letters, digits, _ or -, found 'a b'"),
     ("name = 'x'\n[[tools]]\nname = 'x'",
      "tools[1].name: expected each name once, found 'x' twice"),

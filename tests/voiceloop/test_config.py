@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tables import each_row
 from voiceloop.agent_file import load_agent
 from voiceloop.cli import main
 from voiceloop.config import Config, all_keys, load_config
@@ -55,7 +56,7 @@ def test_the_environment_is_read_by_type() -> None:
     assert config.anticipation.does("prefill") and not config.anticipation.does("slide")
 
 
-@pytest.mark.parametrize(("text", "words"), [
+@each_row(("text", "words"), [
     ("prot = 1", "found 'prot'; the nearest is 'port'"),
     ("[limits]\nmax_session = 1", "found 'limits.max_session'; the nearest is 'max_sessions'"),
     ("port = 'x'", "port: expected a whole number, found 'x'"),
@@ -229,8 +230,8 @@ def test_keys_come_from_a_file_and_stay_out_of_sight(tmp_path: Path) -> None:
 SECRETS = [path for path, one in all_keys().items() if one.is_secret]
 
 
-@pytest.mark.parametrize("path", SECRETS)
-@pytest.mark.parametrize("value", ["{ a = 'CANARY' }", "['a', ['CANARY']]", "'CANARY'", "'file:/'"])
+@each_row("path", SECRETS)
+@each_row("value", ["{ a = 'CANARY' }", "['a', ['CANARY']]", "'CANARY'", "'file:/'"])
 def test_no_error_shows_a_secret(tmp_path: Path, path: str, value: str) -> None:
     table, _, name = path.rpartition(".")
     text = f"[{table}]\n{name} = {value}" if table else f"{name} = {value}"

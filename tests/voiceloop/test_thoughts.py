@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tables import each_row
 from voiceloop.thoughts import CHANNEL, MARKS, MESSAGE, PAIRS, START, Thoughts
 
 SECRET = "zxq"  # stands in every thought, and in nothing else
@@ -47,15 +47,15 @@ def passed(text: str, sizes: list[int], *, begins_inside: bool = False) -> tuple
     return out + thoughts.finish(), thoughts
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 1000])
-@pytest.mark.parametrize(("text", "answer"), MARKED)
+@each_row("size", [1, 2, 3, 5, 7, 1000])
+@each_row(("text", "answer"), MARKED)
 def test_a_thought_is_left_out_however_it_is_cut(text: str, answer: str, size: int) -> None:
     out, thoughts = passed(text, [size])
     assert (out, thoughts.has_thought) == (answer, True)
 
 
-@pytest.mark.parametrize("size", [1, 4, 1000])
-@pytest.mark.parametrize("text", PLAIN)
+@each_row("size", [1, 4, 1000])
+@each_row("text", PLAIN)
 def test_a_text_without_thoughts_passes_whole(text: str, size: int) -> None:
     out, thoughts = passed(text, [size])
     assert (out, thoughts.has_thought) == (text, False)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from audio.asr.speech_level import FRAME, N_FRAMES, SpeechLevel, _percentile
+from tests.tables import each_row
 
 CHANCE = np.random.default_rng(3)
 
@@ -14,8 +15,8 @@ def frames(level: float, n: int) -> np.ndarray:
     return CHANCE.normal(0.0, level, n * FRAME).astype(np.int16)
 
 
-@pytest.mark.parametrize("share", [10, 90])
-@pytest.mark.parametrize("n", [1, 2, 10, 199, 200])
+@each_row("share", [10, 90])
+@each_row("n", [1, 2, 10, 199, 200])
 def test_its_percentile_is_numpys(n: int, share: float) -> None:
     values = CHANCE.normal(-40.0, 15.0, n)
     assert _percentile(values, share) == pytest.approx(np.percentile(values, share))

@@ -15,6 +15,7 @@ from audio.asr.window_decoder import MAX_TOKENS, DecodeRequest, max_new_tokens
 from audio.asr.window_recognizer import MAX_PROMPT_TOKENS
 from audio.errors import AudioError
 from audio.stream import RecognizerOptions, Transcript
+from tests.tables import each_row
 
 pytest.importorskip("faster_whisper")
 
@@ -172,7 +173,7 @@ def test_padding_depends_on_the_window_alone(seconds, frames):
 SENTENCE = list(range(300, 312))  # "Concord returned to its place amidst the tents.", 12 tokens
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "kept"),
     [
         (SENTENCE * 9 + SENTENCE[:5], SENTENCE),

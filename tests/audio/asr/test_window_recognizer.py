@@ -13,6 +13,7 @@ from audio.asr.window_recognizer import WindowRecognizer
 from audio.errors import AudioError, UnknownStream
 from audio.stream import Partial, RecognizerOptions, StreamFailed, Transcript
 from tests.hand_clock import HandClock
+from tests.tables import each_row
 
 HZ = 16_000
 SCRIPT = "I would like to book a table for four tomorrow at seven. My name is Smith please".split()
@@ -368,8 +369,8 @@ class DenseDecoder(ScriptedDecoder):
         return DecodedWindow(tuple(said[len(forced) :]), whole.spans_ms[: len(said)])
 
 
-@pytest.mark.parametrize("chunk", [1_600, 4_000, 32_000, 10**7])
-@pytest.mark.parametrize("n_words", [9, 40])
+@each_row("chunk", [1_600, 4_000, 32_000, 10**7])
+@each_row("n_words", [9, 40])
 def test_words_that_fill_the_context_cut_the_window_and_none_is_lost(chunk, n_words, clock):
     recognizer = WindowRecognizer(DenseDecoder(), clock=clock, update_ms=250.0)
     recognizer.open("a", RecognizerOptions())

@@ -5,6 +5,8 @@ import time
 import numpy as np
 import pytest
 
+from tests.tables import each_row
+
 pytest.importorskip("hibari", reason="the wheel hibari-tts is not installed")
 
 from audio.errors import AudioError, MissingExtra
@@ -300,7 +302,7 @@ def sounds(model, text):
     return "".join(c for c in joined if c not in "\u02c8\u02cc" and c not in hibari_model.MARKS)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("written", "read"),
     [
         ("$7.50", "seven dollars and fifty cents"),

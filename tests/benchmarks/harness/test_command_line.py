@@ -30,6 +30,7 @@ from benchmarks.harness.harness import Bar
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers import stub_services
 from clients.errors import ClientError, OutputError
+from tests.tables import each_row
 
 ROOM = Path(turn_latency.__file__).parent
 FOREIGN = {"livekit_agent", "pipecat_agent"}  # in environments of their own
@@ -58,7 +59,7 @@ def call(monkeypatch: pytest.MonkeyPatch, main: Callable[[], int], *arguments: s
     return main()
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@each_row("name", COMMANDS)
 def test_every_command_says_what_it_does(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,12 +69,12 @@ def test_every_command_says_what_it_does(
     assert "usage: python -m benchmarks." in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", modules("*/*.py"))
+@each_row("name", modules("*/*.py"))
 def test_every_part_finds_what_it_needs(name: str) -> None:
     import_module(name)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("main", "arguments", "expected"),
     [
         (turn_latency.main, ["--turns", "0"], "--turns: expected a whole number of at least 1"),

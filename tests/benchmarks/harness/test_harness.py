@@ -11,6 +11,7 @@ from benchmarks.harness.harness import Bar, bar_table, interleaved, results, wri
 from clients.call.result import Ahead, BargeIn, CallResult, TurnResult
 from clients.report.call_summary import summary_of
 from clients.report.waterfall import STAGES, waterfall_of
+from tests.tables import each_row
 
 WATERFALL = waterfall_of(
     {"marks": {mark: 0.023 * i for i, (mark, _) in enumerate(STAGES)}}, 0.0, 0.3, 0.3
@@ -53,7 +54,7 @@ def test_a_good_call_holds_every_bar() -> None:
         assert missed == []
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("change", "missed"),
     [
         ({"answered": False, "gap_ms": None, "waterfall": None}, "unanswered turns"),

@@ -19,6 +19,7 @@ from clients.call.script import load_call, load_utterances
 from clients.errors import CallScriptError, ClientError, RecordingError
 from clients.recording import write_wav
 from tests.clients.mock_server import mock_server
+from tests.tables import each_row
 
 TURN = '[[turns]]\nname = "{0}"\ntext = "{0}"\nfile = "{0}.wav"\nafter = "{1}"\nwait_ms = 100\n'
 
@@ -48,7 +49,7 @@ def test_a_script_of_ones_own_is_one_voice_whose_recordings_lie_beside_it(tmp_pa
         assert (utterance.onset, utterance.end) == pytest.approx((2400, 12_000), abs=240)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "found"),
     [
         ('turns = "hello"', r"expected \[\[turns\]\]"),

@@ -19,6 +19,7 @@ from clients.bench.prompt import prompt_of
 from clients.errors import BenchError, ClientError, EndpointError
 from tests.reading_service import ReadingService
 from tests.remote_service import Answer, Service, scripted_remote
+from tests.tables import each_row
 
 CHAT = "/chat/completions"
 
@@ -191,7 +192,7 @@ async def test_an_endpoint_that_is_not_there_is_one_sentence() -> None:
         await bench("http://127.0.0.1:1")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("argv", "found"),
     [
         (("http://x", "--calls", "2"), "expected options for the chat endpoint .* found --calls"),

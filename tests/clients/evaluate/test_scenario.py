@@ -11,6 +11,7 @@ from clients.evaluate.command import chosen_of
 from clients.evaluate.outcome import Called, Played, PlayedTurn, Surface, failures, holds
 from clients.evaluate.report import has_passed, report_of
 from clients.evaluate.scenario import Budgets, ScenarioFile, load_scenarios
+from tests.tables import each_row
 
 WHOLE = """
 [budgets]
@@ -54,7 +55,7 @@ def played(tmp_path: Path, *answers: str, calls: tuple[Called, ...] = ()) -> Pla
 ORDERED = Called("place_order", {"item": "Latte", "size": "large"})
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "wanted"),
     [
         ("", "1 to 200 [[scenarios]], found 0"),

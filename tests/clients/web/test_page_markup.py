@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tables import each_row
+
 WEB = Path(__file__).resolve().parents[3] / "clients" / "web"
 LEAST_CONTRAST = 4.5  # WCAG 2.2 AA for text of this size
 
@@ -93,9 +95,9 @@ def contrast(one: str, other: str) -> float:
     return (bright + 0.05) / (dim + 0.05)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("ground", ["paper", "card"])
-@pytest.mark.parametrize("ink", ["ink", "soft", "caller", "agent", "good", "bad"])
+@each_row("scheme", ["light", "dark"])
+@each_row("ground", ["paper", "card"])
+@each_row("ink", ["ink", "soft", "caller", "agent", "good", "bad"])
 def test_text_stands_out_from_its_ground(scheme: str, ground: str, ink: str) -> None:
     palette = palettes()[scheme]
     assert contrast(palette[ink], palette[ground]) >= LEAST_CONTRAST

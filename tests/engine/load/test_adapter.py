@@ -17,6 +17,7 @@ from engine.load.source import adapted, open_source
 from engine.quality import log_probabilities
 from engine.types import CheckpointError, EngineConfig, WrongShape
 from tests.engine.load.gguf_files import write_gguf
+from tests.tables import each_row
 
 LAYER = "model.layers.1.mlp.up_proj"
 SETTINGS = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "bias": "none"}
@@ -138,7 +139,7 @@ def test_only_its_own_end_of_turn_head_is_read(
     assert Engine.load(folder, with_adapter).runner.decoder.end_head is not None
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "says"),
     [
         ({"r": 0}, "r of 1 to 1024, found 0"),

@@ -32,6 +32,7 @@ from engine.types import (
 )
 from tests.engine.conftest import WriteCheckpoint
 from tests.engine.load.gguf_files import llama3_divisors, write_gguf
+from tests.tables import each_row
 
 CONFIG = EngineConfig(dtype="fp32", kv_tokens=512)
 SAYS = "I would like a table for 14 at 7:30, Zoë’s – please <|im_end|> now"
@@ -138,7 +139,7 @@ SPLIT_FIGURES = {"smollm": 4, "qwen2": 4, "llama-bpe": 2, "refact": 4, "tekken":
                  "dbrx": 2, "smaug-bpe": 2}  # fmt: skip
 
 
-@pytest.mark.parametrize("split", SPLIT_FIGURES)
+@each_row("split", SPLIT_FIGURES)
 def test_every_split_that_is_known_gives_the_text_back(
     tiny_model: Path, tmp_path: Path, split: str
 ) -> None:
@@ -185,7 +186,7 @@ def test_blocks_of_256_are_read_row_by_row(tmp_path: Path, name: str) -> None:
     assert np.array_equal(found, np.stack([row.ravel() for row in rows]), equal_nan=True)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "error", "says"),
     [
         ({"llama.block_count": 3}, MissingTensor, r"blk\.2\.attn_norm"),
@@ -302,7 +303,7 @@ HUGE = (1 << 64) - 1
 TENSOR = text("w") + struct.pack("<I", 1)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("content", "says"),
     [
         (b"", "GGUF file"),

@@ -20,6 +20,7 @@ from engine.types import (
     UnsupportedArchitecture,
     WrongShape,
 )
+from tests.tables import each_row
 
 CONFIG = EngineConfig(dtype="fp32", kv_tokens=256)
 
@@ -95,7 +96,7 @@ def test_what_the_engine_cannot_run_is_refused_by_name(
         Engine.load(folder, CONFIG)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changes", "key"),
     [
         ({"hidden_size": "big"}, "hidden_size"),

@@ -11,6 +11,7 @@ from engine.load.quant import quantize_int4, quantize_int8
 from engine.native.layout import GROUP
 from engine.native.linear import NativeLinear, is_native
 from tests.engine.native.conftest import Libraries
+from tests.tables import each_row
 
 # Sizes as models have them, and sizes that fill no vector, tile or panel.
 SHAPES = [(64, 64), (1, 1), (7, 3), (65, 17), (130, 50), (640, 384), (96, 1408), (33, 4100)]
@@ -71,7 +72,7 @@ def check(libraries: Libraries, quantized: ScaledWeight | Int4Weight, n_rows: in
             assert torch.equal(product(x[i : i + 1])[0], found[i]), f"{level}: row {i}"
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@each_row("shape", SHAPES)
 def test_int8_products_are_exact_to_the_rounding_of_rows(
     libraries: Libraries, shape: tuple[int, int]
 ) -> None:

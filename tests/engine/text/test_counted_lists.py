@@ -5,6 +5,7 @@ import json
 import pytest
 
 from engine.text.counted_lists import MAX_WORDS, CountedTurn
+from tests.tables import each_row
 
 TEXTS = {"type": "array", "items": {"type": "string"}}
 
@@ -37,7 +38,7 @@ def test_items_are_counted_as_the_caller_counted_them(
     assert settled(turn, written) == meant
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("turn", "written"),
     [
         ("three teas and a bun", ["tea", "bun"]),  # a list that repeats nothing counts nothing

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.tables import each_row
 from voiceloop.access.client_secrets import MAX_VALUE_CHARACTERS
 from voiceloop.access.keys import (
     Entry,
@@ -25,7 +26,7 @@ from voiceloop.errors import ConfigError, Forbidden, Unauthorized
 KEY = "secret-key-1"
 
 
-@pytest.mark.parametrize(("headers", "offered", "key"), [
+@each_row(("headers", "offered", "key"), [
     ({"authorization": f"Bearer {KEY}"}, [], KEY),
     ({"authorization": f"bearer  {KEY} "}, [], KEY),
     ({"api-key": KEY}, [], KEY),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tables import each_row
 from voiceloop.agent import BargeIn
 from voiceloop.backends import SpokenWord
 from voiceloop.call.barge_in import BargeInJudge
@@ -105,7 +105,7 @@ def test_a_sound_over_the_agent_ends_in_its_stop_or_in_its_going_on(
         assert judge.state == "stopped"
 
 
-@pytest.mark.parametrize("seed", range(200))
+@each_row("seed", range(200))
 def test_the_history_of_a_reply_cut_short_is_what_was_heard_to_a_word(seed: int) -> None:
     random = np.random.default_rng(seed)
     texts = [f"word{i}" for i in range(30)]

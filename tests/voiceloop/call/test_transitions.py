@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tables import each_row
 from tests.voiceloop.call.transitions import (
     HEAD,
     PAGE,
@@ -104,7 +105,7 @@ def test_nobody_is_asked_again_where_the_client_answers() -> None:
     assert Step.ASK_AGAIN not in found and Step.DROP_USER_ITEM in found
 
 
-@pytest.mark.parametrize("state", [s for s in STATES if s[0] in EXITS], ids=str)
+@each_row("state", [s for s in STATES if s[0] in EXITS])
 def test_no_state_of_the_caller_is_for_ever(state: tuple[Caller, Agent]) -> None:
     for event in EXITS[state[0]]:
         turn_taking, status = in_state(*state)

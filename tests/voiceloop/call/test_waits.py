@@ -8,6 +8,7 @@ import pytest
 
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, instant_backends
+from tests.tables import each_row
 from voiceloop.agent import AgentConfig, BargeIn
 from voiceloop.call.addressed import asks_to_wait, is_aside, offers_to_wait
 from voiceloop.call.barge_in import BargeInJudge
@@ -18,7 +19,7 @@ HOLD_WORDS = BargeIn().hold_words
 BACK = "Are you still there?"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "said",
     [
         "hold on",
@@ -39,7 +40,7 @@ def test_a_request_to_wait_is_known_by_its_words(said: str) -> None:
     assert asks_to_wait(said.split(), HOLD_WORDS)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "said",
     [
         "wait what",
@@ -59,7 +60,7 @@ def test_who_says_more_than_that_is_answered(said: str) -> None:
     assert not asks_to_wait(said.split(), ())
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "over_agent", "in_silence"),
     [
         ("not now i'm on the phone", True, True),

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Fault, Reply
+from tests.tables import each_row
 from tests.voiceloop.http_client import KEY, http_client, sse
 from voiceloop.access.quotas import Quotas
 from voiceloop.admission import places
@@ -219,7 +220,7 @@ def test_a_response_format_becomes_the_schema_of_the_reply() -> None:
     assert parse_chat(HELLO | {"response_format": {"type": "text"}}).params.json_schema is None
 
 
-@pytest.mark.parametrize(("fields", "param"), [
+@each_row(("fields", "param"), [
     ({"messages": []}, "messages"),
     ({"messages": "hello"}, "messages"),
     ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
@@ -390,8 +391,8 @@ ROUTES = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path"), ROUTES)
-@pytest.mark.parametrize(("headers", "status"), [
+@each_row(("method", "path"), ROUTES)
+@each_row(("headers", "status"), [
     ({}, 401),
     ({"Authorization": "Bearer wrong-key-1"}, 401),
     ({"Authorization": "Bearer ek_expired"}, 401),

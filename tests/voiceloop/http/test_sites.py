@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 import voiceloop
+from tests.tables import each_row
 from tests.voiceloop.http_client import AGENT
 from voiceloop.access.keys import KeyRing
 from voiceloop.access.sites import MAX_NETWORKS, Visitors
@@ -115,7 +116,7 @@ async def test_an_id_ends_with_its_key_and_cannot_be_changed() -> None:
     assert (await site.visit(made)).status_code == 401
 
 
-@pytest.mark.parametrize(
+@each_row(
     "wrong",
     [
         {},

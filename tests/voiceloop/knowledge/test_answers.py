@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.tables import each_row
 from voiceloop.errors import ConfigError
 from voiceloop.knowledge.answers import MAX_ANSWERS, MAX_WORDINGS, ApprovedAnswer, ApprovedAnswers
 
@@ -30,7 +31,7 @@ def test_a_question_in_the_authors_words_gets_the_authors_answer(heard: str, tex
     assert answer_to(heard) == text
 
 
-@pytest.mark.parametrize(
+@each_row(
     "heard",
     [
         "",
@@ -62,7 +63,7 @@ def test_a_pattern_of_many_wildcards_and_a_long_question_take_no_time() -> None:
     assert answers.find("a " * 100_000) is None
 
 
-@pytest.mark.parametrize(
+@each_row(
     "answers, told",
     [
         ((ApprovedAnswer(("when",), " "),), r"answer\[0\].text: expected a text"),

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.tables import each_row
 from voiceloop.knowledge.sounds import sound_key
 
 
-@pytest.mark.parametrize(
+@each_row(
     "said, heard",
     [
         ("refund", "refined"),

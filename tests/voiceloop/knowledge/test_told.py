@@ -7,6 +7,7 @@ from time import process_time
 
 import pytest
 
+from tests.tables import each_row
 from voiceloop.knowledge.hours import hours_on
 from voiceloop.knowledge.told import DONT_KNOW, line_of, quoted
 
@@ -21,7 +22,7 @@ SHOP = (
 TOOLS = "repair status How far a repair is."
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("asked", "said"),
     [
         ("What's your name?", "I'm Tomas."),
@@ -47,7 +48,7 @@ def test_a_question_gets_the_sentence_that_answers_it(asked: str, said: str | No
     assert found == said if said is not None else found is not None and "$15" in found
 
 
-@pytest.mark.parametrize(
+@each_row(
     "asked",
     [
         "How far is my repair?",  # a tool's

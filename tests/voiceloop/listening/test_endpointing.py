@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tables import each_row
 from voiceloop.listening.endpointing import (
     FITTED,
     SETS,
@@ -92,7 +93,7 @@ def test_who_dictates_is_waited_for_by_pauses_of_dictation() -> None:
     assert wait_ms(dictated, sets) > wait_ms(talked, sets)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "term"),
     [
         ("", "no_words"),

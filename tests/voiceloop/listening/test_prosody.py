@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.fakes import quiet, tone
+from tests.tables import each_row
 from voiceloop.listening.prosody import LoudnessTrack, PitchTrack
 
 HZ = 16_000
@@ -96,8 +97,8 @@ def tail(*pieces: np.ndarray) -> float | None:
     return track.tail_semitones()
 
 
-@pytest.mark.parametrize("base_hz", [90.0, 130.0, 220.0])
-@pytest.mark.parametrize("semitones", [-5.0, 0.0, 4.0])
+@each_row("base_hz", [90.0, 130.0, 220.0])
+@each_row("semitones", [-5.0, 0.0, 4.0])
 def test_the_tail_is_told_in_semitones_of_the_turn(base_hz: float, semitones: float) -> None:
     last_hz = base_hz * 2 ** (semitones / 12)
     found = tail(voice(base_hz, base_hz, base_hz, last_hz), quiet(80, HZ))

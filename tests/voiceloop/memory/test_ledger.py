@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tables import each_row
 from voiceloop.memory.ledger import CLOSING, MAX_FACTS, OPENING, Ledger
 
 ROOM = 10_000
@@ -24,7 +25,7 @@ def ledger_of(*turns: str) -> Ledger:
     return ledger
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("agent", "caller", "kept"),
     [
         ("Hello.", "Hi, my name is Maria Lopez and I have a question.", "name: Maria Lopez"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from engine.types import EngineConfig, pool_tokens_for
+from tests.tables import each_row
 from tests.voiceloop.models.test_preset_choice import put_preset
 from voiceloop.agent import AgentConfig
 from voiceloop.cli import build_parser
@@ -47,8 +48,8 @@ def options_of(table: dict[str, Any], preset: str = "embedded", **flags: Any) ->
     return dict(role.options)
 
 
-@pytest.mark.parametrize("preset", [preset.name for preset in PRESETS])
-@pytest.mark.parametrize(("table", "expected"), [
+@each_row("preset", [preset.name for preset in PRESETS])
+@each_row(("table", "expected"), [
     ({"weights": "int4"}, {"quant": "int4"}),
     ({"weights": "bf16"}, {"quant": None}),
     ({"kv": "int8"}, {"kv_format": "int8"}),

@@ -7,6 +7,7 @@ import pytest
 
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeVoice, instant_backends
+from tests.tables import each_row
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Speech, SpeechEnd, VoiceOptions
 from voiceloop.config import Config, VoiceSettings
@@ -96,7 +97,7 @@ async def test_a_call_shows_and_remembers_the_word_and_the_voice_is_given_its_sp
     assert "Nguyen's line" in str(model.prompts[-1]) and "win's" not in str(model.prompts[-1])
 
 
-@pytest.mark.parametrize(
+@each_row(
     "table, why",
     [
         ({"New York": "x"}, "one word"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.remote_service import Service
+from tests.tables import each_row
 from voiceloop.backends import RecognizerOptions
 from voiceloop.cluster.remote_workers import RemoteWorkers
 from voiceloop.config import Ahead, Config, EngineSettings, FurtherModel, load_config
@@ -641,7 +642,7 @@ def test_a_folder_of_no_voice_is_refused_saying_what_another_voice_is(
         resolve_named("voice", str(folder), hub)
 
 
-@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@each_row("model", MODELS)
 def test_every_model_has_a_loader_and_patterns_that_fetch_what_it_needs(model: Model) -> None:
     loaders = {"recognizer": RECOGNIZERS, "voice": VOICES, "engine": {"": ""}}
     assert model.loader in loaders[model.role]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.scripted_hub import COMMIT, Hub, etag, scripted_hub
+from tests.tables import each_row
 from voiceloop.cli import main
 from voiceloop.errors import ModelUnavailable
 from voiceloop.models import pull as model_pull
@@ -132,7 +133,7 @@ def test_too_little_room_is_known_before_anything_is_fetched(
     assert not any("/resolve/" in path for _, path, _ in hub.asked)
 
 
-@pytest.mark.parametrize(("status", "error_code", "found"), [
+@each_row(("status", "error_code", "found"), [
     (401, "", "HTTP status 401: set HF_TOKEN to a valid token"),
     (401, "RepoNotFound", "no such model (or a private one, which needs HF_TOKEN)"),
     (403, "GatedRepo", "terms must be accepted first"),

@@ -7,6 +7,7 @@ import json
 import msgspec
 import pytest
 
+from tests.tables import each_row
 from voiceloop.errors import InvalidRequest
 from voiceloop.realtime.client_events import (
     CLIENT_EVENTS,
@@ -30,7 +31,7 @@ def test_the_protocol_has_eleven_client_events_and_two_of_our_own() -> None:
     assert (len(CLIENT_EVENTS) - len(own), own) == (11, ["voiceloop.resume", "voiceloop.confirm"])
 
 
-@pytest.mark.parametrize(("frame", "words"), [
+@each_row(("frame", "words"), [
     ("{", "expected JSON, found"),
     ("[1]", "expected a JSON object, found a list"),
     ("3", "expected a JSON object, found a bare value"),

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.tables import each_row
 from voiceloop.backends import SpokenWord, Tool
 from voiceloop.errors import InvalidRequest
 from voiceloop.realtime.items import FunctionCall, FunctionCallOutput, McpCall, Message, Part
@@ -42,7 +43,7 @@ def said(*words: SpokenWord) -> Protocol:
     return protocol
 
 
-@pytest.mark.parametrize(("heard_ms", "kept"), [
+@each_row(("heard_ms", "kept"), [
     (0, ""), (99, ""), (100, "We"), (340, "We"), (360, "We close"), (790, "We close at"),
     (810, "We close at six"), (1800, TEXT), (99_999, TEXT),
 ])  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.tables import each_row
 from voiceloop.errors import InvalidRequest
 from voiceloop.realtime.mcp.entry import check_hosts, read_entries
 
@@ -40,7 +41,7 @@ def test_only_named_tools_are_let_through_and_secrets_are_not_echoed() -> None:
     assert entry.wire == SHOP | {"allowed_tools": names} and entry.origin == "https://shop.test:443"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "wrong",
     [
         {"server_label": "a b"},
@@ -71,7 +72,7 @@ def test_a_session_names_few_servers_and_each_once() -> None:
         read_entries([SHOP | {"server_label": f"s{n}"} for n in range(5)], "tools")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("url", "host", "is_allowed"),
     [
         ("https://shop.test/mcp", "shop.test", True),

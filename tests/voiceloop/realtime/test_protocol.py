@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.tables import each_row
 from tests.wire import Wire
 from voiceloop.backends import SpokenWord, Usage
 from voiceloop.capabilities import Capabilities
@@ -236,7 +237,7 @@ def test_truncate_is_clamped_acknowledged_and_keeps_what_was_heard(
     assert said == ([heard] if heard else [])
 
 
-@pytest.mark.parametrize(("event", "code"), [
+@each_row(("event", "code"), [
     ({"type": "conversation.item.retrieve", "item_id": "x"}, "item_retrieve_invalid_item_id"),
     ({"type": "conversation.item.delete", "item_id": "x"}, "item_delete_invalid_item_id"),
     ({"type": "conversation.item.truncate", "item_id": "x", "content_index": 0,

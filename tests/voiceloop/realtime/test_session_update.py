@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.tables import each_row
 from voiceloop.capabilities import Capabilities
 from voiceloop.errors import InvalidRequest
 from voiceloop.realtime.session_update import MAX_SCHEMA_BYTES, merge, within_capabilities
@@ -75,7 +76,7 @@ def test_tools_are_flat_and_other_kinds_are_dropped() -> None:
     ]
 
 
-@pytest.mark.parametrize(("patch", "param"), [
+@each_row(("patch", "param"), [
     ({"type": "video"}, "session.type"),
     ({"instructions": 5}, "session.instructions"),
     ({"output_modalities": ["audio", "text"]}, "session.output_modalities"),

@@ -11,6 +11,7 @@ import pytest
 
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
+from tests.tables import each_row
 from tests.tool_service import ANY, Service, box
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.agent_file import check_agent
@@ -319,7 +320,7 @@ async def test_only_one_question_is_asked_at_a_time(clock: Clock) -> None:
 # --- words ---
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("language", "text", "answer"),
     [
         ("en", "Yes.", Answer.YES), ("en", "uh yes, please go ahead", Answer.YES),

@@ -10,6 +10,7 @@ import pytest
 
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, Fault
+from tests.tables import each_row
 from tests.voiceloop.reply.test_cascade import cascade
 from voiceloop.agent import AgentConfig, Waiting
 from voiceloop.config import Ahead, Config
@@ -185,7 +186,7 @@ def test_an_agents_line_that_commits_is_refused(line: str, found: str) -> None:
         openers_of((line,), "en")
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "text", "new"),
     [
         ("Let me have a look.", "Let me have a look. We open at nine.", "We open at nine."),
@@ -198,7 +199,7 @@ def test_an_agents_line_that_commits_is_refused(line: str, found: str) -> None:
         ("We open.", "Weekdays only.", "Weekdays only."),
     ],
 )
-@pytest.mark.parametrize("step", [1, 3, 7, 100])
+@each_row("step", [1, 3, 7, 100])
 def test_an_echo_is_left_out_however_the_text_comes(
     said: str, text: str, new: str, step: int
 ) -> None:

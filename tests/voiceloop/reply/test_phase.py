@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 import tests.callers  # noqa: F401  phases are strict in tests
+from tests.tables import each_row
 from voiceloop.reply.phase import Phase, PhaseEvent, ReplyPhase
 
 # A row for each phase: what becomes of it at start early, take back, confirm, release, interrupt,
@@ -32,7 +33,7 @@ def phase_at(now: ReplyPhase) -> Phase:
     return phase
 
 
-@pytest.mark.parametrize(("now", "event", "becomes"), CASES)
+@each_row(("now", "event", "becomes"), CASES)
 def test_a_reply_changes_its_phase_as_the_table_says_or_not_at_all(
     now: ReplyPhase, event: PhaseEvent, becomes: str
 ) -> None:

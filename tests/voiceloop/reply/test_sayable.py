@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tables import each_row
 from voiceloop.reply.sayable import MARKS, TEMPLATE_MARKS, Breakage, SayableText
 
 CASH = (
@@ -50,13 +51,13 @@ def said(
     return given + sayable.finish(), sayable
 
 
-@pytest.mark.parametrize("text", GOOD)
+@each_row("text", GOOD)
 def test_what_people_say_passes_whole(text: str) -> None:
     given, sayable = said(text, [])
     assert (given, sayable.breakage, sayable.bare_call) == (text, None, "")
 
 
-@pytest.mark.parametrize(("text", "breakage", "given"), BROKEN)
+@each_row(("text", "breakage", "given"), BROKEN)
 def test_a_reply_that_breaks_is_told_up_to_there(text: str, breakage: Breakage, given: str) -> None:
     found, sayable = said(text, [])
     assert sayable.breakage is breakage
@@ -78,11 +79,11 @@ def test_a_call_begun_as_text_is_held_back_whole(opened: str) -> None:
     assert (given, sayable.bare_call, sayable.names_tool) == ("", answer, False)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ['{"name": "Ann", "parameters": {"age": 3}}', '{"name": "book_table"}', "{}", CALL[:-30]],
 )
-@pytest.mark.parametrize("opened", ["", "Here: ", "```json\n"])
+@each_row("opened", ["", "Here: ", "```json\n"])
 def test_in_writing_an_answer_in_json_passes_whole(opened: str, text: str) -> None:
     text = opened + text
     for size in (1, 10, 100):

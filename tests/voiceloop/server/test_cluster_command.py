@@ -18,6 +18,7 @@ from websockets.asyncio.client import connect
 
 from clients.server_process import free_port
 from tests.fakes import instant_backends
+from tests.tables import each_row
 from tests.voiceloop.server.test_connections import UPGRADE
 from voiceloop.agent import AgentConfig
 from voiceloop.cli import build_parser
@@ -40,7 +41,7 @@ def arguments(tmp_path: Path, configuration: str, verb: str = "up") -> argparse.
     return build_parser().parse_args(["cluster", verb, "--config", str(plan)])
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("configuration", "told"),
     [
         ("prot = 1", "the cluster's configuration: expected a known key, found 'prot'"),
@@ -49,7 +50,7 @@ def arguments(tmp_path: Path, configuration: str, verb: str = "up") -> argparse.
         ("port = ", "expected TOML"),
     ],
 )
-@pytest.mark.parametrize("verb", ["up", "deploy"])
+@each_row("verb", ["up", "deploy"])
 def test_a_wrong_configuration_is_told_before_anything_starts(
     tmp_path: Path, configuration: str, told: str, verb: str
 ) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tables import each_row
 from voiceloop.agent import AgentSlot
 from voiceloop.slots.checks import WITH_VALUES
 from voiceloop.slots.corrections import Verdict, judged
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "value", "said", "verdict", "other"),
     [
         ("phone", "5550142112", "no, six at the end", "corrected", "5550142116"),

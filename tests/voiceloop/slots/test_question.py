@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tables import each_row
 from voiceloop.agent import AgentSlot
 from voiceloop.slots.letters import letters_at_end
 from voiceloop.slots.numbers import digits_at_end
@@ -20,7 +21,7 @@ BORN = asked_in("What is your date of birth?")
 WHEN = {"under_way": Answer.UNDER_WAY, "plausible": Answer.PLAUSIBLE, "complete": Answer.COMPLETE}
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("reply", "kind"),
     [
         ("Sure. Would you like a muffin?", "yes_no"),
@@ -119,7 +120,7 @@ def test_an_agents_file_says_what_its_own_questions_ask_for() -> None:
     assert asked_in("And your booking reference?") == Slot(SlotKind.OPEN)
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("said", "n_digits"),
     [
         ("five five five oh one four two", 7),
@@ -139,7 +140,7 @@ def test_digits_are_counted_in_any_grouping(said: str, n_digits: int) -> None:
     assert digits_at_end(said.split()).n_digits == n_digits
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("slot", "said", "expected"),
     [
         # numbers, and the groups of three, three and four, or four, three and three

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tables import each_row
 from voiceloop.agent import AgentSlot
 from voiceloop.slots.checks import WITH_VALUES
 from voiceloop.slots.values import MAX_SAID_CHARS, spoken, value_in
@@ -20,7 +21,7 @@ def read(kind: str, said: str, **more: object) -> str | None:
     return None if value is None else value.text
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "said", "value"),
     [
         ("phone", "five five five oh one four two one one two", "5550142112"),
@@ -109,7 +110,7 @@ def test_of_two_choices_that_stand_in_each_other_the_longer_is_meant_however_it_
     assert read("choice", "extra large", values=("Large", "extra large")) == "extra large"
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("kind", "value", "words"),
     [
         ("phone", "5550142112", "5 5 5, 0 1 4, 2 1 1 2"),
@@ -147,7 +148,7 @@ def test_an_address_that_was_said_back_is_read_as_the_same(address: str) -> None
         assert read("email", spoken(slot("email"), address)) == address
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("more", "said", "fits"),
     [
         ({"kind": "number", "digits": 6}, "one two three four five six", True),

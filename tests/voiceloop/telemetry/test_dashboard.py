@@ -6,9 +6,9 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 from prometheus_client.core import Metric
 
+from tests.tables import each_row
 from voiceloop.agent import AgentConfig
 from voiceloop.config import Config
 from voiceloop.server.app import Gateway
@@ -41,7 +41,7 @@ def queries() -> list[str]:
     return [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
 
 
-@pytest.mark.parametrize("query", queries())
+@each_row("query", queries())
 def test_a_query_asks_for_metrics_and_labels_that_there_are(query: str) -> None:
     known = {f.name + suffix for f in families() for suffix in SUFFIXES.get(f.type, ())}
     asked = re.findall(r"(?:voiceloop|process)_\w+", query)

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.tables import each_row
 from voiceloop.agent import AgentTool
 from voiceloop.errors import ConfigError
 from voiceloop.tools.executor import ToolFailed
@@ -129,7 +130,7 @@ async def test_arguments_of_a_query_join_what_stands_there_and_replace_none_of_i
     assert not shop.requests[0].content
 
 
-@pytest.mark.parametrize(("response", "told", "may_help"), [
+@each_row(("response", "told", "may_help"), [
     (httpx.Response(404, text="no\n such order"), "refused (404): no such order", False),
     (httpx.Response(429, text="slow"), "refused (429): slow", True),
     (httpx.Response(503, text="secret trace"), "failed (503)", True),

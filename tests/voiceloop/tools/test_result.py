@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.tables import each_row
 from voiceloop.tools.arguments import MAX_ARGUMENTS_CHARS, canonical, read_arguments
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.result import shaped
@@ -37,7 +38,7 @@ def test_fields_of_what_is_no_json_cannot_be_kept(text: str) -> None:
         shaped(text, ("a",), 4000)
 
 
-@pytest.mark.parametrize("text", [
+@each_row("text", [
     "[1]", "7", "{", "nonsense", '{"a": NaN}', "[" * 10_000, "{" + " " * MAX_ARGUMENTS_CHARS,
     '{"a": ' + "9" * 10_000 + "}",
 ])  # fmt: skip

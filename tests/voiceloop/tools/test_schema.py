@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.tables import each_row
 from voiceloop.tools.executor import ToolFailed
 from voiceloop.tools.schema import checked
 
@@ -33,7 +34,7 @@ def test_arguments_that_the_schema_allows_stay_as_they_are(arguments: dict[str, 
     assert checked(arguments, ORDER) == arguments
 
 
-@pytest.mark.parametrize(("arguments", "told"), [
+@each_row(("arguments", "told"), [
     ({"size": "S", "is_admin": True}, "is_admin is none of its parameters"),
     ({"size": "S", "extras": [{"price": 0}]}, "price is none of its parameters"),
     ({"size": "XL"}, 'size must be one of ["S", "L"]'),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tables import each_row
 from voiceloop.cli import build_parser
 from voiceloop.cluster.control.plan import GATEWAYS, Group, configuration_of, read_plan
 from voiceloop.errors import ConfigError
@@ -95,7 +96,7 @@ def test_workers_call_themselves_by_their_version(tmp_path: Path) -> None:
     assert "--version={version}" in engine.launch.arguments  # as its keeper knows it
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("text", "told"),
     [
         ("", r"expected \[\[workers\]\], found none"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from audio.codec import Encoding
 from tests.fakes import tone
+from tests.tables import each_row
 from voiceloop.doors.carriers.marks import MARK_EVERY_MS, Marks
 from voiceloop.doors.carriers.sound import MOST_AHEAD, FarSound, InOrder
 from voiceloop.doors.keypad import COLUMNS, ROWS, tones
@@ -91,7 +92,7 @@ def test_marks_that_come_back_because_of_a_clear_tell_nothing() -> None:
     assert sent(marks, MARK_EVERY_MS, 2.0) not in (stale, [first])
 
 
-@pytest.mark.parametrize("key", list("123A456B789C*0#D"))
+@each_row("key", list("123A456B789C*0#D"))
 def test_a_key_sounds_as_its_two_tones_and_no_others(key: str) -> None:
     samples = np.frombuffer(tones(key), "<i2").astype(float)
     loud = samples[: 24_000 // 10]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tables import each_row
 from voiceloop.doors.rtp.codecs import CODECS
 from voiceloop.doors.sip.description import Described, LocalSound, answer, offer, parse
 from voiceloop.errors import InvalidRequest
@@ -71,7 +72,7 @@ def test_our_own_offer_is_read_back(names: list[str]) -> None:
     assert found.events == 101
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     [
         "", "v=0", PHONE.replace("RTP/AVP 8 0", "RTP/SAVP 8 0"), PHONE.replace("8 0 101", "18 101"),

@@ -9,6 +9,7 @@ from aiortc.sdp import SessionDescription
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.tables import each_row
 from voiceloop.doors.webrtc.offer import LocalEnd, answer, parse_offer
 from voiceloop.errors import InvalidRequest
 
@@ -100,7 +101,7 @@ def test_a_page_may_offer_sound_alone() -> None:
     assert len(SessionDescription.parse(answer(offer, LOCAL)).media) == 1
 
 
-@pytest.mark.parametrize(
+@each_row(
     ("changed", "into", "told"),
     [
         ("v=0", "v=1", "v=0"),
