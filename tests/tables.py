@@ -18,27 +18,27 @@ def each_row(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Any
     table = [dict(zip(named, row if len(named) > 1 else (row,), strict=True)) for row in rows]
 
     @contextmanager
-    def noting(row: dict[str, Any], failed: list[Exception]) -> Iterator[None]:
+    def noting(row: dict[str, Any], failed: list[BaseException]) -> Iterator[None]:
         try:
             yield
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             error.add_note(f"in the row {row!r:.400}")
             failed.append(error)
 
-    def tell(failed: list[Exception]) -> None:
+    def tell(failed: list[BaseException]) -> None:
         if failed:
-            raise ExceptionGroup(f"of {len(table)} rows {len(failed)} failed", failed)
+            raise BaseExceptionGroup(f"of {len(table)} rows {len(failed)} failed", failed)
 
     def made(test: Callable[..., Any]) -> Callable[..., Any]:
         async def in_turn(**fixtures: Any) -> None:
-            failed: list[Exception] = []
+            failed: list[BaseException] = []
             for row in table:
                 with noting(row, failed):
                     await test(**fixtures, **row)
             tell(failed)
 
         def at_once(**fixtures: Any) -> None:
-            failed: list[Exception] = []
+            failed: list[BaseException] = []
             for row in table:
                 with noting(row, failed):
                     test(**fixtures, **row)
