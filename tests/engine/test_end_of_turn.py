@@ -13,7 +13,6 @@ import engine.load.loader
 from engine.end_of_turn import HEAD_FILE, end_ids
 from engine.engine import Engine
 from engine.types import CheckpointError, EngineConfig, SamplingParams, Staged
-from tests.tables import each_row
 
 MakeEngine = Callable[..., Engine]
 HIDDEN = 32
@@ -121,7 +120,7 @@ def test_graphs_ask_the_head_too(tiny_model: Path, tmp_path: Path) -> None:
     assert found[1] == pytest.approx(found[0], rel=1e-4)
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("tensors", "complaint"),
     [
         (head_tensors(hidden=HIDDEN + 1), "expected inner.weight of shape"),

@@ -20,7 +20,6 @@ from engine.types import (
     UnsupportedArchitecture,
     WrongShape,
 )
-from tests.tables import each_row
 
 CONFIG = EngineConfig(dtype="fp32", kv_tokens=256)
 
@@ -96,7 +95,7 @@ def test_what_the_engine_cannot_run_is_refused_by_name(
         Engine.load(folder, CONFIG)
 
 
-@each_row(
+@pytest.mark.parametrize(
     ("changes", "key"),
     [
         ({"hidden_size": "big"}, "hidden_size"),

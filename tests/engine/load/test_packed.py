@@ -21,7 +21,6 @@ from engine.types import (
     WrongShape,
 )
 from tests.engine.families import ROWS, reference, write_text
-from tests.tables import each_row
 
 GROUP = 16
 TOKENS = [5, 9, 30, 31, 70, 8]
@@ -357,7 +356,7 @@ def test_groups_that_name_no_blocks_are_refused_by_name(groups: Any) -> None:
         read_weight(_Tensors(named), "a", (64, 64), quantization)
 
 
-@each_row("format_name", FORMATS)
+@pytest.mark.parametrize("format_name", FORMATS)
 def test_a_missing_part_of_a_quantized_weight_is_named(
     tiny_model: Path, tmp_path: Path, format_name: str
 ) -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from engine import kept_files
-from tests.tables import each_row
 from voiceloop.listening.recipes.end_probability import EndProbability
 
 
-@each_row(("changed", "is_asked_anew"), [
+@pytest.mark.parametrize(("changed", "is_asked_anew"), [
     ("engine.py", True), ("native/decoder.c", True), ("kernels/norm.py", True),
     ("drafting/verification.py", True), ("tiers/host_tier.py", True),
     ("recipes/passages.py", False), ("recipes/training/shards.py", False), ("README.md", False),

@@ -16,7 +16,6 @@ import pytest
 import engine.types as engine_types
 from engine.engine import Engine
 from engine.types import CheckpointError, IntegrityError, InvalidRequest, TemplateError
-from tests.tables import each_row
 from voiceloop.backends import (
     ChatMessage,
     Generated,
@@ -319,7 +318,7 @@ def test_a_pass_stages_for_five_milliseconds_and_who_waits_longest_is_next(
     assert staged == [names[:3], names[3:6], ["s6", "s0"]]
 
 
-@each_row(("serving", "commits", "gives_way"), [
+@pytest.mark.parametrize(("serving", "commits", "gives_way"), [
     (["s#1"], [], False),
     (["s#1"], [("s", "hello")], False),  # it would only be made again
     (["s#1"], [("s", "hello there")], True),
