@@ -76,7 +76,6 @@ REQUIRED = {
 OPTIONAL = {
     "matplotlib": ("the demo's pictures", "embedded"),
     "sounddevice": ("microphone and speaker of voiceloop talk", "talk"),
-    "av": ("mp3, opus and aac over HTTP, and uploads of them", "uploads"),
     "faster-whisper": ("Whisper as a recognizer", "whisper"),
     "livekit": ("echo cancellation of voiceloop talk", "talk"),
     "mcp": ("tools of MCP servers", "mcp"),

@@ -28,13 +28,10 @@ from voiceloop.cell import only_compute
 from voiceloop.child import send
 from voiceloop.http.compressed_audio import (
     HEAD_BYTES,
-    PLAIN,
     Unusable,
     Why,
     container_of,
     decode_audio,
-    has_av,
-    missing_av,
 )
 
 DEADLINE_S = 60.0
@@ -85,17 +82,15 @@ class Decoded(NamedTuple):
 
 
 async def decode_upload(upload: BinaryIO, max_s: float) -> Decoded:
-    """The first audio track of a file.
+    """The audio of a file.
 
     Raises:
         Unusable: it is no audio, it is damaged, it lasts longer than ``max_s``, or it takes more
             than such audio needs.
-        MissingExtra: PyAV is absent, and it takes that.
     """
     upload.flush()
     descriptor = upload.fileno()
-    if container_of(os.pread(descriptor, HEAD_BYTES, 0)) not in PLAIN and not has_av():
-        raise missing_av()
+    container_of(os.pread(descriptor, HEAD_BYTES, 0))
     os.lseek(descriptor, 0, os.SEEK_SET)  # its own position is that of the process's stdin
     async with _decoding:
         process = await asyncio.create_subprocess_exec(

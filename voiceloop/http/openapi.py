@@ -85,7 +85,7 @@ ASKED = (*WRONG, *KEYED)
 OF_MODEL = (*ASKED, "quota_exceeded", "backend_error", "server_overloaded", "backend_timeout")
 OF_CALL = (*KEYED, "call_id_not_found", "call_at_another_server")
 JSON = ("application/json",)
-SOUND = ("audio/mpeg", "audio/ogg", "audio/aac", "audio/flac", "audio/wav", "audio/pcm")
+SOUND = ("audio/mpeg", "audio/ogg", "audio/flac", "audio/wav", "audio/pcm")
 EMPTY = ("text/plain",)
 
 
@@ -147,13 +147,13 @@ def _paths() -> Json:
         "/v1/audio/speech": {
             "post": _operation(
                 "Speaks a text.", "The sound, sent while it is spoken.",
-                (*OF_MODEL, "missing_extra"), SOUND, SPEECH,
+                OF_MODEL, SOUND, SPEECH,
             )
         },
         "/v1/audio/transcriptions": {
             "post": _operation(
                 "Writes down the words of a file.", "The words; `verbose_json` adds their times.",
-                (*OF_MODEL, "missing_extra"), (*JSON, "text/plain"), TRANSCRIPTION,
+                OF_MODEL, (*JSON, "text/plain"), TRANSCRIPTION,
             )
         },
         "/v1/realtime/client_secrets": {

@@ -23,7 +23,7 @@ from starlette.routing import Route
 from audio.resample import Resampler
 from voiceloop.backends import Backends, Speech, VoiceOptions
 from voiceloop.http.body import checked, read_json
-from voiceloop.http.compressed_audio import ENCODINGS, Encoder, load_av
+from voiceloop.http.compressed_audio import ENCODINGS, Encoder
 from voiceloop.http.gate import MAX_JSON_BYTES, Door, Stream, started, unless_left
 from voiceloop.realtime.session_update import read_voice
 from voiceloop.realtime.settings import SessionSettings
@@ -33,7 +33,7 @@ PIECE_BYTES = 65_536  # of a file that is sent when it is whole: each has its ow
 UNKNOWN_BYTES = 0xFFFFFFFF  # a WAV whose length is not known when it starts
 
 
-Format = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+Format = Literal["mp3", "opus", "flac", "wav", "pcm"]
 
 
 class VoiceId(msgspec.Struct, frozen=True):
@@ -65,11 +65,10 @@ def speech_routes(door: Door, settings: SessionSettings) -> list[Route]:
             case "wav":
                 return Stream(await started(_as_wav(pcm)), "audio/wav")
             case name:
-                load_av()  # what is missing is said before anything is spoken
                 return await unless_left(request, compressed(pcm, name))
 
     async def compressed(pcm: AsyncGenerator[bytes, None], name: str) -> Response:
-        return Stream(await started(_encoded(pcm, name)), ENCODINGS[name][3])
+        return Stream(await started(_encoded(pcm, name)), ENCODINGS[name][2])
 
     return [Route("/v1/audio/speech", door.guard(speech), methods=["POST"])]
 

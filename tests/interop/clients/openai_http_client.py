@@ -51,7 +51,7 @@ def tools() -> None:
 
 
 def speech() -> None:
-    for form in ("mp3", "opus", "aac", "flac", "wav", "pcm"):
+    for form in ("mp3", "opus", "flac", "wav", "pcm"):
         answer = CLIENT.audio.speech.create(
             model="tts-1", voice="alloy", input="Good morning.", response_format=form
         )

@@ -18,7 +18,7 @@ HELLO = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 @pytest.mark.parametrize(("kind", "body", "told"), [
     (SpeechBody, {"input": "a", "response_format": "ogg"},
-     "response_format: expected aac, flac, mp3, opus, pcm, wav, found 'ogg'"),
+     "response_format: expected flac, mp3, opus, pcm, wav, found 'ogg'"),
     (SecretBody, {"lock": ["all"]},
      "lock[0]: expected instructions, roles, tools, voice, found 'all'"),
     (ChatBody, HELLO | {"tool_choice": "any"},
