@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .adapters import Adapters
 from .kv_cache import KvPool
-from .linear import INT4_GROUP, Linear, MakeLinear, make_dense, make_linear
+from .linear import INT4_GROUP, Linear, MakeLinear, make_linear
 from .load.loader import Checkpoint
 from .load.packed import Stored
 from .load.quant import quantize
@@ -153,7 +153,7 @@ def _cpu(is_native: bool) -> Device:
 
 def _torch_device(name: str) -> Device:
     """Plain torch where tensors lie: what serves on a card that the kernels do not run on."""
-    return Device(name if name.startswith("cuda") else "cpu", make_dense, _cpu_runner)
+    return Device(name if name.startswith("cuda") else "cpu", make_linear, _cpu_runner)
 
 
 def _kernel_device(config: EngineConfig) -> Device:

@@ -27,7 +27,7 @@ from benchmarks.engine.setting import drain
 from engine.device import open_device
 from engine.engine import Engine
 from engine.kernels.decoder import INT4_GROUP
-from engine.linear import Linear, make_dense
+from engine.linear import Linear, make_linear
 from engine.load.loader import read_config
 from engine.load.packed import dense
 from engine.load.quant import quantize
@@ -93,7 +93,7 @@ def build(kind: str = "full", *, is_truth: bool = False, **changes: Any) -> Engi
     device = open_device(config)
 
     def rounded(weight: Any, bias: Tensor | None, *, quant: str | None, **given: Any) -> Linear:
-        return make_dense(dense(quantize(weight, quant, INT4_GROUP)), bias, quant=None, **given)
+        return make_linear(dense(quantize(weight, quant, INT4_GROUP)), bias, quant=None, **given)
 
     with tempfile.TemporaryDirectory() as folder:
         model_dir = write_folder(Path(folder), SHAPES[kind])

@@ -38,8 +38,6 @@ class NativeLinear(Streamed):
     int4 without zeros (Q4_0, symmetric GPTQ) takes 18 bytes of each 32 inputs where others take 20.
     """
 
-    has_kernel = True
-
     def __init__(
         self, library: ctypes.CDLL, weight: ScaledWeight | Int4Weight, bias: Tensor | None,
         dtype: torch.dtype,

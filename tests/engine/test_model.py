@@ -16,6 +16,7 @@ from engine.runner import Extension, Runner
 from engine.sequence import Sequence
 from engine.types import UnsupportedArchitecture
 from tests.engine.families import FAMILIES, reference
+from tests.engine.products import rounded
 
 
 class Bench:
@@ -129,7 +130,7 @@ def test_the_likeliest_tokens_are_not_tied_by_bf16(write_checkpoint: Callable[..
     folder = write_checkpoint(tie_word_embeddings=True)
     decoder = Decoder(
         FolderCheckpoint(folder), read_config(folder), dtype="bf16", quant="int8", device="cpu",
-        context_length=32,
+        context_length=32, make_linear=rounded,
     )  # fmt: skip
     states = 20 * torch.randn(7, 32, generator=torch.Generator().manual_seed(3))
     truth = states @ decoder.embedding.float().T
@@ -146,7 +147,7 @@ def test_of_tokens_that_bf16_ties_each_row_chooses_its_likeliest(
     folder = write_checkpoint(tie_word_embeddings=True)
     decoder = Decoder(
         FolderCheckpoint(folder), read_config(folder), dtype="bf16", quant=quant, device="cpu",
-        context_length=32,
+        context_length=32, make_linear=rounded,
     )  # fmt: skip
     first, second = 40, 70
     wanted = torch.tensor([[16.0, 16.01], [16.01, 16.0]])
@@ -165,7 +166,7 @@ def test_exact_dtypes_read_likely_tokens_from_the_head_that_serves(
     folder = write_checkpoint(tie_word_embeddings=True)
     decoder = Decoder(
         FolderCheckpoint(folder), read_config(folder), dtype=dtype, quant="int8", device="cpu",
-        context_length=32,
+        context_length=32, make_linear=rounded,
     )  # fmt: skip
     states = 20 * torch.randn(7, 32, generator=torch.Generator().manual_seed(3))
     states = states.to(decoder.dtype)
@@ -185,7 +186,7 @@ def test_a_head_has_four_bits_only_where_its_likely_tokens_are_computed_again(
     folder = write_checkpoint(tie_word_embeddings=is_tied, vocab_size=200)
     decoder = Decoder(
         FolderCheckpoint(folder), read_config(folder), dtype="fp32", quant="int4", device="cpu",
-        context_length=32, int4_head=int4_head,
+        context_length=32, int4_head=int4_head, make_linear=rounded,
     )  # fmt: skip
     assert decoder.head.kept == kept
     assert decoder.n_refined == (N_REFINED_INT4 if kept == "int4" else N_REFINED * is_tied)

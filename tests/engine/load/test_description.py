@@ -14,16 +14,16 @@ from tests.engine.load.gguf_files import write_gguf
 
 def test_formats_layers_drafters_and_room_are_told(tiny_model: Path, shallow_model: Path) -> None:
     config = EngineConfig(
-        quant="int8", kv_format="int8", kv_tokens=1024, native=False, ngram_draft=True,
+        kv_format="int8", kv_tokens=1024, native=False, ngram_draft=True,
         draft_dir=shallow_model,
     )  # fmt: skip
     engine = Engine.load(tiny_model, config)
     assert served_by(engine) == {
-        "weights": "int8", "kv": "int8", "layers": "torch",
+        "weights": "bf16", "kv": "int8", "layers": "torch",
         "drafter": "grammars and n-grams and a draft model",
     }  # fmt: skip
     assert describe(engine) == (
-        "int8 weights, layers by torch, drafts by grammars and n-grams and a draft model, "
+        "bf16 weights, layers by torch, drafts by grammars and n-grams and a draft model, "
         "int8 KV for 1024 tokens: 2.0 callers of 512, "
         "0.1 MB of weights and 0.1 MB of keys and values"
     )
@@ -54,12 +54,6 @@ def test_what_runs_the_layers_of_a_gpu_is_one_word_for_a_label(tiny_model: Path)
     assert served_by(Engine.load(tiny_model, config))["layers"] == "triton"
 
 
-def test_room_in_the_machines_memory_is_told(make_engine: Callable[..., Engine]) -> None:
-    n_bytes = make_engine().pool.block_bytes * 8
-    told = describe(make_engine(host_tier_bytes=n_bytes))
-    assert told.endswith("128 more of earlier turns in the machine's memory")
-
-
 def test_an_engine_without_quantization_and_drafters_says_so(
     make_engine: Callable[..., Engine], tiny_model: Path
 ) -> None:
@@ -71,8 +65,13 @@ def test_an_engine_without_quantization_and_drafters_says_so(
     assert describe(make_engine(dtype="fp32")).startswith("fp32 weights")
 
 
-@pytest.mark.parametrize("native", [True, False])
-@pytest.mark.parametrize(("form", "told"), [("Q4_1", "int4"), ("Q8_0", "int8"), ("F16", "int4")])
+@pytest.mark.parametrize(
+    ("form", "native", "told"),
+    [
+        ("Q4_1", True, "int4"), ("Q8_0", True, "int8"), ("F16", True, "int4"),
+        ("Q4_1", False, "bf16"),
+    ],
+)  # fmt: skip
 def test_weights_are_told_as_they_are_kept_whatever_was_asked(
     tiny_model: Path, tmp_path: Path, form: str, told: str, native: bool
 ) -> None:
@@ -82,12 +81,12 @@ def test_weights_are_told_as_they_are_kept_whatever_was_asked(
 
 
 def test_formats_that_differ_are_told_with_their_shares(tiny_model: Path) -> None:
-    engine = Engine.load(tiny_model, EngineConfig(kv_tokens=512, quant="int4", native=False))
+    engine = Engine.load(tiny_model, EngineConfig(kv_tokens=512, native=False))
     for layer in engine.runner.decoder.layers:
         layer.down.kept = "int8"
     sizes = engine.runner.decoder.config
     down = sizes.hidden_size * sizes.intermediate_size
     heads, kv_heads = sizes.n_heads * sizes.head_dim, sizes.n_kv_heads * sizes.head_dim
     whole = 3 * down + sizes.hidden_size * (2 * heads + 2 * kv_heads)
-    expected = f"{1 - down / whole:.0%} int4 and {down / whole:.0%} int8 weights, "
+    expected = f"{1 - down / whole:.0%} bf16 and {down / whole:.0%} int8 weights, "
     assert describe(engine).startswith(expected)

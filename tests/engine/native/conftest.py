@@ -19,6 +19,7 @@ from engine.prefix_tree import PrefixTree
 from engine.runner import Extension, Runner
 from engine.sequence import Sequence as Tokens
 from engine.types import EngineConfig
+from tests.engine.products import rounded
 
 VOCAB = 200
 
@@ -99,7 +100,8 @@ def make_bench() -> MakeBench:
         device = open_device(engine)
         decoder = Decoder(
             RandomCheckpoint(), config, dtype=dtype, quant=quant, device="cpu",
-            context_length=config.context_length, make_linear=device.make_linear,
+            context_length=config.context_length,
+            make_linear=device.make_linear if is_native else rounded,
             int4_head=device.int4_head,
         )  # fmt: skip
         pool = decoder.make_pool(24, kv_format, poison=True)
