@@ -31,8 +31,8 @@ from benchmarks.engine import drafting as engine_drafting
 from benchmarks.engine import exactness as engine_exactness
 from benchmarks.engine import peers as engine_peers
 from benchmarks.engine import real_weights as engine_real_weights
+from benchmarks.engine import restart as engine_restart
 from benchmarks.engine import rows as engine_rows
-from benchmarks.engine import tiers as engine_tiers
 from benchmarks.engine.models import SHAPES, embedded_model, sources, write_random_model
 from benchmarks.engine.setting import Setting
 from benchmarks.harness.command_line import Benchmark, run
@@ -48,8 +48,7 @@ PARTS: dict[str, Callable[[Setting], list[Bar]]] = {
     "after_commit": engine_cpu.after_commit,
     "batch": engine_cpu.batch,
     "sharing": engine_cpu.sharing,
-    "restored": engine_tiers.restored,
-    "restarted": engine_tiers.restarted,
+    "restarted": engine_restart.restarted,
     "under_speculation": engine_cpu.under_speculation,
     "rows": engine_rows.rows,
     "drafting": engine_drafting.drafting,

@@ -33,7 +33,6 @@ from .sequence import Sequence
 from .text.grammar import GrammarCompiler
 from .text.text import Text
 from .text.tool_calls import MalformedToolCall, ParsedCall, notation_of
-from .tiers.host_tier import HostTier
 from .types import (
     BLOCK_TOKENS,
     DeviceFault,
@@ -85,8 +84,7 @@ class Engine:
         self.vocab_size, self.adapters = model.vocab_size, decoder.adapters
         n_blocks = config.kv_tokens // BLOCK_TOKENS
         self.pool = decoder.make_pool(n_blocks, config.kv_format, config.poison)
-        tier = HostTier.open(self.pool, config.host_tier_bytes if config.prefix_cache else 0)
-        self.tree = PrefixTree(self.pool, config.prefix_cache, tier)
+        self.tree = PrefixTree(self.pool, config.prefix_cache)
         self.runner = device.make_runner(decoder, self.pool, config, end_ids(text))
         self.lacks = device.lacks
         self.scheduler = Scheduler(self.pool, self.tree, config, clock)
@@ -123,8 +121,10 @@ class Engine:
                 config.kv_format,
             )
             config = replace(config, kv_format="plain")
-        config = with_kv_tokens(config, decoder, context_length(decoder.config, config))
-        engine = cls(text, decoder, config, clock, make_drafters(text, decoder, config))
+        sized = with_kv_tokens(config, decoder, context_length(decoder.config, config))
+        # What a draft model has read is not worth spare memory.
+        drafting = replace(sized, kv_tokens=config.kv_tokens) if config.device == "cpu" else sized
+        engine = cls(text, decoder, sized, clock, make_drafters(text, decoder, drafting))
         engine._grammars.warm_up()
         return engine
 
@@ -219,8 +219,6 @@ class Engine:
             "kv_blocks": self.pool.n_blocks,
             "kv_blocks_free": self.pool.n_free,
             "kv_blocks_shared": len(self.tree),
-            "kv_blocks_parked": self.tree.n_parked,
-            "kv_blocks_restored": self.tree.n_restored,
             "kv_blocks_held": len(set(self._held())),  # the rest of the tree can be given back
         }
 
@@ -304,7 +302,7 @@ class Engine:
         """The tasks of the step; where there is none, read ahead or wait for a grammar instead."""
         coming = self._coming_grammars()
         tasks = self.scheduler.compose(self._branches.values())
-        self._is_stalled = not (tasks or coming or self.scheduler.n_restored)
+        self._is_stalled = not (tasks or coming)
         if not tasks and self.speculation.is_behind:
             self.speculation.stage(self._opened(), interrupted)
         elif not tasks:

@@ -7,10 +7,13 @@ the longest unused make room. What a name stands for is for whoever keeps the fi
 
 import hashlib
 import json
+import logging
 import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -19,10 +22,13 @@ from torch import Tensor
 from .load.gguf_file import files_of
 from .own_files import own_file, own_folder, through
 
+log = logging.getLogger(__name__)
+
 SUFFIX, PART = ".safetensors", ".part"
 DTYPES = {torch.uint8: "U8", torch.bfloat16: "BF16", torch.float32: "F32"}  # as files call them
 # Of a file that is being written: older ones are of a process that was killed.
 PART_KEPT_S = 600.0
+LARGE_BYTES = 1 << 20  # of a file: its digest is kept as long as its size and time stay
 WEIGHTS = {".safetensors", ".gguf", ".json", ".jinja"}
 CODE = Path(__file__).parent  # the engine: another version of it may compute other numbers
 
@@ -47,12 +53,21 @@ def model_files(model: Path) -> list[Path]:
 
 
 def digest(paths: Iterable[Path]) -> str:
-    """Return the digest of names and contents; reads them all."""
+    """Return the digest of names and contents; reads them all, large ones once."""
     found = hashlib.sha256()
     for path in paths:
-        with path.open("rb") as file:
-            found.update(path.name.encode() + b"\0" + hashlib.file_digest(file, "sha256").digest())
+        at = path.stat()
+        content = _content if at.st_size < LARGE_BYTES else _content_of_large
+        found.update(path.name.encode() + b"\0" + content(path, at.st_size, at.st_mtime_ns))
     return found.hexdigest()
+
+
+def _content(path: Path, n_bytes: int, changed_ns: int) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+_content_of_large = lru_cache(maxsize=256)(_content)
 
 
 class KeptFiles:
@@ -72,20 +87,31 @@ class KeptFiles:
         finally:
             os.close(descriptor)
 
-    def write(self, name: str, tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> None:
-        """Keep tensors under this name; others make room. Raises: OSError."""
-        with own_folder(self.folder) as folder:
-            self._make_room(folder)  # of what a process that was killed has left
-            part = folder / f".{name.removesuffix(SUFFIX)}-{os.getpid()}{PART}"
-            try:
-                part.touch(mode=0o600)
-                _write(part, tensors, metadata)
-                _sync(part)  # before its name: a name without its bytes would be a torn file
-                part.replace(folder / name)
-            finally:
-                part.unlink(missing_ok=True)  # where it has no other name
-            _sync(folder)
-            self._make_room(folder)
+    def keep(self, name: str, tensors: dict[str, Tensor], metadata: Mapping[str, str]) -> None:
+        """Keep tensors under this name, where the disk has twice the room; others make room."""
+        n_bytes = sum(tensor.nbytes for tensor in tensors.values())
+        try:
+            with own_folder(self.folder) as folder:
+                if n_bytes <= min(self.n_most_bytes, shutil.disk_usage(folder).free // 2):
+                    self._write(folder, name, tensors, metadata)
+        except OSError as error:
+            log.warning("nothing more is kept in %s: %s", self.folder, error)
+
+    def _write(
+        self, folder: Path, name: str, tensors: dict[str, Tensor], metadata: Mapping[str, str]
+    ) -> None:
+        """Raises: OSError."""
+        self._make_room(folder)  # of what a process that was killed has left
+        part = folder / f".{name.removesuffix(SUFFIX)}-{os.getpid()}{PART}"
+        try:
+            part.touch(mode=0o600)
+            _write(part, tensors, metadata)
+            _sync(part)  # before its name: a name without its bytes would be a torn file
+            part.replace(folder / name)
+        finally:
+            part.unlink(missing_ok=True)  # where it has no other name
+        _sync(folder)
+        self._make_room(folder)
 
     def _make_room(self, folder: Path) -> None:
         """Remove what is beyond the bytes, the longest unused first, and what was left behind."""

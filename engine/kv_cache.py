@@ -126,27 +126,22 @@ class KvPool:
             self.n_blocks
         )
 
-    def store(self, n_blocks: int, *, is_pinned: bool | None = None) -> BlockStore:
-        """Room in the machine's memory for copies of blocks; for a GPU it is pinned.
-
-        is_pinned: other than that.
-        """
-        if is_pinned is None:
-            is_pinned = self.device.startswith("cuda")
+    def store(self, n_blocks: int) -> BlockStore:
+        """Room in the machine's memory for copies of blocks."""
         layers, _, *rest = self._codes.shape
-        codes = _zeros((n_blocks, layers, *rest), self._codes.dtype, "cpu", is_pinned)
+        codes = _zeros((n_blocks, layers, *rest), self._codes.dtype, "cpu")
         scales = (n_blocks, layers, *self._scales.shape[2:])
-        return BlockStore(codes, _zeros(scales, self._scales.dtype, "cpu", is_pinned))
+        return BlockStore(codes, _zeros(scales, self._scales.dtype, "cpu"))
 
     def save(self, block: int, store: BlockStore, place: int) -> None:
-        """Copy a block into a store; where that is pinned, when the device gets there."""
-        store.codes[place].copy_(self._codes[:, block], non_blocking=True)
-        store.scales[place].copy_(self._scales[:, block], non_blocking=True)
+        """Copy a block into a store."""
+        store.codes[place] = self._codes[:, block]
+        store.scales[place] = self._scales[:, block]
 
     def restore(self, store: BlockStore, place: int, block: int) -> None:
         """The inverse."""
-        self._codes[:, block].copy_(store.codes[place], non_blocking=True)
-        self._scales[:, block].copy_(store.scales[place], non_blocking=True)
+        self._codes[:, block] = store.codes[place]
+        self._scales[:, block] = store.scales[place]
 
     def _fill(self, block: "int | slice", value: float) -> None:
         (self._scales if self.format.is_scaled else self._codes)[:, block] = value
@@ -192,19 +187,6 @@ class KvPool:
         keys, values = cache.permute(1, 2, 0, 3).unsqueeze(1).unbind(0)
         return keys, values
 
-    def read_batch(self, layer: int, blocks: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of many sequences: [n, kv_heads, tokens, head_dim] each.
-
-        blocks: [n, blocks], shorter tables padded with any block in use.
-        """
-        indices = blocks.flatten()
-        codes = self.blocks[layer].index_select(0, indices)
-        scales = self.scale_blocks[layer].index_select(0, indices)
-        cache = self.format.decode(codes, scales)
-        cache = cache.view(len(blocks), -1, *cache.shape[2:])
-        keys, values = cache.permute(2, 0, 3, 1, 4).unbind(0)
-        return keys, values
-
     def check_integrity(self, held: Sequence[int]) -> None:
         """`held`: every reference that exists, one entry each. Raises: IntegrityError."""
         counts = [0] * self.n_blocks
@@ -222,16 +204,14 @@ class KvPool:
                 )
 
 
-def _zeros(
-    shape: tuple[int, ...], dtype: torch.dtype, device: str, is_pinned: bool = False
-) -> Tensor:
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
     """Zeros: a masked slot still meets the softmax's 0, and 0 * NaN is NaN.
 
     On a CPU they are pages that nobody has written yet: a server whose pool is never full has only
     the used part of it in memory.
     """
     n_bytes = math.prod(shape) * dtype.itemsize
-    if device != "cpu" or is_pinned or not n_bytes:
-        return torch.zeros(shape, dtype=dtype, device=device, pin_memory=is_pinned)
+    if device != "cpu" or not n_bytes:
+        return torch.zeros(shape, dtype=dtype, device=device)
     pages = torch.frombuffer(mmap.mmap(-1, n_bytes), dtype=torch.uint8)
     return pages.view(dtype).view(shape)

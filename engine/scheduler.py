@@ -171,7 +171,6 @@ class Scheduler:
         self._n_staged_of: dict[str, int] = {}  # tokens computed of each tenant that waits
         self.cost = StepCost()
         self._n_promised: int | None = None  # while a step is composed; None: to be counted
-        self.n_restored = 0  # blocks that came back from the host tier for the newest step
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -190,7 +189,7 @@ class Scheduler:
     def compose(self, branches: Iterable[Branch]) -> list[Task]:
         """The tasks of the next step, blocks reserved."""
         branches = sorted(branches, key=lambda b: (is_operators(b), is_batch(b), b.order))
-        self.n_restored, self._n_promised = 0, None
+        self._n_promised = None
         self._admit(branches)
         running = [b for b in branches if b.phase is Phase.REPLYING and not awaits_grammar(b)]
         awaited = [b for b in running if not is_batch(b)]
@@ -222,7 +221,6 @@ class Scheduler:
         turns = list[tuple[int, Branch]]()
         if len(decoding) < len(running):
             turns = [(n, b) for n, b in in_turns(running) if not is_decoding(b)]
-            turns = [(n, b) for n, b in turns if self._is_back(b, branches)]
         waiting, rounds = [b for _, b in turns], [n for n, _ in turns]
         n_left = n_most - len(decoding)
         chunks = share_out([branch.sequence.n_pending for branch in waiting], n_left, rounds)
@@ -247,8 +245,6 @@ class Scheduler:
             if budget <= 0:
                 break
             sequence.attach()  # somebody may have committed our prefix meanwhile
-            if not self._is_back(branch, branches):
-                continue
             n_known = min(sequence.n_pending, budget)
             if not self._has_spare(sequence.n_blocks_to_reserve(n_known), branches):
                 continue
@@ -297,30 +293,6 @@ class Scheduler:
         return tasks
 
     # -- memory ----------------------------------------------------------------------------------
-
-    def _is_back(self, branch: Branch, branches: list[Branch]) -> bool:
-        """Bring back what a prompt has in the host tier; False where more comes with the next step.
-
-        A step brings back as much as its time allows. Where computing is faster, or no memory is
-        spare for it, nobody waits.
-        """
-        sequence, tier = branch.sequence, self.tree.tier
-        n_parked = sequence.n_to_restore()
-        if not n_parked or tier is None or not tier.pays(self.cost.ms_per_row):
-            return True
-        n_most = max(1, int(self.config.step_budget_ms / tier.ms_per_block)) - self.n_restored
-        n_blocks = min(n_parked, n_most)
-        if n_blocks <= 0:
-            return False
-        promised = self._promised(branches) if branch.phase is not Phase.REPLYING else 0
-        if not self.tree.can_evict(n_blocks + promised - self.pool.n_free):
-            return True
-        n_before = sequence.n_resident
-        n_restored = sequence.restore(n_blocks)
-        self.n_restored += n_restored
-        if branch.reply is not None and not branch.reply.tokens:
-            branch.reply.count(cached_tokens=sequence.n_resident - n_before)
-        return n_restored == 0 or not sequence.n_to_restore()
 
     def _promised(self, branches: Iterable[Branch]) -> int:
         """Blocks that replies may still ask for, counted anew only where that has changed."""

@@ -69,18 +69,6 @@ class Sequence:
             self.pool.release(self.table)
             self.table, self.n_resident = array("i", shared), n_resident
 
-    def n_to_restore(self) -> int:
-        """Blocks in the host tier that continue the resident tokens."""
-        if self.n_pending < BLOCK_TOKENS:
-            return 0
-        return self.tree.n_to_restore(self.tokens, self.shared_as, self.n_resident)
-
-    def restore(self, n_most: int) -> int:
-        """Bring back and take over up to `n_most` of those, as room allows; returns how many."""
-        n_restored = self.tree.restore(self.tokens, self.shared_as, n_most)
-        self.attach()
-        return n_restored
-
     def truncate(self, n_tokens: int) -> None:
         """Forget everything after the first `n_tokens`."""
         del self.tokens[n_tokens:]

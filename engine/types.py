@@ -115,7 +115,7 @@ class EngineConfig:
     quant: weight quantization on load; None keeps the weights in `dtype`.
     kv_format: how keys and values are stored, "plain" being the compute dtype.
     kv_tokens: size of the KV pool; `pool_tokens_for` tells what one conversation needs.
-    kv_memory_share: above 0, the pool's size instead: this share of the device's memory that is
+    kv_memory_share: above 0, the pool's size instead on a GPU: this share of its memory that is
         free once the weights are read, and no more than all branches could use.
     context_length: upper bound on prompt + reply; None takes the checkpoint's.
     threads: torch's intra-op threads; 1 is steadiest beside other processes.
@@ -127,7 +127,7 @@ class EngineConfig:
         (nearly free on a GPU, costly on a CPU).
     preemptive_tokens: most tokens of one preemptive reply; how many there are is the gateway's.
     prefix_cache: share committed prefixes between branches of the same salt.
-    host_tier_bytes: memory of the machine for shared blocks that had to leave the KV pool; 0: none.
+    kv_spare_bytes: on a CPU, memory beyond `kv_tokens` for conversations that nobody is in now.
     adapter_dir: a PEFT folder of low-rank changes (LoRA), merged into the weights on load; its
         chat template and end-of-turn head, where it has them, take the model's place.
     adapters: PEFT folders that branches name: such changes beside the weights, the rows of several
@@ -163,7 +163,7 @@ class EngineConfig:
     share_steps: bool = False
     preemptive_tokens: int = 256
     prefix_cache: bool = True
-    host_tier_bytes: int = 0
+    kv_spare_bytes: int = 0
     adapter_dir: Path | None = None
     adapters: tuple[Path, ...] = ()
     draft_dir: Path | None = None
@@ -203,7 +203,7 @@ class EngineConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
         for name in (
-            "max_draft_tokens", "preemptive_tokens", "host_tier_bytes", "packed_file_bytes",
+            "max_draft_tokens", "preemptive_tokens", "kv_spare_bytes", "packed_file_bytes",
         ):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: expected 0 or more, found {getattr(self, name)}")

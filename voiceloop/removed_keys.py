@@ -59,7 +59,7 @@ REMOVED: Mapping[str, str] = {
     "engine.draft_model": "Name the folder in engine.drafter.",
     "engine.native": "Leave it out: the C library serves where it can be had, else torch does.",
     "engine.step_budget_ms": "Leave it out: one step of a prompt takes 10 ms at most.",
-    "engine.host_tier_mb": "Leave it out: up to 512 MiB of conversations are kept in memory.",
+    "engine.host_tier_mb": "Leave it out: on a CPU 512 MiB beside the KV cache keep conversations.",
     **dict.fromkeys(
         ("cascade.small", "cascade.large"), "Write cascade.models = ['main', 'big'], small, large."
     ),

@@ -43,9 +43,6 @@ def describe(engine: Engine) -> str:
             f"contexts of {engine.context_length} tokens ({config.context_length} asked for), "
             "all that the model was trained for"
         )
-    if engine.tree.tier is not None:
-        n_parked = engine.tree.tier.n_slots * BLOCK_TOKENS
-        parts.append(f"{n_parked} more of earlier turns in the machine's memory")
     return ", ".join(parts)
 
 

@@ -11,7 +11,6 @@ import ctypes
 import hashlib
 import json
 import logging
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,7 +90,7 @@ class PackedWeights:
     def keep(self, products: Iterator[tuple[str, object]], embedding: Tensor) -> None:
         """Write all products and the embedding, by a thread of its own.
 
-        Writes nothing where some are not the library's, or where the disk has too little room.
+        Writes nothing where some are not the library's.
         """
         named = dict(products)
         tensors, facts = {EMBEDDING: embedding}, dict[str, Any]()
@@ -103,15 +102,5 @@ class PackedWeights:
             facts[name] = {
                 "layout": product.facts(), "kept": product.kept, "parts": list(parts),
             }  # fmt: skip
-        in_background(lambda: self._write(tensors, facts))
-
-    def _write(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        n_bytes = sum(tensor.nbytes for tensor in tensors.values())
-        try:
-            self._files.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            n_free = shutil.disk_usage(self._files.folder).free
-            if n_bytes > min(self._files.n_most_bytes, n_free // 2):
-                return
-            self._files.write(self._name, tensors, {FACTS: json.dumps(facts)})
-        except OSError as error:
-            log.warning("packed weights are not kept in %s: %s", self._files.folder, error)
+        told = {FACTS: json.dumps(facts)}
+        in_background(lambda: self._files.keep(self._name, tensors, told))

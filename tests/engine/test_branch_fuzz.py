@@ -228,7 +228,7 @@ def oracle(tiny_model: Path) -> DenseOracle:
 @settings(max_examples=N_EXAMPLES, derandomize=N_EXAMPLES <= 50)
 @given(
     OPERATIONS,
-    st.sampled_from([{}, {"share_steps": True, "step_tokens": 24}, {"host_tier_bytes": 1 << 16}]),
+    st.sampled_from([{}, {"share_steps": True, "step_tokens": 24}]),
     st.sampled_from(["none", "ngram", "model"]),
 )
 def test_any_life_of_branches_equals_the_dense_oracle(

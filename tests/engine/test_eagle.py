@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import shutil
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +26,7 @@ from engine.types import (
     UnsupportedArchitecture,
     WrongShape,
 )
-from tests.engine.conftest import SIZES, WriteCheckpoint, write_tokenizer
+from tests.engine.conftest import SIZES, write_tokenizer
 from tests.engine.eagle_heads import (
     config_of,
     counting_head,
@@ -404,21 +403,3 @@ def _recorded(guess: Callable[[], None], places: Any, seen: list[list[int]]) -> 
         seen.append(places.guesses.flatten().tolist())
 
     return recorded
-
-
-def test_a_head_of_another_agent_makes_another_identity(
-    write_checkpoint: WriteCheckpoint, head: Path, tmp_path: Path
-) -> None:
-    """The kept prefix of instructions holds the head's part: another head cannot read it."""
-    from engine.tiers.prefix_file import identity
-
-    model = write_checkpoint()
-    other = tmp_path / "other"
-    shutil.copytree(head, other)
-    config = json.loads((other / "config.json").read_text())
-    (other / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-4}))
-    names = [
-        identity(model, EngineConfig(device="reference", eagle_dir=one), "torch")
-        for one in (None, head, other)
-    ]
-    assert len(set(names)) == 3

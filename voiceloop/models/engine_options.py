@@ -21,9 +21,9 @@ from voiceloop.workers.messages import RoleSpec, WorkerSpec
 
 # The open turn's, the answer's, and four out of band.
 BRANCHES_PER_SESSION = 6
-# Of memory, for conversations that leave the KV cache: they come back sooner than they are read
-# again (benchmarks/LOG.md, 2026-11-22, "prompts that were read before"). On a GPU it is pinned.
-HOST_TIER_BYTES = 512 * MIB
+# Of memory, on a CPU, for conversations that nobody is in now: what is kept need not be read again
+# (benchmarks/LOG.md, 2026-11-22, "prompts that were read before").
+KV_SPARE_BYTES = 512 * MIB
 # Of the disk, for the agent's instructions as they were read; the longest unused make room.
 PREFIX_FILE_BYTES = 512 * MIB
 # Of the engine's fields those that a configuration sets under another name, for errors.
@@ -75,7 +75,7 @@ def engine_options(
         **base,
         "max_branches": BRANCHES_PER_SESSION * config.limits.max_sessions,
         "threads": engine.threads or n_threads,
-        "host_tier_bytes": HOST_TIER_BYTES,
+        "kv_spare_bytes": KV_SPARE_BYTES,
         "prefix_file_bytes": PREFIX_FILE_BYTES,
         "packed_file_bytes": PACKED_FILE_BYTES,
         "keys": KEYS,

@@ -25,7 +25,6 @@ BLOCKS = {
     "kv_blocks_held": "held",
     "kv_blocks_shared": "cached",
     "kv_blocks_free": "free",
-    "kv_blocks_parked": "parked",
 }
 
 
@@ -82,7 +81,7 @@ class WorkerCollector(Collector):
         )
         blocks = GaugeMetricFamily(
             "voiceloop_kv_blocks",
-            "Blocks of the KV cache: held by conversations, cached, free, parked in memory.",
+            "Blocks of the KV cache: held by conversations, cached, free.",
             labels=["worker", "state"],
         )
         served = GaugeMetricFamily(

@@ -1,12 +1,13 @@
 """A KV pool that is a share of the memory that is free."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engine.engine import Engine
 from engine.load.assembly import read_model
-from engine.load.kv_budget import bytes_per_token, free_bytes, with_kv_tokens
+from engine.load.kv_budget import bytes_per_token, with_kv_tokens
 from engine.types import BLOCK_TOKENS, MAX_AHEAD_TOKENS, ConfigError, EngineConfig, OutOfMemory
 
 CONTEXT = 512  # the tiny model's
@@ -19,7 +20,9 @@ SIZES = {"plain": 128, "int8": 64 + 16}
 def test_a_share_of_free_memory_becomes_as_many_tokens_as_fit(
     tiny_model: Path, kv_format: str
 ) -> None:
-    config = EngineConfig(kv_memory_share=0.5, kv_format=kv_format, max_branches=1000)
+    config = EngineConfig(
+        device="reference", kv_memory_share=0.5, kv_format=kv_format, max_branches=1000
+    )
     _, decoder = read_model(tiny_model, config)
     pool = decoder.make_pool(7, kv_format)
     assert bytes_per_token(pool) == SIZES[kv_format]
@@ -30,7 +33,7 @@ def test_a_share_of_free_memory_becomes_as_many_tokens_as_fit(
 
 
 def test_no_more_is_taken_than_all_branches_could_use(tiny_model: Path) -> None:
-    config = EngineConfig(kv_memory_share=0.5, max_branches=3)
+    config = EngineConfig(device="reference", kv_memory_share=0.5, max_branches=3)
     _, decoder = read_model(tiny_model, config)
     found = with_kv_tokens(config, decoder, CONTEXT, lambda device: 10**12)
     assert found.kv_tokens == 3 * (CONTEXT + 2 * BLOCK_TOKENS)
@@ -39,7 +42,7 @@ def test_no_more_is_taken_than_all_branches_could_use(tiny_model: Path) -> None:
 def test_the_room_of_one_branch_holds_a_whole_context_and_what_is_computed_ahead(
     tiny_model: Path,
 ) -> None:
-    config = EngineConfig(kv_memory_share=0.01, max_branches=1, context_length=500)
+    config = EngineConfig(kv_tokens=256, kv_memory_share=0.6, context_length=500)
     engine = Engine.load(tiny_model, config)
     engine.pool.n_ahead = MAX_AHEAD_TOKENS  # as on a GPU
     engine.require_room(500)
@@ -50,27 +53,15 @@ def test_the_room_of_one_branch_holds_a_whole_context_and_what_is_computed_ahead
 
 
 def test_a_share_that_holds_no_conversation_is_refused(tiny_model: Path) -> None:
-    config = EngineConfig(kv_memory_share=0.1)
+    config = EngineConfig(device="reference", kv_memory_share=0.1)
     _, decoder = read_model(tiny_model, config)
     with pytest.raises(ConfigError, match="expected room for one context of 512 tokens"):
         with_kv_tokens(config, decoder, CONTEXT, lambda device: 100_000)
 
 
-def test_free_memory_is_what_the_system_tells(tmp_path: Path) -> None:
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal: 9 kB\nMemAvailable:   2048 kB\n")
-    nowhere = tmp_path / "absent"
-    assert free_bytes("cpu", meminfo, nowhere) == 2048 * 1024
-    assert free_bytes("cpu", nowhere, nowhere) > 0  # by the pages that are free
-
-
-@pytest.mark.parametrize(("most", "n_bytes"), [
-    ("max", 2048 * 1024), ("1000000", 400_000), ("500000", 0), ("9000000000", 2048 * 1024),
-])  # fmt: skip
-def test_a_container_may_have_less_than_its_machine(
-    tmp_path: Path, most: str, n_bytes: int
-) -> None:
-    (tmp_path / "meminfo").write_text("MemAvailable:   2048 kB\n")
-    (tmp_path / "memory.max").write_text(f"{most}\n")
-    (tmp_path / "memory.current").write_text("600000\n")
-    assert free_bytes("cpu", tmp_path / "meminfo", tmp_path) == n_bytes
+def test_on_a_cpu_spare_memory_keeps_what_the_asked_room_does_not(tiny_model: Path) -> None:
+    spare = EngineConfig(kv_tokens=256, kv_spare_bytes=1024 * SIZES["plain"])
+    assert Engine.load(tiny_model, spare).pool.n_blocks * BLOCK_TOKENS == 256 + 1024
+    for other in ({"device": "reference"}, {"prefix_cache": False}):
+        engine = Engine.load(tiny_model, replace(spare, **other))  # type: ignore[arg-type]
+        assert engine.pool.n_blocks * BLOCK_TOKENS == 256

@@ -13,7 +13,7 @@ from voiceloop.listening.recipes.end_probability import EndProbability
 
 @pytest.mark.parametrize(("changed", "is_asked_anew"), [
     ("engine.py", True), ("native/decoder.c", True), ("kernels/norm.py", True),
-    ("drafting/verification.py", True), ("tiers/host_tier.py", True),
+    ("drafting/verification.py", True), ("text/text.py", True),
     ("recipes/passages.py", False), ("recipes/training/shards.py", False), ("README.md", False),
 ])  # fmt: skip
 def test_an_answer_is_kept_until_the_engines_code_changes(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.tiers.public_prefix import PublicPrefix
+from engine.public_prefix import PublicPrefix
 from engine.types import IntegrityError, TemplateError
 from voiceloop.backends import ChatMessage, Generated, GenerateParams, Tool
 from voiceloop.models.presets import embedded_model_dir
@@ -76,15 +76,12 @@ def test_without_room_on_disk_they_are_read_into_memory_alone(tmp_path: Path) ->
     assert not (tmp_path / "voiceloop" / "prefixes").exists()
 
 
-@pytest.mark.parametrize(("method", "n_most_bytes"), [("advance", 1 << 24), ("observe", 0)])
-def test_kv_that_does_not_add_up_there_ends_the_worker(
-    monkeypatch: pytest.MonkeyPatch, method: str, n_most_bytes: int
-) -> None:
+def test_kv_that_does_not_add_up_there_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     def find_it_unsound(*_: object) -> None:
         raise IntegrityError("expected a leaf, found a block inside")
 
-    monkeypatch.setattr(PublicPrefix, method, find_it_unsound)
-    role = started(n_most_bytes)
+    monkeypatch.setattr(PublicPrefix, "observe", find_it_unsound)
+    role = started()
     deadline = time.monotonic() + 60
     with pytest.raises(RoleBroken, match="a block inside"):
         while time.monotonic() < deadline:

@@ -17,8 +17,7 @@ from typing import Any
 
 from engine.engine import Engine
 from engine.load.description import describe, served_by
-from engine.tiers.prefix_file import PrefixFiles
-from engine.tiers.public_prefix import PublicPrefix
+from engine.public_prefix import PrefixFiles, PublicPrefix
 from engine.types import (
     DeviceFault,
     EngineConfig,
@@ -179,8 +178,7 @@ class LanguageRole:
                 stream.close()
 
     def has_work(self) -> bool:
-        is_public_due = self._public is not None and self._public.has_work
-        return self._model.has_work() or is_public_due or bool(self._due)
+        return self._model.has_work() or bool(self._due)
 
     def totals(self) -> Mapping[str, float]:
         return self._model.metrics()
@@ -206,7 +204,6 @@ class LanguageRole:
 
     def _step(self, interrupted: Callable[[], bool] | None) -> Sequence[StreamEvent | StreamFailed]:
         messages: list[StreamEvent | StreamFailed] = [*self._stage_due()]
-        self._advance_public()
         for event in self._model.step(interrupted):
             if self._public is not None and event.branch_id == self._public.branch_id:
                 self._public.observe(event)
@@ -235,19 +232,6 @@ class LanguageRole:
                 yield StreamFailed(stream_id, found, retryable=False)
             if self._model.clock() >= deadline:
                 return
-
-    def _advance_public(self) -> None:
-        """Advance what no caller's turn depends on: where it fails, callers' prompts are
-        computed as ever.
-        """
-        if self._public is not None and self._public.has_work:
-            try:
-                self._public.advance()
-            except IntegrityError:
-                raise
-            except Exception:
-                log.exception("the operator's prefix is given up")
-                self._public.close()
 
 
 def load(
