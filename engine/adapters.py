@@ -27,7 +27,6 @@ from .types import CheckpointError, InvalidRequest, OutOfMemory
 
 MOST_SLOTS = 8  # adapters in memory: of 4B and rank 16 each takes 100 MB
 MOST_RANK = 256  # of one that is served beside others
-NO_SLOT = -1  # of rows that no adapter changes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -36,7 +36,6 @@ REFRESH_S = 15
 DIGEST_BYTES = 16
 MAX_CHARACTERS = MAX_PACKED_BYTES * 4 // 3 + 1024
 MAX_HEAD_CHARACTERS = 1024
-MAX_CALL_ID_CHARACTERS = 128
 # Calls that were resumed here, each for as long as a ticket of it may be good. More in a minute
 # than any one server takes.
 MAX_REMEMBERED = 65_536
