@@ -112,7 +112,7 @@ def on_post_build(config: Any) -> None:
 def first_sentence(text: str) -> str:
     text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     paragraphs = (one.strip() for one in re.split(r"\n\s*\n", text))
-    plain = next(one for one in paragraphs if one and one[0] not in "#|<!-`")
+    plain = next(one for one in paragraphs if one and one[0] not in "#|<!-")
     return re.split(
-        r"(?<=[.!?:])\s", " ".join(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", plain).split())
+        r"(?<=[.!?])\s", " ".join(re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", plain).split())
     )[0]

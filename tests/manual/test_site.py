@@ -38,7 +38,8 @@ def test_programs_find_every_page_with_a_sentence(site: Path) -> None:
         r"^- \[.+?\]\((.+?)\): (.+)$", (site / "llms.txt").read_text(), re.MULTILINE
     )
     assert {url for url, _ in listed} == {path.name for path in site.glob("*.md")}
-    assert all(len(told) > 20 for _, told in listed), [one for one in listed if len(one[1]) <= 20]
+    cut = [one for one in listed if len(one[1]) <= 20 or one[1].endswith(":")]
+    assert not cut
 
 
 def test_the_text_beside_a_page_leads_to_what_is_there(site: Path) -> None:
