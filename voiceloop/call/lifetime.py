@@ -95,6 +95,7 @@ class Idleness:
         self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
         self._idle, self._busy = asyncio.Event(), asyncio.Event()
+        self._idle.set()  # a call begins in silence, and may have no greeting
         self._quiet_since_s: float | None = clock()
         self._begins_by_s = clock() + BEGINS_WITHIN_S
         self.has_begun = False

@@ -57,6 +57,12 @@ async def test_who_says_nothing_is_asked_and_then_let_go(clock: Clock) -> None:
     assert caller.transport.closed == (1000, "nobody spoke any more")
 
 
+async def test_who_says_nothing_to_an_agent_without_a_greeting_is_asked_too(clock: Clock) -> None:
+    async with phoned(clock, MemoryPhone(clock), instant_backends(), AgentConfig()) as caller:
+        await caller.listen_until("output_audio_buffer.stopped", limit_ms=12_000)
+    assert caller.transcript() == "Are you still there?"
+
+
 async def test_who_asked_to_wait_has_the_time_for_it(clock: Clock) -> None:
     backends = instant_backends(recognizer=FakeRecognizer(["hold on"], ms_per_word=200))
     agent = AgentConfig(greeting="Hello.")
