@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audio.stream import Event, Speech, VoiceModel, VoiceOptions
+from tests.stepping import drain
 
 
 def speak(
@@ -18,9 +19,7 @@ def speak(
     for text in texts:
         voice.feed(stream_id, text)
     voice.finish(stream_id)
-    events: list[Event] = []
-    while voice.has_work():
-        events += voice.step()
+    events = drain(voice)
     return events
 
 

@@ -26,6 +26,7 @@ from engine.types import (
     SamplingParams,
 )
 from tests.engine.families import reference
+from tests.stepping import drain
 
 WORDS = [5, 40, 77, 9, 30, 61, 12, 8, 90, 33, 21, 7, 18, 55, 60, 4, 71, 3]
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "qkv_proj",
@@ -186,8 +187,7 @@ def test_a_prompt_is_shared_under_its_adapter_alone(
     engine = load(tiny_model, Path(one), Path(two))
     engine.tree.public = WORDS
     operators = engine.branch("operator", WORDS, salt=PUBLIC)
-    while engine.has_work():
-        engine.step()
+    drain(engine)
     operators.close()
     assert cached(engine, "") == 16
     for name in (one, two):

@@ -13,6 +13,7 @@ import engine.load.loader
 from engine.end_of_turn import HEAD_FILE, end_ids
 from engine.engine import Engine
 from engine.types import CheckpointError, EngineConfig, SamplingParams, Staged
+from tests.stepping import drain
 
 MakeEngine = Callable[..., Engine]
 HIDDEN = 32
@@ -97,14 +98,12 @@ def test_only_replies_get_logits_where_a_head_reads_staged_words(
     assert n_rows == [3, 3, 3]
     assert sum(isinstance(event, Staged) for event in events) == 3
     speaker.stage([5])
-    while engine.has_work():
-        engine.step()
+    drain(engine)
     assert len(n_rows) == 3
     alone = make_engine()
     branch = alone.branch("a")
     branch.commit([5, 6, 7], SamplingParams(max_tokens=3, ignore_eos=True))
-    while alone.has_work():
-        alone.step()
+    drain(alone)
     assert [reply.sequence.tokens for reply in replies] == [branch.sequence.tokens] * 3
 
 

@@ -21,19 +21,13 @@ from engine.types import (
     Staged,
     TextDelta,
 )
+from tests.stepping import drain
 
 MakeEngine = Callable[..., Engine]
 
 SYSTEM = [{"role": "system", "content": "You are the front desk of a small hotel by the sea."}]
 GREEDY = SamplingParams(max_tokens=12, ignore_eos=True)
 SEEDED = SamplingParams(max_tokens=12, ignore_eos=True, temperature=0.9, top_p=0.95, seed=5)
-
-
-def drain(engine: Engine) -> list[Event]:
-    events: list[Event] = []
-    while engine.has_work():
-        events += engine.step()
-    return events
 
 
 def only(events: list[Event], kind: type) -> list:  # type: ignore[type-arg]

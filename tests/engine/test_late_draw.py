@@ -9,6 +9,7 @@ import pytest
 from engine.branch import Branch
 from engine.engine import Engine
 from engine.types import Done, EngineConfig, SamplingParams, TextDelta
+from tests.stepping import drain
 
 pytest.importorskip("triton", reason="the GPU path needs triton")
 pytest.importorskip("llguidance", reason="the optional package llguidance is not installed")
@@ -40,12 +41,11 @@ def make_engine(tiny_model: Path, device: str = "reference", **changes: Any) -> 
 
 def run(engine: Engine) -> tuple[dict[str, Done], list[float]]:
     done, logprobs = {}, list[float]()
-    while engine.has_work():
-        for event in engine.step():
-            if isinstance(event, Done):
-                done[event.branch_id] = event
-            elif isinstance(event, TextDelta):
-                logprobs += [round(one.logprob, 3) for one in event.logprobs]
+    for event in drain(engine):
+        if isinstance(event, Done):
+            done[event.branch_id] = event
+        elif isinstance(event, TextDelta):
+            logprobs += [round(one.logprob, 3) for one in event.logprobs]
     return done, logprobs
 
 

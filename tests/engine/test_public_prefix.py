@@ -18,6 +18,7 @@ from engine.kv_cache import BlockStore
 from engine.prefix_tree import PUBLIC
 from engine.public_prefix import PrefixFiles, PublicPrefix, identity
 from engine.types import Done, Event, SamplingParams, TextDelta
+from tests.stepping import drain
 
 MakeEngine = Callable[..., Engine]
 GREEDY = SamplingParams(max_tokens=6, ignore_eos=True)
@@ -45,9 +46,7 @@ def run(engine: Engine, prefix: PublicPrefix) -> list[Event]:
 def answer(engine: Engine, tokens: list[int], salt: str) -> tuple[str, Done]:
     branch = engine.branch("caller", tokens[:-2], salt)
     branch.commit(tokens[-2:], GREEDY)
-    events: list[Event] = []
-    while engine.has_work():
-        events += engine.step()
+    events = drain(engine)
     branch.close()
     text = "".join(event.text for event in events if isinstance(event, TextDelta))
     return text, next(event for event in events if isinstance(event, Done))

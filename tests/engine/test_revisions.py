@@ -12,6 +12,7 @@ import pytest
 
 from engine.engine import Engine
 from engine.types import EngineConfig, Event, SamplingParams, Verified
+from tests.stepping import drain
 
 N_REVISIONS = int(os.environ.get("VOICELOOP_FUZZ_EXAMPLES", "120"))
 WORDS = "i would like to book a table for four five eleven on friday evening please no wait".split()
@@ -42,8 +43,7 @@ class Caller:
 
 
 def run(engine: Engine) -> None:
-    while engine.has_work():
-        engine.step()
+    drain(engine)
 
 
 @pytest.mark.parametrize("kv_format", ["plain", "int8"])
@@ -113,8 +113,7 @@ def test_what_another_engine_drafts_is_verified_and_changes_no_token(
         branch.verify(attempt + 1, draft)  # of one that has not begun
         branch.verify(attempt, draft)
         n_before, events = engine.metrics().get("steps", 0), list[Event]()
-        while engine.has_work():
-            events += engine.step()
+        events += drain(engine)
         if n_steps < 40:  # whole by then
             n_passes = engine.metrics()["steps"] - n_before
             assert n_passes == 12 - min(n_steps, 12) - max(0, n_kept - n_steps)

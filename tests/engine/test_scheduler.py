@@ -20,16 +20,10 @@ from engine.types import (
     Staged,
     TextDelta,
 )
+from tests.stepping import drain
 
 MakeEngine = Callable[..., Engine]
 GREEDY = SamplingParams(max_tokens=6, ignore_eos=True)
-
-
-def drain(engine: Engine) -> list[Event]:
-    events: list[Event] = []
-    while engine.has_work():
-        events += engine.step()
-    return events
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from engine.reply import Reply
 from engine.sequence import Sequence
 from engine.types import CheckpointError, Done, EngineConfig, SamplingParams, Staged, TextDelta
 from tests.engine.conftest import WriteCheckpoint
+from tests.stepping import drain
 
 MakeEngine = Callable[..., Engine]
 
@@ -58,12 +59,11 @@ def answer(
     branch = engine.branch(branch_id)
     branch.commit(prompt, params)
     text, done = "", None
-    while engine.has_work():
-        for event in engine.step():
-            if isinstance(event, TextDelta):
-                text += event.text
-            elif isinstance(event, Done):
-                done = event
+    for event in drain(engine):
+        if isinstance(event, TextDelta):
+            text += event.text
+        elif isinstance(event, Done):
+            done = event
     assert done is not None
     tokens = branch.sequence.tokens[len(prompt) :]
     branch.close()
@@ -372,8 +372,7 @@ def test_a_draft_model_reads_what_is_staged_while_the_caller_speaks(
     engine = make_engine(draft_dir=tiny_model)
     branch, words = engine.branch("b"), [3 + i % 50 for i in range(100)]
     branch.stage(words)
-    while engine.has_work():
-        engine.step()
+    drain(engine)
     assert read_by_the_draft(engine) == len(words) - 1  # the last one's logits are the first guess
     params = SamplingParams(max_tokens=8, ignore_eos=True)
     branch.commit([*words, 4], params)
@@ -381,8 +380,7 @@ def test_a_draft_model_reads_what_is_staged_while_the_caller_speaks(
     assert branch.reply is not None
     drafter = model_drafter(engine)
     assert len(drafter.propose("b", branch.sequence, branch.reply, 3)) == 3, "nothing to catch up"
-    while engine.has_work():
-        engine.step()
+    drain(engine)
     branch.close()
     engine.check_integrity()
 
@@ -404,14 +402,12 @@ def test_a_branch_without_words_is_nothing_for_a_draft_model_to_read(
     engine = make_engine(draft_dir=tiny_model)
     silent, branch = engine.branch("silent"), engine.branch("b")
     branch.stage([3 + i % 50 for i in range(20)])
-    while engine.has_work():
-        engine.step()
+    drain(engine)
     assert "silent" not in model_drafter(engine)._sequences
     empty = model_drafter(engine)._follow("none", Sequence(engine.pool, engine.tree))
     assert empty.n_resident == 0
     silent.stage([3 + i % 50 for i in range(40)])
-    while engine.has_work():
-        engine.step()
+    drain(engine)
     assert read_by_the_draft(engine, "silent") == 39
     silent.close()
     branch.close()
@@ -446,8 +442,7 @@ def test_a_draft_model_that_stands_back_reads_nothing_ahead(
         assert not length.is_on
     branch = engine.branch("b")
     branch.stage([3 + i % 50 for i in range(100)])
-    while engine.has_work():
-        engine.step()
+    drain(engine)
     assert read_by_the_draft(engine) == 0
     branch.close()
 
@@ -458,8 +453,7 @@ def test_staged_words_that_were_never_answered_are_shared_with_nobody(
     engine = make_engine(draft_dir=tiny_model)
     branch, words = engine.branch("b"), [3 + i % 50 for i in range(100)]
     branch.stage(words)
-    while engine.has_work():
-        engine.step()
+    drain(engine)
     drafter = model_drafter(engine)
     branch.close()
     assert drafter.tree.match(words, "") == []
@@ -514,8 +508,7 @@ def test_a_drafter_that_fails_at_staged_words_is_dropped_and_no_step_fails(
     draft_always(engine, 3, [Broken(), model_drafter(engine)])
     branch = engine.branch("b")
     branch.stage([3 + i % 50 for i in range(20)])
-    while engine.has_work():
-        engine.step()
+    drain(engine)
     assert engine.speculation.names == ["a draft model"]
     assert read_by_the_draft(engine) == 19
     branch.close()
@@ -601,8 +594,7 @@ def made_ahead(engine: Engine, words: list[int], tail: list[int], params: Sampli
     branch = engine.branch("b")
     branch.stage(words)
     attempt = branch.begin_preemptive(tail, params)
-    while engine.has_work():
-        engine.step()
+    drain(engine)
     return attempt
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.stepping import drain
+
 pytest.importorskip("triton", reason="the GPU path needs triton")
 
 from engine.engine import NAN_STORM, NAN_WITHIN_S, Engine
@@ -79,8 +81,7 @@ def test_reply_after_reply_of_nan_is_the_device_s_fault_and_one_now_and_then_is_
 
     def answer() -> None:
         branch.commit([5, 6, 7], SamplingParams(max_tokens=4))
-        while engine.has_work():
-            engine.step()
+        drain(engine)
 
     for _ in range(NAN_STORM + 2):
         now[0] += NAN_WITHIN_S

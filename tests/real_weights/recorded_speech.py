@@ -15,6 +15,7 @@ from audio.frames import RECOGNIZER_HZ, Samples
 from audio.normalize import number_words, spoken_words
 from audio.stream import RecognizerModel, RecognizerOptions, StreamFailed, Transcript
 from benchmarks.recognizer_bench import edit_distance, read_audio
+from tests.stepping import drain
 
 FRAME = RECOGNIZER_HZ // 50  # 20 ms, as the gateway feeds
 EDGE_S = 0.2  # of silence before and after a clip, as the listener gives
@@ -41,11 +42,9 @@ def heard_streaming(recognizer: RecognizerModel, samples: Samples) -> tuple[str,
     recognizer.open("turn", RecognizerOptions())
     for start in range(0, len(samples), FRAME):
         recognizer.feed("turn", samples[start : start + FRAME])
-        while recognizer.has_work():
-            events += recognizer.step()
+        events += drain(recognizer)
     recognizer.finalize("turn")
-    while recognizer.has_work():
-        events += recognizer.step()
+    events += drain(recognizer)
     recognizer.close("turn")
     for event in events:
         if isinstance(event, StreamFailed):

@@ -20,6 +20,7 @@ from audio.asr.speech_level import VoicedLevel
 from audio.asr.window_decoder import DecodeRequest
 from audio.errors import AudioError, MissingExtra
 from audio.stream import Partial, RecognizerOptions, Transcript
+from tests.stepping import drain
 
 WORDS = "\u2581two \u2581small \u2581lattes \u2581letters \u2581p m".split()
 WORDS += ", . - 4 0 \u2581$ \u2581 \u266a".split()
@@ -321,8 +322,7 @@ def hear(recognizer, samples):
         events += recognizer.step()
     recognizer.flush("a")
     recognizer.finalize("a")
-    while recognizer.has_work():
-        events += recognizer.step()
+    events += drain(recognizer)
     recognizer.close("a")
     assert isinstance(events[-1], Transcript)
     return events[-1].text, [event for event in events if isinstance(event, Partial)]

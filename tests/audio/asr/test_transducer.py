@@ -10,6 +10,7 @@ from audio.asr.transducer import TransducerRecognizer
 from audio.errors import AudioError, UnknownStream
 from audio.stream import RecognizerOptions, Transcript
 from tests.hand_clock import HandClock
+from tests.stepping import drain
 
 torch = pytest.importorskip("torch")
 
@@ -34,13 +35,6 @@ def models(tiny_transducer_dir):
         return made[key]
 
     return make
-
-
-def drain(recognizer):
-    events = []
-    while recognizer.has_work():
-        events += recognizer.step()
-    return events
 
 
 def play(recognizer, samples, sizes, *, flush_after=(), stream_id="a"):

@@ -13,6 +13,7 @@ from audio.asr.window_recognizer import WindowRecognizer
 from audio.errors import AudioError, UnknownStream
 from audio.stream import Partial, RecognizerOptions, StreamFailed, Transcript
 from tests.hand_clock import HandClock
+from tests.stepping import drain
 from tests.tables import each_row
 
 HZ = 16_000
@@ -101,13 +102,6 @@ def run(recognizer, stream_id, samples, chunk=4_000):
     events = []
     for i in range(0, len(samples), chunk):
         recognizer.feed(stream_id, samples[i : i + chunk])
-        events.extend(recognizer.step())
-    return events
-
-
-def drain(recognizer):
-    events = []
-    while recognizer.has_work():
         events.extend(recognizer.step())
     return events
 

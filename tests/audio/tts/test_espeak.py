@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from tests.stepping import drain
+
 pytest.importorskip("espeakng_loader", reason="the embedded extra is not installed")
 
 from audio.stream import Speech, SpeechEnd, VoiceOptions
@@ -19,9 +21,7 @@ def voice():
 
 
 def run(voice):
-    events = []
-    while voice.has_work():
-        events += voice.step()
+    events = drain(voice)
     return events
 
 

@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 
+from tests.stepping import drain
 from tests.tables import each_row
 
 pytest.importorskip("hibari", reason="the wheel hibari-tts is not installed")
@@ -38,9 +39,7 @@ def model(loaded):
 
 
 def run(voice):
-    events = []
-    while voice.has_work():
-        events += voice.step()
+    events = drain(voice)
     return events
 
 

@@ -5,6 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.stepping import drain
+
 pytest.importorskip("hibari", reason="the wheel hibari-tts is not installed")
 
 from audio.errors import AudioError
@@ -49,9 +51,7 @@ def speak(model, text, **options):
     model.open("s", VoiceOptions(**options))
     model.feed("s", text)
     model.finish("s")
-    events = []
-    while model.has_work():
-        events += model.step()
+    events = drain(model)
     assert isinstance(events[-1], SpeechEnd)
     speech = [event for event in events if isinstance(event, Speech)]
     return np.concatenate([e.samples for e in speech]), [w for e in speech for w in e.words]

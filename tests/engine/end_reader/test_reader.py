@@ -13,6 +13,7 @@ from engine.end_reader.numpy_pass import NumpyPass
 from engine.end_reader.reader import STEP_ROWS, EndReader, Judged
 from engine.engine import Engine
 from engine.types import CheckpointError, EngineConfig, PromptTooLong, Staged
+from tests.stepping import drain
 
 AGENT = Path(__file__).parents[3] / "engine" / "embedded" / "agent"
 GREETING = [{"role": "assistant", "content": "Juniper Cafe, good morning. What can I get you?"}]
@@ -45,9 +46,7 @@ def test_what_it_tells_is_what_the_engine_tells_bit_for_bit() -> None:
     reader.open("a.1", GREETING)
     for words in words_of(1, 12):
         branch.stage(engine.text.encode_chat(GREETING, open_user=words)[len(history) :])
-        events = []
-        while engine.has_work():
-            events += engine.step()
+        events = drain(engine)
         [expected] = [e.p_end_of_turn for e in events if isinstance(e, Staged)]
         found = judged(reader, "a.1", words).p_end_of_turn
         native = reader.forward.name.startswith("native")

@@ -13,6 +13,7 @@ from engine.engine import Engine
 from engine.runner import Extension
 from engine.sequence import Sequence
 from engine.types import EngineConfig, SamplingParams
+from tests.stepping import drain
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 PROMPTS = ([5, 6, 7] * 2, [9, 8, 20, 21], [30] * 7, [11, 12])
@@ -35,8 +36,7 @@ def _replies(engine: Engine, prompts, **params) -> list[list[int]]:
     branches = [engine.branch(f"b{i}") for i in range(len(prompts))]
     for branch, prompt in zip(branches, prompts, strict=True):
         branch.commit(list(prompt), SamplingParams(max_tokens=24, ignore_eos=True, **params))
-    while engine.has_work():
-        engine.step()
+    drain(engine)
     found = [b.sequence.tokens[len(p) :] for b, p in zip(branches, prompts, strict=True)]
     for branch in branches:
         branch.close()

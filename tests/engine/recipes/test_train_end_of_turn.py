@@ -24,6 +24,7 @@ from engine.recipes.training.corpus import Corpus
 from engine.recipes.training.state_head import StateHead
 from engine.recipes.training.word_ends import SOURCES, STYLES, conversations
 from engine.types import EngineConfig, Staged
+from tests.stepping import drain
 
 HIDDEN = 32  # of the tiny model
 STYLE_NAMES = list(STYLES)
@@ -81,9 +82,7 @@ def test_what_is_learned_from_is_what_the_engine_asks_with(
         for place in one.places:
             branch = engine.branch(f"{number}/{place}")
             branch.stage(one.tokens[: place + 1])
-            events = []
-            while engine.has_work():
-                events += engine.step()
+            events = drain(engine)
             told += [e.p_end_of_turn for e in events if isinstance(e, Staged)]
             branch.close()
     assert found == pytest.approx(told, abs=2e-3)

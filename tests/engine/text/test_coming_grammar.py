@@ -15,6 +15,7 @@ from engine.engine import Engine
 from engine.text.grammar import ComingGrammar
 from engine.types import Done, Event, SamplingParams, TextDelta, ToolCall
 from tests.engine.text.test_grammar import SCHEMA, answer, may_call
+from tests.stepping import drain
 
 pytest.importorskip("llguidance", reason="the optional package llguidance is not installed")
 
@@ -71,8 +72,7 @@ def said(events: list[Event], branch: Branch) -> Said:
 
 def finish(engine: Engine) -> list[Event]:
     events = list[Event]()
-    while engine.has_work():
-        events += engine.step()
+    events += drain(engine)
     return events
 
 

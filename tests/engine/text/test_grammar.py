@@ -24,6 +24,7 @@ from engine.types import (
     TextDelta,
     ToolCall,
 )
+from tests.stepping import drain
 
 pytest.importorskip("llguidance", reason="the optional package llguidance is not installed")
 
@@ -52,12 +53,11 @@ def answer(engine: Engine, params: SamplingParams) -> tuple[str, str]:
     branch = engine.branch("b")
     branch.commit([5, 6, 7], params)
     text, reason = "", ""
-    while engine.has_work():
-        for event in engine.step():
-            if isinstance(event, TextDelta):
-                text += event.text
-            elif isinstance(event, Done):
-                reason = event.finish_reason
+    for event in drain(engine):
+        if isinstance(event, TextDelta):
+            text += event.text
+        elif isinstance(event, Done):
+            reason = event.finish_reason
     branch.close()
     return text, reason
 
@@ -123,9 +123,7 @@ def test_a_forced_reply_is_one_call_of_one_of_the_tools(
     engine = make_engine(ngram_draft=drafter == "ngram", draft_dir=draft_dir)
     params = SamplingParams(max_tokens=120, temperature=1.0, seed=3, forced_tools=TOOLS)
     engine.branch("b").commit([5, 6, 7], params)
-    events = []
-    while engine.has_work():
-        events += engine.step()
+    events = drain(engine)
     call, done = events
     assert isinstance(call, ToolCall) and isinstance(done, Done)
     if call.name == "book_table":
@@ -177,15 +175,14 @@ def reply_of(engine: Engine, params: SamplingParams, prompt: tuple[int, ...] = (
 def told(engine: Engine) -> Told:
     """What a committed reply comes to: its text, its calls, its end."""
     text, calls, ends = "", list[tuple[str, object]](), list[Done]()
-    while engine.has_work():
-        for event in engine.step():
-            match event:
-                case TextDelta():
-                    text += event.text
-                case ToolCall():
-                    calls.append((event.name, json.loads(event.arguments_json)))
-                case Done():
-                    ends.append(event)
+    for event in drain(engine):
+        match event:
+            case TextDelta():
+                text += event.text
+            case ToolCall():
+                calls.append((event.name, json.loads(event.arguments_json)))
+            case Done():
+                ends.append(event)
     (done,) = ends
     return text, calls, done
 

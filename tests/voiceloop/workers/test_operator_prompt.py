@@ -9,6 +9,7 @@ import pytest
 
 from engine.public_prefix import PublicPrefix
 from engine.types import IntegrityError, TemplateError
+from tests.stepping import drain
 from voiceloop.backends import ChatMessage, Generated, GenerateParams, Tool
 from voiceloop.models.presets import embedded_model_dir
 from voiceloop.workers.messages import Commit, OpenBranch, ReadAhead, StreamEvent
@@ -70,8 +71,7 @@ def test_the_first_caller_after_a_restart_finds_the_instructions_read(tmp_path: 
 
 def test_without_room_on_disk_they_are_read_into_memory_alone(tmp_path: Path) -> None:
     role = started(n_most_bytes=0)
-    while role.has_work():
-        role.step()
+    drain(role)
     assert cached_tokens(role, "one") > 100
     assert not (tmp_path / "voiceloop" / "prefixes").exists()
 
