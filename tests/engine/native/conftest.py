@@ -1,6 +1,7 @@
 """Decoders of any shape with random weights, run by the library or by torch."""
 
 import ctypes
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import engine.native.build as build
 from engine.device import open_device
 from engine.load.loader import Checkpoint, ModelConfig, RopeConfig
 from engine.model import Decoder
-from engine.native.build import NotBuilt, levels, open_level
+from engine.native.build import NotBuilt, compile_level, levels, open_level
 from engine.native.runner import NativeRunner
 from engine.prefix_tree import PrefixTree
 from engine.runner import Extension, Runner
@@ -125,6 +126,24 @@ def libraries() -> Libraries:
         if library.native_runs_here():
             found[level] = library
     return found
+
+
+@pytest.fixture(scope="session")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache in which plain C is compiled."""
+    folder = tmp_path_factory.mktemp("compiled")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "FLAGS", ("-O0", *build.FLAGS[1:]))
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        compile_level("plain", build.cache_folder())
+    return folder
+
+
+@pytest.fixture
+def filled(built: Path, compiled: Path) -> Path:
+    """The cache of `built`, with plain C in it."""
+    shutil.copytree(compiled, built, dirs_exist_ok=True)
+    return built
 
 
 @pytest.fixture

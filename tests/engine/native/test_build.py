@@ -88,7 +88,7 @@ def test_where_it_is_not_wanted_it_is_not_looked_for(
 
 
 @needs_compiler
-def test_a_library_that_others_may_write_is_not_loaded(built: Path) -> None:
+def test_a_library_that_others_may_write_is_not_loaded(filled: Path) -> None:
     path = compile_level("plain", build.cache_folder())
     path.chmod(0o777)
     with pytest.raises(NotBuilt, match="by its owner alone"):
@@ -101,7 +101,7 @@ def test_a_library_that_others_may_write_is_not_loaded(built: Path) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("n_bytes", [0, 1000])
-def test_a_torn_file_is_compiled_anew(built: Path, n_bytes: int) -> None:
+def test_a_torn_file_is_compiled_anew(filled: Path, n_bytes: int) -> None:
     path = compile_level("plain", build.cache_folder())
     path.write_bytes(path.read_bytes()[:n_bytes])
     assert open_level("plain").native_runs_here()
@@ -127,7 +127,7 @@ def test_the_command_compiles_ahead_and_says_what_a_start_will_find(
 
 @needs_compiler
 def test_what_is_checked_is_what_is_loaded_whatever_its_path_comes_to_mean(
-    built: Path, monkeypatch: pytest.MonkeyPatch
+    filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = compile_level("plain", build.cache_folder()).parent
     real_whole = build._whole

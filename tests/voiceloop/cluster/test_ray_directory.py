@@ -5,20 +5,29 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip("ray", reason="pip install 'voiceloop[cluster]'")
-
 from tests.voiceloop.cluster.control.scripted_cluster import group
-from voiceloop.cluster import ray as control
 from voiceloop.cluster.control.directory import Placed, Record
 from voiceloop.cluster.control.hosts import Machine
 from voiceloop.cluster.control.plan import Desired
 
+if TYPE_CHECKING:
+    from voiceloop.cluster import ray as control
+
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="pip install 'voiceloop[cluster]'")
 WANTED = Desired(1, (group("engine"), group("voice")))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_is_imported_here_alone() -> None:
+    """Two seconds, which no other test of the process is to wait for."""
+    global control
+    from voiceloop.cluster import ray as control
 
 
 class ScriptedRay:
