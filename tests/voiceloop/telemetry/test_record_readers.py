@@ -50,8 +50,10 @@ def reads(tree: ast.AST) -> list[str]:
 
 def test_nothing_but_observers_reads_the_record_of_a_turn() -> None:
     for path in ROOT.rglob("*.py"):
-        if (name := str(path.relative_to(ROOT))) not in OBSERVERS:
-            assert not reads(ast.parse(path.read_text("utf-8"))), name
+        text = path.read_text("utf-8")
+        name = str(path.relative_to(ROOT))
+        if name not in OBSERVERS and any(record in text for record in RECORDS):
+            assert not reads(ast.parse(text)), name
 
 
 @pytest.mark.parametrize(
