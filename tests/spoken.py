@@ -1,4 +1,4 @@
-"""Saying something in a voice, and what was heard of it."""
+"""Saying something in a voice or through a worker, and what was heard of it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+import voiceloop.backends
 from audio.stream import Event, Speech, VoiceModel, VoiceOptions
 from tests.stepping import drain
+from voiceloop.backends import Voice
 
 
 def speak(
@@ -35,3 +37,16 @@ def pieces(text: str, sizes: Iterable[int]) -> list[str]:
 def samples_of(events: Iterable[Event], stream_id: str = "a") -> NDArray[np.int64]:
     pieces = [e.samples for e in events if isinstance(e, Speech) and e.stream_id == stream_id]
     return np.concatenate(pieces).astype(np.int64)
+
+
+async def said_by(voice: Voice, text: str, stream_id: str = "sess_1.turn_1") -> bytes:
+    """The first sound of one utterance: its text, where the voice of a worker is scripted."""
+    stream = await voice.open(stream_id, voiceloop.backends.VoiceOptions())
+    try:
+        stream.feed(text)
+        async for event in stream.events():
+            assert isinstance(event, voiceloop.backends.Speech)
+            return event.samples
+    finally:
+        await stream.close()
+    raise AssertionError("the stream ended without speech")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.spoken import said_by
 from voiceloop.backends import (
     ChatMessage,
     Generated,
@@ -55,23 +56,10 @@ async def impatient() -> AsyncIterator[Supervisor]:
         yield running
 
 
-async def say(supervisor: Supervisor, text: str, stream_id: str = "sess_1/turn_1") -> bytes:
-    """One utterance through the voice: the echoed bytes of its first event."""
-    stream = await supervisor.voice().open(stream_id, VoiceOptions())
-    try:
-        stream.feed(text)
-        async for event in stream.events():
-            assert isinstance(event, Speech)
-            return event.samples
-    finally:
-        await stream.close()
-    raise AssertionError("the stream ended without speech")
-
-
 async def test_all_three_models_answer_through_one_worker(supervisor: Supervisor) -> None:
     assert supervisor.ready()
     assert supervisor.voice().rate_hz == 24_000
-    assert await say(supervisor, "hello") == b"hello"
+    assert await said_by(supervisor.voice(), "hello") == b"hello"
 
     recognizer = await supervisor.recognizer().open("sess_1", RecognizerOptions())
     recognizer.feed(b"\0\0" * 320)
@@ -105,7 +93,7 @@ async def test_a_killed_worker_fails_its_streams_and_the_next_stream_works(
     with pytest.raises(WorkerLost):
         await anext(stream.events())
     assert not supervisor.ready()
-    assert await say(supervisor, "again") == b"again"
+    assert await said_by(supervisor.voice(), "again") == b"again"
     assert worker.pid != killed
     assert worker.n_restarts == 1
     assert supervisor.ready()
@@ -120,21 +108,21 @@ async def test_a_worker_that_hangs_is_killed_and_replaced(
     os.kill(stopped, signal.SIGSTOP)
     with pytest.raises(WorkerLost):
         await anext(stream.events())
-    assert await say(impatient, "again") == b"again"
+    assert await said_by(impatient.voice(), "again") == b"again"
 
 
 @pytest.mark.parametrize("told", ["hang", "break"], ids=["never returns", "finds its KV unsound"])
 async def test_a_model_that_cannot_go_on_ends_its_worker(impatient: Supervisor, told: str) -> None:
     with pytest.raises(WorkerLost):
-        await say(impatient, told)
-    assert await say(impatient, "again") == b"again"
+        await said_by(impatient.voice(), told)
+    assert await said_by(impatient.voice(), "again") == b"again"
 
 
 async def test_a_model_that_computes_without_end_is_killed_and_replaced() -> None:
     async with Supervisor([spec(spins_after_s=1.5)], environ=ENVIRON) as supervisor:
         with pytest.raises(WorkerLost):
-            await say(supervisor, "spin")
-        assert await say(supervisor, "again") == b"again"
+            await said_by(supervisor.voice(), "spin")
+        assert await said_by(supervisor.voice(), "again") == b"again"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +135,7 @@ async def test_what_goes_wrong_in_a_stream_fails_it_alone(
 ) -> None:
     neighbour = await supervisor.voice().open("sess_2/turn_1", VoiceOptions())
     with pytest.raises(BackendRefused, match=error):
-        await say(supervisor, told)
+        await said_by(supervisor.voice(), told)
     neighbour.feed("still here")
     event = await anext(aiter(neighbour.events()))
     assert isinstance(event, Speech) and event.samples == b"still here"
@@ -158,10 +146,10 @@ async def test_what_goes_wrong_in_a_stream_fails_it_alone(
 async def test_a_failed_step_ends_its_streams_and_the_worker_goes_on() -> None:
     async with Supervisor([spec(raise_at_steps=(2, 4))], environ=ENVIRON) as supervisor:
         for _ in range(2):
-            assert await say(supervisor, "fine") == b"fine"
+            assert await said_by(supervisor.voice(), "fine") == b"fine"
             with pytest.raises(BackendError, match="found RuntimeError"):
-                await say(supervisor, "fails")
-        assert await say(supervisor, "fine") == b"fine"
+                await said_by(supervisor.voice(), "fails")
+        assert await said_by(supervisor.voice(), "fine") == b"fine"
         assert supervisor.workers[0].n_restarts == 0
 
 
@@ -169,7 +157,7 @@ async def test_what_a_failed_step_had_made_is_not_waited_for(supervisor: Supervi
     neighbour = await supervisor.voice().open("sess_2/turn_1", VoiceOptions())
     neighbour.feed("made, and lost with the step")
     with pytest.raises(BackendError):
-        await say(supervisor, "fail the step")
+        await said_by(supervisor.voice(), "fail the step")
     with pytest.raises(BackendError):
         async for _ in neighbour.events():
             pass
@@ -178,13 +166,13 @@ async def test_what_a_failed_step_had_made_is_not_waited_for(supervisor: Supervi
 
 async def test_the_third_failed_step_of_a_minute_ends_the_worker_and_not_the_call() -> None:
     async with Supervisor([spec(raise_at_steps=(2, 3, 4))], environ=ENVIRON) as supervisor:
-        assert await say(supervisor, "fine") == b"fine"
+        assert await said_by(supervisor.voice(), "fine") == b"fine"
         for _ in range(2):
             with pytest.raises(BackendError):
-                await say(supervisor, "fails")
+                await said_by(supervisor.voice(), "fails")
         with pytest.raises(WorkerLost):
-            await say(supervisor, "the third")
-        assert await say(supervisor, "again") == b"again"
+            await said_by(supervisor.voice(), "the third")
+        assert await said_by(supervisor.voice(), "again") == b"again"
 
 
 async def test_a_message_too_large_for_the_worker_fails_its_stream_at_the_sender(
@@ -195,7 +183,7 @@ async def test_a_message_too_large_for_the_worker_fails_its_stream_at_the_sender
     with pytest.raises(BackendRefused, match="expected a message of at most"):
         await anext(branch.events())
     await branch.close()
-    assert await say(supervisor, "still here") == b"still here"
+    assert await said_by(supervisor.voice(), "still here") == b"still here"
     assert supervisor.workers[0].n_restarts == 0
 
 
@@ -219,7 +207,7 @@ async def test_a_respawn_that_fails_is_tried_again(
     os.kill(killed, signal.SIGKILL)
     with pytest.raises(WorkerLost):
         await anext(stream.events())
-    assert await say(supervisor, "again") == b"again"
+    assert await said_by(supervisor.voice(), "again") == b"again"
     assert n_failed == 2
 
 
@@ -239,9 +227,9 @@ def environ_of(pid: int | None) -> bytes:
 async def test_one_failed_stream_leaves_its_neighbours_alone(supervisor: Supervisor) -> None:
     neighbour = await supervisor.voice().open("sess_2/turn_1", VoiceOptions())
     with pytest.raises(BackendError, match="this stream only"):
-        await say(supervisor, "fail in step")
+        await said_by(supervisor.voice(), "fail in step")
     with pytest.raises(BackendRefused, match="speakable"):
-        await say(supervisor, "refuse")
+        await said_by(supervisor.voice(), "refuse")
     with pytest.raises(Overloaded):
         stream = await supervisor.voice().open("sess_1/turn_2", VoiceOptions())
         stream.feed("flood")

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.spoken import said_by
 from tests.waiting import until
 from voiceloop.backends import Speech, VoiceOptions
 from voiceloop.cluster import door, host, remote_worker, remote_workers
@@ -106,23 +107,11 @@ def voice_of(workers: RemoteWorkers) -> WorkerVoice:
     return WorkerVoice(pool)
 
 
-async def say(voice: WorkerVoice, text: str) -> bytes:
-    stream = await voice.open("sess_1.turn_1", VoiceOptions())
-    try:
-        stream.feed(text)
-        async for event in stream.events():
-            assert isinstance(event, Speech)
-            return event.samples
-    finally:
-        await stream.close()
-    raise AssertionError("the stream ended without speech")
-
-
 async def test_two_gateways_share_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     async with hosted(monkeypatch) as one, gateway(one) as first, gateway(one) as second:
         assert first.ready() and second.ready()
-        assert await say(voice_of(first), "one") == b"one"
-        assert await say(voice_of(second), "two") == b"two"
+        assert await said_by(voice_of(first), "one") == b"one"
+        assert await said_by(voice_of(second), "two") == b"two"
         assert voice_of(first).rate_hz == 24_000
         [load] = first.loads()
         assert (load.name, load.state) == (str(one.address), "ready") and load.hop_ms >= 0
@@ -153,7 +142,7 @@ async def test_a_killed_worker_costs_its_streams_and_the_next_goes_elsewhere_at_
         with pytest.raises(WorkerLost):
             await anext(aiter(stream.events()))
         assert workers.ready()  # the other
-        assert await say(voice, "again") == b"again"
+        assert await said_by(voice, "again") == b"again"
         await until(lambda: holder.client.is_alive)  # it was started anew, and joined anew
         assert holder.n_lost == 1
 
@@ -164,7 +153,7 @@ async def test_the_only_worker_is_waited_for_while_it_restarts(
     async with hosted(monkeypatch) as one, gateway(one) as workers:
         os.kill(one.pid, signal.SIGKILL)
         await until(lambda: not workers.ready())
-        assert await say(voice_of(workers), "again") == b"again"
+        assert await said_by(voice_of(workers), "again") == b"again"
 
 
 async def test_a_server_begins_with_the_first_worker_of_a_role(
@@ -176,7 +165,7 @@ async def test_a_server_begins_with_the_first_worker_of_a_role(
         joining = RemoteWorkers(replace(KEY, voice=(nobody, str(one.address))))
         async with asyncio.timeout(30), joining as workers:
             assert workers.ready()
-            assert await say(voice_of(workers), "hello") == b"hello"
+            assert await said_by(voice_of(workers), "hello") == b"hello"
 
 
 def unheard_address() -> str:
@@ -235,7 +224,7 @@ async def test_a_worker_with_another_model_is_refused_unless_it_is_of_another_ve
             await until(lambda: bool(workers.loads()[1].trouble))
             told = workers.loads()[1].trouble
             assert told.startswith(f"voice: expected name ava as {one.address} has it, found tom")
-            await say(voice_of(workers), "hello")
+            await said_by(voice_of(workers), "hello")
             assert workers.loads()[1].n_streams == 0
             both = {"voice": (str(one.address), str(three.address))}
             workers.update(both, {"voice": {"v2": 1.0}})
@@ -253,7 +242,7 @@ async def test_workers_come_and_go_while_calls_go_on(monkeypatch: pytest.MonkeyP
         left = workers.workers[0]
         workers.update({"voice": (str(two.address),)})
         await until(workers.ready)
-        assert await say(voice, "hello") == b"hello"
+        assert await said_by(voice, "hello") == b"hello"
         stream.feed("to its end")  # where it began, though that is left
         event = await anext(aiter(stream.events()))
         assert isinstance(event, Speech) and event.samples == b"to its end"
@@ -279,7 +268,7 @@ async def test_who_says_nothing_at_the_door_keeps_nobody_out(
         ]
         await asyncio.sleep(0.1)
         async with asyncio.timeout(door.HANDSHAKE_S / 2), gateway(one) as workers:
-            assert await say(voice_of(workers), "hello") == b"hello"
+            assert await said_by(voice_of(workers), "hello") == b"hello"
         for connection in idle:
             connection.close()
 
@@ -404,7 +393,7 @@ async def test_a_key_that_is_rolled_costs_no_call_under_way(
 
     async def talk(voice: WorkerVoice, n_times: int) -> None:
         for _ in range(n_times):
-            said.append(await say(voice, "hello"))
+            said.append(await said_by(voice, "hello"))
 
     async with hosted(monkeypatch) as before, gateway(before) as old:
         talking = asyncio.create_task(talk(voice_of(old), 200))
@@ -453,7 +442,7 @@ async def test_a_line_that_leaves_the_machine_is_encrypted_without_any_certifica
         with socket.create_connection((one.address.host, one.address.port)) as plain:
             assert not await asyncio.to_thread(hears, plain)  # a plain worker would speak first
         async with gateway(one) as workers:
-            assert await say(voice_of(workers), "x" * 100_000) == b"x" * 100_000
+            assert await said_by(voice_of(workers), "x" * 100_000) == b"x" * 100_000
 
 
 async def test_a_signal_lets_streams_end_and_sends_new_ones_elsewhere(
@@ -469,7 +458,7 @@ async def test_a_signal_lets_streams_end_and_sends_new_ones_elsewhere(
         assert isinstance(event, Speech) and event.samples == b"the end of a sentence"
         async with hosted(monkeypatch) as other, gateway(one, other) as both:
             await until(lambda: both.loads()[0].state == "draining")
-            assert await say(voice_of(both), "hello") == b"hello"
+            assert await said_by(voice_of(both), "hello") == b"hello"
             assert both.loads()[0].n_streams == 0
         await stream.close()
         async with asyncio.timeout(5):
@@ -497,7 +486,7 @@ async def test_with_certificates_the_line_is_encrypted_and_each_end_shows_one(
     sealed = replace(KEY, ca=cert, certfile=cert, keyfile=key)
     async with hosted(monkeypatch, sealed) as one:
         async with gateway(one, settings=sealed) as workers:
-            assert await say(voice_of(workers), "x" * 100_000) == b"x" * 100_000
+            assert await said_by(voice_of(workers), "x" * 100_000) == b"x" * 100_000
         monkeypatch.setattr(remote_workers, "START_WAIT_S", 0.2)
         nameless = replace(KEY, ca=cert)
         async with gateway(one, settings=nameless) as workers:
