@@ -2,9 +2,9 @@
 
 The labels are what the model itself does, as it is served. A turn of a generated call is staged,
 which gives the state that the head reads, and answered. Its answer is held against the call's own
-by rule: the same tool with the same arguments, the facts of the prompt, a refusal where nothing in
-the prompt answers, a question where one is due. Where it fails, a large model is needed. Writes
-DIR/route.safetensors, with the ranks of P(large) on calls that were not learned from.
+by rule: the same tool with the same arguments, the figures of the prompt or else half its words, a
+denial for a denial, a refusal where nothing in the prompt answers. Where it fails, a large model is
+needed. Writes DIR/route.safetensors, with the ranks of P(large) on calls not learned from.
 
 Callers, names and prices of the calls that give the figures printed are never those learned from.
 `python -m benchmarks.two_models --part head` asks businesses that no recipe knows.
@@ -37,7 +37,6 @@ from .measuring.measures import (
     is_degenerate,
     is_refusal,
     same_call,
-    says_all,
     words_of,
 )
 from .training.corpus import Corpus
@@ -50,7 +49,7 @@ SOURCES = {
 N_AT_ONCE = 16  # replies
 MAX_TOKENS = 72  # of a reply
 MAX_PROMPT = 900  # tokens
-LEAST_SHARED = 0.6  # of the prompt's words that a right answer says: others say the same otherwise
+LEAST_SHARED = 0.5  # of the prompt's words that a right answer says: others say the same otherwise
 N_EPOCHS = 40
 LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 3e-2
@@ -85,18 +84,30 @@ class Turn:
         if self.calls_tool:
             wanted = self.gold["tool_calls"][0]["function"]
             return bool(calls) and same_call(calls[0], wanted)
-        gold = self.gold["content"]
+        gold = _POLITE.sub("sure", self.gold["content"])
         if calls or is_degenerate(reply) or self.wants_retrieval != is_refusal(reply):
-            return False
-        if gold.rstrip().endswith("?") and "?" not in reply:
             return False
         if self.wants_retrieval:
             return True
-        known = {word for message in self.before for word in words_of(str(message["content"]))}
-        facts = set(words_of(gold)) & known - STOP_WORDS
-        figures = [word for word in facts if re.search(r"\d", word)]
-        said = set(words_of(reply))
-        return says_all(reply, figures) and len(facts & said) >= LEAST_SHARED * len(facts)
+        sentences = re.split(r"(?<=[.!?])\s+", gold.strip())
+        told = [one for one in sentences if not one.endswith("?")] or sentences
+        denies, text = [_denies(one) for one in told], " ".join(told)
+        if denies[0] or (_denies(reply) and not any(denies)):
+            return denies[0] and _denies(reply)
+        known = " ".join(str(message["content"]) for message in self.before)
+        if figures := set(_FIGURE.findall(text)) & set(_FIGURE.findall(known)):
+            return figures <= set(_FIGURE.findall(reply))
+        facts = set(words_of(text)) & set(words_of(known)) - STOP_WORDS
+        return len(facts & set(words_of(reply))) >= LEAST_SHARED * len(facts)
+
+
+_FIGURE = re.compile(r"\d+(?:[.:,]\d+)*")  # whole: 11 is no part of $11.20
+_DENIAL = re.compile(r"\b(no|not|none|sorry|never|closed|cannot|\w+n't)\b", re.IGNORECASE)
+_POLITE = re.compile(r"no (problem|worries)", re.IGNORECASE)
+
+
+def _denies(text: str) -> bool:
+    return _DENIAL.search(text) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,3 +94,30 @@ def test_where_the_head_of_a_single_file_goes_is_asked_before_it_is_trained(
     with pytest.raises(SystemExit):
         train_route.main()
     assert "--out: expected a file for the head of a model in one file" in capsys.readouterr().err
+
+
+PRICES = "Soup is $11.20, tea $3. We open at 9:30 am. Boots and long trousers are worn. No dogs."
+
+
+@pytest.mark.parametrize(
+    ("gold", "reply", "is_right"),
+    [
+        ("The soup is $11.20. Would you like one?", "It costs $11.20.", True),
+        ("The soup is $11.20.", "The soup is $11.50.", False),
+        ("We open at 9:30 am.", "Tea is $3.", False),
+        ("You wear boots and long trousers.", "Boots and trousers, please.", True),
+        ("You wear boots and long trousers.", "You wear a hat.", False),
+        ("Sorry, we don't take dogs.", "No dogs, I'm sorry.", True),
+        ("Sorry, we don't take dogs.", "Yes, dogs are welcome.", False),
+        ("Yes, tea is $3.", "No, tea is not here.", False),
+        ("I'm afraid I don't know that.", "I'm sorry, I don't know that.", True),
+        ("The soup is $11.20.", "I'm afraid I don't know that.", False),
+        ("No problem. Anything else?", "Sure.", True),
+    ],
+)
+def test_an_answer_is_judged_by_its_figures_its_words_and_whether_it_denies(
+    gold: str, reply: str, is_right: bool
+) -> None:
+    before = [{"role": "system", "content": PRICES}]
+    turn = train_route.Turn(before, "And?", [], {"role": "assistant", "content": gold})
+    assert turn.is_answered(reply, ()) == is_right
