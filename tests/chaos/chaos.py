@@ -24,6 +24,7 @@ from websockets.exceptions import WebSocketException
 from benchmarks.soak.faults import FAULTS, Fault, inject
 from benchmarks.soak.processes import workers_of
 from clients.server_process import ServerProcess, http_status, running_server
+from tests.typed import typed
 
 QUESTION = "What time do you open on Friday?"
 SETTLED_S = 15.0  # the most that a caller waits for the end of an answer, or for the next one
@@ -45,9 +46,7 @@ class Met:
 
 async def ask(socket: ClientConnection) -> float:
     """Ask in text, to be answered in sound; returns when."""
-    content = [{"type": "input_text", "text": QUESTION}]
-    item = {"type": "message", "role": "user", "content": content}
-    await socket.send(json.dumps({"type": "conversation.item.create", "item": item}))
+    await socket.send(json.dumps({"type": "conversation.item.create", "item": typed(QUESTION)}))
     await socket.send(json.dumps({"type": "response.create"}))
     return time.monotonic()
 

@@ -21,11 +21,12 @@ from tests.conformance.mutants import (
     swapped,
     twice,
 )  # fmt: skip
+from tests.typed import typed
 
 DETECTION = "session.audio.input.turn_detection"
 COMPLETED = "conversation.item.input_audio_transcription.completed"
 STARTED = "input_audio_buffer.speech_started"
-WORDS = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}]}
+WORDS = typed("x")
 
 
 def late_delta(event: Json) -> Json:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.callers import Caller
+from tests.typed import typed
 from voiceloop.agent import AgentConfig, Waiting
 from voiceloop.backends import Backends, VoiceOptions
 from voiceloop.reply.voice import KeptLines
@@ -42,9 +43,7 @@ async def until_kept(kept: KeptLines) -> None:
 
 
 def ask(caller: Caller, text: str, modality: str) -> None:
-    content = [{"type": "input_text", "text": text}]
-    item = {"type": "message", "role": "user", "content": content}
-    caller.send("conversation.item.create", item=item)
+    caller.send("conversation.item.create", item=typed(text))
     caller.send("response.create", response={"output_modalities": [modality]})
 
 

@@ -13,6 +13,7 @@ import time
 import pytest
 
 from tests.callers import Caller
+from tests.typed import typed
 from voiceloop.backends import Backends
 from voiceloop.workers.supervisor import Supervisor
 
@@ -27,9 +28,7 @@ async def tagged_call(backends: Backends, number: int) -> list[str]:
     rng = random.Random(number)
     async with Caller(time.monotonic, backends) as caller:
         for turn in range(TURNS):
-            content = [{"type": "input_text", "text": f"<call {number} turn {turn}>"}]
-            item = {"type": "message", "role": "user", "content": content}
-            caller.send("conversation.item.create", item=item)
+            caller.send("conversation.item.create", item=typed(f"<call {number} turn {turn}>"))
             caller.send("response.create", response={"output_modalities": ["text"]})
             if rng.random() < 0.1:
                 break

@@ -13,6 +13,7 @@ from tests.callers import Caller
 from tests.dialect_service import streamed
 from tests.fakes import FakeRecognizer
 from tests.remote_service import Answer, Remote, scripted_remote
+from tests.typed import typed
 from voiceloop.agent import AgentConfig, AgentTool, Waiting
 from voiceloop.backends import Backends
 from voiceloop.remote import service as remote
@@ -66,10 +67,7 @@ def caller_of(services: Remote, agent: AgentConfig | None = None) -> Caller:
 async def ask(caller: Caller, modality: str = "text") -> dict[str, Any]:
     """One turn; its `response.done`."""
     n_before = len(caller.of("response.done"))
-    content = [{"type": "input_text", "text": "hello"}]
-    caller.send(
-        "conversation.item.create", item={"type": "message", "role": "user", "content": content}
-    )
+    caller.send("conversation.item.create", item=typed("hello"))
     caller.send("response.create", response={"output_modalities": [modality]})
     done = await caller.wait_for("response.done", count=n_before + 1)
     response: dict[str, Any] = done.event["response"]

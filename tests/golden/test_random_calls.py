@@ -22,6 +22,7 @@ from tests.fakes import (
     Reply,
     instant_backends,
 )
+from tests.typed import typed
 from voiceloop.agent import AgentConfig, Waiting
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.call.connection import Hello
@@ -53,7 +54,7 @@ TOOL = {
     "description": "Opening hours.",
     "parameters": {"type": "object", "properties": {"day": {"type": "string"}}},
 }
-TYPED = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}
+TYPED = typed("hi")
 ACTS = (
     "say", "say", "say", "say shortly", "murmur", "wait", "wait", "wait long", "type", "respond",
     "respond apart", "cancel", "commit", "clear", "truncate", "detection", "tools", "answer call",

@@ -16,6 +16,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from clients.server_process import ServerProcess, running_server
+from tests.typed import typed
 
 pytestmark = [pytest.mark.call(seconds=20), pytest.mark.timeout(600)]
 
@@ -45,9 +46,9 @@ async def call(url: str, n: int) -> None:
         if n % 3 == 0:
             socket.transport.abort()
             return
-        content = [{"type": "input_text", "text": "Hello there."}]
-        item = {"type": "message", "role": "user", "content": content}
-        await socket.send(json.dumps({"type": "conversation.item.create", "item": item}))
+        await socket.send(
+            json.dumps({"type": "conversation.item.create", "item": typed("Hello there.")})
+        )
         await socket.send(json.dumps({"type": "nothing"}))
         await until("error")
         await socket.send(json.dumps({"type": "response.create"}))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from audio.frames import VAD_WINDOW_MS
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
+from tests.typed import typed
 from voiceloop.agent import AgentConfig, BargeIn
 from voiceloop.backends import Backends, Partial
 from voiceloop.call.connection import Hello
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
 WORDS = "i want a latte with oat milk and a muffin please"
 BOTH = [("user", "i want a latte"), ("assistant", "You said i want a latte.")]
-TYPED = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}
+TYPED = typed("hi")
 STARTED, STOPPED = "input_audio_buffer.speech_started", "input_audio_buffer.speech_stopped"
 COMMITTED = "input_audio_buffer.committed"
 COMPLETED = "conversation.item.input_audio_transcription.completed"

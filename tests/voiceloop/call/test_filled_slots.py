@@ -11,6 +11,7 @@ import pytest
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
 from tests.tool_service import Service, box
+from tests.typed import typed
 from voiceloop.agent import AgentConfig, AgentSlot, AgentTool
 from voiceloop.backends import ChatMessage, ToolCall
 from voiceloop.capabilities import Capabilities
@@ -134,10 +135,8 @@ async def typed_call(
 
 async def type_turn(caller: Caller, text: str, n_done: int) -> None:
     """text: "" for another response to what was said."""
-    content = [{"type": "input_text", "text": text}]
     if text:
-        item = {"type": "message", "role": "user", "content": content}
-        caller.send("conversation.item.create", item=item)
+        caller.send("conversation.item.create", item=typed(text))
     caller.send("response.create", response={"output_modalities": ["text"]})
     await caller.wait_for("response.done", count=n_done)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.callers import Caller
+from tests.typed import typed
 from voiceloop.agent import AgentConfig
 from voiceloop.call.connection import Hello
 
@@ -23,9 +24,7 @@ def caller(clock: Clock, agent: AgentConfig = AGENT, **hello: Any) -> Caller:
 
 
 def ask(line: Caller, text: str = "hello") -> None:
-    content = [{"type": "input_text", "text": text}]
-    item = {"type": "message", "role": "user", "content": content}
-    line.send("conversation.item.create", item=item)
+    line.send("conversation.item.create", item=typed(text))
     line.send("response.create", response={"output_modalities": ["text"]})
 
 

@@ -10,6 +10,7 @@ from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Reply, instant_backends
 from tests.scripted_retriever import ScriptedRetriever
 from tests.tool_service import Service, box
+from tests.typed import typed
 from voiceloop.agent import AgentConfig, AgentSlot, AgentTool
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.call.connection import Hello
@@ -147,9 +148,7 @@ async def test_what_was_found_and_what_was_confirmed_both_stand_behind_the_words
 async def test_typed_words_are_looked_up_when_they_are_answered(clock: Clock) -> None:
     model = FakeLanguageModel(["Thirty days."])
     async with Caller(clock, backends_of(model), retriever=ScriptedRetriever()) as caller:
-        content = [{"type": "input_text", "text": "return boots"}]
-        item = {"type": "message", "role": "user", "content": content}
-        caller.send("conversation.item.create", item=item)
+        caller.send("conversation.item.create", item=typed("return boots"))
         caller.send("response.create")
         await caller.wait_for("voiceloop.timeline")
     assert "return boots" in model.prompts[0][-1].behind

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from tests.callers import Caller
 from tests.fakes import EventPipe, FakeBranch, FakeLanguageModel, instant_backends
+from tests.typed import typed
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage, Generated, GenerateParams, LanguageEvent, Tool
 from voiceloop.config import Config
@@ -85,9 +86,7 @@ class CountingModel(FakeLanguageModel):
 
 
 def say(caller: Caller, text: str) -> None:
-    content = [{"type": "input_text", "text": text}]
-    item = {"type": "message", "role": "user", "content": content}
-    caller.send("conversation.item.create", item=item)
+    caller.send("conversation.item.create", item=typed(text))
     caller.send("response.create", response={"output_modalities": ["text"]})
 
 
@@ -168,8 +167,7 @@ async def test_a_client_that_wants_nothing_left_out_is_told_that_it_is_too_long(
 
 async def test_an_input_of_the_clients_own_is_not_cut(clock: Clock) -> None:
     model = CountingModel()
-    content = [{"type": "input_text", "text": TEXTS["digits"] * 200}]
-    own = [{"type": "message", "role": "user", "content": content}]
+    own = [typed(TEXTS["digits"] * 200)]
     async with Caller(clock, instant_backends(language_model=model)) as caller:
         caller.send("response.create", response={"output_modalities": ["text"], "input": own})
         await caller.wait_for("response.done")

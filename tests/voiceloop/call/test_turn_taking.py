@@ -19,6 +19,7 @@ from tests.fakes import (
     calls_first,
     instant_backends,
 )
+from tests.typed import typed
 from voiceloop.agent import AgentConfig, AgentTool, Crisis, Waiting
 from voiceloop.backends import Backends, ChatMessage
 from voiceloop.call.turn_taking import Agent
@@ -77,8 +78,7 @@ async def random_act(caller: Caller, chance: random.Random) -> None:
         case "commit":
             caller.send("input_audio_buffer.commit")
         case "item":
-            content = [{"type": "input_text", "text": "hello"}]
-            item = {"type": "message", "role": "user", "content": content}
+            item = typed("hello")
             caller.send("conversation.item.create", item=item)
         case "vad":
             detection = {"type": "server_vad", "silence_duration_ms": chance.choice([100, 500])}

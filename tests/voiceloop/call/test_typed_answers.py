@@ -9,6 +9,7 @@ import pytest
 
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, instant_backends
+from tests.typed import typed
 from voiceloop.agent import AgentConfig, Crisis
 from voiceloop.knowledge.answers import ApprovedAnswer
 
@@ -25,9 +26,7 @@ async def answer_to(text: str, **asked: Any) -> tuple[str, int]:
     model = FakeLanguageModel(("I am not sure.",))
     now = asyncio.get_running_loop().time
     async with Caller(now, instant_backends(language_model=model), AGENT) as caller:
-        content = [{"type": "input_text", "text": text}]
-        item = {"type": "message", "role": "user", "content": content}
-        caller.send("conversation.item.create", item=item)
+        caller.send("conversation.item.create", item=typed(text))
         caller.send("response.create", response={"output_modalities": ["text"], **asked})
         done = await caller.wait_for("response.done")
     [output] = done.event["response"]["output"]

@@ -10,6 +10,7 @@ import pytest
 
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, instant_backends
+from tests.typed import typed
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage
 from voiceloop.config import Ahead, AheadPart, Config
@@ -40,9 +41,7 @@ async def call(
     async with Caller(now, backends, agent, config) as caller:
         caller.send("session.update", session={"type": "realtime", "output_modalities": ["text"]})
         for n, text in enumerate(TURNS[:n_turns]):
-            content = [{"type": "input_text", "text": text}]
-            item = {"type": "message", "role": "user", "content": content}
-            caller.send("conversation.item.create", item=item)
+            caller.send("conversation.item.create", item=typed(text))
             caller.send("response.create")
             await caller.wait_for("response.done", count=n + 1)
             await asyncio.sleep(1.0)

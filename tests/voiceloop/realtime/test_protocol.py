@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.tables import each_row
+from tests.typed import typed
 from tests.wire import Wire
 from voiceloop.backends import SpokenWord, Usage
 from voiceloop.capabilities import Capabilities
@@ -25,11 +26,7 @@ from voiceloop.realtime.settings import AudioFormat, SessionSettings, Transcript
 from voiceloop.realtime.window import most_characters
 
 SECOND = b"\0\0" * 24000
-USER_ITEM = {
-    "type": "message",
-    "role": "user",
-    "content": [{"type": "input_text", "text": "hello"}],
-}
+USER_ITEM = typed("hello")
 MANUAL: dict[str, Any] = {"turn_detection": None}
 
 
@@ -137,7 +134,7 @@ def test_a_responses_own_input_replaces_the_conversation() -> None:
         "instructions": "Classify.",
         "input": [
             {"type": "item_reference", "id": "u1"},
-            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "now"}]},
+            typed("now"),
         ],
     }
     (command,) = wire.say("response.create", response=asked)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.callers import Caller
 from tests.fakes import FakeBranch, FakeLanguageModel, FakeRecognizer, Reply, instant_backends
+from tests.typed import typed
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import ChatMessage, GenerateParams, ToolCall
 from voiceloop.reply.plan import GENERATE_DEADLINE_S
@@ -165,8 +166,7 @@ async def test_who_is_asked_again_is_told_how_long_the_caller_still_waits(
 
 
 def message(text: str) -> dict[str, Any]:
-    content = [{"type": "input_text", "text": text}]
-    return {"type": "message", "role": "user", "content": content}
+    return typed(text)
 
 
 @pytest.mark.parametrize("lacking", ['{"day": "Friday"}', '{"day": "", "people": 2}', "[]", "{"])

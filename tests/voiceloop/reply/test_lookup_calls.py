@@ -10,6 +10,7 @@ import pytest
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
 from tests.tool_service import Service, box
+from tests.typed import typed
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import Backends, ChatMessage
 
@@ -86,11 +87,7 @@ async def test_a_result_that_is_no_few_words_is_the_models_to_tell(clock: Clock)
 async def test_a_typed_question_asks_the_tool_only_where_the_session_has_it(
     clock: Clock, session: dict[str, object]
 ) -> None:
-    item = {
-        "type": "message",
-        "role": "user",
-        "content": [{"type": "input_text", "text": "How much is a bell?"}],
-    }
+    item = typed("How much is a bell?")
     backends, _ = models()
     async with Caller(clock, backends, agent(TABLE)) as caller:
         settings = {"type": "realtime", "output_modalities": ["text"]} | session

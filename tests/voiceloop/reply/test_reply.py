@@ -20,6 +20,7 @@ from tests.fakes import (
     calls_first,
     instant_backends,
 )
+from tests.typed import typed
 from voiceloop.agent import AgentConfig, AgentTool, ReplyLimits, Waiting
 from voiceloop.backends import ChatMessage, ToolCall
 
@@ -101,8 +102,7 @@ async def test_the_transcript_never_runs_ahead_of_the_sound(clock: Clock) -> Non
 async def test_out_of_band_replies_run_beside_and_leave_no_trace(clock: Clock) -> None:
     model = FakeLanguageModel(lambda m: f"To {m[-1].content}.")
     async with Caller(clock, instant_backends(language_model=model)) as caller:
-        content = [{"type": "input_text", "text": "aside"}]
-        item = {"type": "message", "role": "user", "content": content}
+        item = typed("aside")
         ask(caller)
         for _ in range(2):
             ask(caller, conversation="none", input=[item], metadata={"kind": "side"})

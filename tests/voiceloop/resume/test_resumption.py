@@ -13,6 +13,7 @@ import pytest
 
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Reply, instant_backends
+from tests.typed import typed
 from voiceloop.access.keys import KeyRing
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import ChatMessage, ToolCall
@@ -229,9 +230,7 @@ async def test_a_ticket_that_is_refused_has_nobody_greeted_who_tells_what_was_sa
     async with Caller(clock, agent=agent, hello=hello, tickets=tickets) as again:
         again.send("voiceloop.resume", ticket="rt_of.somewhere.else")
         await again.wait_for("error")
-        content = [{"type": "input_text", "text": "two lattes"}]
-        item = {"type": "message", "role": "user", "content": content}
-        again.send("conversation.item.create", item=item)
+        again.send("conversation.item.create", item=typed("two lattes"))
         await again.wait_quietly(8000)
         assert not again.of("response.created")
 
@@ -366,7 +365,7 @@ async def broken_within_a_call(clock: Clock, tickets: Tickets, agent: AgentConfi
     """A ticket of a call whose tool was called and has not answered."""
     async with Caller(clock, agent=agent, hello=ASKS, tickets=tickets) as caller:
         for item in (
-            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go"}]},
+            typed("go"),
             {"type": "function_call", "call_id": "call_1", "name": "order", "arguments": "{}"},
         ):
             caller.send("conversation.item.create", item=item)
@@ -404,7 +403,7 @@ async def test_a_call_that_broke_behind_the_line_said_meanwhile_is_answered(
     agent = order(is_clients=False, side_effect_free=True)
     async with Caller(clock, agent=agent, hello=ASKS, tickets=tickets) as caller:
         for item in (
-            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go"}]},
+            typed("go"),
             {"type": "function_call", "call_id": "call_1", "name": "order", "arguments": "{}"},
             {"type": "message", "role": "assistant",
              "content": [{"type": "output_text", "text": "One moment."}]},

@@ -22,6 +22,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.fakes import instant_backends
 from tests.serving import gateway_of, serving
+from tests.typed import typed
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.call.connection import Disconnected, Transport
@@ -80,12 +81,7 @@ async def test_a_session_opens_with_its_settings_and_a_text_turn_is_answered() -
         assert created["type"] == "session.created"
         assert created["session"]["model"] == "gpt-realtime"
         assert created["session"]["instructions"] == "Be kind."
-        item = {
-            "type": "message",
-            "role": "user",
-            "content": [{"type": "input_text", "text": "hello"}],
-        }
-        await client.send(json.dumps({"type": "conversation.item.create", "item": item}))
+        await client.send(json.dumps({"type": "conversation.item.create", "item": typed("hello")}))
         asked = {"type": "response.create", "response": {"output_modalities": ["text"]}}
         await client.send(json.dumps(asked))
         done = await until(client, "response.done")

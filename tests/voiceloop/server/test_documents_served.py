@@ -13,6 +13,7 @@ from websockets.asyncio.client import connect
 
 from tests.fakes import FakeLanguageModel, instant_backends
 from tests.serving import serving
+from tests.typed import typed
 from voiceloop.agent_file import load_agent, shipped_agent
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError
@@ -24,17 +25,12 @@ from voiceloop.server.process import serve
 TEXT_REPLY = {"type": "response.create", "response": {"output_modalities": ["text"]}}
 
 
-def typed(text: str) -> dict[str, Any]:
-    content = [{"type": "input_text", "text": text}]
-    item = {"type": "message", "role": "user", "content": content}
-    return {"type": "conversation.item.create", "item": item}
-
-
 async def ask(url: str, text: str) -> dict[str, dict[str, Any]]:
     """The events until the response is done and reported, the last of each type."""
     events: dict[str, dict[str, Any]] = {}
     async with asyncio.timeout(10), connect(url, proxy=None) as client:
-        for frame in (typed(text), TEXT_REPLY):
+        turn = {"type": "conversation.item.create", "item": typed(text)}
+        for frame in (turn, TEXT_REPLY):
             await client.send(json.dumps(frame))
         while "voiceloop.timeline" not in events:
             event = json.loads(await client.recv())

@@ -19,6 +19,7 @@ from websockets.asyncio.client import connect
 
 from clients.resuming import ResumingConnection
 from clients.server_process import free_port, http_status
+from tests.typed import typed
 from tests.voiceloop.server.test_app import until
 from voiceloop.agent import AgentConfig
 from voiceloop.cluster.address import Address
@@ -195,9 +196,7 @@ async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def say(line: ResumingConnection, events: AsyncIterator[Any], text: str) -> str:
-    content = [{"type": "input_text", "text": text}]
-    item = {"type": "message", "role": "user", "content": content}
-    await line.send({"type": "conversation.item.create", "item": item})
+    await line.send({"type": "conversation.item.create", "item": typed(text)})
     await line.send({"type": "response.create", "response": {"output_modalities": ["text"]}})
     done = await seen(events, "response.done")
     return str(done["response"]["output"][0]["content"][0]["text"])

@@ -12,6 +12,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 
 from tests.fakes import FakeLanguageModel, Reply, instant_backends
+from tests.typed import typed
 from tests.voiceloop.server.test_app import Running, event, running, until
 from tests.voiceloop.server.test_resume import say
 from voiceloop.agent import AgentConfig, AgentSlot, AgentTool
@@ -58,9 +59,7 @@ async def serving(folder: Path, **changes: Any) -> AsyncIterator[Running]:
 
 async def handed(client: ClientConnection, words: str) -> list[dict[str, Any]]:
     """Say this and wait until the other agent has greeted; every event of it."""
-    content = [{"type": "input_text", "text": words}]
-    item = {"type": "message", "role": "user", "content": content}
-    await client.send(json.dumps({"type": "conversation.item.create", "item": item}))
+    await client.send(json.dumps({"type": "conversation.item.create", "item": typed(words)}))
     await client.send(json.dumps({"type": "response.create"}))
     seen: list[dict[str, Any]] = []
     while not any(one.get("transcript") == BILLS.greeting for one in seen):
@@ -150,9 +149,9 @@ async def test_no_agent_hands_on_a_caller_who_has_not_spoken_to_it(tmp_path: Pat
     config = Config(agents=tmp_path)
     async with running(config, backends, agent=DESK, others=others) as server:
         async with server.connect("?agent=desk") as client:
-            content = [{"type": "input_text", "text": "hello"}]
-            item = {"type": "message", "role": "user", "content": content}
-            await client.send(json.dumps({"type": "conversation.item.create", "item": item}))
+            await client.send(
+                json.dumps({"type": "conversation.item.create", "item": typed("hello")})
+            )
             await client.send(json.dumps({"type": "response.create"}))
             said = []
             while said[-1:] != [BILLS.call.not_transferred]:

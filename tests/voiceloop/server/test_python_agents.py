@@ -21,6 +21,7 @@ from clients.call.open_call import CallOptions
 from clients.connection import RealtimeConnection
 from clients.console.held_call import HeldCall, Say
 from tests.fakes import FakeLanguageModel, Reply, instant_backends
+from tests.typed import typed
 from tests.voiceloop.server.test_app import Running, running, until
 from tests.voiceloop.server.test_resume import say
 from tests.waiting import is_running
@@ -341,9 +342,7 @@ async def guarding(folder: Path, **changes: Any) -> AsyncIterator[Running]:
 
 
 async def ask(client: ClientConnection, words: str, modality: str) -> None:
-    content = [{"type": "input_text", "text": words}]
-    item = {"type": "message", "role": "user", "content": content}
-    await client.send(json.dumps({"type": "conversation.item.create", "item": item}))
+    await client.send(json.dumps({"type": "conversation.item.create", "item": typed(words)}))
     asked = {"type": "response.create", "response": {"output_modalities": [modality]}}
     await client.send(json.dumps(asked))
 

@@ -16,6 +16,7 @@ from clients.connection import Received
 from clients.errors import ConnectionFailed
 from clients.resuming import ResumingConnection
 from tests.fakes import FakeLanguageModel, instant_backends
+from tests.typed import typed
 from tests.voiceloop.server.test_app import Running, event, running, until
 from tests.voiceloop.server.test_load_watch import Ahead
 from voiceloop.access.keys import KeyRing, tenant_of
@@ -45,8 +46,7 @@ def remembering() -> Backends:
 
 async def say(client: ClientConnection, text: str) -> str:
     """A turn in text; returns what is answered, behind the calls that the server makes."""
-    content = [{"type": "input_text", "text": text}]
-    item = {"type": "message", "role": "user", "content": content}
+    item = typed(text)
     await client.send(json.dumps({"type": "conversation.item.create", "item": item}))
     asked = {"type": "response.create", "response": {"output_modalities": ["text"]}}
     await client.send(json.dumps(asked))
@@ -173,9 +173,7 @@ async def test_what_is_left_of_a_broken_line_ends_when_its_call_goes_on() -> Non
 
 
 async def spoken_text(line: ResumingConnection, text: str) -> None:
-    content = [{"type": "input_text", "text": text}]
-    item = {"type": "message", "role": "user", "content": content}
-    await line.send({"type": "conversation.item.create", "item": item})
+    await line.send({"type": "conversation.item.create", "item": typed(text)})
     await line.send({"type": "response.create", "response": {"output_modalities": ["text"]}})
 
 

@@ -19,6 +19,7 @@ from websockets.exceptions import ConnectionClosedOK, InvalidStatus
 
 from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
 from tests.serving import served
+from tests.typed import typed
 from tests.waiting import until
 from tests.webrtc_caller import LOUD, WebRtcCaller, calling
 from voiceloop.backends import ToolCall
@@ -61,8 +62,7 @@ def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def text_item(text: str) -> dict[str, Any]:
-    content = [{"type": "input_text", "text": text}]
-    return {"type": "message", "role": "user", "content": content}
+    return typed(text)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
