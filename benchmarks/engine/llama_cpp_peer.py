@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,6 @@ ENVIRONMENT = "VOICELOOP_LLAMA_CPP"  # the interpreter that has llama_cpp and gg
 REQUANTIZE = "requantize"
 MOST_TOGETHER = 8  # replies at once
 EXPECTED = f"expected {ENVIRONMENT} to name a Python with llama-cpp-python and gguf"
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """Milliseconds: of a prompt up to its first token (of the first of several), and of a step."""
-
-    prompt_ms: float
-    step_ms: float
 
 
 def interpreter() -> str:
@@ -69,13 +60,17 @@ class LlamaCpp:
 
     def run(self, prompt: list[int], n_reply: int) -> tuple[float, list[int]]:
         """Median ms per token after the first, and the greedy reply."""
-        answer = self._ask({"prompts": [prompt], "n_reply": n_reply})
-        return float(answer["ms"]), list(answer["tokens"])
+        first, rest = self._ask({"prompts": [prompt]}), self._ask({"n_steps": n_reply - 1})
+        ms: list[float] = sorted(rest["ms"])
+        return ms[len(ms) // 2], [*first["tokens"], *rest["tokens"]]
 
-    def timed(self, prompts: list[list[int]], n_reply: int) -> Timed:
-        """Replies to all of these prompts at once."""
-        answer = self._ask({"prompts": prompts, "n_reply": n_reply})
-        return Timed(float(answer["prompt_ms"]), float(answer["ms"]))
+    def begin(self, prompts: list[list[int]]) -> float:
+        """Read all of these prompts; milliseconds of the first, up to its first token."""
+        return float(self._ask({"prompts": prompts})["ms"][0])
+
+    def go_on(self, n_steps: int) -> list[float]:
+        """A token more for each of them, so many times; milliseconds of each."""
+        return list(self._ask({"n_steps": n_steps})["ms"])
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -210,28 +205,27 @@ def serve(model_dir: Path, path: Path, threads: int) -> None:
         rows = [llama_cpp.llama_get_logits_ith(context, i) for i in last]
         return [int(np.ctypeslib.as_array(row, (n_vocab,)).argmax()) for row in rows]
 
-    for line in sys.stdin:
-        question = json.loads(line)
-        if not question:
-            print("{}", flush=True)
-            continue
-        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
-        prompts, took = question["prompts"], []
+    def timed(parts: list[tuple[int, int, list[int]]]) -> tuple[list[int], float]:
         started = time.perf_counter()
-        newest = decode([(0, 0, prompts[0])])
-        prompt_ms = (time.perf_counter() - started) * 1e3
-        newest += [decode([(i, 0, prompts[i])])[0] for i in range(1, len(prompts))]
-        tokens, said = [newest[0]], 1
-        while said < question["n_reply"]:
-            at = [len(prompt) + said - 1 for prompt in prompts]
-            started = time.perf_counter()
-            newest = decode([(i, at[i], [token]) for i, token in enumerate(newest)])
-            took.append(time.perf_counter() - started)
+        return decode(parts), (time.perf_counter() - started) * 1e3
+
+    ends, newest = list[int](), list[int]()  # of each sequence: its tokens' number, the next one
+    for line in sys.stdin:
+        question, tokens, ms = json.loads(line), list[int](), list[float]()
+        if "prompts" in question:
+            llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
+            ends, newest = [len(prompt) for prompt in question["prompts"]], []
+            for i, prompt in enumerate(question["prompts"]):
+                found, took = timed([(i, 0, prompt)])
+                newest += found
+                ms.append(took)
             tokens.append(newest[0])
-            said += 1
-        median_ms = sorted(took)[len(took) // 2] * 1e3
-        answer = {"ms": median_ms, "tokens": tokens, "prompt_ms": prompt_ms}
-        print(json.dumps(answer), flush=True)
+        for _ in range(question.get("n_steps", 0)):
+            newest, took = timed([(i, ends[i], [token]) for i, token in enumerate(newest)])
+            ends = [end + 1 for end in ends]
+            ms.append(took)
+            tokens.append(newest[0])
+        print(json.dumps({"ms": ms, "tokens": tokens}), flush=True)
 
 
 def requantize_here(source: str, kind: str, target: str) -> None:

@@ -4,8 +4,9 @@
 
 SmolLM2-135M and Qwen2.5-Coder-1.5B, of `python -m tests.real_weights.fetch smollm2-135m
 qwen2.5-coder-1.5b`; llama.cpp makes Q4_0, Q8_0 and Q4_K_M of each file, and both read the same one.
-A prompt, a token behind it, and several replies at once, in interleaved rounds, with one thread and
-with two (and four where the machine has them). A ratio is the median of its rounds' own.
+A prompt, the tokens behind it, and several replies at once, with one thread and with two (and four
+where the machine has them). Both sides take turns, a few tokens at a time. A ratio is the median of
+their own; of two different files it is that of the medians.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.engine.llama_cpp_peer import LlamaCpp, Timed, requantize
-from benchmarks.engine.setting import N_REPLY, Setting, drain, median, paired, stage_words
-from benchmarks.harness.harness import Bar, interleaved
+from benchmarks.engine.llama_cpp_peer import LlamaCpp, requantize
+from benchmarks.engine.setting import Setting, drain, median, paired, stage_words
+from benchmarks.harness.harness import Bar
+from engine.branch import Branch
 from engine.engine import Engine
 from engine.types import Done, EngineConfig, SamplingParams
 from tests.real_weights.fetch import folder_of
@@ -30,28 +32,27 @@ KINDS = {"Q4_0": "int4", "Q4_K_M": "int4", "Q8_0": "int8"}  # of files, and what
 OF_BYTES = {"4 bits": ("Q4_0", "Q4_K_M"), "8 bits": ("Q8_0",)}
 N_PROMPT, N_CLAUSE, N_STAGED = 256, 10, 60
 TOGETHER = (1, 4, 8)  # replies at once
-# Of several replies the steps alone are timed: tokens of their prompts, and steps.
-N_EACH, N_STEPS = 32, 16
+# Tokens of a side before it is the other's turn, and turns of a round; of several replies half as
+# many, and half the rounds.
+BURST, N_BURSTS = 4, 8
+N_EACH = 16  # tokens of each prompt of several, whose reading is not timed
+MOST_TOKENS = 1 + BURST * N_BURSTS
 LARGE_SHARE = 0.4  # of the rounds of the small model: one of 1.5B takes eleven times as long
 PACKED_BYTES = 8 << 30
 
 
 @dataclass(slots=True)
 class Found:
-    """Of one file and number of threads, by round: milliseconds of a prompt, and of a step by how
-    many replies it serves.
+    """Of one file and number of threads: milliseconds of each prompt, and of a step of each burst
+    by how many replies it serves.
     """
 
     prompt_ms: list[float] = field(default_factory=list)
     step_ms: dict[int, list[float]] = field(default_factory=lambda: {n: [] for n in TOGETHER})
 
-    def add(self, timed: Timed, n_together: int) -> None:
-        if n_together == 1:
-            self.prompt_ms.append(timed.prompt_ms)
-        self.step_ms[n_together].append(timed.step_ms)
-
 
 Both = dict[str, Found]  # of "engine" and "llama.cpp"
+Sides = dict[str, "Replies | LlamaCpp"]
 
 
 def peers(setting: Setting) -> list[Bar]:
@@ -92,21 +93,40 @@ def _measured(
 
 
 def _beside(setting: Setting, path: Path, quant: str, n_threads: int, n_rounds: int) -> Both:
+    """Both read a prompt in turns, and then go on in turns, `BURST` steps at a time: what slows the
+    machine for a second slows both.
+    """
     engine = Engine.load(
         path, EngineConfig(quant=quant, threads=n_threads, kv_tokens=8192, max_draft_tokens=0)
     )
     both = {"engine": Found(), "llama.cpp": Found()}
-    variants = [f"{who} {n}" for n in TOGETHER for who in both]
     with TemporaryDirectory() as folder, _closing(LlamaCpp(path, Path(folder), n_threads)) as peer:
-        for turn in interleaved(variants, n_rounds, warm_up=1):
-            who, _, n = turn.variant.rpartition(" ")
-            n_words, n_reply = (N_PROMPT, N_REPLY) if n == "1" else (N_EACH, N_STEPS)
-            prompts = [setting.words(n_words, 10 * turn.index + i) for i in range(int(n))]
-            ours = who == "engine"
-            timed = _of_engine(engine, prompts, n_reply) if ours else peer.timed(prompts, n_reply)
-            if not turn.is_warm_up:
-                both[who].add(timed, int(n))
+        sides: Sides = {"engine": Replies(engine), "llama.cpp": peer}
+        _in_turns(sides, [setting.words(N_EACH, 0)], 1)  # a warm-up
+        for n in TOGETHER:
+            is_alone = n == 1
+            n_words, n_bursts = (N_PROMPT, N_BURSTS) if is_alone else (N_EACH, N_BURSTS // 2)
+            for index in range(n_rounds if is_alone else max(1, n_rounds // 2)):
+                prompts = [setting.words(n_words, 1 + 10 * index + i) for i in range(n)]
+                prompt_ms, step_ms = _in_turns(sides, prompts, n_bursts)
+                for who, found in both.items():
+                    if is_alone:
+                        found.prompt_ms.append(prompt_ms[who])
+                    found.step_ms[n] += step_ms[who]
+                sides = dict(reversed(sides.items()))
     return both
+
+
+def _in_turns(
+    sides: Sides, prompts: list[list[int]], n_bursts: int
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Milliseconds of each side: of a prompt, and of a step of each burst."""
+    prompt_ms = {who: side.begin(prompts) for who, side in sides.items()}
+    step_ms: dict[str, list[float]] = {who: [] for who in sides}
+    for _ in range(n_bursts):
+        for who, side in sides.items():
+            step_ms[who].append(median(side.go_on(BURST)))
+    return prompt_ms, step_ms
 
 
 @contextmanager
@@ -117,21 +137,39 @@ def _closing(peer: LlamaCpp) -> Iterator[LlamaCpp]:
         peer.close()
 
 
-def _of_engine(engine: Engine, prompts: list[list[int]], n_reply: int) -> Timed:
-    params = SamplingParams(max_tokens=n_reply, ignore_eos=True)
-    branches = [engine.branch(f"p{i}") for i in range(len(prompts))]
-    for branch, prompt in zip(branches, prompts, strict=True):
+class Replies:
+    """Replies of the engine, a step at a time, as `LlamaCpp` makes them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._branches = engine, list[Branch]()
+
+    def begin(self, prompts: list[list[int]]) -> float:
+        """Read all of these prompts; milliseconds of the first, up to its first token."""
+        engine = self._engine
+        for branch in self._branches:
+            branch.close()
+        engine.tree.evict(engine.pool.n_blocks)  # a prompt is computed, whatever it is
+        self._branches = branches = [engine.branch(f"p{i}") for i in range(len(prompts))]
         if len(prompts) > 1:  # all are read before any goes on
-            branch.stage(prompt)
-    drain(engine)
-    for branch, prompt in zip(branches, prompts, strict=True):
-        branch.commit(prompt, params)
-    done = [event for event in drain(engine) if isinstance(event, Done)]
-    for branch in branches:
-        branch.close()
-    engine.tree.evict(engine.pool.n_blocks)  # the next prompt is computed, whatever it is
-    gaps = [gap for event in done for gap in event.timings.token_gaps_ms[len(prompts) :]]
-    return Timed(done[0].timings.ttft_ms, median(gaps))
+            for branch, prompt in zip(branches, prompts, strict=True):
+                branch.stage(prompt)
+            drain(engine)
+        params = SamplingParams(max_tokens=MOST_TOKENS, ignore_eos=True)
+        started = time.perf_counter()
+        for branch, prompt in zip(branches, prompts, strict=True):
+            branch.commit(prompt, params)
+        while not all(branch.reply is not None and branch.reply.tokens for branch in branches):
+            engine.step()
+        return (time.perf_counter() - started) * 1e3
+
+    def go_on(self, n_steps: int) -> list[float]:
+        """A token more for each of them, so many times; milliseconds of each."""
+        found = []
+        for _ in range(n_steps):
+            started = time.perf_counter()
+            self._engine.step()
+            found.append((time.perf_counter() - started) * 1e3)
+        return found
 
 
 def _tell(setting: Setting, name: str, both: Both) -> None:
@@ -151,9 +189,11 @@ def _over(found: dict[tuple[str, int], Both], kinds: tuple[str, ...], n: int, wh
         return one.prompt_ms if what == "prompt" else one.step_ms[1]
 
     ours, theirs = (
-        min((ms(who, kind) for kind in kinds), key=median) for who in ("engine", "llama.cpp")
+        min(kinds, key=lambda kind: median(ms(who, kind))) for who in ("engine", "llama.cpp")
     )
-    return paired(theirs, ours)
+    if ours == theirs:
+        return paired(ms("llama.cpp", theirs), ms("engine", ours))
+    return median(ms("llama.cpp", theirs)) / median(ms("engine", ours))
 
 
 def _of_smollm2(found: dict[tuple[str, int], Both]) -> list[Bar]:
@@ -195,7 +235,7 @@ def _as_served(setting: Setting, folder: Path) -> tuple[float, float]:
     engine = Engine.load(path, config)
     ready_s, clauses = time.perf_counter() - started, list[float]()
     params = SamplingParams(max_tokens=N_CLAUSE, ignore_eos=True)
-    for i in range(4 * setting.repeats):
+    for i in range(2 * setting.repeats):
         prompt, branch = setting.words(N_STAGED, 500 + i), engine.branch(f"c{i}")
         stage_words(engine, branch, prompt)
         branch.commit(prompt, params)
