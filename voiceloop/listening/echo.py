@@ -52,7 +52,10 @@ class EchoGuard:
     def __init__(self) -> None:
         self.delay_ms: float | None = None  # of the latest echo; None: none was heard
         self._n_past = (LONGEST_DELAY_MS + FIND_MS) * MS
-        self._played: Wave = np.zeros(self._n_past + LONGEST_AHEAD_MS * MS, np.float32)
+        self._n_kept = self._n_past + LONGEST_AHEAD_MS * MS
+        # Twice as long, so that it need not be moved at each slice: what counts begins at `_first`.
+        self._memory: Wave = np.zeros(2 * self._n_kept, np.float32)
+        self._first = 0
         self._n_ahead = -self._n_past  # where the latest of it ends, from now
         self._heard: Wave = np.zeros(FIND_MS * MS, np.float32)
         self._to_heard = Resampler(RECOGNIZER_HZ, ECHO_HZ)
@@ -62,6 +65,11 @@ class EchoGuard:
         self._echo_db = 0.0  # of the latest echo, as it dies away
         self._noise = np.random.default_rng(0)
 
+    @property
+    def _played(self) -> Wave:
+        """What was sent, from the longest delay ago to what is still to play."""
+        return self._memory[self._first : self._first + self._n_kept]
+
     def play(self, samples: Samples, rate_hz: int) -> None:
         """The agent's next sound, int16 [n], goes out now: it plays behind what the client has."""
         if self._to_played.in_hz != rate_hz:
@@ -70,7 +78,7 @@ class EchoGuard:
             self._to_played.reset()
             self._n_ahead = 0
         start = self._n_past + self._n_ahead
-        sound = self._to_played.push(samples)[: len(self._played) - start]
+        sound = self._to_played.push(samples)[: self._n_kept - start]
         self._played[start : start + len(sound)] = sound
         self._n_ahead += len(sound)
 
@@ -82,9 +90,11 @@ class EchoGuard:
         self._advance(heard)
         level_db = _level_db(heard)
         self._levels.append(level_db)
-        room_db = sorted(self._levels)[len(self._levels) // 10]
         self._echo_db -= TAIL_DB_S * len(samples) / RECOGNIZER_HZ
-        if self._n_ahead <= -self._n_past or level_db < room_db + SOUND_DB:
+        if self._n_ahead <= -self._n_past:  # nothing that could come back
+            return samples
+        room_db = sorted(self._levels)[len(self._levels) // 10]
+        if level_db < room_db + SOUND_DB:
             return samples
         if self._is_echo():
             self._echo_db = max(self._echo_db, level_db)
@@ -97,10 +107,15 @@ class EchoGuard:
 
     def _advance(self, heard: Wave) -> None:
         n = min(len(heard), len(self._heard))
-        if n:
-            self._heard = np.concatenate((self._heard[n:], heard[len(heard) - n :]))
-            self._played = np.concatenate((self._played[n:], np.zeros(n, np.float32)))
-            self._n_ahead = max(self._n_ahead - n, -self._n_past)
+        self._heard = np.concatenate((self._heard[n:], heard[len(heard) - n :]))
+        if self._n_ahead <= -self._n_past:
+            return
+        if self._first + n + self._n_kept > len(self._memory):
+            self._memory[: self._n_kept] = self._played
+            self._memory[self._n_kept :] = 0.0
+            self._first = 0
+        self._first += n
+        self._n_ahead = max(self._n_ahead - n, -self._n_past)
 
     def _is_echo(self) -> bool:
         if self.delay_ms is not None and self.share(self.delay_ms) >= KNOWN_SHARE:
