@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, deserialize
 
 from ..load.json_file import read_json
 from ..types import CheckpointError
@@ -19,7 +19,6 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 CONFIG_FILE = "config.json"
 INDEX_FILE = "model.safetensors.index.json"
 HEAD_FILE = "end_of_turn.safetensors"
-MOST_HEADER_BYTES = 1 << 20
 DTYPES: Mapping[str, str] = {"BF16": "<u2", "F16": "<f2", "F32": "<f4"}
 erf = np.frompyfunc(math.erf, 1, 1)
 
@@ -72,7 +71,7 @@ class Shape:
 
 
 class Arrays:
-    """A model's tensors by name, fp32, each read when it is asked for."""
+    """A model's tensors by name, fp32."""
 
     def __init__(self, folder: Path, file: str | None = None) -> None:
         """file: the one that has them all; None: those of the index. Raises: CheckpointError."""
@@ -81,46 +80,25 @@ class Arrays:
             names = {str(part) for part in found.values()}
         else:
             names = {file}
-        self._folder = folder
-        self._entries: dict[str, tuple[Path, int, dict[str, Any]]] = {}
+        self._folder, self._entries = folder, dict[str, dict[str, Any]]()
         for path in (folder / name for name in names):
-            for key, entry, begin in _entries(path):
-                self._entries[key] = path, begin, entry
+            try:  # raw: numpy knows no bf16
+                self._entries |= dict(deserialize(path.read_bytes()))
+            except (OSError, SafetensorError) as error:
+                raise CheckpointError(f"{path}: expected safetensors, found {error}") from None
 
     def __call__(self, name: str, *shape: int) -> Floats:
         """Raises: CheckpointError, where it is not there in this shape."""
-        path, begin, entry = self._entries.get(name, (self._folder, 0, {}))
-        if entry.get("shape") != list(shape) or entry.get("dtype") not in DTYPES:
+        entry = self._entries.get(name, {})
+        kind, found = str(entry.get("dtype")), entry.get("shape")
+        if found != list(shape) or kind not in DTYPES:
             raise CheckpointError(
-                f"{path}: expected {name} of shape {list(shape)}, found {entry or 'none'}"
+                f"{self._folder}: expected {name} of shape {list(shape)}, found {kind} {found}"
             )
-        dtype = np.dtype(DTYPES[entry["dtype"]])
-        with path.open("rb") as file:
-            file.seek(begin)
-            read = np.fromfile(file, dtype, math.prod(shape))
-        if read.size != math.prod(shape):
-            raise CheckpointError(f"{path}: expected {name} whole, found {read.size} numbers")
-        if entry["dtype"] == "BF16":
+        read = np.frombuffer(entry["data"], DTYPES[kind])
+        if kind == "BF16":
             read = (read.astype(np.uint32) << 16).view(np.float32)
         return read.astype(np.float32).reshape(shape)
-
-
-def _entries(path: Path) -> list[tuple[str, dict[str, Any], int]]:
-    """Return the entries of a safetensors file: names, entries, and where the tensor begins.
-    Raises: CheckpointError.
-
-    Source: https://huggingface.co/docs/safetensors, the format.
-    """
-    try:
-        with path.open("rb") as file:
-            n_header = int.from_bytes(file.read(8), "little")
-            if n_header > MOST_HEADER_BYTES:
-                raise ValueError(f"a header of {n_header} bytes")
-            header = json.loads(file.read(n_header))
-        header.pop("__metadata__", None)
-        return [(k, v, 8 + n_header + int(v["data_offsets"][0])) for k, v in header.items()]
-    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise CheckpointError(f"{path}: expected safetensors, found {error}") from None
 
 
 class EndHead:

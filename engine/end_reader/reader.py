@@ -7,35 +7,25 @@ the next one continues; blocks are never shared, and callers do not know each ot
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from ..native.build import NotBuilt, library
+from ..native.build import library
 from ..native.rows import StepRows
 from ..text.open_turn import OpenTurn
 from ..text.text import Message, Text
 from ..types import PromptTooLong, n_blocks_for
-from .arrays import Arrays, EndHead, Floats, Shape
+from .arrays import Arrays, EndHead, Shape
 from .native_pass import NativePass
-from .numpy_pass import NumpyPass
-
-log = logging.getLogger(__name__)
 
 STEP_ROWS = 64  # some 10 ms of one core
 N_BLOCKS = 1024  # 16,384 tokens: 64 MB, of which what calls need is touched
 # Of a turn that goes on for minutes its end is read; what goes is cut in steps, so that what stays
 # begins alike for as long.
 MOST_CHARACTERS, CUT_CHARACTERS = 4000, 1000
-
-
-class Pass(Protocol):
-    name: str
-
-    def states(self, rows: StepRows) -> Floats: ...
 
 
 class Judged(NamedTuple):
@@ -78,16 +68,13 @@ class _Branch:
 class EndReader:
     """One model for all conversations; one thread."""
 
-    def __init__(self, folder: Path, n_blocks: int = N_BLOCKS, forward: Pass | None = None) -> None:
-        """forward: the layers; by itself the library's, else numpy's.
-
-        Raises: CheckpointError, TemplateError.
-        """
+    def __init__(self, folder: Path, n_blocks: int = N_BLOCKS) -> None:
+        """Raises: CheckpointError, TemplateError; NotBuilt where the C library is not to be had."""
         self.shape = Shape.read(folder)
         self.text = Text.read(folder, (self.shape.eos_id,))
         self.text.bound(self.shape.n_positions)
         self._head = EndHead(folder, self.shape.hidden)
-        self.forward = forward or fastest(folder, self.shape, n_blocks)
+        self.forward = NativePass(library(), Arrays(folder), self.shape, n_blocks)
         self._free = [*reversed(range(n_blocks))]
         self._branches: dict[str, _Branch] = {}
         self._due: dict[str, _Branch] = {}
@@ -214,16 +201,6 @@ class EndReader:
                            branch.p_end)
                 )  # fmt: skip
         return judged
-
-
-def fastest(folder: Path, shape: Shape, n_blocks: int) -> Pass:
-    """The C library's layers; where there is none, numpy's. Raises: CheckpointError."""
-    arrays = Arrays(folder)
-    try:
-        return NativePass(library(), arrays, shape, n_blocks)
-    except NotBuilt as reason:
-        log.warning("words are read by numpy, some fifteen times slower: %s", reason)
-    return NumpyPass(arrays, shape, n_blocks)
 
 
 def _caller(branch_id: str) -> str:

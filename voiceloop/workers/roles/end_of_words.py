@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from engine.end_reader.reader import EndReader
+from engine.native.build import NotBuilt
 from engine.types import EngineError, IntegrityError, PromptTooLong
 from voiceloop.backends import Staged
 from voiceloop.workers.messages import (
@@ -94,5 +95,5 @@ def load(model_dir: str) -> EndOfWordsRole:
     """The embedded model's folder. Raises: RoleError."""
     try:
         return EndOfWordsRole(EndReader(Path(model_dir)))
-    except EngineError as error:
+    except (EngineError, NotBuilt) as error:
         raise RoleError(str(error)) from error
