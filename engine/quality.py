@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .engine import Engine
-from .load.description import describe
 from .runner import Extension
 from .sequence import borrowed
 from .types import EngineConfig, SamplingParams
@@ -180,31 +178,6 @@ class Reference:
 
 
 Load = Callable[[Format], Engine]
-Passages = Callable[[Engine], Iterable[Passage]]
-
-
-def measure(
-    load: Load, formats: Tokens[Format], passages: Passages
-) -> Iterator[tuple[Format, str, Quality]]:
-    """Each format, what runs it in words, and its quality; one engine at a time is loaded.
-
-    passages: to read, by the engine in bf16.
-    """
-    with TemporaryDirectory() as folder:
-        engine = load(BF16)
-        reference = Reference(engine, passages(engine), Path(folder))
-        for one in formats:
-            del engine
-            engine = load(one)
-            yield one, describe(engine), reference.compare(engine)
-
-
-def row(name: str, quality: Quality) -> str:
-    return (
-        f"{name:<16} {quality.n_tokens} places: perplexity {quality.perplexity:.3f} "
-        f"({quality.perplexity_change:+.2%}), KL {quality.kl_nats:.5f} nats, likeliest token as "
-        f"bf16's {quality.top1_agreement:.2%}"
-    )
 
 
 def spoken(engine: Engine, prompts: Tokens[list[int]]) -> list[Passage]:

@@ -7,10 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+from benchmarks.engine.formats import measure, row
 from benchmarks.engine.setting import Setting
 from benchmarks.harness.harness import Bar
 from engine.engine import Engine
-from engine.quality import BOUND, FP32, Format, Passage, Quality, measure, row
+from engine.quality import BOUND, FP32, Format, Passage, Quality
 from engine.recipes.passages import passage
 
 # Held-out conversations of the quality gate: agreement is then known to 0.05 % (one standard error,

@@ -14,13 +14,14 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from benchmarks.engine.formats import measure, row
 from benchmarks.engine.llama_cpp_peer import LlamaCpp
 from benchmarks.engine.setting import N_REPLY, Setting, drain, median, paired, stage_words
 from benchmarks.harness.harness import Bar, interleaved
 from engine.engine import Engine
 from engine.load.gguf import is_gguf
 from engine.load.loader import TORCH_DTYPES
-from engine.quality import BOUND, KV_TOKENS, Format, measure, row
+from engine.quality import BOUND, KV_TOKENS, Format
 from engine.recipes.passages import own_replies, peoples_replies
 from engine.types import Done, EngineConfig, SamplingParams
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.engine.formats import measure
 from benchmarks.engine.real_weights import (
     N_WORDS,
     callers_lines,
@@ -18,7 +19,7 @@ from benchmarks.engine.real_weights import (
 from engine.engine import Engine
 from engine.load.adapter import fingerprint
 from engine.load.source import open_source
-from engine.quality import Format, measure
+from engine.quality import Format
 from engine.recipes.measuring.served_agent import ServedAgent
 from engine.recipes.passages import own_replies
 from engine.types import EngineConfig
