@@ -23,7 +23,7 @@ class Span:
     row: int
     n_rows: int
     first: int
-    blocks: "Tensor | slice"
+    blocks: Tensor
     masks: dict[int, Tensor | None]  # by attention window; rows repeated for each head of a group
 
     @property
@@ -36,7 +36,7 @@ class Plan:
     """The places where a step's rows read and write. slots: KV slot of every row."""
 
     spans: list[Span]
-    slots: "Tensor | slice"
+    slots: Tensor
 
 
 def plan_step(
@@ -49,22 +49,14 @@ def plan_step(
     spans, slots, row = list[Span](), list[int](), 0
     for first, n_rows, table in parts:
         masks = {window: _mask(first, n_rows, window, group, dtype, device) for window in windows}
-        blocks = compact(table[: n_blocks_for(first + n_rows)], device)
+        blocks = torch.tensor(table[: n_blocks_for(first + n_rows)], device=device)
         spans.append(Span(row, n_rows, first, blocks, masks))
         slots.extend(
             table[p // BLOCK_TOKENS] * BLOCK_TOKENS + p % BLOCK_TOKENS
             for p in range(first, first + n_rows)
         )
         row += n_rows
-    return Plan(spans, compact(slots, device))
-
-
-def compact(indices: Sequence[int], device: str) -> "Tensor | slice":
-    """A slice where the indices are neighbours: writing and reading through it copies nothing."""
-    start, n = indices[0], len(indices)
-    if indices[-1] - start == n - 1 and all(b == start + i for i, b in enumerate(indices)):
-        return slice(start, start + n)
-    return torch.tensor(indices, device=device)
+    return Plan(spans, torch.tensor(slots, device=device))
 
 
 def _mask(

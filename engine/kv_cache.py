@@ -155,7 +155,7 @@ class KvPool:
         self.spoilt.update(found)
         return found
 
-    def write(self, layer: int, slots: "Tensor | slice", keys_values: Tensor) -> None:
+    def write(self, layer: int, slots: Tensor, keys_values: Tensor) -> None:
         """Store [n, 2, kv_heads, head_dim] at `slots` (block * BLOCK_TOKENS + place in it)."""
         codes, scales = self.format.encode(keys_values)
         self.slots[layer][slots] = codes
@@ -167,22 +167,15 @@ class KvPool:
         scales = self._scale_slots[layer][slots] if self.format.is_scaled else None
         return self.format.decode(self.slots[layer][slots], scales)
 
-    def read(
-        self, layer: int, where: "Tensor | slice", first: int, last: int
-    ) -> tuple[Tensor, Tensor]:
+    def read(self, layer: int, blocks: Tensor, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Keys and values of positions first..last of a sequence: [1, kv_heads, n, head_dim] each.
 
-        where: its blocks, as a slice where they are neighbours (a view), else as indices (a copy).
+        blocks: the sequence's.
         """
-        if isinstance(where, slice):
-            start = where.start * BLOCK_TOKENS
-            rows = slice(start + first, start + last)
-            codes, scales = self.slots[layer][rows], self._scale_slots[layer][rows]
-        else:
-            codes = self.blocks[layer].index_select(0, where).flatten(0, 1)[first:last]
-            scales = self._scale_slots[layer][:0]
-            if self.format.is_scaled:
-                scales = self.scale_blocks[layer].index_select(0, where).flatten(0, 1)[first:last]
+        codes, scales = (
+            part[layer].index_select(0, blocks).flatten(0, 1)[first:last]
+            for part in (self.blocks, self.scale_blocks)
+        )
         cache = self.format.decode(codes, scales)
         keys, values = cache.permute(1, 2, 0, 3).unsqueeze(1).unbind(0)
         return keys, values

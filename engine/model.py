@@ -165,8 +165,8 @@ class Decoder:
         )  # fmt: skip
 
     def forward(
-        self, tokens: Tensor, positions: "Tensor | slice", plan: Plan, pool: KvPool,
-        wanted: "Tensor | slice | None", interrupted: Interrupted | None = None,
+        self, tokens: Tensor, positions: Tensor, plan: Plan, pool: KvPool,
+        wanted: Tensor | None, interrupted: Interrupted | None = None,
     ) -> Tensor | None:  # fmt: skip
         """Extend the sequences of `plan` by `tokens` [rows] at `positions` [rows].
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .attention import compact, plan_step
+from .attention import plan_step
 from .end_of_turn import probability
 from .kv_cache import KvPool
 from .model import Decoder, Interrupted
@@ -163,6 +163,6 @@ class Runner:
             slots = [e.sequence.slot for e in extensions for _ in range(e.n_rows)]
             has_any = max(slots) >= 0
             decoder.adapters.rows.slots = torch.tensor(slots, device=device) if has_any else None
-        ids, at = torch.tensor(tokens, device=device), compact(positions, device)
-        of_wanted = compact(wanted, device) if wanted else None
+        ids, at = torch.tensor(tokens, device=device), torch.tensor(positions, device=device)
+        of_wanted = torch.tensor(wanted, device=device) if wanted else None
         return decoder.forward(ids, at, plan, self.pool, of_wanted, interrupted)

@@ -39,14 +39,14 @@ class Drafter(Protocol):
 
     def stage(self, branch_id: str, target: Sequence) -> bool:
         """Read some of what is staged, ahead of the reply to it; whether any of it is left."""
-        ...
+        return False
 
     def forget(self, branch_id: str, committed: list[int]) -> None:
         """The branch ended; committed: what of it others may share."""
-        ...
+        return
 
 
-class GrammarDrafter:
+class GrammarDrafter(Drafter):
     """The tokens that a reply's grammar forces: names of tools, keys of JSON, closing marks.
 
     Right wherever the model spells them as the tokenizer does.
@@ -59,14 +59,8 @@ class GrammarDrafter:
     ) -> list[int] | None:
         return reply.grammar.forced(n_most) if reply.grammar is not None else None
 
-    def stage(self, branch_id: str, target: Sequence) -> bool:
-        return False
 
-    def forget(self, branch_id: str, committed: list[int]) -> None:
-        pass
-
-
-class NgramDrafter:
+class NgramDrafter(Drafter):
     """Drafts what followed when the newest few tokens last stood together.
 
     Strong where a reply repeats the conversation: read-backs, names, tool arguments. What it looks
@@ -89,9 +83,6 @@ class NgramDrafter:
         self._read[branch_id] = reply, read
         place = _last_place(read, self.SIZES)
         return tokens[place : place + n_most] if place is not None else []
-
-    def stage(self, branch_id: str, target: Sequence) -> bool:
-        return False  # a search has nothing to read ahead
 
     def forget(self, branch_id: str, committed: list[int]) -> None:
         self._read.pop(branch_id, None)
