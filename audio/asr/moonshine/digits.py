@@ -21,7 +21,7 @@ DIGITS = "zero one two three four five six seven eight nine oh".split()
 REPEATS = {"double": 2, "triple": 3}
 MARKS = ",.-"  # that it writes between the digits
 # Numbers that are followed at once, and how far behind the likeliest one they may be.
-BEAM, MOST_BEHIND = 4, 6.0
+BEAM, MOST_BEHIND = 3, 2.5
 
 
 @dataclass(frozen=True, slots=True)
