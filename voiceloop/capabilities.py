@@ -24,8 +24,8 @@ class Capabilities:
     of any other its P(end of turn) is no sign that the waits are fitted to. context_tokens: of a
     prompt, as far as the model itself bounds it; 0: not known. mcp_hosts: whose MCP servers a
     session may name. fills_slots: the agent has slots with a name, which are read from English
-    words. made_for: the instructions that the language model was trained on, where it garbles what
-    others say.
+    words. made_for: the instructions that a small language model was trained on, which may garble
+    others; empty: it was trained on none; None: of any other model.
     """
 
     voices: frozenset[str] = frozenset()
@@ -38,7 +38,7 @@ class Capabilities:
     context_tokens: int = 0
     mcp_hosts: tuple[str, ...] = ()
     fills_slots: bool = False
-    made_for: str = ""
+    made_for: str | None = None
 
     def voice_expected(self, voice: str) -> str | None:
         """Return what was expected in this voice's place; None where nothing speaks against it."""

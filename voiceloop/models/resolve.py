@@ -20,7 +20,7 @@ from voiceloop.capabilities import Capabilities
 from voiceloop.config import NO_ADAPTER, Config
 from voiceloop.errors import ConfigError
 from voiceloop.models.cache import find_repo, read_json
-from voiceloop.models.catalog import EMBEDDED_AGENT, MODELS, Preset
+from voiceloop.models.catalog import EMBEDDED_AGENT, MODELS, QWEN25, SMOLLM2, Preset
 from voiceloop.models.machine import installed_file, installed_version, satisfies
 from voiceloop.models.model import (
     CTRANSLATE2_FILES,
@@ -288,10 +288,15 @@ def capabilities_of(resolved: Mapping[RoleName, ResolvedModel]) -> Capabilities:
     )
 
 
-def _made_for(engine: ResolvedModel | None) -> str:
-    """As of `Capabilities`: the embedded model was made for the cafe."""
-    is_own = engine is not None and engine.model == EMBEDDED_AGENT and engine.adapter is None
-    return embedded_agent().instructions if is_own else ""
+def _made_for(engine: ResolvedModel | None) -> str | None:
+    """As of `Capabilities`: the embedded models were made for the cafe, the `cpu` preset's for
+    nobody; an adapter of one's own is made for its agent.
+    """
+    if engine is None or engine.adapter != shipped_adapter(engine.model):
+        return None
+    if engine.model == QWEN25:
+        return ""
+    return embedded_agent().instructions if engine.model in (EMBEDDED_AGENT, SMOLLM2) else None
 
 
 def has_end_head(engine: ResolvedModel) -> bool:

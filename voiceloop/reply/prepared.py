@@ -53,7 +53,7 @@ class Prepared:
         retrieval: Retrieval | None,
         secrets: Secrets,
         consent: Consent = NO_CONSENT,
-        made_for: str = "",
+        made_for: str | None = None,
     ) -> None:
         self._protocol = protocol
         self._agent = agent
@@ -148,7 +148,7 @@ class Prepared:
         """The session's instructions, where their sentences are said in the model's place."""
         now, quote = self._protocol.settings.instructions, self._agent.quote
         is_own = self._agent.llm_adapter is None  # an adapter is made for its agent
-        is_garbled = is_own and bool(self._made_for) and now != self._made_for
+        is_garbled = is_own and self._made_for is not None and now != self._made_for
         return now if quote == "always" or (quote == "auto" and is_garbled) else ""
 
     def late_answer(self, response: ResponseHandle) -> FixedAnswer | None:

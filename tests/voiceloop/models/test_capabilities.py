@@ -11,8 +11,9 @@ import pytest
 from tests.fakes import instant_backends
 from tests.voiceloop.http_client import http_client
 from voiceloop.capabilities import Capabilities
-from voiceloop.models.catalog import EMBEDDED_AGENT, SMOLLM2
-from voiceloop.models.resolve import ResolvedModel, capabilities_of
+from voiceloop.models.catalog import EMBEDDED_AGENT, QWEN3_4B, QWEN25, SMOLLM2
+from voiceloop.models.model import Model
+from voiceloop.models.resolve import ResolvedModel, capabilities_of, shipped_adapter
 from voiceloop.realtime.protocol import Protocol
 from voiceloop.realtime.settings import SessionSettings
 
@@ -121,3 +122,20 @@ def test_only_a_model_that_learned_where_turns_end_is_asked_for_it(tmp_path: Pat
     assert not reads(ResolvedModel(EMBEDDED_AGENT, adapter=tmp_path))
     (tmp_path / "end_of_turn.safetensors").touch()
     assert reads(ResolvedModel(SMOLLM2, adapter=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("model", "made_for"),
+    [(EMBEDDED_AGENT, "Juniper Cafe"), (SMOLLM2, "Juniper Cafe"), (QWEN25, ""), (QWEN3_4B, None)],
+)
+def test_beside_a_small_model_the_authors_sentences_are_said(
+    tmp_path: Path, model: Model, made_for: str | None
+) -> None:
+    """Of other agents than the one that it was trained on; an adapter is made for its agent."""
+    found = capabilities_of({"engine": ResolvedModel(model, adapter=shipped_adapter(model))})
+    if made_for:
+        assert found.made_for is not None and made_for in found.made_for
+    else:
+        assert found.made_for == made_for
+    own = capabilities_of({"engine": ResolvedModel(model, adapter=tmp_path)})
+    assert own.made_for is None
