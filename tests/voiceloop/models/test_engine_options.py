@@ -48,8 +48,7 @@ def options_of(table: dict[str, Any], preset: str = "embedded", **flags: Any) ->
     return dict(role.options)
 
 
-@each_row("preset", [preset.name for preset in PRESETS])
-@each_row(("table", "expected"), [
+EXPECTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"weights": "int4"}, {"quant": "int4"}),
     ({"weights": "bf16"}, {"quant": None}),
     ({"kv": "int8"}, {"kv_format": "int8"}),
@@ -61,7 +60,11 @@ def options_of(table: dict[str, Any], preset: str = "embedded", **flags: Any) ->
     ({"drafter": "head"}, {"ngram_draft": None, "draft_dir": None, "eagle_dir": "head"}),
     ({"device": "cuda:1"}, {"device": "cuda:1"}),
     ({"threads": 3}, {"threads": 3}),
-])  # fmt: skip
+]  # fmt: skip
+
+
+@each_row("preset", [preset.name for preset in PRESETS])
+@each_row(("table", "expected"), EXPECTED)
 def test_a_key_changes_what_the_engine_is_told(
     table: dict[str, Any], expected: dict[str, Any], preset: str
 ) -> None:
@@ -138,9 +141,7 @@ def test_each_model_in_a_folder_runs_on_the_device_it_is_given() -> None:
 
 
 def test_every_key_is_tried_above() -> None:
-    marks = test_a_key_changes_what_the_engine_is_told.pytestmark  # type: ignore[attr-defined]
-    [mark] = [mark for mark in marks if mark.args[0] == ("table", "expected")]
-    tried = {key for table, _ in mark.args[1] for key in table}
+    tried = {key for table, _ in EXPECTED for key in table}
     assert tried == {field.name for field in fields(EngineSettings)}
 
 
