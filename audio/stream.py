@@ -34,7 +34,8 @@ class Partial:
     stable_words only grow within a segment unless the recognizer revises itself; the unstable
     ones may change with the next update. The hypothesis is stable_words + unstable_words.
     p_voice: with the answer to a flush, and perhaps again once the silence has lasted: log-odds
-    that the speaker has finished, by the voice alone; None where the model cannot tell.
+    that the speaker has finished, by the voice and by what a decoder made of the words, where it
+    is read; None where the model cannot tell.
     for_agent: the latest log-odds that the sound is words for the agent, read while it was young.
     """
 

@@ -54,7 +54,7 @@ class DecodedWindow:
     False where the model itself doubts the tail, so that no agreement makes it certain. p_voice:
     log-odds that the speaker has finished, by the sound alone; for_agent: that it begins with words
     for the agent, and is no listener's "mm-hm", noise, echo or bystander; None where nobody asked
-    or can tell."""
+    or can tell. by_words: what the decoder's states at the last words say of the end."""
 
     tail: tuple[HypothesisWord, ...]
     spans_ms: tuple[tuple[float, float], ...] = ()
@@ -62,6 +62,7 @@ class DecodedWindow:
     p_voice: float | None = None
     for_agent: float | None = None
     is_anew: bool = False
+    by_words: float | None = None
 
 
 class WindowDecoder(Protocol):

@@ -187,7 +187,7 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
             stream.open_segment()
         else:
             early = stream.segment.early
-            p_voice = early.p_voice if early is not None else None
+            p_voice = early.log_odds if early is not None else None
             if early is not None and early.voice_read is VoiceRead.UNASKED:
                 stream.segment.early = replace(early, voice_read=VoiceRead.TOLD)
             events.append(_partial(stream, is_flushed=True, p_voice=p_voice))
@@ -264,7 +264,7 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
         if self._reads_voice_alone(stream) and segment.early is not None:
             told = VoiceRead.TOLD_TWICE
             segment.early = replace(segment.early, p_voice=result.p_voice, voice_read=told)
-            events.append(_partial(stream, is_flushed=False, p_voice=result.p_voice))
+            events.append(_partial(stream, is_flushed=False, p_voice=segment.early.log_odds))
             return
         agreement = segment.agreement
         if result.is_anew:
@@ -285,7 +285,7 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
         is_whole = end == segment.end and not is_cut_short
         if is_whole and (request is not None or is_fall):
             said = (*segment.left, *words)
-            segment.early = EarlyFinal(end, said, result.p_voice)
+            segment.early = EarlyFinal(end, said, result.p_voice, by_words=result.by_words)
         if is_whole and request is not None:
             self._answer(stream, request, (*segment.left, *words), events)
             if isinstance(request, Finalize):

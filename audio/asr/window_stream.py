@@ -10,6 +10,7 @@ from enum import Enum
 
 import numpy as np
 
+from ..end_in_states import joined
 from ..frames import RECOGNIZER_HZ, Samples, samples_in
 from ..stream import RecognizerOptions, Word
 from .local_agreement import FORCED_CUT_MS, HypothesisWord, LocalAgreement
@@ -35,12 +36,18 @@ class VoiceRead(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EarlyFinal:
-    """The segment's words if only silence came after position; p_voice: as of `DecodedWindow`."""
+    """The segment's words if only silence came after position; the rest: as of `DecodedWindow`."""
 
     position: int
     words: tuple[Word, ...]
     p_voice: float | None
     voice_read: VoiceRead = VoiceRead.UNASKED
+    by_words: float | None = None
+
+    @property
+    def log_odds(self) -> float | None:
+        """That the speaker has finished, by the sound and by what the decoder made of the words."""
+        return None if self.p_voice is None else joined(self.p_voice, self.by_words)
 
 
 class Segment:

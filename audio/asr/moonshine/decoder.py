@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...end_in_states import EndInStates
 from ...end_of_voice import EndOfVoice
 from ...for_agent import ForAgent
 from ...frames import RECOGNIZER_HZ
@@ -55,9 +56,9 @@ class MoonshineDecoder:
     """`WindowDecoder` of a network and the folder of its vocabulary, in English.
 
     It sees neither what was said before the window nor a prompt. end_of_voice: the head that tells
-    of the same encoder's rows whether a voice that fell silent has finished; for_agent: the one
-    that tells of a young sound whether it is words for the agent; None for none. hears_words False:
-    that is all it tells, in a third of the time.
+    of the same encoder's rows whether a voice that fell silent has finished; end_in_states: what
+    the words add to that; for_agent: the one that tells of a young sound whether it is words for
+    the agent; None for none. hears_words False: that is all it tells, in a third of the time.
 
     Raises: AudioError where the folder has no vocabulary.
     """
@@ -71,12 +72,14 @@ class MoonshineDecoder:
         vocabulary: Path,
         end_of_voice: EndOfVoice | None = None,
         for_agent: ForAgent | None = None,
+        end_in_states: EndInStates | None = None,
         *,
         hears_words: bool = True,
     ) -> None:
         self._network = network
         self._end_of_voice = end_of_voice
         self._for_agent = for_agent
+        self._end_in_states = end_in_states
         self._hears_words = hears_words
         self._vocabulary = MoonshineVocabulary(vocabulary)
         self._digits = DigitReader(network, self._vocabulary)
@@ -101,7 +104,13 @@ class MoonshineDecoder:
         forced = [token for word in request.prefix for token in word.tokens]
         n_most = max_new_tokens(request, TOKENS_PER_S) - len(forced)
         hints = self._hints(request.hints)
-        tokens, log_probability = self._greedy(context, forced, request.guess, n_most, hints)
+        tokens, log_probability, states = self._greedy(
+            context, forced, request.guess, n_most, hints
+        )
+        by_words = None
+        if self._end_in_states is not None and p_voice is not None and (forced or tokens):
+            n_tokens = 1 + len(forced) + len(tokens)
+            by_words = self._end_in_states.log_odds(self._network.last_states(states, n_tokens))
         prefix, number = request.prefix, None
         if request.n_digits:
             number = self._number(context, request.n_digits, [*forced, *tokens])
@@ -115,7 +124,7 @@ class MoonshineDecoder:
             spans_ms = proportional_spans((*prefix, *tail), request.samples)
         is_sure = log_probability >= SURE_LOG_PROBABILITY
         is_anew = number is not None
-        return DecodedWindow(tail, spans_ms, is_sure, p_voice, for_agent, is_anew)
+        return DecodedWindow(tail, spans_ms, is_sure, p_voice, for_agent, is_anew, by_words)
 
     def _number(
         self, context: Any, n_digits: int, heard: Sequence[int]
@@ -145,9 +154,9 @@ class MoonshineDecoder:
         guess: Sequence[int],
         n_most: int,
         hints: PhraseHints,
-    ) -> tuple[list[int], float]:
-        """The tokens after the forced ones, and the mean log-probability of those that were chosen,
-        repeats that are dropped included.
+    ) -> tuple[list[int], float, Any]:
+        """The tokens after the forced ones, the mean log-probability of those that were chosen,
+        repeats that are dropped included, and the states of all.
 
         Those of the guess are read in one pass, and kept as far as each would have been chosen.
         """
@@ -169,7 +178,7 @@ class MoonshineDecoder:
             if len(rows) and token != guess[len(tokens) - 1]:
                 rows = rows[:0]
                 states = self._network.cut_back(states, len(forced) + len(tokens))
-        return tokens, float(np.mean(log_probabilities or 0.0))
+        return tokens, float(np.mean(log_probabilities or 0.0)), states
 
     def _choose(
         self,

@@ -6,6 +6,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ...end_in_states import States
+
 
 class MoonshineNetwork(Protocol):
     """What `encode` and `step` return is passed on as it is."""
@@ -26,3 +28,6 @@ class MoonshineNetwork(Protocol):
 
     def cut_back(self, states: Any, n_tokens: int) -> Any:
         """The states of the first tokens alone."""
+
+    def last_states(self, states: Any, n_tokens: int) -> States:
+        """Those of the last of so many tokens, as `EndInStates` reads them."""

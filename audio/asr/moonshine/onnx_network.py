@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ...end_in_states import LAYER, N_TOKENS, EndInStates, States
 from ...end_of_voice import EndOfVoice
 from ...errors import AudioError, MissingExtra
 from ...for_agent import ForAgent
@@ -72,6 +73,7 @@ class MoonshineOnnxRecognizer(WindowRecognizer):
             vocabulary_folder(found),
             head,
             judge,
+            EndInStates() if head is not None and hears_words else None,
             hears_words=hears_words,
         )
         super().__init__(
@@ -173,6 +175,15 @@ class OnnxNetwork:
             name: state[:, :, :n_tokens] if ".decoder." in name else state
             for name, state in states.items()
         }
+
+    def last_states(self, states: Arrays, n_tokens: int) -> States:
+        """[token, keys and values, width], flat; zeros before the first token."""
+        kept = [
+            states[f"past_key_values.{LAYER}.decoder.{kind}"][0, :, :n_tokens][:, -N_TOKENS:]
+            for kind in ("key", "value")
+        ]
+        by_token = np.stack(kept).transpose(2, 0, 1, 3).reshape(kept[0].shape[1], -1)
+        return np.pad(by_token, ((N_TOKENS - len(by_token), 0), (0, 0))).ravel()
 
 
 def _session(folder: Path, name: str, n_threads: int) -> Any:

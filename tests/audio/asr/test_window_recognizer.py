@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from audio.asr.local_agreement import HypothesisWord
 from audio.asr.window_decoder import MAX_TOKENS, DecodedWindow, DecodeRequest
 from audio.asr.window_recognizer import WindowRecognizer
+from audio.end_in_states import joined
 from audio.errors import AudioError, UnknownStream
 from audio.stream import Partial, RecognizerOptions, StreamFailed, Transcript
 from tests.hand_clock import HandClock
@@ -38,6 +39,7 @@ class ScriptedDecoder:
         self.fail_on = None
         self.judges_sounds = False
         self.says_anew = ()
+        self.by_words = None
 
     def encode_text(self, text):
         return tuple(text.encode())
@@ -71,6 +73,7 @@ class ScriptedDecoder:
             tuple(heard[len(forced) :]),
             tuple(spans) if request.with_times else (),
             p_voice=len(heard) / 4 if request.is_paused else None,
+            by_words=None if request.voice_alone else self.by_words,
             for_agent=len(heard) / 8 if request.is_beginning and self.judges_sounds else None,
         )
 
@@ -188,6 +191,20 @@ def test_a_sound_without_words_is_told_of_only_where_it_is_judged(recognizer, de
     recognizer.open("b", RecognizerOptions())
     (partial,) = run(recognizer, "b", hum)
     assert (partial.unstable_words, partial.flushed, partial.for_agent) == ((), False, 0.0)
+
+
+def test_what_the_words_say_of_the_end_stays_beside_a_second_reading_of_the_voice(
+    recognizer, decoder
+):
+    decoder.by_words = 0.5
+    recognizer.open("a", RecognizerOptions())
+    run(recognizer, "a", said(3))
+    run(recognizer, "a", silence(0.5))
+    recognizer.flush("a")
+    (first,) = drain(recognizer)
+    (again,) = run(recognizer, "a", silence(0.3), 320)
+    assert decoder.batches[-1][0].voice_alone
+    assert first.p_voice == again.p_voice == joined(0.75, 0.5)
 
 
 def test_a_voice_is_read_once_more_where_the_silence_lasts(recognizer, decoder):

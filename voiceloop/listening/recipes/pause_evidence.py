@@ -25,7 +25,7 @@ from voiceloop.listening.recipes.voice_reading import Reading
 from voiceloop.slots.question import asked_in
 
 AskEnd = Callable[[tuple[str, ...]], float]
-AskVoice = Callable[[Reading], float]
+AskVoice = Callable[[Reading, Reading], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def heard_turn(
     ask_voice: AskVoice | None = None,
 ) -> HeardTurn:
     """One turn with its evidence; ask_end: EOT probability after words, ask_voice: log-odds of the
-    end by each of the readings of the voice. None: to do without.
+    end by each of the readings of the voice and the first of its pause. None: to do without.
     """
     slot = asked_in(turn.history[-1][1]) if turn.history else None
     found = []
@@ -148,7 +148,7 @@ def _with_voice(
     for from_ms, reading in told:
         if from_ms >= until_ms:
             break
-        p_voice = ask_voice(reading)
+        p_voice = ask_voice(reading, asked[0])
         known = [step for step in found if step.from_ms <= from_ms][-1].evidence
         later = (
             replace(s, evidence=replace(s.evidence, p_voice=p_voice))

@@ -1,9 +1,9 @@
-"""The judgement of the recognizer's end-of-turn head on the sound before a pause, offline.
+"""The judgement of the recognizer's end-of-turn heads on the sound before a pause, offline.
 
-Owns when the served recognizer asks the head, by its own rules (at the voice's fall, and again once
-the silence has lasted), and the head's answers: of the window that the recognizer holds by then, by
-the head that has not heard the speaker. What its encoder made of a window is kept on disk, so that
-other heads answer quickly.
+Owns when the served recognizer asks the heads, by its own rules (at the voice's fall, and again
+once the silence has lasted), and their answers: of the window that the recognizer holds by then, by
+the heads that have not heard the speaker. What its encoder and its decoder made of a window is kept
+on disk, so that other heads answer quickly.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from audio.asr.moonshine.decoder import EDGE, MOST_READ
+from audio.asr.moonshine.decoder import EDGE, MOST_READ, MoonshineDecoder
 from audio.asr.moonshine.onnx_network import SHA256, OnnxNetwork, checked_folder
 from audio.asr.speech_level import VoicedLevel
 from audio.asr.window_decoder import DecodedWindow, DecodeRequest
 from audio.asr.window_recognizer import WindowRecognizer
+from audio.end_in_states import LAYER, N_TOKENS, EndInStates, States, joined
 from audio.end_of_voice import EndOfVoice, Rows
-from audio.frames import Samples
+from audio.frames import RECOGNIZER_HZ, Samples
 from audio.stream import Partial, RecognizerOptions
 from voiceloop.listening.recipes.disk_cache import cache_folder, cached, digest
 from voiceloop.listening.recipes.endpointing_set import MS, CallerTurn
@@ -28,6 +29,8 @@ from voiceloop.listening.recipes.recognizers import DEFAULT, OFFLINE, SELDOM_MS
 from voiceloop.listening.segment import PRE_ROLL_MS
 
 KEPT_ROWS = 64  # of the encoder, more than the head reads
+# Of the sound that is written for the decoder's states: what the recognizer cuts sentences to.
+MOST_WRITTEN = 6 * RECOGNIZER_HZ
 STEP = WINDOW // 2  # samples that are heard at once: at most the 20 ms of a client
 READINGS_VERSION = "1"  # of the records
 
@@ -100,27 +103,67 @@ def _first_sample(turn: CallerTurn) -> int:
     return int(max(0.0, onset_ms - PRE_ROLL_MS) / WINDOW_MS) * WINDOW
 
 
-class VoiceReading:
-    """Asks the head that ships. Raises: AudioError where it or the recognizer is absent."""
+class _Kept(EndInStates):
+    """Heads that say nothing, and keep what they were shown."""
 
     def __init__(self) -> None:
+        self.states: States | None = None
+
+    def log_odds(self, states: States) -> float:
+        self.states = states
+        return 0.0
+
+
+class VoiceReading:
+    """Asks the heads that ship. Raises: AudioError where one or the recognizer is absent.
+
+    by_words False: the voice's alone.
+    """
+
+    def __init__(self, *, by_words: bool = True) -> None:
         self._head = EndOfVoice()
+        self._by_words = EndInStates() if by_words else None
         self._network: OnnxNetwork | None = None
 
-    def p_voice(self, turn: CallerTurn, reading: Reading) -> float:
-        """Log-odds that the caller has finished, by this reading."""
+    def p_voice(self, turn: CallerTurn, reading: Reading, first: Reading) -> float:
+        """Log-odds that the caller has finished, by this reading; first: of the pause, with which
+        the words came.
+        """
         heard = turn.samples[_first_sample(turn) : int(reading.heard_to_ms * MS)]
-        rows = self._rows(heard[-MOST_READ:])
-        return self._head.unheard_log_odds(rows, turn.speaker)
+        voice = self._head.unheard_log_odds(self._rows(heard[-MOST_READ:]), turn.speaker)
+        if self._by_words is None or (states := self.states(turn, first)) is None:
+            return voice
+        return joined(voice, self._by_words.unheard_log_odds(states, turn.speaker))
+
+    def states(self, turn: CallerTurn, reading: Reading) -> States | None:
+        """Return what the decoder made of the words up to there; None: it heard none."""
+        heard = turn.samples[_first_sample(turn) : int(reading.heard_to_ms * MS)][-MOST_WRITTEN:]
+        key = digest(f"{LAYER} {N_TOKENS}", SHA256["decoder_model_merged.ort"], heard.tobytes())
+        path = cache_folder() / "decoder_states" / key[:2] / f"{key}.npy"
+        if not path.is_file():
+            kept = _Kept()
+            decoder = MoonshineDecoder(
+                self._encoder(), checked_folder(), self._head, end_in_states=kept
+            )
+            decoder.decode([DecodeRequest(heard, "en", (), (), with_times=False, is_paused=True)])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            found = np.zeros(0, np.float32) if kept.states is None else kept.states
+            np.save(path, found.astype(np.float16))
+        states = np.asarray(np.load(path), np.float32)
+        return states if states.size else None
+
+    def _encoder(self) -> OnnxNetwork:
+        if self._network is None:
+            self._network = OnnxNetwork(checked_folder())
+        return self._network
 
     def _rows(self, samples: Samples) -> Rows:
         key = digest("1", SHA256["encoder_model.ort"], samples.tobytes())
         path = cache_folder() / "encoder_rows" / key[:2] / f"{key}.npy"
         if not path.is_file():
-            if self._network is None:
-                self._network = OnnxNetwork(checked_folder())
+            network = self._encoder()
             wave = np.pad(samples.astype(np.float32) / 32768.0, EDGE)
-            rows = self._network.rows(self._network.encode(wave))[-KEPT_ROWS:]
+            rows = network.rows(network.encode(wave))[-KEPT_ROWS:]
             path.parent.mkdir(parents=True, exist_ok=True)
             np.save(path, rows.astype(np.float16))
         return np.asarray(np.load(path), np.float32)
