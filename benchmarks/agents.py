@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.harness import RESULTS, Bar
-from clients.connection import RealtimeConnection
+from clients.connection import RealtimeConnection, typed
 from clients.errors import ConnectionFailed
 from clients.server_process import running_server
 
@@ -64,9 +64,7 @@ def shop(number: int) -> str:
 
 async def first_token_ms(connection: RealtimeConnection, words: str) -> float:
     """From a typed turn to the first of its answer; the answer is read to its end."""
-    content = [{"type": "input_text", "text": words}]
-    item = {"type": "message", "role": "user", "content": content}
-    await connection.send({"type": "conversation.item.create", "item": item})
+    await connection.send({"type": "conversation.item.create", "item": typed(words)})
     asked_s, first_s = time.perf_counter(), 0.0
     asked = {"output_modalities": ["text"]}
     await connection.send({"type": "response.create", "response": asked})
@@ -147,9 +145,7 @@ async def reload(found: dict[str, Any]) -> None:
 
 async def heard(connection: RealtimeConnection, words: str) -> tuple[float, str]:
     """When the spoken answer to a typed turn begins, and its words."""
-    content = [{"type": "input_text", "text": words}]
-    item = {"type": "message", "role": "user", "content": content}
-    await connection.send({"type": "conversation.item.create", "item": item})
+    await connection.send({"type": "conversation.item.create", "item": typed(words)})
     await connection.send({"type": "response.create"})
     sounded_s, said = 0.0, ""
     async with asyncio.timeout(ANSWER_S):

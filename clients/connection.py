@@ -82,6 +82,12 @@ def own_key(url: str) -> str | None:
     return os.environ.get("VOICELOOP_KEYS", "").split(",")[0].strip() or None
 
 
+def typed(text: str) -> dict[str, Any]:
+    """The item of a turn that is typed."""
+    content = [{"type": "input_text", "text": text}]
+    return {"type": "message", "role": "user", "content": content}
+
+
 def authorization(key: str | None) -> dict[str, str]:
     """The header that carries a key, none without one.
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from clients.connection import RATE_HZ, RealtimeConnection, Received
+from clients.connection import RATE_HZ, RealtimeConnection, Received, typed
 from clients.errors import ClientError
 from clients.playout import Interrupted, Playout
 from clients.recording import Samples
@@ -116,9 +116,7 @@ class CuttingCaller:
         """Have the sentence said; returns the key of the request."""
         key = f"{self._name} {self._n_said} {sentence}"
         self._n_said += 1
-        content = [{"type": "input_text", "text": key}]
-        item = {"type": "message", "role": "user", "content": content}
-        await self._connection.send({"type": "conversation.item.create", "item": item})
+        await self._connection.send({"type": "conversation.item.create", "item": typed(key)})
         await self._connection.send({"type": "response.create"})
         return key
 

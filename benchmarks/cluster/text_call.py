@@ -9,6 +9,7 @@ from typing import Any
 
 from websockets.exceptions import InvalidStatus
 
+from clients.connection import typed
 from clients.errors import ClientError
 from clients.resuming import ResumingConnection
 
@@ -84,11 +85,7 @@ class TypedCall:
 
     async def _ask(self, line: ResumingConnection, events: Any, text: str) -> None:
         """Ask until an answer is whole; what a broken line took is asked again."""
-        item = {
-            "type": "message",
-            "role": "user",
-            "content": [{"type": "input_text", "text": text}],
-        }
+        item = typed(text)
         await line.send({"type": "conversation.item.create", "item": item})
         await line.send({"type": "response.create"})
         async for received in events:

@@ -31,6 +31,7 @@ from benchmarks.harness.harness import RESULTS, Bar
 from benchmarks.hostile.canary_words import FAILURES, WORKER_FAILURES, Leaks, leaks_of_all
 from benchmarks.hostile.clients import HOSTILE, LASTS_S, Hostile
 from benchmarks.hostile.floods import FLOODS, UNVERIFIED, Flood
+from clients.connection import typed
 from clients.report.percentiles import Distribution
 from clients.server_process import ServerProcess, running_server
 from voiceloop.cluster.tls import draw_certificate
@@ -83,8 +84,7 @@ class Found:
 
 async def ask(socket: ClientConnection) -> float:
     """Milliseconds to the first token of a text reply."""
-    content = [{"type": "input_text", "text": QUESTION}]
-    item = {"type": "message", "role": "user", "content": content}
+    item = typed(QUESTION)
     # Out of the conversation, so that the last question is as long as the first.
     reply = {"conversation": "none", "output_modalities": ["text"], "input": [item]}
     began_s, first_s = time.monotonic(), None

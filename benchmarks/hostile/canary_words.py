@@ -38,6 +38,7 @@ from benchmarks.hostile.failing_services import (
     failing_services,
     word,
 )
+from clients.connection import typed
 from clients.server_process import ServerProcess, process_tree, running_server
 
 ANY_WORD = re.compile(r"canary[a-z]+\d{3}x")
@@ -157,9 +158,7 @@ class Failure:
 
 
 def _item(text: str) -> Json:
-    content = [{"type": "input_text", "text": text}]
-    item = {"type": "message", "role": "user", "content": content}
-    return {"type": "conversation.item.create", "item": item}
+    return {"type": "conversation.item.create", "item": typed(text)}
 
 
 def _errors_of(event: Json) -> list[object]:

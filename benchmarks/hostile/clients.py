@@ -22,6 +22,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
 from benchmarks.hostile.offers import OFFER_KINDS
+from clients.connection import typed
 from clients.server_process import ServerProcess
 
 LASTS_S = 6.0
@@ -33,11 +34,6 @@ _DIGITS = "8305917264" * (_FRAME // 10)
 class Hostile:
     name: str
     attack: Callable[[ServerProcess], Awaitable[None]]
-
-
-def _message(text: str) -> dict[str, Any]:
-    content = [{"type": "input_text", "text": text}]
-    return {"type": "message", "role": "user", "content": content}
 
 
 async def _flood(server: ServerProcess, *frames: dict[str, Any] | str, pause_s: float) -> None:
@@ -63,12 +59,12 @@ async def _read(socket: ClientConnection) -> None:
 
 
 async def digits(server: ServerProcess) -> None:
-    own = {"conversation": "none", "output_modalities": ["text"], "input": [_message(_DIGITS)]}
+    own = {"conversation": "none", "output_modalities": ["text"], "input": [typed(_DIGITS)]}
     await _flood(server, {"type": "response.create", "response": own}, pause_s=0.5)
 
 
 async def references(server: ServerProcess) -> None:
-    item = {**_message("w" * 400_000), "id": "i1"}
+    item = {**typed("w" * 400_000), "id": "i1"}
     many = [{"type": "item_reference", "id": "i1"}] * 90
     own = {"conversation": "none", "output_modalities": ["text"], "input": many}
     create = {"type": "conversation.item.create", "item": item}
@@ -170,7 +166,7 @@ async def deaf(server: ServerProcess) -> None:
     with suppress(WebSocketException, OSError):
         async with connect(server.url, compression=None, max_queue=1) as socket:
             for _ in range(12):
-                item = _message("Tell me all about the menu and the hours. " * 20)
+                item = typed("Tell me all about the menu and the hours. " * 20)
                 await socket.send(json.dumps({"type": "conversation.item.create", "item": item}))
                 await socket.send(json.dumps({"type": "response.create"}))
                 await asyncio.sleep(LASTS_S / 12)

@@ -21,6 +21,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
 from benchmarks.soak.processes import n_descriptors, workers_of
+from clients.connection import typed
 from clients.server_process import ServerProcess, process_tree
 
 ENGINE, SPEECH = "engine", "speech"  # the workers of the embedded preset
@@ -116,11 +117,7 @@ async def _deaf(server: ServerProcess, rng: random.Random) -> str:
     """A client that asks for long answers and reads none."""
     async with connect(server.url, compression=None, max_queue=1) as socket:
         words = "Tell me all about the menu and the hours. " * 20
-        item = {
-            "type": "message",
-            "role": "user",
-            "content": [{"type": "input_text", "text": words}],
-        }
+        item = typed(words)
         for _ in range(20):
             await socket.send(json.dumps({"type": "conversation.item.create", "item": item}))
             await socket.send(json.dumps({"type": "response.create"}))

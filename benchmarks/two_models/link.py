@@ -12,7 +12,7 @@ from benchmarks.any_brain.served import Found
 from benchmarks.harness.harness import Bar
 from benchmarks.two_models.calls import server
 from benchmarks.two_models.service import LargeModel, served
-from clients.connection import RATE_HZ, RealtimeConnection, own_key
+from clients.connection import RATE_HZ, RealtimeConnection, own_key, typed
 from clients.errors import ConnectionFailed
 from clients.report.percentiles import percentile
 
@@ -64,9 +64,7 @@ async def _call(url: str) -> list[dict[str, Any]]:
         turns = []
         for number in range(CUTS_A_CALL):
             text = QUESTIONS[number % len(QUESTIONS)]
-            item = {"type": "message", "role": "user",
-                    "content": [{"type": "input_text", "text": text}]}  # fmt: skip
-            await connection.send({"type": "conversation.item.create", "item": item})
+            await connection.send({"type": "conversation.item.create", "item": typed(text)})
             await connection.send({"type": "response.create"})
             try:
                 async with asyncio.timeout(ANSWER_S):

@@ -23,7 +23,7 @@ from benchmarks.calls.fake_server import RISE_HZ_PER_S
 from benchmarks.webrtc.ear import EarConnection
 from benchmarks.webrtc.relay import Impairment
 from clients.call.script import DEFAULT_CAST, load_call, load_utterances
-from clients.connection import RATE_HZ
+from clients.connection import RATE_HZ, typed
 from clients.recording import Samples
 from tests.fakes import RISE_FROM_HZ
 
@@ -86,8 +86,7 @@ class Caller:
 
     async def cut_one(self, draws: random.Random, *, by_voice: bool) -> list[float]:
         """What the server tells was heard of one answer, and what was. Raises: TimeoutError."""
-        content = [{"type": "input_text", "text": "Tell me more."}]
-        item = {"type": "message", "role": "user", "content": content}
+        item = typed("Tell me more.")
         await self._ear.send({"type": "conversation.item.create", "item": item})
         await self._ear.send({"type": "response.create"})
         asked_ms = self._ear.out_ms

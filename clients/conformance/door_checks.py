@@ -20,6 +20,7 @@ from clients.conformance.check import (
 )
 from clients.conformance.line import address, http_address, key_headers, opened, session
 from clients.conformance.turns import ask, ask_in_text, begin, finish, say
+from clients.connection import typed
 
 checks = Checks("door")
 
@@ -137,8 +138,7 @@ async def beta_names(target: Target) -> None:
         created = await line.until("session.created")
         await line.send("session.update", session={"instructions": "Be brief."})
         await line.until("session.updated")
-        content = [{"type": "input_text", "text": "Hello."}]
-        item = {"type": "message", "role": "user", "content": content}
+        item = typed("Hello.")
         await line.send("conversation.item.create", item=item)
         await line.until("conversation.item.created", "conversation.item.added")
         await line.send("response.create", response={"modalities": ["text"]})

@@ -17,7 +17,7 @@ from clients.call.open_call import CallOptions, OpenCall
 from clients.call.record import Reply
 from clients.call.result import CallResult, TurnResult
 from clients.call.script import Utterance
-from clients.connection import RealtimeConnection, Received
+from clients.connection import RealtimeConnection, Received, typed
 from clients.errors import ClientError, ConnectionFailed
 from clients.evaluate.tool_watch import ToolWatch
 from clients.report.call_summary import turn_json
@@ -210,9 +210,7 @@ class HeldCall:
 
     async def _type(self, text: str) -> dict[str, Any]:
         began_at, n_before = self._clock(), len(self.call.record.replies)
-        content = [{"type": "input_text", "text": text}]
-        item = {"type": "message", "role": "user", "content": content}
-        await self._connection.send({"type": "conversation.item.create", "item": item})
+        await self._connection.send({"type": "conversation.item.create", "item": typed(text)})
         asked = {"output_modalities": ["text"]}
         await self._connection.send({"type": "response.create", "response": asked})
         n_errors = len(self.call.record.errors)

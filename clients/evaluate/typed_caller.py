@@ -8,10 +8,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from clients.connection import RealtimeConnection, Received
+from clients.connection import RealtimeConnection, Received, typed
 from clients.errors import ConnectionFailed
 from clients.evaluate.outcome import Played, PlayedTurn, holds
-from clients.evaluate.scenario import Scenario, ScenarioTurn
+from clients.evaluate.scenario import Scenario
 from clients.evaluate.tool_watch import ToolWatch
 
 MARK = "voiceloop.evaluate"  # in the metadata of a response: which turn asked for it
@@ -59,7 +59,7 @@ async def _say(
 
     What belongs to a response from before, or one that the agent began by itself, is passed over.
     """
-    await connection.send({"type": "conversation.item.create", "item": _item(one.turn)})
+    await connection.send({"type": "conversation.item.create", "item": typed(one.turn.say)})
     asked_at, mark = clock(), {MARK: secrets.token_hex(8)}
     await connection.send({"type": "response.create", "response": {"metadata": mark}})
     answering: set[str] = set()  # the response that was asked for, and those behind it
@@ -92,8 +92,3 @@ async def _say(
 def _response_id(received: Received) -> str:
     event = received.event
     return str(event.get("response_id") or event.get("response", {}).get("id", ""))
-
-
-def _item(turn: ScenarioTurn) -> dict[str, Any]:
-    content = [{"type": "input_text", "text": turn.say}]
-    return {"type": "message", "role": "user", "content": content}

@@ -23,8 +23,8 @@ from websockets.exceptions import WebSocketException
 
 from benchmarks.soak.faults import FAULTS, Fault, inject
 from benchmarks.soak.processes import workers_of
+from clients.connection import typed
 from clients.server_process import ServerProcess, http_status, running_server
-from tests.typed import typed
 
 QUESTION = "What time do you open on Friday?"
 SETTLED_S = 15.0  # the most that a caller waits for the end of an answer, or for the next one

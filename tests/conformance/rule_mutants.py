@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from starlette.types import Message, Scope
 
+from clients.connection import typed
 from tests.conformance.mutants import (
     Change,
     Json,
@@ -21,7 +22,6 @@ from tests.conformance.mutants import (
     swapped,
     twice,
 )  # fmt: skip
-from tests.typed import typed
 
 DETECTION = "session.audio.input.turn_detection"
 COMPLETED = "conversation.item.input_audio_transcription.completed"

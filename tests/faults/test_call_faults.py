@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from clients.connection import typed
 from tests.callers import Caller
-from tests.typed import typed
 from voiceloop.agent import AgentConfig, Waiting
 from voiceloop.backends import Backends, VoiceOptions
 from voiceloop.reply.voice import KeptLines

@@ -12,8 +12,8 @@ import time
 
 import pytest
 
+from clients.connection import typed
 from tests.callers import Caller
-from tests.typed import typed
 from voiceloop.backends import Backends
 from voiceloop.workers.supervisor import Supervisor
 

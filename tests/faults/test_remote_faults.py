@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from clients.connection import typed
 from tests.callers import Caller
 from tests.dialect_service import streamed
 from tests.fakes import FakeRecognizer
 from tests.remote_service import Answer, Remote, scripted_remote
-from tests.typed import typed
 from voiceloop.agent import AgentConfig, AgentTool, Waiting
 from voiceloop.backends import Backends
 from voiceloop.remote import service as remote

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from clients.connection import typed
 from tests.callers import Caller
 from tests.fakes import (
     FakeLanguageModel,
@@ -22,7 +23,6 @@ from tests.fakes import (
     Reply,
     instant_backends,
 )
-from tests.typed import typed
 from voiceloop.agent import AgentConfig, Waiting
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.call.connection import Hello

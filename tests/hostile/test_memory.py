@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
+from clients.connection import typed
 from clients.server_process import ServerProcess, running_server
-from tests.typed import typed
 
 pytestmark = [pytest.mark.call(seconds=20), pytest.mark.timeout(600)]
 

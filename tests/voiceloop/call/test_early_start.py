@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from audio.frames import VAD_WINDOW_MS
+from clients.connection import typed
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, instant_backends
-from tests.typed import typed
 from voiceloop.agent import AgentConfig, BargeIn
 from voiceloop.backends import Backends, Partial
 from voiceloop.call.connection import Hello

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from clients.connection import typed
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
 from tests.tool_service import Service, box
-from tests.typed import typed
 from voiceloop.agent import AgentConfig, AgentSlot, AgentTool
 from voiceloop.backends import ChatMessage, ToolCall
 from voiceloop.capabilities import Capabilities

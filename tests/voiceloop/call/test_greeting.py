@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from clients.connection import typed
 from tests.callers import Caller
-from tests.typed import typed
 from voiceloop.agent import AgentConfig
 from voiceloop.call.connection import Hello
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from clients.connection import typed
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Reply, instant_backends
 from tests.scripted_retriever import ScriptedRetriever
 from tests.tool_service import Service, box
-from tests.typed import typed
 from voiceloop.agent import AgentConfig, AgentSlot, AgentTool
 from voiceloop.backends import Backends, ChatMessage, ToolCall
 from voiceloop.call.connection import Hello

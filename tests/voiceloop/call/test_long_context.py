@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from clients.connection import typed
 from tests.callers import Caller
 from tests.fakes import EventPipe, FakeBranch, FakeLanguageModel, instant_backends
-from tests.typed import typed
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import ChatMessage, Generated, GenerateParams, LanguageEvent, Tool
 from voiceloop.config import Config

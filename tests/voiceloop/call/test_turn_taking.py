@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from clients.connection import typed
 from tests.callers import Caller
 from tests.fakes import (
     FakeLanguageModel,
@@ -19,7 +20,6 @@ from tests.fakes import (
     calls_first,
     instant_backends,
 )
-from tests.typed import typed
 from voiceloop.agent import AgentConfig, AgentTool, Crisis, Waiting
 from voiceloop.backends import Backends, ChatMessage
 from voiceloop.call.turn_taking import Agent

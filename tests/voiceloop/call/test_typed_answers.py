@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from clients.connection import typed
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, instant_backends
-from tests.typed import typed
 from voiceloop.agent import AgentConfig, Crisis
 from voiceloop.knowledge.answers import ApprovedAnswer
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from clients.connection import typed
 from tests.tables import each_row
-from tests.typed import typed
 from tests.wire import Wire
 from voiceloop.backends import SpokenWord, Usage
 from voiceloop.capabilities import Capabilities

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from clients.connection import typed
 from tests.callers import Caller
 from tests.fakes import FakeBranch, FakeLanguageModel, FakeRecognizer, Reply, instant_backends
-from tests.typed import typed
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import ChatMessage, GenerateParams, ToolCall
 from voiceloop.reply.plan import GENERATE_DEADLINE_S

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from clients.connection import typed
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
 from tests.tool_service import Service, box
-from tests.typed import typed
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import Backends, ChatMessage
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from clients.connection import typed
 from tests.callers import Caller
 from tests.fakes import (
     FakeLanguageModel,
@@ -20,7 +21,6 @@ from tests.fakes import (
     calls_first,
     instant_backends,
 )
-from tests.typed import typed
 from voiceloop.agent import AgentConfig, AgentTool, ReplyLimits, Waiting
 from voiceloop.backends import ChatMessage, ToolCall
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from clients.connection import typed
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, FakeVoice, Reply, instant_backends
-from tests.typed import typed
 from voiceloop.access.keys import KeyRing
 from voiceloop.agent import AgentConfig, AgentTool
 from voiceloop.backends import ChatMessage, ToolCall

@@ -20,9 +20,9 @@ from prometheus_client import generate_latest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from clients.connection import typed
 from tests.fakes import instant_backends
 from tests.serving import gateway_of, serving
-from tests.typed import typed
 from voiceloop.agent import AgentConfig
 from voiceloop.backends import Backends
 from voiceloop.call.connection import Disconnected, Transport

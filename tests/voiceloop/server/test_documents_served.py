@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import connect
 
+from clients.connection import typed
 from tests.fakes import FakeLanguageModel, instant_backends
 from tests.serving import serving
-from tests.typed import typed
 from voiceloop.agent_file import load_agent, shipped_agent
 from voiceloop.config import Config
 from voiceloop.errors import ConfigError

@@ -17,9 +17,9 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
+from clients.connection import typed
 from clients.resuming import ResumingConnection
 from clients.server_process import free_port, http_status
-from tests.typed import typed
 from tests.voiceloop.server.test_app import until
 from voiceloop.agent import AgentConfig
 from voiceloop.cluster.address import Address

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection
 
+from clients.connection import typed
 from tests.fakes import FakeLanguageModel, Reply, instant_backends
-from tests.typed import typed
 from tests.voiceloop.server.test_app import Running, event, running, until
 from tests.voiceloop.server.test_resume import say
 from voiceloop.agent import AgentConfig, AgentSlot, AgentTool

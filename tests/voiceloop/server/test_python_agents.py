@@ -18,10 +18,9 @@ from websockets.asyncio.client import ClientConnection
 
 import voiceloop
 from clients.call.open_call import CallOptions
-from clients.connection import RealtimeConnection
+from clients.connection import RealtimeConnection, typed
 from clients.console.held_call import HeldCall, Say
 from tests.fakes import FakeLanguageModel, Reply, instant_backends
-from tests.typed import typed
 from tests.voiceloop.server.test_app import Running, running, until
 from tests.voiceloop.server.test_resume import say
 from tests.waiting import is_running

@@ -12,11 +12,10 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from clients.connection import Received
+from clients.connection import Received, typed
 from clients.errors import ConnectionFailed
 from clients.resuming import ResumingConnection
 from tests.fakes import FakeLanguageModel, instant_backends
-from tests.typed import typed
 from tests.voiceloop.server.test_app import Running, event, running, until
 from tests.voiceloop.server.test_load_watch import Ahead
 from voiceloop.access.keys import KeyRing, tenant_of

@@ -17,9 +17,9 @@ from aiortc import RTCSessionDescription
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedOK, InvalidStatus
 
+from clients.connection import typed
 from tests.fakes import FakeLanguageModel, FakeRecognizer, Reply, instant_backends
 from tests.serving import served
-from tests.typed import typed
 from tests.waiting import until
 from tests.webrtc_caller import LOUD, WebRtcCaller, calling
 from voiceloop.backends import ToolCall
