@@ -48,7 +48,7 @@ class Read:
 def read_all(data: Path) -> Read:
     reader = VoiceReading(by_words=False)
     states, voice, is_over, speakers, kinds = [], [], [], [], []
-    turns = [turn for part in ("fit", "test") for turn in real_turns(data, part)]  # type: ignore[arg-type]
+    turns = [turn for part in ("fit", "test") for turn in real_turns(data, part)]
     for turn in turns:
         if turn.slices & COPIES:
             continue
