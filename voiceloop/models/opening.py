@@ -321,7 +321,8 @@ async def _remote_recognizer(
         return transcribers
     from voiceloop.remote.recognizer import RemoteRecognizer
 
-    return RemoteRecognizer(*await connect(config.stt_url, config.stt_key, model))
+    found = await connect(config.stt_url, config.stt_key, model)
+    return RemoteRecognizer(*found, reads_falls=config.anticipation.does("prefill"))
 
 
 async def _remote_language_model(

@@ -33,10 +33,11 @@ FIRST_CLAUSE_CHARACTERS = 8
 CHARACTERS_PER_S = 15.0  # of English at 170 words a minute; replaced by what this voice does
 
 # The end of a sentence, unless a title or an initial comes before its full stop; a figure such as
-# "3.50" has no space after the point.
+# "3.50" has no space after the point. The first clause ends at its mark where a letter is before
+# it: the space comes a token later, and the caller waits.
 _TITLE = r"(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\b[A-Z])"
 _SENTENCE_END = re.compile(rf"{_TITLE}[.!?]+[\"')]*\s")
-_CLAUSE_END = re.compile(rf"{_TITLE}[,;:.!?][\"')]*\s")
+_FIRST_END = re.compile(rf"{_TITLE}[,;:.!?][\"')]*\s|(?<=[^\W\d_])[,;:!?]\Z")
 _WORD = re.compile(r"\S+")
 
 
@@ -81,7 +82,7 @@ class ClauseCutter:
 
     def _find_end(self) -> int | None:
         if self._is_first:
-            found = _CLAUSE_END.search(self._text, FIRST_CLAUSE_CHARACTERS)
+            found = _FIRST_END.search(self._text, FIRST_CLAUSE_CHARACTERS)
             if found is not None:
                 return found.end()
         found = _SENTENCE_END.search(self._text)

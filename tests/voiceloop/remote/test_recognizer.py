@@ -28,6 +28,7 @@ Connect = Callable[..., RemoteService]
 
 LOUD = (8000 * np.sin(np.arange(8000) / 5)).astype("<i2").tobytes()  # half a second
 SILENCE = bytes(8000)
+FAINT = (400 * np.sin(np.arange(1600) / 5)).astype("<i2").tobytes()  # as a last "s"
 
 
 def transcription(text: str, **options: Any) -> Answer:
@@ -134,6 +135,58 @@ async def test_an_answer_that_is_no_transcription_fails_the_stream(
     await stream.close()
 
 
+async def test_a_voice_that_falls_is_decoded_before_the_pause_is_known(
+    service: Service, connect: Connect
+) -> None:
+    service.say("/audio/transcriptions", *map(transcription, ("hel", "hello", "hello you")))
+    stream = await RemoteRecognizer(connect()).open("sess_1", RecognizerOptions())
+    events = stream.events()
+    for sound in (LOUD, SILENCE[:1280], LOUD, SILENCE[:1280]):  # the first fall was no end
+        stream.feed(sound)
+        await asyncio.sleep(0)
+    stream.flush()
+    assert await anext(events) == Partial(0, (), ("hello",), flushed=True)
+    stream.feed(FAINT)  # behind the pause it is the room's
+    stream.flush()
+    assert await anext(events) == Partial(0, (), ("hello",), flushed=True)
+    stream.finalize()
+    transcript = await anext(events)
+    assert isinstance(transcript, Transcript) and transcript.text == "hello"
+    await stream.close()
+    assert len(service.asked("/audio/transcriptions")) == 2
+
+
+async def test_a_faint_consonant_behind_a_fall_is_decoded_and_few_falls_are_in_vain(
+    service: Service, connect: Connect
+) -> None:
+    service.say("/audio/transcriptions", *map(transcription, "abcd"))
+    stream = await RemoteRecognizer(connect()).open("sess_1", RecognizerOptions())
+    for _ in range(5):
+        stream.feed(LOUD)
+        stream.feed(SILENCE[:1280])
+        await asyncio.sleep(0)
+    stream.feed(FAINT)
+    stream.flush()
+    assert await anext(stream.events()) == Partial(0, (), ("d",), flushed=True)
+    await stream.close()
+    assert len(service.asked("/audio/transcriptions")) == 4
+
+
+async def test_a_service_that_is_asked_nothing_ahead_hears_of_pauses_alone(
+    service: Service, connect: Connect
+) -> None:
+    service.say("/audio/transcriptions", transcription("hello"))
+    asked = RemoteRecognizer(connect(), reads_falls=False)
+    stream = await asked.open("sess_1", RecognizerOptions())
+    for sound in (LOUD, SILENCE[:1280], LOUD, SILENCE[:1280]):
+        stream.feed(sound)
+        await asyncio.sleep(0)
+    stream.flush()
+    assert await anext(stream.events()) == Partial(0, (), ("hello",), flushed=True)
+    await stream.close()
+    assert len(service.asked("/audio/transcriptions")) == 1
+
+
 def test_a_tail_is_quiet_by_its_own_level() -> None:
     assert is_quiet(LOUD + SILENCE, len(LOUD))
     assert not is_quiet(LOUD + LOUD, len(LOUD))
@@ -145,7 +198,7 @@ async def test_a_segment_larger_than_a_service_takes_fails_the_stream(
 ) -> None:
     monkeypatch.setattr(recognizer, "MAX_SEGMENT_BYTES", 3 * len(LOUD))
     stream = await RemoteRecognizer(connect()).open("sess_1", RecognizerOptions())
-    for _ in range(4):
+    for _ in range(5):
         stream.feed(LOUD)
     with pytest.raises(BackendError, match="in a segment, found more"):
         await anext(stream.events())

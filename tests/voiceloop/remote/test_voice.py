@@ -104,9 +104,10 @@ async def test_what_is_no_pcm_is_not_played(
     ("text", "clauses"),
     [
         ("It is 3.50. And more. ", ["It is 3.50. ", "And more. "]),
-        ("Good morning, Dr. Brown. Yes", ["Good morning, ", "Dr. Brown. "]),
-        ("Yes, of course, sir. ", ["Yes, of course, ", "sir. "]),
-        ("Certainly, that is noted. ", ["Certainly, ", "that is noted. "]),
+        ("Good morning, Dr. Brown. Yes", ["Good morning,", " Dr. Brown. "]),
+        ("Yes, of course, sir. ", ["Yes, of course,", " sir. "]),
+        ("Certainly, that is noted. ", ["Certainly,", " that is noted. "]),
+        ("It costs 3,000 crowns, sir", ["It costs 3,000 crowns,"]),
         ("no mark at all", []),
     ],
 )
