@@ -20,6 +20,7 @@ import wave
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 import uvicorn
@@ -56,7 +57,9 @@ class KnownTurn:
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """How long each service thinks, in ms: the STT and TTS per request, the LLM per token."""
+    """How long each service takes, in ms: the STT and TTS per request, the LLM per token. What the
+    stub itself computes for an answer is part of it.
+    """
 
     stt: float = 0.0
     first_token: float = 0.0
@@ -157,12 +160,13 @@ class Stubs:
         return JSONResponse({"object": "list", "data": [{"id": "stub", "object": "model"}]})
 
     async def _transcribe(self, request: Request) -> Response:
+        until_s = monotonic() + self._delays.stt / 1000.0
         async with request.form() as form:
             upload = form["file"]
             data = b"" if isinstance(upload, str) else await upload.read()
         samples, rate_hz = read_wav(data)
         words = words_inside(self._turns[self._now], samples, rate_hz)
-        await asyncio.sleep(self._delays.stt / 1000.0)
+        await _sleep_until(until_s)
         return JSONResponse({"text": " ".join(words)})
 
     async def _chat(self, request: Request) -> Response:
@@ -184,9 +188,15 @@ class Stubs:
         yield "data: [DONE]\n\n"
 
     async def _speak(self, request: Request) -> Response:
+        until_s = monotonic() + self._delays.tts / 1000.0
         asked = await request.json()
-        await asyncio.sleep(self._delays.tts / 1000.0)
-        return Response(spoken(asked["input"], self._voice), media_type="audio/pcm")
+        said = spoken(asked["input"], self._voice)
+        await _sleep_until(until_s)
+        return Response(said, media_type="audio/pcm")
+
+
+async def _sleep_until(at_s: float) -> None:
+    await asyncio.sleep(max(0.0, at_s - monotonic()))
 
 
 def _completion(finish_reason: str | None = None, **content: object) -> dict:
