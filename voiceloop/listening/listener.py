@@ -301,6 +301,8 @@ class Listener:
         if words == segment.hypothesis:
             segment.p_end_by_ms = 0.0  # nothing more is told of these words
             self._endpointing.observe_p_end(p_end if is_evidence else None)
+        if words != segment.hypothesis or not self._endpointing.evidence.words_are_full:
+            return self.decide()  # those of the pause are on their way: a reply to these is none
         paused_ms = 1000.0 * (self._clock() - segment.first_low_s)
         weighed = PauseWeighed(words, p_end, paused_ms, self._endpointing.wait_ms("auto"))
         segment.weighed = weighed

@@ -32,6 +32,7 @@ from voiceloop.listening.events import (
     Activity,
     EndOfTurn,
     ListenEvent,
+    PauseWeighed,
     SoundHeard,
     SoundLost,
     SpeechStarted,
@@ -570,6 +571,19 @@ async def test_what_the_recognizer_makes_of_a_young_sound_comes_with_its_words(
         monkeypatch.setattr(bench.listener, "_deliver", told.extend)
         bench.listener.on_partial(0, Partial(0, (), ("two",), for_agent=-2.5))
         assert told == [WordsHeard((), ("two",), is_full=False, for_agent=-2.5)]
+
+
+async def test_a_pause_is_weighed_for_its_own_words_and_for_none_before_it(clock: Clock) -> None:
+    """A reply to what was staged before the pause would be asked for, and at once another."""
+    settings = SessionSettings(turn_detection=SemanticVad())
+    recognizer = FakeRecognizer(["how much is the cake"], ms_per_word=100)
+    async with listening(clock, recognizer, settings) as bench:
+        await bench.say(500)
+        await bench.be_quiet(120)
+        words = bench.told.words[-1]
+        assert bench.listener.observe_p_end(words[:2], 0.5) == []
+        [weighed] = bench.listener.observe_p_end(words, 0.5)
+        assert isinstance(weighed, PauseWeighed) and weighed.words == words
 
 
 async def test_words_that_change_in_the_pause_are_given_time_for_their_p_end(clock: Clock) -> None:
