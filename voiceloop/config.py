@@ -144,8 +144,9 @@ class EngineSettings:
     )
     kv_tokens: Tokens = key(
         0,
-        "Room for the keys and values of all calls together, in tokens. The server reserves "
-        "this memory at its start, and prints how much. Without it the preset `gpu` takes 60 "
+        "Room for the keys and values of all calls together, in tokens. The start prints how much "
+        "memory that is. A CPU has 512 MiB more for earlier conversations, taken as they are used. "
+        "Without the key the preset `gpu` takes 60 "
         "% of the memory that is free after the weights are loaded. For one conversation of "
         "`context_tokens` leave room for 47 tokens more. If a preset's context does not fit, "
         "the server shortens it; if your `context_tokens` do not fit, it does not start.",

@@ -30,13 +30,15 @@ def describe(engine: Engine) -> str:
             f", {len(config.adapters)} adapters beside them (room for {beside.n_slots} of rank "
             f"{beside.rank}, {_size(beside.n_bytes)})"
         )
+    # A CPU's pages are taken as they are used.
+    most = ("at most " if config.device == "cpu" else "") + _size(n_kv_bytes)
     parts = [
         f"{_weights(engine)} weights{adapter}",
         f"layers by {engine.runner.layers}" + (f" ({engine.lacks})" if engine.lacks else ""),
         f"drafts by {' and '.join(_drafters(engine)) or 'nobody'}",
         f"{kv or config.kv_format} KV for {n_tokens} tokens: "
         f"{n_tokens / n_each:.1f} callers of {n_each}",
-        f"{_size(_weight_bytes(engine))} of weights and {_size(n_kv_bytes)} of keys and values",
+        f"{_size(_weight_bytes(engine))} of weights and {most} of keys and values",
     ]
     if engine.context_length < (config.context_length or 0):
         parts.append(
