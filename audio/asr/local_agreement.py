@@ -87,7 +87,7 @@ class LocalAgreement:
         self._commit(tail, len(tail) if n_words is None else n_words)
 
     def begin_anew(self) -> None:
-        """What is in the window was read as something else: none of its words is certain."""
+        """Take no word of the window as certain: it was read as something else."""
         del self._committed[self._n_left_window :]
         self._tail = ()
 

@@ -46,7 +46,7 @@ class EarlyFinal:
 
     @property
     def log_odds(self) -> float | None:
-        """That the speaker has finished, by the sound and by what the decoder made of the words."""
+        """The odds that the speaker has finished, by the sound and by the words as decoded."""
         return None if self.p_voice is None else joined(self.p_voice, self.by_words)
 
 

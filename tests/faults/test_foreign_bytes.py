@@ -36,7 +36,7 @@ async def tagged_call(backends: Backends, number: int) -> list[str]:
         return [told.event["delta"] for told in caller.of("response.output_text.delta")]
 
 
-@pytest.mark.timeout(60 + N_CALLS // 10)
+@pytest.mark.timeout(120 + N_CALLS // 10)
 async def test_no_byte_of_one_call_is_heard_in_another(supervisor: Supervisor) -> None:
     backends = Backends(supervisor.recognizer(), supervisor.language_model(), supervisor.voice())
     room = asyncio.Semaphore(AT_ONCE)

@@ -1,4 +1,4 @@
-"""When a business is open, read from the sentences of its author: on a day, or at all.
+"""The hours of a business, read from the sentences of its author: on a day, or at all.
 
 Owns which sentence tells hours, and what it says of one day. English. Pure.
 """

@@ -67,7 +67,7 @@ class EchoGuard:
 
     @property
     def _played(self) -> Wave:
-        """What was sent, from the longest delay ago to what is still to play."""
+        """The sound that was sent, from the longest delay ago to what is still to play."""
         return self._memory[self._first : self._first + self._n_kept]
 
     def play(self, samples: Samples, rate_hz: int) -> None:

@@ -26,7 +26,7 @@ BEAM, MOST_BEHIND = 3, 2.5
 
 @dataclass(frozen=True, slots=True)
 class _Next:
-    """What a number may go on with. times: so often the next digit is said; 0: it is no digit."""
+    """Tokens that a number may go on with. times: how often the digit is said; 0: it is none."""
 
     tokens: tuple[int, ...]
     times: int

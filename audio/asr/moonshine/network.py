@@ -10,7 +10,7 @@ from ...end_in_states import States
 
 
 class MoonshineNetwork(Protocol):
-    """What `encode` and `step` return is passed on as it is."""
+    """A network; others pass on as it is what `encode` and `step` return."""
 
     def encode(self, wave: NDArray[np.float32]) -> Any:
         """Return what the decoder is given of the sound, a wave float32 [n] at 16 kHz."""
@@ -30,4 +30,4 @@ class MoonshineNetwork(Protocol):
         """The states of the first tokens alone."""
 
     def last_states(self, states: Any, n_tokens: int) -> States:
-        """Those of the last of so many tokens, as `EndInStates` reads them."""
+        """Return the states of the last of so many tokens, as `EndInStates` reads them."""
