@@ -101,7 +101,7 @@ def voice(model: RecordingModel) -> VoiceRole:
 def test_recognizer_messages_become_calls(
     model: RecordingModel, recognizer: RecognizerRole
 ) -> None:
-    options = RecognizerOptions(hotwords=("Zoe",), context="a pizzeria")
+    options = RecognizerOptions(hotwords=("Zoe",), context="a pizzeria", n_digits=10)
     recognizer.receive(OpenRecognizer("s", RecognizerOptions()))
     recognizer.receive(FeedAudio("s", SECOND))
     recognizer.receive(SetOptions("s", options))
@@ -117,6 +117,7 @@ def test_recognizer_messages_become_calls(
         ("finalize",),
         ("close", "s"),
     ]
+    assert model.calls[2][1].n_digits == 10  # which does not count where options are compared
 
 
 def test_word_times_count_from_their_own_segment(
