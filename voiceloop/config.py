@@ -738,9 +738,8 @@ def _check(config: Config) -> None:
     if len(shares) > 1 or not all(_is_number(one) and 0 <= one <= 1 for one in shares):
         wanted = "canary: expected one label and its share of 0 to 1, as v2 = 0.05"
         raise ConfigError(f"{wanted}, found {dict(config.canary)!r:.80}")
-    for where, pair in (("", config), ("workers.", config.workers)):
-        if (pair.certfile is None) != (pair.keyfile is None):
-            raise ConfigError(f"expected {where}certfile and keyfile together, found one of them")
+    if (config.certfile is None) != (config.keyfile is None):
+        raise ConfigError("expected certfile and keyfile together, found one of them")
     for name, one in keys_of(EngineSettings).items():
         elsewhere = "llm_url" if config.llm_url else "realtime_url" if config.realtime_url else ""
         if elsewhere and getattr(config.engine, name) != one.default:

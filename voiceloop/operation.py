@@ -245,16 +245,6 @@ class WorkerAddresses:
         "A JSON file that names workers, read again when it is replaced. Every role without a URL"
         " is then elsewhere.",
     )
-    ca: Path | None = key(
-        None,
-        "PEM of the authority that signs the other end's certificate, which is then required."
-        " Without `workers.ca` the proof of `workers.key` also proves the worker's "
-        "certificate.",
-    )
-    certfile: Path | None = key(
-        None, "PEM of this end's certificate. A worker without one draws its own at the start."
-    )
-    keyfile: Path | None = key(None, "PEM of this end's private key.")
     key: Annotated[tuple[str, ...], Meta(extra={"one_or_list": True})] = key(
         (),
         "The secret of servers and workers, of at least 16 bytes. Each proves to the other "

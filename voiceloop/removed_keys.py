@@ -88,6 +88,10 @@ REMOVED: Mapping[str, str] = {
     "engine.weights = 'int8', or a checkpoint that was quantized with AWQ.",
     "engine.fused_launches": "Leave it out: a GPU's steps have one set of kernels.",
     "engine.prompt_activations": "Leave it out: a prompt's inputs are multiplied in bf16.",
+    **dict.fromkeys(
+        ("workers.ca", "workers.certfile", "workers.keyfile"),
+        "Leave it out: a worker draws its certificate, and workers.key proves both ends over it.",
+    ),
     "workers.engine": "Write llm_url = 'worker://HOST:PORT'.",
     "workers.recognizer": "Write stt_url = 'worker://HOST:PORT'.",
     "workers.voice": "Write tts_url = 'worker://HOST:PORT'.",

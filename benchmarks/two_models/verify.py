@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shutil
-import subprocess
+import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -64,14 +63,14 @@ class Link:
         """The port at which this port is reached through it."""
 
         async def relay(near: asyncio.StreamReader, near_out: asyncio.StreamWriter) -> None:
-            far, far_out = await asyncio.open_connection("127.0.0.1", port)
+            far, far_out = await asyncio.open_connection(HOST, port)
             with suppress(OSError):
                 await asyncio.gather(
                     self._pass_on(near, far_out, is_up=True),
                     self._pass_on(far, near_out, is_up=False),
                 )
 
-        async with await asyncio.start_server(relay, "127.0.0.1", 0) as relaying:
+        async with await asyncio.start_server(relay, HOST, 0) as relaying:
             yield relaying.sockets[0].getsockname()[1]
 
     async def _pass_on(
@@ -95,7 +94,7 @@ async def engine(folder: Path, name: str, *arguments: str) -> AsyncIterator[int]
     with (folder / f"{name}.log").open("wb") as log:  # noqa: ASYNC230 - once, before anything runs
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "voiceloop", "worker", "--role", "engine",
-            "--listen", f"127.0.0.1:{port}", "--config", str(config), "--preset", "embedded",
+            "--listen", f"{HOST}:{port}", "--config", str(config), "--preset", "embedded",
             *arguments, stdout=log, stderr=log,
         )  # fmt: skip
     try:
@@ -106,9 +105,9 @@ async def engine(folder: Path, name: str, *arguments: str) -> AsyncIterator[int]
 
 
 @asynccontextmanager
-async def joined(folder: Path, port: int) -> AsyncIterator[WorkerLanguageModel]:
+async def joined(port: int) -> AsyncIterator[WorkerLanguageModel]:
     """The model of a worker, once it is there."""
-    settings = WorkerAddresses(engine=(f"127.0.0.1:{port}",), key=(KEY,), ca=folder / "cert.pem")
+    settings = WorkerAddresses(engine=(f"{HOST}:{port}",), key=(KEY,))
     async with RemoteWorkers(settings) as workers:
         async with asyncio.timeout(WORKER_S):
             await workers.wait_ready()
@@ -117,16 +116,15 @@ async def joined(folder: Path, port: int) -> AsyncIterator[WorkerLanguageModel]:
         yield WorkerLanguageModel(pool)
 
 
-def _certify(folder: Path) -> None:
-    """What has a line within one machine speak TLS too."""
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    made += ["-nodes", "-days", "2", "-subj", "/CN=cloud", "-keyout", str(key), "-out", str(cert)]
-    made += ["-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run(made, check=True, capture_output=True)
-    (folder / "cloud.toml").write_text(
-        f'[workers]\nkey = "{KEY}"\ncertfile = "{cert}"\nkeyfile = "{key}"\n', encoding="utf-8"
-    )
+def _own_address() -> str:
+    """An address of this machine that is not loopback, where it has one: the ends speak TLS."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, suppress(OSError):
+        asking.connect(("192.0.2.1", 9))  # sends nothing: it chooses the address
+        return str(asking.getsockname()[0])
+    return "127.0.0.1"
+
+
+HOST = _own_address()
 
 
 @asynccontextmanager
@@ -137,8 +135,7 @@ async def edge(folder: Path, port: int, *, verifies: bool = True) -> AsyncIterat
     agent.write_text(text, encoding="utf-8")
     config.write_text(
         f'[cascade]\nmodels = ["main", "cloud"]\nverify = {str(verifies).lower()}\n'
-        f"[workers]\nca = '{folder / 'cert.pem'}'\n"
-        f'[[models]]\nname = "cloud"\nurl = "worker://127.0.0.1:{port}"\nkey = "{KEY}"\n',
+        f'[[models]]\nname = "cloud"\nurl = "worker://{HOST}:{port}"\nkey = "{KEY}"\n',
         encoding="utf-8",
     )
     arguments = ["--preset", "embedded", "--llm-model", str(DRAFTER)]
@@ -148,16 +145,14 @@ async def edge(folder: Path, port: int, *, verifies: bool = True) -> AsyncIterat
 
 
 async def measure(found: Found, *, is_quick: bool, n_calls: int, seed: int) -> None:
-    if shutil.which("openssl") is None:
-        raise SystemExit("two_models: expected openssl, which makes the link's certificate")
     rtts = (0.0, 80.0) if is_quick else RTTS_MS
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        _certify(folder)
+        (folder / "cloud.toml").write_text(f'[workers]\nkey = "{KEY}"\n', encoding="utf-8")
         cloud_port = await stack.enter_async_context(engine(folder, "cloud"))
         link = Link()
         port = await stack.enter_async_context(link.to(cloud_port))
-        cloud = await stack.enter_async_context(joined(folder, cloud_port))
+        cloud = await stack.enter_async_context(joined(cloud_port))
         rows: dict[str, dict[float, dict[str, Any]]] = {}
         for name, verifies in (("verified", True), ("whole turns", False)):
             async with edge(folder, port, verifies=verifies) as running:
@@ -165,7 +160,7 @@ async def measure(found: Found, *, is_quick: bool, n_calls: int, seed: int) -> N
         small_port = await stack.enter_async_context(
             engine(folder, "small", "--llm-model", str(DRAFTER))
         )
-        small = await stack.enter_async_context(joined(folder, small_port))
+        small = await stack.enter_async_context(joined(small_port))
         n_turns = 40 if is_quick else LEAST_TURNS
         alike = await _alike(cloud, small, n_turns)
     found.figures.update({"calls": rows, **alike})

@@ -158,8 +158,8 @@ class NetworkDoor:
 
     def _shake(self, entering: _Entering) -> bytes:
         """Agree on TLS where the line leaves this machine. Returns its channel. Raises: OSError."""
-        seal, is_here = self._seal, not network_of(entering.line.getpeername()[0])
-        if seal is None or (is_here and not seal.is_own):
+        seal = self._seal
+        if seal is None or not network_of(entering.line.getpeername()[0]):
             return channel_of(None)
         sealed = seal.context.wrap_socket(
             entering.line, server_side=True, do_handshake_on_connect=False

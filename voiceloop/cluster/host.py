@@ -21,7 +21,6 @@ from voiceloop.cluster.control.reports import ProcessReport
 from voiceloop.cluster.control.telling import tell_on
 from voiceloop.cluster.network_worker import KEY_VARIABLE
 from voiceloop.cluster.remote_workers import check_keys
-from voiceloop.cluster.tls import given_seal
 from voiceloop.errors import ConfigError
 from voiceloop.operation import WorkerAddresses
 from voiceloop.workers.messages import Drain, WorkerSpec
@@ -70,21 +69,10 @@ async def host_worker(
     tells: of itself on the standard output, as `control.telling` does.
 
     Raises:
-        ConfigError: no key, a certificate that cannot be used, or the address is not to be had.
+        ConfigError: no key, or the address is not to be had.
         BackendError: a model cannot be loaded.
     """
     keys = check_keys(settings)
-    arguments: tuple[str, ...] = ()
-    if settings.certfile is not None and settings.keyfile is not None:
-        given_seal(settings.certfile, settings.keyfile, settings.ca)  # wrong files end it here
-        arguments = (f"--certfile={settings.certfile}", f"--keyfile={settings.keyfile}")
-        if settings.ca is not None:
-            arguments += (f"--client-ca={settings.ca}",)
-    elif settings.ca is not None:
-        raise ConfigError(
-            "workers.certfile: expected a certificate beside workers.ca, found none; who asks for "
-            "certificates shows one"
-        )
     with listen(address) as listening:
         worker = WorkerProcess(
             spec,
@@ -92,7 +80,7 @@ async def host_worker(
             environ={KEY_VARIABLE: msgspec.json.encode(keys).decode()},
             entry=Entry(
                 "voiceloop.cluster.network_worker",
-                (f"--listen-fd={listening.fileno()}", *arguments),
+                (f"--listen-fd={listening.fileno()}",),
                 (listening.fileno(),),
             ),
         )

@@ -10,13 +10,12 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
 from voiceloop.cluster.door import NetworkDoor
 from voiceloop.cluster.handshake import stretched
-from voiceloop.cluster.tls import Seal, drawn_seal, given_seal
+from voiceloop.cluster.tls import Seal, drawn_seal
 from voiceloop.strangers import network_of
 from voiceloop.workers.messages import WorkerSpec
 from voiceloop.workers.process_setup import prepare
@@ -31,19 +30,12 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add_arguments(parser)
     parser.add_argument("--listen-fd", type=int, required=True, help="an inherited socket")
-    parser.add_argument("--certfile", type=Path)
-    parser.add_argument("--keyfile", type=Path)
-    parser.add_argument("--client-ca", type=Path)
     options = parser.parse_args(arguments)
     spec = msgspec.json.decode(options.spec_json, type=WorkerSpec)
     keys = msgspec.json.decode(os.environ.pop(KEY_VARIABLE), type=tuple[str, ...])
     prepare(spec)
     listening = socket.socket(fileno=options.listen_fd)
-    seal = None
-    if options.certfile is not None:
-        seal = given_seal(options.certfile, options.keyfile, options.client_ca)
-    elif network_of(listening.getsockname()[0]):
-        seal = drawn_seal()
+    seal = drawn_seal() if network_of(listening.getsockname()[0]) else None
     with socket.socket(fileno=options.fd) as connection:
         return serve(connection, spec, lambda: _door(listening, keys, seal))
 

@@ -47,13 +47,12 @@ class Credentials:
     """The proof that a gateway shows to workers.
 
     keys: as `handshake.stretched` makes each; shown one after the other. tls: of a line to another
-    machine; of every line where seals_all.
+    machine.
     """
 
     keys: tuple[bytes, ...]
     gateway: str
     tls: ssl.SSLContext
-    seals_all: bool = False
 
 
 class RemoteWorker:
@@ -137,7 +136,7 @@ class RemoteWorker:
         joining = _Joining(key, self._credentials.gateway, connection)
         async with asyncio.timeout(JOIN_S):
             line = await _dialled(self.address)
-            is_plain = not (self._credentials.seals_all or network_of(line.getpeername()[0]))
+            is_plain = not network_of(line.getpeername()[0])
             transport, _ = await asyncio.get_running_loop().create_connection(
                 lambda: joining,
                 sock=line,

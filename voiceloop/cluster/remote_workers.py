@@ -217,12 +217,10 @@ class RemoteWorkers:
 
 def _credentials(settings: WorkerAddresses) -> Credentials:
     """Raises: ConfigError."""
-    tls = client_context(settings.ca, settings.certfile, settings.keyfile)
     return Credentials(
         tuple(stretched(key.encode()) for key in check_keys(settings)),
         f"{socket.gethostname()}/{os.getpid()}",
-        tls,
-        seals_all=settings.ca is not None,
+        client_context(),
     )
 
 

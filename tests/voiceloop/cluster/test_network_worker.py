@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
-import subprocess
 import threading
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -42,7 +40,7 @@ SCRIPTED = Path(__file__).parents[2] / "faults"
 OLD, NEW = "a key of this test's cluster", "the key that comes after"
 KEY = WorkerAddresses(key=(OLD,))
 UNTOLD = HeldModel()
-SEALED = client_context(None)
+SEALED = client_context()
 
 
 @pytest.fixture(autouse=True)
@@ -298,13 +296,9 @@ def hears(line: socket.socket) -> bool:
 def entered(
     seal: Seal | None = None, keys: tuple[str, ...] = (OLD,)
 ) -> Iterator[tuple[NetworkDoor, tuple[str, int]]]:
-    """A worker's door in this process; seal: used at loopback too."""
+    """A worker's door in this process."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        entrance = NetworkDoor(
-            listening,
-            [stretched(key.encode()) for key in keys],
-            replace(seal, is_own=True) if seal is not None else None,
-        )
+        entrance = NetworkDoor(listening, [stretched(key.encode()) for key in keys], seal)
         yield entrance, listening.getsockname()
 
 
@@ -323,7 +317,7 @@ def relayed(place: tuple[str, int]) -> Iterator[Address]:
             line, _ = listening.accept()
             with (
                 own.wrap_socket(line, server_side=True) as gateway,
-                client_context(None).wrap_socket(socket.create_connection(place)) as worker,
+                client_context().wrap_socket(socket.create_connection(place)) as worker,
             ):
                 back = threading.Thread(target=pass_on, args=(worker, gateway), daemon=True)
                 back.start()
@@ -341,11 +335,11 @@ def relayed(place: tuple[str, int]) -> Iterator[Address]:
 
 @pytest.mark.parametrize("is_relayed", [False, True])
 async def test_who_sits_between_a_worker_and_its_gateway_is_refused_by_both(
-    is_relayed: bool,
+    is_relayed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    credentials = Credentials(
-        (stretched(OLD.encode()),), "gateway 1", client_context(None), seals_all=True
-    )
+    for module in (door, remote_worker):  # as if each end were on a machine of its own
+        monkeypatch.setattr(module, "network_of", lambda address: address)
+    credentials = Credentials((stretched(OLD.encode()),), "gateway 1", SEALED)
     with entered(drawn_seal()) as (entrance, place), relayed(place) as between:
         address = between if is_relayed else Address(*place)
         joining = RemoteWorker(address, frozenset({"voice"}), credentials)
@@ -465,35 +459,6 @@ async def test_a_signal_lets_streams_end_and_sends_new_ones_elsewhere(
             await one.task
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> tuple[Path, Path]:
-    """One of its own authority, and its key."""
-    if shutil.which("openssl") is None:
-        pytest.skip("makes certificates with openssl")
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    made += ["-nodes", "-days", "2", "-subj", "/CN=workers", "-keyout", str(key), "-out", str(cert)]
-    made += ["-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run(made, check=True, capture_output=True)
-    return cert, key
-
-
-async def test_with_certificates_the_line_is_encrypted_and_each_end_shows_one(
-    monkeypatch: pytest.MonkeyPatch, certificate: tuple[Path, Path]
-) -> None:
-    monkeypatch.setattr(remote_workers, "START_WAIT_S", 3.0)
-    cert, key = certificate
-    sealed = replace(KEY, ca=cert, certfile=cert, keyfile=key)
-    async with hosted(monkeypatch, sealed) as one:
-        async with gateway(one, settings=sealed) as workers:
-            assert await said_by(voice_of(workers), "x" * 100_000) == b"x" * 100_000
-        monkeypatch.setattr(remote_workers, "START_WAIT_S", 0.2)
-        nameless = replace(KEY, ca=cert)
-        async with gateway(one, settings=nameless) as workers:
-            await until(lambda: bool(workers.workers[0].trouble))
-            assert not workers.ready()
-
-
 async def test_a_model_that_cannot_be_loaded_ends_the_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -528,14 +493,6 @@ async def test_a_name_that_is_none_is_trouble_and_no_end_of_the_watch(
     async with RemoteWorkers(replace(KEY, voice=("a..b:9001",))) as workers:
         await until(lambda: bool(workers.workers[0].trouble))
         assert not workers.ready()
-
-
-async def test_half_of_what_tls_needs_is_refused() -> None:
-    with pytest.raises(ConfigError, match="workers.certfile: expected a certificate beside"):
-        await host.host_worker(
-            WorkerSpec("voice", ()), Address("127.0.0.1", 0), replace(KEY, ca=Path("ca.pem")),
-            drain_s=0,
-        )  # fmt: skip
 
 
 def test_a_worker_is_silent_also_before_its_first_heartbeat() -> None:
