@@ -19,8 +19,8 @@ MOST_CUT: dict[tuple[str, str], dict[int, float]] = {
     ("spliced", "reference"): {200: 26.0, 300: 14.0, 400: 10.0, 600: 6.0},
 }
 SHARE_OF_PEER = 0.6
-LEAST_AUC = {"voice": 0.82, "words": 0.84, "both": 0.90}
-MOST_DICTATED_CUT, DICTATED_P50_MS = 15.0, 450.0
+LEAST_AUC = {"voice": 0.935, "words": 0.84, "both": 0.965}
+MOST_DICTATED_CUT, DICTATED_P50_MS = 7.0, 450.0
 
 
 def bars_of(measured: dict[str, Any], set_name: str, source: str) -> list[Bar]:

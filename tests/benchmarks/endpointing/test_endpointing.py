@@ -216,8 +216,8 @@ def test_bars_of_the_real_set_name_what_is_missed() -> None:
                 "voiceloop": {f"cut@{ms}": own for ms in (200, 300, 400, 600)},
                 "timer": {f"cut@{ms}": peer for ms in (200, 300, 400, 600)},
             },
-            "auc": {"all": {"words": 0.85, "voice": voice, "both": 0.92}},
-            "as shipped": {"auto": {"dictated": {"n_turns": 40, "cut": 0.1, "latency_ms": waits}}},
+            "auc": {"all": {"words": 0.85, "voice": voice, "both": 0.97}},
+            "as shipped": {"auto": {"dictated": {"n_turns": 40, "cut": 0.05, "latency_ms": waits}}},
         }
 
     def missed(own: float, peer: float, voice: float, source: str) -> list[str]:
@@ -225,8 +225,8 @@ def test_bars_of_the_real_set_name_what_is_missed() -> None:
         assert bars
         return [bar.name for bar in bars if not bar.holds]
 
-    assert missed(0.04, 0.1, 0.83, "moonshine") == []
-    assert missed(0.04, 0.1, 0.83, "reference") == []
+    assert missed(0.04, 0.1, 0.94, "moonshine") == []
+    assert missed(0.04, 0.1, 0.94, "reference") == []
     assert missed(0.04, 0.1, 0.80, "reference") == ["AUC at +130 ms, voice"]
     assert missed(0.04, 0.06, 0.83, "moonshine") == [
         f"turns cut @{ms} ms, 0.6 of the better peer's" for ms in (200, 300, 400, 600)
