@@ -175,7 +175,7 @@ def _disk(taken: Mapping[RoleName, ResolvedModel], hub: Path) -> list[Missing]:
 def choose(config: Config, machine: Machine, hub: Path) -> Choice:
     """The preset of the configuration, or where it says "auto" the best that misses nothing.
 
-    Where even the embedded one misses something it is still taken: its worker says what.
+    Where even the embedded one misses something it is still taken, and what it is told.
 
     Raises:
         ConfigError: no such preset, or an override that names nothing.
@@ -195,7 +195,11 @@ def choose(config: Config, machine: Machine, hub: Path) -> Choice:
         if gains and not better and all(one.kind in ("package", "model") for one in lacks):
             commands = dict.fromkeys(one.remedy for one in lacks)
             better = f"{preset.name} ({preset.summary}): {' && '.join(commands)}"
-    return Choice(PRESETS[0], "nothing else can start here", better)
+    told = ", ".join(one.subject for one in lacks)
+    remedies = " && ".join(dict.fromkeys(one.remedy for one in lacks))
+    return Choice(
+        PRESETS[0], f"nothing else can start here, and it lacks {told}: {remedies}", better
+    )
 
 
 def summary_of(preset: Preset, taken: Mapping[RoleName, ResolvedModel]) -> str:

@@ -124,6 +124,15 @@ def test_a_preset_without_its_packages_or_memory_does_not_start(hub: Path) -> No
     assert choose(Config(), machine(memory_mb=3000), hub).preset == EMBEDDED
 
 
+def test_where_nothing_can_start_the_start_says_what_would_mend_it(hub: Path) -> None:
+    choice = choose(Config(), machine(torch=None, jinja2=None), hub)
+    assert choice.preset == EMBEDDED
+    told = (
+        "nothing else can start here, and it lacks torch, jinja2: pip install 'voiceloop[embedded]'"
+    )
+    assert choice.reason == told
+
+
 def test_beside_a_language_service_no_package_of_an_engine_is_missed(hub: Path) -> None:
     url = ("http://127.0.0.1:9/v1",)
     choice = choose(Config(llm_url=url, tts_url=url), machine(torch=None, gguf=None), hub)
