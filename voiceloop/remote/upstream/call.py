@@ -123,7 +123,6 @@ class UpstreamCall:
             if self._is_over:
                 raise BackendError("expected a call, found that it is over")
             if self._socket is None or not self._socket.live:
-                self._forget()
                 socket = await self._dial()
                 self._session.begin()
                 self._socket = UpstreamSocket(
@@ -138,17 +137,6 @@ class UpstreamCall:
         async with self._opening:
             self._on_lost(BackendError("expected a call, found that it is over"))
         await asyncio.gather(*self._closing)
-
-    def _leave_socket(self) -> None:
-        socket, self._socket = self._socket, None
-        if socket is not None:
-            closing = asyncio.create_task(socket.close(), name=f"close {self.call_id} upstream")
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-
-    def _forget(self) -> None:
-        self._mirror, self._told, self._input = Mirror(), {}, None
-        self._commits.clear()
 
     # --- heard ---
 
@@ -309,8 +297,13 @@ class UpstreamCall:
     # --- told ---
 
     def _on_lost(self, error: VoiceLoopError) -> None:
-        self._leave_socket()
-        self._forget()
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            closing = asyncio.create_task(socket.close(), name=f"close {self.call_id} upstream")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        self._mirror, self._told, self._input = Mirror(), {}, None
+        self._commits.clear()
         lost, self._responses = self._responses, []
         for response in lost:
             response.fail(error)
