@@ -303,9 +303,9 @@ class Listener:
             self._endpointing.observe_p_end(p_end if is_evidence else None)
         if words != segment.hypothesis or not self._endpointing.evidence.words_are_full:
             return self.decide()  # those of the pause are on their way: a reply to these is none
-        paused_ms = 1000.0 * (self._clock() - segment.first_low_s)
+        paused_ms = segment.weighed_after_ms or 1000.0 * (self._clock() - segment.first_low_s)
         weighed = PauseWeighed(words, p_end, paused_ms, self._endpointing.wait_ms("auto"))
-        segment.weighed = weighed
+        segment.weighed, segment.weighed_after_ms = weighed, paused_ms
         return self.decide() or [weighed]
 
     def decide(self, now_ms: float | None = None) -> list[ListenEvent]:

@@ -265,6 +265,7 @@ class SpeechSegment:
     p_end_by_ms: float = 0.0  # the EOT probability of the present words is awaited until then
     is_acknowledged: bool = False  # this pause, or there is nothing to acknowledge
     weighed: PauseWeighed | None = None  # of this pause the latest; None once told as nearly over
+    weighed_after_ms: float = 0.0  # the first: a second reading of the voice is no late one
 
     def sound(self, end_ms: float, probability: float) -> bool:
         """A window of speech, of this probability, ends here. Returns whether it ends a pause."""
@@ -280,7 +281,7 @@ class SpeechSegment:
         quiet_since_ms: the last sound by its loudness, which is nearer than the detector's.
         """
         self.is_paused, self.is_flushed, self.first_low_s = True, False, first_low_s
-        self.weighed, self.is_acknowledged = None, False
+        self.weighed, self.weighed_after_ms, self.is_acknowledged = None, 0.0, False
         earliest_ms = max(self.onset_ms, self.last_sound_ms - LONGEST_VAD_LAG_MS)
         self.last_sound_ms = min(max(quiet_since_ms, earliest_ms), self.last_sound_ms)
 

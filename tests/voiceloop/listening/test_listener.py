@@ -586,6 +586,23 @@ async def test_a_pause_is_weighed_for_its_own_words_and_for_none_before_it(clock
         assert isinstance(weighed, PauseWeighed) and weighed.words == words
 
 
+async def test_a_pause_that_is_weighed_again_was_noticed_when_it_was_weighed_first(
+    clock: Clock,
+) -> None:
+    """The voice is read twice; a late judgement has no reply made ahead, and this is none."""
+    settings = SessionSettings(turn_detection=SemanticVad())
+    recognizer = FakeRecognizer(["i want a latte and then"], ms_per_word=100)
+    async with listening(clock, recognizer, settings) as bench:
+        await bench.say(600)
+        await bench.be_quiet(120)
+        words = bench.told.words[-1]
+        [first] = bench.listener.observe_p_end(words, 0.001)
+        await bench.be_quiet(200)
+        [again] = bench.listener.observe_p_end(words, 0.001)
+        assert isinstance(first, PauseWeighed) and isinstance(again, PauseWeighed)
+        assert again.paused_ms == first.paused_ms
+
+
 async def test_words_that_change_in_the_pause_are_given_time_for_their_p_end(clock: Clock) -> None:
     settings = SessionSettings(turn_detection=SemanticVad())
     recognizer = FakeRecognizer(["i want a latte and then"], ms_per_word=100)
