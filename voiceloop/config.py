@@ -128,8 +128,8 @@ class EngineSettings:
 
     weights: Literal["auto", "bf16", "int8", "int4"] = key(
         "auto",
-        "How the language model's weights are kept. `auto` on a CPU is int4 for a GGUF file, "
-        "else int8. A checkpoint in full precision is rounded to this format. From a GGUF file "
+        "How the language model's weights are kept. `auto` is int8, or what a model in our "
+        "table needs. A checkpoint in full precision is rounded to this format. From a GGUF file "
         "`int4` and `int8` keep codes of four bits (Q4_0, Q4_1, Q4_K) as they are, and the rest "
         "in eight bits. Every format has one bar: the likeliest token agrees with bf16 in 99.4 "
         "%, and KL divergence is 0.01 nats at most, on the model's own replies (`voiceloop "

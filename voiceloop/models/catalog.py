@@ -223,8 +223,8 @@ CPU = Preset(
         Process("engine", ("engine",), cores_share=0.5),
         Process("speech", ("recognizer", "voice")),
     ),
-    # Two callers of 4096 tokens: 0.2 GB of keys and values. Its own model has four bits; another
-    # folder has eight, as in `embedded`: in bf16 torch runs it, several times slower.
+    # Two callers of 4096 tokens: 0.2 GB of keys and values. Another model than its own has eight
+    # bits, or a GGUF file's own four: in bf16 torch runs it, several times slower.
     options={
         "engine": {"quant": "int8", "kv_tokens": 8192, "context_length": 4096},
         "recognizer": {"device": "cpu"},

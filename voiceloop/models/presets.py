@@ -42,7 +42,6 @@ from voiceloop.models.preset_check import (
     summary_of,
 )
 from voiceloop.models.resolve import (
-    GGUF,
     ResolvedModel,
     capabilities_of,
     embedded_folder,
@@ -321,8 +320,7 @@ def _role_options(
     options: dict[str, Any] = {**preset_options(preset, role), **resolved.model.options}
     if role == "engine":
         if resolved.model != preset.models.get(role):
-            own = _format_of_named(config, options, model_dir(resolved))
-            options = {**_bounds_of_named(config), **options, **own, **resolved.model.options}
+            options = {**_bounds_of_named(config), **options}
         return engine_role_options(config, resolved, options, n_threads)
     options["model"] = resolved.model.loader
     if resolved.model == MOONSHINE_TINY:
@@ -349,15 +347,6 @@ def engine_role_options(
         n_threads=n_threads,
         draft=draft,
     )
-
-
-def _format_of_named(
-    config: Config, options: Mapping[str, Any], file: Path | None
-) -> dict[str, Any]:
-    """Return how a CPU keeps a GGUF file: its own codes of four bits, all else in eight."""
-    is_on_cpu = config.engine.device in (AUTO, "cpu") and options.get("device", "cpu") == "cpu"
-    is_file = file is not None and file.suffix == GGUF
-    return {"quant": "int4"} if is_on_cpu and is_file else {}
 
 
 def _bounds_of_named(config: Config) -> dict[str, Any]:

@@ -66,17 +66,18 @@ def test_an_engine_without_quantization_and_drafters_says_so(
 
 
 @pytest.mark.parametrize(
-    ("form", "native", "told"),
+    ("form", "quant", "native", "told"),
     [
-        ("Q4_1", True, "int4"), ("Q8_0", True, "int8"), ("F16", True, "int4"),
-        ("Q4_1", False, "bf16"),
+        ("Q4_1", "int4", True, "int4"), ("Q8_0", "int4", True, "int8"),
+        ("F16", "int4", True, "int4"), ("Q4_1", "int4", False, "bf16"),
+        ("Q4_1", "int8", True, "int4"), ("F16", "int8", True, "int8"),
     ],
 )  # fmt: skip
 def test_weights_are_told_as_they_are_kept_whatever_was_asked(
-    tiny_model: Path, tmp_path: Path, form: str, told: str, native: bool
+    tiny_model: Path, tmp_path: Path, form: str, quant: str, told: str, native: bool
 ) -> None:
     path = write_gguf(tiny_model, tmp_path / "m.gguf", form=gguf.GGMLQuantizationType[form])
-    engine = Engine.load(path, EngineConfig(kv_tokens=512, quant="int4", native=native))
+    engine = Engine.load(path, EngineConfig(kv_tokens=512, quant=quant, native=native))
     assert describe(engine).startswith(f"{told} weights, ")
 
 

@@ -88,22 +88,19 @@ def test_a_file_of_ones_own_is_named_by_its_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("preset", ["embedded", "cpu"])
-@pytest.mark.parametrize(
-    "name, device, quant",
-    [("own.gguf", "auto", "int4"), ("own", "auto", "int8"), ("own.gguf", "cuda", "int8")],
-)
-def test_a_cpu_keeps_the_codes_of_a_file_and_rounds_a_folder_to_eight_bits(
-    tmp_path: Path, preset: str, name: str, device: str, quant: str
+@pytest.mark.parametrize("name", ["own.gguf", "own"])
+def test_a_model_of_ones_own_has_eight_bits_or_the_four_of_its_file(
+    tmp_path: Path, preset: str, name: str
 ) -> None:
-    """Only the native layers are fast there, and they take these formats alone."""
+    """Only the native layers are fast on a CPU; of four bits no file in full precision is."""
     (tmp_path / "own.gguf").touch()
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "config.json").write_text('{"model_type": "qwen2"}')
     for file in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "own" / file).touch()
     path = str(tmp_path / name)
-    flags = {"preset": preset, "llm_model": path, "engine.device": device}
-    assert engine_options(load_config(flags=flags))["quant"] == quant
+    flags = {"preset": preset, "llm_model": path}
+    assert engine_options(load_config(flags=flags))["quant"] == "int8"
 
 
 def test_an_adapter_reaches_the_engine(tmp_path: Path) -> None:
