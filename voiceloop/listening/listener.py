@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from audio.frames import RECOGNIZER_HZ, VAD_WINDOW_MS, Samples
 from voiceloop.agent import AgentSlot
 from voiceloop.backends import ChatMessage, Partial, Recognizer, RecognizerOptions, Transcript
@@ -143,7 +145,7 @@ class Listener:
     def take(self, options: ListenerOptions) -> None:
         """Another agent goes on with the call."""
         self._listen_for(options)
-        self._recognition.set_options(options.recognizer)
+        self.set_options(options.recognizer)
 
     def _listen_for(self, options: ListenerOptions) -> None:
         self._tells_groups = options.tells_groups
@@ -153,7 +155,8 @@ class Listener:
         self._endpointing.observe_language(options.recognizer.language)
 
     def set_options(self, options: RecognizerOptions) -> None:
-        self._recognition.set_options(options)
+        n_digits = self._endpointing.n_digits_asked
+        self._recognition.set_options(msgspec.structs.replace(options, n_digits=n_digits))
         self._endpointing.observe_language(options.language)
 
     # --- audio in ---

@@ -26,7 +26,7 @@ from tests.fakes import (
     tone,
     utterance,
 )
-from voiceloop.backends import ChatMessage, Partial
+from voiceloop.backends import ChatMessage, Partial, RecognizerOptions
 from voiceloop.errors import BackendError
 from voiceloop.listening.events import (
     Activity,
@@ -404,6 +404,9 @@ async def test_the_recognizer_knows_of_how_many_digits_a_number_was_asked_for(cl
             bench.listener.observe_history((ChatMessage("assistant", question),))
             await bench.be_quiet(1100)  # a recognizer is told something new once a second
             assert stream.options.n_digits == n_digits
+            bench.listener.set_options(RecognizerOptions(hotwords=(question,)))  # of the session
+            await bench.be_quiet(1100)
+            assert stream.options == RecognizerOptions(hotwords=(question,), n_digits=n_digits)
 
 
 async def test_the_model_s_sure_probability_shortens_the_wait(clock: Clock) -> None:
