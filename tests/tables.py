@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
+import pytest
+
 
 def each_row(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Any], Any]:
     """As `pytest.mark.parametrize`, for rows that take no time and leave nothing to the next.
@@ -16,11 +18,15 @@ def each_row(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Any
     """
     named = names.replace(" ", "").split(",") if isinstance(names, str) else names
     table = [dict(zip(named, row if len(named) > 1 else (row,), strict=True)) for row in rows]
+    if not table:
+        raise ValueError(f"expected rows of {', '.join(named)}, found none")
 
     @contextmanager
     def noting(row: dict[str, Any], failed: list[BaseException]) -> Iterator[None]:
         try:
             yield
+        except pytest.skip.Exception as reason:  # it would hide the rows behind it
+            raise ValueError(f"expected a row that is tried, found a skip: {reason}") from None
         except (Exception, SystemExit) as error:
             error.add_note(f"in the row {row!r:.400}")
             failed.append(error)

@@ -25,3 +25,15 @@ def test_every_row_is_tried_and_each_that_fails_is_named() -> None:
 @each_row("row", [1, 2])
 async def test_a_coroutine_is_awaited_and_fixtures_are_given(row: int, tmp_path: object) -> None:
     assert row and tmp_path
+
+
+def test_a_table_that_tries_nothing_passes_nowhere() -> None:
+    with pytest.raises(ValueError, match="expected rows of a, found none"):
+        each_row("a", [])
+
+    @each_row("a", [1, 2])
+    def is_skipped(a: int) -> None:
+        pytest.skip("not here")
+
+    with pytest.raises(ValueError, match="expected a row that is tried, found a skip: not here"):
+        is_skipped()
