@@ -210,4 +210,4 @@ def _told(pause: HeardPause) -> Evidence | None:
 
 def _logit(evidence: Evidence, weights: WeightSets) -> float:
     hazard = weights.of(evidence)
-    return hazard.score(evidence) + hazard.rise(evidence).at(JUDGED_MS)
+    return hazard.score(evidence) + float(hazard.rise(evidence).at(JUDGED_MS))

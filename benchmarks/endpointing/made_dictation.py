@@ -106,8 +106,8 @@ def _turn(
         at_ms += len(piece) / MS
     said = levelled(to_int16(np.concatenate(pieces)))
     n_lead = int(LEAD_MS * MS)
-    whole = room_noise(n_lead + len(said) + int(TRAIL_MS * MS), RECOGNIZER_HZ, 1, FLOOR_DBFS)
-    whole = whole.astype(np.float64)
+    room = room_noise(n_lead + len(said) + int(TRAIL_MS * MS), RECOGNIZER_HZ, 1, FLOOR_DBFS)
+    whole = room.astype(np.float64)
     whole[n_lead : n_lead + len(said)] += said
     asked = ((("assistant", QUESTIONS[kind]),)) if is_asked else GREETING
     return CallerTurn(

@@ -126,7 +126,7 @@ def print_table(source: str, measured: dict[str, Any]) -> None:
     shipped = measured["as shipped"] | measured.get("as shipped, in calls", {})
     for eagerness, kinds in shipped.items():
         for kind, row in kinds.items():
-            waits = ", ".join(f"{q} {ms:.0f}" for q, ms in row["latency_ms"].items())
+            rest = ", ".join(f"{q} {ms:.0f}" for q, ms in row["latency_ms"].items())
             cut = f"{100 * row['cut']:.1f} % of {row['n_turns']} cut"
             soft = f"{100 * row['soft']:.1f} % softly"
-            print(f"eagerness {eagerness}, {kind}: {cut}, {soft}; of the rest ms: {waits}")
+            print(f"eagerness {eagerness}, {kind}: {cut}, {soft}; of the rest ms: {rest}")
