@@ -238,7 +238,7 @@ def bars_of(
     table: dict[str, dict[str, Score]], waits: dict[str, dict[str, float | None]]
 ) -> list[Bar]:
     """What the embedded recognizer must reach, of what was measured of it."""
-    embedded = DEFAULT_MODELS[1]
+    (embedded,) = DEFAULT_MODELS
     most = {**MOST_WRONG, "no speech": MOST_INVENTED}
     bars = [
         Bar(f"{row}, wrong", rate_of(table[row][embedded]), limit, "%", n=table[row][embedded].n)

@@ -27,7 +27,7 @@ AGENT = """
 asked = "booking reference"
 kind = "spelling"
 name = "reference"
-pattern = "[A-Z]{2}[0-9]{2}"
+digits = 4
 """
 TURNS = ["i want to change a booking", "b as in bravo k four two", "no it's v not b", "yes"]
 
