@@ -46,9 +46,17 @@ class AgentFile:
         self._saved = stamp_of(path)
 
     async def watch(self) -> None:
-        """Watch the file for ever."""
+        """Watch the file for ever; what was saved while the server started is taken first."""
+        if await asyncio.to_thread(self._is_another):
+            await self.reload()
         async for _ in writings(self._path, LOOK_EVERY_S, self._saved):
             await self.reload()
+
+    def _is_another(self) -> bool:
+        try:
+            return self._read() != self._agent
+        except ConfigError:
+            return True  # `reload` tells of it
 
     async def reload(self) -> None:
         """Take what stands in the file now."""

@@ -92,6 +92,18 @@ async def test_what_waits_for_the_next_start_is_named(
         assert not server.gateway.agent.tools and server.gateway.agent.instructions == "after"
 
 
+async def test_what_was_saved_while_the_server_started_is_taken(tmp_path: Path) -> None:
+    path = written(tmp_path / "shop.toml", "before")
+    async with running(Config(agent=path), told_back()) as server:
+        server.gateway.take_agent(load_agent(path))
+        written(path, "meanwhile")
+        watching = asyncio.create_task(file_of(server, path).watch())
+        async with server.connect() as client:
+            await asyncio.sleep(0.1)
+            assert await say(client, "hello") == "meanwhile"
+        watching.cancel()
+
+
 async def test_the_file_is_looked_at_by_itself(tmp_path: Path) -> None:
     path = written(tmp_path / "shop.toml", "before")
     async with running(Config(agent=path), told_back()) as server:
