@@ -114,6 +114,22 @@ def test_what_a_tenant_had_before_the_operators_prefix_was_named_stays_its_own()
     pool.check_integrity(tree.held())
 
 
+def test_the_operators_prefix_is_shared_by_all_tenants_and_the_last_to_make_room() -> None:
+    pool, tokens = make_pool(), list(range(64))
+    tree = PrefixTree(pool)
+    tree.public = tokens[:40]
+    for said in (tokens, [90] * 32):  # the newer one goes first all the same
+        sequence = resident(pool, tree, said, "a")
+        sequence.publish(len(said))
+        sequence.release()
+    assert len(tree.match(tokens, "b")) == 2  # whole blocks of 40 tokens
+    assert len(tree.match(tokens, "a")) == 4
+    tree.match([90] * 32, "a")
+    assert tree.evict(4) == 4
+    assert len(tree.match(tokens, "b")) == 2
+    assert tree.can_evict(2) and tree.evict(9) == 2  # it keeps nobody from being served
+
+
 def test_eviction_takes_the_oldest_leaf_and_spares_what_is_in_use() -> None:
     pool = make_pool(6)
     tree = PrefixTree(pool)

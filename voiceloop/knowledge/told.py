@@ -49,7 +49,6 @@ COST = frozenset("cost costs price prices charge charges fee fees pay expensive 
 PLACE = frozenset("where where's address located location".split())
 OF_PLACE = re.compile(
     r"\b(?:street|avenue|road|square|lane|near|next to|behind|above|across|opposite|beside|corner|"
-    r""
     rf"find (?:us|you)|between (?!{TIME}).+ and)\b",
     re.I,
 )

@@ -579,10 +579,12 @@ async def test_what_the_recognizer_makes_of_a_young_sound_comes_with_its_words(
 async def test_a_pause_is_weighed_for_its_own_words_and_for_none_before_it(clock: Clock) -> None:
     """A reply to what was staged before the pause would be asked for, and at once another."""
     settings = SessionSettings(turn_detection=SemanticVad())
-    recognizer = FakeRecognizer(["how much is the cake"], ms_per_word=100)
+    recognizer = FakeRecognizer(["how much is the cake"], ms_per_word=100, partial_delay_ms=100)
     async with listening(clock, recognizer, settings) as bench:
         await bench.say(500)
-        await bench.be_quiet(120)
+        await bench.be_quiet(80)
+        assert bench.listener.observe_p_end(bench.told.words[-1], 0.5) == []
+        await bench.be_quiet(140)
         words = bench.told.words[-1]
         assert bench.listener.observe_p_end(words[:2], 0.5) == []
         [weighed] = bench.listener.observe_p_end(words, 0.5)

@@ -88,6 +88,18 @@ def test_kv_that_does_not_add_up_there_ends_the_worker(monkeypatch: pytest.Monke
             role.step()
 
 
+def test_what_fails_there_fails_no_caller(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def find_no_memory(*_: object) -> None:
+        raise OSError("cannot allocate memory")
+
+    monkeypatch.setattr(PublicPrefix, "observe", find_no_memory)
+    role = started()
+    drain(role)
+    assert cached_tokens(role, "one") > 100 and "are not kept" in caplog.text
+
+
 def test_without_a_template_that_takes_them_the_log_says_so(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

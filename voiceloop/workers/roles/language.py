@@ -22,6 +22,7 @@ from engine.types import (
     DeviceFault,
     EngineConfig,
     EngineError,
+    Event,
     IntegrityError,
     PromptTooLong,
     RequestError,
@@ -206,13 +207,23 @@ class LanguageRole:
         messages: list[StreamEvent | StreamFailed] = [*self._stage_due()]
         for event in self._model.step(interrupted):
             if self._public is not None and event.branch_id == self._public.branch_id:
-                self._public.observe(event)
+                self._observe_public(self._public, event)
                 continue
             stream_id = event.branch_id.rpartition("#")[0]
             owner = self._streams.get(stream_id)
             if owner is not None:
                 messages += owner.events(event)
         return messages
+
+    def _observe_public(self, public: PublicPrefix, event: Event) -> None:
+        """Take in what no caller's turn depends on: where it fails, nobody else's step does."""
+        try:
+            public.observe(event)
+        except IntegrityError:
+            raise
+        except Exception:
+            log.exception("the operator's instructions are not kept")
+            public.close()
 
     def _stage_due(self) -> Iterator[StreamFailed]:
         """Make tokens of callers' newest words, for as long as a pass has; who failed at it."""
