@@ -97,6 +97,16 @@ def test_what_is_sent_further_ahead_than_anybody_plays_is_bounded() -> None:
     assert guard.push(np.zeros(SLICE, np.int16)).shape == (SLICE,)
 
 
+def test_nothing_is_known_beyond_what_was_sent_however_long_the_call() -> None:
+    """What was played long ago would be taken for an echo of now."""
+    guard, sound = EchoGuard(), np.full(SLICE, 500, np.int16)
+    for number in range(500):  # 10 s: the memory has been moved to its beginning four times
+        if number % 50 < 40:
+            guard.play(sound, RECOGNIZER_HZ)
+        guard.push(sound)
+        assert not guard._played[guard._n_past + guard._n_ahead :].any()
+
+
 def test_a_tone_of_both_is_no_reason_to_fail() -> None:
     """What many filters explain alike: a hum, a dial tone."""
     guard = quieted(EchoGuard())
