@@ -32,9 +32,13 @@ OF_HOURS = OPEN | frozenset(
 
 def tells_hours(sentence: str) -> bool:
     """Whether it says on which days, or at what times, one may come."""
-    told = (HOURS, CLOSED, ALWAYS)
-    is_said = any(one.search(sentence) for one in told) or IS_OPEN.match(sentence)
-    return SPAN.search(sentence) is not None and bool(is_said)
+    is_said = tells_open(sentence) or CLOSED.search(sentence) is not None
+    return SPAN.search(sentence) is not None and is_said
+
+
+def tells_open(sentence: str) -> bool:
+    found = HOURS.search(sentence) or ALWAYS.search(sentence) or IS_OPEN.match(sentence)
+    return found is not None
 
 
 def opening_hours(words: list[str], sentences: Sequence[str]) -> str | None:
@@ -53,12 +57,16 @@ def opening_hours(words: list[str], sentences: Sequence[str]) -> str | None:
     verbs = set(words) & {"come", "work"}
     told = max(
         sentences,
-        key=lambda one: (len(left & stems_of(one)), len(verbs & set(words_of(one)))),
-    )
+        key=lambda one: (
+            len(left & stems_of(one)), _nearness(day, one), len(verbs & set(words_of(one)))
+        ),
+    )  # fmt: skip
     if day is not None and ALWAYS.search(told):
         return told
     if not left <= stems_of(told):
         return None
+    if day is not None and _nearness(day, told) < 0 and not tells_open(told):
+        return None  # another day is closed
     if day is None:
         return told if HOURS.search(told) or ALWAYS.search(told) else None
     shown, is_doubt = day.capitalize(), words[0] in ("are", "is", "do", "does", "can", "will")
@@ -100,9 +108,20 @@ def hours_on(day: str, text: str) -> str | None:
 
 
 def _covers(span: re.Match[str], day: str) -> bool:
+    return day in _days_of(span)
+
+
+def _nearness(day: str | None, sentence: str) -> int:
+    """How few days are named with this one, of 6 to 0: "closed on Sundays" counts more than "open
+    daily"; -1 where it is not named.
+    """
+    found = [days for span in SPAN.finditer(sentence) if day in (days := _days_of(span))]
+    return max((len(DAYS) - len(days) for days in found), default=-1)
+
+
+def _days_of(span: re.Match[str]) -> tuple[str, ...]:
     if span[1] is None:
-        return True
+        return DAYS
     first = DAYS.index(span[1].lower())
     last = DAYS.index(span[2].lower()) if span[2] else first
-    at = DAYS.index(day)
-    return first <= at <= last if first <= last else at >= first or at <= last
+    return DAYS[first : last + 1] if first <= last else DAYS[first:] + DAYS[: last + 1]

@@ -8,7 +8,7 @@ from time import process_time
 import pytest
 
 from tests.tables import each_row
-from voiceloop.knowledge.hours import hours_on
+from voiceloop.knowledge.hours import hours_on, opening_hours
 from voiceloop.knowledge.told import DONT_KNOW, line_of, quoted
 
 SHOP = (
@@ -145,6 +145,25 @@ def test_a_price_that_stands_nowhere_is_not_known_unless_a_tool_may_know_it() ->
 )
 def test_the_hours_of_a_day(day: str, text: str, hours: str | None) -> None:
     assert hours_on(day, text) == hours
+
+
+@each_row(
+    ("asked", "sentences", "said"),
+    [
+        ("are you open on sunday", ("Open daily from 9 am to 5 pm.", "We are closed on Sundays."),
+         "No, we're closed on Sunday."),
+        ("can i come on friday", ("There are no tours on Monday.", "Open daily 10 am to 4 pm."),
+         "Yes, on Friday we're open from 10 am to 4 pm."),
+        ("are you open on friday", ("There are no tours on Monday.",), None),
+        ("are you open on monday", ("Open Friday and Saturday.",), "No, we're closed on Monday."),
+        ("when are you open on friday", ("Open Friday and Saturday.",), None),
+        ("what are your hours", ("Open Friday and Saturday.",), None),
+    ],
+)  # fmt: skip
+def test_the_sentence_of_a_day_tells_of_it_and_no_other(
+    asked: str, sentences: tuple[str, ...], said: str | None
+) -> None:
+    assert opening_hours(asked.split(), sentences) == said
 
 
 @pytest.mark.parametrize(
