@@ -20,6 +20,7 @@ HOURS = re.compile(
 ALWAYS = re.compile(r"\b(?:any hour|around the clock|24 hours|day and night)\b", re.I)
 CLOSED = re.compile(r"\b(?:closed|rests?|not open|no .{1,12} on)\b", re.I)
 CLOSED_BEHIND = re.compile(r"\b(?:closed|rests?|not open)\s*(?:[.,;]|$)", re.I)  # "Sundays closed"
+EXCEPT = re.compile(r"\b(?:except|but not)\b", re.I)  # before a day
 BEGINS = re.compile("from |between ", re.I)
 IS_OPEN = re.compile(r"(?:we(?: a|')re )?open\b", re.I)
 OPEN = frozenset("open opens opening close closes closed closing hours".split())
@@ -92,7 +93,8 @@ def hours_on(day: str, text: str) -> str | None:
             continue
         is_timed = HOURS.search(text, span.end(), ends[index]) is not None
         follows = index and text[begins[index] : span.start()].strip() in ("and", "to", ",")
-        if CLOSED.search(text, begins[index], span.start()) or not is_timed and (
+        is_left_out = any(one.search(text, begins[index], span.start()) for one in (CLOSED, EXCEPT))
+        if is_left_out or not is_timed and (
             follows and CLOSED.search(text, begins[index - 1], spans[index - 1].start())
             or CLOSED_BEHIND.search(text, span.end(), ends[index])
         ):  # fmt: skip

@@ -141,6 +141,8 @@ def test_a_price_that_stands_nowhere_is_not_known_unless_a_tool_may_know_it() ->
         ("sunday", "Open Monday to Friday from 9 am to 6 pm, Sundays closed.", None),
         ("monday", "We come Monday to Friday between 7 am and 3 pm.", "between 7 am and 3 pm"),
         ("friday", "We are open Thursday to Sunday, also in rain.", ""),
+        ("monday", "Open daily except Monday from 10 am to 4 pm.", None),
+        ("tuesday", "Open daily except Monday from 10 am to 4 pm.", "from 10 am to 4 pm"),
     ],
 )
 def test_the_hours_of_a_day(day: str, text: str, hours: str | None) -> None:
