@@ -606,6 +606,10 @@ async def test_a_pause_that_is_weighed_again_was_noticed_when_it_was_weighed_fir
         [again] = bench.listener.observe_p_end(words, 0.001)
         assert isinstance(first, PauseWeighed) and isinstance(again, PauseWeighed)
         assert again.paused_ms == first.paused_ms
+        await bench.say(100)
+        await bench.be_quiet(220)
+        [later] = bench.listener.observe_p_end(bench.told.words[-1], 0.001)
+        assert isinstance(later, PauseWeighed) and later.paused_ms > first.paused_ms + 50
 
 
 async def test_words_that_change_in_the_pause_are_given_time_for_their_p_end(clock: Clock) -> None:
