@@ -114,11 +114,14 @@ def _covers(span: re.Match[str], day: str) -> bool:
 
 
 def _nearness(day: str | None, sentence: str) -> int:
-    """How few days are named with this one, of 6 to 0: "closed on Sundays" counts more than "open
-    daily"; -1 where it is not named.
+    """How much a sentence is of the house on this day; -1 where that is not named.
+
+    "Closed on Sundays" counts more than "open daily", and either more than one that says neither:
+    "deliveries come on Tuesday between 6 am and 7 am".
     """
     found = [days for span in SPAN.finditer(sentence) if day in (days := _days_of(span))]
-    return max((len(DAYS) - len(days) for days in found), default=-1)
+    of_house = len(DAYS) if OPEN & set(words_of(sentence)) else 0
+    return max((of_house + len(DAYS) - len(days) for days in found), default=-1)
 
 
 def _days_of(span: re.Match[str]) -> tuple[str, ...]:
