@@ -133,6 +133,12 @@ def test_a_number_is_read_in_words_that_were_stable_too_and_a_double_is_two_digi
     assert texts(result) == "eight double five two".split() and result.is_anew
 
 
+def test_no_number_is_looked_for_where_far_fewer_words_were_heard(decode):
+    script = [SAID_FIVE, LIKE_TWO, SAID_FIVE, LIKE_EIGHT]
+    fed = [decode(script, n_digits=n)[1].fed for n in (0, 9, 4)]
+    assert fed[0] == fed[1] and len(fed[2]) > len(fed[1])
+
+
 def test_words_that_are_no_number_stay_as_they_are(decode):
     script = [{f"\u2581{word}": 0.0} for word in ("small", "lattes", "letters", "p")]
     result, model = decode(script, n_digits=4)

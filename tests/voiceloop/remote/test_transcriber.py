@@ -130,6 +130,24 @@ async def test_the_session_is_a_transcription_without_turn_detection(
     assert asked["transcription"] == {"model": "m", "language": "en", "prompt": "Zoe"}
 
 
+async def test_it_is_told_of_other_words_and_not_of_a_number_that_was_asked_for(
+    server: Transcriptions, stream: RemoteTranscriberStream
+) -> None:
+    for options in (
+        RecognizerOptions(hotwords=("Zoe",), n_digits=10),
+        RecognizerOptions(hotwords=("Ana",), n_digits=10),
+        RecognizerOptions(hotwords=("Ana",)),
+    ):
+        stream.set_options(options)
+    server.texts = ["hello"]
+    speak(stream, LOUD)
+    stream.flush()
+    speak(stream, PAUSE)
+    await until(stream, Partial)
+    told = [one["audio"]["input"]["transcription"]["prompt"] for one in server.settings]
+    assert told == ["Zoe", "Ana"]
+
+
 async def test_a_pause_is_committed_and_the_end_of_the_turn_then_costs_nothing(
     server: Transcriptions, stream: RemoteTranscriberStream
 ) -> None:
