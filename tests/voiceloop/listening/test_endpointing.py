@@ -23,7 +23,7 @@ from voiceloop.listening.endpointing import (
     read_weights,
     wait_ms,
 )
-from voiceloop.listening.evidence import REMEMBERED_PAUSES, Evidence, terms
+from voiceloop.listening.evidence import P_VOICE_IN_TALK, REMEMBERED_PAUSES, Evidence, terms
 from voiceloop.listening.release import (
     DICTATED_PRICE,
     KNOTS_MS,
@@ -84,6 +84,15 @@ def test_the_voice_of_a_yes_that_was_asked_for_is_no_witness() -> None:
     assert sets.of(replace(yes, slot=YES_NO)) is p_end
     assert sets.of(yes) is both  # nobody asked for one
     assert sets.of(replace(yes, slot=YES_NO, words=("yes", "i", "would"))) is both
+
+
+def test_a_sure_voice_says_less_of_talk_that_is_read_than_of_what_is_dictated() -> None:
+    talk = replace(heard("a large tea and a muffin"), p_voice=4.0)
+    assert terms(talk)["p_voice"] == 4.0  # no model has read it: the voice alone judges
+    assert terms(replace(talk, p_end=0.5))["p_voice"] == P_VOICE_IN_TALK
+    assert terms(replace(talk, p_end=0.5, p_voice=-4.0))["p_voice"] == -4.0
+    dictated = replace(heard("five five five zero", p_end=0.5), p_voice=4.0, slot=PHONE)
+    assert terms(dictated)["p_voice"] == 4.0
 
 
 def test_who_dictates_is_waited_for_by_pauses_of_dictation() -> None:
