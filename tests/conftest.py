@@ -119,14 +119,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What stands until the end is not looked through again at each collection of garbage."""
-    gc.freeze()
     gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    """Nor does a library find at the end that something of its own was kept."""
-    gc.unfreeze()
 
 
 def pytest_asyncio_loop_factories(

@@ -54,8 +54,13 @@ class Limits:
         ge=1,
         le=100_000,
     )
-    # Off in tests and replays, where no call is slowed by another.
-    admit_by_load: bool = field(default=True, metadata={"is_key": False})
+    admit_by_load: bool = key(
+        True,
+        "A call that would break the gap of the others is refused with 503. The server learns"
+        " from the calls so far how many this machine carries "
+        "([OPERATIONS.md](OPERATIONS.md#how-many-calls-are-let-in)). Off: only "
+        "`limits.max_sessions` counts.",
+    )
 
     @property
     def longest_drain_s(self) -> float:

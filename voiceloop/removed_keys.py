@@ -159,8 +159,6 @@ REMOVED: Mapping[str, str] = {
     "sip.ring_s": "Leave it out: a call that goes out rings for 60 s at most.",
     "allow_unauthenticated": "Set keys or keys_file; or listen at 127.0.0.1, behind a proxy that "
     "knows who may come in.",
-    "limits.admit_by_load": "Leave it out: a call that would break the gap of the others is "
-    "refused. Raise slo.gap_ms where callers may wait longer.",
     "slots.pattern": "Leave it out, or write digits = 8: how many digits or letters there are. "
     "Have a tool check what only you know.",
     "tools.max_result_chars": "Leave it out: a result is cut after 4,000 characters. Name its "
