@@ -57,10 +57,12 @@ class PiperJoe:
         espeak = load_espeak()
         espeak._settings = None  # its own synthesis must set its voice anew
         espeak._set_voice(self._voice)
+        spelled = espeak._library.espeak_TextToPhonemes
+        spelled.restype = ctypes.c_char_p
         text = ctypes.c_char_p(clause.encode())
         found = []
         while text.value:
-            read = espeak._library.espeak_TextToPhonemes(ctypes.byref(text), UTF8, IPA)
+            read = spelled(ctypes.byref(text), UTF8, IPA)
             found.append(read.decode())
         mark = clause.strip()[-1:]
         return " ".join(found) + (f"{mark} " if mark in ",.;:?!" else " ")
