@@ -20,7 +20,7 @@ from .errors import AudioError
 
 STATES_WEIGHTS = Path(__file__).parent / "embedded" / "end_of_voice" / "end_in_states.safetensors"
 N_TOKENS = 2  # the last that were written: mostly a word and its mark
-LAYER = 4  # of Moonshine's 0 to 5: the first tell 0.78, this one 0.94, the last 0.92 (area)
+LAYER = 4  # of Moonshine's 0 to 5: the first tells 0.83, this one 0.94, the last 0.92 (area)
 # Of the voice's log-odds: 0, 0.3 and 0.6 were tried, each half of the speakers judged by the other.
 VOICE_SHARE = 0.3
 LARGEST_ADDED = 5.0  # log-odds

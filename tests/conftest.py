@@ -9,7 +9,6 @@ While the loop's own threads work the clock stands still.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import selectors
 import sys
@@ -33,9 +32,6 @@ sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 if "PYTEST_XDIST_WORKER" in os.environ:
     # One process a core: more threads of torch would only fight for it. Set before torch comes.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-# Until all is collected nothing is garbage, and looking for it takes a sixth of the time.
-gc.disable()
 
 DEADLOCK_S = 10.0  # real seconds: nothing is ready, no timer runs, no thread answers
 LONG_S = 0.1  # by so much a limit may run out: what is still in the kernel comes first
@@ -116,10 +112,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             seconds = mark.kwargs.get("seconds", 0.0)
             taken_s[item.path] = max(taken_s.get(item.path, 0.0), seconds)
     items.sort(key=lambda item: -taken_s.get(item.path, 0.0))
-
-
-def pytest_collection_finish() -> None:
-    gc.enable()
 
 
 def pytest_asyncio_loop_factories(

@@ -92,9 +92,12 @@ class BargeInJudge:
         self._wording = wording
         backchannels, stop, hold = options.backchannels, options.stop_words, options.hold_words
         if wording is not None:  # a list that the file leaves as it is is English
-            backchannels += tuple(wording.backchannels) * (backchannels == usual.backchannels)
-            stop += wording.stop * (stop == usual.stop_words)
-            hold += wording.hold * (hold == usual.hold_words)
+            if backchannels == usual.backchannels:
+                backchannels += tuple(wording.backchannels)
+            if stop == usual.stop_words:
+                stop += wording.stop
+            if hold == usual.hold_words:
+                hold += wording.hold
         self._backchannel_words = frozenset(_normalized(backchannels)) | FILLERS
         self._stop_words, self._hold_words = (
             tuple(filter(None, (" ".join(_normalized((phrase,))) for phrase in phrases)))

@@ -89,7 +89,7 @@ def hours_on(day: str, text: str) -> str | None:
     begins = [0, *(span.end() for span in spans[:-1])]
     found: str | None = None
     for index, span in enumerate(spans):
-        if not _covers(span, day):
+        if day not in _days_of(span):
             continue
         is_timed = HOURS.search(text, span.end(), ends[index]) is not None
         follows = index and text[begins[index] : span.start()].strip() in ("and", "to", ",")
@@ -107,10 +107,6 @@ def hours_on(day: str, text: str) -> str | None:
         found = hours[0].rstrip(".") if hours is not None else ""
         found = f"from {found}" if found[:1].isalnum() and not BEGINS.match(found) else found
     return found
-
-
-def _covers(span: re.Match[str], day: str) -> bool:
-    return day in _days_of(span)
 
 
 def _nearness(day: str | None, sentence: str) -> int:

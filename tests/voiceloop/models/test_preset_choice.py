@@ -311,8 +311,6 @@ def test_the_voice_is_judged_where_the_embedded_recognizer_hears_and_can_be_swit
         for spec in worker_specs(Config(preset="embedded", anticipation=ahead))
         for role in spec.roles
     }
-    if roles["recognizer"]["model"] != "moonshine-onnx":
-        pytest.skip("moonshine-voice is not installed")
     assert roles["recognizer"]["end_of_voice"] is is_on
     put_preset(hub, GPU)
     for spec in worker_specs(Config(preset="gpu", anticipation=ahead)):
