@@ -58,14 +58,14 @@ from voiceloop.listening.turn_sound import TurnSound
 from voiceloop.realtime.settings import SemanticVad, ServerVad, SessionSettings
 from voiceloop.telemetry.record import Endpoint, Mark
 
-# How long the end-of-turn (EOT) probability of words that come or change in a pause is awaited; the
-# engine answers after 10 to 20 ms in calls, the hop included.
 # A caller who sounds for longer without a pause (music, a television) is answered all the same.
 LONGEST_TURN_MS = 60_000.0
 # Who dictates a number prefers a sign of being heard some 200 ms after each group (G. Skantze and
 # D. Schlangen, "Incremental dialogue processing in a micro-domain", 2009); digit by digit people
 # pause for up to 450 ms, and a sign after each would be none.
 ACKNOWLEDGED_AFTER_MS = 450.0
+# How long the end-of-turn (EOT) probability of words that come or change in a pause is awaited; the
+# engine answers after 10 to 20 ms in calls, the hop included.
 P_END_GRACE_MS = 80.0
 
 Deliver = Callable[[Sequence[ListenEvent]], None]
