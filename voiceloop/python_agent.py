@@ -48,7 +48,7 @@ class Agent:
 
     def on_call(self) -> str | None:
         """A call begins, up to 500 ms before the greeting. Returns a greeting for this caller;
-        None: that of the class.
+        None: that of the class. Where it takes longer the other methods wait for it.
         """
 
     def on_user_turn(self, words: str) -> str | None:

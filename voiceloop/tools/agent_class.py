@@ -1,8 +1,9 @@
 """An agent's class on the gateway's side: its methods are tools and hooks of each call.
 
 Owns the process that holds the class and, of each call, the line to the process that was forked for
-it. A method that is late costs its own turn: a process that does not stop is killed, and the call's
-next method finds a new instance, `MOST_FORKS` times.
+it. An instance is made by its `on_call`, which every other method waits for, each as long as it
+may. A method that is late costs its own turn: a process that does not stop is killed, and the
+call's next method finds a new instance, `MOST_FORKS` times.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 
 MOST_FORKS = 4  # of one call: its first process, and three in place of such as did not stop
 FORK_S = 5.0  # a fork takes a millisecond; a machine that swaps takes longer
+MAKE_S = 5.0  # for `on_call`, whose greeting nobody waits for any more; then another is made
+ON_CALL = "on_call"
 END_S = 2.0  # for `on_end`
 
 
@@ -38,13 +41,32 @@ class CallProcess:
     """The process of one call. on_stuck: told where a method was given up and does not stop."""
 
     def __init__(
-        self, number: int, line: socket.socket, on_stuck: Callable[[CallProcess], None]
+        self,
+        number: int,
+        line: socket.socket,
+        caller: Caller,
+        on_stuck: Callable[[CallProcess], None],
     ) -> None:
         self.number = number
         self._socket = line
         self._on_stuck = on_stuck
-        # A task of its own: a hook that is too late to see it begin leaves it to the next one.
+        # Tasks of their own: a hook that is too late to see their end leaves them to the next one.
         self._begun = asyncio.create_task(self._begin(), name="fork of a call's class")
+        self._made = asyncio.create_task(self._make(caller), name="on_call of a call's class")
+
+    async def _make(self, caller: Caller) -> Returned | ToolFailed:
+        """What `on_call` returned, or why it did not."""
+        try:
+            line = await asyncio.shield(self._begun)
+            async with asyncio.timeout(MAKE_S):
+                return await line.run({}, caller, ON_CALL)
+        except ToolFailed as error:
+            return error
+        except asyncio.CancelledError:  # by `close`; who waits for this is not cancelled
+            return ToolFailed("the call's class has ended", told="failed", is_unsent=True)
+        except TimeoutError:
+            self._on_stuck(self)  # a coroutine has stopped in its middle
+            return ToolFailed(f"a call's class: no instance in {MAKE_S:g} s", told="failed")
 
     async def _begin(self) -> HostLine:
         """Raises: ToolFailed: it does not come about."""
@@ -64,7 +86,13 @@ class CallProcess:
 
     async def run(self, method: str, arguments: Mapping[str, Any], caller: Caller) -> Returned:
         """Raises: ToolFailed."""
-        line = await asyncio.shield(self._begun)
+        made = await asyncio.shield(self._made)
+        line = self._line
+        if isinstance(made, ToolFailed) and (method == ON_CALL or line is None):
+            raise made
+        if isinstance(made, Returned) and method == ON_CALL:
+            return made
+        assert line is not None
         return await line.run(arguments, caller, method)
 
     @property
@@ -78,6 +106,7 @@ class CallProcess:
         return self._begun.done() and (self._line is None or self._line.has_ended)
 
     def close(self) -> None:
+        self._made.cancel()
         if (line := self._line) is not None:
             line.close()
         else:
@@ -159,11 +188,7 @@ class AgentClass:
         """
         log.warning("a call's process of %s did not stop, or ended: a new instance", self.spec)
         self._kill(ended)
-        process = await self._fork(caller)
-        with suppress(ToolFailed, TimeoutError):
-            async with asyncio.timeout(FORK_S):
-                await process.run("on_call", {}, caller)
-        return process
+        return await self._fork(caller)
 
     def _replace(self, stuck: CallProcess, caller: Caller) -> None:
         """Have the next turn find an instance that answers."""
@@ -188,7 +213,9 @@ class AgentClass:
             raise ToolFailed(told, told="failed", is_unsent=True)
         self._n_forks[call_id] += 1
         ours, theirs = socket.socketpair()
-        process = CallProcess(next(self._numbers), ours, lambda stuck: self._replace(stuck, caller))
+        process = CallProcess(
+            next(self._numbers), ours, caller, lambda stuck: self._replace(stuck, caller)
+        )
         with theirs:
             self._order(FORK, process.number, theirs)
         self._calls[call_id] = process

@@ -33,6 +33,7 @@ from voiceloop.config import Config
 from voiceloop.errors import ConfigError
 from voiceloop.reply import agent_hooks
 from voiceloop.server.app import Gateway
+from voiceloop.tools import agent_class
 from voiceloop.tools.agent_class import AgentClass
 from voiceloop.tools.caller import Caller
 from voiceloop.tools.executor import ToolFailed
@@ -365,6 +366,38 @@ async def test_a_class_hears_a_turn_before_its_reply_and_once(tmp_path: Path) ->
         (use,) = told["hooks"]
         assert (use["name"], use["fate"]) == ("before_reply", "answered")
         assert told["answered_by"] == "python"
+
+
+async def test_a_late_on_call_costs_the_greeting_and_makes_the_class_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(agent_hooks, "ON_CALL_S", 0.05)
+    late = "async def on_call(self):\n        import asyncio\n        await asyncio.sleep(0.3)"
+    monkeypatch.setattr(sys.modules[__name__], "GUARD", GUARD.replace("def on_call(self):", late))
+    async with guarding(tmp_path) as server, server.connect("?agent=desk") as client:
+        assert await say(client, "how many") == "1 turns."
+        assert "on_call of desk:Desk: no answer in 0.05 s" in caplog.text
+
+
+async def test_a_class_that_on_call_does_not_make_in_time_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_class, "MAKE_S", 0.2)
+    first = tmp_path / "first"
+    hangs = f"""async def on_call(self):
+        import asyncio
+        path = pathlib.Path({str(first)!r})
+        if not path.exists():
+            path.write_text("")
+            await asyncio.sleep(60)"""
+    load_agent(written(tmp_path, DESK.replace("def on_call(self):", hangs)))
+    of, caller = AgentClass("desk:Desk", str(tmp_path), has_network=False), Caller(call="one")
+    of.open(caller)
+    with pytest.raises(ToolFailed, match="no instance in"):
+        await of.run("on_call", {}, caller)
+    told = await of.runs("opening_hours")("k", {"day": "monday"}, caller)
+    assert json.loads(told)["asked"] == 1
+    await of.close()
 
 
 async def test_a_class_hears_a_turn_once_though_two_answers_are_asked_for(tmp_path: Path) -> None:
