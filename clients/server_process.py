@@ -145,11 +145,12 @@ async def http_status(port: int, path: str, tls: ssl.SSLContext | None = None) -
     try:
         async with asyncio.timeout(1.0):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
-            writer.write(
-                f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode()
-            )
-            status_line = await reader.readline()
-            writer.close()
+            asked = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+            try:
+                writer.write(asked.encode())
+                status_line = await reader.readline()
+            finally:
+                writer.close()
         return int(status_line.split()[1])
     except (OSError, TimeoutError, IndexError, ValueError):
         return None

@@ -150,6 +150,22 @@ async def test_a_server_that_is_not_there_is_one_sentence() -> None:
     assert await http_status(port, "/readyz") is None
 
 
+@pytest.mark.virtual_time
+async def test_a_status_that_does_not_come_in_time_leaves_no_connection() -> None:
+    hung_up = asyncio.Event()
+
+    async def serve_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        hung_up.set()
+        writer.close()
+
+    async with await asyncio.start_server(serve_nothing, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        assert await http_status(port, "/readyz") is None
+        async with asyncio.timeout(5.0):
+            await hung_up.wait()
+
+
 async def test_a_server_process_that_ends_says_why(tmp_path) -> None:  # type: ignore[no-untyped-def]
     from clients.errors import ServerDidNotStart
 
