@@ -68,9 +68,8 @@ MAY_IMPORT = {
     },
     "resume": {"access", "agent", "backends", "errors", "realtime"},
     "reply": {
-        "admission", "agent", "backends", "config", "day_hours", "errors", "knowledge", "listening",
-        "openers", "realtime", "slots", "telemetry",
-        "tools",
+        "admission", "agent", "backends", "config", "day_hours", "errors", "event_stream",
+        "knowledge", "listening", "openers", "realtime", "slots", "telemetry", "tools",
     },
     "agent_file": {
         "agent", "backends", "capabilities", "child", "config", "config_reader", "errors",

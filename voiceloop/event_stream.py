@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Generic, TypeVar
 
-from voiceloop.backends import Speech
-from voiceloop.errors import Overloaded, VoiceLoopError
+from voiceloop.backends import Speech, SpeechEnd, Voice, VoiceEvent, VoiceOptions
+from voiceloop.errors import BackendError, Overloaded, VoiceLoopError
 
 # A reply has a few hundred events, and its taker is a task that does little else.
 MAX_WAITING_EVENTS = 4096
@@ -132,3 +132,20 @@ class TaskStream(EventStream[EventT]):
     def _end(self) -> None:
         for task in self._tasks:
             task.cancel()
+
+
+async def spoken(
+    voice: Voice, line: str, options: VoiceOptions, stream_id: str
+) -> AsyncIterator[VoiceEvent]:
+    """A whole line as a voice says it, the end of it last. Raises: as the voice."""
+    stream = await voice.open(stream_id, options)
+    try:
+        stream.feed(line)
+        stream.finish()
+        async for event in stream.events():
+            yield event
+            if isinstance(event, SpeechEnd):
+                return
+        raise BackendError("expected the end of a line, found the voice closed")
+    finally:
+        await stream.close()

@@ -9,8 +9,6 @@ this protocol: every word but the last of them is stable.
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 import logging
 import random
 from collections import deque
@@ -18,26 +16,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
-import numpy as np
 from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed
 
 from audio.frames import BYTES_PER_SAMPLE, RECOGNIZER_HZ, VOICE_HZ
 from audio.resample import Resampler
 from voiceloop.backends import Partial, RecognizerEvent, RecognizerOptions, Transcript, Word
-from voiceloop.errors import BackendError, BackendRefused, BackendTimeout
+from voiceloop.errors import BackendError
 from voiceloop.log_form import keyless
 from voiceloop.remote.circuit_breaker import CircuitBreaker
 from voiceloop.remote.pool import first_answer, reachable_first
+from voiceloop.remote.realtime_session import address_of, appended, set_up
 from voiceloop.remote.recognizer import (
     FRAME,
     PROMPT_CHARACTERS,
     is_quiet,
     share_time,
 )
-from voiceloop.remote.socket_stream import CONNECT_S, SocketStream, dial, parse
+from voiceloop.remote.socket_stream import SocketStream, dial
 
 log = logging.getLogger(__name__)
 
@@ -84,10 +80,7 @@ class RemoteTranscriber:
     def __init__(
         self, url: str, *, model: str, key: str = "", clock: Callable[[], float] = monotonic
     ) -> None:
-        parts = urlsplit(url)
-        path = f"{parts.path.rstrip('/')}/realtime"
-        query = "&".join(filter(None, (parts.query, "intent=transcription")))
-        self._address = urlunsplit((parts.scheme, parts.netloc, path, query, ""))
+        self._address = address_of(url, "intent=transcription")
         self.url = keyless(url).rstrip("/")  # as it is told
         self._model = model
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -117,19 +110,12 @@ class RemoteTranscriber:
         self.n_open -= 1
 
     async def _connect(self, session: dict[str, Any]) -> ClientConnection:
-        what = "a transcription session"
-        socket = await dial(self._address, self._headers, what)
+        socket = await dial(self._address, self._headers, "a transcription session")
         try:
-            async with asyncio.timeout(CONNECT_S):
-                await socket.send(json.dumps({"type": "session.update", "session": session}))
-                await _await_settings(socket, self.url)
-        except BaseException as error:
+            settings = {"type": "session.update", "session": session}
+            await set_up(socket, settings, self.url, _message)
+        except BaseException:
             await socket.close()
-            if isinstance(error, TimeoutError):
-                wanted = f"expected {what} from {self.url} in {CONNECT_S:.0f} s, found none"
-                raise BackendTimeout(wanted) from error
-            if isinstance(error, ConnectionClosed):
-                raise BackendError(f"expected {what} at {self.url}, found: {error}") from error
             raise
         return socket
 
@@ -158,16 +144,6 @@ class Transcribers:
         """Raises: as `RemoteTranscriber.open`, of the last that was asked."""
         asked = reachable_first(self._each, self._draw)
         return await first_answer(asked, lambda one: one.open(stream_id, options))
-
-
-async def _await_settings(socket: ClientConnection, url: str) -> None:
-    """Wait until the session is as asked. Raises: BackendRefused, ConnectionClosed."""
-    while True:
-        event = parse(await socket.recv(), url)
-        if event.get("type") == "error":
-            raise BackendRefused(f"{url} refused the transcription session: {_message(event)}")
-        if event.get("type") in ("session.updated", "transcription_session.updated"):
-            return
 
 
 class RemoteTranscriberStream(SocketStream[RecognizerEvent]):
@@ -255,11 +231,9 @@ class RemoteTranscriberStream(SocketStream[RecognizerEvent]):
             self._report_flush()
 
     def _append(self) -> None:
-        samples = np.frombuffer(bytes(self._unsent), dtype="<i2").astype(np.int16)
+        for append in appended(self._resampler, bytes(self._unsent)):
+            self._post(append)
         self._unsent.clear()
-        resampled = self._resampler.push(samples).astype("<i2").tobytes()
-        audio = base64.b64encode(resampled).decode("ascii")
-        self._post({"type": "input_audio_buffer.append", "audio": audio})
 
     def _commit(self) -> None:
         if self._unsent:

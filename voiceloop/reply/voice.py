@@ -24,14 +24,14 @@ from voiceloop.agent import AgentConfig
 from voiceloop.backends import (
     SpeakingBranch,
     Speech,
-    SpeechEnd,
     SpokenWord,
     Voice,
     VoiceEvent,
     VoiceOptions,
     VoiceStream,
 )
-from voiceloop.errors import BackendError, VoiceLoopError
+from voiceloop.errors import VoiceLoopError
+from voiceloop.event_stream import spoken
 from voiceloop.reply.anticipation import LiveBranch
 from voiceloop.reply.plan import voice_options_of
 from voiceloop.reply.playout import Samples
@@ -122,8 +122,7 @@ class KeptLines:
         try:
             stream_id = f"kept-{abs(hash((text, options))):x}"
             async with asyncio.timeout(DEADLINE_S):
-                spoken = _spoken(voice, text, options, stream_id)
-                pieces = tuple([piece async for piece in spoken])
+                pieces = tuple([p async for p in spoken(voice, text, options, stream_id)])
         except (VoiceLoopError, TimeoutError) as error:
             log.warning("a line is not kept as sound yet: %s", error or "no voice in time")
             return
@@ -164,23 +163,6 @@ class KeptLines:
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait([self._keeping])
-
-
-async def _spoken(
-    voice: Voice, text: str, options: VoiceOptions, stream_id: str
-) -> AsyncIterator[VoiceEvent]:
-    """The line piece by piece, the end of it last. Raises: as the voice."""
-    stream = await voice.open(stream_id, options)
-    try:
-        stream.feed(text)
-        stream.finish()
-        async for event in stream.events():
-            yield event
-            if isinstance(event, SpeechEnd):
-                return
-        raise BackendError("The voice closed before the end of the line.")
-    finally:
-        await stream.close()
 
 
 class ModelVoice:
@@ -240,6 +222,6 @@ class ReplyVoice:
     async def spoken(self, text: str, options: VoiceOptions, rate_hz: int) -> Samples:
         """The text as it would be said, int16 [n] at this rate. Raises: as the voice."""
         async with asyncio.timeout(DEADLINE_S):
-            spoken = _spoken(self.live, text, options, self.new_stream_id())
-            pieces = tuple([piece async for piece in spoken])
+            said = spoken(self.live, text, options, self.new_stream_id())
+            pieces = tuple([piece async for piece in said])
         return KeptLine(self.live.rate_hz, pieces).sound(rate_hz)[0]

@@ -9,7 +9,6 @@ sound of earlier turns and no word.
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -17,13 +16,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 from websockets.asyncio.client import ClientConnection
 
 from audio.frames import BYTES_PER_SAMPLE, RECOGNIZER_HZ, VOICE_HZ
 from audio.resample import Resampler
 from voiceloop.backends import ChatMessage, GenerateParams, LanguageEvent, OpenSound, Tool
 from voiceloop.errors import BackendError, BackendRefused, Overloaded, VoiceLoopError
+from voiceloop.remote.realtime_session import appended, code_of
 from voiceloop.remote.socket_stream import SocketStream
 from voiceloop.remote.upstream.mirror import Entry, Event, Known, Mirror, entries_of, item_of
 from voiceloop.remote.upstream.response import UpstreamResponse
@@ -34,7 +33,6 @@ log = logging.getLogger(__name__)
 
 APPEND_BYTES = RECOGNIZER_HZ * BYTES_PER_SAMPLE // 10  # 100 ms, as clients send
 LEAST_BYTES = APPEND_BYTES  # services refuse to commit less
-PART_BYTES = 1 << 20  # of a turn that is sent at once: below what a server takes in one message
 # For a response that nobody reads any more to end, behind its `response.cancel`. A server that goes
 # on is left, and another connection made. Chosen: callers speak for longer than that.
 CANCEL_S = 1.0
@@ -164,15 +162,9 @@ class UpstreamCall:
 
     def _append(self, current: _Input, samples: bytes, *, is_last: bool = False) -> None:
         assert self._socket is not None
-        heard = np.frombuffer(samples, "<i2").astype(np.int16, copy=False)
-        sent = current.resampler.push(heard).astype("<i2").tobytes()
-        if is_last:
-            sent += current.resampler.flush().astype("<i2").tobytes()
         current.n_bytes += len(samples)
-        for start in range(0, len(sent), PART_BYTES):
-            audio = base64.b64encode(sent[start : start + PART_BYTES]).decode("ascii")
-            append = {"type": "input_audio_buffer.append", "event_id": "hear", "audio": audio}
-            self._socket.send(append)
+        for append in appended(current.resampler, samples, is_last=is_last):
+            self._socket.send({**append, "event_id": "hear"})
 
     # --- asked ---
 
@@ -349,7 +341,7 @@ class UpstreamCall:
 
     def _fail(self, told: Event) -> None:
         """Raises: BackendRefused where the session is not as it was asked for."""
-        event_id, code = str(told.get("event_id") or ""), str(told.get("code") or "no code")[:64]
+        event_id, code = str(told.get("event_id") or ""), code_of(told)
         if event_id == SETTINGS:
             raise BackendRefused(f"{self._service} refused the session: {code}")
         asked = next((r for r in self._responses if event_id == f"ask_{r.number}"), None)

@@ -71,10 +71,10 @@ class Mirror:
         self.known: list[Known] = []
         self._n_created = 0
 
-    def goes_on(self, turn: str) -> bool:
-        """Whether the last item is the beginning of this turn of the caller."""
-        last = self.known[-1].entry if self.known else None
-        return last is not None and last.kind == "user" and turn.startswith(f"{last.text} ")
+    def goes_on(self, turn: str, at: int = -1) -> bool:
+        """Whether the last item, or the one there, is the beginning of this turn of the caller."""
+        there = (known.entry for known in self.known[at:][:1])
+        return any(one.kind == "user" and turn.startswith(f"{one.text} ") for one in there)
 
     def bring(self, wanted: Sequence[Entry], turn: str = "") -> list[Event]:
         """The events after which it holds these. turn: the caller's, that follows: of one that
@@ -92,10 +92,7 @@ class Mirror:
             elif not self.known[at].entry.is_as(entry):
                 events.append(self._truncate(self.known[at], entry))
             at += 1
-        first = self.known[at].entry if at < len(self.known) else None
-        if first is not None and first.kind == "user" and turn.startswith(f"{first.text} "):
-            at += 1
-        return events + self._delete(at, len(self.known))
+        return events + self._delete(at + self.goes_on(turn, at), len(self.known))
 
     def _find(self, entry: Entry, at: int) -> int | None:
         for index in range(at, len(self.known)):

@@ -8,13 +8,11 @@ what such a server has begun to answer stands in its conversation.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from time import monotonic
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote
 
 from websockets.asyncio.client import ClientConnection
-from websockets.exceptions import ConnectionClosed
 
 from voiceloop.backends import (
     BESIDE,
@@ -30,14 +28,14 @@ from voiceloop.backends import (
 from voiceloop.errors import (
     BackendError,
     BackendRefused,
-    BackendTimeout,
     VoiceLoopError,
     error_of,
 )
 from voiceloop.event_stream import TaskStream
 from voiceloop.log_form import keyless
 from voiceloop.remote.circuit_breaker import CircuitBreaker
-from voiceloop.remote.socket_stream import CONNECT_S, dial, parse
+from voiceloop.remote.realtime_session import address_of, set_up
+from voiceloop.remote.socket_stream import dial
 from voiceloop.remote.upstream.call import UpstreamCall, instructions_of
 from voiceloop.remote.upstream.response import UpstreamResponse
 from voiceloop.remote.upstream.session import Session
@@ -60,7 +58,8 @@ class UpstreamModel:
         address, _, voice = url.partition("#")
         self.url = keyless(address)  # as it is told
         self.name = model
-        self._address = _address(address, model)
+        # OpenAI names the model in the address.
+        self._address = address_of(address, f"model={quote(model)}" if model else "")
         self._voice = unquote(voice)
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         self._breaker = CircuitBreaker(clock)
@@ -76,28 +75,10 @@ class UpstreamModel:
         """Find out that a session can be had. Raises: as `dial`; BackendRefused (the session)."""
         socket, session = await self._dial(), Session(self.url, self._voice)
         try:
-            async with asyncio.timeout(CONNECT_S):
-                await socket.send(json.dumps(session.settings("", ())))
-                while not await self._is_set_up(socket, session):
-                    pass
-        except TimeoutError:
-            wanted = f"expected a session of {self.url} in {CONNECT_S:.0f} s, found none"
-            raise BackendTimeout(wanted) from None
-        except ConnectionClosed as error:
-            raise BackendError(f"expected a session at {self.url}, found: {error}") from error
+            told = await set_up(socket, session.settings("", ()), self.url)
+            session.observe(told, is_told=True)
         finally:
             await socket.close()
-
-    async def _is_set_up(self, socket: ClientConnection, session: Session) -> bool:
-        event = parse(await socket.recv(), self.url)
-        match event.get("type"):
-            case "error":
-                code = str((event.get("error") or {}).get("code") or "no code")[:64]
-                raise BackendRefused(f"{self.url} refused the session: {code}")
-            case "session.updated":
-                session.observe(event.get("session") or {}, is_told=True)
-                return True
-        return False
 
     async def _dial(self) -> ClientConnection:
         with self._breaker.request(self.url):
@@ -226,13 +207,3 @@ class UpstreamBranch(TaskStream[LanguageEvent]):
             if is_last or response.has_begun or isinstance(failure, BackendRefused):
                 raise failure
         raise BackendError("unreachable: the last response returns or raises")
-
-
-def _address(url: str, model: str) -> str:
-    """Return where sessions are opened: OpenAI names the model in the address."""
-    parts = urlsplit(url)
-    path = parts.path.rstrip("/")
-    path = path if path.endswith("/realtime") else f"{path}/realtime"
-    named = f"model={quote(model)}" if model else ""
-    query = "&".join(filter(None, (parts.query, named)))
-    return urlunsplit((parts.scheme, parts.netloc, path, query, ""))

@@ -26,6 +26,7 @@ from voiceloop.backends import (
     Usage,
 )
 from voiceloop.errors import BackendError, VoiceLoopError
+from voiceloop.remote.realtime_session import code_of
 from voiceloop.remote.upstream.mirror import Entry, Known
 from voiceloop.remote.upstream.words import WordTimes
 
@@ -251,7 +252,7 @@ class UpstreamResponse:
         status = str(told.get("status") or "completed")
         details = told.get("status_details") or {}
         if status == "failed" and not self.is_left:
-            code = str((details.get("error") or {}).get("code") or "no code")[:64]
+            code = code_of(details.get("error"))
             self.fail(BackendError(f"expected a reply of {self._service}, found it failed: {code}"))
         elif status == "cancelled" and not self.is_left:
             self.fail(BackendError(f"expected a reply, found that {self._service} cancelled it"))

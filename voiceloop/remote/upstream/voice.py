@@ -7,15 +7,15 @@ that broke off, a line while it is late) is said by the server's own voice, befo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import numpy as np
 
 from audio.frames import BYTES_PER_SAMPLE, VOICE_HZ
 from audio.resample import Resampler
 from voiceloop.backends import Speech, SpeechEnd, SpokenWord, Voice, VoiceEvent, VoiceOptions
-from voiceloop.errors import BackendError, VoiceLoopError
-from voiceloop.event_stream import TaskStream
+from voiceloop.errors import VoiceLoopError
+from voiceloop.event_stream import TaskStream, spoken
 from voiceloop.remote.upstream.response import ReplySound, UpstreamResponse
 
 MOST_MARKS = 8  # characters between two words of a text: spaces, and marks that no voice says
@@ -161,36 +161,21 @@ class UpstreamVoiceStream(TaskStream[VoiceEvent]):
         if not is_whole:
             return False
         self._lines.pop(0)
-        at_ms, voice = 1000.0 * self._n_samples / VOICE_HZ, self._beside
-        async for samples, words in _spoken(voice, line, self._options, self.stream_id):
+        at_ms = 1000.0 * self._n_samples / VOICE_HZ
+        resampler = Resampler(self._beside.rate_hz, VOICE_HZ)
+        async for event in spoken(self._beside, line, self._options, f"{self.stream_id}.line"):
+            if isinstance(event, SpeechEnd):
+                self._play(resampler.flush().astype("<i2").tobytes(), ())
+                break
             moved = tuple(
                 SpokenWord(w.text, w.start_ms + at_ms, w.end_ms + at_ms, w.text_end + begins)
-                for w in words
+                for w in event.words
             )
             self._n_placed = max(self._n_placed, *(word.text_end for word in moved), 0)
-            self._play(samples, moved)
+            samples = np.frombuffer(event.samples, "<i2").astype(np.int16, copy=False)
+            self._play(resampler.push(samples).astype("<i2").tobytes(), moved)
         return True
 
     def _play(self, samples: bytes, words: tuple[SpokenWord, ...]) -> None:
         self._n_samples += len(samples) // BYTES_PER_SAMPLE
         self.deliver(Speech(samples, VOICE_HZ, words))
-
-
-async def _spoken(
-    voice: Voice, line: str, options: VoiceOptions, stream_id: str
-) -> AsyncIterator[tuple[bytes, tuple[SpokenWord, ...]]]:
-    """A line at 24 kHz. Raises: as the voice."""
-    stream = await voice.open(f"{stream_id}.line", options)
-    resampler = Resampler(voice.rate_hz, VOICE_HZ)
-    try:
-        stream.feed(line)
-        stream.finish()
-        async for event in stream.events():
-            if isinstance(event, SpeechEnd):
-                yield resampler.flush().astype("<i2").tobytes(), ()
-                return
-            samples = np.frombuffer(event.samples, "<i2").astype(np.int16, copy=False)
-            yield resampler.push(samples).astype("<i2").tobytes(), event.words
-        raise BackendError("expected the end of a line, found the voice closed")
-    finally:
-        await stream.close()
