@@ -44,7 +44,8 @@ def test_flushes_anywhere_lose_and_reorder_nothing(pieces):
 @each_row(
     ("text", "expected"),
     [
-        ("Sure, one latte. Anything else?", ["Sure, ", "one latte. ", "Anything else?"]),
+        ("Sure, one latte. Anything else?", ["Sure,", " one latte. ", "Anything else?"]),
+        ("Yes! And tea?", ["Yes!", " And tea?"]),
         ("That is $3.50. Thanks.", ["That is $3.50. ", "Thanks."]),
         ("It is 1,250. Yes.", ["It is 1,250. ", "Yes."]),
         ("On May 5, 2026 we close.", ["On May 5, 2026 we close."]),
@@ -66,10 +67,11 @@ def test_the_first_clause_without_marks_ends_before_a_phrase_then_clauses_grow()
     assert lengths[1] > lengths[0]
 
 
-def test_a_clause_is_given_as_soon_as_its_mark_is_followed_by_a_word():
+def test_the_first_clause_is_given_with_its_mark_a_later_one_once_a_word_follows():
     chunker = Chunker()
-    assert chunker.feed("Sure, ") == []
-    assert [c.text for c in chunker.feed("o")] == ["Sure, "]
+    assert [c.text for c in chunker.feed("Sure,")] == ["Sure,"]
+    assert chunker.feed(" one latte, please. ") == []
+    assert [c.text for c in chunker.feed("A")] == [" one latte, please. "]
 
 
 def test_flush_gives_the_complete_words_and_keeps_the_last():
