@@ -19,11 +19,18 @@ Device = Literal["cpu", "cuda"]
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One worker process of a preset: its roles, and its share of the machine's cores."""
+    """One worker process of a preset: its roles, and its share of the machine's cores.
+
+    least_threads: whatever the share comes to, where there are so many cores.
+    """
 
     name: str
     roles: tuple[RoleName, ...]
     cores_share: float = 0.0  # 0: one thread
+    least_threads: int = 1
+
+    def threads(self, n_cores: int) -> int:
+        return min(n_cores, max(self.least_threads, int(self.cores_share * n_cores)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +227,8 @@ CPU = Preset(
     device="cpu",
     models={"engine": QWEN25, "recognizer": MOONSHINE_TINY, "voice": HIBARI},
     processes=(
-        Process("engine", ("engine",), cores_share=0.5),
+        # Speech computes for a tenth of a call: a model that two cores read waits for neither.
+        Process("engine", ("engine",), cores_share=0.5, least_threads=2),
         Process("speech", ("recognizer", "voice")),
     ),
     # Two callers of 4096 tokens: 0.2 GB of keys and values. Another model than its own has eight

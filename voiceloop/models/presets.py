@@ -235,7 +235,7 @@ def worker_specs(
         )
     specs: list[WorkerSpec] = []
     for process in preset.processes or APART:
-        n_threads = max(1, int(process.cores_share * n_cores()))
+        n_threads = process.threads(n_cores())
         roles = list[RoleSpec]()
         for resolved in (taken[role] for role in process.roles if role in taken):
             options = _role_options(config, preset, resolved, n_threads)
