@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from .load.gguf_file import files_of
@@ -29,6 +30,10 @@ DTYPES = {torch.uint8: "U8", torch.bfloat16: "BF16", torch.float32: "F32"}  # as
 # Of a file that is being written: older ones are of a process that was killed.
 PART_KEPT_S = 600.0
 LARGE_BYTES = 1 << 20  # of a file: its digest is kept as long as its size and time stay
+# Across starts that of a larger one: to read it takes a second for each gigabyte, and the disk's
+# time where nobody has read it since the machine started.
+HUGE_BYTES = 64 << 20
+DIGESTS, DIGESTS_BYTES = "digests", 64 << 10  # some 300
 WEIGHTS = {".safetensors", ".gguf", ".json", ".jinja"}
 CODE = Path(__file__).parent  # the engine: another version of it may compute other numbers
 
@@ -53,7 +58,7 @@ def model_files(model: Path) -> list[Path]:
 
 
 def digest(paths: Iterable[Path]) -> str:
-    """Return the digest of names and contents; reads them all, large ones once."""
+    """Return the digest of names and contents; reads them all, huge ones once on this machine."""
     found = hashlib.sha256()
     for path in paths:
         at = path.stat()
@@ -67,7 +72,21 @@ def _content(path: Path, n_bytes: int, changed_ns: int) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
-_content_of_large = lru_cache(maxsize=256)(_content)
+@lru_cache(maxsize=256)
+def _content_of_large(path: Path, n_bytes: int, changed_ns: int) -> bytes:
+    if n_bytes < HUGE_BYTES:
+        return _content(path, n_bytes, changed_ns)
+    at = path.stat()
+    facts = at.st_dev, at.st_ino, n_bytes, changed_ns, at.st_ctime_ns
+    name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:40] + SUFFIX
+    files = KeptFiles(cache_folder(DIGESTS), DIGESTS_BYTES)
+    try:
+        with files.opened(name) as known, safe_open(known, "pt") as file:
+            return bytes(file.get_tensor(DIGESTS).tolist())
+    except (OSError, SafetensorError):
+        found = _content(path, n_bytes, changed_ns)
+    files.keep(name, {DIGESTS: torch.tensor(list(found), dtype=torch.uint8)}, {})
+    return found
 
 
 class KeptFiles:

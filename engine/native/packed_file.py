@@ -68,7 +68,10 @@ class PackedWeights:
             with self._files.opened(self._name) as path, safe_open(path, "pt") as file:
                 facts = json.loads((file.metadata() or {})[FACTS])
                 found = {name: self._product(name, one, file) for name, one in facts.items()}
-                return found, file.get_tensor(EMBEDDING).clone()
+                # Mapped, and by itself: of its rows few are ever read, and the mapping of products
+                # goes once these are copied.
+                with safe_open(path, "pt") as beside:
+                    return found, beside.get_tensor(EMBEDDING)
         except FileNotFoundError:
             pass
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
