@@ -116,8 +116,11 @@ class Branch:
         history: Tokens[int],
         sequence: Sequence,
         caller: str = "",
+        *,
+        reads_end: bool = True,
     ) -> None:
         self.branch_id, self.sequence, self.caller = branch_id, sequence, caller
+        self.reads_end = reads_end
         self.phase = Phase.OPEN
         self.order = home.order()  # position in its class; renewed when staged or committed
         self.n_history = len(history)
@@ -149,9 +152,13 @@ class Branch:
         target = self._target(tokens)
         if not target:
             raise InvalidRequest("expected at least one token to stage, found none")
-        self._aim(target)
         self.staged.is_due = True
         self.order = self._home.order()
+        if self.reads_end:
+            self._aim(target)
+        else:
+            self.sequence.retarget(target)
+            self._tell_staged(None)
         ahead = self.preemptive
         if ahead is not None and ahead.staged != target:
             self.stop_preemptive()
@@ -298,17 +305,25 @@ class Branch:
     def prefilled(
         self, n_tokens: int, p_end_of_turn: float | None, route: RouteSigns | None = None
     ) -> None:
-        """Note that staged tokens were computed; p_end_of_turn: None before the last of them."""
+        """Note that staged tokens were computed; p_end_of_turn: None before the last of them, and
+        where it is not read.
+        """
         self.staged.n_prefilled += n_tokens
         if not self._is_history_published:  # what there is of it: others need not compute it too
             self.sequence.publish(self.n_history)
             self._is_history_published = self.sequence.n_resident >= self.n_history
-        if p_end_of_turn is not None:
-            n_resident, n_prefilled = self.sequence.n_resident, self.staged.n_prefilled
-            self.staged.is_due, self.staged.n_prefilled = False, 0
-            self._home.outbox.append(
-                Staged(self.branch_id, n_resident, n_prefilled, p_end_of_turn, route)
-            )
+        if p_end_of_turn is not None or not self.reads_end:
+            self._tell_staged(p_end_of_turn, route)
+
+    def _tell_staged(self, p_end_of_turn: float | None, route: RouteSigns | None = None) -> None:
+        """Tell of staged words once they are resident, all of them."""
+        if self.sequence.n_pending or not self.staged.is_due:
+            return
+        n_resident, n_prefilled = self.sequence.n_resident, self.staged.n_prefilled
+        self.staged.is_due, self.staged.n_prefilled = False, 0
+        self._home.outbox.append(
+            Staged(self.branch_id, n_resident, n_prefilled, p_end_of_turn, route)
+        )
 
     def made_ahead(self, n_tokens: int, output: list[str | ParsedCall]) -> None:
         """The preemptive reply has new tokens, which may have completed some output."""

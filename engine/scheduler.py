@@ -249,7 +249,8 @@ class Scheduler:
             if not self._has_spare(sequence.n_blocks_to_reserve(n_known), branches):
                 continue
             sequence.reserve(n_known)
-            n_logits = int(branch.staged.is_due and n_known == sequence.n_pending)
+            is_read = branch.staged.is_due and branch.reads_end
+            n_logits = int(is_read and n_known == sequence.n_pending)
             extension = Extension(sequence, n_known, n_logits=n_logits, is_staged=True)
             tasks.append(Task(Service.STAGED, branch, extension, None))
             budget -= n_known

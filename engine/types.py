@@ -309,14 +309,14 @@ class Staged:
 
     n_prefilled: tokens computed for it since the staging before (the rest was already there).
     p_end_of_turn: probability that the caller's turn ends after the last staged token; see
-        `end_of_turn` for how it is read.
+        `end_of_turn` for how it is read. None on a branch that does not read it.
     route: None where no head reads it.
     """
 
     branch_id: str
     n_resident: int
     n_prefilled: int
-    p_end_of_turn: float
+    p_end_of_turn: float | None
     route: RouteSigns | None = None
 
 

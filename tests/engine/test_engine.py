@@ -1,6 +1,7 @@
 """Branches from the outside: staging, committing, replying ahead, sharing, ending."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -69,6 +70,30 @@ def test_a_revision_computes_only_what_changed(make_engine: MakeEngine) -> None:
         i for i, (a, b) in enumerate(zip(first.open, second.open, strict=False)) if a != b
     )
     assert only(drain(engine), Staged)[-1].n_prefilled == len(second.open) - n_common
+
+
+def test_where_another_model_reads_the_end_staged_words_take_no_logits_and_no_second_step(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine()
+    turn, asked = Turn(engine, "good morning"), list[int]()
+    run = engine.runner.step
+
+    def noted(extensions: Any, interrupted: Any = None) -> Any:
+        asked.extend(one.n_logits for one in extensions)
+        return run(extensions, interrupted)
+
+    engine.runner.step = noted  # type: ignore[method-assign]
+    branch = engine.branch("b", turn.history, reads_end=False)
+    n_all = len(turn.history) + len(turn.open)
+    for n_prefilled in (n_all, 0):
+        branch.stage(turn.open)
+        assert only(drain(engine), Staged) == [Staged("b", n_all, n_prefilled, None)]
+    assert asked and not any(asked) and engine.metrics()["steps"] == len(asked)
+    branch.begin_preemptive(turn.tail, GREEDY)
+    drain(engine)
+    branch.commit(turn.closed, GREEDY)
+    assert reply_of(drain(engine)) == turn.cold(make_engine, GREEDY)
 
 
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])

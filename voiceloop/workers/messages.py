@@ -130,6 +130,7 @@ class OpenBranch(msgspec.Struct, frozen=True, tag="open_branch"):
     tools: tuple[Tool, ...] = ()
     tenant: str = ""
     adapter: str = ""  # of the engine's own, by its folder
+    reads_end: bool = True  # False: another model does, and staged words are only computed
 
 
 class ReadAhead(msgspec.Struct, frozen=True, tag="read_ahead"):

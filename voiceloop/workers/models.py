@@ -134,15 +134,22 @@ class WorkerRecognizer(_WorkerModel):
 
 
 class WorkerLanguageModel(_WorkerModel):
-    """``LanguageModel`` over a worker. adapter: that answers on it; "": none."""
+    """``LanguageModel`` over a worker.
 
-    def __init__(self, client: Workers, adapter: str = "") -> None:
+    adapter: that answers on it; "": none. reads_end: whether it says P(end of turn).
+    """
+
+    def __init__(self, client: Workers, adapter: str = "", *, reads_end: bool = True) -> None:
         super().__init__(client)
-        self._adapter = adapter
+        self._adapter, self._reads_end = adapter, reads_end
 
     def adapted(self, adapter: str) -> WorkerLanguageModel:
         """The same workers, answering by an adapter that they were started with."""
-        return WorkerLanguageModel(self._client, adapter)
+        return WorkerLanguageModel(self._client, adapter, reads_end=self._reads_end)
+
+    def unread(self) -> WorkerLanguageModel:
+        """The same workers, beside another model that reads the end of turn."""
+        return WorkerLanguageModel(self._client, self._adapter, reads_end=False)
 
     def read_ahead(self, history: tuple[ChatMessage, ...], tools: tuple[Tool, ...]) -> None:
         """Have every caller's prompt begin with this already computed, whoever the caller is."""
@@ -158,7 +165,9 @@ class WorkerLanguageModel(_WorkerModel):
     ) -> WorkerBranch:
         connection = await self._client.current(branch_id, _prompt(history, tools, tenant))
         stream = WorkerBranch(connection, self._client.wire_id(branch_id))
-        opened = messages.OpenBranch(stream.stream_id, history, tools, tenant, self._adapter)
+        opened = messages.OpenBranch(
+            stream.stream_id, history, tools, tenant, self._adapter, self._reads_end
+        )
         stream.send(opened)
         return stream
 

@@ -161,6 +161,14 @@ async def test_in_another_language_the_answering_model_judges_the_end_by_itself(
     assert min(len(reader.branches), 1) == n_read
 
 
+async def test_beside_a_reader_the_answering_model_is_asked_to_read_no_ends() -> None:
+    answering, unread, reader = (FakeLanguageModel() for _ in range(3))
+    answering.unread = lambda: unread  # type: ignore[attr-defined]
+    model = EndReadingModel(answering, reader)
+    await (await model.branch("b1", ())).close()
+    assert (len(unread.branches), len(answering.branches), model.alone) == (1, 0, answering)
+
+
 async def test_in_another_language_a_model_with_an_english_head_is_no_evidence(
     clock: Clock,
 ) -> None:

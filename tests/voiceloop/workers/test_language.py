@@ -180,6 +180,7 @@ class RecordingEngine:
         self.serving = frozenset[str]()  # branches of its next step
         self.adapters: object | None = None
         self.adapted: list[str] = []  # what each branch was opened with
+        self.reads: list[bool] = []
         self.gave_way = False
 
     def clock(self) -> float:
@@ -192,8 +193,11 @@ class RecordingEngine:
         salt: str = "",
         session: str | None = None,
         adapter: str = "",
+        *,
+        reads_end: bool = True,
     ) -> RecordingBranch:
         self.adapted.append(adapter)
+        self.reads.append(reads_end)
         return RecordingBranch(self, branch_id, history_tokens)
 
     def reply(self, branch_id: str) -> list[engine_types.Event]:
@@ -256,10 +260,11 @@ def test_every_turn_of_an_agent_is_answered_by_its_adapter(
     """What stands in for a model that failed has none, and answers all the same."""
     for held, expected in ((object(), "folder"), (None, "")):
         model.adapters, model.adapted = held, []
-        role.receive(OpenBranch("s", (SYSTEM,), adapter="folder"))
+        role.receive(OpenBranch("s", (SYSTEM,), adapter="folder", reads_end=False))
         for _ in range(2):
             role.receive(Commit("s", HI, PARAMS))
             answers(role)
+        assert not any(model.reads), "another model reads the end"
         assert model.adapted == [expected] * 2
         role.close("s")
 

@@ -53,6 +53,8 @@ class EndReadingModel:
         is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self._answering = answering
+        unread: Any = getattr(answering, "unread", None)
+        self._unread: LanguageModel = answering if unread is None else unread()
         self._reading = reading
         self._is_ready = is_ready
 
@@ -96,7 +98,7 @@ class EndReadingModel:
         tenant: str = "",
     ) -> EndReadingBranch:
         """Raises: BackendError when the answering model gives no branch."""
-        answering = await self._answering.branch(branch_id, history, tools, tenant)
+        answering = await self._unread.branch(branch_id, history, tools, tenant)
         if not self._is_ready():
             return EndReadingBranch(branch_id, answering, None)
         reading: Branch | None = None

@@ -180,6 +180,7 @@ class ChatBranch:
         self._model, self._frame, self._tenant = model, frame, opened.tenant
         # What stands in for a model that failed has none: it answers as it is.
         self._adapter = opened.adapter if model.adapters is not None else ""
+        self._reads_end = opened.reads_end
         self._history = History(opened.history, opened.tools, model.text, order)
         self._offered = offered_tools(self._history.tools)
         self._staging = Staging()
@@ -307,8 +308,9 @@ class ChatBranch:
         branch_id = f"{self.stream_id}#{next(self._branch_numbers)}"
         caller = self.stream_id.partition(".")[0]  # the session, with which every stream id begins
         return self._model.branch(
-            branch_id, self._history.tokens, self._tenant, caller, self._adapter
-        )
+            branch_id, self._history.tokens, self._tenant, caller, self._adapter,
+            reads_end=self._reads_end,
+        )  # fmt: skip
 
     def _open_turn(self, words: str) -> list[int]:
         """The open turn's tokens behind the history."""
