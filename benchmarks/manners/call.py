@@ -112,7 +112,7 @@ class MannersCall(PeerCall):
         outcomes: list[Outcome] = []
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._listen()), group.create_task(self._uplink.run())]
-            await asyncio.sleep(1.0)
+            await self._greeted()
             for number, turn, of_sound, trial in asked:
                 measured, outcome = await self._try(number, turn, of_sound, trial)
                 turns.append(measured)

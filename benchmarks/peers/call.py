@@ -205,7 +205,7 @@ class PeerCall:
         measured = []
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._listen()), group.create_task(self._uplink.run())]
-            await asyncio.sleep(1.0)
+            await self._greeted()
             for number, turn, interrupts in turns:
                 if interrupts:
                     measured.append(await self._interrupt(number, turn))
@@ -215,6 +215,11 @@ class PeerCall:
                 task.cancel()
         await self._line.close()
         return measured
+
+    async def _greeted(self) -> None:
+        """An agent that speaks first has said its greeting: else the caller would interrupt it."""
+        await asyncio.sleep(1.0)
+        await self._until_quiet()
 
     async def _listen(self) -> None:
         async for heard in self._line.heard():
