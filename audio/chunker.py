@@ -29,8 +29,9 @@ _CLAUSE_MARKS = ",;:\u2014\u2013"
 _CLOSERS = "\"')]}*_\u2019\u201d"
 _TOKEN = re.compile(r"\s*(\S+)(\s+)")
 # Ends the first clause whatever follows it: what comes next is a token that a slow model still has
-# to make, up to 60 ms of the caller's wait.
-_FIRST_END = re.compile(r"\s*\S*?[^\W\d_][,!?]")
+# to make, up to 60 ms of the caller's wait. Behind something opened it may be what closes it.
+_FIRST_END = re.compile(r"\s*[\w'\u2019-]*[^\W\d_][,!?]")
+_OPENED = re.compile(r"[\"\u201c*_`(\[{]")
 _ABBREVIATIONS = frozenset(
     "dr mr mrs ms prof st ave blvd rd vs e.g i.e approx apt dept est fig mt ft tel ext"
     " jan feb mar apr jun jul aug sep sept oct nov dec".split()
@@ -97,8 +98,9 @@ class Chunker:
 
     def _complete_clauses(self) -> Iterator[Clause]:
         while True:
-            if self._n_clauses == 0 and (end := _FIRST_END.match(self._text, self._scanned)):
-                yield self._cut(end.end())
+            first_end = self._n_clauses == 0 and _FIRST_END.match(self._text, self._scanned)
+            if first_end and not _OPENED.search(self._text, 0, first_end.end()):
+                yield self._cut(first_end.end())
                 continue
             match = _TOKEN.match(self._text, self._scanned)
             if match is None:

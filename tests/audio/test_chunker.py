@@ -46,6 +46,8 @@ def test_flushes_anywhere_lose_and_reorder_nothing(pieces):
     [
         ("Sure, one latte. Anything else?", ["Sure,", " one latte. ", "Anything else?"]),
         ("Yes! And tea?", ["Yes!", " And tea?"]),
+        ("**Oh yes,** we do.", ["**Oh yes,** ", "we do."]),
+        ('"Sure," she said.', ['"Sure," ', "she said."]),
         ("That is $3.50. Thanks.", ["That is $3.50. ", "Thanks."]),
         ("It is 1,250. Yes.", ["It is 1,250. ", "Yes."]),
         ("On May 5, 2026 we close.", ["On May 5, 2026 we close."]),
