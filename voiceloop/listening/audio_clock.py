@@ -24,14 +24,20 @@ class AudioClock:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._chunks: deque[tuple[int, float]] = deque(maxlen=N_CHUNKS)
+        self._awaited_s = 0.0  # since when the next chunk is awaited
         self.position = 0  # samples received
 
     def advance(self, n_samples: int) -> bool:
         """The next chunk of audio has come in now. Whether the client had stopped sending."""
         had_stalled = self.stalled_ms >= STALL_MS
         self.position += n_samples
-        self._chunks.append((self.position, self._clock()))
+        self._awaited_s = self._clock()
+        self._chunks.append((self.position, self._awaited_s))
         return had_stalled
+
+    def excuse(self, late_s: float) -> None:
+        """Our event loop stood still for so long: what came meanwhile has not been read yet."""
+        self._awaited_s = min(self._clock(), self._awaited_s + late_s)
 
     @property
     def now_ms(self) -> float:
@@ -39,8 +45,8 @@ class AudioClock:
 
     @property
     def stalled_ms(self) -> float:
-        """How long ago the last chunk came in; 0 before the first."""
-        return 1000.0 * (self._clock() - self._chunks[-1][1]) if self._chunks else 0.0
+        """For how long a chunk has been awaited since the last; 0 before the first."""
+        return 1000.0 * (self._clock() - self._awaited_s) if self._chunks else 0.0
 
     def arrival_s(self, at_ms: float) -> float:
         """Return when the sample at this point of the audio clock came in; now, where it has not
@@ -59,6 +65,7 @@ class AudioClock:
 # is assumed, and the reply is taken back where it was speech.
 UNHEARD_MS = float(FRAME_MS)
 WATCH_S = 0.05  # period of the stall watch: the delay with which a stall is noticed, at most
+LATE_S = FRAME_MS / 1000.0  # our own loop, where a chunk may wait in the socket behind the timer
 
 
 class Alarm:
@@ -97,7 +104,8 @@ class Alarm:
 class StallWatch:
     """Calls `on_stall(now_ms)`, again and again, while audio is awaited and none comes.
 
-    is_awaited: of a segment, or of a loud window that may begin one.
+    is_awaited: of a segment, or of a loud window that may begin one. A machine that let our loop
+    wait let the caller's sound wait in the socket too: that was no silence.
     """
 
     def __init__(self, clock: AudioClock, on_stall: Callable[[float], None]) -> None:
@@ -106,8 +114,12 @@ class StallWatch:
         self.is_awaited = asyncio.Event()
 
     async def run(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             await self.is_awaited.wait()
+            due_s = loop.time() + WATCH_S
             await asyncio.sleep(WATCH_S)
+            if (late_s := loop.time() - due_s) > LATE_S:
+                self._clock.excuse(late_s)
             if (stalled_ms := self._clock.stalled_ms) >= STALL_MS:
                 self._on_stall(self._clock.now_ms + stalled_ms)

@@ -19,6 +19,42 @@ from websockets.asyncio.client import ClientConnection, connect
 
 START_TIMEOUT_S = 30.0
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+# Evaluated before a page's own scripts: the last events of a call either way, but for its sound.
+KEEP_EVENTS = """(() => {
+  const kept = globalThis.lastEvents = [];
+  const keep = (arrow, text) => {
+    if (typeof text !== "string" || !text.startsWith("{")) return;
+    const { type, ...rest } = JSON.parse(text);
+    if (!type || /audio.delta|buffer.append/.test(type)) return;
+    const at = Math.round(performance.now());
+    kept.push(`${at} ${arrow} ${type} ${JSON.stringify(rest).slice(0, 200)}`);
+    if (kept.length > 80) kept.shift();
+  };
+  const data = Object.getOwnPropertyDescriptor(MessageEvent.prototype, "data");
+  Object.defineProperty(MessageEvent.prototype, "data", {
+    ...data,
+    get() {
+      const text = data.get.call(this);
+      keep("<", text);
+      return text;
+    },
+  });
+  for (const { prototype } of [WebSocket, RTCDataChannel]) {
+    const { send } = prototype;
+    prototype.send = function (text) {
+      keep(">", text);
+      return send.call(this, text);
+    };
+  }
+})()"""
+# What a page knows of its call: read where a test waited in vain.
+KNOWN = """(() => {
+  const { voiceloop: call } = globalThis;
+  const { playing, stats, openResponse, isHeld, isReady, flushes, isRtc } = call ?? {};
+  const known = { playing, stats, openResponse, isHeld, isReady, flushes, isRtc };
+  return JSON.stringify({ ...known, line: document.body.dataset.line, now: performance.now() }) +
+    "\\n" + globalThis.lastEvents.join("\\n");
+})()"""
 
 
 def find_chromium() -> str | None:
@@ -70,6 +106,7 @@ class Page:
         self._session = found["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             await self.call(f"{domain}.enable")
+        await self.call("Page.addScriptToEvaluateOnNewDocument", source=KEEP_EVENTS)
 
     async def goto(self, url: str) -> None:
         await self.call("Page.navigate", url=url)
@@ -93,7 +130,9 @@ class Page:
                 while not (value := await self.evaluate(expression)):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            raise AssertionError(f"never true: {expression}; console: {self.console}") from None
+            known = await self.evaluate(KNOWN)
+            told = f"never true: {expression}; console: {self.console}; the page knows:\n{known}"
+            raise AssertionError(told) from None
         return value
 
     async def key(self, code: str, text: str, *, is_down: bool) -> None:

@@ -420,6 +420,21 @@ async def test_the_model_s_sure_probability_shortens_the_wait(clock: Clock) -> N
         assert len(bench.told.turns) == 1
 
 
+async def test_what_waits_in_the_socket_while_our_own_loop_stands_still_is_no_silence(
+    clock: Clock,
+) -> None:
+    loop: Any = asyncio.get_running_loop()
+    async with listening(clock) as bench:
+        await bench.say(400)
+        loop.virtual_selector.now_s += 1.0  # the machine ran something else
+        for _ in range(4):  # from the socket to the listener, behind the timers that are due
+            await asyncio.sleep(0)
+        await bench.say(400)
+        assert not bench.told.ending
+        await bench.be_quiet(500)
+    assert len(bench.told.onsets) == len(bench.told.turns) == 1
+
+
 async def test_a_client_that_stops_sending_mid_word_still_ends_its_turn(clock: Clock) -> None:
     async with listening(clock) as bench:
         await bench.say(800)

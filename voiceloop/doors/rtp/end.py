@@ -143,7 +143,9 @@ class RtpEnd(ABC):
             self._timer = self._loop.call_at(due_s, self._tick)
 
     def _tick(self) -> None:
-        self._timer, now_s = None, self._clock()
+        timer, self._timer, now_s = self._timer, None, self._clock()
+        if timer is not None and (late_s := now_s - timer.when()) > FRAME_S:
+            self._receiver.excuse(late_s, now_s)
         self._hear(self._receiver.tick(now_s))
         if now_s >= self._send_due_s:
             self._send_due(now_s)

@@ -122,6 +122,13 @@ class RtpReceiver:
             self._release_s = self._now_s
         return written + self._release()
 
+    def excuse(self, late_s: float, now_s: float) -> None:
+        """Our event loop stood still for so long until now: packets that came meanwhile are still
+        to be read, and no silence.
+        """
+        self._arrived_s = min(now_s, self._arrived_s + late_s)
+        self._release_s += late_s
+
     def tick(self, now_s: float) -> list[Samples]:
         """Return what the clock lets be heard: packets whose hole stays, silence where none
         come.
