@@ -30,14 +30,20 @@ class Audio {
     this.track = this.stream = null; // of the microphone
     this.onPlayback = onPlayback;
     this.queue = this.loudspeaker("playback", { numberOfInputs: 0 });
-    this.output = this.queue;
+    this.hearFrom(this.queue);
   }
 
   loudspeaker(name, options) {
     const node = new AudioWorkletNode(this.context, name, { ...options, outputChannelCount: [2] });
     node.connect(this.context.destination);
-    node.port.onmessage = ({ data }) => this.onPlayback(data);
     return node;
+  }
+
+  /** What is heard is told by this loudspeaker alone: another would say that nothing is. */
+  hearFrom(node) {
+    if (this.output) this.output.port.onmessage = null;
+    this.output = node;
+    node.port.onmessage = ({ data }) => this.onPlayback(data);
   }
 
   /** Play a stream of WebRTC from now on; null: what is pushed. */
@@ -45,15 +51,15 @@ class Audio {
     if (this.player) {
       this.player.srcObject = null;
       this.output.disconnect();
-      this.output.port.onmessage = null;
     }
     this.player = null;
-    this.output = this.queue;
+    this.hearFrom(this.queue);
     if (!stream) return;
     // Chrome lets a stream of WebRTC flow only where an element plays it.
     this.player = Object.assign(document.createElement("audio"), { muted: true, srcObject: stream });
     this.player.play().catch(() => {});
-    this.output = this.loudspeaker("hearing", { numberOfInputs: 1, channelCount: 1, channelCountMode: "explicit" });
+    const options = { numberOfInputs: 1, channelCount: 1, channelCountMode: "explicit" };
+    this.hearFrom(this.loudspeaker("hearing", options));
     this.context.createMediaStreamSource(stream).connect(this.output);
   }
 

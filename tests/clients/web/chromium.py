@@ -75,7 +75,9 @@ class Page:
         async for frame in self._socket:
             message = json.loads(frame)
             if "id" in message:
-                self._answers.pop(message["id"]).set_result(message)
+                answer = self._answers.pop(message["id"])
+                if not answer.done():  # who waited for it in vain has gone
+                    answer.set_result(message)
             elif message["method"] == "Runtime.exceptionThrown":
                 self.console.append(json.dumps(message["params"]["exceptionDetails"])[:600])
             elif message["method"] == "Log.entryAdded":
