@@ -180,7 +180,7 @@ function showButtons() {
   byId("download").hidden = captions.lines.size === 0;
   byId("mute").setAttribute("aria-pressed", "false");
   byId("mute").textContent = "Mute";
-  if (hears) call.audio.muted = false;
+  if (hears) call.muted = false;
 }
 
 async function useMicrophone() {
@@ -196,7 +196,7 @@ async function useMicrophone() {
 
 function toggleMute() {
   const isMuted = byId("mute").getAttribute("aria-pressed") !== "true";
-  call.audio.muted = isMuted;
+  call.muted = isMuted;
   byId("mute").setAttribute("aria-pressed", String(isMuted));
   byId("mute").textContent = isMuted ? "Muted" : "Mute";
 }

@@ -29,6 +29,7 @@ export class Call {
     this.lastLoudAt = 0;
     this.nFrames = 0;
     this.nResumed = 0;
+    this.isMuted = false; // hands-free
     this.isHeld = false; // push to talk: the button is down
     this.nFramesLeft = 0; // of a press that is over, until it is committed
     this.heldSince = 0;
@@ -77,6 +78,7 @@ export class Call {
       onFrame: (frame) => this.captured(frame),
       onLost: () => this.view.failed("the microphone has gone"),
     });
+    this.letOut();
     await this.connection?.useMicrophone();
   }
 
@@ -91,16 +93,25 @@ export class Call {
   }
 
   configure() {
-    if (!this.settings.isHandsFree) this.letOut(this.isHeld);
+    this.letOut();
     this.connection?.send({ type: "session.update", session: this.settings.session() });
   }
 
-  /** Over WebRTC the microphone itself is the line: it is silent between two presses. */
-  letOut(isOut) {
-    if (this.isRtc) this.audio.muted = !isOut;
+  /** The person's own choice, hands-free. */
+  set muted(muted) {
+    this.isMuted = muted;
+    this.letOut();
+  }
+
+  /** Over WebRTC the microphone itself is the line: in push to talk it is silent between two
+   *  presses, and before the server knows of them. */
+  letOut() {
+    const isLine = this.connection?.isRtc ?? true; // what opens may be one
+    this.audio.muted = this.settings.isHandsFree ? this.isMuted : isLine && !this.isHeld;
   }
 
   opened(isReconnect) {
+    this.letOut();
     if (!this.isRtc) this.audio.listen(null);
     this.isReconnect = isReconnect;
     this.isResuming = false;
@@ -178,7 +189,7 @@ export class Call {
     this.turns.callerStarted();
     this.takeFloor(this.audio.now);
     this.connection.send({ type: "input_audio_buffer.clear" });
-    this.letOut(true);
+    this.letOut();
     this.view.phase("listening");
   }
 
@@ -191,7 +202,7 @@ export class Call {
 
   commit() {
     this.isHeld = false;
-    this.letOut(false);
+    this.letOut();
     if (1000 * (this.releasedAt - this.heldSince) < SHORTEST_TALK_MS) {
       this.connection.send({ type: "input_audio_buffer.clear" });
       this.view.phase("ready");

@@ -37,7 +37,7 @@ export class Connection {
     this.line = null; // of WebRTC, while there is one
     this.closed = false;
     this.nFailed = 0;
-    this.wasOpen = false;
+    this.hadSession = false; // a line may open and break before the server has made one
     this.ticket = null;
     this.timer = 0;
     this.open();
@@ -61,7 +61,7 @@ export class Connection {
     const url = new URL(path, location.href);
     // Said either way: the settings that the page sends would else count as "begins by itself".
     // A call that is resumed is greeted only where nothing was said in it yet.
-    const isBegun = this.wasOpen && !this.ticket;
+    const isBegun = this.hadSession && !this.ticket;
     url.searchParams.set("greeting", this.isGreeted && !isBegun ? "1" : "0");
     for (const [name, value] of Object.entries(EXTRAS)) url.searchParams.set(name, value);
     if (this.ticket) url.searchParams.set("voiceloop.returns", this.ticket.returns);
@@ -113,11 +113,11 @@ export class Connection {
 
   opened() {
     this.nFailed = 0;
-    this.callbacks.onOpen(this.wasOpen);
-    this.wasOpen = true;
+    this.callbacks.onOpen(this.hadSession);
   }
 
   received(event) {
+    this.hadSession = true;
     if (event.type === "voiceloop.resume_ticket") this.ticket = event;
     else this.callbacks.onEvent(event);
   }

@@ -33,9 +33,10 @@ export async function fetchIceServers(server, key) {
 export async function openRtc({ url, key, stream, iceServers = [], onEvent, onStream, onClosed, signal }) {
   if (isShut || !globalThis.RTCPeerConnection) throw new NoRtc("there is no way for WebRTC here");
   const line = new RtcLine({ url, key, onEvent, onStream, onClosed });
+  let timer = 0;
   const late = new Promise((_, reject) => {
     const giveUp = (why) => reject(new NoRtc(why));
-    setTimeout(() => {
+    timer = setTimeout(() => {
       isShut ||= line.isAnswered && !line.isOpen;
       giveUp("no connection within 4 s");
     }, CONNECT_WITHIN_MS);
@@ -46,6 +47,8 @@ export async function openRtc({ url, key, stream, iceServers = [], onEvent, onSt
   } catch (error) {
     line.close();
     throw error instanceof NoRtc ? error : new NoRtc(error.message);
+  } finally {
+    clearTimeout(timer); // a line that came about and ended within 4 s was no missing way
   }
   return line;
 }
@@ -121,15 +124,17 @@ class RtcLine {
     if (this.isClosed) return;
     this.isClosed = true;
     clearTimeout(this.timer);
-    if (!this.isConnected) this.hangUp(); // else the line's own end tells the server
-    this.peer.close();
+    // Where the line stands its own end tells the server. Elsewhere that ends second: a server that
+    // learned of it so would know no call to hang up any more.
+    const told = this.isConnected ? Promise.resolve() : this.hangUp();
+    told.finally(() => this.peer.close());
   }
 
   /** The server need not wait for somebody who does not come. */
-  hangUp() {
+  async hangUp() {
     if (!this.callUrl) return;
     const { headers } = this;
-    fetch(`${this.callUrl}/hangup`, { method: "POST", headers, keepalive: true }).catch(() => {});
+    await fetch(`${this.callUrl}/hangup`, { method: "POST", headers, keepalive: true }).catch(() => {});
   }
 }
 
