@@ -50,7 +50,8 @@ class GreetingWait:
 
     def __init__(self, hello: Hello) -> None:
         self._is_asked = hello.greeting
-        self._sound_flows = hello.door != "websocket"
+        # Before a client has asked for anything: a microphone does not wait for the session.
+        self._sound_flows = hello.door != "websocket" or hello.is_returning
         self._wait_s = RETURN_WAIT_S if hello.is_returning else WAIT_S
         self._decided = asyncio.Event()
         self.opening = Opening.OPEN
@@ -63,7 +64,7 @@ class GreetingWait:
         """The client's next command, while none has decided."""
         match command:
             case AppendAudio() if self._sound_flows:
-                pass  # before the client has asked for anything
+                pass
             case AppendAudio():
                 self._decide(Opening.AGENT)
             case SettingsChanged() if self._is_asked:

@@ -223,6 +223,20 @@ async def test_who_asked_for_the_greeting_and_lost_it_is_greeted_anew(
         assert not again.of("error")
 
 
+async def test_sound_that_comes_before_the_ticket_greets_nobody(
+    clock: Clock, tickets: Tickets
+) -> None:
+    agent, hello = AgentConfig(greeting="Hello there!"), Hello(greeting=True, is_returning=True)
+    async with Caller(clock, agent=agent, hello=ASKS, tickets=tickets) as caller:
+        await caller.listen_until("response.done")
+        await caller.wait_quietly(1000)
+        held = newest_ticket(caller)["ticket"]
+    async with Caller(clock, agent=agent, hello=hello, tickets=tickets) as again:
+        await again.wait_quietly(200)  # a microphone that did not wait for the session
+        again.send("voiceloop.resume", ticket=held)
+        await again.wait_for("voiceloop.resumed")
+
+
 async def test_a_ticket_that_is_refused_has_nobody_greeted_who_tells_what_was_said(
     clock: Clock, tickets: Tickets
 ) -> None:
