@@ -126,6 +126,7 @@ class Engine:
         drafting = replace(sized, kv_tokens=config.kv_tokens) if config.device == "cpu" else sized
         engine = cls(text, decoder, sized, clock, make_drafters(text, decoder, drafting))
         engine._grammars.warm_up()
+        decoder.settle()
         return engine
 
     @classmethod

@@ -98,6 +98,16 @@ def make_linear(
     return DenseLinear(dense(weight).to(device=device, dtype=dtype).contiguous(), bias)
 
 
+def huge_pages(n_bytes: int) -> Tensor:
+    """So many bytes of memory, in huge pages where the system has them."""
+    memory = mmap.mmap(-1, n_bytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError, AttributeError):  # a kernel built without them: small pages then
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    codes = torch.frombuffer(memory, dtype=torch.uint8)
+    place = -codes.data_ptr() % HUGE_PAGE
+    return codes[place : place + n_bytes]
+
+
 def lay_together(products: Iterable[Linear]) -> None:
     """Move codes, in their order of use, into one mapping of huge pages.
 
@@ -106,12 +116,8 @@ def lay_together(products: Iterable[Linear]) -> None:
     streamed = [product for product in products if isinstance(product, Streamed)]
     if not streamed or not hasattr(mmap, "MADV_HUGEPAGE"):
         return
-    size = sum(product.weight.numel() + CACHE_LINE for product in streamed)
-    memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel built without them: small pages then
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    codes = torch.frombuffer(memory, dtype=torch.uint8)
-    place = -codes.data_ptr() % HUGE_PAGE
+    codes = huge_pages(sum(product.weight.numel() + CACHE_LINE for product in streamed))
+    place = 0
     for product in streamed:
         old = product.weight
         product.weight = codes[place : place + old.numel()].view(old.dtype).view(old.shape)

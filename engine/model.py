@@ -48,6 +48,8 @@ class Packed(Protocol):
     @property
     def embedding(self) -> Tensor | None: ...
 
+    def settle(self) -> None: ...
+
 
 class Abandoned(Exception):
     """A step was given up between two layers; nothing it wrote lies within a resident sequence."""
@@ -137,7 +139,9 @@ class Decoder:
             )  # fmt: skip
             for i in range(config.n_layers)
         ]
-        lay_together([product for _, product in self.products()])
+        self.settle = kept.settle if kept is not None else _is_settled
+        if kept is None:
+            lay_together([product for _, product in self.products()])
         n_positions = context_length + MAX_AHEAD
         made = {
             rope: Rope(rope, config.head_dim, n_positions, self.dtype, device, context_length)
@@ -215,6 +219,10 @@ class Decoder:
         """Bring logits below the model's cap, where it has one; their order stays."""
         cap = self.config.logit_cap
         return logits.div_(cap).tanh_().mul_(cap) if cap else logits
+
+
+def _is_settled() -> None:
+    """The weights were made here, and lie where they are."""
 
 
 def _may_have_four_bits(checkpoint: Checkpoint, config: ModelConfig) -> bool:

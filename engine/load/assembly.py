@@ -101,6 +101,7 @@ def make_drafters(text: Text, decoder: Decoder, config: EngineConfig) -> Iterato
     if config.draft_dir is not None:
         with _named_by("draft_dir"):
             draft = _read_draft(config.draft_dir, text, decoder, config)
+        draft.settle()
         yield ModelDrafter(draft, config, length, device.make_runner)
 
 

@@ -16,10 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..kept_files import SUFFIX, KeptFiles, cache_folder, code_files, digest, model_files
+from ..linear import huge_pages
 from ..types import EngineConfig
 from .linear import NativeLinear
 
@@ -62,6 +64,7 @@ class PackedWeights:
         self._files = KeptFiles(cache_folder("weights"), config.packed_file_bytes)
         self._library = library
         self.products, self.embedding = self._read()
+        self._copying = self._lay_together() if self.products else None
 
     def _read(self) -> tuple[dict[str, NativeLinear], Tensor | None]:
         try:
@@ -80,11 +83,31 @@ class PackedWeights:
 
     def _product(self, name: str, facts: dict[str, Any], file: Any) -> NativeLinear:
         """Raises: ValueError, KeyError, SafetensorError."""
-        parts = {
-            part: file.get_tensor(f"{name}.{part}") if part in facts["parts"] else None
-            for part in ("weight", "scale", "bias")
-        }
-        return NativeLinear.restored(self._library, facts["layout"], facts["kept"], **parts)
+        parts = {part: file.get_tensor(f"{name}.{part}") for part in facts["parts"]}
+        # A view of the mapping keeps all of it, and whatever was read through it.
+        small = {part: parts[part].clone() for part in ("scale", "bias") if part in parts}
+        return NativeLinear.restored(
+            self._library, facts["layout"], facts["kept"], parts.get("weight"),
+            small.get("scale"), small.get("bias"),
+        )  # fmt: skip
+
+    def _lay_together(self) -> threading.Thread:
+        """As `engine.linear.lay_together`, by a thread: it takes a second or two for 1.5B, of which
+        the interpreter has none.
+        """
+        mapped = [product.weight for product in self.products.values()]
+        memory = huge_pages(sum(map(len, mapped)))  # each is whole cache lines
+        places = memory.split([len(part) for part in mapped])
+        for product, place in zip(self.products.values(), places, strict=True):
+            product.weight = place
+        copying = threading.Thread(target=lambda: torch.cat(mapped, out=memory), daemon=True)
+        copying.start()
+        return copying
+
+    def settle(self) -> None:
+        """Return once the products may be used."""
+        if self._copying is not None:
+            self._copying.join()
 
     @property
     def is_here(self) -> bool:
