@@ -29,9 +29,10 @@ class DecodeRequest:
     hints: phrases that are likelier here than elsewhere. guess: tokens that an earlier decode of
     less sound had behind the prefix; where they still hold they need not be found one by one.
     is_paused: the speaker has fallen silent; say, if you can, whether for good. voice_alone: and
-    nothing else, for the words are known. is_beginning: it is all there is of a sound so far; say,
-    if you can, whether that is somebody who takes the floor. n_digits: it may be a number of so
-    many, which was asked for; 0: none was, or it cannot be whole.
+    nothing else, for the words are known. end_by_words: say only what the words tell of that.
+    is_beginning: it is all there is of a sound so far; say, if you can, whether that is somebody
+    who takes the floor. n_digits: it may be a number of so many, which was asked for; 0: none was,
+    or it cannot be whole. is_shared: many wait for the decoder; take as little time as may be.
     """
 
     samples: Samples
@@ -43,8 +44,10 @@ class DecodeRequest:
     guess: tuple[int, ...] = ()
     is_paused: bool = False
     voice_alone: bool = False
+    end_by_words: bool = False
     is_beginning: bool = False
     n_digits: int = 0
+    is_shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,8 @@ class DecodedWindow:
     False where the model itself doubts the tail, so that no agreement makes it certain. p_voice:
     log-odds that the speaker has finished, by the sound alone; for_agent: that it begins with words
     for the agent, and is no listener's "mm-hm", noise, echo or bystander; None where nobody asked
-    or can tell. by_words: what the decoder's states at the last words say of the end."""
+    or can tell. by_words: what the decoder's states at the last words say of the end; has_more:
+    it says that when it has been asked again."""
 
     tail: tuple[HypothesisWord, ...]
     spans_ms: tuple[tuple[float, float], ...] = ()
@@ -63,6 +67,7 @@ class DecodedWindow:
     for_agent: float | None = None
     is_anew: bool = False
     by_words: float | None = None
+    has_more: bool = False
 
 
 class WindowDecoder(Protocol):

@@ -4,8 +4,9 @@ Owns the streams: what of each is due, which share a batch, and the final that i
 At `flush()` (the first low frame of the voice detector) the whole segment is decoded; if only
 silence follows, `finalize()` answers with that at once. A fast model need not wait for the flush:
 it decodes where the voice falls, some 50 ms before the detector is sure, and has the answer when
-it is asked. A model that judges the voice is asked for that once more if the silence lasts. The
-model itself is a `WindowDecoder`.
+it is asked. A model that judges the voice is asked for that once more if the silence lasts; one
+that tells no words, what they say of the end as soon as nobody else waits. The model itself is a
+`WindowDecoder`.
 
 The words depend on where decodes fall, so streaming equals offline only as far as LocalAgreement
 promises: committed words are never retracted. Decodes fall on whole update intervals, so speech
@@ -30,9 +31,9 @@ from .speech_level import SpeechLevel
 from .window_decoder import MAX_TOKENS, DecodedWindow, DecodeRequest, WindowDecoder
 from .window_stream import (
     KEPT_SILENCE,
+    Again,
     EarlyFinal,
     Segment,
-    VoiceRead,
     WindowStream,
     tokens_of,
 )
@@ -48,6 +49,7 @@ READ_AGAIN = samples_in(240.0, RECOGNIZER_HZ)
 # Up to here a sound over the agent is judged: a pre-roll of 300 ms and the second after which a
 # voice that goes on takes the floor (STOP_MS of `call/barge_in.py`).
 BEGINNING = samples_in(1300.0, RECOGNIZER_HZ)
+MANY_STREAMS = 8  # chosen: beside fewer a long reading of 60 ms meets another in one case of ten
 NEVER_CROWDED = RECOGNIZER_HZ  # a second holds 40 tokens at most, whatever the script
 
 
@@ -58,6 +60,7 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
     segment's first second. n_held_back: the last words of a hypothesis that no agreement makes
     stable. level: tells what of a stream is silence. reads_falls: decode where the voice falls too:
     three in five of these decodes are in vain, so it is for a model that takes little time.
+    reads_words_apart: no words are wanted; ask what they say of the end behind the voice.
 
     Raises: AudioError if update_ms is outside 20..10000.
     """
@@ -70,6 +73,7 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
         n_early: int = 1,
         n_held_back: int = 1,
         reads_falls: bool = False,
+        reads_words_apart: bool = False,
         level: Callable[[], SpeechLevel] = SpeechLevel,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -82,6 +86,7 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
         self._update_s = update_ms / 1000.0
         self._n_held_back = n_held_back
         self._reads_falls = reads_falls
+        self._reads_words_apart = reads_words_apart
         self._level = level
         self._clock = clock
         self._busy_s = 0.0  # decoding without a break
@@ -108,11 +113,15 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
         if not due:
             self._busy_s = 0.0
         elif not events and self._is_time(due, now):
-            # Who asked for an answer comes first, then who has waited longest or has most to hear.
-            due.sort(key=lambda s: (s.request is None, s.due_since_s, -s.n_undecoded))
-            n_batch = self._decoder.max_batch
+            # Who asked for an answer comes first, then who has waited longest or has most to hear;
+            # what was judged already is judged again when nobody else waits.
+            due.sort(key=lambda s: (
+                s.request is None, self._again(s) is not None, s.due_since_s, -s.n_undecoded
+            ))  # fmt: skip
+            n_batch, n_new = self._decoder.max_batch, sum(self._again(s) is None for s in due)
             events.extend(self._decode(due[:n_batch]))
-            self._rest_from_partials(self._clock() - now, is_last=len(due) <= n_batch)
+            if n_new:
+                self._rest_from_partials(self._clock() - now, is_last=n_new <= n_batch)
         return events
 
     def _rest_from_partials(self, spent_s: float, *, is_last: bool) -> None:
@@ -139,23 +148,25 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
             return False
         is_interval = stream.n_undecoded >= self._n_interval(segment)
         is_new = is_interval and not stream.level.is_quiet_since(segment.decoded_to)
-        return is_new or self._is_fall(stream) or self._is_lasting(stream)
+        return is_new or self._is_fall(stream) or self._again(stream) is not None
 
     def _is_fall(self, stream: WindowStream) -> bool:
         """Whether the voice has fallen since a pause was last decoded: one may have begun."""
         return self._reads_falls and stream.level.has_fallen_since(stream.segment.paused_to)
 
-    def _is_lasting(self, stream: WindowStream) -> bool:
-        """Whether the silence behind a judgement of the voice has lasted for another one."""
-        early = stream.segment.early
-        if early is None or early.p_voice is None or early.voice_read is not VoiceRead.TOLD:
-            return False
-        has_lasted = stream.segment.end - early.position >= READ_AGAIN
-        return has_lasted and stream.level.is_quiet_since(early.position)
-
-    def _reads_voice_alone(self, stream: WindowStream) -> bool:
-        is_asked = stream.request is not None or stream.segment.is_full
-        return not is_asked and self._is_lasting(stream)
+    def _again(self, stream: WindowStream) -> Again | None:
+        """What of a pause that was judged is due for another judgement."""
+        segment, early = stream.segment, stream.segment.early
+        if early is None or early.p_voice is None or not early.is_told:
+            return None
+        if stream.request is not None or segment.is_full:
+            return None
+        if not stream.level.is_quiet_since(early.position):
+            return None
+        if self._reads_words_apart and Again.WORDS not in early.read_again:
+            return Again.WORDS
+        has_lasted = segment.end - early.position >= READ_AGAIN
+        return Again.VOICE if has_lasted and Again.VOICE not in early.read_again else None
 
     def _answer_without_decoding(self, stream: WindowStream, events: list[Event]) -> bool:
         """Answers a request for which all is known: nothing was said, or nothing new."""
@@ -188,8 +199,8 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
         else:
             early = stream.segment.early
             p_voice = early.log_odds if early is not None else None
-            if early is not None and early.voice_read is VoiceRead.UNASKED:
-                stream.segment.early = replace(early, voice_read=VoiceRead.TOLD)
+            if early is not None:
+                stream.segment.early = replace(early, is_told=True)
             events.append(_partial(stream, is_flushed=True, p_voice=p_voice))
 
     def _decode(self, batch: list[WindowStream]) -> list[Event]:
@@ -221,8 +232,11 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
         interval.
         """
         segment = stream.segment
+        again = self._again(stream)
+        if again is Again.WORDS and segment.early is not None:
+            return segment.early.position  # what is encoded already
         is_whole = stream.request is not None or segment.is_full or self._is_fall(stream)
-        if is_whole or self._is_lasting(stream):
+        if is_whole or again is Again.VOICE:
             return min(segment.end, segment.window_start + segment.n_longest)
         return segment.end - (segment.end - segment.start) % self._n_interval(segment)
 
@@ -239,6 +253,7 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
         hotwords = self._decoder.encode_text(f" {named}") if named else ()
         prompt = (*hotwords[:MAX_PROMPT_TOKENS], *earlier[-MAX_PROMPT_TOKENS:])
         is_paused = stream.request is not None or self._is_fall(stream)
+        again = self._again(stream)
         return DecodeRequest(
             samples=samples,
             language=segment.options.language,
@@ -249,10 +264,12 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
             guess=tuple(tokens_of(segment.agreement.tail)),
             is_paused=isinstance(stream.request, Flush)
             or self._is_fall(stream)
-            or self._is_lasting(stream),
-            voice_alone=self._reads_voice_alone(stream),
+            or again is not None,
+            voice_alone=again is Again.VOICE,
+            end_by_words=again is Again.WORDS,
             is_beginning=end - segment.start <= BEGINNING,
             n_digits=stream.options.n_digits if is_paused and not segment.left else 0,
+            is_shared=len(self._streams) >= MANY_STREAMS,
         )
 
     def _apply(
@@ -261,9 +278,10 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
         segment = stream.segment
         if result.for_agent is not None:
             segment.for_agent = result.for_agent
-        if self._reads_voice_alone(stream) and segment.early is not None:
-            told = VoiceRead.TOLD_TWICE
-            segment.early = replace(segment.early, p_voice=result.p_voice, voice_read=told)
+        if (again := self._again(stream)) is not None and segment.early is not None:
+            if result.has_more:
+                return
+            segment.early = segment.early.judged_again(again, result)
             events.append(_partial(stream, is_flushed=False, p_voice=segment.early.log_odds))
             return
         agreement = segment.agreement

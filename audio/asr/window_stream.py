@@ -4,8 +4,10 @@ Owns the sound that is still in the window, by its place in the stream, and what
 segment under way. Decides nothing: `window_recognizer` does.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -17,7 +19,7 @@ from .local_agreement import FORCED_CUT_MS, HypothesisWord, LocalAgreement
 from .queued_recognizer import QueuedStream
 from .session_words import session_phrases
 from .speech_level import SpeechLevel
-from .window_decoder import MAX_TOKENS
+from .window_decoder import MAX_TOKENS, DecodedWindow
 
 KEPT_SILENCE = RECOGNIZER_HZ  # of the silence before a segment's first word, 1 s is kept
 LONGEST_WINDOW = samples_in(FORCED_CUT_MS, RECOGNIZER_HZ)
@@ -26,28 +28,37 @@ LONGEST_WINDOW = samples_in(FORCED_CUT_MS, RECOGNIZER_HZ)
 CROWDED_TOKENS = MAX_TOKENS - 48
 
 
-class VoiceRead(Enum):
-    """The state of the judgement of a voice that fell silent."""
+class Again(Enum):
+    """What is judged once more of a voice that fell silent."""
 
-    UNASKED = "unasked"
-    TOLD = "told"  # with the answer to a flush
-    TOLD_TWICE = "told twice"  # and again, once the silence had lasted
+    WORDS = "words"  # behind the voice, where nobody hears them
+    VOICE = "voice"  # once the silence has lasted
 
 
 @dataclass(frozen=True, slots=True)
 class EarlyFinal:
-    """The segment's words if only silence came after position; the rest: as of `DecodedWindow`."""
+    """The segment's words if only silence came after position; the rest: as of `DecodedWindow`.
+
+    is_told: with the answer to a flush; read_again: what has been since.
+    """
 
     position: int
     words: tuple[Word, ...]
     p_voice: float | None
-    voice_read: VoiceRead = VoiceRead.UNASKED
     by_words: float | None = None
+    is_told: bool = False
+    read_again: frozenset[Again] = frozenset()
 
     @property
     def log_odds(self) -> float | None:
         """The odds that the speaker has finished, by the sound and by the words as decoded."""
         return None if self.p_voice is None else joined(self.p_voice, self.by_words)
+
+    def judged_again(self, again: Again, told: DecodedWindow) -> EarlyFinal:
+        read = self.read_again | {again}
+        if again is Again.WORDS:
+            return replace(self, by_words=told.by_words, read_again=read)
+        return replace(self, p_voice=told.p_voice, read_again=read)
 
 
 class Segment:

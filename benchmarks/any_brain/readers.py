@@ -2,7 +2,8 @@
 
 Load: the bundled caller's turns in real time, each of 32 calls with a silence between two turns as
 long as the agent's answer. A judgement's time runs from the pause, where it is asked for, to its
-arrival in the gateway's process. A core's share is processor time over wall time, of one call.
+arrival in the gateway's process; the reader of the voice gives a second one, with what the words
+add. A core's share is processor time over wall time, of one call.
 
 Beside a model: SmolLM2-135M as published has no head for the end of the turn, as `cpu`'s and
 `gpu`'s models have none; the call is held against that of the embedded agent.
@@ -45,7 +46,8 @@ N_TURNS, N_QUICK_TURNS = 24, 1
 HISTORY = (ChatMessage("assistant", "Juniper Cafe, good morning. What can I get you?"),)
 WITH_HEAD, WITHOUT_HEAD = "embedded", "a model without a head"
 
-Caller = Callable[[Supervisor, int, float, list[float]], Awaitable[None]]
+Delays = tuple[list[float], list[float]]  # ms, of first and of second judgements
+Caller = Callable[[Supervisor, int, float, Delays], Awaitable[None]]
 
 
 async def measure(found: Found, *, is_quick: bool, seed: int) -> None:
@@ -69,20 +71,23 @@ async def measure(found: Found, *, is_quick: bool, seed: int) -> None:
 async def _load(
     spec: WorkerSpec, caller: Caller, n_calls: int, load_s: float, seed: int
 ) -> dict[str, Any]:
-    delays_ms: list[float] = []
+    delays: Delays = ([], [])
     async with Supervisor([spec]) as reader:
         pid = reader.workers[0].pid
         assert pid is not None
-        await caller(reader, seed, 0.0, [])  # one turn, not counted: buffers, tables
+        await caller(reader, seed, 0.0, ([], []))  # one turn, not counted: buffers, tables
         began_s, busy_s = time.monotonic(), _processor_s(pid)
-        calls = (caller(reader, seed + 1 + n, load_s, delays_ms) for n in range(n_calls))
+        calls = (caller(reader, seed + 1 + n, load_s, delays) for n in range(n_calls))
         await asyncio.gather(*calls)
         share = (_processor_s(pid) - busy_s) / (time.monotonic() - began_s) / n_calls
         memory_mb = _resident_mb(pid)
+    first, second = delays
     return {
-        "n": len(delays_ms),
-        "p50_ms": round(percentile(delays_ms, 50), 1),
-        "p95_ms": round(percentile(delays_ms, 95), 1),
+        "n": len(first),
+        "p50_ms": round(percentile(first, 50), 1),
+        "p95_ms": round(percentile(first, 95), 1),
+        "second_p50_ms": round(percentile(second, 50), 1) if second else None,
+        "second_p95_ms": round(percentile(second, 95), 1) if second else None,
         "memory_mb": round(memory_mb, 1),
         "core_percent": round(100.0 * share, 2),
     }
@@ -93,7 +98,7 @@ def _utterances() -> Sequence[Utterance]:
     return load_utterances(script, script.voices[0], RECOGNIZER_HZ)
 
 
-async def _words_of(reader: Supervisor, seed: int, for_s: float, delays_ms: list[float]) -> None:
+async def _words_of(reader: Supervisor, seed: int, for_s: float, delays: Delays) -> None:
     """One caller's words, staged as they come; then all of them, at the pause."""
     draw, until_s = random.Random(seed), time.monotonic() + for_s
     said = [one.turn.text for one in _utterances()]
@@ -108,7 +113,7 @@ async def _words_of(reader: Supervisor, seed: int, for_s: float, delays_ms: list
         branch.stage(len(words), " ".join(words))
         async for event in branch.events():
             if isinstance(event, Staged) and event.stage_id == len(words):
-                delays_ms.append(1000.0 * (time.monotonic() - asked_s))
+                delays[0].append(1000.0 * (time.monotonic() - asked_s))
                 break
         await branch.close()
         if time.monotonic() >= until_s:
@@ -116,7 +121,7 @@ async def _words_of(reader: Supervisor, seed: int, for_s: float, delays_ms: list
         await asyncio.sleep(draw.uniform(*ANSWER_S))
 
 
-async def _voice_of(reader: Supervisor, seed: int, for_s: float, delays_ms: list[float]) -> None:
+async def _voice_of(reader: Supervisor, seed: int, for_s: float, delays: Delays) -> None:
     """One caller's sound, window by window; flushed two windows into the pause."""
     draw, until_s = random.Random(seed), time.monotonic() + for_s
     utterances = _utterances()
@@ -135,10 +140,10 @@ async def _voice_of(reader: Supervisor, seed: int, for_s: float, delays_ms: list
         asked_s = time.monotonic()
         stream.flush()
         async for event in events:
-            if isinstance(event, Partial) and event.flushed:
-                assert event.p_voice is not None
-                delays_ms.append(1000.0 * (time.monotonic() - asked_s))
-                break
+            if isinstance(event, Partial) and event.p_voice is not None:
+                delays[not event.flushed].append(1000.0 * (time.monotonic() - asked_s))
+                if not event.flushed:
+                    break
         stream.finalize()
         if time.monotonic() >= until_s:
             break

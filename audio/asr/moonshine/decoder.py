@@ -5,7 +5,10 @@ end where the text goes round in circles or nobody spoke. A network (`onnx_netwo
 `torch_network`) encodes the sound and gives the next token's scores.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from numpy.typing import NDArray
 from ...end_in_states import EndInStates
 from ...end_of_voice import EndOfVoice
 from ...for_agent import ForAgent
-from ...frames import RECOGNIZER_HZ
+from ...frames import RECOGNIZER_HZ, Samples
 from ..window_decoder import DecodedWindow, DecodeRequest, max_new_tokens, proportional_spans
 from .digits import DigitReader, log_softmax
 from .network import MoonshineNetwork
@@ -35,6 +38,13 @@ EDGE = RECOGNIZER_HZ // 5
 # Of the sound where nobody hears words: the head has learned from 1.5 to 4.5 s before a pause, and
 # its weight beside other evidence was fitted to so much.
 MOST_READ = 3 * RECOGNIZER_HZ
+# Of the sound whose words are read: a number wants as much (LOG.md, 2026-11-28, "the same judge
+# beside a service's ears"), and it takes another 60 ms to encode.
+MOST_WRITTEN = 6 * RECOGNIZER_HZ
+# People say 12 tokens in 3 s, digits twice as many in 6, for 4 ms each. Between three and three
+# others are read, who wait for a first judgement.
+MOST_TOKENS_READ, TOKENS_AT_ONCE = 32, 3
+KEPT_SOUNDS = 16  # 0.7 to 1.4 MB each, the last that were encoded: words are read behind the voice
 TOKENS_PER_S = 10.0  # twice what its authors allow: figures are spelled here
 # A decode whose last tokens repeat so often (of one or two tokens; of more) goes round in circles.
 MOST_REPEATS, MOST_LONG_REPEATS, LONGEST_CIRCLE = 5, 3, 8
@@ -52,13 +62,27 @@ OTHER_WORDS = range(-1, 3)
 LEAST_OF_NUMBER, MOST_WORSE, MOST_WORSE_THAN_DIGITS = -0.9, 7.0, 2.0
 
 
+@dataclass(slots=True)
+class _Sound:
+    """What the encoder made of a sound, and what of its words has been written so far."""
+
+    context: Any
+    tokens: list[int] = field(default_factory=lambda: [START])
+    states: Any = None
+
+    def forget_words(self) -> None:
+        """They have been read; their states are large."""
+        self.tokens, self.states = [START], None
+
+
 class MoonshineDecoder:
     """`WindowDecoder` of a network and the folder of its vocabulary, in English.
 
     It sees neither what was said before the window nor a prompt. end_of_voice: the head that tells
     of the same encoder's rows whether a voice that fell silent has finished; end_in_states: what
     the words add to that; for_agent: the one that tells of a young sound whether it is words for
-    the agent; None for none. hears_words False: that is all it tells, in a third of the time.
+    the agent; None for none. hears_words False: that is all it tells, in a third of the time, and
+    what the words add where it is asked again.
 
     Raises: AudioError where the folder has no vocabulary.
     """
@@ -84,6 +108,7 @@ class MoonshineDecoder:
         self._vocabulary = MoonshineVocabulary(vocabulary)
         self._digits = DigitReader(network, self._vocabulary)
         self._hints = lru_cache(maxsize=64)(self._read_hints)
+        self._sound = lru_cache(maxsize=KEPT_SOUNDS)(self._read_sound)
 
     def encode_text(self, text: str) -> tuple[int, ...]:
         return ()
@@ -92,15 +117,12 @@ class MoonshineDecoder:
         return [self._decode(request) for request in requests]
 
     def _decode(self, request: DecodeRequest) -> DecodedWindow:
-        samples = request.samples if self._hears_words else request.samples[-MOST_READ:]
-        context = self._network.encode(np.pad(samples.astype(np.float32) / 32768.0, EDGE))
-        p_voice = for_agent = None
-        if self._for_agent is not None and request.is_beginning:
-            for_agent = self._for_agent.log_odds(self._network.rows(context))
-        if self._end_of_voice is not None and request.is_paused:
-            p_voice = self._end_of_voice.log_odds(self._network.rows(context))
-        if request.voice_alone or not self._hears_words:
-            return DecodedWindow((), p_voice=p_voice, for_agent=for_agent)
+        if not self._hears_words:
+            return self._read(request)
+        context = self._encode(request.samples)
+        judged = self._judged(context, request)
+        if request.voice_alone:
+            return judged
         forced = [token for word in request.prefix for token in word.tokens]
         n_most = max_new_tokens(request, TOKENS_PER_S) - len(forced)
         hints = self._hints(request.hints)
@@ -108,7 +130,7 @@ class MoonshineDecoder:
             context, forced, request.guess, n_most, hints
         )
         by_words = None
-        if self._end_in_states is not None and p_voice is not None and (forced or tokens):
+        if self._end_in_states and judged.p_voice is not None and (forced or tokens):
             n_tokens = 1 + len(forced) + len(tokens)
             by_words = self._end_in_states.log_odds(self._network.last_states(states, n_tokens))
         prefix, number = request.prefix, None
@@ -124,7 +146,51 @@ class MoonshineDecoder:
             spans_ms = proportional_spans((*prefix, *tail), request.samples)
         is_sure = log_probability >= SURE_LOG_PROBABILITY
         is_anew = number is not None
-        return DecodedWindow(tail, spans_ms, is_sure, p_voice, for_agent, is_anew, by_words)
+        return replace(
+            judged, tail=tail, spans_ms=spans_ms, is_sure=is_sure, is_anew=is_anew,
+            by_words=by_words,
+        )  # fmt: skip
+
+    def _judged(self, context: Any, request: DecodeRequest) -> DecodedWindow:
+        """What the heads on the encoder tell, where they are asked."""
+        p_voice = for_agent = None
+        if self._for_agent is not None and request.is_beginning:
+            for_agent = self._for_agent.log_odds(self._network.rows(context))
+        if self._end_of_voice is not None and request.is_paused:
+            p_voice = self._end_of_voice.log_odds(self._network.rows(context))
+        return DecodedWindow((), p_voice=p_voice, for_agent=for_agent)
+
+    def _read(self, request: DecodeRequest) -> DecodedWindow:
+        """Judge without telling words; asked again, by the words."""
+        if request.end_by_words and (heads := self._end_in_states) is not None:
+            n_most = MOST_READ if request.is_shared else MOST_WRITTEN
+            return self._read_on(self._sound(request.samples[-n_most:].tobytes()), heads)
+        sound = self._sound(request.samples[-MOST_READ:].tobytes())
+        return self._judged(sound.context, request)
+
+    def _encode(self, samples: Samples) -> Any:
+        return self._network.encode(np.pad(samples.astype(np.float32) / 32768.0, EDGE))
+
+    def _read_sound(self, sound: bytes) -> _Sound:
+        return _Sound(self._encode(np.frombuffer(sound, np.int16)))
+
+    def _read_on(self, sound: _Sound, heads: EndInStates) -> DecodedWindow:
+        """What the words say of the end, whatever they are; nothing where there are none, or no
+        end of them.
+        """
+        for _ in range(TOKENS_AT_ONCE):
+            new, said = sound.tokens[-1:], sound.tokens[1:]
+            rows, sound.states = self._network.step(sound.context, sound.states, new)
+            token, _ = self._choose(rows[-1], (), said, self._hints(()))
+            if token == END:
+                last = self._network.last_states(sound.states, len(sound.tokens))
+                sound.forget_words()
+                return DecodedWindow((), by_words=heads.log_odds(last) if said else None)
+            sound.tokens.append(token)
+        if len(sound.tokens) < MOST_TOKENS_READ:
+            return DecodedWindow((), has_more=True)
+        sound.forget_words()
+        return DecodedWindow(())
 
     def _number(
         self, context: Any, n_digits: int, heard: Sequence[int]

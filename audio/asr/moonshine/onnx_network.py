@@ -73,7 +73,7 @@ class MoonshineOnnxRecognizer(WindowRecognizer):
             vocabulary_folder(found),
             head,
             judge,
-            EndInStates() if head is not None and hears_words else None,
+            EndInStates() if head is not None else None,
             hears_words=hears_words,
         )
         super().__init__(
@@ -82,6 +82,7 @@ class MoonshineOnnxRecognizer(WindowRecognizer):
             n_early=N_EARLY,
             n_held_back=HELD_BACK,
             reads_falls=reads_falls,
+            reads_words_apart=head is not None and not hears_words,
             level=VoicedLevel,
             clock=clock,
         )

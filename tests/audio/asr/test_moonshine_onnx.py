@@ -201,6 +201,37 @@ def test_the_end_of_turn_head_reads_the_encoders_rows_at_a_pause_alone(folder, m
     assert Head.asked[-1] == ((3 * 16_000 + 2 * 3_200) // 384, 8)  # of nine seconds the last three
 
 
+def test_a_reader_that_is_asked_again_reads_the_words_of_the_same_sound(folder, monkeypatch):
+    class Heads:
+        def log_odds(self, states):
+            return float(len(states))
+
+    decoder = ScriptedDecoder(SMALL, LATTES)
+    parts = {"encoder_model": ScriptedEncoder(), "decoder_model_merged": decoder}
+    monkeypatch.setattr(onnx_network, "_session", lambda folder, name, n: parts[name])
+    network = OnnxNetwork(folder)
+    monkeypatch.setattr(network, "last_states", lambda states, n_tokens: range(n_tokens))
+    encoded = []
+    encode = network.encode
+    monkeypatch.setattr(network, "encode", lambda wave: encoded.append(wave) or encode(wave))
+    reader = MoonshineDecoder(network, folder, end_in_states=Heads(), hears_words=False)
+    paused = DecodeRequest(SPEECH, "en", (), (), True, is_paused=True)
+    again = replace(paused, end_by_words=True)
+    assert reader.decode([paused])[0].by_words is None
+    told = reader.decode([again])[0]
+    assert (told.tail, told.by_words, len(encoded)) == ((), 3.0, 1)  # the start, "small lattes"
+    decoder.script = [{"s": SMALL, "l": LATTES, "t": TWO}[one] for one in "sltstllsttlsstltsl" * 2]
+    other = replace(again, samples=SPEECH[100:])
+    parts_of_it = [reader.decode([other])[0] for _ in range(11)]  # others come between
+    assert [one.has_more for one in parts_of_it] == [True] * 10 + [False]
+    assert all(one.by_words is None for one in parts_of_it)  # without an end
+    long = replace(again, samples=np.tile(SPEECH, 9))
+    reader.decode([replace(long, end_by_words=False)])
+    reader.decode([replace(long, is_shared=True)])
+    reader.decode([long])
+    assert [len(wave) // 16_000 for wave in encoded[2:]] == [3, 6]  # of nine seconds
+
+
 def test_the_head_of_sounds_over_the_agent_reads_the_same_rows_at_the_beginning_alone(
     folder, monkeypatch
 ):

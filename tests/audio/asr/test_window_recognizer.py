@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from audio.asr.local_agreement import HypothesisWord
 from audio.asr.window_decoder import MAX_TOKENS, DecodedWindow, DecodeRequest
-from audio.asr.window_recognizer import WindowRecognizer
+from audio.asr.window_recognizer import MANY_STREAMS, WindowRecognizer
 from audio.end_in_states import joined
 from audio.errors import AudioError, UnknownStream
 from audio.stream import Partial, RecognizerOptions, StreamFailed, Transcript
@@ -205,6 +205,47 @@ def test_what_the_words_say_of_the_end_stays_beside_a_second_reading_of_the_voic
     (again,) = run(recognizer, "a", silence(0.3), 320)
     assert decoder.batches[-1][0].voice_alone
     assert first.p_voice == again.p_voice == joined(0.75, 0.5)
+
+
+def test_a_reader_tells_of_the_voice_at_once_and_of_the_words_when_nobody_waits(decoder, clock):
+    decoder.max_batch, tell = 1, decoder._decode
+
+    more = [False, False, True, False, True]
+
+    def read(request):
+        if not request.end_by_words:
+            return replace(tell(request), tail=(), spans_ms=())
+        return DecodedWindow((), has_more=True) if more.pop() else DecodedWindow((), by_words=0.5)
+
+    decoder._decode = read
+    reader = WindowRecognizer(
+        decoder, clock=clock, update_ms=10_000.0, reads_falls=True, reads_words_apart=True
+    )
+    for name in ("a", "b"):
+        reader.open(name, RecognizerOptions())
+        run(reader, name, np.concatenate([said(3), silence(0.06)]), 320)
+    assert len(decoder.batches) == 2
+    for name in ("a", "b"):
+        reader.feed(name, silence(0.02))
+        reader.flush(name)
+    told = drain(reader)
+    assert [(one.stream_id, one.flushed, one.p_voice) for one in told] == [
+        ("a", True, 0.75), ("b", True, 0.75),
+        ("a", False, joined(0.75, 0.5)), ("b", False, joined(0.75, 0.5)),
+    ]  # fmt: skip
+    fallen, again = (decoder.batches[place][0] for place in (0, 2))
+    assert len(more) == 1
+    assert again.end_by_words and (again.samples == fallen.samples).all()  # what is encoded already
+    (lasting,) = run(reader, "a", silence(1.0), 320)  # once, then the voice once
+    assert decoder.batches[-1][0].voice_alone and lasting.p_voice == joined(0.75, 0.5)
+    run(reader, "b", said(1, first=3), 320)
+    assert len(decoder.batches) == 7  # who goes on is not read
+    assert not again.is_shared
+    for index in range(MANY_STREAMS - 2):
+        reader.open(f"c{index}", RecognizerOptions())
+    reader.flush("b")
+    drain(reader)
+    assert decoder.batches[-1][0].is_shared
 
 
 def test_a_voice_is_read_once_more_where_the_silence_lasts(recognizer, decoder):
