@@ -21,7 +21,7 @@ from ...end_of_voice import EndOfVoice
 from ...for_agent import ForAgent
 from ...frames import RECOGNIZER_HZ, Samples
 from ..window_decoder import DecodedWindow, DecodeRequest, max_new_tokens, proportional_spans
-from .digits import DigitReader, log_softmax
+from .digits import DigitReader, ReadNumber, log_softmax
 from .network import MoonshineNetwork
 from .vocabulary import END, START, MoonshineVocabulary, PhraseHints
 
@@ -60,6 +60,9 @@ UNLIKELY_LOG_PROBABILITY, SURE_LOG_PROBABILITY = -1.1, -0.25
 # digits over G.711").
 OTHER_WORDS = range(-1, 3)
 LEAST_OF_NUMBER, MOST_WORSE, MOST_WORSE_THAN_DIGITS = -0.9, 7.0, 2.0
+# Nor is its last digit made up in a pause before that is said: what it and the end add to the
+# logarithm is -0.8 at the worst where it was said, and -1.5 at the best where it was not.
+LEAST_OF_LAST = -1.2
 
 
 @dataclass(slots=True)
@@ -129,15 +132,16 @@ class MoonshineDecoder:
         tokens, log_probability, states = self._greedy(
             context, forced, request.guess, n_most, hints
         )
-        by_words = None
-        if self._end_in_states and judged.p_voice is not None and (forced or tokens):
-            n_tokens = 1 + len(forced) + len(tokens)
-            by_words = self._end_in_states.log_odds(self._network.last_states(states, n_tokens))
         prefix, number = request.prefix, None
         if request.n_digits:
             number = self._number(context, request.n_digits, [*forced, *tokens])
         if number is not None:
-            (tokens, log_probability), forced, prefix = number, [], ()
+            tokens, states, forced, prefix = list(number.tokens), number.states, [], ()
+            log_probability = number.score / len(tokens)
+        by_words = None
+        if self._end_in_states and judged.p_voice is not None and (forced or tokens):
+            n_tokens = 1 + len(forced) + len(tokens)
+            by_words = self._end_in_states.log_odds(self._network.last_states(states, n_tokens))
         if log_probability < UNLIKELY_LOG_PROBABILITY and not forced:
             tokens = []
         tail = self._vocabulary.words(tokens)
@@ -192,26 +196,25 @@ class MoonshineDecoder:
         sound.forget_words()
         return DecodedWindow(())
 
-    def _number(
-        self, context: Any, n_digits: int, heard: Sequence[int]
-    ) -> tuple[list[int], float] | None:
-        """The number of so many digits and the mean log-probability of its tokens; None where the
-        words are one already, or nobody said one.
+    def _number(self, context: Any, n_digits: int, heard: Sequence[int]) -> ReadNumber | None:
+        """The number of so many digits; None where the words are one already, or nobody said
+        one.
         """
         n_words = sum(len(word.text.split()) for word in self._vocabulary.words(heard))
         has_digits = self._vocabulary.says_digits(heard)
         is_whole = has_digits and n_words == n_digits
         if is_whole or n_words - n_digits not in OTHER_WORDS:
             return None
-        number, score = self._digits.read(context, n_digits)
-        if not number or score < LEAST_OF_NUMBER * len(number):
+        number = self._digits.read(context, n_digits)
+        if number is None or number.score < LEAST_OF_NUMBER * len(number.tokens):
+            return None
+        if number.score - number.before_last < LEAST_OF_LAST:
             return None
         rows, _ = self._network.step(context, None, [START, *heard])
         found = zip(log_softmax(rows), [*heard, END], strict=True)
         of_words = sum(float(row[token]) for row, token in found)
-        if score < of_words - (MOST_WORSE_THAN_DIGITS if has_digits else MOST_WORSE):
-            return None
-        return list(number), score / len(number)
+        most_worse = MOST_WORSE_THAN_DIGITS if has_digits else MOST_WORSE
+        return number if number.score >= of_words - most_worse else None
 
     def _greedy(
         self,

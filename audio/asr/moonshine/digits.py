@@ -33,15 +33,27 @@ class _Next:
 
 
 @dataclass(frozen=True, slots=True)
-class _Number:
-    """The digits so far. times: how often the next one is said; follows: log-probabilities."""
+class ReadNumber:
+    """A whole number, or its beginning. score: the log-probability of its tokens, the end included
+    where it is whole; before_last: of those up to the digit before the last; states: behind them.
+    """
 
     score: float
+    before_last: float
     tokens: tuple[int, ...]
+    states: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Number(ReadNumber):
+    """The digits so far. at_digit: the score at the last of them; times: how often the next one is
+    said; follows: log-probabilities.
+    """
+
+    at_digit: float
     n_digits: int
     times: int
     follows: NDArray[np.float32]
-    states: Any
 
 
 class DigitReader:
@@ -60,30 +72,28 @@ class DigitReader:
         )
         self._marks = [_Next(piece, 0) for mark in MARKS if (piece := vocabulary.piece(mark))]
 
-    def read(self, context: Any, n_digits: int) -> tuple[tuple[int, ...], float]:
-        """The tokens of the likeliest number of so many digits and their log-probability, the end
-        included; () and -inf where there is none.
-        """
-        best, best_score = tuple[int, ...](), -np.inf
+    def read(self, context: Any, n_digits: int) -> ReadNumber | None:
+        """The likeliest number of so many digits; None where there is none."""
+        best: ReadNumber | None = None
         numbers = [self._begun(context)]
         while numbers:
             for one in numbers:
                 score = one.score + float(one.follows[END])
-                if one.n_digits == n_digits and one.times == 1 and score > best_score:
-                    best, best_score = one.tokens, score
+                is_whole = one.n_digits == n_digits and one.times == 1
+                if is_whole and (best is None or score > best.score):
+                    best = ReadNumber(score, one.before_last, one.tokens, one.states)
             found = [
                 (one.score + float(one.follows[then.tokens[0]]), one, then)
                 for one in numbers
                 for then in self._nexts(one, n_digits)
             ]
             found = sorted(found, key=lambda each: -each[0])[:BEAM]
-            least = max(best_score, found[0][0] - MOST_BEHIND) if found else 0.0
+            least = found[0][0] - MOST_BEHIND if found else 0.0
+            least = least if best is None else max(least, best.score)
             numbers = [
-                self._longer(context, one, then, score)
-                for score, one, then in found
-                if score > least
+                self._longer(context, one, then) for score, one, then in found if score > least
             ]
-        return best, best_score
+        return best
 
     def _nexts(self, one: _Number, n_digits: int) -> Iterator[_Next]:
         if one.n_digits + one.times <= n_digits:
@@ -96,20 +106,21 @@ class DigitReader:
 
     def _begun(self, context: Any) -> _Number:
         logits, states = self._network.step(context, None, (START,))
-        return _Number(0.0, (), 0, 1, log_softmax(logits)[-1], states)
+        return _Number(0.0, 0.0, (), states, 0.0, 0, 1, log_softmax(logits)[-1])
 
-    def _longer(self, context: Any, one: _Number, then: _Next, score: float) -> _Number:
-        """score: with the first of the tokens."""
+    def _longer(self, context: Any, one: _Number, then: _Next) -> _Number:
         logits, states = self._network.step(context, one.states, then.tokens)
         follows = log_softmax(logits)
-        found = zip(follows[:-1], then.tokens[1:], strict=True)
-        score += sum(float(row[token]) for row, token in found)
-        n_digits, times = one.n_digits, one.times
+        rows = (one.follows, *follows)[:-1]
+        found = zip(rows, then.tokens, strict=True)
+        score = one.score + sum(float(row[token]) for row, token in found)
+        tokens, n_digits, times = (*one.tokens, *then.tokens), one.n_digits, one.times
+        before, at_digit = one.before_last, one.at_digit
         if then in self._digits:
-            n_digits, times = n_digits + times, 1
+            n_digits, times, before, at_digit = n_digits + times, 1, at_digit, score
         elif then in self._repeats:
             times = then.times
-        return _Number(score, (*one.tokens, *then.tokens), n_digits, times, follows[-1], states)
+        return _Number(score, before, tokens, states, at_digit, n_digits, times, follows[-1])
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -115,13 +115,13 @@ LIKE_EIGHT = {"\u2581heaven": 0.0, "\u2581eight": -1.5}
 
 
 @pytest.mark.parametrize(("n_digits", "words"), [
-    (4, "five two five eight"),
-    (0, "five to five heaven"),  # no number was asked for
-    (9, "five to five heaven"),  # nor is one said that is half as long
-    (5, "five to five heaven"),  # another digit would have to be made up
+    (4, "five two eight five"),
+    (0, "five to heaven five"),  # no number was asked for
+    (9, "five to heaven five"),  # nor is one said that is half as long
+    (5, "five to heaven five"),  # another digit would have to be made up
 ])  # fmt: skip
 def test_a_number_that_was_asked_for_is_read_in_words_that_sound_like_it(decode, n_digits, words):
-    script = [SAID_FIVE, LIKE_TWO, SAID_FIVE, LIKE_EIGHT]
+    script = [SAID_FIVE, LIKE_TWO, LIKE_EIGHT, SAID_FIVE]
     result, _ = decode(script, n_digits=n_digits)
     assert texts(result) == words.split() and result.is_anew == (n_digits == 4)
 
@@ -131,6 +131,16 @@ def test_a_number_is_read_in_words_that_were_stable_too_and_a_double_is_two_digi
     script = [LIKE_EIGHT, {"\u2581double": 0.0}, SAID_FIVE, LIKE_TWO]  # from the forced word on
     result, _ = decode(script, prefix, n_digits=4, n_forced=0)
     assert texts(result) == "eight double five two".split() and result.is_anew
+
+
+@pytest.mark.parametrize(
+    ("eight", "words"), [(-0.5, "five two five eight"), (-1.5, "five to five")]
+)
+def test_no_last_digit_is_made_up_in_a_pause_before_it(decode, eight, words):
+    result, _ = decode(
+        [SAID_FIVE, LIKE_TWO, SAID_FIVE, {"</s>": 0.0, "\u2581eight": eight}], n_digits=4
+    )
+    assert texts(result) == words.split()
 
 
 def test_no_number_is_looked_for_where_far_fewer_words_were_heard(decode):
