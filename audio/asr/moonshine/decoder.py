@@ -21,7 +21,7 @@ from ...end_of_voice import EndOfVoice
 from ...for_agent import ForAgent
 from ...frames import RECOGNIZER_HZ, Samples
 from ..window_decoder import DecodedWindow, DecodeRequest, max_new_tokens, proportional_spans
-from .digits import DigitReader, ReadNumber, log_softmax
+from .digits import NATIONAL_PREFIX, PHONE_DIGITS, DigitReader, ReadNumber, log_softmax
 from .network import MoonshineNetwork
 from .vocabulary import END, START, MoonshineVocabulary, PhraseHints
 
@@ -200,10 +200,11 @@ class MoonshineDecoder:
         """The number of so many digits; None where the words are one already, or nobody said
         one.
         """
-        n_words = sum(len(word.text.split()) for word in self._vocabulary.words(heard))
-        has_digits = self._vocabulary.says_digits(heard)
-        is_whole = has_digits and n_words == n_digits
-        if is_whole or n_words - n_digits not in OTHER_WORDS:
+        words = " ".join(word.text for word in self._vocabulary.words(heard)).split()
+        has_digits, n_more = self._vocabulary.says_digits(heard), len(words) - n_digits
+        may_be_one_more = n_digits == PHONE_DIGITS and words[:1] == [NATIONAL_PREFIX]
+        is_whole = has_digits and (n_more == 0 or (n_more == 1 and may_be_one_more))
+        if is_whole or n_more not in OTHER_WORDS:
             return None
         number = self._digits.read(context, n_digits)
         if number is None or number.score < LEAST_OF_NUMBER * len(number.tokens):

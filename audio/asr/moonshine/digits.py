@@ -20,6 +20,8 @@ from .vocabulary import END, START, WORD_MARK, MoonshineVocabulary
 DIGITS = "zero one two three four five six seven eight nine oh".split()
 REPEATS = {"double": 2, "triple": 3}
 MARKS = ",.-"  # that it writes between the digits
+# A telephone number of so many digits may have one more, with this one before it.
+PHONE_DIGITS, NATIONAL_PREFIX = 10, "one"
 # Numbers that are followed at once, and how far behind the likeliest one they may be.
 BEAM, MOST_BEHIND = 3, 2.5
 
@@ -70,16 +72,20 @@ class DigitReader:
             ]
             for words in (DIGITS, REPEATS)
         )
+        prefix = (NATIONAL_PREFIX, NATIONAL_PREFIX.capitalize())
+        self._prefixes = {
+            tokens for text in prefix if (tokens := vocabulary.piece(WORD_MARK + text))
+        }
         self._marks = [_Next(piece, 0) for mark in MARKS if (piece := vocabulary.piece(mark))]
 
     def read(self, context: Any, n_digits: int) -> ReadNumber | None:
-        """The likeliest number of so many digits; None where there is none."""
+        """The likeliest number of so many digits, or of one more; None where there is none."""
         best: ReadNumber | None = None
         numbers = [self._begun(context)]
         while numbers:
             for one in numbers:
                 score = one.score + float(one.follows[END])
-                is_whole = one.n_digits == n_digits and one.times == 1
+                is_whole = n_digits <= one.n_digits and one.times == 1
                 if is_whole and (best is None or score > best.score):
                     best = ReadNumber(score, one.before_last, one.tokens, one.states)
             found = [
@@ -96,11 +102,12 @@ class DigitReader:
         return best
 
     def _nexts(self, one: _Number, n_digits: int) -> Iterator[_Next]:
-        if one.n_digits + one.times <= n_digits:
+        n_most = n_digits + (n_digits == PHONE_DIGITS and one.tokens[:1] in self._prefixes)
+        if one.n_digits + one.times <= n_most:
             yield from self._digits
         if one.times > 1:
             return
-        yield from (each for each in self._repeats if one.n_digits + each.times <= n_digits)
+        yield from (each for each in self._repeats if one.n_digits + each.times <= n_most)
         if one.tokens and one.tokens[-1:] not in [each.tokens for each in self._marks]:
             yield from self._marks
 

@@ -24,7 +24,7 @@ from tests.stepping import drain
 
 WORDS = "\u2581two \u2581small \u2581lattes \u2581letters \u2581p m".split()
 WORDS += ", . - 4 0 \u2581$ \u2581 \u266a".split()
-WORDS += "\u2581five \u2581eight \u2581to \u2581heaven \u2581double".split()
+WORDS += "\u2581five \u2581eight \u2581to \u2581heaven \u2581double \u2581one".split()
 PIECES = ["<unk>", "<s>", "</s>", *(f"<{i}>" for i in range(256)), *WORDS]
 SPEECH = (np.random.default_rng(0).normal(0, 3000, 16_000)).astype(np.int16)
 
@@ -128,9 +128,9 @@ def test_a_number_that_was_asked_for_is_read_in_words_that_sound_like_it(decode,
 
 def test_a_number_is_read_in_words_that_were_stable_too_and_a_double_is_two_digits(decode):
     prefix = (HypothesisWord("heaven", (token("\u2581heaven"),)),)
-    script = [LIKE_EIGHT, {"\u2581double": 0.0}, SAID_FIVE, LIKE_TWO]  # from the forced word on
+    script = [LIKE_EIGHT, LIKE_TWO, {"\u2581double": 0.0}, SAID_FIVE]  # from the forced word on
     result, _ = decode(script, prefix, n_digits=4, n_forced=0)
-    assert texts(result) == "eight double five two".split() and result.is_anew
+    assert texts(result) == "eight two double five".split() and result.is_anew
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,13 @@ def test_no_last_digit_is_made_up_in_a_pause_before_it(decode, eight, words):
         [SAID_FIVE, LIKE_TWO, SAID_FIVE, {"</s>": 0.0, "\u2581eight": eight}], n_digits=4
     )
     assert texts(result) == words.split()
+
+
+@pytest.mark.parametrize(("first", "is_read"), [("one", True), ("five", False)])
+def test_ten_digits_may_have_one_more_behind_the_national_prefix(decode, first, is_read):
+    script = [{f"\u2581{first}": 0.0}, LIKE_TWO, *[SAID_FIVE] * 9]
+    result, _ = decode(script, n_digits=10)
+    assert texts(result) == [first, "two" if is_read else "to", *["five"] * 9]
 
 
 def test_no_number_is_looked_for_where_far_fewer_words_were_heard(decode):
