@@ -144,10 +144,16 @@ class StreamEnd:
         self._line.end(code, how)
 
     async def _fill(self) -> None:
-        """Silence where the far end sends none: on hold, muted, or held up."""
+        """Silence where the far end sends none: on hold, muted, or held up.
+
+        Where our own loop stood still, what came meanwhile is read first: once it is waited for.
+        """
+        waits = False
         while True:
+            due_s = self._loop.time() + SILENT_AFTER_S / 2
             await asyncio.sleep(SILENT_AFTER_S / 2)
-            while self._loop.time() - self._heard_until_s > SILENT_AFTER_S:
+            waits = not waits and self._loop.time() - due_s > FRAME_MS / 1000.0
+            while not waits and self._loop.time() - self._heard_until_s > SILENT_AFTER_S:
                 self._heard_until_s += FRAME_MS / 1000.0
                 self._line.hear(SILENCE)
 

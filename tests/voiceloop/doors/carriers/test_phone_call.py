@@ -23,12 +23,16 @@ from tests.waiting import until
 from voiceloop.backends import RecognizerOptions
 from voiceloop.call.connection import Hello
 from voiceloop.doors.carriers import door
+from voiceloop.doors.carriers.dialect import Heard
+from voiceloop.doors.carriers.legs import Legs, LegStream
+from voiceloop.doors.carriers.sound import FarSound
+from voiceloop.doors.carriers.stream import StreamEnd
 from voiceloop.doors.line import Line
 from voiceloop.operation import Limits
 from voiceloop.phone_settings import PhoneSettings
 from voiceloop.server.app import Gateway
 from voiceloop.server.process import listen
-from voiceloop.telephony import Announcement
+from voiceloop.telephony import Announcement, PhoneCall
 
 pytestmark = pytest.mark.virtual_time
 
@@ -424,3 +428,41 @@ async def test_a_port_of_audiosocket_s_that_another_has_is_a_typed_refusal() -> 
         with taken:
             told = await http.post(f"{url}/v1/phone/audiosocket", auth=("asterisk", TOKEN))
         assert (told.status_code, told.json()["error"]["code"]) == (503, "server_overloaded")
+
+
+class Wire:
+    """A stream's socket, dialect and line in one: counts what is heard."""
+
+    def __init__(self) -> None:
+        self.frames: asyncio.Queue[bytes] = asyncio.Queue()
+        self.heard_ms = 0.0
+
+    async def receive(self) -> bytes:
+        return await self.frames.get()
+
+    def read(self, frame: bytes) -> Heard:
+        return Heard(frame)
+
+    def hear(self, samples: bytes) -> None:
+        self.heard_ms += len(samples) / 48.0
+
+
+async def test_what_waits_in_the_socket_while_our_own_loop_stands_still_is_no_silence() -> None:
+    loop: Any = asyncio.get_running_loop()
+    wire: Any = Wire()
+    owner = LegStream(Legs().ring(PhoneCall("twilio", id="CA1"), 0.0), 0)
+    stream = StreamEnd(wire, wire, FarSound("pcmu", 8000), wire, owner)
+    reading = asyncio.create_task(stream.run())
+    for number in range(50):
+        if number == 25:
+            loop.virtual_selector.now_s += 0.5  # the machine ran something else
+            await asyncio.sleep(0)
+        if number < 25:
+            await asyncio.sleep(0.02)
+        wire.frames.put_nowait(bytes(160))
+    await asyncio.sleep(0.01)
+    assert wire.heard_ms == pytest.approx(1000, abs=25)
+    await asyncio.sleep(1.0)  # what is one is written
+    assert 1400 < wire.heard_ms < 1900
+    reading.cancel()
+    await asyncio.wait([reading])
