@@ -113,6 +113,11 @@ class RtpEnd(ABC):
     def _is_live(self) -> bool: ...
 
     @property
+    def _has_unread(self) -> bool:
+        """Whether packets have come that wait for their turn on our loop."""
+        return False
+
+    @property
     @abstractmethod
     def _send_due_s(self) -> float:
         """Return when silence follows what was sent, because nothing else has; inf: not at all."""
@@ -144,7 +149,10 @@ class RtpEnd(ABC):
 
     def _tick(self) -> None:
         timer, self._timer, now_s = self._timer, None, self._clock()
-        if timer is not None and (late_s := now_s - timer.when()) > FRAME_S:
+        late_s = 0.0 if timer is None else now_s - timer.when()
+        if self._has_unread:
+            late_s = max(0.0, late_s) + FRAME_S
+        if late_s >= FRAME_S:
             self._receiver.excuse(late_s, now_s)
         self._hear(self._receiver.tick(now_s))
         if now_s >= self._send_due_s:

@@ -81,6 +81,10 @@ class IceLine:
             self._rate.take()
             self._waiting.put_nowait(data)
 
+    @property
+    def has_unread(self) -> bool:
+        return not self._waiting.empty()
+
     def send(self, data: bytes) -> None:
         """Send a datagram to the peer, once it has named its path."""
         if self._path is not None and not self._is_closed:

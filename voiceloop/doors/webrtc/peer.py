@@ -275,6 +275,10 @@ class Peer(RtpEnd):
         return self._state is PeerState.LIVE
 
     @property
+    def _has_unread(self) -> bool:
+        return self._line.has_unread
+
+    @property
     def _send_due_s(self) -> float:
         """Return when silence is due: without it a peer takes the end of a reply for a loss, and
         makes up 0.2 s of it.

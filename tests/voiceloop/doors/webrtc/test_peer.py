@@ -104,3 +104,14 @@ async def test_packets_that_wait_while_our_own_loop_stands_still_are_no_silence(
         packet = RtpPacket(111, number, 960 * number, 7, payload=payload)
         sending.peer.receive_sound(packet.serialize())
     assert 20 <= sending.far.n_heard / 480 <= 21
+
+
+async def test_while_packets_wait_for_their_turn_no_silence_is_written(sending: Sending) -> None:
+    payload = OpusEncoder().encode(tone(20, RATE_HZ))
+    sending.peer.receive_sound(RtpPacket(111, 0, 0, 7, payload=payload).serialize())
+    sending.peer._line.receive(b"a datagram that nobody has decrypted yet")
+    await asyncio.sleep(0.2)
+    assert sending.far.n_heard == 480
+    await sending.peer._line._recv()
+    await asyncio.sleep(0.2)
+    assert sending.far.n_heard > 480
