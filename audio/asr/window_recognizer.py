@@ -157,16 +157,19 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
     def _again(self, stream: WindowStream) -> Again | None:
         """What of a pause that was judged is due for another judgement."""
         segment, early = stream.segment, stream.segment.early
-        if early is None or early.p_voice is None or not early.is_told:
-            return None
-        if stream.request is not None or segment.is_full:
+        if early is None or early.p_voice is None or stream.request is not None or segment.is_full:
             return None
         if not stream.level.is_quiet_since(early.position):
             return None
         if self._reads_words_apart and Again.WORDS not in early.read_again:
-            return Again.WORDS
-        has_lasted = segment.end - early.position >= READ_AGAIN
+            # Of a fall that may be none only where there is time.
+            return Again.WORDS if early.is_told or not self._is_shared else None
+        has_lasted = early.is_told and segment.end - early.position >= READ_AGAIN
         return Again.VOICE if has_lasted and Again.VOICE not in early.read_again else None
+
+    @property
+    def _is_shared(self) -> bool:
+        return len(self._streams) >= MANY_STREAMS
 
     def _answer_without_decoding(self, stream: WindowStream, events: list[Event]) -> bool:
         """Answers a request for which all is known: nothing was said, or nothing new."""
@@ -269,7 +272,7 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
             end_by_words=again is Again.WORDS,
             is_beginning=end - segment.start <= BEGINNING,
             n_digits=stream.options.n_digits if is_paused and not segment.left else 0,
-            is_shared=len(self._streams) >= MANY_STREAMS,
+            is_shared=self._is_shared,
         )
 
     def _apply(
@@ -281,8 +284,9 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
         if (again := self._again(stream)) is not None and segment.early is not None:
             if result.has_more:
                 return
-            segment.early = segment.early.judged_again(again, result)
-            events.append(_partial(stream, is_flushed=False, p_voice=segment.early.log_odds))
+            early = segment.early = segment.early.judged_again(again, result)
+            if early.is_told:
+                events.append(_partial(stream, is_flushed=False, p_voice=early.log_odds))
             return
         agreement = segment.agreement
         if result.is_anew:

@@ -207,22 +207,41 @@ def test_what_the_words_say_of_the_end_stays_beside_a_second_reading_of_the_voic
     assert first.p_voice == again.p_voice == joined(0.75, 0.5)
 
 
-def test_a_reader_tells_of_the_voice_at_once_and_of_the_words_when_nobody_waits(decoder, clock):
+@pytest.fixture
+def reader(decoder, clock):
+    """One that tells no words, and reads them in two parts."""
     decoder.max_batch, tell = 1, decoder._decode
-
-    more = [False, False, True, False, True]
+    more = []
 
     def read(request):
         if not request.end_by_words:
             return replace(tell(request), tail=(), spans_ms=())
-        return DecodedWindow((), has_more=True) if more.pop() else DecodedWindow((), by_words=0.5)
+        more.append(len(more) % 2 == 0)
+        return DecodedWindow((), has_more=True) if more[-1] else DecodedWindow((), by_words=0.5)
 
     decoder._decode = read
-    reader = WindowRecognizer(
+    return WindowRecognizer(
         decoder, clock=clock, update_ms=10_000.0, reads_falls=True, reads_words_apart=True
     )
-    for name in ("a", "b"):
+
+
+def test_a_reader_of_few_has_read_the_words_before_it_is_asked(reader, decoder):
+    reader.open("a", RecognizerOptions())
+    assert not run(reader, "a", np.concatenate([said(3), silence(0.1)]), 320)
+    fallen, *again = (batch[0] for batch in decoder.batches)
+    assert [one.end_by_words for one in again] == [True, True] and not again[0].is_shared
+    assert all((one.samples == fallen.samples).all() for one in again)  # what is encoded already
+    reader.flush("a")
+    (told,) = drain(reader)
+    assert told.flushed and told.p_voice == joined(0.75, 0.5) and len(decoder.batches) == 3
+
+
+def test_a_reader_of_many_tells_of_the_voice_at_once_and_of_the_words_when_nobody_waits(
+    reader, decoder
+):
+    for name in ("a", "b", *map(str, range(MANY_STREAMS - 2))):
         reader.open(name, RecognizerOptions())
+    for name in ("a", "b"):
         run(reader, name, np.concatenate([said(3), silence(0.06)]), 320)
     assert len(decoder.batches) == 2
     for name in ("a", "b"):
@@ -233,19 +252,11 @@ def test_a_reader_tells_of_the_voice_at_once_and_of_the_words_when_nobody_waits(
         ("a", True, 0.75), ("b", True, 0.75),
         ("a", False, joined(0.75, 0.5)), ("b", False, joined(0.75, 0.5)),
     ]  # fmt: skip
-    fallen, again = (decoder.batches[place][0] for place in (0, 2))
-    assert len(more) == 1
-    assert again.end_by_words and (again.samples == fallen.samples).all()  # what is encoded already
+    assert decoder.batches[2][0].is_shared
     (lasting,) = run(reader, "a", silence(1.0), 320)  # once, then the voice once
     assert decoder.batches[-1][0].voice_alone and lasting.p_voice == joined(0.75, 0.5)
     run(reader, "b", said(1, first=3), 320)
     assert len(decoder.batches) == 7  # who goes on is not read
-    assert not again.is_shared
-    for index in range(MANY_STREAMS - 2):
-        reader.open(f"c{index}", RecognizerOptions())
-    reader.flush("b")
-    drain(reader)
-    assert decoder.batches[-1][0].is_shared
 
 
 def test_a_voice_is_read_once_more_where_the_silence_lasts(recognizer, decoder):
@@ -577,7 +588,7 @@ def test_chunking_up_to_one_update_changes_no_event(data):
     samples = said(9)
 
     def play(cuts):
-        recognizer = WindowRecognizer(ScriptedDecoder(), update_ms=250.0)
+        recognizer = WindowRecognizer(ScriptedDecoder(), clock=HandClock(), update_ms=250.0)
         recognizer.open("a", RecognizerOptions())
         events, start = [], 0
         for end in [*cuts, len(samples)]:
