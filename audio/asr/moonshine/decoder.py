@@ -206,16 +206,14 @@ class MoonshineDecoder:
         is_whole = has_digits and (n_more == 0 or (n_more == 1 and may_be_one_more))
         if is_whole or n_more not in OTHER_WORDS:
             return None
-        number = self._digits.read(context, n_digits)
-        if number is None or number.score < LEAST_OF_NUMBER * len(number.tokens):
-            return None
-        if number.score - number.before_last < LEAST_OF_LAST:
-            return None
         rows, _ = self._network.step(context, None, [START, *heard])
         found = zip(log_softmax(rows), [*heard, END], strict=True)
         of_words = sum(float(row[token]) for row, token in found)
         most_worse = MOST_WORSE_THAN_DIGITS if has_digits else MOST_WORSE
-        return number if number.score >= of_words - most_worse else None
+        number = self._digits.read(context, n_digits, of_words - most_worse)
+        if number is None or number.score < LEAST_OF_NUMBER * len(number.tokens):
+            return None
+        return number if number.score - number.before_last >= LEAST_OF_LAST else None
 
     def _greedy(
         self,

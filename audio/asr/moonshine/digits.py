@@ -78,26 +78,27 @@ class DigitReader:
         }
         self._marks = [_Next(piece, 0) for mark in MARKS if (piece := vocabulary.piece(mark))]
 
-    def read(self, context: Any, n_digits: int) -> ReadNumber | None:
-        """The likeliest number of so many digits, or of one more; None where there is none."""
+    def read(self, context: Any, n_digits: int, least: float) -> ReadNumber | None:
+        """The likeliest number of so many digits, or of one more; None where none reaches this
+        score.
+        """
         best: ReadNumber | None = None
         numbers = [self._begun(context)]
         while numbers:
             for one in numbers:
                 score = one.score + float(one.follows[END])
                 is_whole = n_digits <= one.n_digits and one.times == 1
-                if is_whole and (best is None or score > best.score):
-                    best = ReadNumber(score, one.before_last, one.tokens, one.states)
+                if is_whole and score >= least:
+                    least, best = score, ReadNumber(score, one.before_last, one.tokens, one.states)
             found = [
                 (one.score + float(one.follows[then.tokens[0]]), one, then)
                 for one in numbers
                 for then in self._nexts(one, n_digits)
             ]
             found = sorted(found, key=lambda each: -each[0])[:BEAM]
-            least = found[0][0] - MOST_BEHIND if found else 0.0
-            least = least if best is None else max(least, best.score)
+            near = max(least, found[0][0] - MOST_BEHIND) if found else least
             numbers = [
-                self._longer(context, one, then) for score, one, then in found if score > least
+                self._longer(context, one, then) for score, one, then in found if score > near
             ]
         return best
 
