@@ -132,7 +132,7 @@ class MannersCall(PeerCall):
         begins_at = monotonic()
         await asyncio.sleep(INTERRUPT_AFTER_S)
         await self._tell(number if of_sound is None else of_sound, "short")
-        sound_at = monotonic()
+        sound_at = until = monotonic()
         if len(trial.samples):
             said = Recording(trial.samples, 16_000).at_rate(RATE_HZ).samples
             position = self._uplink.say(said)
@@ -141,7 +141,7 @@ class MannersCall(PeerCall):
             await asyncio.sleep(1.0)
         await self._until_quiet()
         self._echo.delay_ms = None
-        measured = self._measured(turn, turn.kind, onset_at, end_at)
+        measured = self._measured(turn, turn.kind, onset_at, end_at, until)
         heard_ms = self._heard_ms(begins_at, monotonic())
         if not measured.answered:
             return measured, None

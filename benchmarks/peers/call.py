@@ -266,10 +266,19 @@ class PeerCall:
         loud = np.flatnonzero(np.abs(heard.astype(np.int32)) > audible_amplitude())
         return [float(ms) for ms in np.unique(loud * 1000 // RATE_HZ)]
 
-    def _measured(self, turn: HumanTurn, kind: str, onset_at: float, end_at: float) -> MeasuredTurn:
+    def _measured(
+        self,
+        turn: HumanTurn,
+        kind: str,
+        onset_at: float,
+        end_at: float,
+        until: float = float("inf"),
+    ) -> MeasuredTurn:
+        """What became of a turn. until: from then on another sound was played."""
         cut = any(onset_at <= at < end_at for at in self._audible)
         # What the runtime dropped again, although the caller had ended, was no answer.
-        kept_at = max((p.at for p in self._pieces if p.samples is None), default=0.0)
+        dropped_at = (p.at for p in self._pieces if p.samples is None and p.at < until)
+        kept_at = max(dropped_at, default=0.0)
         after = [at for at in self._audible if at >= max(end_at, kept_at)]
         heard_at = after[0] + faded_in_s(self._pieces, after[0]) if after else 0.0
         gap_ms = 1000.0 * (heard_at - end_at) if after and not cut else None
