@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from voiceloop.doors.carriers import dialect as wire
 from voiceloop.doors.carriers.signatures import check_vonage
@@ -77,7 +77,8 @@ class Vonage:
         call_id = wire.text_at(told, "conversation_uuid")
         if not call_id:
             raise expected("conversation_uuid", "the call's", None)
-        headers = _headers(told)
+        start = "SipHeader_"
+        headers = {n[len(start) :]: wire.text_at(told, n) for n in told if n.startswith(start)}
         caller = wire.text_at(told, "from") or wire.text_at(told, "from_user")
         return PhoneCall(self.name, caller, wire.text_at(told, "to"), headers, call_id)
 
@@ -121,10 +122,6 @@ class Vonage:
 
     def stream(self) -> wire.Dialect:
         return VonageStream()
-
-
-def _headers(told: Mapping[str, Any]) -> dict[str, str]:
-    return {name[10:]: wire.text_at(told, name) for name in told if name.startswith("SipHeader_")}
 
 
 def _ncco(*actions: Mapping[str, object]) -> str:

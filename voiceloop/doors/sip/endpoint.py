@@ -163,13 +163,13 @@ class Endpoint:
 
     def contact(self, flow: Flow) -> str:
         """The URI of ours for this far end."""
-        at = f"sip:voiceloop@{_bracketed(self.address_for(flow))}:{self.port}"
+        at = f"sip:voiceloop@{bracketed(self.address_for(flow))}:{self.port}"
         return f"<{at};transport=tcp>" if flow.is_reliable else f"<{at}>"
 
     def via(self, flow: Flow) -> str:
         """The top of a request of ours."""
         branch = f"z9hG4bK{secrets.token_hex(8)}"
-        host = _bracketed(self.address_for(flow))
+        host = bracketed(self.address_for(flow))
         return f"SIP/2.0/{flow.name} {host}:{self.port};branch={branch};rport"
 
     def _connect(self, address: Address, writer: asyncio.StreamWriter) -> Flow:
@@ -416,7 +416,7 @@ def local_address(host: str) -> str:
     return "127.0.0.1"
 
 
-def _bracketed(host: str) -> str:
+def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 

@@ -27,7 +27,7 @@ from voiceloop.doors.rtp.codecs import Codec
 from voiceloop.doors.rtp.end import FRAME_BYTES
 from voiceloop.doors.sip.description import LocalSound, answer, offer, parse
 from voiceloop.doors.sip.dialog import SDP, SipDialog
-from voiceloop.doors.sip.endpoint import METHODS, Endpoint, Headers, Key, NoAnswer
+from voiceloop.doors.sip.endpoint import METHODS, Endpoint, Headers, Key, NoAnswer, bracketed
 from voiceloop.doors.sip.media import Media
 from voiceloop.errors import InvalidRequest, NotOnThisLine, TransferFailed
 from voiceloop.telephony import KEYS, Announcement
@@ -390,7 +390,8 @@ class Leg:
                 "expected a warm transfer without TLS, found one to a sips: address"
             )
         number = target.removeprefix("tel:")
-        uri = f"sip:{number}@{self._domain}" if number != target else target
+        here = bracketed(self._dialog.flow.host)  # a number is dialled at whoever brought the call
+        uri = f"sip:{number}@{here}" if number != target else target
         is_moved = False
         if announcement is not None:
             async with self._others.told(self, uri, announcement) as place:
@@ -412,12 +413,6 @@ class Leg:
             return 408
         finally:
             self._moved = None
-
-    @property
-    def _domain(self) -> str:
-        """Return where a number is dialled: at whoever brought the call."""
-        flow = self._dialog.flow
-        return f"[{flow.host}]" if ":" in flow.host else flow.host
 
     async def say(self, sound: bytes) -> None:
         """Speak to whoever has taken our call, until it was heard or they have hung up."""
