@@ -62,15 +62,19 @@ NOTATIONS: dict[str, Notation] = {
 CALL_KEYS = frozenset({"name", "function", "tool", "tool_name", "arguments", "parameters"})
 MAX_KEY_CHARACTERS = max(map(len, CALL_KEYS))
 FENCE = "```"
+# A call's result, as templates write it: a reply that begins so makes one up instead of calling.
+RESULT = "<tool_response>"
 
 
 def begins_bare_call(text: str) -> bool | None:
     """Whether a reply that begins like this is a call without its mark; None: not known yet.
 
-    Seen: the JSON alone, in braces doubled as a template's source shows them, in a list, and
-    between the fences of a code block.
+    Seen: the JSON alone, in braces doubled as a template's source shows them, in a list, between
+    the fences of a code block, and its result in place of the call.
     """
     rest = text.lstrip()
+    if rest and RESULT.startswith(rest[: len(RESULT)]):
+        return True if len(rest) >= len(RESULT) else None
     if FENCE.startswith(rest[: len(FENCE)]):
         if len(rest) <= len(FENCE):
             return None

@@ -123,7 +123,12 @@ def test_other_text_passes_whole_however_it_is_cut(reply: str) -> None:
         assert not parser.is_bare
 
 
-@pytest.mark.parametrize("reply", ['{"name": "book"', '{{"name": nonsense}}', '{"arguments": {}}'])
+RESULT = '<tool_response>\n{"price": "$120"}\n</tool_response>'
+
+
+@pytest.mark.parametrize(
+    "reply", ['{"name": "book"', '{{"name": nonsense}}', '{"arguments": {}}', RESULT]
+)
 def test_a_bare_call_that_is_none_is_an_error_and_never_spoken(reply: str) -> None:
     parser = ToolCallParser(HERMES, holds_bare=True)
     assert not parser.feed(reply)
