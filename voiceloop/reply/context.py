@@ -126,7 +126,7 @@ class ReplyContext:
         self.tap = tap
         self.prepared = Prepared(
             protocol, agent, services.answers, self.retrieval, tools.secrets, self.tap.consent,
-            backends.capabilities.made_for if not backends.cascade else None,
+            backends.capabilities.made_for,
         )  # fmt: skip
         self.has_several_models = bool(backends.models)
         self.router = Router(

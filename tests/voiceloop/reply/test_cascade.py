@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from clients.connection import typed
 from tests.callers import Caller
 from tests.fakes import FakeLanguageModel, FakeVoice, Fault, instant_backends
 from voiceloop.admission.allowance import Allowance
@@ -23,6 +24,7 @@ from voiceloop.backends import (
     RouteSigns,
 )
 from voiceloop.call.connection import Hello
+from voiceloop.capabilities import Capabilities
 from voiceloop.config import Ahead, Config
 from voiceloop.operation import KeyQuota
 
@@ -83,6 +85,23 @@ async def test_a_rule_of_the_agent_goes_before_the_effort(clock: Clock) -> None:
         caller.send("conversation.item.create", item={**item, "content": said})
         await answered(caller, reasoning={"effort": "high"})
         assert await speakers(caller) == [(MAIN_MODEL, "route 1")]
+
+
+@pytest.mark.parametrize(
+    ("agent", "said"),
+    [({}, "We close at six on Friday."), ({"quote": "never"}, LARGE[0])],
+)
+async def test_what_the_author_wrote_is_said_where_the_small_model_would_garble_it(
+    clock: Clock, agent: dict[str, Any], said: str
+) -> None:
+    told = "You are Tom. We close at six on Friday. Parking is free."
+    backends = dataclasses.replace(
+        cascade(FakeLanguageModel(LARGE)), known=lambda: Capabilities(made_for="another agent")
+    )
+    config = AgentConfig(instructions=told, waiting=QUIET, **agent)
+    async with Caller(clock, backends, config) as caller:
+        caller.send("conversation.item.create", item=typed("When do you close on Friday?"))
+        assert await answered(caller) == said
 
 
 async def test_both_models_read_the_turn_as_it_is_spoken(clock: Clock) -> None:
