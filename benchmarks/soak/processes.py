@@ -70,8 +70,8 @@ def sample(pid: int, at_s: float) -> list[Sample]:
     return samples
 
 
-async def held(server: ServerProcess) -> dict[str, float]:
-    """What a server holds for its calls, by the names of `HELD`; empty where it does not say."""
+async def metrics_of(server: ServerProcess) -> str:
+    """What its /metrics say. Raises: OSError."""
     url = f"http://127.0.0.1:{server.port}/metrics"
     key = own_key(url)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -81,8 +81,13 @@ async def held(server: ServerProcess) -> dict[str, float]:
         with opener.open(Request(url, headers=headers), timeout=5.0) as answer:  # noqa: S310
             return str(answer.read().decode())
 
+    return await asyncio.to_thread(read)
+
+
+async def held(server: ServerProcess) -> dict[str, float]:
+    """What a server holds for its calls, by the names of `HELD`; empty where it does not say."""
     try:
-        text = await asyncio.to_thread(read)
+        text = await metrics_of(server)
     except OSError:
         return {}
     found = dict.fromkeys(HELD.values(), 0.0)

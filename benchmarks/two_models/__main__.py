@@ -9,6 +9,8 @@ link       typed turns with spoken answers whose large model is cut in the middl
 head       some 270 questions of businesses: whether the route head knows which go wrong
 verify     the bundled call at an edge whose drafts a cloud verifies, links of 30, 80 and 150 ms
 heard      the bundled call on a service that is sent words, and on the same that hears
+quality    100 questions and the scenarios of agents: right answers of the cascade over those of
+           its large model, a trained one (`python -m tests.real_weights.fetch`), alone
 upstream   the bundled call through a speech-to-speech server that ignores interruptions and sends
            20 times faster than real time, and to it alone; replies cut, and its history of them
 switch     the bundled call in which the session takes another model behind each turn
@@ -29,6 +31,7 @@ from benchmarks.two_models.head import measure as head
 from benchmarks.two_models.heard import measure as heard
 from benchmarks.two_models.link import measure as link
 from benchmarks.two_models.opener import behind_openers
+from benchmarks.two_models.quality import measure as quality
 from benchmarks.two_models.service import LargeModel, served
 from benchmarks.two_models.upstream import measure as upstream
 from benchmarks.two_models.verify import measure as verify
@@ -101,7 +104,7 @@ async def switch(found: Found, *, is_quick: bool, n_calls: int, seed: int) -> No
 
 PARTS: Mapping[str, Part] = {
     "opener": opener, "link": link, "head": head, "verify": verify, "switch": switch,
-    "heard": heard, "upstream": upstream,
+    "heard": heard, "upstream": upstream, "quality": quality,
 }  # fmt: skip
 
 
