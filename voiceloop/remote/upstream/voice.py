@@ -166,7 +166,7 @@ class UpstreamVoiceStream(TaskStream[VoiceEvent]):
         async for event in spoken(self._beside, line, self._options, f"{self.stream_id}.line"):
             if isinstance(event, SpeechEnd):
                 self._play(resampler.flush().astype("<i2").tobytes(), ())
-                break
+                continue  # to the end of it, which closes the voice's stream
             moved = tuple(
                 SpokenWord(w.text, w.start_ms + at_ms, w.end_ms + at_ms, w.text_end + begins)
                 for w in event.words
