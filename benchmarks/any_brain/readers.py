@@ -2,8 +2,8 @@
 
 Load: the bundled caller's turns in real time, each of 32 calls with a silence between two turns as
 long as the agent's answer. A judgement's time runs from the pause, where it is asked for, to its
-arrival in the gateway's process; the reader of the voice gives a second one, with what the words
-add. A core's share is processor time over wall time, of one call.
+arrival in the gateway's process; beside many the reader of the voice gives a second one, with what
+the words add. A core's share is processor time over wall time, of one call.
 
 Beside a model: SmolLM2-135M as published has no head for the end of the turn, as `cpu`'s and
 `gpu`'s models have none; the call is held against that of the embedded agent.
@@ -40,6 +40,7 @@ N_QUICK_CALLS, QUICK_LOAD_S = 2, 4.0
 ANSWER_S = (2.0, 6.0)  # of the agent's answers, between the caller's turns
 WORD_S = 0.3  # between two words of people, at 170 to 200 a minute
 LOW_WINDOWS = 2  # of silence before a pause is judged
+PAUSE_S = 0.25  # for so long it is, and the reader of many has time for its second judgement
 MOST_P95_MS, MOST_MB, MOST_CORE_PERCENT = 40.0, 250.0, 2.0
 LEAST_HELD, MOST_LATER_MS = 80.0, 20.0
 N_TURNS, N_QUICK_TURNS = 24, 1
@@ -86,6 +87,7 @@ async def _load(
         "n": len(first),
         "p50_ms": round(percentile(first, 50), 1),
         "p95_ms": round(percentile(first, 95), 1),
+        "second_n": len(second),
         "second_p50_ms": round(percentile(second, 50), 1) if second else None,
         "second_p95_ms": round(percentile(second, 95), 1) if second else None,
         "memory_mb": round(memory_mb, 1),
@@ -127,7 +129,17 @@ async def _voice_of(reader: Supervisor, seed: int, for_s: float, delays: Delays)
     utterances = _utterances()
     n_window = int(RECOGNIZER_HZ * VAD_WINDOW_MS / 1000)
     stream = await reader.recognizer().open(f"load_{seed}", RecognizerOptions())
-    events = stream.events()
+    told: list[tuple[float, bool]] = []  # when, and whether it answers a flush
+    is_answered = asyncio.Event()
+
+    async def hear() -> None:
+        async for event in stream.events():
+            if isinstance(event, Partial) and event.p_voice is not None:
+                told.append((time.monotonic(), event.flushed))
+                if event.flushed:
+                    is_answered.set()
+
+    hearing = asyncio.create_task(hear())
     await asyncio.sleep(draw.uniform(0.0, for_s / 4))
     while True:
         one = draw.choice(utterances)
@@ -137,17 +149,19 @@ async def _voice_of(reader: Supervisor, seed: int, for_s: float, delays: Delays)
             stream.feed(sound[at : at + n_window].astype("<i2").tobytes())
             next_s += VAD_WINDOW_MS / 1000 if for_s else 0.0
             await asyncio.sleep(max(0.0, next_s - time.monotonic()))
+        told.clear()
+        is_answered.clear()
         asked_s = time.monotonic()
         stream.flush()
-        async for event in events:
-            if isinstance(event, Partial) and event.p_voice is not None:
-                delays[not event.flushed].append(1000.0 * (time.monotonic() - asked_s))
-                if not event.flushed:
-                    break
+        await asyncio.sleep(PAUSE_S)
+        await is_answered.wait()
+        for at_s, answers in told:
+            delays[not answers].append(1000.0 * (at_s - asked_s))
         stream.finalize()
         if time.monotonic() >= until_s:
             break
         await asyncio.sleep(draw.uniform(*ANSWER_S))
+    hearing.cancel()
     await stream.close()
 
 
