@@ -114,14 +114,15 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
             self._busy_s = 0.0
         elif not events and self._is_time(due, now):
             # Who asked for an answer comes first, then who has waited longest or has most to hear;
-            # what was judged already is judged again when nobody else waits.
+            # words are read behind the voice when nobody else waits.
+            waits = {s.stream_id: self._again(s) is Again.WORDS for s in due}
             due.sort(key=lambda s: (
-                s.request is None, self._again(s) is not None, s.due_since_s, -s.n_undecoded
+                s.request is None, waits[s.stream_id], s.due_since_s, -s.n_undecoded
             ))  # fmt: skip
-            n_batch, n_new = self._decoder.max_batch, sum(self._again(s) is None for s in due)
+            n_batch, n_first = self._decoder.max_batch, list(waits.values()).count(False)
             events.extend(self._decode(due[:n_batch]))
-            if n_new:
-                self._rest_from_partials(self._clock() - now, is_last=n_new <= n_batch)
+            if n_first:
+                self._rest_from_partials(self._clock() - now, is_last=n_first <= n_batch)
         return events
 
     def _rest_from_partials(self, spent_s: float, *, is_last: bool) -> None:
