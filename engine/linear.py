@@ -99,7 +99,7 @@ def make_linear(
 
 
 def huge_pages(n_bytes: int) -> Tensor:
-    """So many bytes of memory, in huge pages where the system has them."""
+    """Memory of so many bytes, in huge pages where the system has them."""
     memory = mmap.mmap(-1, n_bytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError, AttributeError):  # a kernel built without them: small pages then
         memory.madvise(mmap.MADV_HUGEPAGE)
