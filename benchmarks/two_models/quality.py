@@ -27,7 +27,7 @@ from benchmarks.harness.harness import RESULTS, Bar, percent
 from benchmarks.soak.processes import metrics_of
 from benchmarks.strangers import read_strangers
 from clients.connection import RealtimeConnection, own_key
-from clients.errors import ClientError
+from clients.errors import ClientError, ConnectionFailed
 from clients.evaluate.arguments import EFFORTS
 from clients.evaluate.outcome import Played, failures
 from clients.evaluate.scenario import Scenario, ScenarioTurn, load_scenarios
@@ -98,21 +98,25 @@ async def measure(found: Found, *, is_quick: bool, n_calls: int, seed: int) -> N
         return
     played = list(items(seed))[:: 20 if is_quick else 1]
     outcomes: dict[str, list[Outcome]] = {name: [] for name in VARIANTS}
-    async with _server(next(folder.glob("*.gguf"))) as server:
-        for one in played:  # each to all in turn: what the large model has read it reads once
-            for name, (part, alone) in VARIANTS.items():
-                outcomes[name].append(await _unhurried(server, one, part, alone))
-    for name, each in outcomes.items():
-        found.figures[name] = {
-            "right": _right(each), "of": len(each), "large_percent": _large_percent(each),
-            "answers": [asdict(one) for one in each],
-        }  # fmt: skip
-    quality = percent(_right(outcomes["cascade"]), _right(outcomes["large"]))
-    small = 100.0 - _large_percent(outcomes["cascade"])
-    found.bars += [
-        Bar("right, of all large", quality, LEAST_QUALITY_PERCENT, "%", at_least=True),
-        Bar("turns that cost no large model", small, LEAST_SMALL_PERCENT, "%", at_least=True),
-    ]
+    try:
+        async with _server(next(folder.glob("*.gguf"))) as server:
+            for one in played:  # each to all in turn: what the large model has read it reads once
+                for name, (part, alone) in VARIANTS.items():
+                    outcomes[name].append(await _unhurried(server, one, part, alone))
+    finally:
+        n_whole = len(outcomes["cascade"])
+        for name, each in outcomes.items():
+            found.figures[name] = {
+                "right": _right(each[:n_whole]), "of": n_whole,
+                "large_percent": _large_percent(each[:n_whole]),
+                "answers": [asdict(one) for one in each[:n_whole]],
+            }  # fmt: skip
+        quality = percent(_right(outcomes["cascade"]), _right(outcomes["large"][:n_whole]))
+        small = 100.0 - (_large_percent(outcomes["cascade"]) or 0.0)
+        found.bars += [
+            Bar("right, of all large", quality, LEAST_QUALITY_PERCENT, "%", at_least=True),
+            Bar("turns that cost no large model", small, LEAST_SMALL_PERCENT, "%", at_least=True),
+        ]
 
 
 def items(seed: int) -> Iterator[Item]:
@@ -158,14 +162,14 @@ async def _server(model: Path) -> AsyncIterator[ServerProcess]:
 async def _unhurried(server: ServerProcess, item: Item, part: str, alone: str) -> Outcome:
     """Played anew where this machine's load chose the model, ended a reply or refused the call.
 
-    Raises: ClientError, OSError: as often as `MOST_TRIES`.
+    Raises: ClientError: as often as `MOST_TRIES`.
     """
     for is_last in [False] * (MOST_TRIES - 1) + [True]:
         try:
             outcome = await _play(server, item, part, alone)
             if is_last or not outcome.is_of_load:
                 return outcome
-        except (ClientError, OSError):
+        except ClientError:
             if is_last:
                 raise
         await asyncio.sleep(EASED_S)
@@ -173,7 +177,7 @@ async def _unhurried(server: ServerProcess, item: Item, part: str, alone: str) -
 
 
 async def _play(server: ServerProcess, item: Item, part: str, alone: str) -> Outcome:
-    """Raises: ClientError, OSError: the server has gone, or does not answer."""
+    """Raises: ClientError: the server has gone, or does not answer."""
     before = await _answered(server)
     extras = {"agent": item.agent + alone}
     connection = await RealtimeConnection.open(server.url, key=own_key(server.url), extras=extras)
@@ -207,8 +211,11 @@ def _is_good(item: Item, played: Played) -> bool:
 
 
 async def _answered(server: ServerProcess) -> Counter[str]:
-    """How many replies each model has ended, with the reason."""
-    families = text_string_to_metric_families(await metrics_of(server))
+    """How many replies each model has ended, with the reason. Raises: ConnectionFailed."""
+    try:
+        families = text_string_to_metric_families(await metrics_of(server))
+    except OSError as error:
+        raise ConnectionFailed(f"expected metrics, found {type(error).__name__}") from error
     return Counter({
         f"{one.labels['model']} {one.labels['reason']}": int(one.value)
         for family in families
@@ -222,10 +229,10 @@ def _right(outcomes: list[Outcome]) -> int:
     return sum(one.is_good for one in outcomes)
 
 
-def _large_percent(outcomes: list[Outcome]) -> float:
+def _large_percent(outcomes: list[Outcome]) -> float | None:
     n_turns = sum(one.n_turns for one in outcomes)
     n_large = sum(
         min(one.n_turns, sum(n for by, n in one.answered.items() if by.startswith("big ")))
         for one in outcomes
     )
-    return 100.0 * n_large / n_turns
+    return percent(n_large, n_turns)
