@@ -217,12 +217,15 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
             # One stream's fault must not take the others of its batch with it.
             results = [error] if len(batch) == 1 else [self._alone(r) for r in requests]
         for stream, end, result in zip(batch, ends, results, strict=True):
-            stream.due_since_s = None
             if isinstance(result, Exception):
                 del self._streams[stream.stream_id]
                 events.append(failed(stream.stream_id, result))
-            else:
-                self._apply(stream, end, result, events)
+                continue
+            # Words that are read in part stay first of those: a decoder keeps few sounds, and of
+            # more that have all been begun none would ever be read to its end.
+            if not result.has_more:
+                stream.due_since_s = None
+            self._apply(stream, end, result, events)
         return events
 
     def _alone(self, request: DecodeRequest) -> DecodedWindow | Exception:

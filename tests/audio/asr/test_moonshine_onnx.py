@@ -150,6 +150,12 @@ def test_ten_digits_may_have_one_more_behind_the_national_prefix(decode, first, 
     assert texts(result) == [first, "two" if is_read else "to", *["five"] * 9]
 
 
+def test_eleven_digits_that_were_heard_as_such_are_not_looked_for_again(decode):
+    script = [{"\u2581one": 0.0}, TWO, *[SAID_FIVE] * 9]
+    fed = [decode(script, n_digits=n)[1].fed for n in (0, 10)]
+    assert fed[0] == fed[1]
+
+
 def test_no_number_is_looked_for_where_far_fewer_words_were_heard(decode):
     script = [SAID_FIVE, LIKE_TWO, SAID_FIVE, LIKE_EIGHT]
     fed = [decode(script, n_digits=n)[1].fed for n in (0, 9, 4)]
@@ -237,6 +243,7 @@ def test_a_reader_that_is_asked_again_reads_the_words_of_the_same_sound(folder, 
     assert reader.decode([paused])[0].by_words is None
     told = reader.decode([again])[0]
     assert (told.tail, told.by_words, len(encoded)) == ((), 3.0, 1)  # the start, "small lattes"
+    assert reader.decode([again]) == [told] and decoder.fed[:3] == decoder.fed[3:]  # from the start
     decoder.script = [{"s": SMALL, "l": LATTES, "t": TWO}[one] for one in "sltstllsttlsstltsl" * 2]
     other = replace(again, samples=SPEECH[100:])
     parts_of_it = [reader.decode([other])[0] for _ in range(11)]  # others come between
@@ -245,6 +252,7 @@ def test_a_reader_that_is_asked_again_reads_the_words_of_the_same_sound(folder, 
     long = replace(again, samples=np.tile(SPEECH, 9))
     reader.decode([replace(long, end_by_words=False)])
     reader.decode([replace(long, is_shared=True)])
+    assert len(encoded) == 3  # what was judged
     reader.decode([long])
     assert [len(wave) // 16_000 for wave in encoded[2:]] == [3, 6]  # of nine seconds
 

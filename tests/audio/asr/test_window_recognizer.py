@@ -237,12 +237,13 @@ def test_a_reader_of_few_has_read_the_words_before_it_is_asked(reader, decoder):
 
 
 def test_a_reader_of_many_tells_of_the_voice_at_once_and_of_the_words_when_nobody_waits(
-    reader, decoder
+    reader, decoder, clock
 ):
+    decoder.clock, decoder.cost_s = clock, 0.01
     for name in ("a", "b", *map(str, range(MANY_STREAMS - 2))):
         reader.open(name, RecognizerOptions())
-    for name in ("a", "b"):
-        run(reader, name, np.concatenate([said(3), silence(0.06)]), 320)
+    for name, first in (("a", 0), ("b", 4)):
+        run(reader, name, np.concatenate([said(3, first), silence(0.06)]), 320)
     assert len(decoder.batches) == 2
     for name in ("a", "b"):
         reader.feed(name, silence(0.02))
@@ -253,10 +254,25 @@ def test_a_reader_of_many_tells_of_the_voice_at_once_and_of_the_words_when_nobod
         ("a", False, joined(0.75, 0.5)), ("b", False, joined(0.75, 0.5)),
     ]  # fmt: skip
     assert decoder.batches[2][0].is_shared
+    # What has been begun is read to its end before another is: a decoder keeps few sounds.
+    assert [int(batch[0].samples.max()) for batch in decoder.batches[2:]] == [1002] * 2 + [1006] * 2
     (lasting,) = run(reader, "a", silence(1.0), 320)  # once, then the voice once
     assert decoder.batches[-1][0].voice_alone and lasting.p_voice == joined(0.75, 0.5)
     run(reader, "b", said(1, first=3), 320)
     assert len(decoder.batches) == 7  # who goes on is not read
+
+
+def test_words_that_are_read_in_part_wait_for_another_s_voice(reader, decoder, clock):
+    decoder.clock, decoder.cost_s = clock, 0.01
+    for name in ("a", "b", *map(str, range(MANY_STREAMS - 2))):
+        reader.open(name, RecognizerOptions())
+    run(reader, "a", np.concatenate([said(3), silence(0.1)]), 320)
+    reader.flush("a")
+    (told,) = [*reader.step(), *reader.step()]
+    reader.feed("b", np.concatenate([said(3, first=4), silence(0.06)]))
+    drain(reader)
+    order = [(int(batch[0].samples.max()), batch[0].end_by_words) for batch in decoder.batches]
+    assert told.flushed and order == [(1002, False), (1002, True), (1006, False), (1002, True)]
 
 
 def test_a_voice_is_read_once_more_where_the_silence_lasts(recognizer, decoder):
