@@ -435,6 +435,19 @@ async def test_what_waits_in_the_socket_while_our_own_loop_stands_still_is_no_si
     assert len(bench.told.onsets) == len(bench.told.turns) == 1
 
 
+async def test_a_client_that_stops_sending_ends_its_turn_where_our_loop_is_always_late(
+    clock: Clock,
+) -> None:
+    loop: Any = asyncio.get_running_loop()
+    async with listening(clock) as bench:
+        await bench.say(800)
+        stopped_s = loop.time()
+        while not bench.told.turns and loop.time() < stopped_s + 5.0:
+            await asyncio.sleep(0.05)
+            loop.virtual_selector.now_s += 0.1  # each of its timers is 100 ms late
+        assert len(bench.told.turns) == 1 and loop.time() < stopped_s + 3.0
+
+
 async def test_a_client_that_stops_sending_mid_word_still_ends_its_turn(clock: Clock) -> None:
     async with listening(clock) as bench:
         await bench.say(800)

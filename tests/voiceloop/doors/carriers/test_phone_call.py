@@ -464,5 +464,9 @@ async def test_what_waits_in_the_socket_while_our_own_loop_stands_still_is_no_si
     assert wire.heard_ms == pytest.approx(1000, abs=25)
     await asyncio.sleep(1.0)  # what is one is written
     assert 1400 < wire.heard_ms < 1900
+    for _ in range(10):
+        loop.virtual_selector.now_s += 0.1  # and where every timer is late
+        await asyncio.sleep(0.05)
+    assert wire.heard_ms > 2400
     reading.cancel()
     await asyncio.wait([reading])

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audio.errors import AudioError
 from audio.frames import VOICE_HZ, Samples
 from voiceloop.doors.rtp.packet import RtpPacket
-from voiceloop.doors.rtp.receive import FRAME, LONGEST_BURST_S, OPUS_HZ, RtpReceiver
+from voiceloop.doors.rtp.receive import (
+    FRAME,
+    LONGEST_BURST_S,
+    LONGEST_GAP_S,
+    OPUS_HZ,
+    SILENT_AFTER_S,
+    RtpReceiver,
+)
 
 UNITS = OPUS_HZ // VOICE_HZ  # of a timestamp, in a sample
 OPUS, CONCEALED, RECOVERED = 111, -1000, -2000
@@ -93,6 +101,22 @@ def test_a_packet_that_was_overtaken_is_waited_for_as_long_as_the_line_jitters()
     line.arrives(103, 2.06)
     line.passes(2.0599 + 0.06)
     assert line.frames[-2:] == [RECOVERED, 104]
+
+
+def test_a_loop_that_was_late_waits_for_what_is_unread_and_no_longer() -> None:
+    line = Line()
+    for number, at_s in ((0, 0.0), (1, 0.05), (3, 0.06)):  # a line that jitters, and a hole
+        line.arrives(number, at_s)
+    due_s = line.receiver.due_s
+    assert due_s is not None and 0.06 < due_s < 0.06 + LONGEST_GAP_S
+    line.receiver.excuse(0.03, 0.1)
+    assert line.receiver.due_s == pytest.approx(due_s + 0.03)
+    line.passes(0.2)
+    line.receiver.excuse(10.0, 0.2)  # for longer than nothing has come
+    assert line.receiver.due_s is not None and line.receiver.due_s < 0.2 + 2 * SILENT_AFTER_S
+    n_before = len(line.samples)
+    line.passes(1.0)
+    assert len(line.samples) > n_before + 25 * FRAME
 
 
 def test_silence_is_written_by_the_clock_while_nothing_comes() -> None:
