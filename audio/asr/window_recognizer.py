@@ -156,7 +156,7 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
         return self._reads_falls and stream.level.has_fallen_since(stream.segment.paused_to)
 
     def _again(self, stream: WindowStream) -> Again | None:
-        """What of a pause that was judged is due for another judgement."""
+        """Return what of a pause that was judged is due for another judgement."""
         segment, early = stream.segment, stream.segment.early
         if early is None or early.p_voice is None or stream.request is not None or segment.is_full:
             return None

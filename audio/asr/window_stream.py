@@ -29,7 +29,7 @@ CROWDED_TOKENS = MAX_TOKENS - 48
 
 
 class Again(Enum):
-    """What is judged once more of a voice that fell silent."""
+    """A judgement of a voice that fell silent, made once more."""
 
     WORDS = "words"  # behind the voice, where nobody hears them
     VOICE = "voice"  # once the silence has lasted

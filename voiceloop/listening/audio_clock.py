@@ -45,7 +45,7 @@ class AudioClock:
 
     @property
     def stalled_ms(self) -> float:
-        """For how long a chunk has been awaited since the last; 0 before the first."""
+        """Return how long a chunk has been awaited since the last; 0 before the first."""
         return 1000.0 * (self._clock() - self._awaited_s) if self._chunks else 0.0
 
     def arrival_s(self, at_ms: float) -> float:

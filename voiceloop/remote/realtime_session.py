@@ -1,6 +1,4 @@
-"""What every client of somebody's Realtime protocol does: where it dials, how its session is set up
-as asked, and how sound goes into the input buffer.
-"""
+"""A client's session with somebody's Realtime server: address, settings, sound to its buffer."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ PART_BYTES = 1 << 20  # of sound that is sent at once: below what a server takes
 
 
 def address_of(url: str, query: str) -> str:
-    """Where sessions are opened. url: of the service, with or without that path."""
+    """Return where sessions are opened. url: of the service, with or without that path."""
     parts = urlsplit(url)
     path = parts.path.rstrip("/")
     path = path if path.endswith("/realtime") else f"{path}/realtime"

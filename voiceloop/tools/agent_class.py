@@ -55,7 +55,7 @@ class CallProcess:
         self._made = asyncio.create_task(self._make(caller), name="on_call of a call's class")
 
     async def _make(self, caller: Caller) -> Returned | ToolFailed:
-        """What `on_call` returned, or why it did not."""
+        """Return what `on_call` returned, or why it did not."""
         try:
             line = await asyncio.shield(self._begun)
             async with asyncio.timeout(MAKE_S):

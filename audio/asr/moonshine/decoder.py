@@ -67,14 +67,14 @@ LEAST_OF_LAST = -1.2
 
 @dataclass(slots=True)
 class _Sound:
-    """What the encoder made of a sound, and what of its words has been written so far."""
+    """An encoded sound, and what of its words has been written so far."""
 
     context: Any
     tokens: list[int] = field(default_factory=lambda: [START])
     states: Any = None
 
     def forget_words(self) -> None:
-        """They have been read; their states are large."""
+        """Drop words that have been read: their states are large."""
         self.tokens, self.states = [START], None
 
 
@@ -156,7 +156,7 @@ class MoonshineDecoder:
         )  # fmt: skip
 
     def _judged(self, context: Any, request: DecodeRequest) -> DecodedWindow:
-        """What the heads on the encoder tell, where they are asked."""
+        """Return what the heads on the encoder tell, where they are asked."""
         p_voice = for_agent = None
         if self._for_agent is not None and request.is_beginning:
             for_agent = self._for_agent.log_odds(self._network.rows(context))
@@ -179,8 +179,9 @@ class MoonshineDecoder:
         return _Sound(self._encode(np.frombuffer(sound, np.int16)))
 
     def _read_on(self, sound: _Sound, heads: EndInStates) -> DecodedWindow:
-        """What the words say of the end, whatever they are; nothing where there are none, or no
-        end of them.
+        """Return what the words say of the end, whatever they are.
+
+        Nothing where there are none, or no end of them.
         """
         for _ in range(TOKENS_AT_ONCE):
             new, said = sound.tokens[-1:], sound.tokens[1:]
