@@ -1,7 +1,10 @@
 """Packed weights on disk are the model's: the same logits, and anew where they are not whole."""
 
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ import engine.native.packed_file as packed_file
 from engine.engine import Engine
 from engine.load.gguf import GgufCheckpoint
 from engine.native.build import NotBuilt, library
+from engine.native.packed_file import PackedWeights
 from engine.quality import log_probabilities
 from engine.types import EngineConfig
 from tests.engine.conftest import WriteCheckpoint
@@ -62,6 +66,20 @@ def test_a_second_start_reads_no_weights_but_the_packed_ones_and_says_the_same(
         return tensor(self, name, shape)
 
     monkeypatch.setattr(GgufCheckpoint, "tensor", noted)
+    is_awaited, cat, settle = threading.Event(), torch.cat, PackedWeights.settle
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            is_awaited.wait(10.0)
+            time.sleep(0.05)
+        return cat(*args, **kwargs)
+
+    def awaited(self: PackedWeights) -> None:
+        is_awaited.set()
+        settle(self)
+
+    monkeypatch.setattr(torch, "cat", late)
+    monkeypatch.setattr(PackedWeights, "settle", awaited)
     engine = Engine.load(model, config(quant))
     assert engine.runner.layers.startswith("native")
     assert all("norm" in name for name in read) and read

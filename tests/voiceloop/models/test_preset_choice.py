@@ -325,6 +325,8 @@ def test_the_cpu_preset_reads_one_file_of_a_general_model_beside_the_embedded_sp
     monkeypatch.setattr(presets, "n_cores", lambda: 8)
     specs = worker_specs(Config(preset="cpu"))
     assert [(spec.name, spec.n_threads) for spec in specs] == [("engine", 4), ("speech", 1)]
+    # Both of two cores, and no more than there are.
+    assert [CPU.processes[0].threads(n_cores) for n_cores in (1, 2, 3, 8)] == [1, 2, 2, 4]
     [engine], [recognizer, voice] = (spec.roles for spec in specs)
     assert engine.options["quant"] == "int4"
     file = Path(engine.options["model_dir"])
