@@ -124,6 +124,8 @@ class RtcLine {
     if (this.isClosed) return;
     this.isClosed = true;
     clearTimeout(this.timer);
+    // The peer may stand, late, until the server has answered: what it brings is of no call here.
+    this.channel.onmessage = this.peer.ontrack = null;
     // Where the line stands its own end tells the server. Elsewhere that ends second: a server that
     // learned of it so would know no call to hang up any more.
     const told = this.isConnected ? Promise.resolve() : this.hangUp();

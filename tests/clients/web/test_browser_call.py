@@ -594,6 +594,48 @@ async def test_silence_is_counted_from_the_last_audible_sample_not_from_the_news
     assert found["cause"]["askedAt"] - found["silentAt"] > 0.5
 
 
+# A line whose channel opens and whose server speaks once it was given up, before the server has
+# answered that it may hang up.
+GIVEN_UP = """(async () => {
+  const told = [];
+  let peer, hungUp;
+  globalThis.RTCPeerConnection = class {
+    constructor() { peer = this; }
+    createDataChannel() { return (this.channel = { readyState: "connecting" }); }
+    setConfiguration() {}
+    addTransceiver() { return {}; }
+    setLocalDescription() { this.localDescription = { sdp: "v=0" }; }
+    setRemoteDescription() {}
+    close() { told.push("closed"); }
+  };
+  globalThis.fetch = (url) => url.endsWith("/hangup")
+    ? new Promise((done) => (hungUp = done))
+    : Promise.resolve(new Response("v=0", { headers: { Location: "/v1/realtime/calls/one" } }));
+  const { openRtc } = await import("/web/rtc.js");
+  const given = new AbortController();
+  const opening = openRtc({
+    url: location.href, signal: given.signal, onClosed: () => {},
+    onEvent: (event) => told.push(event.type), onStream: () => told.push("stream"),
+  });
+  while (!peer.channel.onopen) await new Promise((done) => setTimeout(done, 10));
+  given.abort();
+  await opening.catch((error) => told.push(error.message));
+  peer.channel.onmessage?.({ data: '{"type": "session.created"}' });
+  peer.ontrack?.({ streams: [], track: null });
+  hungUp();
+  await new Promise((done) => setTimeout(done, 10));
+  return told;
+})()"""
+
+
+async def test_a_line_that_was_given_up_brings_nothing_into_the_call_that_goes_on(
+    tmp_path: Path,
+) -> None:
+    wav = microphone(tmp_path / "caller.wav", [30.0])
+    async with page_with(wav, tmp_path / "server.log") as page:
+        assert await page.evaluate(GIVEN_UP) == ["given up", "closed"]
+
+
 async def test_after_a_click_nothing_looks_pressed_and_after_the_call_nothing_is_promised(
     tmp_path: Path,
 ) -> None:
