@@ -85,6 +85,7 @@ def test_where_another_model_reads_the_end_staged_words_take_no_logits_and_no_se
 
     engine.runner.step = noted  # type: ignore[method-assign]
     branch = engine.branch("b", turn.history, reads_end=False)
+    assert not only(drain(engine), Staged)  # nothing is yet
     n_all = len(turn.history) + len(turn.open)
     for n_prefilled in (n_all, 0):
         branch.stage(turn.open)

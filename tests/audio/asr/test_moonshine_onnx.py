@@ -150,6 +150,32 @@ def test_ten_digits_may_have_one_more_behind_the_national_prefix(decode, first, 
     assert texts(result) == [first, "two" if is_read else "to", *["five"] * 9]
 
 
+def test_of_a_number_its_own_words_say_whether_that_was_the_end(folder, monkeypatch):
+    class Heads:
+        def log_odds(self, states):
+            return float(sum(states))
+
+    class Head:
+        def log_odds(self, rows):
+            return 0.0
+
+    script = [SAID_FIVE, LIKE_TWO, SAID_FIVE, {"</s>": 0.0, "\u2581eight": -0.5}]
+    parts = {"encoder_model": ScriptedEncoder(), "decoder_model_merged": ScriptedDecoder(*script)}
+    monkeypatch.setattr(onnx_network, "_session", lambda folder, name, n: parts[name])
+    network = OnnxNetwork(folder)
+    seen = []
+    monkeypatch.setattr(
+        network, "last_states", lambda states, n_tokens: seen.append((states, n_tokens)) or [1.0]
+    )
+    decoder = MoonshineDecoder(network, folder, Head(), end_in_states=Heads())
+    spoken = DecodeRequest(SPEECH, "en", (), (), True, is_paused=True, n_digits=4)
+    result = decoder.decode([spoken])[0]
+    assert texts(result) == "five two five eight".split() and result.by_words == 1.0
+    [(states, n_tokens)] = seen
+    # The start and four digits, where "five to five" has a state less.
+    assert n_tokens == states["past_key_values.0.decoder.key"].shape[2] == 5
+
+
 def test_eleven_digits_that_were_heard_as_such_are_not_looked_for_again(decode):
     script = [{"\u2581one": 0.0}, TWO, *[SAID_FIVE] * 9]
     fed = [decode(script, n_digits=n)[1].fed for n in (0, 10)]

@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
+from audio.resample import Resampler
+from tests.tables import each_row
 from voiceloop.backends import Partial, RecognizerOptions, Transcript
 from voiceloop.errors import BackendError, BackendRefused
+from voiceloop.remote.realtime_session import PART_BYTES, address_of, appended
 from voiceloop.remote.transcriber import RemoteTranscriber, RemoteTranscriberStream
 
 LOUD = (8000 * np.sin(np.arange(8000) / 5)).astype("<i2").tobytes()  # half a second
@@ -287,3 +290,28 @@ async def test_a_lost_connection_fails_the_stream(
     await server.drop()
     with pytest.raises(BackendError, match="connection lost"):
         await until(stream, Transcript)
+
+
+@each_row(
+    ("url", "query", "address"),
+    [
+        ("ws://h:1/v1", "intent=t", "ws://h:1/v1/realtime?intent=t"),
+        (
+            "wss://h/v1/realtime/?deployment=d",
+            "model=m",
+            "wss://h/v1/realtime?deployment=d&model=m",
+        ),
+        ("ws://h", "", "ws://h/realtime"),
+    ],
+)
+def test_a_session_is_opened_at_a_service_s_url_with_or_without_its_path(
+    url: str, query: str, address: str
+) -> None:
+    assert address_of(url, query) == address
+
+
+def test_sound_of_a_long_turn_is_sent_in_parts_below_what_a_message_may_hold() -> None:
+    sound = bytes(PART_BYTES + 3200)
+    sent = [event["audio"] for event in appended(Resampler(16_000, 16_000), sound, is_last=True)]
+    assert b"".join(map(base64.b64decode, sent)) == sound
+    assert [len(base64.b64decode(part)) for part in sent] == [PART_BYTES, 3200]
