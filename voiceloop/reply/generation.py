@@ -562,7 +562,8 @@ class Generation:
         said.n_wrong_calls += is_bare
         if said.calls or not (is_bare or said.refused):
             return False
-        may_be_bound = self.rounds.is_first and (is_malformed or self._text.names_tool)
+        has_tools = self.rounds.is_first and bool(self.plan.tools)
+        may_be_bound = has_tools and (is_malformed or self._text.names_tool)
         if not self._may_ask_again or (is_bare and not may_be_bound):
             said.needs_fallback = True
             return False

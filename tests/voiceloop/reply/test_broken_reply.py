@@ -77,6 +77,18 @@ async def test_a_call_of_no_tool_that_was_offered_is_not_heard(
     assert caller.transcript() == "Pardon me?" and len(model.prompts) == 1 and not called(caller)
 
 
+async def test_a_call_that_breaks_where_no_tool_was_offered_ends_in_the_fallback(
+    clock: Clock,
+) -> None:
+    model = FakeLanguageModel([Reply("One moment.", is_malformed=True)])
+    agent = AgentConfig(fallback="Pardon me?")
+    async with Caller(clock, instant_backends(language_model=model), agent) as caller:
+        ask(caller)
+        await caller.wait_for("response.done")
+    assert caller.transcript().split() == "One moment. Pardon me?".split()
+    assert caller.statuses() == ["completed"] and len(model.prompts) == 1
+
+
 @pytest.mark.parametrize("with_tool", [False, True])
 @pytest.mark.parametrize(
     "answer",
