@@ -19,7 +19,7 @@ from voiceloop.errors import VoiceLoopError
 from voiceloop.workers.messages import LENGTH_BYTES
 
 # Changed with any message between a gateway and a worker; both ends must be of one version.
-PROTOCOL = 6
+PROTOCOL = 7
 NONCE_BYTES = 32
 LEAST_KEY_BYTES = 16
 # What one guess at a recorded proof costs: 16 MB and some 50 ms, once for each process of ours.
