@@ -27,6 +27,7 @@ from engine.engine import Engine
 from engine.types import Done, EngineConfig, SamplingParams
 from tests.real_weights.fetch import folder_of
 from tests.real_weights.packages import QWEN_CODER, SMOLLM2, Weights
+from voiceloop.models.catalog import CPU
 
 KINDS = {"Q4_0": "int4", "Q4_K_M": "int4", "Q8_0": "int8"}  # of files, and what we keep them as
 OF_BYTES = {"4 bits": ("Q4_0", "Q4_K_M"), "8 bits": ("Q8_0",)}
@@ -223,9 +224,9 @@ def _of_qwen(setting: Setting, found: dict[tuple[str, int], Both]) -> list[Bar]:
 
 
 def _as_served(setting: Setting, folder: Path) -> tuple[float, float]:
-    """As the `cpu` preset serves it: int4, half of the cores, weights kept on disk."""
+    """As the `cpu` preset serves it: int4, its threads, weights kept on disk."""
     config = EngineConfig(
-        quant="int4", threads=max(1, (os.cpu_count() or 1) // 2), kv_tokens=8192,
+        quant="int4", threads=CPU.processes[0].threads(os.cpu_count() or 1), kv_tokens=8192,
         context_length=4096, packed_file_bytes=PACKED_BYTES, ngram_draft=True,
     )  # fmt: skip
     path = next(folder.glob("*.gguf"))
