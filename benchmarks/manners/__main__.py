@@ -222,11 +222,12 @@ def main() -> int:
     async def play() -> None:
         asked = [
             # Who interrupts is the caller, whom the call knows: the same recording, as in peers.
-            (turn, replace(sound, name=turn.name, samples=turn.samples, text=turn.text))
+            (turn, replace(sound, name=turn.name, samples=turn.samples, text=turn.text,
+                           onset_ms=turn.onset_ms))
             if sound.is_to_yield
             else (turn, sound)
             for turn, sound in zip(callers, sounds, strict=True)
-        ]
+        ]  # fmt: skip
         measured.update(await measure(variants, asked, chosen.seed))
 
     command.measure(play())

@@ -70,7 +70,7 @@ class EchoLine:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one sound. heard_share: of the answer's length; wire_ms: from the sound's onset
+    """What came of one sound. heard_share: of the answer's length; wire_ms: from the voice's onset
     to silence on the wire, where the agent fell silent for good; None: it never spoke.
     """
 
@@ -137,7 +137,7 @@ class MannersCall(PeerCall):
             said = Recording(trial.samples, 16_000).at_rate(RATE_HZ).samples
             position = self._uplink.say(said)
             await self._until(lambda: not self._uplink.speaking, float("inf"))
-            sound_at = self._uplink.sent_at(position)
+            sound_at = self._uplink.sent_at(position + int(trial.onset_ms * RATE_HZ / 1000.0))
             await asyncio.sleep(1.0)
         await self._until_quiet()
         self._echo.delay_ms = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +26,7 @@ from audio.recipes.paused_speech import sounding
 from benchmarks.calls.overlapping_sounds import BACKCHANNELS, cough, door, keyboard, said_by
 from clients.call.script import DEFAULT_CAST
 from clients.recording import Samples, read_flac, to_int16
-from clients.report.waveform import FULL_SCALE
+from clients.report.waveform import FULL_SCALE, speech_start
 from voiceloop.listening.recipes.endpointing_set import MS
 
 Part = Literal[
@@ -58,7 +58,8 @@ Wave = NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One sound over the agent, int16 [n] at 16 kHz; of an echo empty, and delay_ms says when it
-    comes back. text: what a recognizer could hear, "" where nobody wrote it down.
+    comes back. text: what a recognizer could hear, "" where nobody wrote it down. onset_ms: where
+    the voice begins; recordings begin with up to 0.65 s of silence.
     """
 
     part: Part
@@ -66,6 +67,7 @@ class Trial:
     samples: Samples
     text: str = ""
     delay_ms: float = 0.0
+    onset_ms: float = 0.0
 
     @property
     def is_to_yield(self) -> bool:
@@ -75,7 +77,8 @@ class Trial:
 
 def trials(part: Part, n: int, data: Path) -> list[Trial]:
     """The first so many of a part."""
-    return [trial for trial, _ in zip(_all(part, data), range(n), strict=False)]
+    found = (trial for trial, _ in zip(_all(part, data), range(n), strict=False))
+    return [replace(t, onset_ms=(speech_start(t.samples, RECOGNIZER_HZ) or 0) / MS) for t in found]
 
 
 def _all(part: Part, data: Path) -> Iterator[Trial]:
