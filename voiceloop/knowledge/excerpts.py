@@ -141,9 +141,9 @@ def _is_of_kind(words: list[str], one: Sentence) -> bool:
     kind = kind_of(words[:3])
     if kind is not None and kind.search(one.text) is None:
         return False
-    told = " ".join((one.text, *one.behind[:1]))
-    if asks_price(words) and MONEY.search(told) is None:
+    if asks_price(words) and MONEY.search(_read_on(one)) is None:
         return False
+    told = " ".join((one.text, *one.behind[:1]))
     verbs = {stem(word) for word in words if word in OFFERS} - {"hav", "got", "giv"}
     has_price = PRICE.search(told) is not None
     return all(

@@ -33,12 +33,12 @@ class Lookup:
 def asked_of(question: str, lookups: Iterable[Lookup]) -> tuple[Lookup, str] | None:
     """The tool and the value; None where the question asks none of them for sure, or several."""
     words = question_words(question)
-    wanted = frozenset(stem(word) for word in words if word not in EMPTY) - STEMS_OF_ANY
+    wanted = frozenset(stem(word) for word in words if word not in EMPTY)
     found = [
         (one, value)
         for one in lookups
         if (value := _value_in(wanted, one)) is not None
-        and _is_for(words, wanted - stems_of(value), one)
+        and _is_for(words, wanted - stems_of(value) - STEMS_OF_ANY, one)
     ]
     return found[0] if len(found) == 1 else None
 

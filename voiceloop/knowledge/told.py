@@ -188,8 +188,10 @@ def quoted(
     if asks_payment(words):  # and no sentence tells it: another one of paying is another subject
         return DONT_KNOW if knows_all and is_unknown(words, wanted, known) else None
     if asks_price(words) and (priced := wanted - STEMS_OF_COST):
-        # Who has no price written down is not to be told another sentence.
-        is_nowhere = is_unknown(words, priced, known)
+        # Who has no price written down is to be told no other sentence, and no price of another.
+        with_price = [fact.stems for fact in told.facts if fact.is_price or COSTS.search(fact.text)]
+        priced_known = stems_of(prices).union(of_tools, *with_price)
+        is_nowhere = is_unknown(words, priced - STEMS_OF_OFFERS, priced_known)
         return DONT_KNOW if knows_all and knows_prices and is_nowhere else None
     if (best := _of_subject(words, wanted, told)) is not None:
         is_of_tools = 0 < len(wanted & of_tools) >= len(wanted & best.stems)
@@ -331,3 +333,4 @@ def line_of(result: str, asked: str = "") -> str | None:
 
 
 STEMS_ASIDE, STEMS_OF_COST = frozenset(map(stem, ASIDE)), frozenset(map(stem, COST))
+STEMS_OF_OFFERS = frozenset(map(stem, OFFERS))

@@ -63,6 +63,9 @@ def test_no_more_is_read_than_fits() -> None:
 
 
 BIKES = passage("A rental bike is 18 dollars a day. Used bikes are checked. They cost from $120.")
+COURSES = passage(
+    "Courses for beginners are on Monday. A course of ten lessons costs 95 dollars.", "Bike courses"
+)
 FEES = Passage(0, "fees.csv", "", "what: film. how long: one week. late fee a day: 50 cents")
 
 
@@ -72,6 +75,7 @@ FEES = Passage(0, "fees.csv", "", "what: film. how long: one week. late fee a da
         ("Do you sell used bikes?", "Used bikes are checked. They cost from $120."),
         ("Do you rent bikes?", "A rental bike is 18 dollars a day."),
         ("How much is a used bike?", "Used bikes are checked. They cost from $120."),
+        ("How much is a course?", "A course of ten lessons costs 95 dollars."),
         ("Do you buy bikes?", DONT_KNOW),
         ("Do you repair tandems?", DONT_KNOW),
         ("How long can I keep a film?", "Film, how long: one week."),
@@ -80,4 +84,4 @@ FEES = Passage(0, "fees.csv", "", "what: film. how long: one week. late fee a da
     ],
 )
 def test_what_is_sold_and_the_column_of_a_row(asked: str, said: str) -> None:
-    assert said_of(asked, (BIKES, FEES), INSTRUCTIONS) == said
+    assert said_of(asked, (BIKES, COURSES, FEES), INSTRUCTIONS) == said

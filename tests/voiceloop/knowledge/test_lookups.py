@@ -4,7 +4,7 @@ import pytest
 
 from voiceloop.knowledge.lookups import Lookup, asked_of
 
-ITEMS = ("tire", "inner tube", "tube", "bell")
+ITEMS = ("tire", "inner tube", "tube", "bell", "new chain")
 PRICES = Lookup("get_price", "item", ITEMS, "get price Price of one item. item")
 DAYS = Lookup("find_slots", "day", ("monday", "friday"), "find slots Free slots of a day. day")
 
@@ -15,6 +15,8 @@ DAYS = Lookup("find_slots", "day", ("monday", "friday"), "find slots Free slots 
         ("How much is a bell?", "get_price", "bell"),
         ("and what does an inner tube cost please", "get_price", "inner tube"),
         ("What's the price of tires?", "get_price", "tire"),
+        ("How much is a new tire?", "get_price", "tire"),
+        ("What does a new chain cost?", "get_price", "new chain"),
         ("What is free on Monday?", "find_slots", "monday"),
         ("Is anything free on friday", "find_slots", "friday"),
     ],

@@ -123,6 +123,9 @@ def test_the_days_are_told_where_no_time_is() -> None:
 
 def test_a_price_that_stands_nowhere_is_not_known_unless_a_tool_may_know_it() -> None:
     assert quoted("How much is a saddle?", SHOP, TOOLS) == DONT_KNOW
+    assert quoted("How much are the wheels?", SHOP, TOOLS) == DONT_KNOW  # named, without a price
+    assert quoted("How much are the wheels?", SHOP, TOOLS, prices="Price of wheels") is None
+    assert quoted("How much do you sell pads for?", SHOP, TOOLS) is None  # of brakes, perhaps
     assert quoted("How much is a saddle?", SHOP, TOOLS, knows_prices=False) is None
     assert quoted("How much is a saddle?", SHOP, TOOLS, knows_all=False) is None
 
