@@ -47,10 +47,10 @@ class Desk(Agent):
 DOORS = ("green", "yellow", "white", "black", "brown", "purple")
 DOOR = """
 name = "Doors"
-instructions = "You stand at the door."
+instructions = "You stand at the {0} door."
 [[answer]]
 questions = ["which door"]
-text = "Take the {} door."
+text = "Take the {0} door."
 """
 
 
@@ -122,7 +122,9 @@ async def hooks(n_turns: int, found: dict[str, Any]) -> None:
 
 
 async def reload(found: dict[str, Any]) -> None:
-    """Save another line again and again; until its first sound, in a call that is open."""
+    """Save another line again and again; until its first sound, in a call that is open: it is asked
+    for once the server has told the call of it.
+    """
     found["saved to heard, s"] = waits = []
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "doors.toml"
@@ -133,12 +135,13 @@ async def reload(found: dict[str, Any]) -> None:
             for door in DOORS:
                 file.write_text(DOOR.format(door))
                 saved_s = time.perf_counter()
-                while True:
-                    sounded_s, said = await heard(connection, "Which door?")
-                    if door in said:
-                        break
-                    if time.perf_counter() - saved_s > ANSWER_S:
-                        raise ConnectionFailed(f"expected the {door} door, found {said!r}")
+                async with asyncio.timeout(ANSWER_S):
+                    async for event in connection.events():
+                        if event.type == "session.updated":
+                            break
+                sounded_s, said = await heard(connection, "Which door?")
+                if door not in said:
+                    raise ConnectionFailed(f"expected the {door} door, found {said!r}")
                 waits.append(sounded_s - saved_s)
             await connection.close()
 

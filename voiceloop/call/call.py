@@ -136,6 +136,12 @@ class Call:
             tells_groups=bool(agent.waiting.acknowledge),
         )
 
+    def take_agent(self, answering: Answering) -> None:
+        """The agent's file was saved: its answers, lines and rules hold from the next reply on."""
+        self._agent = agent = answering.agent
+        self._context.take_agent(agent, answering.services.answers)
+        self._acts.take(agent.call)
+
     def hand_to(self, answering: Answering) -> None:
         """Another agent goes on: nobody speaks, and the session has its settings already."""
         agent = answering.agent

@@ -124,6 +124,7 @@ class Session:
             if getattr(now, name) == getattr(before, name)
         }
         self._answering, self._own = self._answering._replace(agent=agent), after
+        self._call.take_agent(self._answering)
         if not changed:
             return
         try:

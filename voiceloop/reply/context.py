@@ -151,6 +151,14 @@ class ReplyContext:
         self.acknowledgements = cycle(agent.waiting.acknowledge)
         self.waiting_lines = cycle(agent.waiting.say)  # said while a tool takes its time, in turn
 
+    def take_agent(self, agent: AgentConfig, approved: ApprovedAnswers) -> None:
+        """Take up another version of the agent. What was made of it at the start stays."""
+        self.agent = agent
+        self.prepared.take_agent(agent, approved)
+        self.router.agent = agent
+        self.acknowledgements = cycle(agent.waiting.acknowledge)
+        self.waiting_lines = cycle(agent.waiting.say)
+
     def configure(self, settings: SessionSettings) -> bool:
         """Take up the session's settings: its lines are kept in the voice that it speaks with.
 

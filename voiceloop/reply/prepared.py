@@ -75,6 +75,10 @@ class Prepared:
         self._told_before: tuple[str | None, str] = None, ""
         self._answer_before: tuple[str, str] = "", ""
 
+    def take_agent(self, agent: AgentConfig, approved: ApprovedAnswers) -> None:
+        """Take up another version of the agent, with the same slots."""
+        self._agent, self._approved = agent, approved
+
     def answer(self, turn: str, *pieces: str) -> FixedAnswer | None:
         """The answer to the caller's whole turn that needs no model.
 

@@ -79,7 +79,7 @@ class Router:
     ) -> None:
         self._models = models
         self._cascade = cascade
-        self._agent = agent
+        self.agent = agent
         self._level = level
         self._may_use_large = may_use_large
         self._signs = signs
@@ -93,7 +93,7 @@ class Router:
 
         selected: the session's model, by its name. language, tools: of the session.
         """
-        language = language or self._agent.language
+        language = language or self.agent.language
         serves = {
             name: one.serves(language, has_tools=bool(tools)) for name, one in self._models.items()
         }
@@ -104,7 +104,7 @@ class Router:
                 name, self._wanted(name), language, " with tools" if tools else "",
             )  # fmt: skip
         self._refused = refused
-        named = next((name for name in (selected, self._agent.model) if self._is_known(name)), None)
+        named = next((name for name in (selected, self.agent.model) if self._is_known(name)), None)
         self._alone = None if named is None else OWN_MODEL if named == MAIN_MODEL else named
         if self._alone in refused:
             self._alone = OWN_MODEL
@@ -153,7 +153,7 @@ class Router:
             return OWN_ALONE if self._alone is None else Route(self._alone, reason="session")
         is_turn = bool(prompt) and prompt[-1].role == "user"
         signs = self._signs(prompt[-1].content) if is_turn else None
-        part, reason = self._part(pair, prompt, effort, language or self._agent.language, signs)
+        part, reason = self._part(pair, prompt, effort, language or self.agent.language, signs)
         names: dict[Part, str] = {"small": pair.small, "large": pair.large}
         other: Part = "large" if part == "small" else "small"
         if not self.is_there(names[part]) and self.is_there(names[other]):
@@ -168,7 +168,7 @@ class Router:
         language: str,
         signs: RouteSigns | None,
     ) -> tuple[Part, str]:
-        for index, rule in enumerate(self._agent.route):
+        for index, rule in enumerate(self.agent.route):
             if fits(rule, prompt, language, self._now().time(), signs):
                 return rule.model, f"route {index + 1}"
         if (wanted := PART_OF_EFFORT.get(effort or "")) is not None:

@@ -48,11 +48,17 @@ async def test_a_saved_line_is_in_the_next_turn_of_an_open_call_and_in_new_ones(
             mine = {"type": "realtime", "instructions": "the client's"}
             await own.send(json.dumps({"type": "session.update", "session": mine}))
             await until(own, "session.updated")
-            written(path, "after", "speed = 1.2\ngreeting = 'Good day.'")
+            more = "speed = 1.2\ngreeting = 'Good day.'\n"
+            more += "[[answer]]\nquestions = ['which door']\ntext = 'The red one.'"
+            written(path, "after", more)
             await file.reload()
             updated = (await until(client, "session.updated"))["session"]
             assert updated["instructions"] == "after" and updated["audio"]["output"]["speed"] == 1.2
             assert await say(client, "hello") == "after"
+            assert await say(client, "which door") == "The red one."
+            written(path, "after", more.replace("red", "green"))  # and nothing of the session
+            await file.reload()
+            assert await say(client, "which door") == "The green one."
             assert await say(own, "hello") == "the client's"
         async with server.connect() as client:
             assert await say(client, "hello") == "after"
