@@ -19,7 +19,7 @@ from torch.nn.functional import linear
 
 from .layer import PRODUCTS, Layer, Recipe
 from .linear import Linear
-from .load.adapter import CONFIG_FILE, WEIGHTS_FILE, LowRank
+from .load.adapter import CONFIG_FILE, WEIGHTS_FILE, LowRank, scale_of
 from .load.json_file import read_json
 from .load.loader import Checkpoint
 from .load.quant import with_rows
@@ -212,12 +212,8 @@ def _joined(change: LowRank, recipe: Recipe) -> tuple[Tensor, Tensor]:
 
 def _rank_of(folder: Path) -> int:
     """Raises: CheckpointError."""
-    rank = read_json(folder / CONFIG_FILE).get("r")
-    if type(rank) is not int or not 0 < rank <= MOST_RANK:
-        raise CheckpointError(
-            f"{folder / CONFIG_FILE}: expected r of 1 to {MOST_RANK}, found {rank!r}"
-        )
-    return rank
+    path = folder / CONFIG_FILE
+    return scale_of(path, read_json(path), MOST_RANK)[0]
 
 
 def _key_of(folder: Path) -> str:

@@ -8,6 +8,7 @@ token that ends the turn or the sentence.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -22,40 +23,50 @@ SENTENCE_ENDS = frozenset({".", "?", "!", "...", "…", "。", "？", "！"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EndHead:
-    """Two layers, fp32: inner_weight [n, hidden], inner_bias [n], outer_weight [1, n], bias [1]."""
+class TwoLayers:
+    """Two layers, fp32: inner_weight [n, hidden], inner_bias [n], outer_weight [signs, n],
+    outer_bias [signs].
+    """
 
     inner_weight: Tensor
     inner_bias: Tensor
     outer_weight: Tensor
     outer_bias: Tensor
 
+    @classmethod
+    def read(
+        cls, stored: FolderCheckpoint, path: Path, n_signs: int, hidden_size: int, device: str
+    ) -> Self:
+        """path: of the file that is `stored`, named in errors. Raises: CheckpointError."""
+        inner = stored.tensor("inner.weight")
+        if inner.dim() != 2 or len(inner) == 0 or inner.shape[1] != hidden_size:
+            raise WrongShape(
+                f"{path}: expected inner.weight of shape [1 or more, {hidden_size}], as wide as "
+                f"the model's states, found {list(inner.shape)}"
+            )
+        n = len(inner)
+        shapes = {"inner.bias": (n,), "outer.weight": (n_signs, n), "outer.bias": (n_signs,)}
+        tensors = [inner, *(stored.tensor(name, shape) for name, shape in shapes.items())]
+        if not all(tensor.isfinite().all() for tensor in tensors):
+            raise CheckpointError(f"{path}: expected finite numbers, found others")
+        return cls(*(tensor.to(device, torch.float32) for tensor in tensors))
+
     def __call__(self, states: Tensor) -> Tensor:
-        """P(end of turn), fp32 [rows], of the states [rows, hidden] after the final norm."""
+        """Probabilities, fp32 [rows, signs], of the states [rows, hidden] after the final norm."""
         inner = gelu(linear(states.float(), self.inner_weight, self.inner_bias))
-        return linear(inner, self.outer_weight, self.outer_bias)[:, 0].sigmoid()
+        return linear(inner, self.outer_weight, self.outer_bias).sigmoid()
 
 
-def read_head(model_dir: Path | None, hidden_size: int, device: str) -> EndHead | None:
-    """The head in a model's or an adapter's folder, None where there is none.
+def read_head(model_dir: Path | None, hidden_size: int, device: str) -> TwoLayers | None:
+    """The head in a model's or an adapter's folder, None where there is none; its one sign is
+    P(end of turn).
 
     Raises: CheckpointError.
     """
     if model_dir is None or not (model_dir / HEAD_FILE).is_file():
         return None
     stored = FolderCheckpoint(model_dir, HEAD_FILE)
-    inner = stored.tensor("inner.weight")
-    if inner.dim() != 2 or len(inner) == 0 or inner.shape[1] != hidden_size:
-        raise WrongShape(
-            f"{model_dir}: expected inner.weight of shape [1 or more, {hidden_size}], "
-            f"found {list(inner.shape)}"
-        )
-    n = len(inner)
-    shapes = {"inner.bias": (n,), "outer.weight": (1, n), "outer.bias": (1,)}
-    tensors = [inner, *(stored.tensor(name, shape) for name, shape in shapes.items())]
-    if not all(tensor.isfinite().all() for tensor in tensors):
-        raise CheckpointError(f"{model_dir / HEAD_FILE}: expected finite numbers, found others")
-    return EndHead(*(tensor.to(device, torch.float32) for tensor in tensors))
+    return TwoLayers.read(stored, model_dir / HEAD_FILE, 1, hidden_size, device)
 
 
 def end_ids(text: Text) -> tuple[int, ...]:
@@ -65,8 +76,6 @@ def end_ids(text: Text) -> tuple[int, ...]:
     return tuple(sorted((ids | {text.end_of_turn_id}) - {NO_TOKEN}))
 
 
-def probability(
-    states: Tensor, logits: Tensor, ids: tuple[int, ...], head: EndHead | None
-) -> Tensor:
-    """P(end of turn) [rows] after rows of these states [rows, hidden] and logits [rows, vocab]."""
-    return logits.softmax(-1)[:, list(ids)].sum(-1) if head is None else head(states)
+def probability(logits: Tensor, ids: tuple[int, ...]) -> Tensor:
+    """P(end of turn) [rows] after rows of these logits [rows, vocab], where no head reads it."""
+    return logits.softmax(-1)[:, list(ids)].sum(-1)

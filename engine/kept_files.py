@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from .load.gguf_file import files_of
-from .own_files import own_file, own_folder, through
+from .own_files import cache_folder, own_file, own_folder, through
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +36,6 @@ HUGE_BYTES = 64 << 20
 DIGESTS, DIGESTS_BYTES = "digests", 64 << 10  # some 300
 WEIGHTS = {".safetensors", ".gguf", ".json", ".jinja"}
 CODE = Path(__file__).parent  # the engine: another version of it may compute other numbers
-
-
-def cache_folder(name: str) -> Path:
-    """`$XDG_CACHE_HOME/voiceloop/NAME`."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(home) / "voiceloop" / name
 
 
 def code_files() -> list[Path]:
@@ -134,13 +128,12 @@ class KeptFiles:
 
     def _make_room(self, folder: Path) -> None:
         """Remove what is beyond the bytes, the longest unused first, and what was left behind."""
-        now = time.time()
-        for part in folder.glob(f".*{PART}"):
-            if now - _used_at(part) > PART_KEPT_S:
+        now, n_bytes = time.time(), 0
+        for used_at, _, part in _files_in(folder, f".*{PART}"):
+            if now - used_at > PART_KEPT_S:
                 part.unlink(missing_ok=True)
-        n_bytes = 0
-        for path in sorted(folder.glob(f"*{SUFFIX}"), key=_used_at, reverse=True):
-            n_bytes += _size(path)
+        for _, size, path in sorted(_files_in(folder, f"*{SUFFIX}"), reverse=True):
+            n_bytes += size
             if n_bytes > self.n_most_bytes:
                 path.unlink(missing_ok=True)
 
@@ -175,16 +168,9 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _used_at(path: Path) -> float:
-    """0 where another process has removed it meanwhile."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+def _files_in(folder: Path, pattern: str) -> Iterator[tuple[float, int, Path]]:
+    """When each file was used last, its bytes, and the file; none that is removed meanwhile."""
+    for path in folder.glob(pattern):
+        with suppress(OSError):
+            found = path.stat()
+            yield found.st_mtime, found.st_size, path

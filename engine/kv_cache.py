@@ -122,9 +122,7 @@ class KvPool:
     @property
     def block_bytes(self) -> int:
         """Count the bytes of one block, in all layers."""
-        return sum(part.numel() * part.itemsize for part in (self._codes, self._scales)) // (
-            self.n_blocks
-        )
+        return (self._codes.nbytes + self._scales.nbytes) // self.n_blocks
 
     def store(self, n_blocks: int) -> BlockStore:
         """Room in the machine's memory for copies of blocks."""

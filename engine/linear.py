@@ -19,7 +19,6 @@ from .load.packed import Stored, dense
 INT4_GROUP = 32  # inputs that share one int4 scale; 32 keeps small models within the quality gate
 CODE_BYTES = {"int8": 1.0, "fp8": 1.0, "int4": 0.5}  # of a weight as kept, scales left out
 HUGE_PAGE = 2 << 20  # bytes
-CACHE_LINE = 64  # bytes; a load of a vector that straddles two takes two
 
 
 class Linear(Protocol):
@@ -83,7 +82,7 @@ class DenseLinear:
 
 
 class Streamed:
-    """A product whose weights are one tensor of bytes, read as a whole for every row."""
+    """A product whose weights are bytes [n], whole cache lines, all read for every row."""
 
     weight: Tensor
 
@@ -116,12 +115,8 @@ def lay_together(products: Iterable[Linear]) -> None:
     streamed = [product for product in products if isinstance(product, Streamed)]
     if not streamed or not hasattr(mmap, "MADV_HUGEPAGE"):
         return
-    codes = huge_pages(sum(product.weight.numel() + CACHE_LINE for product in streamed))
-    place = 0
-    for product in streamed:
-        old = product.weight
-        product.weight = codes[place : place + old.numel()].view(old.dtype).view(old.shape)
-        product.weight.copy_(old)
-        place += -(-old.numel() // CACHE_LINE) * CACHE_LINE
+    sizes = [len(product.weight) for product in streamed]
+    for product, place in zip(streamed, huge_pages(sum(sizes)).split(sizes), strict=True):
+        product.weight = place.copy_(product.weight)
         with suppress(AttributeError):  # glibc keeps the old codes: all of them, held twice
             ctypes.CDLL(None).malloc_trim(0)

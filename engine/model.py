@@ -4,15 +4,15 @@ Families differ in biases, norms, tied heads, windows, rotary embeddings and con
 is a field of the config (`load.families`). The pass works on the rows of many sequences at once.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from .attention import Plan, attend
 from .drafting.eagle import EagleHead
-from .end_of_turn import EndHead
+from .end_of_turn import TwoLayers
 from .kv_cache import KvPool
 from .layer import PRODUCTS, Layer, Norm, Rope, residual_dtype
 from .linear import INT4_GROUP, Linear, MakeLinear, lay_together, make_linear
@@ -22,6 +22,7 @@ from .route import RouteHead
 
 if TYPE_CHECKING:
     from .adapters import Adapters
+    from .native.packed_file import PackedWeights
 
 # Tokens of a row whose logits are computed again where the head that makes them is rounded: to
 # eight bits or bf16, which ties a few; to four, where the likeliest is among the first 8 as well,
@@ -32,23 +33,7 @@ MAX_AHEAD = 32  # positions past the context that a step computed ahead of its t
 # Whether somebody more urgent waits for the step under way.
 Interrupted = Callable[[], bool]
 
-
 HEAD = "head"  # the name of its product
-
-
-class Packed(Protocol):
-    """Products and embedding as they were made before; see `native.packed_file`."""
-
-    @property
-    def is_here(self) -> bool: ...
-
-    @property
-    def products(self) -> Mapping[str, Linear]: ...
-
-    @property
-    def embedding(self) -> Tensor | None: ...
-
-    def settle(self) -> None: ...
 
 
 class Abandoned(Exception):
@@ -86,7 +71,8 @@ class Decoder:
     def __init__(
         self, checkpoint: Checkpoint, config: ModelConfig, *, dtype: str, quant: str | None,
         device: str, context_length: int, make_linear: MakeLinear = make_linear,
-        end_head: EndHead | None = None, int4_head: bool = False, packed: Packed | None = None,
+        end_head: TwoLayers | None = None, int4_head: bool = False,
+        packed: "PackedWeights | None" = None,
     ) -> None:  # fmt: skip
         """end_head: reads the states after staged words. int4_head: whoever runs the layers takes
         logits from `logits` or as it does, so that the head may have four bits as well.

@@ -13,6 +13,12 @@ from pathlib import Path
 BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
+def cache_folder(name: str) -> Path:
+    """`$XDG_CACHE_HOME/voiceloop/NAME`."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(home) / "voiceloop" / name
+
+
 @contextmanager
 def own_folder(path: Path) -> Iterator[Path]:
     """The folder, made where it is not there, as a path that stays the same folder meanwhile.

@@ -10,7 +10,7 @@ import json
 import logging
 import zlib
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from threading import Thread
 
@@ -20,8 +20,9 @@ from torch import Tensor
 
 from .branch import Branch
 from .engine import Engine
-from .kept_files import SUFFIX, KeptFiles, cache_folder, code_files, digest, model_files
+from .kept_files import SUFFIX, KeptFiles, code_files, digest, model_files
 from .kv_cache import BlockStore, KvPool
+from .own_files import cache_folder
 from .prefix_tree import PUBLIC
 from .types import BLOCK_TOKENS, EngineConfig, Event, RequestError, Staged
 
@@ -58,14 +59,10 @@ class PrefixFiles:
     def __init__(self, folder: Path, n_most_bytes: int, identify: Callable[[], str]) -> None:
         """identify: the engine's `identity`, asked for once, by the first who reads or writes."""
         self.folder, self.n_most_bytes = folder, n_most_bytes
-        self._files, self._identify = KeptFiles(folder, n_most_bytes), identify
-
-    @cached_property
-    def _engine(self) -> str:
-        return self._identify()
+        self._files, self._identity = KeptFiles(folder, n_most_bytes), cache(identify)
 
     def path(self, tokens: list[int]) -> Path:
-        return self.folder / f"{self._engine[:20]}-{_hash_of(tokens)[:20]}{SUFFIX}"
+        return self.folder / f"{self._identity()[:20]}-{_hash_of(tokens)[:20]}{SUFFIX}"
 
     def read(self, tokens: list[int], pool: KvPool) -> BlockStore | None:
         """The blocks of exactly these tokens; None where there is no sound file of them."""
@@ -97,7 +94,7 @@ class PrefixFiles:
 
     def _facts(self, tokens: list[int], codes: Tensor, scales: Tensor) -> dict[str, str]:
         sums = [zlib.crc32(memoryview(part.contiguous().numpy())) for part in (codes, scales)]
-        return {"engine": self._engine, "tokens": _hash_of(tokens), "checksum": str(sums)}
+        return {"engine": self._identity(), "tokens": _hash_of(tokens), "checksum": str(sums)}
 
 
 def _hash_of(tokens: list[int]) -> str:

@@ -14,7 +14,6 @@ from .attention import plan_step
 from .end_of_turn import probability
 from .kv_cache import KvPool
 from .model import Decoder, Interrupted
-from .route import signs_of
 from .sequence import Sequence
 from .types import RouteSigns, SamplingParams
 
@@ -75,6 +74,12 @@ class Extension:
     def n_rows(self) -> int:
         return self.n_known + len(self.proposals)
 
+    @property
+    def tokens(self) -> list[int]:
+        """Return the tokens of its rows."""
+        first = self.sequence.n_resident
+        return self.sequence.tokens[first : first + self.n_known] + self.proposals
+
 
 class Runner:
     """A decoder and the KV pool it works on."""
@@ -103,7 +108,7 @@ class Runner:
         route = self.decoder.route_head
         for extension, outcome, rows in zip(extensions, outcomes, rows_of, strict=True):
             if route is not None and extension.is_staged and len(rows):
-                outcome.route = signs_of(route(rows)[0])
+                outcome.route = RouteSigns(*route(rows)[0].tolist())
             if head is not None and extension.is_staged and len(rows):
                 outcome.probability = float(head(rows))
             elif len(rows):
@@ -113,9 +118,7 @@ class Runner:
             for extension, outcome, rows in read:
                 outcome.logits, logits = logits[: len(rows)], logits[len(rows) :]
                 if extension.is_staged and self._end_ids:
-                    outcome.probability = float(
-                        probability(rows, outcome.logits, self._end_ids, None)
-                    )
+                    outcome.probability = float(probability(outcome.logits, self._end_ids))
         return outcomes
 
     @torch.inference_mode()
@@ -149,8 +152,7 @@ class Runner:
         parts = []
         for extension in extensions:
             sequence, first = extension.sequence, extension.sequence.n_resident
-            tokens += sequence.tokens[first : first + extension.n_known]
-            tokens += extension.proposals
+            tokens += extension.tokens
             positions += range(first, first + extension.n_rows)
             wanted += range(len(tokens) - extension.n_logits, len(tokens))
             parts.append((first, extension.n_rows, sequence.table))

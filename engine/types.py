@@ -177,36 +177,29 @@ class EngineConfig:
     poison: bool = False
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise ConfigError(f"dtype: expected one of {', '.join(DTYPES)}, found {self.dtype!r}")
-        if self.quant not in QUANTS:
-            known = ", ".join(str(quant) for quant in QUANTS)
-            raise ConfigError(f"quant: expected one of {known}, found {self.quant!r}")
-        if self.kv_format not in KV_FORMAT_NAMES:
-            known = ", ".join(KV_FORMAT_NAMES)
-            raise ConfigError(f"kv_format: expected one of {known}, found {self.kv_format!r}")
+        known = {"dtype": DTYPES, "quant": QUANTS, "kv_format": KV_FORMAT_NAMES}
+        for name, words in known.items():
+            if (found := getattr(self, name)) not in words:
+                expected = ", ".join(map(str, words))
+                raise ConfigError(f"{name}: expected one of {expected}, found {found!r}")
         if self.adapters and self.adapter_dir is not None:
             raise ConfigError(f"adapters: expected no adapter_dir beside, found {self.adapter_dir}")
         if self.eagle_dir is not None and (self.ngram_draft or self.draft_dir is not None):
             raise ConfigError("eagle_dir: expected no other drafter beside it, found one")
         if self.eagle_dir is not None and self.device == "cpu":
             raise ConfigError("eagle_dir: expected a GPU beside it, found device cpu")
-        if self.kv_tokens < 2 * BLOCK_TOKENS:
-            raise ConfigError(
-                f"kv_tokens: expected at least {2 * BLOCK_TOKENS}, found {self.kv_tokens}"
-            )
         if not 0 <= self.kv_memory_share < 1:
             raise ConfigError(
                 f"kv_memory_share: expected 0 to less than 1, found {self.kv_memory_share}"
             )
-        for name in ("max_branches", "threads", "step_tokens", "background_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
-        for name in (
-            "max_draft_tokens", "preemptive_tokens", "kv_spare_bytes", "packed_file_bytes",
-        ):  # fmt: skip
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}: expected 0 or more, found {getattr(self, name)}")
+        least = {
+            "kv_tokens": 2 * BLOCK_TOKENS, "max_branches": 1, "threads": 1, "step_tokens": 1,
+            "background_tokens": 1, "max_draft_tokens": 0, "preemptive_tokens": 0,
+            "kv_spare_bytes": 0, "packed_file_bytes": 0,
+        }  # fmt: skip
+        for name, n in least.items():
+            if (found := getattr(self, name)) < n:
+                raise ConfigError(f"{name}: expected at least {n}, found {found}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ class Arrays:
 
 
 class EndHead:
-    """Two layers over the state behind the words, as `engine.end_of_turn.EndHead`."""
+    """Two layers over the state behind the words, as `engine.end_of_turn.TwoLayers`."""
 
     def __init__(self, folder: Path, hidden: int, inner: int = 512) -> None:
         """Raises: CheckpointError."""

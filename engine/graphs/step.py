@@ -334,7 +334,7 @@ class StepGraph:
         if eagle is not None:
             eagle.keep(tokens, self._positions, self._kv_slots, self._before)
         if len(shared.end_ids) and model.decoder.end_head is not None:
-            found["probability"].copy_(model.decoder.end_head(states))
+            found["probability"].copy_(model.decoder.end_head(states)[:, 0])
         if model.decoder.route_head is not None:
             found["route"].view(-1, N_SIGNS).copy_(model.decoder.route_head(states))
         call.sample(

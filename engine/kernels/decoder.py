@@ -18,37 +18,18 @@ from ..layer import Rope
 from ..load.packed import Int4Weight, ScaledWeight, Stored, Weight, dense, format_of
 from ..load.quant import quantize
 from ..model import Decoder
-from . import (
-    attention,
-    gemm_8bit,
-    gemm_int4,
-    kv_write,
-    ngram,
-    norm,
-    rows,
-    sample,
-    silu_mul,
-)
+from . import attention, gemm_8bit, gemm_int4, kv_write, ngram, norm, rows, sample, silu_mul
 from .attention import Partials, Pieces
 from .launch import FP8_CAPABILITY, STREAMED_ROWS, capability
 
 INT4_GROUP = 128  # inputs that share a scale: its word is 1/16 of their codes' bytes, 1/4 at 32
 NO_TAPS: Mapping[int, Tensor] = {}
-_MODULES = (
-    attention, gemm_8bit, gemm_int4, kv_write, ngram, norm, rows, sample, silu_mul,
-)  # fmt: skip
-_NAMES = (
-    "guess",
-    "paged_attention",
-    "gemm_8bit",
-    "gemm_int4",
-    "kv_write",
-    "add_norm",
-    "place_rows",
-    "sample",
-    "silu_mul",
-    "verify",
-)
+# Of each kernel the file that has it, and its reference beside it.
+_KERNELS = {
+    "guess": ngram, "paged_attention": attention, "gemm_8bit": gemm_8bit, "gemm_int4": gemm_int4,
+    "kv_write": kv_write, "add_norm": norm, "place_rows": rows, "sample": sample,
+    "silu_mul": silu_mul, "verify": rows,
+}  # fmt: skip
 
 
 class KernelSet:
@@ -57,13 +38,8 @@ class KernelSet:
     def __init__(self, is_reference: bool) -> None:
         self.is_reference = is_reference
         suffix = "_reference" if is_reference else ""
-        found = {name: f"{name}{suffix}" for name in _NAMES}
-        self.call: Any = SimpleNamespace(
-            **{
-                name: next(getattr(m, spelled) for m in _MODULES if hasattr(m, spelled))
-                for name, spelled in found.items()
-            }
-        )
+        found = {name: getattr(file, name + suffix) for name, file in _KERNELS.items()}
+        self.call: Any = SimpleNamespace(**found)
 
     def make_linear(
         self, weight: Stored, bias: Tensor | None, *, dtype: torch.dtype, quant: str | None,

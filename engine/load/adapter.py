@@ -44,7 +44,7 @@ class LowRank:
     def __init__(self, base: Checkpoint, folder: Path) -> None:
         """base: the model that it is for. Raises: CheckpointError."""
         settings = read_json(folder / CONFIG_FILE)
-        self.rank, self.scale = _scale_of(folder / CONFIG_FILE, settings)
+        self.rank, self.scale = scale_of(folder / CONFIG_FILE, settings)
         _check_base(folder / CONFIG_FILE, settings, base)
         self._stored = FolderCheckpoint(folder, WEIGHTS_FILE)
         self.source = folder
@@ -143,11 +143,11 @@ def _check_base(path: Path, values: dict[str, Any], base: Checkpoint) -> None:
         )
 
 
-def _scale_of(path: Path, values: dict[str, Any]) -> tuple[int, float]:
-    """Rank and scale. Raises: CheckpointError."""
+def scale_of(path: Path, values: dict[str, Any], most: int = MAX_RANK) -> tuple[int, float]:
+    """Rank, up to `most`, and scale. Raises: CheckpointError."""
     rank, alpha = values.get("r"), values.get("lora_alpha")
-    if type(rank) is not int or not 0 < rank <= MAX_RANK:
-        raise CheckpointError(f"{path}: expected r of 1 to {MAX_RANK}, found {rank!r}")
+    if type(rank) is not int or not 0 < rank <= most:
+        raise CheckpointError(f"{path}: expected r of 1 to {most}, found {rank!r}")
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha < 1e6:
         raise CheckpointError(f"{path}: expected a positive lora_alpha, found {alpha!r}")
     unknown = [key for key in UNKNOWN if values.get(key)]

@@ -22,7 +22,7 @@ from .families import advice
 from .gguf_codes import FOUR_BITS, MORE_BITS, int4_weight
 from .gguf_file import GgufFile, TensorPlace
 from .loader import ModelConfig, config_from
-from .packed import FinerWeight, Int4Weight
+from .packed import FinerWeight, Int4Weight, parts_of
 
 SUFFIX = ".gguf"
 
@@ -231,7 +231,7 @@ class GgufCheckpoint:
 
     def is_quantized(self, name: str) -> bool:
         """Raises: MissingTensor."""
-        return self._find(name, None)[1].format in FOUR_BITS + MORE_BITS
+        return self._find(name, None)[1].format in (*FOUR_BITS, *MORE_BITS)
 
     def int4(self, name: str, shape: tuple[int, int]) -> Int4Weight | FinerWeight | None:
         """A matrix with the file's own four-bit codes; its numbers where the file has more bits.
@@ -244,8 +244,7 @@ class GgufCheckpoint:
         if place.format not in FOUR_BITS:
             return None
         weight = int4_weight(place.format, self._file.blocks(stored), shape)
-        parts = (weight.codes, weight.scale, weight.zero)
-        return Int4Weight(*(self._ordered(name, part) for part in parts))
+        return Int4Weight(*(self._ordered(name, part) for part in parts_of(weight)))
 
     def _find(self, name: str, shape: tuple[int, ...] | None) -> tuple[str, TensorPlace]:
         stored = _stored_name(name, self._arch)

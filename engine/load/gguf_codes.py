@@ -14,7 +14,6 @@ import torch
 from .packed import Int4Weight
 
 GROUP = 32  # inputs that share a scale and a minimum, in all of them
-FOUR_BITS = ("Q4_0", "Q4_1", "Q4_K")
 # Of more bits than int4 has, or of codes that stand for no even steps: rounding them to four would
 # not be the file's own model any more.
 MORE_BITS = ("Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS")
@@ -24,15 +23,7 @@ SUPER_BLOCK = 256  # inputs of a Q4_K block: eight groups
 def int4_weight(format_name: str, raw: np.ndarray, shape: tuple[int, int]) -> Int4Weight:
     """A matrix [out, in] of one of `FOUR_BITS`. raw: its bytes, uint8 [blocks, bytes of one]."""
     with np.errstate(all="ignore"):  # a hostile scale makes numbers, not warnings
-        match format_name:
-            case "Q4_0":
-                scale, low, codes = _q4_0(raw)
-            case "Q4_1":
-                scale, low, codes = _q4_1(raw)
-            case "Q4_K":
-                scale, low, codes = _q4_k(raw)
-            case _:
-                raise ValueError(f"expected one of {', '.join(FOUR_BITS)}, found {format_name}")
+        scale, low, codes = FOUR_BITS[format_name](raw)
         zero = low + 8 * scale  # w = (codes - 8) * scale + zero
     n_out, n_groups = shape[0], shape[1] // GROUP
     return Int4Weight(
@@ -74,3 +65,6 @@ def _q4_k(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     quarters = raw[:, 16:].reshape(-1, 4, GROUP)  # two groups of 32 in each 32 bytes
     codes = np.stack((quarters & 15, quarters >> 4), axis=2).reshape(len(raw), SUPER_BLOCK)
     return scale, low, codes
+
+
+FOUR_BITS = {"Q4_0": _q4_0, "Q4_1": _q4_1, "Q4_K": _q4_k}  # scales, minima, codes by format

@@ -8,6 +8,7 @@ Source: ggml's docs/gguf.md, versions 2 and 3.
 
 from __future__ import annotations
 
+import math
 import mmap
 import re
 import reprlib
@@ -230,9 +231,7 @@ class GgufFile:
         shape = tuple(cursor.integer("<Q") for _ in range(n_dimensions))[::-1]
         format_name, block, n_bytes = _format(cursor, name, cursor.integer("<I"))
         start = cursor.integer("<Q")
-        n_values = 1
-        for size in shape:
-            n_values *= size
+        n_values = math.prod(shape)
         if n_values == 0 or shape[-1] % block:
             raise cursor.fail(f"{name} of rows in blocks of {block}", f"shape {list(shape)}")
         return name, TensorPlace(format_name, shape, start, n_values // block * n_bytes)
@@ -240,17 +239,16 @@ class GgufFile:
     def read(self, name: str) -> np.ndarray:
         """A tensor's numbers, fp32, in its shape. Raises: MissingTensor."""
         constants, quants = _package()
-        place = self._placed(name)
+        place, blocks = self._placed(name), self.blocks(name)
         kind = constants.GGMLQuantizationType[place.format]
-        part = CHUNK_BLOCKS * constants.GGML_QUANT_SIZES[kind][1]
-        raw = np.frombuffer(self._parts[place.part], np.uint8, place.size, place.start)
+        starts = range(0, len(blocks), CHUNK_BLOCKS)
+        chunks = (blocks[at : at + CHUNK_BLOCKS].reshape(1, -1) for at in starts)
         with np.errstate(all="ignore"):  # a hostile scale makes numbers, not warnings
-            starts = range(0, place.size, part)
-            parts = [quants.dequantize(raw[None, at : at + part], kind)[0] for at in starts]
+            parts = [quants.dequantize(chunk, kind)[0] for chunk in chunks]
         return np.concatenate(parts).reshape(place.shape)
 
     def blocks(self, name: str) -> np.ndarray:
-        """A quantized tensor as it lies in the file: uint8 [blocks, bytes of one], not to be
+        """A tensor as it lies in the file: uint8 [blocks, bytes of one], not to be
         written to. Raises: MissingTensor.
         """
         constants, _ = _package()

@@ -5,19 +5,10 @@ from dataclasses import replace
 
 import torch
 
-from ..kv_cache import KvPool
 from ..model import Decoder
 from ..types import BLOCK_TOKENS, ConfigError, EngineConfig, pool_tokens_for
 
 PROBE_BLOCKS = 1  # a pool of this size tells what a block takes, whatever its format
-
-
-def bytes_per_token(pool: KvPool) -> int:
-    """Count the bytes of one token's keys, values and scales, in all layers."""
-    layers = [*pool.blocks, *pool.scale_blocks]
-    return sum(layer.numel() * layer.element_size() for layer in layers) // (
-        pool.n_blocks * BLOCK_TOKENS
-    )
 
 
 def with_kv_tokens(
@@ -34,7 +25,7 @@ def with_kv_tokens(
     Raises:
         ConfigError: the share holds less than one context.
     """
-    size = bytes_per_token(decoder.make_pool(PROBE_BLOCKS, config.kv_format))
+    size = decoder.make_pool(PROBE_BLOCKS, config.kv_format).block_bytes // BLOCK_TOKENS  # a token
     if config.device == "cpu":  # its pages are taken as they are used
         n_spare = config.kv_spare_bytes // size if config.prefix_cache else 0
         n_least = pool_tokens_for(context_length) if config.kv_memory_share else 0

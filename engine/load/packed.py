@@ -5,7 +5,7 @@ Whatever the layout on disk, a weight comes out in one of three canonical forms:
 bits may not hold). A format the engine does not know is refused by name.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -65,6 +65,11 @@ Stored: TypeAlias = Weight | FinerWeight  # what is read
 
 def dense(weight: Stored) -> Tensor:
     return weight if isinstance(weight, Tensor) else weight.dense()
+
+
+def parts_of(weight: Int4Weight | ScaledWeight | FinerWeight) -> list[Tensor]:
+    """Its tensors, in order; the outputs are the first dimension of each."""
+    return [getattr(weight, field.name) for field in fields(weight)]
 
 
 def format_of(weight: Weight) -> str:

@@ -4,13 +4,12 @@ Round-to-nearest on load, some outputs at a time: floats of a whole weight are t
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from .packed import FinerWeight, Int4Weight, ScaledWeight, Stored, Weight, dense
+from .packed import FinerWeight, Int4Weight, ScaledWeight, Stored, Weight, dense, parts_of
 
 SLICE_NUMBERS = 1 << 24  # quantized at a time: 64 MB in fp32, and as much again for quotients
 Coded = TypeVar("Coded", ScaledWeight, Int4Weight)
@@ -53,13 +52,10 @@ def _by_slices(rounded: Callable[[Tensor], Coded], weight: Tensor, device: str |
         part = rounded(some.to(device or weight.device))
         if whole is None and len(some) == n_out:
             return part
-        names = [field.name for field in fields(part)]
         if whole is None:
-            parts: dict[str, Tensor] = {name: getattr(part, name) for name in names}
-            empty = {name: one.new_empty(n_out, *one.shape[1:]) for name, one in parts.items()}
-            whole = type(part)(**empty)
-        for name in names:
-            getattr(whole, name)[first : first + len(some)] = getattr(part, name)
+            whole = type(part)(*(one.new_empty(n_out, *one.shape[1:]) for one in parts_of(part)))
+        for all_outputs, one in zip(parts_of(whole), parts_of(part), strict=True):
+            all_outputs[first : first + len(some)] = one
         first += len(some)
     assert whole is not None
     return whole
@@ -90,15 +86,10 @@ def quantize_int4(weight: Tensor, group: int) -> Int4Weight:
 def with_rows(weight: Stored, order: list[int] | None, scale: Tensor | None) -> Stored:
     """A weight [out, in] with its outputs in this order, then times `scale` [out]."""
     if order is not None:
-        match weight:
-            case Int4Weight(codes, old, zero):
-                weight = Int4Weight(codes[order], old[order], zero[order])
-            case ScaledWeight(codes, old):
-                weight = ScaledWeight(codes[order], old[order])
-            case FinerWeight(numbers):
-                weight = FinerWeight(numbers[order])
-            case _:
-                weight = weight[order]
+        if isinstance(weight, Tensor):
+            weight = weight[order]
+        else:
+            weight = type(weight)(*(part[order] for part in parts_of(weight)))
     if scale is None:
         return weight
     column = scale[:, None]
@@ -120,15 +111,10 @@ def join(weights: Sequence[Stored]) -> Stored:
     """
     int4 = [weight for weight in weights if isinstance(weight, Int4Weight)]
     if len(int4) == len(weights) and len({weight.scale.shape[1] for weight in int4}) == 1:
-        return Int4Weight(
-            torch.cat([weight.codes for weight in int4]),
-            torch.cat([weight.scale for weight in int4]),
-            torch.cat([weight.zero for weight in int4]),
-        )
+        return Int4Weight(*map(torch.cat, zip(*map(parts_of, int4), strict=True)))
     scaled = [weight for weight in weights if isinstance(weight, ScaledWeight)]
     if len(scaled) == len(weights) and len({weight.codes.dtype for weight in scaled}) == 1:
-        codes = torch.cat([weight.codes for weight in scaled])
-        return ScaledWeight(codes, torch.cat([weight.scale for weight in scaled]))
+        return ScaledWeight(*map(torch.cat, zip(*map(parts_of, scaled), strict=True)))
     whole = torch.cat([dense(weight) for weight in weights])
     is_int8 = [isinstance(w, ScaledWeight) and w.codes.dtype == torch.int8 for w in weights]
     if any(is_int8) and len(int4) + sum(is_int8) == len(weights):

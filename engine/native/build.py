@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from ..own_files import own_file, own_folder, through
+from ..own_files import cache_folder, own_file, own_folder, through
 from .layout import declare
 
 SOURCE = Path(__file__).with_name("decoder.c")
@@ -62,12 +62,6 @@ def levels() -> Mapping[str, tuple[str, ...]]:
     return LEVELS.get(platform.machine(), {})
 
 
-def cache_folder() -> Path:
-    """The folder where libraries are kept: `$XDG_CACHE_HOME/voiceloop/native`."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(home) / "voiceloop" / "native"
-
-
 @cache
 def library() -> ctypes.CDLL:
     """The fastest library that can be had and runs here, compiled now if it has to be.
@@ -107,15 +101,15 @@ def _kept(level: str) -> Path:
     The descriptor stays open: the loader knows a library by its path, and the next one of that
     number would pass for it.
     """
-    name = _file_name(level)
-    with own_folder(cache_folder()) as folder:
+    name, kept = _file_name(level), cache_folder("native")
+    with own_folder(kept) as folder:
         whole = _whole(folder / name)
         if whole is None:
-            compile_level(level, cache_folder())
+            compile_level(level, kept)
             whole = _whole(folder / name)
     if whole is None:
-        raise NotBuilt(f"expected a library in {cache_folder()}, found another than was compiled")
-    return through(whole, cache_folder() / name)
+        raise NotBuilt(f"expected a library in {kept}, found another than was compiled")
+    return through(whole, kept / name)
 
 
 def compile_level(level: str, folder: Path, compiler: Sequence[str] = ()) -> Path:

@@ -20,8 +20,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ..kept_files import SUFFIX, KeptFiles, cache_folder, code_files, digest, model_files
+from ..kept_files import SUFFIX, KeptFiles, code_files, digest, model_files
 from ..linear import huge_pages
+from ..own_files import cache_folder
 from ..types import EngineConfig
 from .linear import NativeLinear
 

@@ -196,12 +196,8 @@ class NativeRunner(Runner):
 def _rows_of(extensions: Items[Extension]) -> StepRows:
     rows = StepRows()
     for extension in extensions:
-        sequence, first = extension.sequence, extension.sequence.n_resident
-        tokens = [
-            *sequence.tokens[first : first + extension.n_known],
-            *extension.proposals,
-        ]
-        rows.add(tokens, first, sequence.table, extension.n_logits, sequence.slot)
+        sequence, n_logits = extension.sequence, extension.n_logits
+        rows.add(extension.tokens, sequence.n_resident, sequence.table, n_logits, sequence.slot)
     return rows
 
 

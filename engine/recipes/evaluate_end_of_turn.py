@@ -31,11 +31,9 @@ def readings(engine: Engine, places: Places) -> dict[str, Tensor]:
     """P(end of turn) [places] as the tokens give it, and as the head does where there is one."""
     decoder, ids = engine.runner.decoder, end_ids(engine.text)
     rows = [states.float() for states in places.states.split(BATCH_ROWS)]
-    found = {
-        "tokens": torch.cat([probability(r, decoder.logits(r), ids, None) for r in rows]),
-    }
+    found = {"tokens": torch.cat([probability(decoder.logits(r), ids) for r in rows])}
     if decoder.end_head is not None:
-        found["head"] = torch.cat([decoder.end_head(states) for states in rows])
+        found["head"] = torch.cat([decoder.end_head(states)[:, 0] for states in rows])
     return found
 
 

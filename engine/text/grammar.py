@@ -22,7 +22,7 @@ from .spelling import Spelling
 from .tool_calls import Notation
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+    from llguidance import LLMatcher, LLTokenizer
 
     from .text import Text
 
@@ -143,18 +143,12 @@ class GrammarCompiler:
         """Apart from the thread of the masks: no reply waits for another's tools."""
         return ThreadPoolExecutor(1, thread_name_prefix="grammar compiler")
 
-    @cached_property
-    def _limits(self) -> "LLParserLimits":
-        from llguidance import LLParserLimits
-
-        return LLParserLimits(**LIMITS)
-
     def of(self, params: SamplingParams, notation: Notation | None) -> ComingGrammar | None:
         """Compile the grammar these parameters ask for. Raises: GrammarError."""
         if params.forced_tools is not None:
             if notation is None:
                 raise GrammarError("expected a chat template that knows tool calls, found none")
-            compiled = self._compiled(self._compile_forced, params.forced_tools, notation)
+            compiled = self._compiled(self._calls, params.forced_tools, notation, True)
         elif params.json_schema is not None:
             compiled = self._compiled(self._compile_schema, params.json_schema)
         else:
@@ -162,9 +156,6 @@ class GrammarCompiler:
         coming = ComingGrammar(compiled, self._grammar, is_bound=True)
         coming.refuse_at_once()
         return coming
-
-    def _compile_forced(self, tools: str, notation: Notation) -> "LLMatcher":
-        return self._calls(tools, notation, is_forced=True, by_schema=True)
 
     def _compile_schema(self, text: str) -> "LLMatcher":
         schema = json.dumps(_read_json(text, "a JSON schema"))
@@ -196,17 +187,17 @@ class GrammarCompiler:
         for by_schema in (True, False):
             try:
                 if self._spelling is not Spelling.OTHER or is_forced or not by_schema:
-                    return self._calls(tools, notation, is_forced=is_forced, by_schema=by_schema)
+                    return self._calls(tools, notation, is_forced, by_schema=by_schema)
             except GrammarError:
                 continue
         return None
 
     def _compile(self, lark: str, expected: str) -> "LLMatcher":
         tokenizer = self._tokenizer
-        from llguidance import LLMatcher
+        from llguidance import LLMatcher, LLParserLimits
 
-        grammar = LLMatcher.grammar_from_lark(lark)
-        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=self._limits)
+        grammar, limits = LLMatcher.grammar_from_lark(lark), LLParserLimits(**LIMITS)
+        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
         if matcher.is_error():
             found = matcher.get_error().splitlines()[0]
             raise GrammarError(f"expected {expected}, found: {found[:MAX_TOLD_CHARACTERS]}")
@@ -216,7 +207,7 @@ class GrammarCompiler:
         return Grammar(matcher, self._n_vocab, self._worker, error)
 
     def _calls(
-        self, tools: str, notation: Notation, *, is_forced: bool, by_schema: bool
+        self, tools: str, notation: Notation, is_forced: bool, *, by_schema: bool = True
     ) -> "LLMatcher":
         """One forced call with its opening mark, or one that was opened (of a list, several)."""
         found = _read_json(tools, "tools as JSON")

@@ -56,8 +56,8 @@ def test_a_rank_is_the_share_of_calibrated_turns_below(
     head = make_engine(route_file=head_file(tmp_path, n_ranks=1000)).runner.decoder.route_head
     assert head is not None
     states = torch.randn(20, HIDDEN)
-    inner = torch.nn.functional.gelu(states @ head.inner_weight.T + head.inner_bias)
-    p_large = (inner @ head.outer_weight[0] + head.outer_bias[0]).sigmoid()
+    inner = torch.nn.functional.gelu(states @ head.layers.inner_weight.T + head.layers.inner_bias)
+    p_large = (inner @ head.layers.outer_weight[0] + head.layers.outer_bias[0]).sigmoid()
     assert torch.allclose(head(states)[:, 0], p_large, atol=2e-3)
 
 

@@ -10,9 +10,10 @@ import random
 import re
 import tomllib
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from engine.end_of_turn import end_ids, probability, read_head
 from engine.load.source import adapted, open_source
@@ -83,7 +84,7 @@ class Evaluation:
             source = adapted(source, adapter)
         head = read_head(source.folder, self.model.config.hidden_size, "cpu")
         text = Text(source.text, source.config.eos_ids)
-        self.p_end = partial(probability, ids=end_ids(text), head=head)
+        self._end_ids, self._head = end_ids(text), head
         self.directory = data_directory(data)
         self.corpus = Corpus(self.directory)
         self.test = Corpus(self.directory, "test")
@@ -91,6 +92,12 @@ class Evaluation:
         self.n_calls, self.seed = n_calls, seed
         self.replies: list[Case] = []
         self._served = served
+
+    def p_end(self, states: Tensor, logits: Tensor) -> Tensor:
+        """P(end of turn) [rows] as the engine reads it, of [rows, hidden] and [rows, vocab]."""
+        return (
+            probability(logits, self._end_ids) if self._head is None else self._head(states)[:, 0]
+        )
 
     def answer(self, cases: list[Case]) -> list[Case]:
         """Fill in the replies and keep them for the measure of degenerate ones."""

@@ -7,7 +7,7 @@ import pytest
 
 from engine.engine import Engine
 from engine.load.assembly import read_model
-from engine.load.kv_budget import bytes_per_token, with_kv_tokens
+from engine.load.kv_budget import with_kv_tokens
 from engine.types import BLOCK_TOKENS, MAX_AHEAD_TOKENS, ConfigError, EngineConfig, OutOfMemory
 
 CONTEXT = 512  # the tiny model's
@@ -25,7 +25,7 @@ def test_a_share_of_free_memory_becomes_as_many_tokens_as_fit(
     )
     _, decoder = read_model(tiny_model, config)
     pool = decoder.make_pool(7, kv_format)
-    assert bytes_per_token(pool) == SIZES[kv_format]
+    assert pool.block_bytes // BLOCK_TOKENS == SIZES[kv_format]
     found = with_kv_tokens(config, decoder, CONTEXT, lambda device: 10_000_000)
     assert found.kv_tokens % BLOCK_TOKENS == 0
     n_bytes = found.kv_tokens * SIZES[kv_format]

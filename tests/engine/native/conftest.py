@@ -135,7 +135,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "FLAGS", ("-O0", *build.FLAGS[1:]))
         patch.setenv("XDG_CACHE_HOME", str(folder))
-        compile_level("plain", build.cache_folder())
+        compile_level("plain", build.cache_folder("native"))
     return folder
 
 

@@ -33,7 +33,9 @@ def test_a_library_is_compiled_once_and_found_again(
 def test_two_who_compile_at_once_both_get_a_whole_library(built: Path) -> None:
     made: list[Path] = []
     threads = [
-        threading.Thread(target=lambda: made.append(compile_level("plain", build.cache_folder())))
+        threading.Thread(
+            target=lambda: made.append(compile_level("plain", build.cache_folder("native")))
+        )
         for _ in range(2)
     ]
     for thread in threads:
@@ -89,7 +91,7 @@ def test_where_it_is_not_wanted_it_is_not_looked_for(
 
 @needs_compiler
 def test_a_library_that_others_may_write_is_not_loaded(filled: Path) -> None:
-    path = compile_level("plain", build.cache_folder())
+    path = compile_level("plain", build.cache_folder("native"))
     path.chmod(0o777)
     with pytest.raises(NotBuilt, match="by its owner alone"):
         open_level("plain")
@@ -102,7 +104,7 @@ def test_a_library_that_others_may_write_is_not_loaded(filled: Path) -> None:
 @needs_compiler
 @pytest.mark.parametrize("n_bytes", [0, 1000])
 def test_a_torn_file_is_compiled_anew(filled: Path, n_bytes: int) -> None:
-    path = compile_level("plain", build.cache_folder())
+    path = compile_level("plain", build.cache_folder("native"))
     path.write_bytes(path.read_bytes()[:n_bytes])
     assert open_level("plain").native_runs_here()
 
@@ -129,7 +131,7 @@ def test_the_command_compiles_ahead_and_says_what_a_start_will_find(
 def test_what_is_checked_is_what_is_loaded_whatever_its_path_comes_to_mean(
     filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = compile_level("plain", build.cache_folder()).parent
+    folder = compile_level("plain", build.cache_folder("native")).parent
     real_whole = build._whole
 
     def swapped(path: Path) -> int | None:

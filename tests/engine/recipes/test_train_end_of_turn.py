@@ -76,7 +76,7 @@ def test_what_is_learned_from_is_what_the_engine_asks_with(
     read = Reader(engine).places(iter(batch * 20), 1)
     head = engine.runner.decoder.end_head
     assert head is not None and n_places > 20
-    found = head(read.states)[:n_places].tolist()
+    found = head(read.states)[:n_places, 0].tolist()
     told = []
     for number, one in enumerate(batch):
         for place in one.places:
