@@ -144,6 +144,9 @@ class Ct2Decoder:
     def encode_text(self, text: str) -> tuple[int, ...]:
         return self._text.encode(text)
 
+    def forget(self, stream_id: str) -> None:
+        """Nothing is kept from one window to the next."""
+
     def decode(self, requests: Sequence[DecodeRequest]) -> list[DecodedWindow]:
         results: dict[int, DecodedWindow] = {}
         groups: dict[tuple[int, int, str], list[int]] = defaultdict(list)

@@ -33,6 +33,7 @@ class DecodeRequest:
     is_beginning: it is all there is of a sound so far; say, if you can, whether that is somebody
     who takes the floor. n_digits: it may be a number of so many, which was asked for; 0: none was,
     or it cannot be whole. is_shared: many wait for the decoder; take as little time as may be.
+    stream_id: whose it is; what is kept of it goes with the stream.
     """
 
     samples: Samples
@@ -48,6 +49,7 @@ class DecodeRequest:
     is_beginning: bool = False
     n_digits: int = 0
     is_shared: bool = False
+    stream_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,9 @@ class WindowDecoder(Protocol):
 
     def decode(self, requests: Sequence[DecodeRequest]) -> list[DecodedWindow]:
         """One result a request, in order. Raises: RuntimeError if the device fails."""
+
+    def forget(self, stream_id: str) -> None:
+        """The stream is over: nothing of its sound is kept."""
 
 
 def max_new_tokens(request: DecodeRequest, tokens_per_s: float = TOKENS_PER_S) -> int:

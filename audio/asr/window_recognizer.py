@@ -92,6 +92,10 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
         self._busy_s = 0.0  # decoding without a break
         self._rest_until_s = float("-inf")
 
+    def close(self, stream_id: str) -> None:
+        super().close(stream_id)
+        self._decoder.forget(stream_id)
+
     def has_work(self) -> bool:
         """Also true while a due stream waits BATCH_WAIT_S for others to join it."""
         return any(s.has_waiting or self._is_due(s) for s in self._streams.values())
@@ -218,7 +222,7 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
             results = [error] if len(batch) == 1 else [self._alone(r) for r in requests]
         for stream, end, result in zip(batch, ends, results, strict=True):
             if isinstance(result, Exception):
-                del self._streams[stream.stream_id]
+                self.close(stream.stream_id)
                 events.append(failed(stream.stream_id, result))
                 continue
             # Words that are read in part stay first of those: a decoder keeps few sounds, and of
@@ -277,6 +281,7 @@ class WindowRecognizer(QueuedRecognizer[WindowStream]):
             is_beginning=end - segment.start <= BEGINNING,
             n_digits=stream.options.n_digits if is_paused and not segment.left else 0,
             is_shared=self._is_shared,
+            stream_id=stream.stream_id,
         )
 
     def _apply(

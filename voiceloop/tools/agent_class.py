@@ -52,7 +52,7 @@ class CallProcess:
         self._on_stuck = on_stuck
         # Tasks of their own: a hook that is too late to see their end leaves them to the next one.
         self._begun = asyncio.create_task(self._begin(), name="fork of a call's class")
-        self._made = asyncio.create_task(self._make(caller), name="on_call of a call's class")
+        self.made = asyncio.create_task(self._make(caller), name="on_call of a call's class")
 
     async def _make(self, caller: Caller) -> Returned | ToolFailed:
         """Return what `on_call` returned, or why it did not."""
@@ -86,7 +86,7 @@ class CallProcess:
 
     async def run(self, method: str, arguments: Mapping[str, Any], caller: Caller) -> Returned:
         """Raises: ToolFailed."""
-        made = await asyncio.shield(self._made)
+        made = await asyncio.shield(self.made)
         line = self._line
         if isinstance(made, ToolFailed) and (method == ON_CALL or line is None):
             raise made
@@ -106,7 +106,7 @@ class CallProcess:
         return self._begun.done() and (self._line is None or self._line.has_ended)
 
     def close(self) -> None:
-        self._made.cancel()
+        self.made.cancel()
         if (line := self._line) is not None:
             line.close()
         else:
@@ -239,7 +239,7 @@ class AgentClass:
             log.warning("%s", error.message)
 
     def end(self, caller: Caller) -> None:
-        """The call is over: its `on_end` has `END_S`, and nobody waits for it."""
+        """The call is over: behind its `on_call` its `on_end` has `END_S`, and nobody waits."""
         if (process := self._calls.pop(caller.call, None)) is not None:
             self._keep(self._end(process, caller), "end of a call's class")
         self._n_forks.pop(caller.call, None)
@@ -251,6 +251,7 @@ class AgentClass:
         task.add_done_callback(self._ending.discard)
 
     async def _end(self, process: CallProcess, caller: Caller) -> None:
+        await asyncio.wait([process.made])  # at most `MAKE_S` more: the call may have been short
         try:
             async with asyncio.timeout(END_S):
                 await process.run("on_end", {}, caller)

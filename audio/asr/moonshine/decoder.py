@@ -7,6 +7,7 @@ end where the text goes round in circles or nobody spoke. A network (`onnx_netwo
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -44,7 +45,8 @@ MOST_WRITTEN = 6 * RECOGNIZER_HZ
 # People say 12 tokens in 3 s, digits twice as many in 6, for 4 ms each. Between three and three
 # others are read, who wait for a first judgement.
 MOST_TOKENS_READ, TOKENS_AT_ONCE = 32, 3
-KEPT_SOUNDS = 16  # 0.7 to 1.4 MB each, the last that were encoded: words are read behind the voice
+# Of all streams, 0.7 to 1.4 MB each, the last that were encoded: words are read behind the voice.
+KEPT_SOUNDS = 16
 TOKENS_PER_S = 10.0  # twice what its authors allow: figures are spelled here
 # A decode whose last tokens repeat so often (of one or two tokens; of more) goes round in circles.
 MOST_REPEATS, MOST_LONG_REPEATS, LONGEST_CIRCLE = 5, 3, 8
@@ -111,7 +113,7 @@ class MoonshineDecoder:
         self._vocabulary = MoonshineVocabulary(vocabulary)
         self._digits = DigitReader(network, self._vocabulary)
         self._hints = lru_cache(maxsize=64)(self._read_hints)
-        self._sound = lru_cache(maxsize=KEPT_SOUNDS)(self._read_sound)
+        self._sounds = OrderedDict[tuple[str, bytes], _Sound]()  # by stream; the oldest first
 
     def encode_text(self, text: str) -> tuple[int, ...]:
         return ()
@@ -168,15 +170,24 @@ class MoonshineDecoder:
         """Judge without telling words; asked again, by the words."""
         if request.end_by_words and (heads := self._end_in_states) is not None:
             n_most = MOST_READ if request.is_shared else MOST_WRITTEN
-            return self._read_on(self._sound(request.samples[-n_most:].tobytes()), heads)
-        sound = self._sound(request.samples[-MOST_READ:].tobytes())
-        return self._judged(sound.context, request)
+            return self._read_on(self._sound(request, n_most), heads)
+        return self._judged(self._sound(request, MOST_READ).context, request)
 
     def _encode(self, samples: Samples) -> Any:
         return self._network.encode(np.pad(samples.astype(np.float32) / 32768.0, EDGE))
 
-    def _read_sound(self, sound: bytes) -> _Sound:
-        return _Sound(self._encode(np.frombuffer(sound, np.int16)))
+    def _sound(self, request: DecodeRequest, n_most: int) -> _Sound:
+        """The window's last `n_most` samples, encoded once."""
+        samples = request.samples[-n_most:]
+        key = request.stream_id, samples.tobytes()
+        self._sounds[key] = self._sounds.pop(key, None) or _Sound(self._encode(samples))
+        if len(self._sounds) > KEPT_SOUNDS:
+            self._sounds.popitem(last=False)
+        return self._sounds[key]
+
+    def forget(self, stream_id: str) -> None:
+        for key in [key for key in self._sounds if key[0] == stream_id]:
+            del self._sounds[key]
 
     def _read_on(self, sound: _Sound, heads: EndInStates) -> DecodedWindow:
         """Return what the words say of the end, whatever they are.

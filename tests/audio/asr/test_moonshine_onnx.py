@@ -281,6 +281,11 @@ def test_a_reader_that_is_asked_again_reads_the_words_of_the_same_sound(folder, 
     assert len(encoded) == 3  # what was judged
     reader.decode([long])
     assert [len(wave) // 16_000 for wave in encoded[2:]] == [3, 6]  # of nine seconds
+    one, two = (replace(paused, stream_id=stream_id) for stream_id in ("one", "two"))
+    reader.decode([one, two])
+    reader.forget("one")  # its call is over
+    reader.decode([two, one])
+    assert len(encoded) == 4 + 2 + 1
 
 
 def test_the_head_of_sounds_over_the_agent_reads_the_same_rows_at_the_beginning_alone(

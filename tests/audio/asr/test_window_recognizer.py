@@ -40,6 +40,10 @@ class ScriptedDecoder:
         self.judges_sounds = False
         self.says_anew = ()
         self.by_words = None
+        self.forgotten = []
+
+    def forget(self, stream_id):
+        self.forgotten.append(stream_id)
 
     def encode_text(self, text):
         return tuple(text.encode())
@@ -577,6 +581,8 @@ def test_a_failing_window_fails_its_stream_alone(recognizer, decoder):
     assert [(e.stream_id, e.retryable) for e in failed] == [("b", True)]
     finals = {e.stream_id: e.text for e in events if isinstance(e, Transcript)}
     assert finals == {"a": SCRIPT[0], "c": SCRIPT[4]}
+    recognizer.close("c")
+    assert decoder.forgotten == ["b", "c"]
 
 
 def test_closing_one_stream_leaves_the_others_output_identical(clock):

@@ -400,6 +400,22 @@ async def test_a_class_that_on_call_does_not_make_in_time_is_made_anew(
     await of.close()
 
 
+async def test_a_call_that_ends_within_its_on_call_has_its_on_end_behind_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_class, "END_S", 0.5)
+    late = "async def on_call(self):\n        import asyncio\n        await asyncio.sleep(0.6)"
+    load_agent(written(tmp_path, DESK.replace("def on_call(self):", late)))
+    of, caller = AgentClass("desk:Desk", str(tmp_path), has_network=False), Caller(call="one")
+    of.open(caller)
+    began = asyncio.create_task(of.run("on_call", {}, caller))
+    while not of._calls:
+        await asyncio.sleep(0)
+    of.end(caller)
+    await of.close()
+    assert (await began).text == "Good day." and (tmp_path / "ended").read_text() == "0"
+
+
 async def test_a_class_hears_a_turn_once_though_two_answers_are_asked_for(tmp_path: Path) -> None:
     async with guarding(tmp_path) as server, server.connect() as client:
         await ask(client, "how many", "text")

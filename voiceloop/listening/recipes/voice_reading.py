@@ -61,6 +61,8 @@ class _Asked:
     def encode_text(self, text: str) -> tuple[int, ...]:
         return ()
 
+    def forget(self, stream_id: str) -> None: ...
+
     def decode(self, requests: Sequence[DecodeRequest]) -> list[DecodedWindow]:
         is_paused = requests[0].is_paused
         if is_paused:
