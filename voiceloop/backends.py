@@ -430,6 +430,14 @@ class LanguageModel(Protocol):
         """``tenant``: whose conversation it is; different ones share nothing in any cache."""
 
 
+@runtime_checkable
+class SparedModel(LanguageModel, Protocol):
+    """One that tells P(end of turn), which costs it time, and can be spared it."""
+
+    def unread(self) -> LanguageModel:
+        """The same beside another model that reads the end of turn."""
+
+
 # --- voice --------------------------------------------------------------------------------------
 
 

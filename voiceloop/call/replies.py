@@ -156,7 +156,8 @@ class Replies:
         last = response.messages()[-1:]
         if not last or last[0].role != "user":
             return None
-        fixed = self._context.prepared.answer(last[0].content)
+        prepared, effort = self._context.prepared, response.reasoning_effort
+        fixed = prepared.answer(last[0].content, effort=effort)
         if fixed is not None and fixed.call is not None and not fixed.text:
             offered = [tool.name for tool in response.tools if response.tool_choice != "none"]
             return fixed if fixed.call.name in offered else None

@@ -163,11 +163,20 @@ async def open_backends(
         await stack.enter_async_context(supervisor)
         await stack.enter_async_context(elsewhere)
         judges = end_judges(config, [agent.language for agent in agents] or [LANGUAGE])
-        log.info("the end of a turn is judged by %s", judges.told)
+
+        def judging() -> str:
+            return judges.at(
+                words_ready=end_reader is None or end_reader.ready(),
+                voice_ready=voice_reader is None or voice_reader.ready(),
+            ).told
+
         for lack in judges.lacking:
             log.warning("%s", lack)
         if starts or others:
             await asyncio.wait([*starts, *others], timeout=READERS_WAIT_S)
+        is_late = not all(one.done() for one in (*starts, *others))
+        soon = f" (once its readers have started by {judges.told})" if is_late else ""
+        log.info("the end of a turn is judged by %s%s", judging(), soon)
         own = PlacedModels(supervisor, elsewhere)
         if voice_reader is not None:
             recognizer = VoiceReadingRecognizer(
@@ -221,12 +230,7 @@ async def open_backends(
                 *further.loads(),
                 *_reader_loads(end_reader, voice_reader),
             ],
-            judges=lambda: (
-                judges.at(
-                    words_ready=end_reader is None or end_reader.ready(),
-                    voice_ready=voice_reader is None or voice_reader.ready(),
-                ).told
-            ),
+            judges=judging,
             end_call=getattr(service, "end_call", lambda call_id: None),
             take_answers=lambda: [*supervisor.take_answers(), *elsewhere.take_answers()],
             tell_resumed=tell_resumed,

@@ -126,7 +126,7 @@ class ReplyContext:
         self.tap = tap
         self.prepared = Prepared(
             protocol, agent, services.answers, self.retrieval, tools.secrets, self.tap.consent,
-            backends.capabilities.made_for,
+            backends.capabilities.made_for, lambda effort: self.router.asks_for_large(effort),
         )  # fmt: skip
         self.has_several_models = bool(backends.models)
         self.router = Router(

@@ -7,7 +7,7 @@ came to. A reply asks here before it asks the model.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -42,7 +42,8 @@ BY_CLASS = "python"  # in `answered_by`: the agent's class
 
 class Prepared:
     """The prepared answers and notes of one session. retrieval: None where the agent has no
-    documents. secrets: of its caller. made_for: as of `Capabilities`.
+    documents. secrets: of its caller. made_for: as of `Capabilities`. asks_for_large: whether this
+    effort does, and who garbles nothing answers.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Prepared:
         secrets: Secrets,
         consent: Consent = NO_CONSENT,
         made_for: str | None = None,
+        asks_for_large: Callable[[str | None], bool] = lambda effort: False,
     ) -> None:
         self._protocol = protocol
         self._agent = agent
@@ -61,6 +63,7 @@ class Prepared:
         self._retrieval = retrieval
         self._consent = consent
         self._made_for = made_for
+        self._asks_for_large = asks_for_large
         self._answerers = answerers()
         self._forms = Forms(agent.slots)
         self.secrets = secrets
@@ -79,15 +82,16 @@ class Prepared:
         """Take up another version of the agent, with the same slots."""
         self._agent, self._approved = agent, approved
 
-    def answer(self, turn: str, *pieces: str) -> FixedAnswer | None:
+    def answer(self, turn: str, *pieces: str, effort: str | None = None) -> FixedAnswer | None:
         """The answer to the caller's whole turn that needs no model.
 
-        pieces: of the turn, in which words of danger may stand apart from it.
+        pieces: of the turn, in which words of danger may stand apart from it. effort: of the
+        response; None: the session's.
         """
-        form = self._form(turn)[1]
+        form, quotable = self._form(turn)[1], self._quotable(effort)
         heard = Heard(
-            turn, pieces, self._agent, form, self._approved, self._consent, self._quotable,
-            self._callable if self._quotable else frozenset(),
+            turn, pieces, self._agent, form, self._approved, self._consent, quotable,
+            self._callable if quotable else frozenset(),
         )  # fmt: skip
         for table, answerer in self._answerers.items():
             said = answerer.answer(heard)
@@ -101,17 +105,19 @@ class Prepared:
             own = (self._retrieval.answer(turn) or "") if self._retrieval is not None else ""
         if own:
             return FixedAnswer(own, BY_CLASS)
-        if self._quotable and self._retrieval is not None:
-            return self._read_out(turn, self._retrieval.passages(turn))
+        if quotable and self._retrieval is not None:
+            return self._read_out(turn, self._retrieval.passages(turn), quotable)
         return None
 
-    def _read_out(self, turn: str, found: Sequence[Passage] | None) -> FixedAnswer | None:
+    def _read_out(
+        self, turn: str, found: Sequence[Passage] | None, quotable: str
+    ) -> FixedAnswer | None:
         """Return what was found for the turn, where the model would garble it; None: not searched
         yet.
         """
         if found is None:
             return None
-        said = said_of(turn, found, self._quotable, of_tools(self._agent))
+        said = said_of(turn, found, quotable, of_tools(self._agent))
         return FixedAnswer(said, "quote") if said else None
 
     async def ask_before(self, hooks: AgentHooks, words: str, turn_id: str | None) -> None:
@@ -129,12 +135,14 @@ class Prepared:
     @property
     def quotes(self) -> bool:
         """Whether what is known is said word for word, in the model's place."""
-        return bool(self._quotable)
+        return bool(self._quotable())
 
-    def result_line(self, calls: Sequence[PendingCall]) -> FixedAnswer | None:
-        """Return what came of these calls, where the model would garble it."""
+    def result_line(self, calls: Sequence[PendingCall], *, by_large: bool) -> FixedAnswer | None:
+        """Return what came of these calls, where the model would garble it. by_large: the large
+        model of a cascade has made them, and tells it better.
+        """
         is_read = all(call.is_made and call.tool.side_effect_free for call in calls)
-        if not self.quotes or not is_read:
+        if not self.quotes or not is_read or (by_large and self._agent.quote == "auto"):
             return None
         lines = [line_of(each.text, _asked(each.call)) for each in calls]
         return FixedAnswer(" ".join(map(str, lines)), "quote") if all(lines) else None
@@ -147,12 +155,12 @@ class Prepared:
             return frozenset()
         return frozenset(tool.name for tool in settings.tools if tool in own)
 
-    @property
-    def _quotable(self) -> str:
+    def _quotable(self, effort: str | None = None) -> str:
         """The session's instructions, where their sentences are said in the model's place."""
-        now, quote = self._protocol.settings.instructions, self._agent.quote
-        is_own = self._agent.llm_adapter is None  # an adapter is made for its agent
+        settings, quote = self._protocol.settings, self._agent.quote
+        now, is_own = settings.instructions, self._agent.llm_adapter is None  # one is made for it
         is_garbled = is_own and self._made_for is not None and now != self._made_for
+        is_garbled &= not self._asks_for_large(effort or settings.reasoning_effort)
         return now if quote == "always" or (quote == "auto" and is_garbled) else ""
 
     def late_answer(self, response: ResponseHandle) -> FixedAnswer | None:
@@ -218,8 +226,8 @@ class Prepared:
         settled = await self._retrieval.look_up(turn.content, before if is_owed else None)
         if settled.answer is not None:
             self._late = response.id, FixedAnswer(settled.answer, BY_CLASS)
-        elif self._quotable:
-            self._late = response.id, self._read_out(turn.content, settled.passages)
+        elif quotable := self._quotable(response.reasoning_effort):
+            self._late = response.id, self._read_out(turn.content, settled.passages, quotable)
         self._add(settled, turn_id, response, record, decided_s)
         behind = self._own_notes(self._form(turn.content)[1], turn_id) + settled.notes.text
         prompt = (*plan.prompt[:-1], msgspec.structs.replace(turn, behind=behind))

@@ -473,7 +473,8 @@ class Reply:
                 await self._add_line(self._context.agent.call.not_transferred)
                 self._end(outcome)
                 return
-            if (told := self._context.prepared.result_line(calls)) is not None:
+            by_large = self.fixed_call is None and self.plan.route.part == "large"
+            if (told := self._context.prepared.result_line(calls, by_large=by_large)) is not None:
                 self.record.facts.answered_by = told.table
                 await self._add_line(told.text)
                 self._end(outcome)

@@ -147,6 +147,11 @@ class Router:
         named = self._models.get(name)
         return named is None or named.is_there()
 
+    def asks_for_large(self, effort: str | None) -> bool:
+        """Whether this effort asks for the large model of a cascade, and that is there."""
+        is_asked, pair = PART_OF_EFFORT.get(effort or "") == "large", self._pair
+        return is_asked and pair is not None and self.is_there(pair.large)
+
     def route(self, prompt: Sequence[ChatMessage], effort: str | None, language: str = "") -> Route:
         """Return who answers this prompt."""
         if (pair := self._pair) is None:

@@ -148,7 +148,7 @@ class WorkerLanguageModel(_WorkerModel):
         return WorkerLanguageModel(self._client, adapter, reads_end=self._reads_end)
 
     def unread(self) -> WorkerLanguageModel:
-        """The same workers, beside another model that reads the end of turn."""
+        """As `SparedModel`: the same workers."""
         return WorkerLanguageModel(self._client, self._adapter, reads_end=False)
 
     def read_ahead(self, history: tuple[ChatMessage, ...], tools: tuple[Tool, ...]) -> None:

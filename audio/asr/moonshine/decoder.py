@@ -180,10 +180,11 @@ class MoonshineDecoder:
         """The window's last `n_most` samples, encoded once."""
         samples = request.samples[-n_most:]
         key = request.stream_id, samples.tobytes()
-        self._sounds[key] = self._sounds.pop(key, None) or _Sound(self._encode(samples))
+        self._sounds[key] = sound = self._sounds.get(key) or _Sound(self._encode(samples))
+        self._sounds.move_to_end(key)
         if len(self._sounds) > KEPT_SOUNDS:
             self._sounds.popitem(last=False)
-        return self._sounds[key]
+        return sound
 
     def forget(self, stream_id: str) -> None:
         for key in [key for key in self._sounds if key[0] == stream_id]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -565,9 +566,11 @@ def test_a_recognizer_here_that_tells_nothing_of_the_voice_has_it_read_by_the_em
     assert voice_reader_spec(Config(preset="embedded")) is None
 
 
-async def test_a_server_starts_without_the_readers_where_they_cannot_load(
-    service: Service, connect: Callable[..., RemoteService], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_starts_without_the_readers_where_they_cannot_load_and_names_none(
+    service: Service, connect: Callable[..., RemoteService], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    caplog.set_level(logging.INFO)
     for name, role in (("end_reader", "engine"), ("voice_reader", "recognizer")):
         roles = (RoleSpec(role, {}, "scripted_roles:unloadable"),)  # type: ignore[arg-type]
         unloadable = WorkerSpec(name, roles)
@@ -577,6 +580,7 @@ async def test_a_server_starts_without_the_readers_where_they_cannot_load(
     config = Config(preset="remote", stt_url=(url,), llm_url=(url,), tts_url=(url,))
     async with opening.open_backends(config) as (backends, is_ready):
         assert is_ready()
+        assert "the end of a turn is judged by silence alone" in caplog.messages
         assert isinstance(backends.language_model, EndReadingModel)
         branch = await backends.language_model.branch("sess_1/turn_1", ())
         await branch.close()

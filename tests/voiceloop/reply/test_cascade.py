@@ -12,9 +12,9 @@ import pytest
 
 from clients.connection import typed
 from tests.callers import Caller
-from tests.fakes import FakeLanguageModel, FakeVoice, Fault, instant_backends
+from tests.fakes import FakeLanguageModel, FakeVoice, Fault, calls_first, instant_backends
 from voiceloop.admission.allowance import Allowance
-from voiceloop.agent import AgentConfig, AgentRoute, Waiting
+from voiceloop.agent import AgentConfig, AgentRoute, AgentTool, Waiting
 from voiceloop.backends import (
     MAIN_MODEL,
     OWN_MODEL,
@@ -32,6 +32,7 @@ pytestmark = pytest.mark.virtual_time
 Clock = Callable[[], float]
 QUIET = Waiting(say=(), openers=("-",), first_token_ms=1000)
 AGENT = AgentConfig(fallback="Pardon me?", waiting=QUIET)
+ITEM = {"type": "object", "required": ["item"], "properties": {"item": {"type": "string"}}}
 SMALL = ["I am the small one, and glad of it."]
 LARGE = ["I am the large one, with much to say, and more."]
 
@@ -88,11 +89,16 @@ async def test_a_rule_of_the_agent_goes_before_the_effort(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("agent", "said"),
-    [({}, "We close at six on Friday."), ({"quote": "never"}, LARGE[0])],
+    ("agent", "effort", "said"),
+    [
+        ({}, "medium", "We close at six on Friday."),
+        ({}, "high", LARGE[0]),  # the large one is asked for
+        ({"quote": "always"}, "high", "We close at six on Friday."),
+        ({"quote": "never"}, "medium", LARGE[0]),
+    ],
 )
 async def test_what_the_author_wrote_is_said_where_the_small_model_would_garble_it(
-    clock: Clock, agent: dict[str, Any], said: str
+    clock: Clock, agent: dict[str, Any], effort: str, said: str
 ) -> None:
     told = "You are Tom. We close at six on Friday. Parking is free."
     backends = dataclasses.replace(
@@ -101,7 +107,30 @@ async def test_what_the_author_wrote_is_said_where_the_small_model_would_garble_
     config = AgentConfig(instructions=told, waiting=QUIET, **agent)
     async with Caller(clock, backends, config) as caller:
         caller.send("conversation.item.create", item=typed("When do you close on Friday?"))
-        assert await answered(caller) == said
+        assert await answered(caller, reasoning={"effort": effort}) == said
+
+
+@pytest.mark.parametrize(
+    ("effort", "said"), [("low", "Bell: $4."), ("medium", "A bell is four dollars.")]
+)
+async def test_the_large_model_tells_what_came_of_its_own_calls_itself(
+    clock: Clock, effort: str, said: str
+) -> None:
+    calls = calls_first("get_price", '{"item": "bell"}', then="A bell is four dollars.")
+    price = AgentTool(
+        "get_price", "Price of one item.", ITEM, side_effect_free=True,
+        result={"bell": {"price": "$4"}},
+    )  # fmt: skip
+    backends = dataclasses.replace(
+        cascade(FakeLanguageModel(calls), FakeLanguageModel(calls)),
+        known=lambda: Capabilities(made_for="another agent"),
+    )
+    config = AgentConfig("You are Tom.", waiting=QUIET, tools=(price,))
+    async with Caller(clock, backends, config) as caller:
+        caller.send("conversation.item.create", item=typed("I want one."))
+        caller.send("response.create", response={"reasoning": {"effort": effort}})
+        await caller.wait_for("voiceloop.timeline")
+        assert caller.transcript() == said
 
 
 async def test_both_models_read_the_turn_as_it_is_spoken(clock: Clock) -> None:

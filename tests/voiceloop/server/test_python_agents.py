@@ -407,10 +407,10 @@ async def test_a_call_that_ends_within_its_on_call_has_its_on_end_behind_that(
     late = "async def on_call(self):\n        import asyncio\n        await asyncio.sleep(0.6)"
     load_agent(written(tmp_path, DESK.replace("def on_call(self):", late)))
     of, caller = AgentClass("desk:Desk", str(tmp_path), has_network=False), Caller(call="one")
+    await of.start()
     of.open(caller)
     began = asyncio.create_task(of.run("on_call", {}, caller))
-    while not of._calls:
-        await asyncio.sleep(0)
+    await asyncio.sleep(0)  # it has begun
     of.end(caller)
     await of.close()
     assert (await began).text == "Good day." and (tmp_path / "ended").read_text() == "0"

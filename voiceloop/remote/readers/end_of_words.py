@@ -21,6 +21,7 @@ from voiceloop.backends import (
     LanguageEvent,
     LanguageModel,
     OpenSound,
+    SparedModel,
     SpeakingBranch,
     Staged,
     Tool,
@@ -53,8 +54,7 @@ class EndReadingModel:
         is_ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self._answering = answering
-        unread: Any = getattr(answering, "unread", None)
-        self._unread: LanguageModel = answering if unread is None else unread()
+        self._unread = answering.unread() if isinstance(answering, SparedModel) else answering
         self._reading = reading
         self._is_ready = is_ready
 
