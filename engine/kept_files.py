@@ -169,7 +169,7 @@ def _sync(path: Path) -> None:
 
 
 def _files_in(folder: Path, pattern: str) -> Iterator[tuple[float, int, Path]]:
-    """When each file was used last, its bytes, and the file; none that is removed meanwhile."""
+    """Yield of each file when it was used last and its bytes; none that is removed meanwhile."""
     for path in folder.glob(pattern):
         with suppress(OSError):
             found = path.stat()

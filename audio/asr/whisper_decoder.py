@@ -145,7 +145,7 @@ class Ct2Decoder:
         return self._text.encode(text)
 
     def forget(self, stream_id: str) -> None:
-        """Nothing is kept from one window to the next."""
+        """Do nothing: no window is kept for the next."""
 
     def decode(self, requests: Sequence[DecodeRequest]) -> list[DecodedWindow]:
         results: dict[int, DecodedWindow] = {}

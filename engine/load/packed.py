@@ -68,7 +68,7 @@ def dense(weight: Stored) -> Tensor:
 
 
 def parts_of(weight: Int4Weight | ScaledWeight | FinerWeight) -> list[Tensor]:
-    """Its tensors, in order; the outputs are the first dimension of each."""
+    """List its tensors, in order; the first dimension of each is the outputs."""
     return [getattr(weight, field.name) for field in fields(weight)]
 
 
