@@ -9,12 +9,15 @@ class AudioError(Exception):
 
 
 class MissingExtra(AudioError):
-    """A package of an extra is not installed; the message names the remedy."""
+    """A package is not installed; the message names the remedy. extra: what brings it; "": nothing
+    else.
+    """
 
     def __init__(self, package: str, purpose: str, extra: str = "embedded") -> None:
+        brought = f"voiceloop[{extra}]" if extra else package
         super().__init__(
             f"expected the package {package!r} for {purpose}, found none; "
-            f"remedy: pip install 'voiceloop[{extra}]'"
+            f"remedy: pip install '{brought}'"
         )
         self.package = package
 

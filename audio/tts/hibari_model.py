@@ -243,7 +243,7 @@ def checked_files() -> dict[str, Path]:
     """Each file of SHA256 in the installed wheel."""
     spec = find_spec("hibari")  # found, not imported: nothing of it runs before it is checked
     if spec is None or spec.origin is None:
-        raise MissingExtra("hibari-tts", "this voice")
+        raise MissingExtra(REQUIREMENT, "this voice", extra="")
     folder = Path(spec.origin).parent / "assets"
     files = {name: folder / name for name in SHA256}
     for name, path in files.items():

@@ -137,14 +137,14 @@ def test_an_adapter_that_is_merged_is_told_of_with_its_model(tmp_path: Path) -> 
 def test_models_that_stand_in_for_others_are_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resolve, "installed_version", lambda name: None)
+    monkeypatch.setattr(resolve, "installed_version", {"espeakng-loader": "0.2.4"}.get)
     noted = [one for one in looked_at("embedded", machine(), tmp_path) if one.level == "note"]
     assert noted == [
         Finding(
             "note",
             "without hibari",
             "espeak takes its place, for hibari-tts==0.2.1 is not installed",
-            "pip install 'voiceloop[embedded]'",
+            "pip install 'hibari-tts==0.2.1'",
         )
     ]
 

@@ -265,7 +265,7 @@ def check_preset(config: Config, choice: Choice, machine: Machine, hub: Path) ->
             yield Finding("ok", role, f"{resolved.weights_name}{named}")
     for role in sorted(roles_elsewhere(config)):
         yield Finding("ok", role, "at workers elsewhere, which are not asked")
-    for one in replaced_models(preset, taken):
+    for one in replaced_models(taken):
         yield Finding("note", f"without {one.subject}", one.found, one.remedy)
     for one in missing_pieces(preset, taken, machine, hub):
         yield Finding(

@@ -128,7 +128,8 @@ def _model_packages(
         version = machine.version(name) if name else None
         if not name or satisfies(model.requires, version):
             continue
-        is_of_preset = model in preset.models.values() or resolved.in_place_of is not None
+        # Beside a language service the voice's own package is enough, and brings no torch.
+        is_of_preset = "engine" in taken and model in preset.models.values()
         remedy = model.install or (
             f"pip install '{f'voiceloop[{preset.extra}]' if is_of_preset else model.requires}'"
         )
@@ -151,15 +152,14 @@ def missing_models(preset: Preset, taken: Mapping[RoleName, ResolvedModel]) -> l
     return lacks
 
 
-def replaced_models(preset: Preset, taken: Mapping[RoleName, ResolvedModel]) -> list[Missing]:
+def replaced_models(taken: Mapping[RoleName, ResolvedModel]) -> list[Missing]:
     """Models of the preset that others stand in for here, with the command that brings them."""
     lacks = []
     for resolved in taken.values():
         own = resolved.in_place_of
         if own is not None:
             found = f"{resolved.model.name} takes its place, for {own.requires} is not installed"
-            remedy = f"pip install 'voiceloop[{preset.extra}]'"
-            lacks.append(Missing("package", own.name, found, remedy))
+            lacks.append(Missing("package", own.name, found, f"pip install '{own.requires}'"))
     return lacks
 
 

