@@ -137,6 +137,16 @@ class Branch:
         sequence.retarget(list(history))
 
     @property
+    def n_to_stage(self) -> int:
+        """Tokens that take a pass of their own: none where a reply made ahead computes its prompt
+        and nobody reads what the words alone say.
+        """
+        ahead = self.preemptive
+        is_along = not self.reads_end and ahead is not None and ahead.is_active
+        is_along = is_along and self.sequence.n_resident >= self.n_history
+        return 0 if is_along else self.sequence.n_pending
+
+    @property
     def n_committed(self) -> int:
         """Tokens from the first on that others may share: neither staged words nor drafts."""
         return self.n_history if self.reply is None else self.reply.n_prompt
@@ -152,6 +162,9 @@ class Branch:
         target = self._target(tokens)
         if not target:
             raise InvalidRequest("expected at least one token to stage, found none")
+        ahead = self.preemptive
+        if ahead is not None and ahead.staged != target:
+            self.stop_preemptive()
         self.staged.is_due = True
         self.order = self._home.order()
         if self.reads_end:
@@ -159,9 +172,6 @@ class Branch:
         else:
             self.sequence.retarget(target)
             self._tell_staged(None)
-        ahead = self.preemptive
-        if ahead is not None and ahead.staged != target:
-            self.stop_preemptive()
 
     def begin_preemptive(
         self, tail_tokens: Tokens[int], params: SamplingParams, n_cut: int = 0
@@ -225,12 +235,27 @@ class Branch:
         ahead = self.preemptive
         if ahead is not None and ahead.is_active:
             ahead.is_active = False
+            self._keep_prompt(ahead)
             if ahead.draft:  # what is not verified was never said
                 ahead.reply.proposals = []
             self._tell_verified(is_over=True)
             said = tuple(ahead.reply.tokens)
             done = PreemptiveDone(self.branch_id, ahead.attempt, reason, said)
             self._home.outbox.append(done)
+
+    def _keep_prompt(self, ahead: PreemptiveReply) -> None:
+        """Have the words that the reply made ahead computed with its prompt."""
+        made, own = ahead.sequence, self.sequence
+        if made is None or not own.n_pending:
+            return
+        n_resident = min(made.n_resident, common_prefix(made.tokens, own.tokens))
+        if n_resident > own.n_resident:
+            self.staged.n_prefilled += n_resident - own.n_resident
+            self.sequence = made.fork()
+            self.sequence.tokens = own.tokens
+            self.sequence.retreat(n_resident)
+            own.release()
+            self._tell_staged(None)
 
     def commit(
         self, tokens: Tokens[int], params: SamplingParams, attempt: int | None = None

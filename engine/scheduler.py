@@ -105,7 +105,7 @@ def decoded_next(branches: Iterable[Branch]) -> Iterator[tuple[str, Sequence, Re
             yield branch.branch_id, branch.sequence, branch.reply
     for branch in [] if awaited else branches:
         ahead = branch.preemptive
-        if ahead is not None and ahead.is_decoding and not branch.sequence.n_pending:
+        if ahead is not None and ahead.is_decoding and not branch.n_to_stage:
             assert ahead.sequence is not None
             yield branch.branch_id, ahead.sequence, ahead.reply
 
@@ -264,7 +264,7 @@ class Scheduler:
         forgotten. The operators' prefix is last.
         Source: start-time fair queueing (Goyal, Vin and Cheng, 1996).
         """
-        pending = [b for b in branches if b.phase is Phase.OPEN and b.sequence.n_pending]
+        pending = [b for b in branches if b.phase is Phase.OPEN and b.n_to_stage]
         tenants, known = {branch.sequence.salt for branch in pending}, self._n_staged_of
         least = min((known[tenant] for tenant in tenants & known.keys()), default=0)
         self._n_staged_of = had = {tenant: known.get(tenant, least) for tenant in tenants}
@@ -277,7 +277,7 @@ class Scheduler:
         tasks: list[Task] = []
         attempts = [(branch, branch.preemptive) for branch in branches if branch.preemptive]
         for branch, ahead in sorted(attempts, key=lambda attempt: len(attempt[1].reply.tokens)):
-            if not ahead.is_active or branch.sequence.n_pending or budget <= 0:
+            if not ahead.is_active or branch.n_to_stage or budget <= 0:
                 continue
             if ahead.reply.awaits_grammar():
                 continue

@@ -149,7 +149,9 @@ class World:
             salt = "tenant" if b % 5 == 0 else ""
             branch_id = f"{slot}:{self.n_branches}"
             self.lives[slot] = Life(
-                self.engine.branch(branch_id, HISTORIES[a % len(HISTORIES)], salt)
+                self.engine.branch(
+                    branch_id, HISTORIES[a % len(HISTORIES)], salt, reads_end=b % 2 == 0
+                )
             )
         elif kind == "close" or len(life.branch.sequence.tokens) > 110:
             life.branch.close()
@@ -181,6 +183,8 @@ class World:
         for event in events:
             life = lives[event.branch_id]
             match event:
+                case Staged(p_end_of_turn=None):
+                    assert not life.branch.reads_end
                 case Staged():
                     logits = self.oracle.logits(tuple(life.branch.sequence.tokens))
                     expected = float(logits.softmax(-1)[list(self.end_ids)].sum())

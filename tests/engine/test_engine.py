@@ -9,6 +9,7 @@ from engine import model
 from engine.branch import Branch
 from engine.engine import Engine
 from engine.reply import Reply
+from engine.sequence import common_prefix
 from engine.text.tool_calls import MalformedToolCall, ParsedCall
 from engine.types import (
     Done,
@@ -95,6 +96,32 @@ def test_where_another_model_reads_the_end_staged_words_take_no_logits_and_no_se
     drain(engine)
     branch.commit(turn.closed, GREEDY)
     assert reply_of(drain(engine)) == turn.cold(make_engine, GREEDY)
+
+
+def test_words_that_nobody_reads_are_computed_in_one_step_with_the_prompt_of_the_reply_to_them(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine()
+    turn, longer = Turn(engine, "good morning"), Turn(engine, "good morning to you")
+    branch = engine.branch("b", turn.history, reads_end=False)
+    drain(engine)
+    branch.stage(turn.open)
+    branch.begin_preemptive(turn.tail, GREEDY)
+    events = engine.step()
+    assert sum(event.n_tokens for event in only(events, PreemptiveDelta)) <= 1
+    assert branch.preemptive is not None and len(branch.preemptive.reply.tokens) == 1
+    branch.stage(longer.open)  # what was computed with the prompt stays
+    n_common = common_prefix(turn.open, longer.open)
+    told = only(drain(engine), Staged)
+    n_before, n_after = (len(turn.history) + len(one.open) for one in (turn, longer))
+    n_new = len(longer.open) - n_common
+    assert [one.n_resident for one in told] == [n_before, n_after]
+    assert [one.n_prefilled for one in told] == [n_before, n_new]
+    attempt = branch.begin_preemptive(longer.tail, GREEDY)
+    drain(engine)
+    branch.commit(longer.closed, GREEDY, attempt)
+    assert reply_of(drain(engine)) == longer.cold(make_engine, GREEDY)
+    branch.close()  # the last one, at which all blocks are counted
 
 
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])

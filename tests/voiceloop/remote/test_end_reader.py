@@ -18,6 +18,7 @@ from voiceloop.backends import (
     Generated,
     GenerateParams,
     LanguageModel,
+    PreemptiveDelta,
     PreemptiveDone,
     RouteSigns,
     Staged,
@@ -45,7 +46,8 @@ async def test_both_are_staged_one_reads_the_end_and_the_other_answers() -> None
     events = branch.events()
     branch.stage(1, "a table")
     # Tokens resident in the reader save the answering model nothing: those of the latter are told.
-    assert await anext(events) == Staged(1, 2, 1, 0.07)
+    assert await anext(events) == Staged(1, 0, 0, 0.07)
+    assert await anext(events) == Staged(1, 2, 1, None)
     branch.commit(USER, GenerateParams())
     assert await anext(events) == TextDelta("certainly")
     assert isinstance(await anext(events), Generated)
@@ -83,6 +85,27 @@ async def test_the_end_is_told_before_the_answering_model_has_read_the_words() -
     await branch.close()
 
 
+async def test_the_model_that_answers_stages_no_words_that_a_reply_to_them_begins_with() -> None:
+    answering, reader = models()
+    reader.stage_delay_ms = 5.0
+    branch = await EndReadingModel(answering, reader).branch("b1", ())
+    events = branch.events()
+    branch.stage(1, "a table")
+    branch.stage(2, "a table for two")
+    while await anext(events) != Staged(2, 0, 0, 0.15):
+        pass
+    assert not answering.branches[0].staged
+    branch.begin_preemptive(1, USER, GenerateParams())
+    assert isinstance(await anext(events), PreemptiveDelta)
+    assert not answering.branches[0].staged
+    branch.stage(3, "a table for two please")
+    while await anext(events) != Staged(3, 0, 0, 0.22):
+        pass
+    await anext(events)
+    assert answering.branches[0].staged == ["a table for two please"]
+    await branch.close()
+
+
 async def test_the_reader_is_given_what_was_said_and_not_the_instructions() -> None:
     answering, reader = models()
     history = (ChatMessage("system", "Be brief."), ChatMessage("assistant", "Hello, this is Ava."))
@@ -108,8 +131,10 @@ async def test_a_reader_that_fails_in_mid_call_leaves_no_stage_unanswered() -> N
     branch = await EndReadingModel(answering, reader).branch("b1", ())
     events = branch.events()
     branch.stage(1, "a")
-    assert await anext(events) == Staged(1, 1, 1, 0.01)
+    assert await anext(events) == Staged(1, 0, 0, 0.01)
+    assert await anext(events) == Staged(1, 1, 1, None)
     branch.stage(2, "a table")
+    assert await anext(events) == Staged(2, 0, 0, None)
     assert await anext(events) == Staged(2, 2, 1, None)
     branch.stage(3, "a table for")
     staged = await anext(events)

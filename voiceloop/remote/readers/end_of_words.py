@@ -9,7 +9,7 @@ endpointing falls back to prosody and words.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 from voiceloop.backends import (
@@ -134,6 +134,7 @@ class EndReadingBranch(TaskStream[LanguageEvent]):
         self._answering = answering
         self._reading = reading
         self._unread: list[int] = []  # stages the reader has not answered
+        self._held: tuple[int, str] | None = None  # staged at the reader alone so far
         self._resident = Staged(0, 0, 0, None)  # in the cache of the model that answers
         self._keep(self._relay(), "answers")
         if reading is not None:
@@ -146,14 +147,29 @@ class EndReadingBranch(TaskStream[LanguageEvent]):
         return cast(SpeakingBranch, self._answering).speak(stream_id, options, beside)
 
     def stage(self, stage_id: int, user_text: str) -> None:
-        self._answering.stage(stage_id, user_text)
-        if self._reading is not None:
-            self._unread.append(stage_id)
-            self._reading.stage(stage_id, user_text)
+        """Stage at the model that answers once it is known whether a reply is made ahead: that takes
+        the words along, where a pass for them would keep it waiting for as long as its own takes.
+        """
+        if self._reading is None:
+            self._answering.stage(stage_id, user_text)
+            return
+        self._unread.append(stage_id)
+        self._held = stage_id, user_text
+        self._reading.stage(stage_id, user_text)
+
+    async def events(self) -> AsyncIterator[LanguageEvent]:
+        """As `EventStream.events`; who takes what was read begins a reply at once, or none."""
+        async for event in super().events():
+            yield event
+            held = self._held
+            if held is not None and isinstance(event, Staged) and event.stage_id == held[0]:
+                self._held = None
+                self._answering.stage(*held)
 
     def begin_preemptive(
         self, attempt: int, tail: tuple[ChatMessage, ...], params: GenerateParams
     ) -> None:
+        self._held = None
         self._answering.begin_preemptive(attempt, tail, params)
 
     def draft(self, attempt: int, tail: tuple[ChatMessage, ...], params: GenerateParams) -> None:
@@ -169,6 +185,7 @@ class EndReadingBranch(TaskStream[LanguageEvent]):
         self._answering.stop_preemptive()
 
     def commit(self, tail: tuple[ChatMessage, ...], params: GenerateParams) -> bool:
+        self._held = None
         return self._answering.commit(tail, params)
 
     async def close(self) -> None:

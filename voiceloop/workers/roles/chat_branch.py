@@ -220,6 +220,7 @@ class ChatBranch:
         if self._reply is not None or (self._history.tools and params.tool_choice == "none"):
             return  # such a reply's prompt does not show the tools, and what is staged does
         self.advance()
+        self._staging.user_text = tail[0].content
         staged = self._open_turn(tail[0].content)
         turn = [chat_dict(message) for message in tail]
         whole = self._turn_tokens(self._history.encode(turn, add_generation_prompt=True))
