@@ -38,10 +38,14 @@ WEIGHTS = {".safetensors", ".gguf", ".json", ".jinja"}
 CODE = Path(__file__).parent  # the engine: another version of it may compute other numbers
 
 
-def code_files() -> list[Path]:
-    """Every file of the engine that what it computes may depend on; its recipes make models."""
+def code_files(*of: str) -> list[Path]:
+    """Every file of the engine that what it computes may depend on; its recipes make models.
+
+    of: files and folders of it, where the others have no say.
+    """
     found = [path for path in CODE.rglob("*.[cp]*") if path.suffix in (".py", ".c")]
-    return sorted(path for path in found if "recipes" not in path.relative_to(CODE).parts)
+    parts = {path: path.relative_to(CODE).parts for path in found}
+    return sorted(p for p in found if "recipes" not in parts[p] and (not of or parts[p][0] in of))
 
 
 def model_files(model: Path) -> list[Path]:

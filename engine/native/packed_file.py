@@ -1,7 +1,7 @@
 """Owns a model's weights on disk as the library reads them: a start reads, and packs nothing.
 
-A file is named by a digest of the model's own files, its adapter's, the formats, and the engine's
-code, and holds every product and the embedding. One that is torn or of other sizes is passed over,
+A file is named by a digest of the model's own files, its adapter's, the formats, and the code that
+reads and packs, and holds every product and the embedding. One that is torn or of other sizes is passed over,
 and the weights are made anew.
 """
 
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 LEAST_BYTES = 256 << 20
 EMBEDDING = "embedding"
 FACTS = "products"  # the key of the metadata
+# What decides the bytes: a change of any other file of the engine packs nothing anew.
+CODE = ("device.py", "layer.py", "linear.py", "load", "model.py", "native")
 
 
 def in_background(work: Callable[[], None]) -> None:
@@ -59,7 +61,7 @@ class PackedWeights:
         adapter = config.adapter_dir
         facts = [
             digest(model_files(model)), digest(model_files(adapter) if adapter else []),
-            digest(code_files()), config.quant, config.dtype, str(library.level),
+            digest(code_files(*CODE)), config.quant, config.dtype, str(library.level),
         ]  # fmt: skip
         self._name = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:40] + SUFFIX
         self._files = KeptFiles(cache_folder("weights"), config.packed_file_bytes)

@@ -1,5 +1,6 @@
 """Packed weights on disk are the model's: the same logits, and anew where they are not whole."""
 
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import engine.device as device
+import engine.kept_files as kept_files
 import engine.native.packed_file as packed_file
 from engine.engine import Engine
 from engine.load.gguf import GgufCheckpoint
@@ -84,6 +86,23 @@ def test_a_second_start_reads_no_weights_but_the_packed_ones_and_says_the_same(
     assert engine.runner.layers.startswith("native")
     assert all("norm" in name for name in read) and read
     assert torch.equal(log_probabilities(engine, TOKENS), first)
+
+
+def test_code_that_packs_nothing_may_change_and_the_packed_weights_stay(
+    folder: Path, write_checkpoint: WriteCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = tmp_path / "engine"
+    shutil.copytree(kept_files.CODE, code, ignore=shutil.ignore_patterns("__pycache__", "recipes"))
+    monkeypatch.setattr(kept_files, "CODE", code)
+    assert all((code / part).exists() for part in packed_file.CODE)
+    model = write_checkpoint()
+    Engine.load(model, config())
+    found = []
+    for changed in ("scheduler.py", "text/text.py", "native/layout.py", "model.py"):
+        (code / changed).write_text((code / changed).read_text() + "\n")
+        packed = PackedWeights.of(model, config(), library())
+        found.append(packed is not None and packed.is_here)
+    assert found == [True, True, False, False]
 
 
 @pytest.mark.parametrize("damage", ["torn", "other sizes", "no file"])
