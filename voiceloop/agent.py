@@ -579,8 +579,8 @@ class AgentConfig:
         "word for word, without the model; of a list of prices its entry, of opening hours "
         "the day. A question that names one value of a tool's `result` or `enum` calls that "
         "tool. If the texts contain no word of the question, the agent says that it does not "
-        "know. `auto`: on with the models of the presets `embedded` and `cpu` and with "
-        "smollm2-135m, but not for the cafe, which the embedded models were made for.",
+        "know. `auto`: on with the models of the presets `embedded` and `cpu`, with "
+        "smollm2-135m and with a GGUF file below 1.5 GB, but not for the cafe, which the embedded models were made for.",
     )
     try_saying: tuple[Words, ...] = key(
         (), "Up to six sentences of 100 characters that the page at `/` offers a caller."

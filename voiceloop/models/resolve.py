@@ -59,6 +59,9 @@ MOONSHINE_ONNX_NEEDED = tuple(
     (f"encoder_model.{kind}", f"decoder_model_merged.{kind}") for kind in ("ort", "onnx")
 )
 GGUF = ".gguf"
+# A language model's, whose instructions are said for it: of 1.5B parameters in four bits. One of 3B
+# has two gigabytes, and nobody has measured what that garbles.
+SMALL_FILE_BYTES = 1_500_000_000
 KOKORO_WEIGHTS = ("*.onnx", "onnx/*.onnx")  # as audio.tts.kokoro reads them
 KOKORO_VOICES = "voices/[ab][fm]_*.bin"  # American and British, of women and men
 END_HEAD = "end_of_turn.safetensors"  # as engine.end_of_turn reads it
@@ -290,11 +293,12 @@ def capabilities_of(resolved: Mapping[RoleName, ResolvedModel]) -> Capabilities:
 
 def _made_for(engine: ResolvedModel | None) -> str | None:
     """As of `Capabilities`: the embedded models were made for the cafe, the `cpu` preset's for
-    nobody; an adapter of one's own is made for its agent.
+    nobody, nor was another file as small; an adapter of one's own is made for its agent.
     """
     if engine is None or engine.adapter != shipped_adapter(engine.model):
         return None
-    if engine.model == QWEN25:
+    file = engine.folder if engine.folder is not None and engine.folder.suffix == GGUF else None
+    if engine.model == QWEN25 or (file is not None and file.stat().st_size < SMALL_FILE_BYTES):
         return ""
     return embedded_agent().instructions if engine.model in (EMBEDDED_AGENT, SMOLLM2) else None
 

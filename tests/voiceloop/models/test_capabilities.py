@@ -139,3 +139,13 @@ def test_beside_a_small_model_the_authors_sentences_are_said(
         assert found.made_for == made_for
     own = capabilities_of({"engine": ResolvedModel(model, adapter=tmp_path)})
     assert own.made_for is None
+
+
+def test_beside_a_named_file_as_small_as_a_presets_they_are_said_too(tmp_path: Path) -> None:
+    file = tmp_path / "own.gguf"
+    model, found = Model(name=str(file), role="engine", licence="", languages=""), []
+    for n_bytes in (1_400_000_000, 2_000_000_000):
+        with file.open("wb") as own:
+            own.truncate(n_bytes)
+        found.append(capabilities_of({"engine": ResolvedModel(model, file)}).made_for)
+    assert found == ["", None]

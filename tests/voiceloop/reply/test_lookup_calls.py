@@ -96,3 +96,22 @@ async def test_a_typed_question_asks_the_tool_only_where_the_session_has_it(
         caller.send("response.create")
         await caller.wait_for("response.done")
     assert bool(caller.of("response.function_call_arguments.done")) == ("instructions" in session)
+
+
+async def test_a_day_that_a_question_names_is_looked_up_though_the_tool_lists_none(
+    clock: Clock,
+) -> None:
+    day = {"type": "object", "required": ["day"], "properties": {"day": {"type": "string"}}}
+    url = "https://clinic.test/"
+    slots = AgentTool("find_free_slots", "Free times.", day, url=url, side_effect_free=True)
+    service, (backends, _) = Service(), models()
+    service.answer = '{"slots": "9 am"}'
+    toolbox = box(clock, find_free_slots=(slots, service))
+    async with Caller(clock, backends, agent(slots), toolbox=toolbox) as caller:
+        caller.send("session.update", session={"type": "realtime", "output_modalities": ["text"]})
+        caller.send("conversation.item.create", item=typed("And which are free on Monday?"))
+        caller.send("response.create")
+        await caller.wait_for("voiceloop.timeline")
+    (called,) = caller.of("response.function_call_arguments.done")
+    assert json.loads(called.event["arguments"]) == {"day": "monday"}
+    assert caller.of("response.output_text.done")[-1].event["text"] == "Monday: 9 am."

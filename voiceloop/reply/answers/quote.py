@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 
 from voiceloop.agent import AgentConfig, AgentTool
+from voiceloop.knowledge.hours import DAYS
 from voiceloop.knowledge.lookups import Lookup, asked_of, is_priced
 from voiceloop.knowledge.told import quoted
 from voiceloop.reply.answerers import Heard, SaidWithCall
@@ -52,7 +53,7 @@ def _about(tool: AgentTool) -> str:
 
 def _choice(tool: AgentTool) -> tuple[str, tuple[str, ...]]:
     """The one parameter that it needs, and what it may be: the entries of the tool's result, or the
-    texts that its schema names.
+    texts that its schema names; of a day, those of the week.
     """
     properties, required = tool.parameters.get("properties", {}), tool.parameters.get("required")
     if not isinstance(properties, dict) or not isinstance(required, list) or len(required) != 1:
@@ -61,5 +62,6 @@ def _choice(tool: AgentTool) -> tuple[str, tuple[str, ...]]:
     if tool.known and next(iter(properties), "") == parameter:
         return parameter, tuple(name for name in tool.known if name != "*")
     schema = properties.get(parameter)
-    named = schema.get("enum", ()) if isinstance(schema, dict) else ()
+    known = DAYS if parameter == "day" else ()
+    named = schema.get("enum", known) if isinstance(schema, dict) else ()
     return parameter, tuple(name for name in named if isinstance(name, str))
