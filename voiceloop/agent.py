@@ -580,7 +580,8 @@ class AgentConfig:
         "the day. A question that names one value of a tool's `result` or `enum` calls that "
         "tool. If the texts contain no word of the question, the agent says that it does not "
         "know. `auto`: on with the models of the presets `embedded` and `cpu`, with "
-        "smollm2-135m and with a GGUF file below 1.5 GB, but not for the cafe, which the embedded models were made for.",
+        "smollm2-135m and with a GGUF file below 1.5 GB, but not for the cafe, which the embedded "
+        "models were made for.",
     )
     try_saying: tuple[Words, ...] = key(
         (), "Up to six sentences of 100 characters that the page at `/` offers a caller."

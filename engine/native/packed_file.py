@@ -1,8 +1,8 @@
 """Owns a model's weights on disk as the library reads them: a start reads, and packs nothing.
 
 A file is named by a digest of the model's own files, its adapter's, the formats, and the code that
-reads and packs, and holds every product and the embedding. One that is torn or of other sizes is passed over,
-and the weights are made anew.
+reads and packs, and holds every product and the embedding. One that is torn or of other sizes is
+passed over, and the weights are made anew.
 """
 
 from __future__ import annotations

@@ -147,8 +147,8 @@ class EndReadingBranch(TaskStream[LanguageEvent]):
         return cast(SpeakingBranch, self._answering).speak(stream_id, options, beside)
 
     def stage(self, stage_id: int, user_text: str) -> None:
-        """Stage at the model that answers once it is known whether a reply is made ahead: that takes
-        the words along, where a pass for them would keep it waiting for as long as its own takes.
+        """Stage at the model that answers once it is known whether a reply is made ahead: that
+        takes the words along, and a pass for them alone would keep it waiting.
         """
         if self._reading is None:
             self._answering.stage(stage_id, user_text)
