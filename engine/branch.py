@@ -68,12 +68,11 @@ class PreemptiveReply:
     """One attempt at a reply made ahead, on a fork taken when the staged turn is resident."""
 
     attempt: int
-    tail: list[int]
-    n_cut: int
+    prompt: list[int]
+    n_cut: int  # of what is staged: the rest, and a tail, is the prompt
     reply: Reply
     staged: list[int] = field(default_factory=list)  # what it was made to, once it has begun
     sequence: Sequence | None = None
-    prompt: list[int] = field(default_factory=list)
     is_active: bool = True
     draft: list[int] = field(default_factory=list)  # another engine's, not yet told of
 
@@ -82,8 +81,7 @@ class PreemptiveReply:
         self.staged = list(staged.tokens)
         self.sequence = staged.fork()
         self.sequence.truncate(len(self.staged) - self.n_cut)
-        self.sequence.tokens += self.tail
-        self.prompt = list(self.sequence.tokens)
+        self.sequence.tokens = list(self.prompt)
         return self.sequence
 
     @property
@@ -194,13 +192,13 @@ class Branch:
         n_staged = len(self.sequence.tokens) - self.n_history
         if not 0 <= n_cut <= n_staged:
             raise InvalidRequest(f"expected n_cut of 0 to {n_staged} staged tokens, found {n_cut}")
-        n_prompt = len(self.sequence.tokens) - n_cut + len(tail_tokens)
-        self._require_context(n_prompt)
-        reply = self._home.new_reply(n_prompt, params)
+        prompt = self.sequence.tokens[: len(self.sequence.tokens) - n_cut] + list(tail_tokens)
+        self._require_context(len(prompt))
+        reply = self._home.new_reply(len(prompt), params)
         reply.proposals = _said_in(self.preemptive, reply)
         self._drop_preemptive()
         attempt = next(self._attempt_numbers)
-        self.preemptive = PreemptiveReply(attempt, list(tail_tokens), n_cut, reply)
+        self.preemptive = PreemptiveReply(attempt, prompt, n_cut, reply)
         return attempt
 
     def verify(self, attempt: int, tokens: Tokens[int]) -> None:

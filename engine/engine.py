@@ -200,13 +200,15 @@ class Engine:
 
         interrupted: whether a commit waits to be passed on; asked again and again while a step
         runs that serves no committed reply, and such a step is given up for it. What was asked of
-        it stays asked, and the step after it is not given up.
+        it stays asked, and the step after it is not given up. What is known already, as the text of
+        a reply that was made ahead, waits for no step.
         """
-        guessed = self._draft(interrupted)
-        tasks = self._schedule(interrupted)
-        started = self.clock()
-        computed = self._run(tasks, started, interrupted) if tasks else []
-        self._postprocess(computed, guessed, started)
+        if not self.outbox:
+            guessed = self._draft(interrupted)
+            tasks = self._schedule(interrupted)
+            started = self.clock()
+            computed = self._run(tasks, started, interrupted) if tasks else []
+            self._postprocess(computed, guessed, started)
         events, self.outbox = self.outbox, []
         return events
 
@@ -300,7 +302,12 @@ class Engine:
                 reply.proposals = self.speculation.propose(
                     branch_id, sequence, reply, len(decoding)
                 )
-        return [reply for _, _, reply in decoding]
+        guessed = [reply for _, _, reply in decoding]
+        for ahead in (branch.preemptive for branch in self._branches.values()):
+            if not decoding and ahead is not None and ahead.is_active and ahead.sequence is None:
+                self.speculation.guess_opening(ahead.reply, ahead.prompt)
+                guessed.append(ahead.reply)
+        return guessed
 
     def _schedule(self, interrupted: Interrupted | None) -> list[Task]:
         """The tasks of the step; where there is none, read ahead or wait for a grammar instead."""

@@ -21,6 +21,7 @@ from ..sequence import Sequence, common_prefix
 from ..types import BLOCK_TOKENS, EngineConfig, OutOfMemory
 
 CATCH_UP_TOKENS = 64  # of a prompt a draft model reads per step, so that no step waits for it
+N_OPENING = 4  # "I'm sorry, but": a first clause, and few rows where it is another
 STAGED_TOKENS = 16  # the same of staged words, between two questions whether a commit waits
 
 
@@ -36,6 +37,10 @@ class Drafter(Protocol):
         None where it has no say in such a reply, and has spent no time on it.
         """
         ...
+
+    def opening(self, prompt: list[int]) -> list[int]:
+        """Propose how the reply to a prompt begins."""
+        return []
 
     def stage(self, branch_id: str, target: Sequence) -> bool:
         """Read some of what is staged, ahead of the reply to it; whether any of it is left."""
@@ -84,6 +89,11 @@ class NgramDrafter(Drafter):
         place = _last_place(read, self.SIZES)
         return tokens[place : place + n_most] if place is not None else []
 
+    def opening(self, prompt: list[int]) -> list[int]:
+        """As the agent's last turn did: a template ends the prompt as it began that."""
+        place = _last_place(array("i", prompt), self.SIZES[:1])
+        return prompt[place : place + N_OPENING] if place is not None else []
+
     def forget(self, branch_id: str, committed: list[int]) -> None:
         self._read.pop(branch_id, None)
 
@@ -106,7 +116,7 @@ def _last_place(tokens: "array[int]", sizes: Items[int]) -> int | None:
     return None
 
 
-class ModelDrafter:
+class ModelDrafter(Drafter):
     """A small model of the same tokenizer, with KV of its own.
 
     It draws with the target's noise, so that where both agree on the odds they agree on the token.

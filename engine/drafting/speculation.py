@@ -57,6 +57,14 @@ class Speculation:
                 return guesses
         return []
 
+    def guess_opening(self, reply: Reply, prompt: list[int]) -> None:
+        """Have the prompt's own step verify how the reply may begin, where it verifies nothing."""
+        n_most = reply.params.max_tokens - 1
+        for drafter, length in [] if reply.proposals else self._drafters:
+            if length.is_on and (guesses := drafter.opening(prompt)[:n_most]):
+                reply.proposals, self._used[reply] = guesses, length
+                return
+
     def words_staged(self) -> None:
         """The target has read words of an open turn, which drafters in use may read too."""
         self.is_behind = any(length.is_on for _, length in self._drafters)

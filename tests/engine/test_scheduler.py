@@ -239,7 +239,7 @@ def test_what_an_attempt_said_outlives_one_after_it_that_had_no_step(
     if begins_again:
         attempt = branch.begin_preemptive([8], GREEDY)
     branch.commit([5] * 20 + [8], GREEDY, attempt)
-    (done,) = [event for event in engine.step() if isinstance(event, Done)]
+    (done,) = [event for event in drain(engine) if isinstance(event, Done)]
     usage = done.usage
     n_kept = GREEDY.max_tokens - 1  # a pass samples one more itself
     assert (usage.drafted_tokens, usage.accepted_tokens) == (n_kept, n_kept)
@@ -277,6 +277,7 @@ def test_a_reply_made_ahead_whose_memory_was_taken_is_computed_again_within_the_
     monkeypatch.setattr(
         engine.speculation, "verified", lambda decoded, ms: booked.append(len(decoded))
     )
+    engine.step()  # tells what was adopted
     rows, n_before = list[float](), engine.metrics()["rows"]
     while branch.sequence.n_pending > 1:
         engine.step()

@@ -32,7 +32,7 @@ SAMPLINGS = (
 )
 
 
-class Oracle:
+class Oracle(Drafter):
     """Knows the reply, and errs where told: any acceptance rate one wants."""
 
     name = "oracle"
@@ -44,12 +44,6 @@ class Oracle:
         start = len(reply.tokens)
         guesses = self.reply[start : start + n_most]
         return [7 if start + i in self.errors else token for i, token in enumerate(guesses)]
-
-    def stage(self, branch_id: str, target: Sequence) -> bool:
-        return False
-
-    def forget(self, branch_id: str, committed: list[int]) -> None:
-        pass
 
 
 def answer(
@@ -596,6 +590,38 @@ def made_ahead(engine: Engine, words: list[int], tail: list[int], params: Sampli
     attempt = branch.begin_preemptive(tail, params)
     drain(engine)
     return attempt
+
+
+@pytest.mark.parametrize(("opening", "n_kept"), [([0, 1, 2, 3], 4), ([0, 1, 9, 3], 2), ([9], 0)])
+def test_the_step_of_a_prompt_verifies_how_its_reply_made_ahead_begins(
+    make_engine: MakeEngine, opening: list[int], n_kept: int
+) -> None:
+    params = SamplingParams(max_tokens=13, ignore_eos=True)
+    _, expected, _ = answer(make_engine(), [5, 6, 7], params)
+    engine, oracle = make_engine(), Oracle(expected, range(13))
+    oracle.opening = lambda prompt: [[*expected[:4], *[8] * 9][i] for i in opening]  # type: ignore[method-assign]
+    draft_always(engine, 3, [oracle])
+    branch = engine.branch("b", reads_end=False)
+    branch.stage([5, 6])
+    attempt = branch.begin_preemptive([7], params)
+    engine.step()
+    ahead = branch.preemptive
+    assert ahead is not None and ahead.reply.tokens == expected[: n_kept + 1]
+    drain(engine)
+    assert engine.metrics()["speculated_tokens"] == 13
+    branch.commit([5, 6, 7], params, attempt)
+    n_steps = engine.metrics()["steps"]
+    assert any(isinstance(event, TextDelta) for event in engine.step())
+    assert engine.metrics()["steps"] == n_steps  # what is adopted is told before the next one
+    drain(engine)
+    assert branch.sequence.tokens[3:] == expected
+
+
+def test_a_reply_is_taken_to_begin_as_the_agents_last_turn() -> None:
+    tail = [1, 2, 3, 4]
+    said = [5, *tail, 20, 21, 22, 23, 24, 6, 7, *tail]
+    assert NgramDrafter().opening(said) == [20, 21, 22, 23]
+    assert NgramDrafter().opening(said[1 + len(tail) :]) == []
 
 
 @pytest.mark.parametrize("errors", [[], [2, 7]])
