@@ -171,7 +171,7 @@ class Overlap:
     def _caller_before(self, sound: Sound) -> CallerLevel:
         level = CallerLevel()
         for level_db in random.Random(sound.name).sample(self._levels, min(2, len(self._levels))):
-            level.take(level_db, LEAST_TURN_MS)
+            level.take(level_db, LEAST_TURN_MS, 0.0)
         return level
 
     def judge(self, sound: Sound) -> Verdict:

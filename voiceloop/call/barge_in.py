@@ -348,9 +348,12 @@ SPREAD_DB, OUTLIERS = 2.3, 0.02
 # chair to the next room.
 ELSEWHERE_RANGE_DB = 23.0
 KEPT_TURNS = 4
-# A sound that was kept out for its level alone and comes again so soon may be a caller who has
-# turned away: it is judged without. Chosen: who was not heard says it again within seconds.
-SECOND_TRY_MS = 4000.0
+# A sound that was kept out and comes again so soon may be a caller who has turned away: it is
+# judged without its level. Chosen: who was not heard says it again within seconds. Over the agent
+# that holds for who was kept out by the level alone. In silence a caller awaits the answer before
+# that, while a television or people in the room go on within so long.
+SECOND_TRY_MS = 6000.0
+ANSWER_AWAITED_MS = 1200.0
 
 
 class CallerLevel:
@@ -360,13 +363,20 @@ class CallerLevel:
         self._levels: deque[float] = deque(maxlen=KEPT_TURNS)
         self._kept_out_ms = -SECOND_TRY_MS
 
-    def take(self, level_db: float | None, speech_ms: float) -> None:
-        """A turn of the caller's, and how long it lasted."""
-        if level_db is not None and speech_ms >= LEAST_TURN_MS:
-            self._levels.append(level_db)
+    def take(self, level_db: float | None, speech_ms: float, onset_ms: float) -> bool:
+        """A turn of the caller's, and how long it lasted. Returns whether it is the second try of
+        one that was kept out, and as soft: who speaks there is the caller from now on.
+        """
+        if level_db is None or speech_ms < LEAST_TURN_MS:
+            return False
+        is_again = self.is_second_try(onset_ms) and self._odds(level_db) <= SOFT_LOG_ODDS
+        self._levels.extend([level_db] * (ADOPTED_TURNS if is_again else 1))
+        return is_again
 
     def keep_out(self, end_ms: float) -> None:
-        """Words were not heeded because they were soft, and nothing else spoke against them."""
+        """Words were not heeded because they were soft; what is said from then on is a second
+        try.
+        """
         self._kept_out_ms = end_ms
 
     def is_second_try(self, onset_ms: float) -> bool:
@@ -378,7 +388,12 @@ class CallerLevel:
         logarithm, 0 or less. 0 where the caller's level is not known yet, or the sound is the
         second try of one that was kept out. onset_ms: where it begins.
         """
-        if level_db is None or not self._levels or self.is_second_try(onset_ms):
+        if level_db is None or self.is_second_try(onset_ms):
+            return 0.0
+        return self._odds(level_db)
+
+    def _odds(self, level_db: float) -> float:
+        if not self._levels:
             return 0.0
         # Who takes the telephone over, or another microphone, has said two turns as soft as this.
         known_db = min(median(self._levels), max(list(self._levels)[-ADOPTED_TURNS:]))

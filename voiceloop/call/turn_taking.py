@@ -26,7 +26,13 @@ from voiceloop.agent import BargeIn
 from voiceloop.call import actions as do
 from voiceloop.call import events as told
 from voiceloop.call.actions import PLAYOUT_FOR, Step, name_of
-from voiceloop.call.barge_in import RESUME_SILENCE_MS, BargeInJudge, CallerLevel
+from voiceloop.call.barge_in import (
+    ANSWER_AWAITED_MS,
+    LEAST_TURN_MS,
+    RESUME_SILENCE_MS,
+    BargeInJudge,
+    CallerLevel,
+)
 from voiceloop.listening import events as heard
 from voiceloop.listening.events import Activity, UserTurn
 from voiceloop.listening.release import TAKEN_BACK_MS
@@ -328,7 +334,7 @@ class TurnTaking:
                 yield from self._read(event, status)
             case heard.PauseWeighed():
                 is_asked_for = self.caller in HAS_FLOOR and status.creates_responses
-                waits = self._judge.asks_to_wait(event.words, status.agent_said)
+                waits = self._leaves_alone(event.words, status)
                 if is_asked_for and self.agent.says_nothing and not waits:
                     yield do.ConsiderPreemptiveReply(event)
             case heard.GroupHeard():
@@ -365,7 +371,7 @@ class TurnTaking:
                 is_free = status.reply is None and not status.is_answering
                 if is_free and self.caller not in HAS_FLOOR:
                     yield from self._begin(do.SpeakFirst(text))
-            case told.CallerIdle() if self.waits:
+            case told.CallerIdle() if self.waits and self.caller is Caller.SILENT:
                 self.waits = False
                 yield Step.ASK_BACK
             case told.CallerIdle(since_ms=since_ms):
@@ -410,36 +416,56 @@ class TurnTaking:
         elif status.agent_has_floor:
             self.caller = Caller.OVERLAPPING
             yield from self._judge_overlap(activity, status)
-        elif not self._is_elsewhere(activity):
+        elif not self._is_elsewhere(activity, status):
             yield from self._caller_begins(activity, status)
         elif activity.silence_ms >= RESUME_SILENCE_MS:
-            yield from self._leave_out(activity.onset_ms + activity.speech_ms, status)
+            yield from self._leave_out(activity, activity.onset_ms + activity.speech_ms, status)
 
-    def _is_elsewhere(self, activity: Activity) -> bool:
-        """Whether a sound that was judged over the agent, and outlasts it, is somebody else's."""
+    def _is_elsewhere(self, activity: Activity, status: CallStatus) -> bool:
+        """Whether a sound that is over the agent no more is somebody else's: one that was judged
+        there and outlasts it, or one that began in silence and has lasted for as long as it takes.
+        """
         if self.caller is not Caller.OVERLAPPING:
-            return False
-        self._judge.observe_level(self._elsewhere(activity))
+            was_judged = self._judge.state != "idle"  # it took the floor
+            is_short = activity.speech_ms < LEAST_TURN_MS
+            if was_judged or is_short or not status.answers_turns:
+                return False
+        self._observe_level(activity)
         return self._judge.is_elsewhere
 
-    def _elsewhere(self, activity: Activity) -> float:
-        return self._level.log_odds(activity.level_db, activity.onset_ms)
+    def _observe_level(self, activity: Activity) -> None:
+        self._judge.observe_level(self._level.log_odds(activity.level_db, activity.onset_ms))
 
-    def _leave_out(self, end_ms: float, status: CallStatus) -> Actions:
-        """Leave out what was said meanwhile: it was no turn of the caller's."""
-        if self._judge.is_kept_out_by_level:
-            self._level.keep_out(end_ms)
+    def _leaves_alone(self, words: tuple[str, ...], status: CallStatus) -> bool:
+        """Whether the open turn is not to be answered if it ends here: the agent is to wait, or
+        somebody else is spoken to, or speaks."""
+        if self._judge.asks_to_wait(words, status.agent_said):
+            return True
+        return self._activity is not None and self._is_elsewhere(self._activity, status)
+
+    def _leave_out(self, activity: Activity, end_ms: float, status: CallStatus) -> Actions:
+        """Leave out what was said over the agent, or in its silence: it was not the caller's turn.
+
+        In silence the wire has heard that somebody speaks; it hears as of a noise that it is over.
+        """
+        in_silence = not status.agent_has_floor
+        if in_silence or self._judge.is_kept_out_by_level:
+            self._level.keep_out(end_ms + (ANSWER_AWAITED_MS if in_silence else 0.0))
+            yield do.CountBargeIn("kept_out", activity.onset_arrival_s)
+        if self.caller in HAS_FLOOR:
+            yield do.CloseUserTurn(end_ms)
+            yield from (Step.DROP_USER_ITEM, Step.ABANDON_PREPARATION)
         yield from self._let_agent_go_on(status)
         self._caller_stops()
         yield Step.DISCARD_SEGMENT
-        if not status.agent_has_floor:  # else its end settles what is due
+        if in_silence:  # else its end settles what is due
             yield from self._settle(status)
 
     def _judge_overlap(self, activity: Activity, status: CallStatus) -> Actions:
         reply, judge = status.reply, self._judge
         assert reply is not None  # the agent has the floor
         judge.observe_agent(reply.said_lately)
-        judge.observe_level(self._elsewhere(activity))
+        self._observe_level(activity)
         is_kept_out = judge.is_kept_out_by_level
         verdict = judge.judge(
             activity.speech_ms, activity.silence_ms, reply_ends_soon=reply.ends_soon,
@@ -451,8 +477,6 @@ class TurnTaking:
         elif judge.state == "idle" and (activity.silence_ms or judge.hears_itself):
             yield Step.RESUME  # nothing will come of it that is worth a short lead
         yields = reply.yields_to_voice(activity.onset_arrival_s)
-        if verdict == "stop" and self._level.is_second_try(activity.onset_ms):
-            yield do.CountBargeIn("second_try", activity.onset_arrival_s)
         if verdict == "stop" or (yields and judge.is_paused_by_voice(activity.speech_ms)):
             yield from self._caller_begins(activity, status, interrupts=True)
         elif verdict == "hold":
@@ -486,14 +510,15 @@ class TurnTaking:
             may_resume = not is_speech and self._owed is None
             heard_ms = None if retracts else reply.item_heard_ms
             yield do.InterruptReply(heard_ms, may_resume, activity.onset_ms)
-        self._judge.reset()  # where the reply ended under the sound, too
-        self.waits = False
+        if not interrupts:
+            self._judge.reset()  # where the reply ended under the sound, too
         yield Step.DROP_PREEMPTIVE
         yield do.WatchIdleness(is_idle=False)
         yield Step.PREFILL
 
     def _read(self, words: heard.WordsHeard, status: CallStatus) -> Actions:
         has_floor = self.caller in HAS_FLOOR
+        self._judge.observe_sound(words.for_agent)
         if has_floor or status.settings.turn_detection is None:
             is_other = words.stable + words.unstable != status.held_words
             if self.agent is Agent.EARLY and is_other and self._activity is not None:
@@ -507,7 +532,6 @@ class TurnTaking:
                 yield do.SendPartial(words.stable, words.unstable)
         elif self.caller is Caller.OVERLAPPING and self._activity is not None:
             self._judge.observe_words(words.stable + words.unstable)
-            self._judge.observe_sound(words.for_agent)
             yield from self._observe(self._activity, status)
 
     # --- keys ---
@@ -552,7 +576,7 @@ class TurnTaking:
     def _start_early(self, end: heard.EndIsLikely, status: CallStatus) -> Actions:
         is_free = self.agent.says_nothing and not self._judge.hears_itself
         is_alone = self.caller is Caller.PAUSED and not self._pending and not self._deferred
-        waits = self._judge.asks_to_wait(end.hypothesis, status.agent_said)
+        waits = self._leaves_alone(end.hypothesis, status)
         is_held = status.settings.takes_answers_back and end.hypothesis == status.held_words
         if is_free and is_alone and not waits and is_held:
             yield do.CloseUserTurn(end.end_ms)
@@ -575,18 +599,22 @@ class TurnTaking:
                     reply_ends_soon=ends_soon, voice=activity.voice,
                 )  # fmt: skip
             else:
-                is_turn = not self._is_elsewhere(activity)
+                is_turn = not self._is_elsewhere(activity, status)
             if not is_turn:
-                yield from self._leave_out(end.end_ms, status)
+                yield from self._leave_out(activity, end.end_ms, status)
                 return
             yield from self._caller_begins(activity, status, interrupts=interrupts)
+        elif self.agent is not Agent.EARLY and self._is_elsewhere(activity, status):
+            yield from self._leave_out(activity, end.end_ms, status)
+            return
         if self.agent is Agent.EARLY:
             yield Step.RESUME  # a sound may have paused it, of which nothing came
         yield Step.END_SEGMENT
         yield do.CloseUserTurn(end.end_ms)
         has_item = bool(end.hypothesis)
         if has_item:
-            self._level.take(activity.level_db, activity.speech_ms)
+            if self._level.take(activity.level_db, activity.speech_ms, activity.onset_ms):
+                yield do.CountBargeIn("second_try", activity.onset_arrival_s)
             yield do.CommitUserItem(end.segment)
             yield Step.DROP_INTERRUPTED
         is_answered = self.agent is Agent.EARLY or status.answers_turns

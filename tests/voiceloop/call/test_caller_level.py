@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tests.callers import RATE_HZ, Caller
 from tests.fakes import FakeLanguageModel, FakeRecognizer, instant_backends, utterance
@@ -27,14 +28,14 @@ FAR = 0.2  # of the caller's amplitude: 14 dB below
 def known(*levels_db: float) -> CallerLevel:
     level = CallerLevel()
     for level_db in levels_db:
-        level.take(level_db, LEAST_TURN_MS)
+        level.take(level_db, LEAST_TURN_MS, 0.0)
     return level
 
 
 def test_nothing_is_said_of_a_caller_who_has_hardly_spoken() -> None:
     assert known().log_odds(40.0, 0.0) == 0.0
     level = known()
-    level.take(70.0, LEAST_TURN_MS - 1.0)
+    level.take(70.0, LEAST_TURN_MS - 1.0, 0.0)
     assert level.log_odds(40.0, 0.0) == 0.0
     assert known(70.0, 70.0).log_odds(None, 0.0) == 0.0
     assert known(70.0, 70.0).log_odds(40.0, 0.0) < -3.5
@@ -51,7 +52,7 @@ def test_a_caller_who_has_stepped_back_is_known_anew_after_two_turns() -> None:
     for softer_db in (60.0, 52.0, 68.0):  # a step back; a second caller, softer still; the first
         assert level.log_odds(softer_db, 0.0) < -3.5 or softer_db > 60.0
         for _ in range(2):
-            level.take(softer_db, LEAST_TURN_MS)
+            level.take(softer_db, LEAST_TURN_MS, 0.0)
         assert level.log_odds(softer_db, 0.0) == 0.0
 
 
@@ -60,6 +61,9 @@ def test_who_is_kept_out_is_heard_at_the_second_try() -> None:
     level.keep_out(10_000.0)
     assert level.log_odds(50.0, 10_500.0) == 0.0
     assert level.log_odds(50.0, 10_000.0 + SECOND_TRY_MS) < -3.5
+    assert not level.take(69.0, LEAST_TURN_MS, 10_500.0)  # the caller, as loud as ever
+    assert level.take(50.0, LEAST_TURN_MS, 10_500.0)
+    assert level.log_odds(50.0, 20_000.0) == 0.0  # adopted at once
 
 
 @given(st.floats(-80.0, 80.0), st.floats(0.0, 40.0))
@@ -98,7 +102,7 @@ async def test_a_voice_across_the_room_does_not_stop_the_agent(
     async with Caller(clock, scripted(LONG), agent) as caller:
         await known_caller(caller)
         await caller.wait_quietly(2500)
-        await caller.play((utterance(1000, RATE_HZ) * gain).astype(np.int16))
+        await caller.play(far(1000, gain))
         await caller.wait_quietly(1500)
     assert ("cancelled" in caller.statuses()[2:3]) == stops
 
@@ -111,8 +115,68 @@ async def test_nor_is_it_answered_where_it_outlasts_the_agent(
     async with Caller(clock, scripted("Once upon a time.")) as caller:
         await known_caller(caller)
         await caller.wait_quietly(300)
-        await caller.play((utterance(5000, RATE_HZ) * gain).astype(np.int16))
+        await caller.play(far(5000, gain))
         await caller.wait_quietly(3000)
         assert len(caller.of("response.created")) == n_turns
         await caller.say(1200)  # the caller is heard as before
         await caller.listen_until("response.done", count=n_turns + 1)
+
+
+def far(ms: float, gain: float = FAR) -> NDArray[np.int16]:
+    return (utterance(ms, RATE_HZ) * gain).astype(np.int16)
+
+
+@pytest.mark.virtual_time
+async def test_in_silence_who_is_across_the_room_is_answered_at_the_second_try(
+    clock: Callable[[], float],
+) -> None:
+    """A caller who has turned away, or somebody who takes the telephone: adopted from then on."""
+    async with Caller(clock, scripted("At seven.")) as caller:
+        await known_caller(caller)
+        await caller.listen_until("response.done", count=3)
+        for n_turns in (3, 4, 5):
+            await caller.wait_quietly(2000)
+            await caller.play(far(1500))
+            await caller.wait_quietly(3000)
+            assert len(caller.of("response.created")) == n_turns
+            assert len(caller.of("input_audio_buffer.committed")) == n_turns
+        assert len(caller.of("input_audio_buffer.speech_stopped")) == 6
+        counted = caller.services.metrics.registry.get_sample_value
+        for action in ("kept_out", "second_try"):
+            assert counted("voiceloop_barge_ins_total", {"action": action}) == 1
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(("ms", "gain", "options", "is_answered"), [
+    (1500, FAR, BargeIn(), False), (1500, 0.7, BargeIn(), True),
+    (1500, FAR, BargeIn(speakers="any"), True), (500, FAR, BargeIn(), True),
+])  # fmt: skip
+async def test_in_silence_people_in_the_room_who_talk_on_are_not_answered(
+    clock: Callable[[], float], ms: float, gain: float, options: BargeIn, is_answered: bool
+) -> None:
+    """A soft "yes" is: short turns are soft."""
+    async with Caller(clock, scripted("At seven."), AgentConfig(barge_in=options)) as caller:
+        await known_caller(caller)
+        await caller.listen_until("response.done", count=3)
+        await caller.wait_quietly(2000)
+        for _ in range(1 if is_answered else 4):
+            await caller.play(far(ms, gain))
+            await caller.wait_quietly(900)
+        await caller.wait_quietly(3000)
+        assert (len(caller.of("response.created")) > 3) is is_answered
+
+
+@pytest.mark.virtual_time
+async def test_people_in_the_room_do_not_end_a_wait(clock: Callable[[], float]) -> None:
+    """Who asked the agent to wait is asked back all the same."""
+    words = ["i want a latte please", "with oat milk please", "hold on please", "in the room"]
+    recognizer = FakeRecognizer(words, ms_per_word=200)
+    async with Caller(clock, instant_backends(recognizer=recognizer)) as caller:
+        for _ in range(3):
+            await caller.say(1200)
+            await caller.wait_quietly(4000)
+        await caller.play(far(1500))
+        await caller.wait_quietly(10_000)
+        assert len(caller.of("response.created")) == 2
+        await caller.wait_quietly(15_000)
+        assert len(caller.of("response.created")) == 3

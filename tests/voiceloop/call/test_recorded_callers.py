@@ -67,7 +67,7 @@ def at(wave: Wave, gain_db: float) -> Wave:
 def known(turns: Sequence[Wave]) -> CallerLevel:
     level = CallerLevel()
     for turn in turns:
-        level.take(level_db(turn), LEAST_TURN_MS)
+        level.take(level_db(turn), LEAST_TURN_MS, 0.0)
     return level
 
 
@@ -111,7 +111,7 @@ def test_who_takes_the_telephone_over_is_adopted_within_two_turns(change: str) -
         level.keep_out(0.0)
         assert level.log_odds(level_db(later[0]), 500.0) == 0.0  # the second try is heard
         for turn in later[:2]:
-            level.take(level_db(turn), LEAST_TURN_MS)
+            level.take(level_db(turn), LEAST_TURN_MS, 0.0)
         out = list(kept_out(level, later[2:]))
         n_out, n = n_out + sum(out), n + len(out)
     assert n_out <= 0.1 * n
