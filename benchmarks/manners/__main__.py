@@ -1,11 +1,11 @@
 """The panel of manners: ``python -m benchmarks.manners [--part NAME] [--variant NAME] [--each N]``.
 
 Every runtime answers recorded people over a real socket, in real time, on the same stub services as
-in `benchmarks.peers`; 1.2 s into each long answer another sound begins. Eight figures: responds
+in `benchmarks.peers`; 1.2 s into each long answer another sound begins. The figures: responds
 (share, gap), yields to an interruption (share, time), interrupts the caller, ignores backchannels,
-noises, asides, bystanders, a television, and its own echo. VoiceLoop has its own recognizer, as its
-users do; the peers are told the true words where somebody wrote them down. One trial takes some
-13 s of each runtime; `--part` plays one kind.
+noises, asides, bystanders, a television, its own echo, and in its silence who speaks across the
+room. VoiceLoop has its own recognizer, as its users do; the peers are told the true words where
+somebody wrote them down. One trial takes some 13 s of each runtime; `--part` plays one kind.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ HEARD_OVER_MS = 100.0  # an agent that sounds over the caller for longer has int
 LEAST_YIELDS, SILENT_MS, MOST_INTERRUPTED, LEAST_RESPONDS = 97.0, 300.0, 5.0, 99.0
 LEAST_IGNORED: dict[Part, float] = {
     "backchannel": 97, "noise": 95, "aside": 85, "bystander": 90, "television": 90, "echo": 95,
+    "room": 90,
 }  # fmt: skip
 
 
@@ -130,7 +131,7 @@ def _evenly(trial: Trial) -> tuple[tuple[str, float, float], ...]:
 
 
 def figures_of(measured: Measured) -> dict[str, Any]:
-    """One runtime's eight figures; shares in percent, times in ms, None: not measured."""
+    """One runtime's figures; shares in percent, times in ms, None: not measured."""
     turns = measured.turns
     gaps = [turn.gap_ms for turn in turns if turn.gap_ms is not None]
     over = [t for t in turns if t.over_ms is not None and t.over_ms > HEARD_OVER_MS]

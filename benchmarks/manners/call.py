@@ -1,4 +1,4 @@
-"""One trial over the wire: a question, and a sound over the long answer to it.
+"""One trial over the wire: a question, and a sound over the long answer to it, or after a short.
 
 Owns what is done to the agent's answer, judged by the caller's loudspeaker alone: an agent that
 went on, or fell silent for a moment and then said the rest, ignored the sound; one that said much
@@ -34,6 +34,7 @@ from clients.recording import Recording, Samples, to_int16
 # word; an agent that answers a bystander says its answer and more.
 LEAST_HEARD, MOST_HEARD = 0.75, 1.12
 ROOM_MS = 200.0  # of the echo
+SILENT_BEFORE_S, SILENT_AFTER_S = 1.5, 3.0  # of the agent, around a sound in its silence
 
 
 class EchoLine:
@@ -70,7 +71,8 @@ class EchoLine:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one sound. heard_share: of the answer's length; wire_ms: from the voice's onset
+    """What came of one sound. heard_share: of the answer's length, and 1 more of what was said to a
+    sound in silence; wire_ms: from the voice's onset
     to silence on the wire, where the agent fell silent for good; None: it never spoke.
     """
 
@@ -125,12 +127,14 @@ class MannersCall(PeerCall):
     async def _try(
         self, number: int, turn: HumanTurn, of_sound: int | None, trial: Trial
     ) -> tuple[MeasuredTurn, Outcome | None]:
-        await self._tell(number, "long")
+        await self._tell(number, "short" if trial.is_in_silence else "long")
         self._echo.delay_ms = trial.delay_ms or None
         onset_at, end_at = await self._say(turn)
         await self._until_answered(end_at)
         begins_at = monotonic()
-        await asyncio.sleep(INTERRUPT_AFTER_S)
+        if trial.is_in_silence:
+            await self._until_quiet()
+        await asyncio.sleep(SILENT_BEFORE_S if trial.is_in_silence else INTERRUPT_AFTER_S)
         await self._tell(number if of_sound is None else of_sound, "short")
         sound_at = until = monotonic()
         if len(trial.samples):
@@ -138,14 +142,15 @@ class MannersCall(PeerCall):
             position = self._uplink.say(said)
             await self._until(lambda: not self._uplink.speaking, float("inf"))
             sound_at = self._uplink.sent_at(position + int(trial.onset_ms * RATE_HZ / 1000.0))
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(SILENT_AFTER_S if trial.is_in_silence else 1.0)
         await self._until_quiet()
         self._echo.delay_ms = None
         measured = self._measured(turn, turn.kind, onset_at, end_at, until)
-        heard_ms = self._heard_ms(begins_at, monotonic())
+        since = sound_at if trial.is_in_silence else begins_at
+        heard_ms = self._heard_ms(since, monotonic())
         if not measured.answered:
             return measured, None
         arrivals = [1000.0 * (at - sound_at) for at in self._audible if at >= sound_at]
-        share = len(heard_ms) / self._answer_ms
+        share = len(heard_ms) / self._answer_ms + trial.is_in_silence
         wire_ms = silent_after(arrivals) if share < LEAST_HEARD else None
         return measured, Outcome(trial.part, trial.name, share, wire_ms)

@@ -1,7 +1,7 @@
-"""What is heard over an agent that speaks, and from whom; always the same.
+"""What is heard beside caller and agent, and from whom; always the same.
 
 Owns the trials' recordings. No bystander here was heard by the head that judges sounds
-(`audio.recipes.train_for_agent`): bystanders and the television are people who order of
+(`audio.recipes.train_for_agent`): bystanders, the television and the room are people who order of
 `commands.jsonl`, which no recipe reads. Callers were heard by it. Nobody in the shared data says
 "mm-hm" or speaks aside: these are made voices, and the panel says so.
 """
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.signal import butter, sosfilt
 
 from audio.frames import RECOGNIZER_HZ
-from audio.recipes.overlapping_sounds import as_bystander, as_caller
+from audio.recipes.overlapping_sounds import as_bystander
 from audio.recipes.paused_speech import sounding
 from benchmarks.calls.overlapping_sounds import BACKCHANNELS, cough, door, keyboard, said_by
 from clients.call.script import DEFAULT_CAST
@@ -30,10 +30,10 @@ from clients.report.waveform import FULL_SCALE, speech_start
 from voiceloop.listening.recipes.endpointing_set import MS
 
 Part = Literal[
-    "interruption", "backchannel", "noise", "aside", "bystander", "television", "echo",
+    "interruption", "backchannel", "noise", "aside", "bystander", "television", "echo", "room",
 ]  # fmt: skip
 PARTS: tuple[Part, ...] = (
-    "interruption", "backchannel", "noise", "aside", "bystander", "television", "echo",
+    "interruption", "backchannel", "noise", "aside", "bystander", "television", "echo", "room",
 )  # fmt: skip
 SOURCES: dict[Part, str] = {
     "interruption": "the caller's own question once more: readers and people who order",
@@ -43,6 +43,7 @@ SOURCES: dict[Part, str] = {
     "bystander": "people who order (speech/commands), across a room, 15 dB softer",
     "television": "two such people at once, dull, across a room, 15 dB softer",
     "echo": "the agent's own sound 20 dB softer, out of a room, 60 to 250 ms late",
+    "room": "as bystander and television by turns, while the agent is silent: left unanswered",
 }
 ASIDES = (
     "One moment, honey.", "Not now, I am on the phone.", "Put it on the table, please.",
@@ -57,9 +58,9 @@ Wave = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One sound over the agent, int16 [n] at 16 kHz; of an echo empty, and delay_ms says when it
-    comes back. text: what a recognizer could hear, "" where nobody wrote it down. onset_ms: where
-    the voice begins; recordings begin with up to 0.65 s of silence.
+    """One sound, int16 [n] at 16 kHz; of an echo empty, and delay_ms says when it comes back. text:
+    what a recognizer could hear, "" where nobody wrote it down. onset_ms: where the voice begins;
+    recordings begin with up to 0.65 s of silence.
     """
 
     part: Part
@@ -74,6 +75,11 @@ class Trial:
         """Whether the agent is to fall silent for it."""
         return self.part == "interruption"
 
+    @property
+    def is_in_silence(self) -> bool:
+        """Whether it comes when the agent has said its answer."""
+        return self.part == "room"
+
 
 def trials(part: Part, n: int, data: Path) -> list[Trial]:
     """The first so many of a part."""
@@ -82,10 +88,11 @@ def trials(part: Part, n: int, data: Path) -> list[Trial]:
 
 
 def _all(part: Part, data: Path) -> Iterator[Trial]:
-    if part == "echo":
+    if part in ("echo", "interruption"):  # of the caller's own sound, who is drawn later
         for index in range(1000):
-            delay_ms = ECHO_DELAYS_MS[index % len(ECHO_DELAYS_MS)]
-            yield Trial(part, f"echo {index}, {delay_ms:g} ms", np.zeros(0, np.int16), "", delay_ms)
+            delay_ms = ECHO_DELAYS_MS[index % len(ECHO_DELAYS_MS)] if part == "echo" else 0.0
+            name = f"{part} {index}, {delay_ms:g} ms"
+            yield Trial(part, name, np.zeros(0, np.int16), "", delay_ms)
     elif part in ("backchannel", "aside"):
         yield from _made(part)
     elif part == "noise":
@@ -126,14 +133,11 @@ def _people(part: Part, data: Path) -> Iterator[Trial]:
     files = [json.loads(row)["file"] for row in listed]
     random.Random("manners").shuffle(files)
     third = len(files) // 3  # no recording is in two parts
-    place = {"interruption": 0, "bystander": 1, "television": 2}[part]
+    place = {"room": 0, "bystander": 1, "television": 2}[part]
     for index, file in enumerate(files[place * third : (place + 1) * third]):
         chance = random.Random(file)
         wave = _spoken(data, file)
-        if part == "interruption":
-            yield Trial(part, file, _at(as_caller(wave, chance), CALLER_DBFS))
-            continue
-        if part == "television":
+        if part == "television" or (part == "room" and index % 2):
             other = _spoken(data, files[place * third + (index + 1) % third])
             n = min(len(wave), len(other))
             dull = butter(2, 2500.0, fs=RECOGNIZER_HZ, output="sos")
