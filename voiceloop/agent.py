@@ -304,9 +304,10 @@ class BargeIn:
     )
     speakers: Literal["caller", "any", "nobody"] = key(
         "caller",
-        "Who may interrupt. `caller`: a voice that is clearly softer than the turns so far "
-        "may not, until it has said two turns. `any`: softer voices may too, because several "
-        "people share the call. With `nobody` the agent speaks on, whatever is said.",
+        "Whom the agent heeds. `caller`: a voice that is clearly softer than the turns so far "
+        "neither interrupts nor is answered, until it speaks again. `any`: softer voices count "
+        "too, because several people share the call. With `nobody` the agent speaks on, whatever "
+        "is said.",
     )
 
     @property
