@@ -56,7 +56,7 @@ const view = {
     showTurns(turns, true);
   },
   explained: (turn, turns) => {
-    captions.explained(turn.itemId, turn.why);
+    captions.explained(turn.itemId, [turn.why, turn.cut].filter(Boolean).join("; "));
     showTurns(turns, true);
   },
   interrupted: (turns) => showTurns(turns, true),

@@ -16,6 +16,9 @@ export function showTurns(turns, isLive) {
   byId("gap").textContent = last ? Math.round(last.gapMs) : "";
   byId("median").textContent = ms(turns.medianGapMs);
   byId("n-turns").textContent = turns.finished.length;
+  const cuts = turns.finished.filter((turn) => turn.cut);
+  const nSoft = cuts.filter((turn) => turn.cut.startsWith("soft")).length;
+  byId("cuts").textContent = cuts.length ? `${cuts.length} (${nSoft} soft)` : "0";
   byId("silence").textContent = ms(turns.medianSilenceMs);
   byId("silence").parentElement.hidden = turns.medianSilenceMs === null;
   byId("stages").hidden = !turns.finished.some((turn) => turn.stages.length);
@@ -35,6 +38,7 @@ function turnCard(turn, number, scaleMs, isLive) {
   if (turn.stages.length) card.append(waterfallSvg(turn.stages, scaleMs));
   else if (isLive) card.append(element("p", "soft", "the stages come when the reply is over"));
   if (turn.why) card.append(element("p", "soft", `Why it waited: ${turn.why}.`));
+  if (turn.cut) card.append(element("p", "soft", `It began before you had finished: ${turn.cut}.`));
   card.append(...turn.speakers.map((line) => element("p", "soft", line)));
   return card;
 }

@@ -95,6 +95,7 @@ export class Turns {
       gapMs: 1000 * (at - this.callerEnd),
       stages: [],
       why: "", // what the silence before it was made of
+      cut: "", // that it began before the caller had ended
       speakers: [],
     };
     this.callerEnd = null;
@@ -108,6 +109,8 @@ export class Turns {
     if (!turn) return null;
     turn.stages = this.stagesOf(turn, timeline);
     turn.why = timeline.endpoint?.why ?? "";
+    const over = `heard over you for ${Math.round(timeline.cut_over_ms ?? 0)} ms`;
+    turn.cut = timeline.cut ? `${timeline.cut} cut, ${over}` : "";
     turn.speakers = whoSpoke(timeline);
     return turn;
   }

@@ -157,7 +157,8 @@ function why(turn, notes) {
   if (turn.cut || cut) {
     const at_s = cut ? ` at ${(cut.at_ms / 1000).toFixed(1)} s` : "";
     const heard = cut?.heard_ms == null ? "" : `, after ${Math.round(cut.heard_ms)} ms were heard`;
-    told.push(`cut${turn.cut ? ` (${turn.cut})` : ""}: the caller spoke${at_s}${heard}`);
+    const over = turn.cut_over_ms == null ? "" : `, over ${Math.round(turn.cut_over_ms)} ms of the caller`;
+    told.push(`cut${turn.cut ? ` (${turn.cut}${over})` : ""}: the caller spoke${at_s}${heard}`);
   }
   return told;
 }

@@ -136,6 +136,7 @@ class SdkCallTrace(CallTrace):
                 if (value := getattr(end_of_turn, name)) is not UNSET:
                     told[f"voiceloop.wait.{name}"] = value
         told["voiceloop.cut"] = record.facts.cut
+        told["voiceloop.cut_over_ms"] = record.facts.cut_over_ms
         if speakers := record.facts.speakers:
             told["voiceloop.models"] = ", ".join(one.model for one in speakers)
             told["voiceloop.route"] = ", ".join(one.reason for one in speakers)

@@ -383,6 +383,17 @@ async def test_typed_words_are_answered_aloud_and_an_unanswered_tool_is_told_and
                  new Date(0), [{ who: "Ava", text: "We close", gapMs: 230, isCut: true }]))"""
         )
         assert cut.splitlines()[-1] == "Ava  We close — interrupted   (230 ms)"
+        began_early = await page.evaluate(
+            """import("/web/gap.js").then(({ Turns }) => {
+                 const turns = new Turns(24000);
+                 turns.callerStopped(0);
+                 turns.replyArrives("item", "response", 0.1);
+                 turns.audible("item", 0.2);
+                 const told = { turn_id: "response", stages: [], cut: "soft", cut_over_ms: 41.6 };
+                 return turns.timeline(told).cut;
+               })"""
+        )
+        assert began_early == "soft cut, heard over you for 42 ms"
         title, _, empty, asked, used, answered = kept.splitlines()
         assert title.startswith("A call with Ava, ") and empty == ""
         assert asked == "You   How much is a latte?" and answered == "Ava   I cannot book that."

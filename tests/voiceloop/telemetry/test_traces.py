@@ -59,7 +59,9 @@ def test_a_turn_is_built_when_it_is_over_from_its_marks() -> None:
     before_ns = time.time_ns()
     call = collected.traces.begin("sess_1")
     now[0] = 12.5
-    call.turn(a_turn())
+    cut = a_turn()
+    cut.note_cut("soft", 41.6)
+    call.turn(cut)
     call.end(1000)
     [whole], [turn] = collected.spans("voiceloop.call"), collected.spans("voiceloop.turn")
     assert length_ms(whole) == pytest.approx(3500) and length_ms(turn) == pytest.approx(2000)
@@ -78,6 +80,7 @@ def test_a_turn_is_built_when_it_is_over_from_its_marks() -> None:
     assert told["gen_ai.usage.input_tokens"] == 90 and told["gen_ai.usage.output_tokens"] == 12
     assert told["gen_ai.usage.cache_read.input_tokens"] == 60
     assert told["voiceloop.gap_ms"] == pytest.approx(450) and told["voiceloop.was_interrupted"]
+    assert (told["voiceloop.cut"], told["voiceloop.cut_over_ms"]) == ("soft", 41.6)
     assert dict(whole.attributes or {})["voiceloop.close_code"] == 1000
 
 
