@@ -215,9 +215,10 @@ def main() -> int:
     sounds = [trial for part in parts for trial in trials(part, chosen.each, data)]
     plain = human_turns("plain", len(sounds))
     hesitating = human_turns("hesitation", len(sounds))
-    # Every other caller hesitates, so that who is interrupted is heard of too.
-    callers = [hesitating[i % len(hesitating)] if i % 2 else plain[i % len(plain)]
-               for i in range(len(sounds))]  # fmt: skip
+    # Every other caller hesitates, so that who is interrupted is heard of too; but none who
+    # interrupts, for the agent may go on after a word before a long pause.
+    callers = [hesitating[i % len(hesitating)] if i % 2 and not sound.is_to_yield
+               else plain[i % len(plain)] for i, sound in enumerate(sounds)]  # fmt: skip
     measured: dict[str, Measured] = {}
 
     async def play() -> None:
