@@ -145,7 +145,14 @@ def faded_in_s(pieces: Sequence[Heard], first_at: float) -> float:
 
 
 def goes_on(turn: HumanTurn, after_s: float) -> float:
-    """When the clip first sounds so long after its onset, or later; in s from there, inf: never."""
+    """When a word first sounds so long after the onset, or later; in s from there, inf: never.
+
+    A noisy room lies within 35 dB of a voice, so that loudness tells it only without the words.
+    """
+    if turn.words:
+        after_ms = turn.onset_ms + 1000.0 * after_s
+        to_come = [max(start, after_ms) for _, start, end in turn.words if end > after_ms]
+        return (to_come[0] - turn.onset_ms) / 1000.0 if to_come else float("inf")
     loud_ms = FRAME_MS * speech_frames(turn.samples, RECOGNIZER_HZ) - turn.onset_ms
     later_ms = loud_ms[loud_ms >= 1000.0 * after_s]
     return float(later_ms[0]) / 1000.0 if len(later_ms) else float("inf")

@@ -128,6 +128,11 @@ class ReplyStatus:
         age_s = onset_s - self.released_s if self.released_s is not None else 0.0
         return self.answers is not None and age_s <= RETRACT_S
 
+    @property
+    def has_just_begun(self) -> bool:
+        """Whether so little of it is heard that who speaks now had not finished."""
+        return self.answers is not None and 0.0 < self.heard_ms <= TAKEN_BACK_MS
+
     def yields_to_voice(self, onset_s: float) -> bool:
         """Whether it gives way to a voice since `onset_s` before any word of it is known: what is
         said over a line belongs to the turn that it bridges, and words come no sooner than its.
@@ -393,10 +398,12 @@ class TurnTaking:
 
         Where its sound has lasted long enough by itself, it is acted on now that it is noticed.
         """
-        if self.agent is Agent.EARLY:
+        is_allowed = status.agent_has_floor and self._judge.options.is_allowed
+        is_fresh = is_allowed and status.reply is not None and status.reply.has_just_begun
+        if self.agent is Agent.EARLY or (is_fresh and not self._judge.hears_itself):
             yield Step.PAUSE  # the caller may go on
             return
-        if not status.agent_has_floor or not self._judge.options.is_allowed:
+        if not is_allowed:
             return
         verdict = self._judge.suspect(sound.lasting_ms, sound.sign)
         yield from PLAYOUT_FOR[verdict] if verdict is not None else (Step.REDUCE_LEAD,)

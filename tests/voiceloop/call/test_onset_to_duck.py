@@ -12,9 +12,11 @@ from voiceloop.agent import BargeIn
 from voiceloop.call import actions as do
 from voiceloop.call.actions import Step
 from voiceloop.call.turn_taking import CallStatus, ReplyStatus, TurnTaking
+from voiceloop.listening.events import UserTurn
 from voiceloop.listening.listener import Listener, ListenerOptions
 from voiceloop.realtime.settings import AudioFormat, SemanticVad, SessionSettings
 from voiceloop.reply.playout import Pacer
+from voiceloop.telemetry.record import TurnRecord
 
 pytestmark = pytest.mark.virtual_time
 HZ = 16_000
@@ -25,6 +27,8 @@ SPEAKS_FROM_MS = 1000.0
 DUCKED_MS = 130.0
 SETTINGS = SessionSettings(turn_detection=SemanticVad(), input_format=AudioFormat("audio/pcm", HZ))
 STATUS = CallStatus(SETTINGS, ReplyStatus("r", is_audible=True, heard_ms=9e3))
+ASKED = UserTurn(0, ("two", "lattes"), 0.0, 800.0, 0.0, 0.0, TurnRecord("turn"))
+FRESH = CallStatus(SETTINGS, ReplyStatus("r", is_audible=True, heard_ms=300.0, answers=ASKED))
 
 
 class HissVad:
@@ -66,7 +70,9 @@ def stop(later_ms: float) -> np.ndarray:
     return np.concatenate((before, hiss, quiet(40, HZ), tone(300, HZ), quiet(600, HZ)))
 
 
-def heard_of_the_agent(caller: np.ndarray, vad: HissVad) -> list[tuple[float, int]]:
+def heard_of_the_agent(
+    caller: np.ndarray, vad: HissVad, status: CallStatus = STATUS
+) -> list[tuple[float, int]]:
     """When a client that plays at once has played each chunk, and its last sample.
 
     The clock is the caller's audio: a frame comes every 20 ms and is acted on at once.
@@ -91,7 +97,7 @@ def heard_of_the_agent(caller: np.ndarray, vad: HissVad) -> list[tuple[float, in
                 played.append((1000.0 * pacer.play_end_s, int(chunk.samples[-1])))
         frame = caller[start : start + HZ * FRAME_MS // 1000]
         for event in listener.feed(frame.tobytes()):
-            for action in turn_taking.on(event, STATUS):
+            for action in turn_taking.on(event, status):
                 if (faded := act(pacer, action)) is not None:
                     played.append((1000.0 * pacer.play_end_s, faded))
     return played
@@ -121,6 +127,16 @@ async def test_an_unvoiced_beginning_is_heard_to_duck_the_agent_in_time(later_ms
     assert any(sample < 1000 for _, sample in while_said)
 
 
+@pytest.mark.parametrize("later_ms", range(0, 160, 17))
+async def test_over_an_answer_that_has_just_begun_the_first_sound_silences_the_agent(
+    later_ms: int,
+) -> None:
+    onset_ms = SPEAKS_FROM_MS + later_ms
+    played = heard_of_the_agent(stop(later_ms), HissVad(), FRESH)
+    sounded_ms = [at_ms - onset_ms for at_ms, _ in played if onset_ms < at_ms < onset_ms + SAID_MS]
+    assert max(sounded_ms) <= DUCKED_MS
+
+
 async def test_a_hiss_in_which_no_voice_can_be_ducks_nothing() -> None:
     hiss = np.random.default_rng(1).normal(0, 300, 400 * HZ // 1000).astype(np.int16)
     room = quiet(SPEAKS_FROM_MS, HZ)
@@ -131,7 +147,10 @@ async def test_a_hiss_in_which_no_voice_can_be_ducks_nothing() -> None:
 async def test_a_sound_that_comes_to_nothing_ducks_the_agent_until_it_is_over() -> None:
     hiss = np.random.default_rng(1).normal(0, 300, 150 * HZ // 1000).astype(np.int16)
     room = quiet(SPEAKS_FROM_MS, HZ)
-    played = heard_of_the_agent(np.concatenate((room, hiss, room)), HissVad())
+    sound = np.concatenate((room, hiss, room))
+    played = heard_of_the_agent(sound, HissVad())
+    paused = heard_of_the_agent(sound, HissVad(), FRESH)
+    assert paused[-1][1] == 1000 and len(paused) < len(played)  # nothing of it is lost
     softer = [at_ms for at_ms, sample in played if sample < 1000]
     assert softer and softer[-1] <= SPEAKS_FROM_MS + 150 + 160  # a closure and the lead after it
     assert played[-1][1] == 1000
