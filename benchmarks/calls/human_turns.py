@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 
 from audio.frames import RECOGNIZER_HZ
+from benchmarks.endpointing.made_dictation import made_dictation
 from benchmarks.harness.data_folder import OF_PAUSED_TURNS, OF_TURNS, data_with
 from clients.call.script import ScriptedTurn, Utterance
 from clients.connection import RATE_HZ
@@ -30,9 +31,9 @@ from voiceloop.listening.recipes.endpointing_set import (
     CallerTurn,
     caller_turns,
 )
-from voiceloop.listening.recipes.real_turns import real_turns
+from voiceloop.listening.recipes.real_turns import DICTATED, real_turns
 
-Kind = Literal["plain", "hesitation"]
+Kind = Literal["plain", "hesitation", "dictation"]
 AFTER_END_MS = 60.0  # of the clip, faded: what is longer is the recording's own silence
 BEFORE_WORD_MS = 150.0  # what sounds earlier than this before the first word is a breath or a click
 WAIT_MS = 600.0  # after the agent has finished, before the caller speaks
@@ -79,6 +80,18 @@ def human_turns(kind: Kind, n_turns: int) -> list[HumanTurn]:
         people = real_turns(data_with(*OF_PAUSED_TURNS), "test")
         chosen += _ranked([turn for turn in people if _is_order(turn)], "orders")
     return [_cut_out(turn, kind) for turn in chosen[:n_turns]]
+
+
+def dictated_turns(n_turns: int) -> list[HumanTurn]:
+    """By turns numbers, addresses and spelled names of the test's speakers, and what a made voice
+    dictates (`made_dictation`); always the same. Raises: DataMissing.
+    """
+    data = data_with(*OF_PAUSED_TURNS)
+    whole = [turn for turn in real_turns(data, "test") if not turn.slices & COPIES]
+    people = [turn for turn in whole if turn.slices & DICTATED and turn.end_ms < LONGEST_MS]
+    made = _ranked(made_dictation(data), "made")
+    both = zip(_ranked(people, "dictated"), made, strict=False)
+    return [_cut_out(turn, "dictation") for pair in both for turn in pair][:n_turns]
 
 
 def _ranked(turns: Sequence[CallerTurn], name: str) -> list[CallerTurn]:

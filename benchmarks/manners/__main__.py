@@ -3,9 +3,10 @@
 Every runtime answers recorded people over a real socket, in real time, on the same stub services as
 in `benchmarks.peers`; 1.2 s into each long answer another sound begins. The figures: responds
 (share, gap), yields to an interruption (share, time), interrupts the caller, ignores backchannels,
-noises, asides, bystanders, a television, its own echo, and in its silence who speaks across the
-room. VoiceLoop has its own recognizer, as its users do; the peers are told the true words where
-somebody wrote them down. One trial takes some 13 s of each runtime; `--part` plays one kind.
+noises, asides, bystanders, a television, its own echo, in its silence who speaks across the room,
+and waits for what is dictated. VoiceLoop has its own recognizer, as its users do; the peers are
+told the true words where somebody wrote them down. One trial takes some 13 s of each runtime;
+`--part` plays one kind.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.calls.human_turns import HumanTurn, human_turns
+from benchmarks.calls.human_turns import HumanTurn, dictated_turns, human_turns
 from benchmarks.harness.command_line import Benchmark, run
 from benchmarks.harness.data_folder import OF_PAUSED_TURNS, OF_TURNS, data_with
 from benchmarks.harness.harness import RESULTS, Bar, interleaved, percent
@@ -50,7 +51,7 @@ HEARD_OVER_MS = 100.0  # an agent that sounds over the caller for longer has int
 LEAST_YIELDS, SILENT_MS, MOST_INTERRUPTED, LEAST_RESPONDS = 97.0, 300.0, 5.0, 99.0
 LEAST_IGNORED: dict[Part, float] = {
     "backchannel": 97, "noise": 95, "aside": 85, "bystander": 90, "television": 90, "echo": 95,
-    "room": 90,
+    "room": 90, "dictation": 93,
 }  # fmt: skip
 
 
@@ -132,7 +133,8 @@ def _evenly(trial: Trial) -> tuple[tuple[str, float, float], ...]:
 
 def figures_of(measured: Measured) -> dict[str, Any]:
     """One runtime's figures; shares in percent, times in ms, None: not measured."""
-    turns = measured.turns
+    dictated = [turn for turn in measured.turns if turn.kind == "dictation"]
+    turns = [turn for turn in measured.turns if turn.kind != "dictation"]
     gaps = [turn.gap_ms for turn in turns if turn.gap_ms is not None]
     over = [t for t in turns if t.over_ms is not None and t.over_ms > HEARD_OVER_MS]
     found: dict[str, Any] = {
@@ -151,6 +153,10 @@ def figures_of(measured: Measured) -> dict[str, Any]:
             found["yields"] = percent(sum(o.yielded for o in of_it), len(of_it))
             waits = [o.wire_ms for o in of_it if o.wire_ms is not None]
             found["silent_ms"] = asdict(Distribution.of(waits))
+        elif part == "dictation":
+            found[part] = percent(sum(not turn.cut for turn in dictated), len(dictated))
+            waited = [turn.gap_ms for turn in dictated if turn.gap_ms is not None]
+            found["dictation_gap_ms"] = asdict(Distribution.of(waited))
         else:
             found[part] = percent(sum(o.ignored for o in of_it), len(of_it))
         found[f"n_{part}"] = len(of_it)
@@ -169,7 +175,8 @@ def bars_of(figures: Mapping[str, Any]) -> list[Bar]:
         bars.append(Bar("silent after, p95", figures["silent_ms"]["p95"], SILENT_MS, n=n))
     for part, least in LEAST_IGNORED.items():
         if n := figures[f"n_{part}"]:
-            bars.append(Bar(f"ignores: {part}", figures[part], least, "%", at_least=True, n=n))
+            told = "hears out" if part == "dictation" else "ignores"
+            bars.append(Bar(f"{told}: {part}", figures[part], least, "%", at_least=True, n=n))
     return bars
 
 
@@ -215,9 +222,11 @@ def main() -> int:
     sounds = [trial for part in parts for trial in trials(part, chosen.each, data)]
     plain = human_turns("plain", len(sounds))
     hesitating = human_turns("hesitation", len(sounds))
+    dictated = iter(dictated_turns(chosen.each))
     # Every other caller hesitates, so that who is interrupted is heard of too; but none who
     # interrupts, for the agent may go on after a word before a long pause.
-    callers = [hesitating[i % len(hesitating)] if i % 2 and not sound.is_to_yield
+    callers = [next(dictated) if sound.part == "dictation"
+               else hesitating[i % len(hesitating)] if i % 2 and not sound.is_to_yield
                else plain[i % len(plain)] for i, sound in enumerate(sounds)]  # fmt: skip
     measured: dict[str, Measured] = {}
 

@@ -31,9 +31,11 @@ from voiceloop.listening.recipes.endpointing_set import MS
 
 Part = Literal[
     "interruption", "backchannel", "noise", "aside", "bystander", "television", "echo", "room",
+    "dictation",
 ]  # fmt: skip
 PARTS: tuple[Part, ...] = (
     "interruption", "backchannel", "noise", "aside", "bystander", "television", "echo", "room",
+    "dictation",
 )  # fmt: skip
 SOURCES: dict[Part, str] = {
     "interruption": "the caller's own question once more: readers and people who order",
@@ -44,6 +46,8 @@ SOURCES: dict[Part, str] = {
     "television": "two such people at once, dull, across a room, 15 dB softer",
     "echo": "the agent's own sound 20 dB softer, out of a room, 60 to 250 ms late",
     "room": "as bystander and television by turns, while the agent is silent: left unanswered",
+    "dictation": "no other sound: people's numbers, addresses and names, a made voice's e-mails "
+    "and dates, asked for by nobody: not cut",
 }
 ASIDES = (
     "One moment, honey.", "Not now, I am on the phone.", "Put it on the table, please.",
@@ -77,8 +81,8 @@ class Trial:
 
     @property
     def is_in_silence(self) -> bool:
-        """Whether it comes when the agent has said its answer."""
-        return self.part == "room"
+        """Whether it comes when the agent has said its answer, or none comes."""
+        return self.part in ("room", "dictation")
 
 
 def trials(part: Part, n: int, data: Path) -> list[Trial]:
@@ -88,7 +92,7 @@ def trials(part: Part, n: int, data: Path) -> list[Trial]:
 
 
 def _all(part: Part, data: Path) -> Iterator[Trial]:
-    if part in ("echo", "interruption"):  # of the caller's own sound, who is drawn later
+    if part in ("echo", "interruption", "dictation"):  # no other sound than caller and agent make
         for index in range(1000):
             delay_ms = ECHO_DELAYS_MS[index % len(ECHO_DELAYS_MS)] if part == "echo" else 0.0
             name = f"{part} {index}, {delay_ms:g} ms"

@@ -165,7 +165,7 @@ async def test_a_fresh_answer_is_held_at_a_short_sound_and_taken_back_at_a_voice
         assert caller.statuses()[0] == "cancelled"
     else:
         assert caller.statuses() == ["completed"]
-        assert (max(silent) > 0.2) == (soft_ms + loud_ms >= 128)  # held at once, given back
+        assert max(silent) > 0.2  # held at once, given back
 
 
 async def test_a_bug_in_a_turn_costs_the_turn_and_not_the_call(
