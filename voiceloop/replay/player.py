@@ -68,6 +68,7 @@ class ReplayLine:
     def __init__(self, kept: KeptFiles, hello: Hello, tools: frozenset[str]) -> None:
         self.hello = hello
         self._kept, self._tools = kept, tools
+        self.session_id = ""
         self._results = kept.results()
         self._answers: asyncio.Queue[str] = asyncio.Queue(1024)
         self._format = AudioFormat()
@@ -85,6 +86,7 @@ class ReplayLine:
     async def send(self, data: str) -> None:
         event = json.loads(data)
         if event["type"] in ("session.created", "session.updated"):
+            self.session_id = event["session"]["id"]
             heard = event["session"].get("audio", {}).get("input", {}).get("format")
             if heard and heard != self._format.to_wire():
                 self._format = AudioFormat(**{"rate": 8000, **heard})
@@ -197,11 +199,10 @@ class Player:
             ),
             frozenset(tool.name for tool in gateway.agent.tools if tool.is_clients),
         )
-        before = set(self._folder.glob("*.json"))
         await gateway.serve_session(line)
-        while not (written := set(self._folder.glob("*.json")) - before):
+        while not (written := list(self._folder.glob(f"{line.session_id}*.json"))):
             await asyncio.to_thread(_wait)
-        notes: dict[str, Any] = json.loads(written.pop().read_bytes())
+        notes: dict[str, Any] = json.loads(written[0].read_bytes())
         return notes
 
 
