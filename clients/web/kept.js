@@ -97,11 +97,21 @@ async function show(call) {
   at("title").textContent =
     `${call.notes.agent ?? "agent"}, ${call.notes.seconds ?? "?"} s, consent: ${consent}, ` +
     `version ${call.notes.version ?? "?"}, configuration ${call.notes.configuration ?? "?"}`;
-  const others = [...calls.values()].filter((one) => one !== call);
-  at("other").replaceChildren(new Option("nothing", ""), ...others.map((o) => new Option(o.id, o.id)));
+  // Another run of the same call has the most turns alike, and stands first.
+  const others = [...calls.values()]
+    .filter((one) => one !== call)
+    .map((one) => ({ id: one.id, n: nAlike(one.notes, call.notes) }))
+    .sort((one, other) => other.n - one.n)
+    .map(({ id, n }) => new Option(`${id}: ${n} turns alike`, id));
+  at("other").replaceChildren(new Option("nothing", ""), ...others);
   at("call").hidden = false;
   turns();
   await sound(call);
+}
+
+function nAlike(notes, others) {
+  const isSame = (turn, one) => one.heard === turn.heard && Math.abs(endMs(one) - endMs(turn)) < SAME_TURN_MS;
+  return answers(notes).filter((turn) => answers(others).some((one) => isSame(turn, one))).length;
 }
 
 function turns() {

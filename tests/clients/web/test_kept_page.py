@@ -68,6 +68,7 @@ async def test_kept_calls_are_opened_filtered_and_compared(tmp_path: Path) -> No
     files = {
         "sess_1~.json": json.dumps(one).encode(), "sess_1~.flac": flac(),
         "sess_2~.json": json.dumps(other).encode(), "sess_3~.json": b"[]",
+        "sess_0~.json": json.dumps(notes(turn(9000, "hello", "Hi.", 100.0))).encode(),
     }  # fmt: skip
     wav = tmp_path / "silence.wav"
     soundfile.write(wav, np.zeros(2400, np.int16), 24_000)
@@ -76,7 +77,7 @@ async def test_kept_calls_are_opened_filtered_and_compared(tmp_path: Path) -> No
         await page.goto(f"http://127.0.0.1:{server.port}/web/kept.html")
         await page.until("document.getElementById('filters') !== null")
         await page.evaluate(choose(files))
-        await page.until("document.querySelectorAll('#calls button').length === 2")
+        await page.until("document.querySelectorAll('#calls button').length === 3")
         assert "sess_3" in await page.evaluate("document.getElementById('trouble').textContent")
         await page.evaluate("document.querySelector('#calls button').click()")
         await page.until("document.querySelectorAll('#turns > li').length === 2")
@@ -85,6 +86,9 @@ async def test_kept_calls_are_opened_filtered_and_compared(tmp_path: Path) -> No
         assert "<b>bye</b>" in text  # what was said is text, whatever it looks like
         drawn = "document.getElementById('wave').toDataURL().length > 3000"
         await page.until(drawn)
+        beside = "[...document.getElementById('other').options].map((one) => one.text).join('; ')"
+        alike = "nothing; sess_2~: 2 turns alike; sess_0~: 0 turns alike"
+        assert await page.evaluate(beside) == alike  # another run of the call stands first
         await page.evaluate(
             "(() => { const o = document.getElementById('other'); o.value = 'sess_2~';"
             " o.dispatchEvent(new Event('change')); })()"
