@@ -104,7 +104,7 @@ async function show(call) {
     .sort((one, other) => other.n - one.n)
     .map(({ id, n }) => new Option(`${id}: ${n} turns alike`, id));
   at("other").replaceChildren(new Option("nothing", ""), ...others);
-  at("call").hidden = false;
+  at("kept").hidden = false;
   turns();
   await sound(call);
 }
@@ -124,7 +124,7 @@ function turns() {
     const same = turn.heard ? near[0] : undefined;
     row.append(run(turn, shown.notes, longest, !other));
     if (other) {
-      const beside = same ? run(same, other.notes, longest, false) : make("div", "no such turn", "run");
+      const beside = same ? run(same, other.notes, longest, false) : make("div", turn.heard ? "no such turn" : "", "run");
       const differs = !same || same.heard !== turn.heard || same.said !== turn.said || same.cut !== turn.cut;
       if (differs && turn.heard) beside.classList.add("differs");
       row.append(beside);
