@@ -26,6 +26,9 @@ MAX_TERMS = 16
 # every word is common, one in FEW of them still does.
 COMMON_SHARE = 0.25
 FEW = 8
+# A folder of fewer passages is ranked as if it had so many: in one of five BM25 takes a word that
+# three hold, as all of a file do what its name says, for none.
+LEAST_ROWS = 64
 # The closed classes of English, as callers use them: in a small folder they can be as rare as a
 # noun. Nothing is lost where a passage is about one of them: its other words find it.
 FUNCTION_WORDS = {
@@ -97,9 +100,13 @@ class KnowledgeIndex:
             raise ConfigError(
                 f"knowledge: expected an SQLite with FTS5 in this Python, found none ({error})"
             ) from None
+        rows = [self._row(rowid, passage) for rowid, passage in enumerate(self.passages)]
+        if 0 < len(rows) < LEAST_ROWS:  # with others as long as these, for length counts too
+            n_words = sum(len(" ".join(texts).split()) for _, *texts in rows) // len(rows)
+            fill = "fill " * n_words
+            rows += [(rowid, "", fill, "") for rowid in range(len(rows), LEAST_ROWS)]
         self._connection.executemany(
-            "INSERT INTO passage(rowid, heading, text, sounds) VALUES (?, ?, ?, ?)",
-            (self._row(rowid, passage) for rowid, passage in enumerate(self.passages)),
+            "INSERT INTO passage(rowid, heading, text, sounds) VALUES (?, ?, ?, ?)", rows
         )
         self._near: dict[str, set[str]] = {}  # keys by what is left of them without one sound
         for term in self._n_passages_of:
@@ -155,7 +162,7 @@ class KnowledgeIndex:
         """
         hits, words = self.search(question, n_most), _words(question)
         # FTS5's inverse document frequency, and its floor, of a word that one passage holds.
-        n_passages = max(1, len(self.passages))
+        n_passages = max(LEAST_ROWS, len(self.passages))
         unit = max(1e-6, log(n_passages - 0.5) - log(1.5))
         n_words = max(1, len(self._told_by(words)))
         if not hits or hits[0].score < unit * min(LEAST_SCORE, LEAST_SCORE_PER_WORD * n_words):
@@ -177,8 +184,8 @@ class KnowledgeIndex:
             return ()
         rows = self._connection.execute(
             "SELECT rowid, bm25(passage, ?, ?, ?) AS score FROM passage WHERE passage MATCH ? "
-            "ORDER BY score, rowid LIMIT ?",
-            (*WEIGHTS, query, n_most),
+            "AND rowid < ? ORDER BY score, rowid LIMIT ?",
+            (*WEIGHTS, query, len(self.passages), n_most),
         )
         return tuple(Hit(self.passages[rowid], -score) for rowid, score in rows)
 

@@ -93,6 +93,14 @@ def test_a_heading_and_the_name_of_the_file_are_searched_too() -> None:
     assert found(index, "postage")[:1] == ["prices/postage-abroad.md"]
 
 
+def test_of_a_small_folder_a_word_is_found_that_names_its_file() -> None:
+    texts = {"Warranty": "Half a year.", "Payment": "In cash.", "Used": "Three months of warranty."}
+    small = [Passage(n, "warranty.md", *one) for n, one in enumerate(texts.items())]
+    index = KnowledgeIndex([*small, Passage(3, "rent.md", "Rental", "30 dollars a day.")])
+    assert "Warranty" in [hit.passage.heading for hit in index.find("how long is the warranty")]
+    assert index.find("hello there") == () == index.find("fill it")
+
+
 def test_marks_and_other_scripts_are_found_as_they_are_written() -> None:
     index = KnowledgeIndex(
         [
